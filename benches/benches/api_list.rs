@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ostler_api::server::{self, Faces};
+use ostler_api::server::{self, ListenOptions};
 use ostler_benches::live::{LiveAgent, job, own_child};
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
 use ostler_benches::percentiles::{micros, number, quantile, size};
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let socket = dir.path().join("api.sock");
     let stop = CancellationToken::new();
     let tokens = agent.handle.tokens(&AclConfig::default()).expect("there are no tokens");
-    let faces = Faces { socket: &socket, tcp: None, tokens };
+    let faces = ListenOptions { socket: &socket, tcp: None, tokens };
     let served = runtime.block_on(async {
         server::serve(agent.handle.clone(), faces, stop.clone()).expect("the API is served")
     });

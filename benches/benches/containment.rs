@@ -32,7 +32,7 @@ use ostler_model::limits::{EPOCH_TICK, PluginLimits, TaskLimits};
 use ostler_model::ports::{ByteSink, PluginCallError, TaskContext};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::bindings::since_0_1::device_world::DevicePluginPre;
-use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::device::LoadedDevice;
 use ostler_plugin::host::call_state::HostTime;
 use ostler_plugin::host::wasm_task::{TaskStdin, WasmTaskSpec};
 use ostler_plugin::host::{CallState, HostServices, PluginContext, imports};
@@ -148,7 +148,7 @@ impl Side {
     /// The agent's own engine and code.
     async fn epochs(services: &HostServices, bytes: &Arc<[u8]>) -> Self {
         let code = services.sandbox.code();
-        let format = ostler_sandbox::Format::Component;
+        let format = ostler_sandbox::WasmFormat::Component;
         let loaded = code.load(Arc::clone(bytes), EngineKind::Plugin, format).await;
         let loaded = loaded.expect("the plugin loads");
         let engine = services.sandbox.engine(EngineKind::Plugin).clone();
@@ -282,7 +282,7 @@ struct Arena {
     plugins: PluginRuntime,
     services: HostServices,
     bytes: Arc<[u8]>,
-    neighbour: Arc<DevicePlugin>,
+    neighbour: Arc<LoadedDevice>,
     dir: std::path::PathBuf,
 }
 

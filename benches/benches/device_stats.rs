@@ -32,8 +32,8 @@ use ostler_model::ports::{BoxFuture, Devices as _, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::rng::Rng;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
-use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeView};
+use ostler_node::watch::ChangeWatcher;
+use ostler_node::{NodePublisher, NodeView};
 use tokio::runtime::Runtime;
 
 #[global_allocator]
@@ -130,12 +130,15 @@ struct Sized {
 
 impl Sized {
     async fn new(count: usize, rng: &Rng) -> Self {
-        let node = Node::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
+        let node = NodePublisher::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
         // One collection: the clock of the machine goes on, the statistics stay.
         let stats_interval = Some(Duration::from_secs(3_600));
         let options = DeviceOptions { clock: Clock::system(), stats_interval };
-        let manager =
-            DeviceManager::new(node, options, Refresher::new(Watcher::new(), Rng::seeded(1)));
+        let manager = DeviceManager::new(
+            node,
+            options,
+            Refresher::new(ChangeWatcher::new(), Rng::from_seed(1)),
+        );
         let name = PluginName::new("measuring").expect("a name");
         manager.add(Measuring { name, count }).expect("the first").await;
         while manager.all_stats().is_empty() {
@@ -143,7 +146,7 @@ impl Sized {
         }
         let mut numbers: Vec<usize> = (0..count).collect();
         for at in (1..count).rev() {
-            let other = usize::try_from(rng.below(at as u64 + 1)).expect("small");
+            let other = usize::try_from(rng.number_below(at as u64 + 1)).expect("small");
             numbers.swap(at, other);
         }
         let mut tasks = Vec::with_capacity(count);
@@ -201,7 +204,7 @@ fn round(
 
 fn main() -> ExitCode {
     bench("device_stats", |report| {
-        let (runtime, rng) = (runtime(), Rng::seeded(7));
+        let (runtime, rng) = (runtime(), Rng::from_seed(7));
         growth(report, &runtime, &rng);
         stats(report, &runtime, &rng);
     })

@@ -25,7 +25,7 @@ use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled};
 use ostler_benches::percentiles::{median, number, quantile};
 use ostler_benches::promise::Promises;
 use ostler_guests::fixtures::{TOOLBOX, TOOLBOX_P1};
-use ostler_logs::{From as Begin, LineFollower};
+use ostler_logs::{FollowFrom as Begin, LineFollower};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::clock::Stopwatch;
 use ostler_model::ids::TaskName;
@@ -130,7 +130,7 @@ fn took(runtime: &Runtime, agent: &LiveAgent, driver: &str, config: &str) -> Dur
     let said = runtime.block_on(async {
         let handles = agent.run(job.clone(), 1).await;
         let handle = handles.first().expect("one allocation");
-        let logs = handle.logs_opened(&task()).await.expect("the owner lives");
+        let logs = handle.wait_for_logs(&task()).await.expect("the owner lives");
         let mut said = Vec::new();
         let mut follower = logs.stderr.follow(Begin::Start);
         handle.wait_done().await;
@@ -275,7 +275,7 @@ fn follow(runtime: &Runtime, agent: &LiveAgent, promises: &mut Promises) {
 
 async fn seen(agent: LiveAgent, job: ostler_model::job::Job) -> Vec<f64> {
     let handles = agent.run(job.clone(), 1).await;
-    let logs = handles.first().expect("one allocation").logs_opened(&task()).await;
+    let logs = handles.first().expect("one allocation").wait_for_logs(&task()).await;
     let mut lines = LineFollower::new(logs.expect("the owner lives").stdout.follow(Begin::Now));
     let mut times = Vec::new();
     while let Some(line) = lines.next().await {

@@ -38,7 +38,7 @@ fn measured(report: &mut Report) {
     let count = scaled(1_000, 5);
     let module = std::fs::read(HELLO).expect("the guest is built");
     let (port, asked) = serve(&module);
-    let sum = Digest::of(&module).tagged();
+    let sum = Digest::compute(&module).to_tagged();
     let source = format!("http://127.0.0.1:{port}/hello.wasm?checksum={sum}");
     let agent = runtime.block_on(LiveAgent::start(&dir.join("data"), &dir.join("code")));
     let of =

@@ -29,14 +29,14 @@ use ostler_benches::raw_log::RawLog;
 use ostler_benches::report::{Report, bench};
 use ostler_model::clock::Stopwatch;
 use ostler_model::task::TaskState;
-use ostler_state::{Key, Prefix, Put, StateStore, inspect};
+use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateStore, inspect};
 use tokio::runtime::Runtime;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 /// What one writer writes.
-type Own = (Key, TaskState);
+type Own = (RecordKey, TaskState);
 
 struct Subjects {
     runtime: Runtime,
@@ -330,7 +330,7 @@ async fn write_for(store: StateStore, (key, mut task): Own, slice: Duration) -> 
         let one = Stopwatch::start();
         let put = store.put(&key, &task).await.expect("the write");
         times.push(one.elapsed());
-        assert_eq!(put, Put::Written, "every value is new");
+        assert_eq!(put, PutOutcome::Written, "every value is new");
     }
     times
 }
@@ -428,14 +428,14 @@ async fn overwrite(store: StateStore, numbers: Vec<u64>, times: u64) {
         for (key, alloc) in &mut all {
             alloc.modify_index = time;
             let put = store.put(key, alloc).await.expect("the write");
-            assert_eq!(put, Put::Written, "every value is new");
+            assert_eq!(put, PutOutcome::Written, "every value is new");
         }
     }
 }
 
 /// Bytes of all keys and records; the file's own left out, which change when it is closed.
 fn live_bytes(store: &StateStore) -> usize {
-    let records = store.scan(&Prefix::Allocs).expect("a scan");
+    let records = store.scan(&KeyPrefix::Allocs).expect("a scan");
     records.iter().map(|record| record.key.encode().len() + record.len()).sum()
 }
 

@@ -27,7 +27,7 @@ use ostler_benches::report::{Report, bench};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::clock::Stopwatch;
 use ostler_model::task::TaskState;
-use ostler_state::{Key, Prefix, StateStore};
+use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -151,7 +151,7 @@ fn one_round(dir: &Path, file: &Path, bare: &Path, count: u64) -> Round {
     let watch = Stopwatch::start();
     let store = StateStore::open(&copy).expect("a store");
     round.open = watch.elapsed().as_secs_f64() * 1e3;
-    assert!(store.opened().quarantined.is_empty(), "every record is whole");
+    assert!(store.open_report().quarantined.is_empty(), "every record is whole");
     let watch = Stopwatch::start();
     let allocations = read_back(&store);
     round.read = watch.elapsed().as_secs_f64() * 1e3;
@@ -200,19 +200,19 @@ fn number_of_records() -> u64 {
 /// Decode every record to its type; returns how many were allocations.
 fn read_back(store: &StateStore) -> u64 {
     let mut allocations = 0;
-    for record in store.scan(&Prefix::Allocs).expect("a scan") {
+    for record in store.scan(&KeyPrefix::Allocs).expect("a scan") {
         match record.key {
-            Key::Alloc(_) => {
+            RecordKey::Alloc(_) => {
                 std::hint::black_box(record.decode::<Allocation>().expect("an allocation"));
                 allocations += 1;
             }
-            Key::AllocState(_) => {
+            RecordKey::AllocState(_) => {
                 std::hint::black_box(record.decode::<AllocState>().expect("a state"));
             }
-            Key::TaskLocal(..) => {
+            RecordKey::TaskLocal(..) => {
                 std::hint::black_box(record.decode::<LocalRecord>().expect("a record"));
             }
-            Key::TaskState(..) => {
+            RecordKey::TaskState(..) => {
                 std::hint::black_box(record.decode::<TaskState>().expect("a state"));
             }
             _ => {}
@@ -229,7 +229,7 @@ fn fill_bare(bare: &Path, file: &Path, open: bool) {
     std::fs::copy(journal(file), journal(&copy)).expect("a copy");
     let store = StateStore::open(&copy).expect("a store");
     let engine = BareRedb::create(&work);
-    for chunk in store.scan(&Prefix::Allocs).expect("a scan").chunks(4_096) {
+    for chunk in store.scan(&KeyPrefix::Allocs).expect("a scan").chunks(4_096) {
         let pairs: Vec<_> =
             chunk.iter().map(|one| (one.key.encode(), vec![1; one.len()])).collect();
         engine.put_all(pairs.iter().map(|(key, record)| (&**key, &**record)));

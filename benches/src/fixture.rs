@@ -18,7 +18,7 @@ use ostler_model::json::JsonObject;
 use ostler_model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
 use ostler_model::task::{DriverHandle, TaskState, TaskStatus, Workload};
 use ostler_model::time::Timestamp;
-use ostler_state::{Key, Put, StateError, StateStore};
+use ostler_state::{PutOutcome, RecordKey, StateError, StateStore};
 use serde::{Deserialize, Serialize};
 
 /// The tasks of every allocation here.
@@ -57,13 +57,13 @@ pub struct LocalRun {
 #[derive(Clone, Debug)]
 pub struct Records {
     /// Itself.
-    pub alloc: (Key, Allocation),
+    pub alloc: (RecordKey, Allocation),
     /// Its state.
-    pub state: (Key, AllocState),
+    pub state: (RecordKey, AllocState),
     /// The private record of each task.
-    pub locals: Vec<(Key, LocalRecord)>,
+    pub locals: Vec<(RecordKey, LocalRecord)>,
     /// The public state of each task.
-    pub tasks: Vec<(Key, TaskState)>,
+    pub tasks: Vec<(RecordKey, TaskState)>,
 }
 
 impl Records {
@@ -77,7 +77,7 @@ impl Records {
             tasks.iter().map(|task| (task.clone(), task_state(number))).collect();
         Self {
             state: (
-                Key::AllocState(id),
+                RecordKey::AllocState(id),
                 AllocState {
                     client_status: ClientStatus::Running,
                     client_description: "Tasks are running".to_owned(),
@@ -88,13 +88,13 @@ impl Records {
             ),
             locals: tasks
                 .iter()
-                .map(|task| (Key::TaskLocal(id, task.clone()), local(number, id, task)))
+                .map(|task| (RecordKey::TaskLocal(id, task.clone()), local(number, id, task)))
                 .collect(),
             tasks: states
                 .into_iter()
-                .map(|(task, state)| (Key::TaskState(id, task), state))
+                .map(|(task, state)| (RecordKey::TaskState(id, task), state))
                 .collect(),
-            alloc: (Key::Alloc(id), alloc),
+            alloc: (RecordKey::Alloc(id), alloc),
         }
     }
 
@@ -104,7 +104,7 @@ impl Records {
     /// As [`StateStore::put`].
     pub async fn put(&self, store: &StateStore) -> Result<u64, StateError> {
         let mut written = 0;
-        let mut count = |put| written += u64::from(put == Put::Written);
+        let mut count = |put| written += u64::from(put == PutOutcome::Written);
         count(store.put(&self.alloc.0, &self.alloc.1).await?);
         count(store.put(&self.state.0, &self.state.1).await?);
         for (key, local) in &self.locals {
@@ -135,7 +135,7 @@ impl Records {
 /// # Panics
 /// When the value cannot be encoded.
 #[must_use]
-pub fn encode<T: Serialize>(key: &Key, value: &T) -> (Vec<u8>, Vec<u8>) {
+pub fn encode<T: Serialize>(key: &RecordKey, value: &T) -> (Vec<u8>, Vec<u8>) {
     let mut record = Vec::new();
     ostler_state::codec::encode(key.kind(), value, &mut record).expect("the value is encoded");
     (key.encode(), record)

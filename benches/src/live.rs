@@ -8,7 +8,7 @@ use ostler_agent::{
     Agent, AgentHandle, AgentMode, AgentOptions, AllocView, RegisterOptions, StopOptions,
 };
 use ostler_lifecycle::alloc::AllocHandle;
-use ostler_logs::From as Begin;
+use ostler_logs::FollowFrom as Begin;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::AgentConfig;
 use ostler_model::ids::JobId;
@@ -198,7 +198,7 @@ pub async fn judged(alloc: &AllocHandle) {
 pub async fn first_output(alloc: &AllocHandle) -> Vec<u8> {
     let task = ostler_model::ids::TaskName::new("t").expect("a name");
     let printed = async {
-        let logs = alloc.logs_opened(&task).await.expect("the owner lives");
+        let logs = alloc.wait_for_logs(&task).await.expect("the owner lives");
         logs.stdout.follow(Begin::Start).next(64).await.expect("some output").bytes
     };
     clock::timeout(PATIENCE, printed).await.expect("the task prints")

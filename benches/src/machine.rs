@@ -77,7 +77,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
 /// When it does not.
 pub fn at_rest(runtime: &tokio::runtime::Runtime, store: &StateStore) {
     let since = Stopwatch::start();
-    while !store.settled() {
+    while !store.is_settled() {
         assert!(since.elapsed() < 20 * STATE_SETTLE_IDLE, "the journal is not moved");
         runtime.block_on(clock::sleep(Duration::from_millis(10)));
     }

@@ -12,9 +12,9 @@ use ostler_model::grants::Grants;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
 use ostler_model::rng::Rng;
-use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeId, NodeView};
-use ostler_plugin::device::DevicePlugin;
+use ostler_node::watch::ChangeWatcher;
+use ostler_node::{NodeId, NodePublisher, NodeView};
+use ostler_plugin::device::LoadedDevice;
 use ostler_plugin::host::HostServices;
 use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_plugin::{Plugin, PluginRuntime, PluginSpec};
@@ -61,11 +61,11 @@ pub fn host_services(code: &Path) -> HostServices {
 
 /// A manager over a node of its own.
 #[must_use]
-pub fn device_manager() -> (DeviceManager, Node) {
+pub fn device_manager() -> (DeviceManager, NodePublisher) {
     let rng = Rng::system();
-    let node = Node::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
+    let node = NodePublisher::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
     let options = DeviceOptions { clock: Clock::system(), stats_interval: None };
-    let refresher = Refresher::new(Watcher::new(), rng);
+    let refresher = Refresher::new(ChangeWatcher::new(), rng);
     (DeviceManager::new(node.clone(), options, refresher), node)
 }
 
@@ -73,7 +73,7 @@ pub fn device_manager() -> (DeviceManager, Node) {
 ///
 /// # Panics
 /// When it is refused.
-pub async fn load(runtime: &PluginRuntime, bytes: &Arc<[u8]>, config: &JsonObject) -> DevicePlugin {
+pub async fn load(runtime: &PluginRuntime, bytes: &Arc<[u8]>, config: &JsonObject) -> LoadedDevice {
     load_with(
         runtime,
         bytes,
@@ -94,7 +94,7 @@ pub async fn load_granted(
     bytes: &Arc<[u8]>,
     config: &JsonObject,
     grants: Grants,
-) -> DevicePlugin {
+) -> LoadedDevice {
     load_with(runtime, bytes, config, grants, PluginLimits::default(), FailurePolicy::default())
         .await
 }
@@ -109,7 +109,7 @@ pub async fn load_within(
     bytes: &Arc<[u8]>,
     config: &JsonObject,
     limits: PluginLimits,
-) -> DevicePlugin {
+) -> LoadedDevice {
     let failure = FailurePolicy { strike_window: Duration::ZERO, ..FailurePolicy::default() };
     load_with(runtime, bytes, config, Grants::default(), limits, failure).await
 }
@@ -121,7 +121,7 @@ async fn load_with(
     grants: Grants,
     limits: PluginLimits,
     failure: FailurePolicy,
-) -> DevicePlugin {
+) -> LoadedDevice {
     let manifest = ostler_plugin::manifest::read(bytes).expect("a plugin");
     let spec =
         PluginSpec { name: "bench".to_owned(), config: config.clone(), grants, limits, failure };

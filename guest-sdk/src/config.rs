@@ -1,7 +1,7 @@
-//! Reading configuration into typed values.
+//! Reads configuration into typed values.
 //!
-//! The agent has already checked the JSON against the schema that the plugin gave, so what is
-//! left for a plugin to refuse is what a schema cannot say.
+//! The agent has already checked the JSON against the schema that the plugin gave, so a plugin must
+//! only refuse what a schema cannot express.
 
 use std::time::Duration;
 
@@ -23,14 +23,15 @@ pub fn parse<T: DeserializeOwned>(json: &str) -> Result<T, Error> {
     })
 }
 
-/// The key in "unknown field `x`" and "missing field `x`".
+/// The key in a message such as "unknown field `x`" or "missing field `x`".
 fn named_field(message: &str) -> Option<String> {
     let rest = message.split_once("field `")?.1;
     Some(rest.split_once('`')?.0.to_owned())
 }
 
-/// For `#[serde(default, deserialize_with = "ostler_sdk::config::block")]`: a block that occurs
-/// at most once. HCL gives an object, JSON job files may give a list of one object; both are read.
+/// Use this as `#[serde(default, deserialize_with = "ostler_sdk::config::block")]` for a block that
+/// occurs at most once. HCL gives an object, and JSON job files may give a list of one object; both
+/// are read.
 ///
 /// # Errors
 /// More than one block, or what the type itself refuses.
@@ -51,8 +52,8 @@ where
     T::deserialize(object.into_deserializer()).map_err(D::Error::custom)
 }
 
-/// For `#[serde(deserialize_with = "ostler_sdk::config::duration")]`: `"1m30s"`, `"250ms"`, or a
-/// number of nanoseconds as Go's JSON writes durations.
+/// Use this as `#[serde(deserialize_with = "ostler_sdk::config::duration")]` for `"1m30s"`,
+/// `"250ms"`, or a number of nanoseconds as Go's JSON writes durations.
 ///
 /// # Errors
 /// Text that is no duration, or a negative number.
@@ -68,7 +69,7 @@ pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, 
     }
 }
 
-/// Go's duration text: numbers with the units `h m s ms us ns`, one after the other, or `0`.
+/// Parse Go's duration text: numbers with the units `h m s ms us ns`, one after the other, or `0`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest == "0" {
@@ -106,7 +107,7 @@ mod tests {
 
     #[derive(Deserialize, Debug, Default, PartialEq)]
     #[serde(deny_unknown_fields, default)]
-    struct Inner {
+    struct ListenBlock {
         listen: bool,
     }
 
@@ -114,16 +115,16 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Outer {
         #[serde(default, deserialize_with = "block")]
-        network: Inner,
+        network: ListenBlock,
     }
 
     #[test]
     fn a_block_is_read_from_an_object_and_from_a_list_of_one() {
-        let listening = Outer { network: Inner { listen: true } };
+        let listening = Outer { network: ListenBlock { listen: true } };
         assert_eq!(parse::<Outer>(r#"{"network": {"listen": true}}"#).unwrap(), listening);
         assert_eq!(parse::<Outer>(r#"{"network": [{"listen": true}]}"#).unwrap(), listening);
-        assert_eq!(parse::<Outer>(r#"{"network": []}"#).unwrap().network, Inner::default());
-        assert_eq!(parse::<Outer>("").unwrap().network, Inner::default());
+        assert_eq!(parse::<Outer>(r#"{"network": []}"#).unwrap().network, ListenBlock::default());
+        assert_eq!(parse::<Outer>("").unwrap().network, ListenBlock::default());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Device plugins: find devices, and say how a task uses them. Who may use which is the agent's
-//! to decide and to remember.
+//! Device plugins: they find devices, and say how a task uses them. The agent decides which task
+//! may use which device, and remembers it.
 
 pub use crate::bindings::device::exports::ostler::plugin::device::{
     Claim, DeviceFingerprint as Fingerprint, DeviceInfo, Group, GroupStats, Instance,
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::types::{DeviceNode, Watches};
 use crate::types::{EnvVar, Health, Milliseconds, Mount, NamedAttribute, StatEntry, StatValue};
 
-/// All that a device plugin usually needs.
+/// Everything that a device plugin usually needs.
 pub mod prelude {
     pub use super::{
         Claim, DeviceInfo, DevicePlugin, Fingerprint, Group, GroupStats, Instance, InstanceStats,
@@ -24,23 +24,24 @@ pub mod prelude {
 ///
 /// Every function may be called on a fresh instance of the component.
 pub trait DevicePlugin {
-    /// Who are you. Called once when the plugin is loaded.
+    /// The name, the version and the schemas of the plugin. It is called once when the plugin
+    /// is loaded.
     fn describe() -> DeviceInfo;
 
-    /// Which devices are here: all of them, not a difference.
+    /// All devices that are here now, not only the changes.
     ///
     /// # Errors
-    /// Looking failed. Nothing being here that the plugin stands for is not an error, but
+    /// The search failed. If no device of the plugin is here, that is no error, but
     /// [`Health::undetected`].
     fn fingerprint() -> Result<Fingerprint, Error>;
 
-    /// How a task uses the claimed instances. Must give the same answer twice.
+    /// The way in which a task uses the claimed instances. Two calls must give the same answer.
     ///
     /// # Errors
     /// [`Error::NotFound`] for an instance that is gone.
     fn reserve(claim: Claim) -> Result<Reservation, Error>;
 
-    /// The last task that used these instances ended.
+    /// Release these instances, because the last task that used them has ended.
     ///
     /// # Errors
     /// The devices could not be given back.
@@ -48,7 +49,7 @@ pub trait DevicePlugin {
         Ok(())
     }
 
-    /// Measure. Without this the plugin has no statistics.
+    /// Measure the devices. Without this function the plugin has no statistics.
     ///
     /// # Errors
     /// Measuring failed.
@@ -97,7 +98,7 @@ impl DeviceInfo {
 }
 
 impl Fingerprint {
-    /// This health, no groups yet, looked at again only when a watch fires.
+    /// A fingerprint with this health and no groups, which is repeated only when a watch fires.
     pub fn new(health: Health) -> Self {
         Self { health, groups: vec![], next_check: None, watch: Watches::none() }
     }
@@ -167,7 +168,7 @@ impl Instance {
         Self { id: id.into(), health: Health::unhealthy(reason), locality: None }
     }
 
-    /// Where it sits in the machine.
+    /// Set where the device sits in the machine.
     pub fn at(mut self, pci_bus_id: Option<String>, numa_node: Option<u32>) -> Self {
         self.locality = Some(Locality { pci_bus_id, numa_node });
         self
@@ -175,7 +176,7 @@ impl Instance {
 }
 
 impl Reservation {
-    /// Nothing needed yet.
+    /// A reservation that needs nothing yet.
     pub fn empty() -> Self {
         Self { env: vec![], mounts: vec![], device_nodes: vec![] }
     }

@@ -1,9 +1,9 @@
-//! Drivers: decide what to run and what an exit means. The agent runs it, waits for it, meters
+//! Drivers: they decide what to run and what an exit means. The agent runs it, waits for it, meters
 //! it and kills it.
 //!
 //! A driver names what its tasks are ([`Process`], [`WasmTask`] or [`Polled`]) and implements
-//! [`Driver::describe`] and [`Driver::start`]; the other functions have defaults that follow
-//! from the handle which [`Started::new`] makes.
+//! [`Driver::describe`] and [`Driver::start`]. The other functions have defaults, which follow from
+//! the handle that [`Started::new`] makes.
 
 pub use crate::bindings::driver::exports::ostler::plugin::driver::{
     Capabilities, DriverFingerprint as Fingerprint, DriverInfo, ExecPlan, ExitResult, FsIsolation,
@@ -21,7 +21,7 @@ pub use exec_context::ExecContext;
 pub use runs::{DEFAULT_STOP_SIGNAL, Polled, Process, Runs, WasmTask};
 pub use values::EMPTY_SCHEMA;
 
-/// All that a driver usually needs.
+/// Everything that a driver usually needs.
 pub mod prelude {
     pub use super::{
         Driver, DriverInfo, ExecContext, ExecPlan, ExitResult, Fingerprint, FsIsolation, Handle,
@@ -33,20 +33,21 @@ pub mod prelude {
     pub use crate::types::*;
 }
 
-/// A driver.
+/// The functions of a driver.
 ///
 /// Every function may be called on a fresh instance of the component.
 pub trait Driver: Sized {
     /// What the tasks of this driver are.
     type Runs: Runs;
 
-    /// Who are you. Called once when the plugin is loaded.
+    /// The name, the version and the abilities of the driver. It is called once when the plugin
+    /// is loaded.
     fn describe() -> DriverInfo;
 
-    /// What do you find on this node.
+    /// The health of the driver on this node, and its attributes.
     ///
     /// # Errors
-    /// Looking failed. The driver's program not being there is not an error, but
+    /// The search failed. If the driver's program is not here, that is no error, but
     /// [`Health::undetected`].
     fn fingerprint() -> Result<Fingerprint, Error> {
         Ok(Fingerprint::new(Health::healthy()))
@@ -58,7 +59,7 @@ pub trait Driver: Sized {
     /// The task cannot be started. The agent kills whatever this call spawned.
     fn start(task: TaskConfig) -> Result<Started, Error>;
 
-    /// Own a task again that an earlier agent started. Must not start anything.
+    /// Own a task again that an earlier agent started. This must not start anything.
     ///
     /// # Errors
     /// The handle is not one of this driver's.
@@ -67,7 +68,7 @@ pub trait Driver: Sized {
         Ok(Started { handle, workload: Self::Runs::workload(id), network: None })
     }
 
-    /// The workload ended: what does it mean.
+    /// The meaning of the exit of a workload.
     ///
     /// # Errors
     /// The handle is not one of this driver's.
@@ -75,7 +76,7 @@ pub trait Driver: Sized {
         Ok(ExitResult::from(exit))
     }
 
-    /// Ask the task to end; the agent waits `timeout` and then calls [`Driver::kill`].
+    /// Ask the task to end. The agent waits `timeout` and then calls [`Driver::kill`].
     ///
     /// # Errors
     /// Asking failed.
@@ -105,13 +106,13 @@ pub trait Driver: Sized {
         }
     }
 
-    /// Where is the task.
+    /// The state of the task.
     ///
     /// # Errors
     /// The task is not known.
     fn inspect(handle: Handle) -> Result<Status, Error> {
         let state = match Self::Runs::state(&handle.id()?)? {
-            // How it ended the host knows, and the driver does not; `exited` needs an exit.
+            // Only the host knows how the workload ended; `exited` needs an exit.
             RunState::Exited => RunState::Unknown,
             state => state,
         };
@@ -126,7 +127,7 @@ pub trait Driver: Sized {
         Self::Runs::signal(&handle.id()?, &signal)
     }
 
-    /// What to run for a command inside the task.
+    /// The program to run for a command inside the task.
     ///
     /// # Errors
     /// The driver does not do this.
@@ -134,7 +135,7 @@ pub trait Driver: Sized {
         Err(Error::unsupported("this driver runs no commands inside a task"))
     }
 
-    /// Measurements only the driver can take.
+    /// Measurements that only the driver can take.
     ///
     /// # Errors
     /// `unsupported`: the agent's own measurements suffice.

@@ -5,31 +5,33 @@ pub use crate::bindings::driver::ostler::plugin::types::PluginError as Error;
 use crate::host::{command::CommandError, process::ProcessError, wasm_task::WasmError};
 use crate::types::Diagnostic;
 
-/// What a plugin function answers.
+/// The result of a plugin function.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Trying again may help.
+    /// An error after which another try may help.
     pub fn recoverable(message: impl Into<String>) -> Self {
         Self::Recoverable(message.into())
     }
 
-    /// Trying again cannot help.
+    /// An error after which another try cannot help.
     pub fn fatal(message: impl Into<String>) -> Self {
         Self::Fatal(message.into())
     }
 
-    /// The plugin does not do this.
+    /// An error because the plugin does not do this.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::Unsupported(what.into())
     }
 
-    /// The handle, id or device is not known. Stopping what is not found is success.
+    /// An error because the handle, id or device is not known. Stopping something that is not found
+    /// is success.
     pub fn not_found(what: impl Into<String>) -> Self {
         Self::NotFound(what.into())
     }
 
-    /// One thing wrong with a configuration; `path` is dotted, empty for the whole.
+    /// An error about one problem of a configuration. `path` is dotted, and empty for the
+    /// whole configuration.
     pub fn invalid_config(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidConfig(vec![Diagnostic { path: path.into(), message: message.into() }])
     }

@@ -1,8 +1,9 @@
-//! What a plugin may ask the agent for.
+//! The functions that a plugin may ask of the agent.
 //!
-//! On `wasm32` these functions call the imports of the component; natively they call the fake of
-//! [`testing`](crate::testing). A component imports only what its code can reach, and each import
-//! but `log`, `config`, `events`, `clock` and `random` needs a grant in the agent's configuration.
+//! On `wasm32` these functions call the imports of the component; natively they call the
+//! fake of [`testing`](crate::testing). A component imports only what its code can reach,
+//! and each import except `log`, `config`, `events`, `clock` and `random` needs a grant in
+//! the agent's configuration.
 
 #[cfg(target_arch = "wasm32")]
 use crate::bindings::driver::ostler::plugin as imports;
@@ -14,27 +15,27 @@ pub mod log {
     use super::imports;
     pub use crate::bindings::driver::ostler::plugin::log::Level;
 
-    /// Write one message; longer than 8 KiB is cut.
+    /// Write one message. A message longer than 8 KiB is cut.
     pub fn log(level: Level, message: &str) {
         imports::log::log(level, message);
     }
 
-    /// For people who look for a fault.
+    /// Write a message for people who look for a fault.
     pub fn debug(message: impl AsRef<str>) {
         log(Level::Debug, message.as_ref());
     }
 
-    /// For people who run the node.
+    /// Write a message for people who run the node.
     pub fn info(message: impl AsRef<str>) {
         log(Level::Info, message.as_ref());
     }
 
-    /// Something is not as it should be, and the plugin goes on.
+    /// Write that something is not as it should be, while the plugin goes on.
     pub fn warn(message: impl AsRef<str>) {
         log(Level::Warn, message.as_ref());
     }
 
-    /// Something failed.
+    /// Write that something failed.
     pub fn error(message: impl AsRef<str>) {
         log(Level::Error, message.as_ref());
     }
@@ -64,7 +65,7 @@ pub mod events {
     }
 }
 
-/// Time.
+/// The time of day and the monotonic time of the host.
 pub mod clock {
     use super::imports;
     use crate::types::Timestamp;
@@ -80,11 +81,11 @@ pub mod clock {
     }
 }
 
-/// Randomness.
+/// Random bytes from the host.
 pub mod random {
     use super::imports;
 
-    /// At most 4096 bytes at once.
+    /// Random bytes, at most 4096 at once.
     pub fn bytes(len: u32) -> Vec<u8> {
         imports::random::bytes(len)
     }
@@ -116,7 +117,7 @@ pub mod process {
         Isolation, IsolationPart, PartState, ProcessError, ProcessState, SpawnRequest,
     };
 
-    /// Every part of isolation there is.
+    /// Every part of isolation that exists.
     pub const ISOLATION_PARTS: [IsolationPart; 8] = [
         IsolationPart::Mounts,
         IsolationPart::Pids,
@@ -128,7 +129,7 @@ pub mod process {
         IsolationPart::Landlock,
     ];
 
-    /// What configuration and fingerprint call a part.
+    /// The name of a part in configurations and fingerprints.
     #[must_use]
     pub const fn part_name(part: IsolationPart) -> &'static str {
         match part {
@@ -151,11 +152,11 @@ pub mod process {
         imports::process::spawn(request)
     }
 
-    /// [`spawn`], kept apart from the node and from other tasks.
+    /// The same as [`spawn`], isolated from the node and from other tasks.
     ///
     /// # Errors
-    /// As [`spawn`]; also when something of it is not possible here, or is less than the grant
-    /// demands.
+    /// As [`spawn`]; also when a part of the isolation is not possible here, or is less than the
+    /// grant demands.
     pub fn spawn_isolated(
         request: &SpawnRequest,
         isolation: &Isolation,
@@ -163,7 +164,7 @@ pub mod process {
         imports::process::spawn_isolated(request, isolation)
     }
 
-    /// What of isolation is possible on this node, every part once.
+    /// The state of every part of isolation on this node, each part once.
     ///
     /// # Errors
     /// Not granted.
@@ -171,7 +172,7 @@ pub mod process {
         imports::process::isolation_parts()
     }
 
-    /// Signal the process group, by name (`SIGHUP`).
+    /// Send the process group a signal by name (`SIGHUP`).
     ///
     /// # Errors
     /// Not granted, no such process in this task, or no such signal.
@@ -187,7 +188,7 @@ pub mod process {
         imports::process::kill(id)
     }
 
-    /// Running or exited.
+    /// The state of the process: running or exited.
     ///
     /// # Errors
     /// Not granted, or no such process in this task.
@@ -203,7 +204,7 @@ pub mod wasm_task {
         Dir, NetworkAccess, SpawnRequest, TaskInput, TaskLimits, TaskState, WasmError,
     };
 
-    /// Compile where needed and start. Returns the task's id.
+    /// Compile the program if needed, and start it. Returns the task's id.
     ///
     /// # Errors
     /// Not granted, no such file, or not a program that the host can run.
@@ -211,7 +212,7 @@ pub mod wasm_task {
         imports::wasm_task::spawn(request)
     }
 
-    /// [`spawn`] within limits narrower than the host's own.
+    /// The same as [`spawn`], within limits narrower than the host's own.
     ///
     /// # Errors
     /// As [`spawn`].
@@ -219,7 +220,7 @@ pub mod wasm_task {
         imports::wasm_task::spawn_limited(request, limits)
     }
 
-    /// [`spawn_limited`] with something to read on standard input.
+    /// The same as [`spawn_limited`], with something to read on standard input.
     ///
     /// # Errors
     /// As [`spawn`]; or the file of the input cannot be read, or is none of the task's.
@@ -231,7 +232,7 @@ pub mod wasm_task {
         imports::wasm_task::spawn_reading(request, limits, input)
     }
 
-    /// End it.
+    /// End the task now.
     ///
     /// # Errors
     /// Not granted, or no such task.
@@ -239,7 +240,7 @@ pub mod wasm_task {
         imports::wasm_task::kill(id)
     }
 
-    /// Running or exited.
+    /// The state of the task: running or exited.
     ///
     /// # Errors
     /// Not granted, or no such task.

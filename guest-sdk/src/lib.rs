@@ -21,8 +21,8 @@
 //! - [`error`]: the error every call answers with.
 //! - [`testing`]: a fake agent, so that a plugin's tests run natively with plain `cargo test`.
 //!
-//! `docs/plugin-authors.md` of Ostler makes a driver and a device plugin from nothing: manifest, code,
-//! build, check, the grants and a job. A whole driver:
+//! `docs/plugin-authors.md` of Ostler makes a driver and a device plugin from nothing: manifest,
+//! code, build, check, the grants and a job. A whole driver:
 //!
 //! ```
 //! use ostler_sdk::driver::prelude::*;

@@ -24,7 +24,7 @@ thread_local! {
     static STATE: RefCell<State> = RefCell::new(State::default());
 }
 
-/// What the fake knows and saw.
+/// The settings of the fake, and what the plugin asked of it.
 #[derive(Default)]
 struct State {
     config: String,
@@ -34,12 +34,12 @@ struct State {
     events: Vec<String>,
     processes: Vec<process::SpawnRequest>,
     isolations: Vec<process::Isolation>,
-    /// Parts that are not possible or may lack; the others are possible and demanded.
+    /// Parts of isolation that are not possible or may lack; all others are possible and demanded.
     parts: Vec<process::PartState>,
     wasm_tasks: Vec<wasm_task::SpawnRequest>,
     task_limits: Vec<wasm_task::TaskLimits>,
     task_inputs: Vec<wasm_task::TaskInput>,
-    /// Id to "is running".
+    /// Whether each process or task runs, by id.
     running: BTreeMap<String, bool>,
     signals: Vec<(String, String)>,
     commands: BTreeMap<String, Result<Output, CommandError>>,
@@ -55,7 +55,8 @@ fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
 pub struct FakeHost(());
 
 impl FakeHost {
-    /// A new fake: everything granted, empty configuration, time at one second past zero.
+    /// Install a new fake: everything is granted, the configuration is empty, and the time is one
+    /// second past zero.
     pub fn install() -> Self {
         with(|state| {
             *state = State { config: "{}".to_owned(), now: 1_000_000_000, ..State::default() };
@@ -63,7 +64,7 @@ impl FakeHost {
         Self(())
     }
 
-    /// The `config` of the `plugin` block, as JSON.
+    /// Set the `config` of the `plugin` block, as JSON.
     pub fn set_config(&self, json: &str) {
         with(|state| state.config = json.to_owned());
     }
@@ -79,8 +80,8 @@ impl FakeHost {
         with(|state| state.now = state.now.saturating_add(nanos));
     }
 
-    /// What `command::run` answers for a program, or for one whole command line (words joined by a
-    /// space), which comes first; any other is not found.
+    /// Set the answer of `command::run` for a program, or for one whole command line (words joined
+    /// by a space), which comes first. Any other program is not found.
     pub fn answer_command(&self, command: &str, answer: Result<Output, CommandError>) {
         with(|state| state.commands.insert(command.to_owned(), answer));
     }
@@ -95,22 +96,22 @@ impl FakeHost {
         with(|state| state.running.get(id).copied().unwrap_or(false))
     }
 
-    /// Messages logged, oldest first.
+    /// The messages that were logged, oldest first.
     pub fn log_lines(&self) -> Vec<String> {
         with(|state| state.logs.clone())
     }
 
-    /// Events emitted, oldest first.
+    /// The events that were emitted, oldest first.
     pub fn events(&self) -> Vec<String> {
         with(|state| state.events.clone())
     }
 
-    /// Processes asked for, oldest first. Their ids are `p1`, `p2` ….
+    /// The processes that were asked for, oldest first. Their ids are `p1`, `p2` ….
     pub fn processes(&self) -> Vec<process::SpawnRequest> {
         with(|state| state.processes.clone())
     }
 
-    /// How the processes that were asked for with isolation are kept apart, oldest first.
+    /// The isolation of the processes that were asked for with it, oldest first.
     pub fn isolations(&self) -> Vec<process::Isolation> {
         with(|state| state.isolations.clone())
     }
@@ -125,27 +126,27 @@ impl FakeHost {
         });
     }
 
-    /// WASM tasks asked for, oldest first. Their ids are `w1`, `w2` ….
+    /// The WASM tasks that were asked for, oldest first. Their ids are `w1`, `w2` ….
     pub fn wasm_tasks(&self) -> Vec<wasm_task::SpawnRequest> {
         with(|state| state.wasm_tasks.clone())
     }
 
-    /// Limits of the WASM tasks that were asked for with some.
+    /// The limits of the WASM tasks that were asked for with limits.
     pub fn task_limits(&self) -> Vec<wasm_task::TaskLimits> {
         with(|state| state.task_limits.clone())
     }
 
-    /// What the WASM tasks read that were asked for with standard input.
+    /// The input of the WASM tasks that were asked for with standard input.
     pub fn task_inputs(&self) -> Vec<wasm_task::TaskInput> {
         with(|state| state.task_inputs.clone())
     }
 
-    /// Signals sent, as id and name; a kill counts as `SIGKILL`.
+    /// The signals that were sent, as id and name. A kill counts as `SIGKILL`.
     pub fn signals(&self) -> Vec<(String, String)> {
         with(|state| state.signals.clone())
     }
 
-    /// Command lines run, words joined by a space.
+    /// The command lines that were run, with words joined by a space.
     pub fn commands_run(&self) -> Vec<String> {
         with(|state| state.commands_run.clone())
     }
@@ -171,7 +172,7 @@ pub fn task(config_json: &str) -> TaskConfig {
     }
 }
 
-/// The imports as the fake answers them; same shape as the generated ones.
+/// The imports as the fake answers them, in the same shape as the generated ones.
 pub(crate) mod imports {
     use super::with;
 
@@ -198,7 +199,8 @@ pub(crate) mod imports {
     }
 
     pub(crate) mod clock {
-        /// Reading the clock takes a microsecond, so that a plugin that waits for it ends.
+        /// Reading the clock takes a microsecond, so that a plugin which waits for a time comes to
+        /// an end.
         pub(crate) fn now() -> u64 {
             super::with(|state| {
                 state.now = state.now.saturating_add(1000);
@@ -212,7 +214,7 @@ pub(crate) mod imports {
     }
 
     pub(crate) mod random {
-        /// Not random at all: the same bytes in each test.
+        /// These are not random at all: each test gets the same bytes.
         pub(crate) fn bytes(len: u32) -> Vec<u8> {
             super::with(|state| {
                 (0..len.min(4096))

@@ -6,17 +6,17 @@ pub use crate::bindings::driver::ostler::plugin::types::{
 };
 
 impl Health {
-    /// Here and usable.
+    /// The plugin's driver or device is here and usable.
     pub fn healthy() -> Self {
         Self { state: HealthState::Healthy, reason: String::new() }
     }
 
-    /// Here, but cannot be used now; `reason` is one sentence for a person.
+    /// It is here but cannot be used now; `reason` is one sentence for a person.
     pub fn unhealthy(reason: impl Into<String>) -> Self {
         Self { state: HealthState::Unhealthy, reason: reason.into() }
     }
 
-    /// Not on this node. Not an error.
+    /// It is not on this node, which is no error.
     pub fn undetected(reason: impl Into<String>) -> Self {
         Self { state: HealthState::Undetected, reason: reason.into() }
     }
@@ -58,7 +58,7 @@ impl NamedAttribute {
         Self { name: name.into(), attribute: Attribute { value: value.into(), unit: None } }
     }
 
-    /// The same with a unit (`GiB`, `MHz`, `W` …). Only numbers carry one.
+    /// Give the attribute a unit (`GiB`, `MHz`, `W` …). Only numbers have one.
     pub fn unit(mut self, unit: impl Into<String>) -> Self {
         self.attribute.unit = Some(unit.into());
         self
@@ -80,7 +80,7 @@ impl Mount {
 }
 
 impl StatValue {
-    /// Nothing measured yet: set exactly the members that were.
+    /// No measurement yet: set exactly the members that were measured.
     pub fn empty() -> Self {
         Self {
             description: None,
@@ -116,7 +116,7 @@ impl StatValue {
 }
 
 impl Watches {
-    /// Watch nothing.
+    /// A check that watches nothing.
     pub fn none() -> Self {
         Self { paths: vec![], subsystems: vec![] }
     }

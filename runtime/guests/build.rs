@@ -21,7 +21,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
-use ostler_engine::{EngineKind, Format, ahead};
+use ostler_engine::{EngineKind, WasmFormat, ahead};
 use ostler_model::digest::Digest;
 
 const WASIP1: &str = "wasm32-wasip1";
@@ -194,11 +194,11 @@ fn precompile(path: &Path) -> Result<(), String> {
         format!("{} cannot be compiled for this machine: {error:#}", path.display())
     };
     let wasm = fs::read(path).map_err(|error| failed(&error))?;
-    let (kind, format) = (EngineKind::Plugin, Format::Component);
+    let (kind, format) = (EngineKind::Plugin, WasmFormat::Component);
     let to = path.with_extension("code");
     // What is there and fits keeps its time, so that nothing is built again for it.
     let there = fs::read(&to).ok();
-    let fits = |code: &[u8]| ahead::artefact(code, Digest::of(&wasm), kind, format).is_some();
+    let fits = |code: &[u8]| ahead::artefact(code, Digest::compute(&wasm), kind, format).is_some();
     if there.is_some_and(|code| if own { fits(&code) } else { code.is_empty() }) {
         return Ok(());
     }

@@ -1,5 +1,6 @@
-//! Reads the files of the page, packs those that become smaller, and writes the table of them
-//! (`$OUT_DIR/assets.rs`). Nothing is fetched and nothing is compiled: what is in `page/` is what is sent.
+//! Reads the files of the page, compresses those that become smaller, and writes the table of them
+//! (`$OUT_DIR/assets.rs`). Nothing is downloaded and nothing is compiled: the files in `page/` are
+//! sent as they are.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -9,7 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest as _, Sha256};
 
-/// Files of these names, and how browsers are told what they are.
+/// The content types of files, by extension.
 const KINDS: [(&str, &str); 6] = [
     ("html", "text/html; charset=utf-8"),
     ("css", "text/css; charset=utf-8"),
@@ -26,7 +27,7 @@ fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=page");
     println!("cargo::rerun-if-changed=build.rs");
     let mut files = Vec::new();
-    below(&page, &mut files)?;
+    list_files(&page, &mut files)?;
     files.sort();
     let mut table = String::from("&[\n");
     for (number, file) in files.iter().enumerate() {
@@ -40,7 +41,7 @@ fn main() -> io::Result<()> {
         let (plain, packed) =
             (out.join(format!("{number}.plain")), out.join(format!("{number}.gz")));
         std::fs::write(&plain, &bytes)?;
-        let smaller = pack(&bytes)?;
+        let smaller = gzip_bytes(&bytes)?;
         let gzip = smaller.len() < bytes.len();
         std::fs::write(&packed, if gzip { &smaller } else { &[][..] })?;
         let digest = Sha256::digest(&bytes);
@@ -53,10 +54,10 @@ fn main() -> io::Result<()> {
             "Asset {{ name: {name:?}, kind: {kind:?}, tag: {tag:?}, \
              plain: include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{number}.plain\")), \
              gzip: {} }},",
-            match gzip {
-                true =>
-                    format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{number}.gz\")))"),
-                false => "None".to_owned(),
+            if gzip {
+                format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{number}.gz\")))")
+            } else {
+                "None".to_owned()
             }
         );
     }
@@ -64,12 +65,12 @@ fn main() -> io::Result<()> {
     std::fs::write(out.join("assets.rs"), table)
 }
 
-/// Every plain file in a directory.
-fn below(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+/// Collect every plain file below a directory.
+fn list_files(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         if path.is_dir() {
-            below(&path, files)?;
+            list_files(&path, files)?;
         } else {
             files.push(path);
         }
@@ -77,7 +78,7 @@ fn below(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-fn pack(bytes: &[u8]) -> io::Result<Vec<u8>> {
+fn gzip_bytes(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(bytes)?;
     packed.finish()

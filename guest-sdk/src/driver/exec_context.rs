@@ -1,4 +1,4 @@
-//! What a driver remembers of a task for commands that are run inside it later.
+//! Remembers what a driver needs to know of a task for commands that are run inside it later.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,9 +6,9 @@ use super::{ExecPlan, TaskConfig};
 use crate::error::Error;
 use crate::types::EnvVar;
 
-/// Environments above this size are not remembered: a handle holds at most 64 KiB.
+/// Environments above this size in bytes are not remembered, because a handle holds at most 64 KiB.
 const ENV_BYTES_MAX: usize = 24 * 1024;
-/// Bytes that JSON adds to a variable.
+/// The number of bytes that JSON adds to a variable.
 const JSON_BYTES: usize = 8;
 
 /// Working directory, user and environment of a task: [`Started::remembering`] keeps it with the
@@ -22,12 +22,12 @@ const JSON_BYTES: usize = 8;
 pub struct ExecContext {
     cwd: String,
     user: Option<String>,
-    /// Absent when too large to remember.
+    /// The environment; `None` if it is too large to be remembered.
     env: Option<Vec<(String, String)>>,
 }
 
 impl ExecContext {
-    /// Of a task as it is about to start in this directory.
+    /// The context of a task that is about to start in this directory.
     pub fn new(task: &TaskConfig, cwd: impl Into<String>) -> Self {
         let bytes = |var: &EnvVar| var.name.len() + var.value.len() + JSON_BYTES;
         let small = task.env.iter().map(bytes).sum::<usize>() <= ENV_BYTES_MAX;

@@ -1,37 +1,38 @@
-//! What the tasks of a driver are, and so which functions of the agent steer them.
+//! The kinds of tasks that drivers have, which decide on the functions of the agent that
+//! control them.
 
 use super::{RunState, Workload};
 use crate::error::Error;
 use crate::host::{process, wasm_task};
 
-/// Signal that a process gets at `stop` when the job names none.
+/// The signal that a process gets at `stop` if the job names none.
 pub const DEFAULT_STOP_SIGNAL: &str = "SIGINT";
 
-/// What the tasks of a driver are. Chosen at compile time, so that a driver of WASM tasks does
-/// not import, and need a grant for, `process`.
+/// The kind of a driver's tasks. It is chosen at compile time, so that a driver of WASM tasks does
+/// not import `process`, which would need a grant.
 pub trait Runs {
     /// The workload with this id.
     fn workload(id: String) -> Workload;
 
-    /// Ask it to end.
+    /// Ask the workload to end.
     ///
     /// # Errors
     /// The host refused or does not know the id.
     fn stop(id: &str, signal: Option<&str>) -> Result<(), Error>;
 
-    /// End it now.
+    /// End the workload now.
     ///
     /// # Errors
     /// The host refused or does not know the id.
     fn kill(id: &str) -> Result<(), Error>;
 
-    /// Send it a signal.
+    /// Send the workload a signal.
     ///
     /// # Errors
     /// The host refused, does not know the id or the signal, or there are no signals.
     fn signal(id: &str, signal: &str) -> Result<(), Error>;
 
-    /// Where it is.
+    /// The state of the workload.
     ///
     /// # Errors
     /// The host refused or does not know the id.
@@ -74,7 +75,7 @@ impl Runs for WasmTask {
         Workload::WasmTask(id)
     }
 
-    /// WASM has no signals: to stop is to kill.
+    /// WASM has no signals, so a stop is a kill.
     fn stop(id: &str, _signal: Option<&str>) -> Result<(), Error> {
         Self::kill(id)
     }
@@ -95,8 +96,9 @@ impl Runs for WasmTask {
     }
 }
 
-/// Tasks are something the agent does not own, every `EVERY_MS` milliseconds asked after through
-/// [`Driver::inspect`](super::Driver::inspect). A driver of these implements `stop`, `kill` and `inspect` itself.
+/// Tasks are something that the agent does not own. It asks for their state every `EVERY_MS`
+/// milliseconds through [`Driver::inspect`](super::Driver::inspect). A driver of such tasks
+/// implements `stop`, `kill` and `inspect` itself.
 pub struct Polled<const EVERY_MS: u64>;
 
 impl<const EVERY_MS: u64> Runs for Polled<EVERY_MS> {

@@ -3,7 +3,7 @@ use crate::host::process;
 use crate::testing::{self, FakeHost};
 use std::collections::BTreeMap;
 
-/// A driver of processes that implements nothing but what it must.
+/// A driver of processes that implements only what it must.
 struct Least;
 
 impl Driver for Least {

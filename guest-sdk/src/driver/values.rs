@@ -1,4 +1,4 @@
-//! Constructors of what a driver answers, and the format of its handles.
+//! Constructors of a driver's answers, and the format of its handles.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,10 @@ use super::{
 use crate::error::Error;
 use crate::types::{Health, Milliseconds, NamedAttribute, Watches};
 
-/// Schema of a configuration without keys.
+/// The schema of a configuration without keys.
 pub const EMPTY_SCHEMA: &str = r#"{"type": "object", "additionalProperties": false}"#;
 
-/// Version of the format in which this SDK writes handles.
+/// The version of the format in which this SDK writes handles.
 const HANDLE_VERSION: u32 = 1;
 
 impl DriverInfo {
@@ -72,7 +72,7 @@ impl DriverInfo {
 }
 
 impl Fingerprint {
-    /// This health, looked at again only when a watch fires.
+    /// A fingerprint with this health, which is repeated only when a watch fires.
     pub fn new(health: Health) -> Self {
         Self { health, attributes: vec![], next_check: None, watch: Watches::none() }
     }
@@ -111,12 +111,12 @@ impl TaskConfig {
     }
 }
 
-/// What this SDK puts into a handle.
+/// The content that this SDK puts into a handle.
 #[derive(Serialize, Deserialize)]
 struct Remembered<S> {
-    /// Id of the workload.
+    /// The id of the workload.
     id: String,
-    /// What else the driver wants to know later.
+    /// Anything else that the driver wants to know later.
     #[serde(skip_serializing_if = "Option::is_none", default = "Option::default")]
     state: Option<S>,
 }
@@ -168,8 +168,8 @@ impl Started {
         Ok(Self { handle, workload: D::Runs::workload(id), network: None })
     }
 
-    /// The same, with state that later calls read with [`Handle::state`]. The agent takes handles
-    /// of at most 64 KiB.
+    /// The same as [`Started::new`], with state that later calls read with [`Handle::state`]. The
+    /// agent accepts handles of at most 64 KiB.
     ///
     /// # Errors
     /// The state cannot be written as JSON.
@@ -186,9 +186,8 @@ impl Started {
 }
 
 impl From<RawExit> for ExitResult {
-    /// The usual meaning: what the host saw, with 128 and its number as the code of a signal. An
-    /// exit that shows neither code nor signal is not known, which is no success: code 255 and an
-    /// error.
+    /// The usual meaning of an exit: the code that the host saw, or 128 plus the number of the
+    /// signal. An exit with neither is unknown, which is no success: it gets code 255 and an error.
     fn from(exit: RawExit) -> Self {
         let signal = exit.signal.unwrap_or(0);
         let exit_code = match (exit.exit_code, i32::try_from(signal)) {

@@ -1,14 +1,14 @@
-//! The tokens of the API: whose a request is, and what it may do.
+//! The tokens of the API: who sent a request, and what the sender may do.
 //!
 //! ```text
 //! acl block ─ secrets ─┐
-//!                      ├─► Table ─ bearer(secret) ─► Bearer: rights, until it is revoked or expires
+//!                      ├─► TokenTable ─ bearer(secret) ─► Bearer: rights, until it is revoked or expires
 //! state: KeptTokens ───┘     ▲
 //!                            │ decide ─ on disk ─ apply
 //!             create, update, delete, bootstrap (one at a time)
 //! ```
-//! Of a secret only its SHA-256 is kept, and each request is compared with all of them in the same time. A
-//! token of the configuration is changed there alone.
+//! Only the SHA-256 of a secret is kept, and each request is compared with all of them in constant
+//! time. A token of the configuration can only be changed there.
 
 mod secrets;
 mod table;
@@ -16,4 +16,4 @@ mod tokens;
 
 pub use secrets::SecretError;
 pub use table::{NewToken, ShownToken, TokenChange, TokenError};
-pub use tokens::{Bearer, Created, Tokens, TokensError};
+pub use tokens::{Bearer, CreatedToken, Tokens, TokensError};

@@ -15,41 +15,41 @@ pub enum SecretError {
     /// The file cannot be read.
     #[error("cannot read the secret in {}", file.display())]
     Read {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Others may read it.
+    /// Other users may read the file.
     #[error(
         "{} may be read by others (mode {mode:03o}): chmod 600 it, and give it to the agent's user",
         file.display()
     )]
     Open {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// Its rights.
+        /// The permission bits of the file.
         mode: u32,
     },
-    /// It is another user's, who may put another secret there.
+    /// The file belongs to another user, who could put another secret there.
     #[error(
         "{} belongs to user {owner}: give it to the agent's own, {user}, or to root", file.display()
     )]
     Owner {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// Whose it is.
+        /// The id of the user whom the file belongs to.
         owner: u32,
-        /// Whose it should be.
+        /// The id of the agent's own user.
         user: u32,
     },
-    /// What is in it is no secret.
+    /// The content of the file cannot be a secret.
     #[error(
         "{} must hold one line of {TOKEN_SECRET_BYTES_MIN} to {TOKEN_TEXT_BYTES_MAX} visible characters of ASCII",
         file.display()
     )]
     Text {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
     },
 }
@@ -59,14 +59,14 @@ pub(super) fn digest(source: &SecretSource) -> Result<[u8; 32], SecretError> {
     match source {
         SecretSource::Digest(digest) => Ok(*digest.as_bytes()),
         SecretSource::File(file) => {
-            read(file).map(|secret| *Digest::of(secret.as_bytes()).as_bytes())
+            read(file).map(|secret| *Digest::compute(secret.as_bytes()).as_bytes())
         }
     }
 }
 
 fn read(file: &Path) -> Result<String, SecretError> {
     let failed = |source| SecretError::Read { file: file.to_owned(), source };
-    // A pipe must not hold up the agent.
+    // Opening a pipe must not block the agent.
     let opened =
         File::options().read(true).custom_flags(libc_nonblock()).open(file).map_err(failed)?;
     let found = opened.metadata().map_err(failed)?;
@@ -111,7 +111,7 @@ mod tests {
             digest(&SecretSource::File(file.clone())).map_err(|error| error.to_string())
         };
         let secret = "0123456789abcdef";
-        let expected = *Digest::of(secret.as_bytes()).as_bytes();
+        let expected = *Digest::compute(secret.as_bytes()).as_bytes();
         assert_eq!(read(&format!("{secret}\n"), 0o600), Ok(expected));
         assert!(read(secret, 0o640).unwrap_err().contains("chmod 600"));
         for wrong in

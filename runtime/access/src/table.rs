@@ -1,51 +1,51 @@
-//! Which tokens there are, and what a change of them comes to. Pure.
+//! The table of tokens, and the result of each change of it. Pure.
 
 use std::collections::BTreeMap;
 
-use ostler_model::access::{AccessPolicy, KeptToken, KeptTokens, TokenId};
+use ostler_model::access::{AccessPolicy, TokenId, TokenRecord, TokenRecords};
 use ostler_model::limits::{TOKEN_POLICIES_MAX, TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use ostler_model::time::Timestamp;
 use subtle::ConstantTimeEq as _;
 
-/// Why a token was not made, changed or removed.
+/// Why a token was not created, changed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The agent asks for none.
+    /// The agent does not use tokens.
     #[error("ACL support disabled")]
     Disabled,
-    /// There is none of this accessor.
+    /// There is no token with this public id.
     #[error("ACL token not found")]
     Unknown,
-    /// It stands in the configuration.
+    /// The token stands in the configuration.
     #[error(
         "the token {0:?} is one of the agent's configuration: change its block there and send the agent SIGHUP"
     )]
     Configured(String),
-    /// There are too many.
+    /// There are as many tokens as there may be.
     #[error("there are {TOKENS_MAX} tokens; remove some that nobody needs any more")]
     TooMany,
-    /// It would allow nothing.
+    /// The token would allow nothing, or has too many policies.
     #[error(
         "a token needs policies: read, submit, operate or admin, the first three for one namespace too, as in \
          submit@web; \
          give at most {TOKEN_POLICIES_MAX}"
     )]
     Policies,
-    /// Too long, or with characters that no terminal shows.
+    /// The name is too long, or has control characters.
     #[error(
         "the name of a token has at most {TOKEN_TEXT_BYTES_MAX} bytes, and no control characters"
     )]
     Name,
-    /// The first one was made already.
+    /// The first token was already created.
     #[error("ACL bootstrap already done (reset index: {0})")]
     Bootstrapped(u64),
-    /// Others change tokens.
+    /// Too many other changes are waiting.
     #[error("too many tokens are being changed at once; try again")]
     Busy,
-    /// The disk did not take it.
+    /// The change could not be written to disk.
     #[error("the change could not be written to the agent's state")]
     State(#[from] ostler_state::StateError),
-    /// The disk has not answered.
+    /// The disk has not confirmed the change in time.
     #[error(
         "the change of the token did not reach the disk in time; it may still do: look at the tokens before \
          you try again"
@@ -53,51 +53,51 @@ pub enum TokenError {
     Unanswered,
 }
 
-/// A token that is wanted.
+/// A request for a new token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewToken {
-    /// For people; may be empty.
+    /// The name for people; may be empty.
     pub name: String,
     /// What its bearer may do.
     pub policies: Vec<AccessPolicy>,
-    /// When it ends; never if absent.
+    /// The time at which it expires; none for never.
     pub expires: Option<Timestamp>,
 }
 
-/// What a token becomes.
+/// The new name and policies of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenChange {
-    /// For people; may be empty.
+    /// The new name for people; may be empty.
     pub name: String,
-    /// What its bearer may do.
+    /// What its bearer may do from now on.
     pub policies: Vec<AccessPolicy>,
 }
 
 /// A token as people see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownToken {
-    /// What is kept of it.
-    pub token: KeptToken,
-    /// Does it stand in the configuration?
+    /// The record of the token.
+    pub token: TokenRecord,
+    /// Whether it stands in the configuration.
     pub configured: bool,
 }
 
-/// All tokens.
+/// All tokens of the agent, from the configuration and on record.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    /// Those of the configuration, by name.
-    configured: BTreeMap<String, KeptToken>,
-    kept: KeptTokens,
+pub(super) struct TokenTable {
+    /// The tokens of the configuration, by name.
+    configured: BTreeMap<String, TokenRecord>,
+    kept: TokenRecords,
 }
 
-impl Table {
-    pub(super) const fn new(kept: KeptTokens) -> Self {
+impl TokenTable {
+    pub(super) const fn new(kept: TokenRecords) -> Self {
         Self { configured: BTreeMap::new(), kept }
     }
 
-    /// Those of the configuration are these now. What those are called that are gone, or changed.
-    pub(super) fn configure(&mut self, mut tokens: BTreeMap<String, KeptToken>) -> Vec<TokenId> {
-        let is_as = |one: &KeptToken, other: &KeptToken| {
+    /// Replace the tokens of the configuration. Returns the ids of those that are gone or changed.
+    pub(super) fn configure(&mut self, mut tokens: BTreeMap<String, TokenRecord>) -> Vec<TokenId> {
+        let is_as = |one: &TokenRecord, other: &TokenRecord| {
             one.secret == other.secret && one.policies == other.policies
         };
         for (name, token) in &mut tokens {
@@ -106,62 +106,63 @@ impl Table {
             }
         }
         let before = std::mem::replace(&mut self.configured, tokens);
-        let same = |(name, token): &(&String, &KeptToken)| {
+        let same = |(name, token): &(&String, &TokenRecord)| {
             self.configured.get(*name).is_some_and(|now| is_as(now, token))
         };
         before.iter().filter(|one| !same(one)).map(|(_, token)| token.accessor).collect()
     }
 
-    /// Those of the configuration, by name.
-    pub(super) const fn configured(&self) -> &BTreeMap<String, KeptToken> {
+    /// The tokens of the configuration, by name.
+    pub(super) const fn configured_tokens(&self) -> &BTreeMap<String, TokenRecord> {
         &self.configured
     }
 
-    pub(super) const fn kept(&self) -> &KeptTokens {
+    pub(super) const fn stored_tokens(&self) -> &TokenRecords {
         &self.kept
     }
 
-    /// It is on disk now.
-    pub(super) fn apply(&mut self, kept: KeptTokens) {
+    /// Use these records, which are on disk now.
+    pub(super) fn apply(&mut self, kept: TokenRecords) {
         self.kept = kept;
     }
 
-    fn all(&self) -> impl Iterator<Item = (&KeptToken, bool)> {
+    fn all_tokens(&self) -> impl Iterator<Item = (&TokenRecord, bool)> {
         let configured = self.configured.values().map(|token| (token, true));
         configured.chain(self.kept.tokens.iter().map(|token| (token, false)))
     }
 
-    /// The token with this secret, unless it has ended. All are looked at, whichever it is.
-    pub(super) fn bearer(&self, secret: &[u8; 32], now: Timestamp) -> Option<&KeptToken> {
+    /// The token with this secret, unless it has expired. All tokens are compared in any case, so
+    /// that the time says nothing about the secret.
+    pub(super) fn bearer(&self, secret: &[u8; 32], now: Timestamp) -> Option<&TokenRecord> {
         let mut found = None;
-        for (token, _) in self.all() {
+        for (token, _) in self.all_tokens() {
             if bool::from(token.secret.ct_eq(secret)) {
                 found = Some(token);
             }
         }
-        found.filter(|token| !ended(token, now))
+        found.filter(|token| !is_expired(token, now))
     }
 
-    /// Those that have not ended, as people see them.
+    /// The tokens that have not expired, as people see them.
     pub(super) fn list(&self, now: Timestamp) -> Vec<ShownToken> {
-        let live = self.all().filter(|(token, _)| !ended(token, now));
+        let live = self.all_tokens().filter(|(token, _)| !is_expired(token, now));
         live.map(|(token, configured)| ShownToken { token: token.clone(), configured }).collect()
     }
 
-    /// The next table with a new token, and those that have ended left out.
-    pub(super) fn with(
+    /// The next records with a new token. Expired tokens are left out.
+    pub(super) fn with_token(
         &self,
         new: NewToken,
         accessor: TokenId,
         secret: [u8; 32],
         now: Timestamp,
-    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+    ) -> Result<(TokenRecords, TokenRecord), TokenError> {
         check(&new.name, &new.policies)?;
-        let mut next = self.next(now);
+        let mut next = self.next_records(now);
         if next.tokens.len() + self.configured.len() >= TOKENS_MAX {
             return Err(TokenError::TooMany);
         }
-        let token = KeptToken {
+        let token = TokenRecord {
             accessor,
             name: new.name,
             policies: new.policies,
@@ -175,33 +176,33 @@ impl Table {
         Ok((next, token))
     }
 
-    /// The next table with the very first token.
-    pub(super) fn bootstrapped(
+    /// The next records with the very first token.
+    pub(super) fn with_first_token(
         &self,
         accessor: TokenId,
         secret: [u8; 32],
         policies: Vec<AccessPolicy>,
         now: Timestamp,
-    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+    ) -> Result<(TokenRecords, TokenRecord), TokenError> {
         if self.kept.bootstrapped {
             return Err(TokenError::Bootstrapped(self.kept.index));
         }
         let new = NewToken { name: "Bootstrap Token".to_owned(), policies, expires: None };
-        let (mut next, token) = self.with(new, accessor, secret, now)?;
+        let (mut next, token) = self.with_token(new, accessor, secret, now)?;
         next.bootstrapped = true;
         Ok((next, token))
     }
 
-    /// The next table with another name and other policies of a token.
-    pub(super) fn changed(
+    /// The next records with a new name and new policies of a token.
+    pub(super) fn with_change(
         &self,
         accessor: &str,
         change: TokenChange,
         now: Timestamp,
-    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+    ) -> Result<(TokenRecords, TokenRecord), TokenError> {
         check(&change.name, &change.policies)?;
         self.may_change(accessor)?;
-        let mut next = self.next(now);
+        let mut next = self.next_records(now);
         let index = next.index;
         let token = next.tokens.iter_mut().find(|token| token.accessor.to_string() == accessor);
         let token = token.ok_or(TokenError::Unknown)?;
@@ -212,38 +213,39 @@ impl Table {
         Ok((next, token))
     }
 
-    /// The next table without a token.
-    pub(super) fn without(
+    /// The next records without a token.
+    pub(super) fn without_token(
         &self,
         accessor: &str,
         now: Timestamp,
-    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+    ) -> Result<(TokenRecords, TokenRecord), TokenError> {
         self.may_change(accessor)?;
-        let mut next = self.next(now);
+        let mut next = self.next_records(now);
         let at = next.tokens.iter().position(|token| token.accessor.to_string() == accessor);
         let token = next.tokens.remove(at.ok_or(TokenError::Unknown)?);
         Ok((next, token))
     }
 
     fn may_change(&self, accessor: &str) -> Result<(), TokenError> {
-        let named = |token: &KeptToken| token.accessor.to_string() == accessor;
+        let named = |token: &TokenRecord| token.accessor.to_string() == accessor;
         match self.configured.iter().find(|(_, token)| named(token)) {
             Some((name, _)) => Err(TokenError::Configured(name.clone())),
             None => Ok(()),
         }
     }
 
-    fn next(&self, now: Timestamp) -> KeptTokens {
+    fn next_records(&self, now: Timestamp) -> TokenRecords {
         let mut next = self.kept.clone();
         next.index = next.index.saturating_add(1);
-        next.tokens.retain(|token| !ended(token, now));
+        next.tokens.retain(|token| !is_expired(token, now));
         next
     }
 }
 
-/// Its end is a time of day: where the clock was wrong when the agent began it is that all the same.
-fn ended(token: &KeptToken, now: Timestamp) -> bool {
-    token.expires.is_some_and(|end| end.left(now).is_zero())
+/// Whether a token has expired. The expiry is a time of day, also if the clock was wrong when the
+/// agent started.
+fn is_expired(token: &TokenRecord, now: Timestamp) -> bool {
+    token.expires.is_some_and(|end| end.remaining_at(now).is_zero())
 }
 
 fn check(name: &str, policies: &[AccessPolicy]) -> Result<(), TokenError> {
@@ -277,60 +279,61 @@ mod tests {
 
     #[test]
     fn a_token_is_known_by_its_secret_until_it_ends() {
-        let mut table = Table::default();
-        let (next, _) = table.with(new(Some(10)), id(1), [1; 32], at(5)).unwrap();
+        let mut table = TokenTable::default();
+        let (next, _) = table.with_token(new(Some(10)), id(1), [1; 32], at(5)).unwrap();
         table.apply(next);
         assert_eq!(table.bearer(&[1; 32], at(9)).unwrap().accessor, id(1));
         assert!(table.bearer(&[2; 32], at(9)).is_none());
         assert!(table.bearer(&[1; 32], at(10)).is_none() && table.list(at(10)).is_empty());
-        let (next, _) = table.with(new(None), id(2), [2; 32], at(11)).unwrap();
+        let (next, _) = table.with_token(new(None), id(2), [2; 32], at(11)).unwrap();
         assert_eq!(next.tokens.len(), 1, "the one that ended is not kept");
     }
 
     #[test]
     fn a_token_on_record_ends_when_a_clock_that_was_late_is_set_right() {
         let hours = |hours: u64| hours * 3_600_000_000_000;
-        let mut table = Table::default();
-        let (next, _) = table.with(new(Some(hours(9))), id(1), [1; 32], at(hours(1))).unwrap();
+        let mut table = TokenTable::default();
+        let (next, _) =
+            table.with_token(new(Some(hours(9))), id(1), [1; 32], at(hours(1))).unwrap();
         table.apply(next);
-        // The agent began at two o'clock, which was ten o'clock.
-        let right = Timestamp::read(hours(10), hours(2));
+        // The agent started at two o'clock by its clock, when it was ten o'clock.
+        let right = Timestamp::from_readings(hours(10), hours(2));
         assert!(table.bearer(&[1; 32], right).is_none() && table.list(right).is_empty());
-        let back = Timestamp::read(hours(2), hours(10));
+        let back = Timestamp::from_readings(hours(2), hours(10));
         assert!(table.bearer(&[1; 32], back).is_none(), "nor does it live on when it is set back");
     }
 
     #[test]
     fn tokens_of_the_configuration_are_changed_there_alone() {
-        let mut table = Table::default();
-        let (_, token) = table.with(new(None), id(1), [1; 32], at(1)).unwrap();
+        let mut table = TokenTable::default();
+        let (_, token) = table.with_token(new(None), id(1), [1; 32], at(1)).unwrap();
         assert!(table.configure([("ci".to_owned(), token.clone())].into()).is_empty());
         assert!(table.list(at(1)).iter().all(|shown| shown.configured));
-        let error = table.without(&id(1).to_string(), at(1)).unwrap_err();
+        let error = table.without_token(&id(1).to_string(), at(1)).unwrap_err();
         assert!(matches!(error, TokenError::Configured(name) if name == "ci"));
-        let changed = KeptToken { secret: [3; 32], ..token };
+        let changed = TokenRecord { secret: [3; 32], ..token };
         assert_eq!(table.configure([("ci".to_owned(), changed)].into()), [id(1)]);
         assert_eq!(table.configure(BTreeMap::new()), [id(1)]);
     }
 
     #[test]
     fn the_first_token_is_made_once() {
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         let admin = || vec!["admin".parse().unwrap()];
-        let (next, _) = table.bootstrapped(id(1), [1; 32], admin(), at(1)).unwrap();
+        let (next, _) = table.with_first_token(id(1), [1; 32], admin(), at(1)).unwrap();
         table.apply(next);
-        let error = table.bootstrapped(id(2), [2; 32], admin(), at(1)).unwrap_err();
+        let error = table.with_first_token(id(2), [2; 32], admin(), at(1)).unwrap_err();
         assert_eq!(error.to_string(), "ACL bootstrap already done (reset index: 1)");
     }
 
     #[test]
     fn a_token_without_policies_and_a_name_that_moves_the_cursor_are_refused() {
-        let table = Table::default();
+        let table = TokenTable::default();
         let none = NewToken { policies: Vec::new(), ..new(None) };
-        assert!(matches!(table.with(none, id(1), [0; 32], at(1)), Err(TokenError::Policies)));
+        assert!(matches!(table.with_token(none, id(1), [0; 32], at(1)), Err(TokenError::Policies)));
         let odd = NewToken { name: "a\x1b[2J".to_owned(), ..new(None) };
-        assert!(matches!(table.with(odd, id(1), [0; 32], at(1)), Err(TokenError::Name)));
-        let unknown = table.without("nothing", at(1));
+        assert!(matches!(table.with_token(odd, id(1), [0; 32], at(1)), Err(TokenError::Name)));
+        let unknown = table.without_token("nothing", at(1));
         assert!(matches!(unknown, Err(TokenError::Unknown)));
     }
 }

@@ -5,72 +5,72 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ostler_model::access::{
-    AccessPolicy, AclConfig, KeptToken, KeptTokens, Level, Rights, TokenId,
+    AccessLevel, AccessPolicy, AclConfig, Rights, TokenId, TokenRecord, TokenRecords,
 };
 use ostler_model::clock::{self, Clock};
 use ostler_model::digest::Digest;
 use ostler_model::limits::{TOKEN_CHANGES_MAX, TOKEN_TEXT_BYTES_MAX, TOKEN_WRITE_WALL_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
-use ostler_state::{Key, StateError, StateStore};
+use ostler_state::{RecordKey, StateError, StateStore};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::secrets::{SecretError, digest};
-use super::table::{NewToken, ShownToken, Table, TokenChange, TokenError};
+use super::table::{NewToken, ShownToken, TokenChange, TokenError, TokenTable};
 
 /// Why tokens cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokensError {
-    /// The secret of a configured one.
+    /// The secret of a configured token cannot be used.
     #[error("token {name:?} of the configuration")]
     Secret {
-        /// Its name.
+        /// The name of the token in the configuration.
         name: String,
-        /// Why.
+        /// The error of its secret.
         source: SecretError,
     },
-    /// Two have the same secret.
+    /// Two configured tokens have the same secret.
     #[error("tokens {one:?} and {other:?} of the configuration have the same secret")]
     Same {
-        /// One.
+        /// The name of one token.
         one: String,
-        /// The other.
+        /// The name of the other token.
         other: String,
     },
-    /// Those that were made over the API cannot be read.
+    /// The tokens that were created over the API cannot be read.
     #[error("the tokens on record cannot be read; `ostler state` says what is there")]
     State(#[from] StateError),
 }
 
-/// Somebody who sent a token.
+/// The sender of a valid token.
 #[derive(Clone, Debug)]
 pub struct Bearer {
-    /// What is kept of the token.
-    pub token: KeptToken,
-    /// What they may do.
+    /// The record of the token.
+    pub token: TokenRecord,
+    /// What the bearer may do.
     pub rights: Rights,
     revoked: CancellationToken,
     clock: Clock,
 }
 
 impl Bearer {
-    /// Is the token changed, removed or ended?
+    /// Whether the token was changed or removed, or has expired.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.left().is_some_and(|left| left.is_zero()) || self.revoked.is_cancelled()
+        self.time_left().is_some_and(|left| left.is_zero()) || self.revoked.is_cancelled()
     }
 
-    /// Until it expires, if it does.
-    fn left(&self) -> Option<Duration> {
-        self.token.expires.map(|end| end.left(self.clock.now()))
+    /// The time until the token expires, if it ever does.
+    fn time_left(&self) -> Option<Duration> {
+        self.token.expires.map(|end| end.remaining_at(self.clock.now()))
     }
 
-    /// Wait until the token is changed, removed or ended: what goes on for it ends then.
-    pub async fn ended(&self) {
+    /// Wait until the token is changed, removed or expired. Streams of its bearer end then.
+    pub async fn wait_until_ended(&self) {
         let expired = async {
-            match self.left() {
+            match self.time_left() {
                 Some(left) => clock::sleep(left).await,
                 None => std::future::pending().await,
             }
@@ -82,40 +82,40 @@ impl Bearer {
     }
 }
 
-/// A token that was made, with its secret: shown once.
+/// A token that was just created, with its secret, which is shown only once.
 #[derive(Clone, Debug)]
-pub struct Created {
-    /// What is kept of it.
-    pub token: KeptToken,
-    /// Its secret.
+pub struct CreatedToken {
+    /// The record of the token.
+    pub token: TokenRecord,
+    /// The secret that the bearer sends.
     pub secret: String,
 }
 
 /// The tokens of an agent. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Tokens(Arc<Inner>);
+pub struct Tokens(Arc<TokensInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct TokensInner {
     enabled: bool,
     state: StateStore,
     clock: Clock,
     rng: Rng,
-    held: Mutex<Held>,
-    /// One change at a time: what is decided is true until it is on disk.
+    held: Mutex<TokensState>,
+    /// Allows one change at a time, so that a decision still holds when it is on disk.
     turn: tokio::sync::Mutex<()>,
-    /// Places for those that wait.
+    /// Limits how many changes may wait.
     places: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    table: Table,
-    /// Who was let in, by token.
+struct TokensState {
+    table: TokenTable,
+    /// The cancellation of everybody who was let in, by token.
     revocations: HashMap<TokenId, CancellationToken>,
 }
 
-impl Held {
+impl TokensState {
     fn revoke(&mut self, accessor: TokenId) {
         if let Some(revocation) = self.revocations.remove(&accessor) {
             revocation.cancel();
@@ -124,7 +124,7 @@ impl Held {
 }
 
 impl Tokens {
-    /// Those of the configuration and those on record.
+    /// Load the tokens of the configuration and those on record.
     ///
     /// # Errors
     /// When a secret of the configuration or the record cannot be read.
@@ -134,26 +134,26 @@ impl Tokens {
         rng: Rng,
         config: &AclConfig,
     ) -> Result<Self, TokensError> {
-        let kept = state.get::<KeptTokens>(&Key::Tokens)?.unwrap_or_default();
-        let held = Held { table: Table::new(kept), ..Held::default() };
+        let kept = state.get::<TokenRecords>(&RecordKey::Tokens)?.unwrap_or_default();
+        let held = TokensState { table: TokenTable::new(kept), ..TokensState::default() };
         let (held, turn) = (Mutex::new(held), tokio::sync::Mutex::default());
         let places = Arc::new(Semaphore::new(TOKEN_CHANGES_MAX));
-        let inner = Inner { enabled: config.enabled, state, clock, rng, held, turn, places };
+        let inner = TokensInner { enabled: config.enabled, state, clock, rng, held, turn, places };
         let tokens = Self(Arc::new(inner));
         tokens.configure(config)?;
         Ok(tokens)
     }
 
-    /// Those of the configuration are these now. Who bears one that is gone or changed is let in no longer, and
-    /// what goes on for them ends. Whether tokens are needed at all stays as it was. Says whether one of them
-    /// is another now, or is gone or new.
+    /// Replace the tokens of the configuration. The bearer of a token that is gone or changed is no
+    /// longer let in, and its streams end. Whether tokens are needed at all does not change.
+    /// Returns whether a token was changed, removed or added.
     ///
     /// # Errors
-    /// When a secret cannot be read; all stays as it was then.
+    /// When a secret cannot be read. Nothing changes then.
     pub fn configure(&self, config: &AclConfig) -> Result<bool, TokensError> {
-        let configured = configured(config, self.0.clock.now())?;
-        let mut held = self.held();
-        let known = held.table.configured();
+        let configured = configured_tokens(config, self.0.clock.now())?;
+        let mut held = self.lock_state();
+        let known = held.table.configured_tokens();
         let more = configured.keys().any(|name| !known.contains_key(name));
         let ended = held.table.configure(configured);
         let differs = more || !ended.is_empty();
@@ -163,95 +163,99 @@ impl Tokens {
         Ok(differs)
     }
 
-    /// Does a request over TCP need one?
+    /// Whether a request over TCP needs a token.
     #[must_use]
     pub fn enabled(&self) -> bool {
         self.0.enabled
     }
 
-    /// Whose secret this is.
+    /// The bearer of the token with this secret, if there is one.
     #[must_use]
     pub fn bearer(&self, secret: &str) -> Option<Bearer> {
         if !self.0.enabled || secret.is_empty() || secret.len() > TOKEN_TEXT_BYTES_MAX {
             return None;
         }
-        let digest = Digest::of(secret.as_bytes());
-        let mut held = self.held();
+        let digest = Digest::compute(secret.as_bytes());
+        let mut held = self.lock_state();
         let token = held.table.bearer(digest.as_bytes(), self.0.clock.now())?.clone();
         let revoked = held.revocations.entry(token.accessor).or_default().clone();
-        let rights = Rights::of(&token.policies);
+        let rights = Rights::from_policies(&token.policies);
         Some(Bearer { token, rights, revoked, clock: self.0.clock.clone() })
     }
 
-    /// All that have not ended.
+    /// All tokens that have not expired.
     #[must_use]
     pub fn list(&self) -> Vec<ShownToken> {
-        self.held().table.list(self.0.clock.now())
+        self.lock_state().table.list(self.0.clock.now())
     }
 
-    /// Count of changes so far.
+    /// The number of changes so far.
     #[must_use]
     pub fn index(&self) -> u64 {
-        self.held().table.kept().index
+        self.lock_state().table.stored_tokens().index
     }
 
-    /// Make a token. It is durable when this returns.
+    /// Create a token. It is durable when this returns.
     ///
     /// # Errors
     /// See [`TokenError`].
-    pub async fn create(&self, new: NewToken) -> Result<Created, TokenError> {
+    pub async fn create(&self, new: NewToken) -> Result<CreatedToken, TokenError> {
         let secret = self.0.rng.uuid().to_string();
-        let (accessor, hash) = (self.accessor(), *Digest::of(secret.as_bytes()).as_bytes());
-        let decide = move |table: &Table, now| table.with(new, accessor, hash, now);
+        let (accessor, hash) =
+            (self.new_accessor(), *Digest::compute(secret.as_bytes()).as_bytes());
+        let decide = move |table: &TokenTable, now| table.with_token(new, accessor, hash, now);
         let token = self.change("made", decide).await?;
-        Ok(Created { token, secret })
+        Ok(CreatedToken { token, secret })
     }
 
-    /// Make the first token, which may do everything: once.
+    /// Create the first token, which may do everything. This works only once.
     ///
     /// # Errors
     /// See [`TokenError`].
-    pub async fn bootstrap(&self) -> Result<Created, TokenError> {
+    pub async fn bootstrap(&self) -> Result<CreatedToken, TokenError> {
         let secret = self.0.rng.uuid().to_string();
-        let (accessor, hash) = (self.accessor(), *Digest::of(secret.as_bytes()).as_bytes());
-        let all = vec![AccessPolicy { level: Level::Admin, namespace: None }];
-        let decide = move |table: &Table, now| table.bootstrapped(accessor, hash, all, now);
+        let (accessor, hash) =
+            (self.new_accessor(), *Digest::compute(secret.as_bytes()).as_bytes());
+        let all = vec![AccessPolicy { level: AccessLevel::Admin, namespace: None }];
+        let decide =
+            move |table: &TokenTable, now| table.with_first_token(accessor, hash, all, now);
         let token = self.change("made as the first one", decide).await?;
-        Ok(Created { token, secret })
+        Ok(CreatedToken { token, secret })
     }
 
-    /// Give a token another name and other policies. What goes on for its bearers ends.
+    /// Give a token another name and other policies. The streams of its bearers end.
     ///
     /// # Errors
     /// See [`TokenError`].
-    pub async fn update(&self, accessor: &str, to: TokenChange) -> Result<KeptToken, TokenError> {
+    pub async fn update(&self, accessor: &str, to: TokenChange) -> Result<TokenRecord, TokenError> {
         let accessor = accessor.to_owned();
-        self.change("changed", move |table, now| table.changed(&accessor, to, now)).await
+        self.change("changed", move |table, now| table.with_change(&accessor, to, now)).await
     }
 
-    /// Remove a token. What goes on for its bearers ends.
+    /// Remove a token. The streams of its bearers end.
     ///
     /// # Errors
     /// See [`TokenError`].
     pub async fn delete(&self, accessor: &str) -> Result<(), TokenError> {
         let accessor = accessor.to_owned();
-        let decide = move |table: &Table, now| table.without(&accessor, now);
+        let decide = move |table: &TokenTable, now| table.without_token(&accessor, now);
         self.change("removed", decide).await.map(drop)
     }
 
-    fn accessor(&self) -> TokenId {
+    fn new_accessor(&self) -> TokenId {
         TokenId::new(self.0.rng.uuid())
     }
 
-    /// Decide, write and do, one change after the other. It all belongs to a task: who hangs up half-way leaves
-    /// neither disk and memory apart nor somebody let in whose token is gone.
+    /// Decide on a change, write it to disk and apply it, one change after the other. All of this
+    /// runs in a task of its own: a client that hangs up half-way neither leaves memory different
+    /// from the disk, nor leaves the bearer of a removed token let in.
     async fn change(
         &self,
         what: &'static str,
-        decide: impl FnOnce(&Table, Timestamp) -> Result<(KeptTokens, KeptToken), TokenError>
+        decide: impl FnOnce(&TokenTable, Timestamp) -> Result<(TokenRecords, TokenRecord), TokenError>
         + Send
         + 'static,
-    ) -> Result<KeptToken, TokenError> {
+    ) -> Result<TokenRecord, TokenError> {
         if !self.0.enabled {
             return Err(TokenError::Disabled);
         }
@@ -261,9 +265,9 @@ impl Tokens {
         let changed = tokio::spawn(async move {
             let _place = place;
             let _turn = own.0.turn.lock().await;
-            let (next, token) = decide(&own.held().table, own.0.clock.now())?;
-            own.0.state.put(&Key::Tokens, &next).await?;
-            let mut held = own.held();
+            let (next, token) = decide(&own.lock_state().table, own.0.clock.now())?;
+            own.0.state.put(&RecordKey::Tokens, &next).await?;
+            let mut held = own.lock_state();
             held.table.apply(next);
             held.revoke(token.accessor);
             drop(held);
@@ -276,16 +280,16 @@ impl Tokens {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn lock_state(&self) -> MutexGuard<'_, TokensState> {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The tokens of the configuration, with what is known of their secrets.
-fn configured(
+/// The records of the tokens in the configuration, by name.
+fn configured_tokens(
     config: &AclConfig,
     now: Timestamp,
-) -> Result<BTreeMap<String, KeptToken>, TokensError> {
+) -> Result<BTreeMap<String, TokenRecord>, TokensError> {
     let mut by_secret: HashMap<[u8; 32], &String> = HashMap::new();
     let mut tokens = BTreeMap::new();
     for (name, token) in &config.tokens {
@@ -294,8 +298,8 @@ fn configured(
         if let Some(one) = by_secret.insert(secret, name) {
             return Err(TokensError::Same { one: one.clone(), other: name.clone() });
         }
-        let kept = KeptToken {
-            accessor: accessor_of(name),
+        let kept = TokenRecord {
+            accessor: accessor_from_name(name),
             name: name.clone(),
             policies: token.policies.clone(),
             secret,
@@ -309,9 +313,9 @@ fn configured(
     Ok(tokens)
 }
 
-/// The same over restarts, and no secret.
-fn accessor_of(name: &str) -> TokenId {
-    let digest = Digest::of(format!("configured token {name}").as_bytes());
+/// The public id of a configured token. It is the same after each restart, and is no secret.
+fn accessor_from_name(name: &str) -> TokenId {
+    let digest = Digest::compute(format!("configured token {name}").as_bytes());
     let mut bytes = [0; 16];
     for (to, from) in bytes.iter_mut().zip(digest.as_bytes()) {
         *to = *from;
@@ -335,7 +339,7 @@ mod tests {
     }
 
     fn tokens(state: &StateStore, config: &AclConfig) -> Tokens {
-        Tokens::load(state.clone(), Clock::system(), Rng::seeded(1), config).unwrap()
+        Tokens::load(state.clone(), Clock::system(), Rng::from_seed(1), config).unwrap()
     }
 
     fn reading(expires: Option<Timestamp>) -> NewToken {
@@ -348,10 +352,10 @@ mod tests {
         let made = tokens(&state, &on()).create(reading(None)).await.unwrap();
         let again = tokens(&state, &on());
         let bearer = again.bearer(&made.secret).unwrap();
-        assert!(bearer.rights.allow_everywhere(Level::Read));
-        assert!(!bearer.rights.allow_somewhere(Level::Submit));
+        assert!(bearer.rights.allow_everywhere(AccessLevel::Read));
+        assert!(!bearer.rights.allow_somewhere(AccessLevel::Submit));
         assert!(again.bearer(&made.token.accessor.to_string()).is_none());
-        let record: KeptTokens = state.get(&Key::Tokens).unwrap().unwrap();
+        let record: TokenRecords = state.get(&RecordKey::Tokens).unwrap().unwrap();
         assert!(!format!("{record:?}").contains(&made.secret));
         again.delete(&made.token.accessor.to_string()).await.unwrap();
         assert!(tokens(&state, &on()).bearer(&made.secret).is_none());
@@ -363,7 +367,7 @@ mod tests {
         let tokens = tokens(&state, &on());
         let soon = clock::Clock::system().now().plus(Duration::from_millis(30));
         let ending = tokens.create(reading(Some(soon))).await.unwrap();
-        tokens.bearer(&ending.secret).unwrap().ended().await;
+        tokens.bearer(&ending.secret).unwrap().wait_until_ended().await;
         for remove in [true, false] {
             let made = tokens.create(reading(None)).await.unwrap();
             let bearer = tokens.bearer(&made.secret).unwrap();
@@ -374,7 +378,7 @@ mod tests {
                 let to = TokenChange { name: String::new(), policies: made.token.policies };
                 tokens.update(&accessor, to).await.unwrap();
             }
-            bearer.ended().await;
+            bearer.wait_until_ended().await;
         }
     }
 
@@ -386,13 +390,13 @@ mod tests {
         let bearer = tokens.bearer(&made.secret).unwrap();
         let accessor = made.token.accessor.to_string();
         let mut removal = Box::pin(tokens.delete(&accessor));
-        // Begun, and given up before it is done.
+        // It was started, and is dropped before it is done.
         let begun = removal.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(begun.is_pending());
         drop(removal);
-        bearer.ended().await;
+        bearer.wait_until_ended().await;
         assert!(bearer.is_ended() && tokens.bearer(&made.secret).is_none());
-        // What came after it did not undo it.
+        // A later change does not undo it.
         tokens.create(reading(None)).await.unwrap();
         assert!(tokens.bearer(&made.secret).is_none());
     }
@@ -401,15 +405,17 @@ mod tests {
     async fn a_reloaded_configuration_lets_in_its_tokens_alone() {
         let state = StateStore::in_memory().unwrap();
         let secret = "a-secret-of-the-configuration";
-        let source = SecretSource::Digest(Digest::of(secret.as_bytes()));
+        let source = SecretSource::Digest(Digest::compute(secret.as_bytes()));
         let token = ConfiguredToken { secret: source, policies: vec!["admin".parse().unwrap()] };
         let with = AclConfig { tokens: [("ops".to_owned(), token.clone())].into(), ..on() };
         let tokens = tokens(&state, &with);
         let bearer = tokens.bearer(secret).unwrap();
         tokens.configure(&with).unwrap();
-        assert!(clock::timeout(Duration::from_millis(1), bearer.ended()).await.is_none());
+        assert!(
+            clock::timeout(Duration::from_millis(1), bearer.wait_until_ended()).await.is_none()
+        );
         tokens.configure(&on()).unwrap();
-        bearer.ended().await;
+        bearer.wait_until_ended().await;
         assert!(tokens.bearer(secret).is_none());
         let twice = [("a".to_owned(), token.clone()), ("b".to_owned(), token)];
         let error = tokens.configure(&AclConfig { tokens: twice.into(), ..on() }).unwrap_err();

@@ -7,10 +7,11 @@ use ostler_model::rng::Rng;
 use super::AgentHandle;
 
 impl AgentHandle {
-    /// The tokens of a configuration, and those that were made before. For the one API of the agent.
+    /// Load the tokens of a configuration and those that were created before, for the one API of
+    /// the agent.
     ///
     /// # Errors
-    /// When a secret of the configuration or what is on record cannot be read.
+    /// When a secret of the configuration or a token on record cannot be read.
     pub fn tokens(&self, config: &AclConfig) -> Result<Tokens, TokensError> {
         Tokens::load(self.0.state.clone(), self.0.clock.clone(), Rng::system(), config)
     }

@@ -1,8 +1,8 @@
-//! One plugin without jobs, state and manager: for whoever else serves it.
+//! One plugin without jobs, state and plugin manager, for another program that serves it.
 //!
 //! ```text
 //! LonePlugin::find ─► what it says of itself (nothing locked, several at once)
-//!        └─► live(config) ─► the data directory is its own, what earlier ones left is found again
+//!        └─► activate(config) ─► the data directory is its own, what earlier ones left is found again
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -24,36 +24,37 @@ use ostler_sandbox::{Sandbox, SandboxConfig};
 use ostler_state::DataDirLock;
 use ostler_worker::{WorkerOptions, WorkerTasks};
 
-/// How one plugin is found.
+/// The options that say how one plugin is found.
 #[derive(Clone, Debug)]
 pub struct LoneOptions {
-    /// What the operator configured: its block, grants, trust.
+    /// The operator's configuration, with the block, the grants and the trust settings of
+    /// the plugin.
     pub config: AgentConfig,
-    /// What outlives the process: tasks' records, compiled code.
+    /// The directory of everything that outlives the process: records of tasks and compiled code.
     pub data_dir: PathBuf,
-    /// Its name, or a file.
+    /// The name of the plugin, or the path of its file.
     pub which: String,
-    /// Program that answers `__compile` and `__supervise`; this program unless given.
+    /// The program that answers `__compile` and `__supervise`. `None` means this program.
     pub program: Option<PathBuf>,
 }
 
-/// Why it cannot be used.
+/// Why a plugin cannot be used by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum LoneError {
-    /// What it would live in cannot be had.
+    /// The directories or services that the plugin needs are not available.
     #[error(transparent)]
     Place(#[from] AgentError),
-    /// There is none of the name, or it is refused.
+    /// There is no plugin of this name, or it is refused.
     #[error("the plugin {name} cannot be used: {reason}")]
     Refused {
-        /// The name.
+        /// The name or the file that was asked for.
         name: String,
-        /// Why.
+        /// Why the plugin is refused, as a sentence for the operator.
         reason: String,
     },
 }
 
-/// A plugin that said what it is.
+/// A plugin that was found, judged and asked who it is, but has no configuration yet.
 pub struct LonePlugin {
     options: LoneOptions,
     lone: Lone,
@@ -61,18 +62,19 @@ pub struct LonePlugin {
     described: Plugin,
 }
 
-/// What a plugin that is configured lives in, with the tasks of it.
+/// The services and tasks of a plugin that was loaded with its configuration.
 pub struct LivePlugin {
-    /// What runs for it.
+    /// The workloads of the plugin that still run.
     pub workloads: Arc<dyn Workloads>,
-    /// What is to be told to the operator.
+    /// Sentences that the operator should see.
     pub notices: Vec<String>,
     services: HostServices,
     _lock: DataDirLock,
 }
 
 impl LonePlugin {
-    /// Find it, judge whether it is trusted, and ask it who it is. To be called on the control runtime.
+    /// Find the plugin, judge whether it is trusted, and ask it who it is. Call this on the
+    /// control runtime.
     ///
     /// # Errors
     /// See [`LoneError`].
@@ -86,25 +88,25 @@ impl LonePlugin {
         let lone = Lone::find(options.config.clone(), options.data_dir.clone(), &options.which);
         let lone = lone.map_err(refused)?;
         let sandbox = sandbox(&options).await?;
-        let services = describing(&options, Arc::clone(&sandbox))?;
+        let services = minimal_services(&options, Arc::clone(&sandbox))?;
         let runtime = PluginRuntime::new(services).map_err(AgentError::from)?;
         let described = lone.load(runtime, None).await.map_err(refused)?;
         Ok(Self { options, lone, sandbox, described })
     }
 
-    /// What it says of itself. It has no configuration yet.
+    /// The loaded plugin and what it says of itself. It has no configuration yet.
     #[must_use]
-    pub const fn described(&self) -> &Plugin {
+    pub const fn described_plugin(&self) -> &Plugin {
         &self.described
     }
 
-    /// What outlives the process.
+    /// The directory of everything that outlives the process.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         &self.options.data_dir
     }
 
-    /// Its configuration: what its block has, with `given` over it key by key.
+    /// The configuration of the plugin: that of its block, with `given` over it key by key.
     #[must_use]
     pub fn configuration(&self, given: &JsonObject) -> JsonObject {
         let mut all = self.lone.own_config().map().clone();
@@ -112,17 +114,17 @@ impl LonePlugin {
         JsonObject::from(all)
     }
 
-    /// Load it with a configuration, to be used. The data directory is this process's from here on, and
-    /// the tasks of an earlier one can be owned again.
+    /// Load the plugin with a configuration, so that it can be used. This process claims the data
+    /// directory from here on, and can own the tasks of an earlier process again.
     ///
     /// # Errors
     /// See [`LoneError`]; another process may have the data directory.
-    pub async fn live(&self, config: JsonObject) -> Result<(Plugin, LivePlugin), LoneError> {
+    pub async fn activate(&self, config: JsonObject) -> Result<(Plugin, LivePlugin), LoneError> {
         let lock = data_dir::claim(&self.options.data_dir).await.map_err(AgentError::from)?;
         if self.lone.name() == "files" {
             data_dir::seed_devices(&self.options.data_dir)?;
         }
-        let (services, notices) = living(&self.options, Arc::clone(&self.sandbox)).await?;
+        let (services, notices) = full_services(&self.options, Arc::clone(&self.sandbox)).await?;
         let runtime = PluginRuntime::new(services.clone()).map_err(AgentError::from)?;
         let plugin = self
             .lone
@@ -151,7 +153,7 @@ async fn sandbox(options: &LoneOptions) -> Result<Arc<Sandbox>, AgentError> {
         config.compiler.clone_from(program);
     }
     config.dense = options.config.wasm.dense.unwrap_or(false);
-    // They run in workers.
+    // The tasks run in workers, not in this process.
     config.task_instances = 0;
     config.ahead = ostler_guests::builtin_plugins().iter().map(|plugin| plugin.code).collect();
     let made = tokio::task::spawn_blocking(move || Sandbox::new(config)).await;
@@ -171,8 +173,11 @@ fn processes(options: &LoneOptions, ends_tasks: bool) -> Result<ProcessHost, Age
     .map_err(|error| AgentError::Processes(error.to_string()))
 }
 
-/// Enough to ask a plugin who it is.
-fn describing(options: &LoneOptions, sandbox: Arc<Sandbox>) -> Result<HostServices, AgentError> {
+/// The services that are enough to ask a plugin who it is.
+fn minimal_services(
+    options: &LoneOptions,
+    sandbox: Arc<Sandbox>,
+) -> Result<HostServices, AgentError> {
     let control = tokio::runtime::Handle::current();
     let (clock, rng) = (Clock::system(), Rng::system());
     let tasks =
@@ -181,12 +186,12 @@ fn describing(options: &LoneOptions, sandbox: Arc<Sandbox>) -> Result<HostServic
     Ok(HostServices { sandbox, processes, wasm_tasks: Arc::new(tasks), clock, rng, control })
 }
 
-/// All that tasks need which outlive this process.
-async fn living(
+/// All services that tasks need, which outlive this process, and the notices for the operator.
+async fn full_services(
     options: &LoneOptions,
     sandbox: Arc<Sandbox>,
 ) -> Result<(HostServices, Vec<String>), AgentError> {
-    if let Err(error) = descriptors::raise() {
+    if let Err(error) = descriptors::raise_limit() {
         tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
     }
     let control = tokio::runtime::Handle::current();

@@ -1,8 +1,8 @@
-//! Allocations that servers place on this node, and what they have heard of them.
+//! Allocations that servers place on this node, and what those servers have acknowledged of them.
 //!
 //! ```text
 //! join ─► jobs are refused here
-//! assign, stop_assigned ─► control          acknowledge ─► records ─► acknowledged, after a restart
+//! assign, stop_assigned ─► control          acknowledge ─► records ─► acknowledged_states, after a restart
 //! ```
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use tokio::sync::watch;
 
 use super::AgentHandle;
-use ostler_control::acknowledged;
-use ostler_control::{AllocError, AllocRef, Assigned, Stopped, SubmitError};
+use ostler_control::acknowledgement;
+use ostler_control::{AllocError, AllocRef, AssignOutcome, StopOutcome, SubmitError};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::saved::AcknowledgedState;
@@ -22,8 +22,8 @@ use ostler_state::StateError;
 use ostler_trace::Registration;
 
 impl AgentHandle {
-    /// From now on servers say what runs here: jobs are refused. `false`: the agent has jobs of its own,
-    /// and nothing is changed.
+    /// From now on servers decide what runs here, and jobs are refused. Returns `false`, and
+    /// changes nothing, if the agent has jobs of its own.
     #[must_use]
     pub fn join(&self) -> bool {
         if self.0.jobs_dir.is_some() || !self.jobs().is_empty() {
@@ -33,42 +33,44 @@ impl AgentHandle {
         true
     }
 
-    /// Refused on a node whose servers say what runs.
+    /// Refuse jobs on a node whose servers decide what runs.
     pub(super) fn takes_jobs(&self) -> Result<(), SubmitError> {
-        match self.0.joined.load(Ordering::SeqCst) {
-            true => Err(SubmitError::Joined),
-            false => Ok(()),
-        }
+        if self.0.joined.load(Ordering::SeqCst) { Err(SubmitError::Joined) } else { Ok(()) }
     }
 
-    /// The node as it is, and hears when it is another one.
+    /// The current view of the node. The receiver is notified of each change.
     #[must_use]
     pub fn node_views(&self) -> watch::Receiver<Arc<NodeView>> {
         self.0.node.subscribe()
     }
 
-    /// What this node proves with that it is the same one, made once and kept beside its id.
+    /// The secret by which this node proves that it is the same one. It is created once and kept
+    /// beside the node's id.
     ///
     /// # Errors
     /// When its file is corrupt, or cannot be read or written.
     pub async fn node_secret(&self) -> Result<String, NodeIdError> {
         let (dir, rng) = (self.0.data_dir.clone(), self.0.services.rng.clone());
         let made = tokio::task::spawn_blocking(move || ostler_node::node_secret(&dir, &rng)).await;
-        made.unwrap_or_else(|error| Err(NodeIdError::given_up(&self.0.data_dir, error.into())))
+        made.unwrap_or_else(|error| {
+            Err(NodeIdError::from_secret_read(&self.0.data_dir, error.into()))
+        })
     }
 
-    /// Whether servers have taken this node before, and the identity that they signed for it; empty where they
-    /// sign none.
+    /// The identity that servers signed when they took this node before. It is `None` if no server
+    /// ever took the node, and empty if the servers sign no identities.
     ///
     /// # Errors
     /// When its file cannot be read.
-    pub async fn standing(&self) -> Result<Option<String>, NodeIdError> {
+    pub async fn read_standing(&self) -> Result<Option<String>, NodeIdError> {
         let dir = self.0.data_dir.clone();
-        let read = tokio::task::spawn_blocking(move || ostler_node::standing(&dir)).await;
-        read.unwrap_or_else(|error| Err(NodeIdError::given_up(&self.0.data_dir, error.into())))
+        let read = tokio::task::spawn_blocking(move || ostler_node::load_standing(&dir)).await;
+        read.unwrap_or_else(|error| {
+            Err(NodeIdError::from_secret_read(&self.0.data_dir, error.into()))
+        })
     }
 
-    /// Keep that.
+    /// Keep the identity that servers signed for this node.
     ///
     /// # Errors
     /// When its file cannot be written.
@@ -76,22 +78,25 @@ impl AgentHandle {
         let dir = self.0.data_dir.clone();
         let keep = move || ostler_node::keep_standing(&dir, standing.as_deref());
         let kept = tokio::task::spawn_blocking(keep).await;
-        kept.unwrap_or_else(|error| Err(NodeIdError::given_up(&self.0.data_dir, error.into())))
+        kept.unwrap_or_else(|error| {
+            Err(NodeIdError::from_secret_read(&self.0.data_dir, error.into()))
+        })
     }
 
-    /// Allocations that servers placed, whatever became of them.
+    /// All allocations that servers placed here, ended ones included.
     #[must_use]
-    pub fn assigned(&self) -> Vec<AllocRef> {
-        self.0.control.assigned()
+    pub fn assigned_allocs(&self) -> Vec<AllocRef> {
+        self.0.control.assigned_allocs()
     }
 
-    /// Is the record of an allocation on the way to the disk?
+    /// Whether the record of an allocation is still on its way to the disk.
     #[must_use]
     pub fn is_entering(&self, id: AllocId) -> bool {
         self.0.control.is_entering(id)
     }
 
-    /// Run allocations that a server placed, all of one job. See [`ostler_control::ControlHandle::assign`].
+    /// Run allocations that a server placed, all of one job. See
+    /// [`ostler_control::ControlHandle::assign`].
     ///
     /// # Errors
     /// When the configuration of a task is wrong, or as there.
@@ -99,7 +104,7 @@ impl AgentHandle {
         &self,
         job: JobId,
         allocs: Vec<Allocation>,
-    ) -> Result<Assigned, SubmitError> {
+    ) -> Result<AssignOutcome, SubmitError> {
         for alloc in &allocs {
             self.check_all(&alloc.job)?;
         }
@@ -107,16 +112,16 @@ impl AgentHandle {
         if !new || !ostler_trace::is_recording() {
             return self.0.control.assign(job, allocs).await;
         }
-        // Servers say nothing of traces: one begins here.
-        let registration = Registration::begin(None, job.as_str(), job.namespace(), "servers");
+        // Servers send no trace, so one begins here.
+        let registration = Registration::start_span(None, job.as_str(), job.namespace(), "servers");
         let assigning = async {
-            self.belongs(&job, registration.context).await;
+            self.assign_trace(&job, registration.context).await;
             self.0.control.assign(job.clone(), allocs).await
         };
         registration.run(assigning).await
     }
 
-    /// Stop one of them.
+    /// Stop one of the assigned allocations.
     ///
     /// # Errors
     /// When the stop cannot be made durable.
@@ -124,11 +129,12 @@ impl AgentHandle {
         &self,
         alloc: &Allocation,
         reason: &str,
-    ) -> Result<Stopped, AllocError> {
+    ) -> Result<StopOutcome, AllocError> {
         self.0.control.stop_alloc(alloc.job.id.clone(), alloc.id, reason, false).await
     }
 
-    /// Remember what servers have acknowledged. It may lag: what is lost is told once more.
+    /// Remember what servers have acknowledged. The write may lag: what is lost is reported
+    /// once more.
     ///
     /// # Errors
     /// When the store does not take it.
@@ -136,17 +142,17 @@ impl AgentHandle {
         &self,
         told: &BTreeMap<AllocId, AcknowledgedState>,
     ) -> Result<(), StateError> {
-        acknowledged::keep(&self.0.control, &self.0.state, told).await
+        acknowledgement::keep_acknowledged(&self.0.control, &self.0.state, told).await
     }
 
-    /// Servers know how these allocations have ended: they may be collected.
-    pub async fn ends_told(&self, allocs: Vec<AllocId>) {
-        self.0.control.ends_told(allocs).await;
+    /// Mark the ends of these allocations as known to the servers, so that they may be collected.
+    pub async fn mark_ends_reported(&self, allocs: Vec<AllocId>) {
+        self.0.control.mark_ends_told(allocs).await;
     }
 
-    /// What servers have acknowledged of these allocations.
+    /// The states of these allocations that servers have acknowledged.
     #[must_use]
-    pub fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
-        acknowledged::read(&self.0.state, of)
+    pub fn acknowledged_states(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
+        acknowledgement::read_acknowledged(&self.0.state, of)
     }
 }

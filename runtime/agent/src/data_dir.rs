@@ -1,4 +1,4 @@
-//! What an agent finds in its data directory and makes there, before it runs anything.
+//! What an agent finds and creates in its data directory before it runs anything.
 //!
 //! ```text
 //! prepare ─► claim ─ nobody else has it ─► open_state ─► live_runs ─► unowned_dirs
@@ -7,11 +7,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::held::LiveRuns;
+use super::held_runs::LiveRuns;
 use super::inspect::STATE_FILE;
 use super::{AgentError, OpenState};
-use ostler_control::recorded::Recorded;
-use ostler_control::unowned::{self, Unowned};
+use ostler_control::node_records::NodeRecords;
+use ostler_control::orphan_dirs::{self, OrphanDirs};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX};
 use ostler_model::time::Timestamp;
@@ -33,8 +33,8 @@ pub(super) async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
     }
 }
 
-/// Create the directory for this user alone, or close one that others may enter, and make its path absolute.
-/// What was done is told with it.
+/// Create the directory for this user alone, or close one that others may enter, and make its path
+/// absolute. If it was closed, a sentence about that is returned too.
 pub(super) fn prepare(path: &Path) -> Result<(PathBuf, Option<String>), AgentError> {
     let failed = |source| match path.ancestors().find(|path| path.exists()) {
         Some(file) if !file.is_dir() => {
@@ -52,8 +52,9 @@ pub(super) fn prepare(path: &Path) -> Result<(PathBuf, Option<String>), AgentErr
     Ok((path.canonicalize().map_err(failed)?, closed))
 }
 
-/// On a fresh data directory, make the directory that the built-in `files` plugin is granted, with
-/// one file in it: a device to try requests with. An existing directory is left as it is.
+/// On a fresh data directory, create the directory that the built-in `files` plugin is granted,
+/// with one file in it, so that there is a device to try requests with. An existing directory is
+/// left as it is.
 pub(super) fn seed_devices(data_dir: &Path) -> Result<(), AgentError> {
     const SAMPLE: &str = "Every file in this directory is a device of the group \
                           ostler/file/files.\nThis one is here so that there is something to assign; \
@@ -67,7 +68,7 @@ pub(super) fn seed_devices(data_dir: &Path) -> Result<(), AgentError> {
     }
 }
 
-/// The state store, and what its opening changed.
+/// Open the state store, and add notices about what opening it changed.
 pub(super) async fn open_state(
     data_dir: &Path,
     open: OpenState,
@@ -76,7 +77,7 @@ pub(super) async fn open_state(
     let path = data_dir.join(STATE_FILE);
     let opened = tokio::task::spawn_blocking(move || open(&path));
     let state = opened.await.map_err(|_| AgentError::GivenUp("opening the state"))??;
-    if let Some(migrated) = &state.opened().migrated {
+    if let Some(migrated) = &state.open_report().migrated {
         let copy = migrated.backup.as_ref().map(|path| format!("; a copy is {}", path.display()));
         notices.push(format!(
             "the state was brought from schema {} to {}{}",
@@ -85,20 +86,20 @@ pub(super) async fn open_state(
             copy.unwrap_or_default()
         ));
     }
-    for bad in &state.opened().quarantined {
+    for bad in &state.open_report().quarantined {
         notices.push(format!("state record {} was put aside: {}", bad.key, bad.cause));
     }
     Ok(state)
 }
 
-/// Runs that are alive, compared with what is on record.
+/// Find the runs that are alive and compare them with what is on record.
 pub(super) async fn live_runs(
     data_dir: &Path,
-    mut found: Recorded,
+    mut found: NodeRecords,
     workers: FoundTasks,
     lacks: bool,
     now: Timestamp,
-) -> Result<(LiveRuns, Recorded), AgentError> {
+) -> Result<(LiveRuns, NodeRecords), AgentError> {
     let dir = data_dir.to_owned();
     let looked = tokio::task::spawn_blocking(move || {
         LiveRuns::find(&dir, &mut found, workers, lacks, now).map(|live| (live, found))
@@ -107,8 +108,8 @@ pub(super) async fn live_runs(
     looked.map_err(AgentError::Processes)
 }
 
-/// What is to be said of a state file that lacks something.
-pub(super) fn behind(opened: &OpenReport, data_dir: &Path) -> Option<String> {
+/// The notice about a state file that lacks acknowledged changes; `None` if it lacks none.
+pub(super) fn lag_notice(opened: &OpenReport, data_dir: &Path) -> Option<String> {
     let path = data_dir.join(STATE_FILE);
     let path = path.display();
     let what = match opened.age {
@@ -138,24 +139,26 @@ pub(super) fn behind(opened: &OpenReport, data_dir: &Path) -> Option<String> {
     ))
 }
 
-/// Directories of allocations without a record; read before anything is placed.
+/// Directories of allocations without a record. They are read before anything is placed.
 pub(super) async fn unowned_dirs(
     data_dir: &Path,
-    found: &Recorded,
+    found: &NodeRecords,
     live: &LiveRuns,
     state: &StateStore,
-) -> Result<Unowned, AgentError> {
-    if live.nameless() {
+) -> Result<OrphanDirs, AgentError> {
+    if live.has_nameless() {
         tracing::warn!(
             "directories of allocations without a record stay: a run is alive of which nothing says \
              where it belongs"
         );
-        return Ok(Unowned::default());
+        return Ok(OrphanDirs::default());
     }
-    let mut recorded = found.recorded();
+    let mut recorded = found.recorded_ids();
     recorded.extend(live.allocs());
     let (root, state) = (data_dir.join("allocs"), state.clone());
-    let found = tokio::task::spawn_blocking(move || unowned::find(root, &recorded, &state)).await;
+    let found =
+        tokio::task::spawn_blocking(move || orphan_dirs::find_orphan_dirs(root, &recorded, &state))
+            .await;
     found.map_err(|_| AgentError::GivenUp("reading the directories of allocations"))
 }
 
@@ -168,7 +171,7 @@ mod tests {
     async fn a_lock_that_nobody_who_lives_has_is_waited_for_a_moment() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
-        // As a process that an agent was starting when it was killed.
+        // This is what a process does that an agent was starting when it was killed.
         let other = std::fs::File::create(path.join("agent.lock")).unwrap();
         other.lock().unwrap();
         let begun = path.clone();
@@ -177,7 +180,7 @@ mod tests {
         assert!(!claimed.is_finished());
         other.unlock().unwrap();
         claimed.await.unwrap().unwrap();
-        // Who had it last is this process, which lives.
+        // The lock file names this process, which lives, as the last owner.
         other.set_len(0).unwrap();
         other.lock().unwrap();
         assert!(matches!(claim(&path).await, Err(LockError::InUse { pid: None, .. })));

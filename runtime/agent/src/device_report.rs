@@ -1,12 +1,12 @@
-//! Every device of the node: what it is, how it is, who holds it, what it measures.
+//! Every device of the node: its description, its health, its holder and its measurements.
 //!
 //! ```text
 //! node view ── groups, health, locality ─┐
 //! ledger ───── holders ──────────────────┼─► DeviceGroupReport ─► API, CLI
 //! managers ─── statistics, staleness ────┘
 //! ```
-//! A device that is assigned stays in the list when no plugin reports it any longer: whoever holds it
-//! still does.
+//! An assigned device stays in the list when no plugin reports it any longer, because its holder
+//! still holds it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,15 +24,16 @@ use ostler_model::stats::{DeviceGroupStats, InstanceStats};
 /// A device group and its instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceGroupReport {
-    /// The group.
+    /// The vendor, the type and the name that the instances share.
     pub group: GroupKey,
-    /// The plugin that reports it; absent: none does now, and somebody holds an instance.
+    /// The plugin that reports the group; `None` if none does now but somebody holds an instance.
     pub plugin: Option<PluginName>,
-    /// What constraints may ask about, sorted by name.
+    /// The attributes that constraints may refer to, sorted by name.
     pub attributes: Vec<NamedAttribute>,
-    /// Why the statistics are not what the devices measure now; absent: they are, or there are none.
+    /// Why the statistics are not what the devices measure now; `None` if they are, or if there
+    /// are none.
     pub stale: Option<String>,
-    /// By id.
+    /// The instances, sorted by id.
     pub instances: Vec<DeviceReport>,
 }
 
@@ -41,27 +42,27 @@ pub struct DeviceGroupReport {
 pub struct DeviceReport {
     /// Unique in its group.
     pub id: String,
-    /// Only healthy instances are assigned.
+    /// The health of the instance. Only healthy instances are assigned.
     pub health: Health,
-    /// Where it sits in the machine.
+    /// Where the device sits in the machine.
     pub locality: Option<Locality>,
-    /// Who has it; absent: nobody.
+    /// Who holds the device; `None` if nobody does.
     pub holder: Option<DeviceHolder>,
-    /// What it measured last; absent: nothing.
+    /// The last measurements of the device; `None` if it has none.
     pub stats: Option<Arc<InstanceStats>>,
 }
 
 /// Who holds a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceHolder {
-    /// The allocation.
+    /// The id of the allocation.
     pub alloc: AllocId,
-    /// Its task.
+    /// The name of the task in that allocation.
     pub task: TaskName,
-    /// Its job; absent for an allocation that is not known any longer.
+    /// The job of the allocation; `None` if the allocation is not known any longer.
     pub job: Option<JobId>,
-    /// What is to be said of it beyond that it holds the device: that plugins are being asked, or
-    /// were not told yet of the task's end, and why.
+    /// A remark beyond that the device is held: plugins are still being asked, or do not know yet
+    /// that the task has ended, and why.
     pub note: Option<String>,
 }
 
@@ -73,17 +74,17 @@ impl AgentHandle {
         let (stats, claims) = (self.device_stats(), self.device_claims());
         let holder = |InstanceHolder { alloc, task }: InstanceHolder| {
             let job_of = |entry: &ostler_control::AllocEntry| entry.allocation.job.id.clone();
-            let job = self.0.control.look(|tables| tables.alloc(alloc).map(job_of));
+            let job = self.0.control.read_tables(|tables| tables.alloc(alloc).map(job_of));
             let mut claims = claims.iter();
             let claim = claims.find(|claim| claim.alloc == alloc && claim.task == task);
-            DeviceHolder { alloc, task, job, note: claim.and_then(note) }
+            DeviceHolder { alloc, task, job, note: claim.and_then(claim_note) }
         };
         report(&node.devices, &ledger, &stats, holder)
     }
 }
 
-/// Where a claim is that is neither released nor simply held.
-fn note(claim: &ClaimReport) -> Option<String> {
+/// The remark on a claim that is neither released nor simply held.
+fn claim_note(claim: &ClaimReport) -> Option<String> {
     let because = |text: &str| match &claim.last_error {
         Some(error) => format!("{text}: {error}"),
         None => text.to_owned(),
@@ -99,7 +100,7 @@ fn note(claim: &ClaimReport) -> Option<String> {
     }
 }
 
-/// Put together what is known of devices.
+/// Combine what the node, the ledger and the managers know of devices.
 fn report(
     groups: &[DeviceGroup],
     ledger: &DeviceLedger,
@@ -132,14 +133,19 @@ fn report(
     }
     let mut reports: Vec<DeviceGroupReport> = reports.into_values().collect();
     for held in ledger.holders() {
-        hold(&mut reports, held.group, held.instance, holder(held.holder));
+        set_holder(&mut reports, held.group, held.instance, holder(held.holder));
     }
     reports.sort_by(|a, b| a.group.cmp(&b.group));
     reports
 }
 
-/// Note who holds an instance, also one that no plugin reports.
-fn hold(reports: &mut Vec<DeviceGroupReport>, key: GroupKey, id: String, holder: DeviceHolder) {
+/// Set the holder of an instance, also of one that no plugin reports.
+fn set_holder(
+    reports: &mut Vec<DeviceGroupReport>,
+    key: GroupKey,
+    id: String,
+    holder: DeviceHolder,
+) {
     let at = reports.iter().position(|report| report.group == key).unwrap_or_else(|| {
         let attributes = Vec::new();
         let (plugin, stale, instances) = (None, None, Vec::new());
@@ -177,7 +183,7 @@ mod tests {
     #[test]
     fn a_claim_that_is_not_simply_held_is_explained() {
         let claim = |state, tries, error: Option<&str>| {
-            note(&ClaimReport {
+            claim_note(&ClaimReport {
                 alloc: AllocId::new(uuid::Uuid::nil()),
                 task: TaskName::new("t").unwrap(),
                 devices: vec![],

@@ -8,21 +8,22 @@ use ostler_model::stats::DeviceGroupStats;
 use ostler_model::task::TaskStatus;
 
 impl AgentHandle {
-    /// Newest statistics of every device of the node, by group. A group whose plugin does not
-    /// measure is not among them; one whose plugin fails says so.
+    /// The newest statistics of every device of the node, by group. A group whose plugin does not
+    /// measure is left out; a group whose plugin fails says so.
     #[must_use]
     pub fn device_stats(&self) -> Vec<DeviceGroupStats> {
         self.0.devices.all_stats()
     }
 
-    /// Newest statistics of the devices of an allocation's running tasks, by group: what several
-    /// tasks have of one group is one group. `None`: there is no such allocation.
+    /// The newest statistics of the devices of an allocation's running tasks, by group.
+    /// Devices of one group that several tasks hold form one group. Returns `None` if there is
+    /// no such allocation.
     #[must_use]
     pub fn alloc_device_stats(&self, alloc: AllocId) -> Option<Vec<DeviceGroupStats>> {
         self.device_stats_of(alloc, |_| true)
     }
 
-    /// As [`AgentHandle::alloc_device_stats`], for one task; none when it does not run.
+    /// The same as [`AgentHandle::alloc_device_stats`] for one task; `None` if it does not run.
     #[must_use]
     pub fn task_device_stats(
         &self,
@@ -47,14 +48,14 @@ impl AgentHandle {
         Some(self.0.devices.stats_of(devices))
     }
 
-    /// Who holds which device instance: running allocations, and those that are over while a
-    /// plugin was not told of it yet.
+    /// Which allocation holds which device instance: running allocations, and those that are over
+    /// while a plugin does not know it yet.
     #[must_use]
     pub fn device_holders(&self) -> DeviceLedger {
         self.0.control.device_holders()
     }
 
-    /// Where the tasks that hold devices are with their plugins.
+    /// The claims of the tasks that hold devices, with the progress of each at its plugin.
     #[must_use]
     pub fn device_claims(&self) -> Vec<ClaimReport> {
         self.0.devices.claims()

@@ -1,4 +1,4 @@
-//! The data of an allocation, for whoever takes it elsewhere.
+//! Packs the data of an allocation, so that another node can take it over.
 
 use std::io::Write;
 
@@ -8,10 +8,11 @@ use ostler_model::causes::chain;
 use ostler_model::ids::{AllocId, TaskName};
 
 impl AgentHandle {
-    /// Write `alloc/data` and the `local` directory of each of these tasks as a tar archive. Blocks.
+    /// Write `alloc/data` and the `local` directory of each of these tasks as a tar
+    /// archive. Blocks.
     ///
     /// # Errors
-    /// Why it is not whole, for people.
+    /// Why the archive is not complete, as a text for people.
     pub fn pack_disk(
         &self,
         alloc: AllocId,

@@ -12,28 +12,28 @@ use ostler_state::{LockError, StateError};
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The data directory cannot be made or used.
+    /// The data directory cannot be created or used.
     #[error(
         "cannot use the data directory {}: {}; give another with --data-dir",
         path.display(), no_directory(source)
     )]
     DataDir {
-        /// The directory.
+        /// The path of the data directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
-    /// It may have too few files open.
+    /// The process may not have enough files open.
     #[error(
         "this process may have only {limit} files open, and an agent needs {AGENT_OPEN_FILES_MIN}; raise the limit \
          (`ulimit -n` in the shell that starts it, LimitNOFILE in its unit)"
     )]
     FewFiles {
-        /// How many.
+        /// The number of files that this process may have open.
         limit: u64,
     },
-    /// It, or a directory that it is to be in, is a file.
+    /// The data directory, or a directory above it, is a file.
     #[error(
         "cannot use the data directory {}: {} is a file, not a directory; give another with \
          --data-dir",
@@ -41,49 +41,49 @@ pub enum AgentError {
         file.display()
     )]
     DataDirIsFile {
-        /// The directory.
+        /// The path of the data directory.
         path: PathBuf,
-        /// The file.
+        /// The path of the file that stands in the way.
         file: PathBuf,
     },
-    /// Another agent has it, or it cannot be locked.
+    /// Another agent has the data directory, or it cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The state file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The node's identity cannot be read or made.
+    /// The node's identity cannot be read or created.
     #[error(transparent)]
     NodeId(#[from] NodeIdError),
-    /// Engines, threads or the code cache.
+    /// The sandbox failed: its engines, its threads or its code cache.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// WASI for tasks.
+    /// WASI for tasks could not be set up.
     #[error(transparent)]
     Tasks(#[from] CallError),
-    /// Host interfaces for plugins.
+    /// The host interfaces for plugins could not be set up.
     #[error(transparent)]
     Plugins(#[from] PluginError),
-    /// Native processes.
+    /// Native processes cannot be run.
     #[error("cannot set up native processes: {0}")]
     Processes(String),
-    /// The directory of the workers of WASM tasks.
+    /// The directory of the workers of WASM tasks cannot be used.
     #[error("cannot look for workers of WASM tasks in the data directory: {0}")]
     Workers(#[source] std::io::Error),
-    /// Ids that allocations shall have are somebody else's.
+    /// The configured user ids for allocations belong to somebody else.
     #[error(
         "client {{ users }} of the configuration gives allocations the user ids {first} to {last}, and {taken}; give \
          others with dynamic_user_min and dynamic_user_max"
     )]
     UserIds {
-        /// The first of them.
+        /// The first user id of the range.
         first: u32,
-        /// The last.
+        /// The last user id of the range.
         last: u32,
-        /// Whose some are.
+        /// The sentence that says to whom some of the ids belong.
         taken: String,
     },
-    /// Which user ids allocations have cannot be read.
+    /// The user ids that allocations have cannot be read.
     #[error("cannot see which user ids allocations have: {0}")]
     AllocUsers(#[from] AllocDirError),
     /// A blocking step was given up.
@@ -91,7 +91,8 @@ pub enum AgentError {
     GivenUp(&'static str),
 }
 
-/// The kernel's words for making a directory where a file stands are about the making.
+/// When a directory cannot be made because a file stands there, the kernel's message speaks of
+/// making it. This says instead that the file is no directory.
 fn no_directory(source: &std::io::Error) -> String {
     match source.kind() {
         std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {

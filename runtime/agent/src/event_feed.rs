@@ -1,12 +1,12 @@
-//! What happens on the node is noted, beside what makes it happen: nobody waits for it.
+//! Notes the events of the node beside the work that causes them, so that nothing waits for it.
 //!
 //! ```text
 //! changes of jobs, allocations, deployments ─┐ at most once a pace
 //! the node's view: drivers, devices ─────────┼─► look ─► what is new since the last look (noting, pure) ─► NodeEvents
 //! quarantines ───────────────────────────────┘                                         each period, if new ─► file
 //! ```
-//! What an earlier agent noted is not noted again: of what is seen for the first time only what is newer than
-//! the newest event counts.
+//! What an earlier agent noted is not noted again: of things that are seen for the first time, only
+//! those newer than the newest event count.
 
 mod allocs;
 mod noting;
@@ -17,10 +17,10 @@ use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{AgentHandle, AgentMode, Inner};
-use noting::Seen;
-use ostler_control::ChangeOf;
-use ostler_events::{EventTopic, EventsSeen, EventsWanted, NodeEvents, Noted};
+use super::{AgentHandle, AgentInner, AgentMode};
+use noting::NotedState;
+use ostler_control::ChangeSubject;
+use ostler_events::{EventNote, EventTopic, EventsFilter, EventsPage, NodeEvents};
 use ostler_model::clock;
 use ostler_model::limits::{
     EVENTS_ANSWERED_MAX, EVENTS_CHANGES_AT_ONCE, EVENTS_PACE, EVENTS_WRITE_PERIOD,
@@ -28,7 +28,7 @@ use ostler_model::limits::{
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 
-/// What happened, and that something about a quarantine did.
+/// The events so far, and the signal that a quarantine began or ended.
 #[derive(Debug, Default)]
 pub(super) struct EventFeed {
     kept: NodeEvents,
@@ -36,37 +36,37 @@ pub(super) struct EventFeed {
 }
 
 impl EventFeed {
-    /// A quarantine began or ended: to be noted.
-    pub(super) fn quarantines_changed(&self) {
+    /// Signal that a quarantine began or ended, so that it is noted.
+    pub(super) fn notify_quarantine_change(&self) {
         self.quarantines.notify_one();
     }
 }
 
 impl AgentHandle {
-    /// What happened on the node, as far as it is kept.
+    /// The events of the node, as far as they are kept.
     #[must_use]
-    pub fn events(&self, wanted: &EventsWanted) -> EventsSeen {
-        self.0.events.kept.seen(wanted, EVENTS_ANSWERED_MAX)
+    pub fn events(&self, wanted: &EventsFilter) -> EventsPage {
+        self.0.events.kept.find_events(wanted, EVENTS_ANSWERED_MAX)
     }
 
-    /// Grows with each event that is noted.
+    /// A counter that grows with each event that is noted.
     #[must_use]
-    pub fn events_grown(&self) -> watch::Receiver<u64> {
-        self.0.events.kept.grown()
+    pub fn events_growth(&self) -> watch::Receiver<u64> {
+        self.0.events.kept.subscribe_newest()
     }
 
-    /// Note what happens until the agent ends, or nobody has it any more.
+    /// Note events until the agent ends, or nobody holds it any more.
     pub(super) fn follow_events(&self) {
         if !self.0.mode.serves() {
             return;
         }
         let position = self.0.control.change_position(0);
         let (changes, views) = (self.0.control.changes(), self.0.node.subscribe());
-        let (ended, grown) = (self.0.ended.clone(), self.0.events.kept.grown());
+        let (ended, grown) = (self.0.ended.clone(), self.0.events.kept.subscribe_newest());
         let quarantines = Arc::clone(&self.0.events.quarantines);
         let weak = Arc::downgrade(&self.0);
-        self.beside(async move {
-            let durable = |inner: &Arc<Inner>| inner.mode == AgentMode::Durable;
+        self.spawn_beside(async move {
+            let durable = |inner: &Arc<AgentInner>| inner.mode == AgentMode::Durable;
             if let Some(inner) = weak.upgrade().filter(durable) {
                 let kept = move || inner.events.kept.keep_in(&inner.data_dir);
                 // An error means that the runtime ends.
@@ -75,32 +75,33 @@ impl AgentHandle {
             let (wakes, noted) =
                 (Wakes { changes, views, quarantines, ended }, CancellationToken::new());
             let noting = async {
-                note(&weak, wakes, position).await;
+                note_events(&weak, wakes, position).await;
                 noted.cancel();
             };
-            // What is noted while the agent leaves is written, too.
-            tokio::join!(noting, write(&weak, grown, &noted));
+            // Events that are noted while the agent leaves are written too.
+            tokio::join!(noting, write_events(&weak, grown, &noted));
         });
     }
 
-    /// Note what changed since a position; where to go on, and whether there is more.
-    fn note_changes(&self, seen: &mut Seen, position: u64) -> (u64, bool) {
+    /// Note the changes since a position. Returns the position to go on at, and whether there
+    /// is more.
+    fn note_changes(&self, seen: &mut NotedState, position: u64) -> (u64, bool) {
         let found = self.0.control.changes_from(position, EVENTS_CHANGES_AT_ONCE);
         let now = self.0.clock.now();
-        let mut noted: Vec<(Timestamp, Noted)> = Vec::new();
+        let mut noted: Vec<(Timestamp, EventNote)> = Vec::new();
         if found.missed > 0 {
             let message = format!("{} changes came faster than they could be noted", found.missed);
-            noted.push((now, of_node("missed", message)));
+            noted.push((now, node_event("missed", message)));
         }
         let (mut jobs, mut allocs, mut deployments) =
             (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for change in &found.changes {
             match &change.of {
-                ChangeOf::Job(id, _) => drop(jobs.insert(id.clone())),
-                ChangeOf::Alloc(id) => drop(allocs.insert(*id)),
-                ChangeOf::Deployment(_, id) => drop(deployments.insert(id.clone())),
-                ChangeOf::Node(kind) => {
-                    noted.push((now, of_node(kind.subsystem(), kind.message().to_owned())));
+                ChangeSubject::Job(id, _) => drop(jobs.insert(id.clone())),
+                ChangeSubject::Alloc(id) => drop(allocs.insert(*id)),
+                ChangeSubject::Deployment(_, id) => drop(deployments.insert(id.clone())),
+                ChangeSubject::Node(kind) => {
+                    noted.push((now, node_event(kind.subsystem(), kind.message().to_owned())));
                 }
             }
         }
@@ -123,7 +124,7 @@ impl AgentHandle {
         (found.position, found.changes.len() >= EVENTS_CHANGES_AT_ONCE)
     }
 
-    fn note_view(&self, seen: &mut Seen) {
+    fn note_view(&self, seen: &mut NotedState) {
         let now = self.0.clock.now();
         let mut noted = seen.view(&self.0.node.current(), now);
         let quarantines: Vec<_> = self
@@ -136,7 +137,7 @@ impl AgentHandle {
     }
 }
 
-/// What there may be something to note after.
+/// The signals after which there may be something to note.
 struct Wakes {
     changes: watch::Receiver<u64>,
     views: watch::Receiver<Arc<NodeView>>,
@@ -145,10 +146,11 @@ struct Wakes {
 }
 
 impl Wakes {
-    /// Wait for one; false when the agent ends. The node is to be looked at where it, or a quarantine, woke.
+    /// Wait for a signal. Returns false when the agent ends. Sets `look` if the node's view or a
+    /// quarantine changed.
     async fn next(&mut self, look: &mut bool) -> bool {
         let Self { changes, views, quarantines, ended } = self;
-        // What comes meanwhile is looked at together.
+        // Signals that come within this pause are handled together.
         if ended.run_until_cancelled(clock::sleep(EVENTS_PACE)).await.is_none() {
             return false;
         }
@@ -169,19 +171,19 @@ impl Wakes {
     }
 }
 
-/// Note what happens until the agent ends.
-async fn note(agent: &Weak<Inner>, mut wakes: Wakes, mut position: u64) {
-    let mut seen: Option<Seen> = None;
+/// Note events until the agent ends.
+async fn note_events(agent: &Weak<AgentInner>, mut wakes: Wakes, mut position: u64) {
+    let mut seen: Option<NotedState> = None;
     let mut look = true;
     loop {
         wakes.changes.mark_unchanged();
         let Some(agent) = agent.upgrade().map(AgentHandle) else { return };
         let (events, now) = (&agent.0.events.kept, agent.0.clock.now());
         let seen = seen.get_or_insert_with(|| {
-            let newest = events.newest_at().unwrap_or_default();
+            let newest = events.newest_time().unwrap_or_default();
             let message = format!("the agent started, version {}", env!("CARGO_PKG_VERSION"));
-            events.note([(now, of_node("started", message))]);
-            Seen::new(newest, now)
+            events.note([(now, node_event("started", message))]);
+            NotedState::new(newest, now)
         });
         let more;
         (position, more) = agent.note_changes(seen, position);
@@ -201,12 +203,16 @@ async fn note(agent: &Weak<Inner>, mut wakes: Wakes, mut position: u64) {
     if let Some(seen) = &mut seen {
         agent.note_changes(seen, position);
     }
-    let leaves = of_node("leaves", "the agent leaves".to_owned());
+    let leaves = node_event("leaves", "the agent leaves".to_owned());
     agent.0.events.kept.note([(agent.0.clock.now(), leaves)]);
 }
 
-/// Write events each period in which something was noted, and at the end.
-async fn write(agent: &Weak<Inner>, mut grown: watch::Receiver<u64>, noted: &CancellationToken) {
+/// Write events in each period in which something was noted, and at the end.
+async fn write_events(
+    agent: &Weak<AgentInner>,
+    mut grown: watch::Receiver<u64>,
+    noted: &CancellationToken,
+) {
     loop {
         let woken = noted.run_until_cancelled(grown.changed()).await;
         let more = matches!(woken, Some(Ok(())))
@@ -225,7 +231,7 @@ async fn write(agent: &Weak<Inner>, mut grown: watch::Receiver<u64>, noted: &Can
     }
 }
 
-/// Something about the agent or the node.
-fn of_node(kind: &str, message: String) -> Noted {
-    Noted { topic: EventTopic::Node, kind: kind.to_owned(), message, ..Noted::default() }
+/// An event about the agent or the node.
+fn node_event(kind: &str, message: String) -> EventNote {
+    EventNote { topic: EventTopic::Node, kind: kind.to_owned(), message, ..EventNote::default() }
 }

@@ -1,40 +1,41 @@
-//! What somebody asks to be run inside a task: read, checked, or refused with a status.
+//! Requests to run a command inside a task: they are read, checked, and refused with a status.
 //!
-//! Whoever asked through servers and whoever asked the node itself are told the same.
+//! A client that comes through servers gets the same answers as a client of the node itself.
 
 use ostler_control::AllocError;
 use ostler_lifecycle::task::RequestError;
 use ostler_model::causes;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_REASON_BYTES_MAX, EXEC_SESSIONS_MAX};
+use ostler_model::printable::{REST_BYTES_MAX, printable_line, truncate_text};
 use ostler_model::session::{ExecCommand, ExecSession, TerminalSize};
-use ostler_model::shown::{REST_BYTES_MAX, cut, shown};
 
 use super::AgentHandle;
 
-/// Longest part of a name that is told back, bytes: there is room for little more.
+/// The longest part of a name that is repeated in an answer, in bytes; there is room for
+/// little more.
 const NAME_BYTES_MAX: usize = 40;
 
 /// Why a command is not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecRefusal {
-    /// The operator said so.
+    /// The operator allows no commands inside tasks.
     #[error(
         "Permission denied: this node lets nobody run commands inside tasks \
          (client {{ disable_remote_exec }})"
     )]
     Off,
-    /// It is not said in which allocation.
+    /// The request names no allocation.
     #[error("must provide an allocation ID")]
     NoAlloc,
     /// There is no such allocation.
-    #[error("Unknown allocation \"{}\"", shown(.0, NAME_BYTES_MAX))]
+    #[error("Unknown allocation \"{}\"", printable_line(.0, NAME_BYTES_MAX))]
     UnknownAlloc(String),
-    /// It is not said in which task.
+    /// The request names no task.
     #[error("must provide task name")]
     NoTask,
     /// The allocation has no such task.
-    #[error("unknown task name \"{}\"", shown(.0, NAME_BYTES_MAX))]
+    #[error("unknown task name \"{}\"", printable_line(.0, NAME_BYTES_MAX))]
     UnknownTask(String),
     /// There is no program.
     #[error("command is not present")]
@@ -42,13 +43,13 @@ pub enum ExecRefusal {
     /// The program is an empty text.
     #[error("the command has no name")]
     NoName,
-    /// It is no list of texts.
+    /// The command is no list of texts.
     #[error("a word of the command is not text")]
     NotText,
-    /// More than the host takes.
+    /// The command has more words than the host takes.
     #[error("a command of {0} words; at most {EXEC_ARGUMENTS_MAX}")]
     TooManyWords(usize),
-    /// Those who come through servers have as many as they may.
+    /// The servers already run as many commands as they may.
     #[error(
         "servers run {EXEC_SESSIONS_MAX} commands inside tasks of this node, the most at once; end one \
          and try again"
@@ -60,7 +61,7 @@ pub enum ExecRefusal {
 }
 
 impl ExecRefusal {
-    /// The status of HTTP that says the same.
+    /// The HTTP status for this refusal.
     #[must_use]
     pub const fn status(&self) -> u16 {
         match self {
@@ -81,40 +82,41 @@ impl ExecRefusal {
         }
     }
 
-    /// What whoever asked is told: all of it, with its causes.
+    /// The whole text for the client, with all causes.
     #[must_use]
     pub fn text(&self) -> String {
         causes::chain(self)
     }
 }
 
-/// As much of a reason as reaches whoever asked: see [`EXEC_REASON_BYTES_MAX`].
+/// The part of a reason that fits into an answer, see [`EXEC_REASON_BYTES_MAX`].
 #[must_use]
 pub fn short_reason(why: String) -> String {
-    match why.len() > EXEC_REASON_BYTES_MAX {
-        true => cut(why, EXEC_REASON_BYTES_MAX.saturating_sub(REST_BYTES_MAX)),
-        false => why,
+    if why.len() > EXEC_REASON_BYTES_MAX {
+        truncate_text(why, EXEC_REASON_BYTES_MAX.saturating_sub(REST_BYTES_MAX))
+    } else {
+        why
     }
 }
 
-/// What is asked for.
+/// A request to run a command inside a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExecAsked {
-    /// Where.
+pub struct ExecOrder {
+    /// The id of the allocation.
     pub alloc: AllocId,
-    /// In which of its tasks.
+    /// The name of the task in the allocation.
     pub task: TaskName,
-    /// Program and arguments; at least the program.
+    /// Program and arguments; there is at least the program.
     pub argv: Vec<String>,
-    /// With a terminal of this size.
+    /// The size of the terminal; `None` if there is no terminal.
     pub terminal: Option<TerminalSize>,
 }
 
-impl ExecAsked {
-    /// What these words mean.
+impl ExecOrder {
+    /// Read a request from its texts.
     ///
     /// # Errors
-    /// When one of them is missing or can be nothing that is there.
+    /// When one of them is missing, or cannot name anything.
     pub fn read(
         alloc: &str,
         task: &str,
@@ -142,11 +144,11 @@ impl ExecAsked {
 }
 
 impl AgentHandle {
-    /// Nothing, where people may run commands inside tasks of this node.
+    /// Check that the operator lets people run commands inside tasks of this node.
     ///
     /// # Errors
-    /// Where the operator said that nobody may.
-    pub fn lets_exec(&self) -> Result<(), ExecRefusal> {
+    /// When the operator does not.
+    pub fn check_exec_allowed(&self) -> Result<(), ExecRefusal> {
         if self.0.remote_exec.load(std::sync::atomic::Ordering::Relaxed) {
             Ok(())
         } else {
@@ -154,16 +156,17 @@ impl AgentHandle {
         }
     }
 
-    /// Run what was asked for; `on_node`: also inside a task that sees the node's own files, or why not.
+    /// Run the command of a request. `on_node` says whether this is also allowed inside a task that
+    /// sees the node's own files, or why not.
     ///
     /// # Errors
     /// As [`AgentHandle::exec_alloc`].
-    pub async fn exec_asked(
+    pub async fn run_exec(
         &self,
-        asked: ExecAsked,
+        asked: ExecOrder,
         on_node: Result<(), String>,
     ) -> Result<ExecSession, ExecRefusal> {
-        let ExecAsked { alloc, task, argv, terminal } = asked;
+        let ExecOrder { alloc, task, argv, terminal } = asked;
         let unknown = || ExecRefusal::UnknownAlloc(alloc.to_string());
         let view = self.alloc(alloc).ok_or_else(unknown)?;
         let group = view.allocation.task_group();
@@ -185,7 +188,7 @@ mod tests {
     fn words_are_a_command_and_what_is_wrong_with_them_is_said() {
         let read = |alloc: &str, task: &str, argv: &[&str]| {
             let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-            ExecAsked::read(alloc, task, argv, true)
+            ExecOrder::read(alloc, task, argv, true)
         };
         let asked = read(ALLOC, "web", &["sh", "-c", ""]).unwrap();
         assert_eq!(asked.argv, ["sh", "-c", ""]);

@@ -1,4 +1,4 @@
-//! Those who fetch what tasks bring along, as the configuration bounds them.
+//! Creates the fetcher of what tasks bring along, within the limits of the configuration.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use ostler_fetch::{FetchOptions, Fetcher};
 use ostler_model::artifact::Artifacts;
 use ostler_model::clock;
 
-/// Those who fetch for tasks. Without them an agent still runs what needs nothing fetched.
+/// The fetcher for tasks. Without it an agent still runs what needs nothing fetched.
 pub(super) async fn fetcher(
     options: &AgentOptions,
     data_dir: &Path,
@@ -25,7 +25,7 @@ pub(super) async fn fetcher(
         trust: config.trust.clone(),
         clock: options.clock.clone(),
     };
-    let begun = clock::blocking(move || Fetcher::begin(options)).await;
+    let begun = clock::run_blocking(move || Fetcher::open(options)).await;
     match begun.map_err(io::Error::other).and_then(|begun| begun) {
         Ok(fetcher) => Some(Arc::new(fetcher)),
         Err(error) => {

@@ -1,21 +1,21 @@
-//! How many guests the agent holds, for who measures it.
+//! The number of guests that the agent holds, for metrics.
 
 use super::AgentHandle;
 use ostler_sandbox::EngineKind;
 
-/// Guests of one engine.
+/// The guests of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestPool {
-    /// `plugins` or `tasks`.
+    /// The engine: `plugins` or `tasks`.
     pub of: &'static str,
-    /// Instances of core modules that are there now.
+    /// The number of core module instances at the moment.
     pub instances: u64,
-    /// Guests that there is room for at once.
+    /// The number of guests that there is room for at once.
     pub room: u32,
 }
 
 impl AgentHandle {
-    /// Guests of the agent's own process: plugins, and WASM tasks where no worker has them.
+    /// The guests of the agent's own process: plugins, and WASM tasks that no worker has.
     #[must_use]
     pub fn guests(&self) -> Vec<GuestPool> {
         let sandbox = &self.0.services.sandbox;

@@ -1,11 +1,11 @@
-//! Looking at a state file without an agent: what `ostler state` shows.
+//! Reads a state file without an agent, for `ostler state`.
 //!
 //! ```text
 //! Target (data directory, file) ─ no agent runs? ─► state::inspect (read-only) ─► records
 //!                                                                                    │ values: bytes
 //!            CheckReport, StatsReport, DumpRecord … (plain data) ◄───────────────────┘ to JSON
 //! ```
-//! It is here and not in `state` because the types of some records are above that module.
+//! This is here and not in `state` because the types of some records are above that crate.
 
 mod check;
 mod dump;
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::EndRunError;
 use ostler_process::ExitRecordError;
-use ostler_state::inspect::{self, Compacted, Inspection};
+use ostler_state::inspect::{self, CompactResult, Inspection};
 use ostler_state::lock::LOCK_FILE;
 use ostler_state::{DataDirLock, DataDirReading, LockError, StateError};
 
@@ -27,19 +27,19 @@ pub use check::{BadRecord, CheckReport, check};
 pub use dump::{Dump, DumpRecord};
 pub use ostler_state::{Age, STATE_FILE, Stats as StoreStats};
 pub use runs::{FoundRun, end_run, runs};
-pub use stats::{BatchClass, Counted, InQuarantine, StatsReport, stats};
+pub use stats::{BatchClass, QuarantineCount, StatsReport, StoreCounts, stats};
 
-/// Which state file is meant.
+/// The state file that is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// That of a data directory.
+    /// The state file of a data directory.
     DataDir(PathBuf),
-    /// One by itself, for example a copy.
+    /// A state file by itself, for example a copy.
     File(PathBuf),
 }
 
 impl Target {
-    /// The file.
+    /// The path of the state file.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         match self {
@@ -48,8 +48,8 @@ impl Target {
         }
     }
 
-    /// The directory whose agent may have the file open. A file beside an agent's lock is that
-    /// agent's, however it is named.
+    /// The directory whose agent may have the file open. A file beside an agent's lock belongs to
+    /// that agent, whatever its name is.
     fn dir(&self) -> Option<&Path> {
         match self {
             Self::DataDir(dir) => Some(dir),
@@ -61,44 +61,44 @@ impl Target {
     }
 }
 
-/// Why a state file cannot be looked at.
+/// Why a state file cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// There is none.
+    /// There is no state file.
     #[error(
         "there is no state file {path}; an agent makes one when it first starts: check the path"
     )]
     Missing {
-        /// The file.
+        /// The path where the file was expected.
         path: PathBuf,
     },
-    /// A directory, a pipe, a device.
+    /// The path names a directory, a pipe or a device.
     #[error("{path} is no regular file; a data directory is given with --data-dir")]
     NotAFile {
-        /// What was named.
+        /// The path that was given.
         path: PathBuf,
     },
-    /// An agent runs, and what it is writing cannot be read as a whole.
+    /// An agent runs, and a file that it writes to cannot be read as a whole.
     #[error("state file {path} is in use: {} holds it; stop it first", holder(.pid))]
     Running {
-        /// The file.
+        /// The path of the state file.
         path: PathBuf,
-        /// The agent's process, when known.
+        /// The pid of the agent, if it is known.
         pid: Option<u32>,
     },
-    /// The data directory's lock cannot be looked at.
+    /// The lock of the data directory cannot be examined.
     #[error("cannot tell whether an agent runs")]
     Lock(#[source] LockError),
-    /// What lives cannot be looked at.
+    /// The native runs that are alive cannot be found.
     #[error("cannot look for runs that live")]
     Runs(#[source] ExitRecordError),
-    /// Neither can what lives in workers.
+    /// The runs in workers cannot be found.
     #[error("cannot look for WASM tasks that live")]
     Workers(#[source] std::io::Error),
     /// A run was not ended.
     #[error(transparent)]
     EndRun(#[from] EndRunError),
-    /// Anything else, damage included.
+    /// Any other error of the state file, damage included.
     #[error(transparent)]
     State(StateError),
 }
@@ -108,33 +108,33 @@ fn holder(pid: &Option<u32>) -> String {
 }
 
 impl InspectError {
-    fn lock(path: &Path, error: LockError) -> Self {
+    fn from_lock_error(path: &Path, error: LockError) -> Self {
         match error {
             LockError::InUse { pid, .. } => Self::Running { path: path.to_owned(), pid },
             other => Self::Lock(other),
         }
     }
 
-    fn state(error: StateError) -> Self {
+    fn from_state_error(error: StateError) -> Self {
         match error {
             StateError::InUse { path } => Self::Running { path, pid: None },
             other => Self::State(other),
         }
     }
 
-    /// The file was read and is not what was written.
+    /// Whether the file could be read but is damaged.
     #[must_use]
-    pub fn damaged(&self) -> bool {
+    pub fn is_damaged(&self) -> bool {
         matches!(self, Self::State(error) if error.damage().is_some())
     }
 }
 
-/// How many records there are of a kind, and their size.
+/// The number and the size of the records of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KindCount {
-    /// The kind.
+    /// The name of the kind of records.
     pub kind: &'static str,
-    /// Records.
+    /// The number of records.
     pub records: u64,
     /// Bytes of their keys and contents.
     pub bytes: u64,
@@ -142,9 +142,9 @@ pub struct KindCount {
 
 /// Counts by kind, in the order in which the kinds were met.
 #[derive(Debug, Default)]
-struct Kinds(Vec<KindCount>);
+struct KindCounts(Vec<KindCount>);
 
-impl Kinds {
+impl KindCounts {
     fn count(&mut self, kind: &'static str, bytes: u64) {
         let at = self.0.iter().position(|counted| counted.kind == kind);
         let at = at.unwrap_or_else(|| {
@@ -158,28 +158,28 @@ impl Kinds {
     }
 }
 
-/// A state file that is read, and the claim that keeps agents away meanwhile.
-struct Opened {
+/// An open state file, with the claim that keeps agents away meanwhile.
+struct ClaimedInspection {
     inspection: Inspection,
     _claim: Option<DataDirReading>,
 }
 
-fn open(target: &Target) -> Result<Opened, InspectError> {
+fn open(target: &Target) -> Result<ClaimedInspection, InspectError> {
     let path = target.file();
-    there(&path)?;
+    check_exists(&path)?;
     let claim = target.dir().map(DataDirReading::acquire).transpose();
-    let claim = claim.map_err(|error| InspectError::lock(&path, error))?;
-    let inspection = Inspection::open(&path).map_err(InspectError::state)?;
-    Ok(Opened { inspection, _claim: claim })
+    let claim = claim.map_err(|error| InspectError::from_lock_error(&path, error))?;
+    let inspection = Inspection::open(&path).map_err(InspectError::from_state_error)?;
+    Ok(ClaimedInspection { inspection, _claim: claim })
 }
 
-fn there(path: &Path) -> Result<(), InspectError> {
+fn check_exists(path: &Path) -> Result<(), InspectError> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(InspectError::Missing { path: path.to_owned() })
         }
         Ok(found) if !found.is_file() => Err(InspectError::NotAFile { path: path.to_owned() }),
-        // Any other refusal is told by whoever opens it.
+        // The code that opens the file reports any other error.
         _ => Ok(()),
     }
 }
@@ -188,12 +188,12 @@ fn there(path: &Path) -> Result<(), InspectError> {
 ///
 /// # Errors
 /// When there is no such file, an agent runs, or the file is damaged or cannot be written.
-pub fn compact(target: &Target) -> Result<Compacted, InspectError> {
+pub fn compact(target: &Target) -> Result<CompactResult, InspectError> {
     let path = target.file();
-    there(&path)?;
-    // Where no agent ever ran there is nobody to keep away, and no lock file is left behind.
+    check_exists(&path)?;
+    // Where no agent ever ran there is nobody to keep away, and no lock file must be left behind.
     let dir = target.dir().filter(|dir| dir.join(LOCK_FILE).exists());
     let claim = dir.map(DataDirLock::acquire).transpose();
-    let _claim = claim.map_err(|error| InspectError::lock(&path, error))?;
-    inspect::compact(&path).map_err(InspectError::state)
+    let _claim = claim.map_err(|error| InspectError::from_lock_error(&path, error))?;
+    inspect::compact(&path).map_err(InspectError::from_state_error)
 }

@@ -1,4 +1,4 @@
-//! A job that was taken: its allocations and its result.
+//! A job that was accepted, with its allocations and its result.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use ostler_model::job::Job;
 use ostler_model::limits::RUN_END_WALL_MAX;
 use ostler_model::task::TaskStatus;
 
-/// The way to a running job. Clones share it.
+/// The handle of a running job. Clones share it.
 #[derive(Clone)]
 pub struct JobHandle {
     job: Arc<Job>,
@@ -24,31 +24,32 @@ impl JobHandle {
         Self { job, allocs: allocs.into() }
     }
 
-    /// The job as it was taken.
+    /// The job as it was accepted.
     #[must_use]
     pub fn job(&self) -> &Arc<Job> {
         &self.job
     }
 
-    /// Its allocations.
+    /// The handles of the job's allocations, in placement order.
     #[must_use]
     pub fn allocs(&self) -> &[AllocHandle] {
         &self.allocs
     }
 
-    /// Stop all allocations; returns when they know.
+    /// Stop all allocations. Returns when they have received the stop.
     pub async fn stop(&self, reason: &str) {
         for alloc in self.allocs.iter() {
             alloc.stop(reason.to_owned()).await;
         }
     }
 
-    /// Wait until every allocation is done: tasks dead, hooks run, states durable. A disk that does
-    /// not take the last states is waited for [`RUN_END_WALL_MAX`], and told in the log.
+    /// Wait until every allocation is done: its tasks are dead, its hooks have run, its states are
+    /// durable. If the disk does not take the last states, this waits for [`RUN_END_WALL_MAX`] and
+    /// then says so in the log.
     pub async fn wait(&self) -> JobResult {
         let mut allocs = Vec::with_capacity(self.allocs.len());
         for alloc in self.allocs.iter() {
-            let state = done(alloc).await;
+            let state = await_final_state(alloc).await;
             let allocation = alloc.allocation();
             allocs.push(AllocResult { id: allocation.id, name: allocation.name.clone(), state });
         }
@@ -56,8 +57,9 @@ impl JobHandle {
     }
 }
 
-/// Nothing of a run of one job needs its last state but the next agent, which ends what it finds.
-async fn done(alloc: &AllocHandle) -> AllocState {
+/// Wait for the final state of an allocation. Only the next agent needs the last record of a single
+/// run, and it ends what it finds.
+async fn await_final_state(alloc: &AllocHandle) -> AllocState {
     let mut state = alloc.state();
     let dead = |state: &AllocState| {
         !state.tasks.is_empty() && state.tasks.values().all(|task| task.status == TaskStatus::Dead)
@@ -71,11 +73,11 @@ async fn done(alloc: &AllocHandle) -> AllocState {
         return state;
     }
     let last = alloc.state().borrow().clone();
-    // Stop it: a stop waits neither for the disk nor for a record, and closes the logs.
+    // Stop the allocation. A stop waits neither for the disk nor for a record, and closes the logs.
     alloc.stop("its end cannot be recorded".to_owned()).await;
     let mut phase = alloc.phase();
     let ended = async {
-        phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.ended()).await.is_ok()
+        phase.wait_for(|phase| *phase == AllocPhase::Cleaning || phase.has_ended()).await.is_ok()
     };
     let _late = clock::timeout(RUN_END_WALL_MAX, ended).await;
     let _late = clock::timeout(RUN_END_WALL_MAX, alloc.shutdown()).await;
@@ -85,35 +87,35 @@ async fn done(alloc: &AllocHandle) -> AllocState {
 /// How an allocation ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocResult {
-    /// Its id.
+    /// The id of the allocation.
     pub id: AllocId,
     /// `<job>.<group>[<index>]`.
     pub name: String,
-    /// Its last state.
+    /// The final state of the allocation.
     pub state: AllocState,
 }
 
 /// How a job ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobResult {
-    /// Its id.
+    /// The id of the job.
     pub job: JobId,
     /// Every allocation, in placement order.
     pub allocs: Vec<AllocResult>,
 }
 
 impl JobResult {
-    /// Every allocation is complete.
+    /// Whether every allocation is complete.
     #[must_use]
-    pub fn successful(&self) -> bool {
+    pub fn is_successful(&self) -> bool {
         self.allocs.iter().all(|alloc| alloc.state.client_status == ClientStatus::Complete)
     }
 
-    /// 0 when successful; else the exit code of the first failed task that has one from 1 to 255;
-    /// else 1.
+    /// The exit code for the command: 0 if the job was successful, else the exit code of the first
+    /// failed task that has one from 1 to 255, else 1.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        if self.successful() {
+        if self.is_successful() {
             return 0;
         }
         self.allocs

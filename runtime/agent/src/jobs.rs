@@ -1,4 +1,4 @@
-//! The agent's handle for jobs and allocations: register, plan, stop, restart, look.
+//! The agent's handle for jobs and allocations: register, plan, stop, restart, query.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
@@ -7,13 +7,13 @@ use tokio::sync::watch;
 
 use super::views::Readiness;
 use super::{
-    AgentHandle, AllocError, AllocRef, AllocView, ChangesSeen, Collected, Deployed, DeploymentAsk,
-    JobOptions, JobView, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions,
-    Stopped, SubmitError,
+    AgentHandle, AgentStage, AllocError, AllocRef, AllocView, ChangeBatch, CollectOutcome,
+    DeploymentAsk, DeploymentOutcome, JobOptions, JobPlan, JobView, RegisterOptions,
+    RegisterOutcome, RestartScope, StopOptions, StopOutcome, SubmitError,
 };
-use ostler_control::Planning;
-use ostler_control::reconcile::decisive;
-use ostler_control::scaling::scaled;
+use ostler_control::PlanSnapshot;
+use ostler_control::reconcile::job_essence;
+use ostler_control::scaling::scale_job;
 use ostler_jobsdir::{FilesOnDisk, JobsDir, JobsDirReport};
 use ostler_jobspec::changes;
 use ostler_model::alloc::Allocation;
@@ -26,7 +26,7 @@ use ostler_model::signal::full_name;
 use ostler_trace::TraceContext;
 
 impl AgentHandle {
-    /// Make jobs run as the files of the jobs directory say, where there is one.
+    /// Make jobs run as the files of the jobs directory say, if there is such a directory.
     pub(super) fn follow_jobs_dir(&self) {
         let Some(dir) = self.0.jobs_dir.clone() else { return };
         let asked = |ask: fn(&Self, &Job) -> Result<(), SubmitError>| {
@@ -39,96 +39,98 @@ impl AgentHandle {
         let (is_somewhere, check) = (asked(Self::is_in_a_namespace), asked(Self::check_file));
         let files = FilesOnDisk(dir.report().dir);
         let (control, ended) = (self.0.control.clone(), self.0.ended.clone());
-        self.beside(dir.follow(files, control, is_somewhere, check, ended));
+        self.spawn_beside(dir.follow(files, control, is_somewhere, check, ended));
     }
 
-    /// The index of the last visible change. Grows with each, and over restarts of the agent.
+    /// The index of the last visible change. It grows with each change, and across restarts of
+    /// the agent.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.0.control.index()
     }
 
     /// The index as it grows, for blocking queries: wait until it is above the last one seen, then
-    /// look again.
+    /// query again.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.control.changes()
     }
 
-    /// Where to begin with [`AgentHandle::changes_from`] so that the first is one after this index, or
-    /// the oldest that is kept.
+    /// The position at which [`AgentHandle::changes_from`] begins with the first change after this
+    /// index, or with the oldest change that is kept.
     #[must_use]
     pub fn change_position(&self, index: u64) -> u64 {
         self.0.control.change_position(index)
     }
 
-    /// At most `most` visible changes from a position on; more come when [`AgentHandle::changes`] grows.
+    /// At most `most` visible changes from a position on; more come when [`AgentHandle::changes`]
+    /// grows.
     #[must_use]
-    pub fn changes_from(&self, position: u64, most: usize) -> ChangesSeen {
+    pub fn changes_from(&self, position: u64, most: usize) -> ChangeBatch {
         self.0.control.changes_from(position, most)
     }
 
-    /// Every registered job, by id.
+    /// Every registered job, sorted by id.
     #[must_use]
     pub fn jobs(&self) -> Vec<JobView> {
         self.0.control.jobs()
     }
 
-    /// One registered job.
+    /// The registered job of this id.
     #[must_use]
     pub fn job(&self, id: &JobId) -> Option<JobView> {
         self.0.control.job(id)
     }
 
-    /// Every allocation, by id; those that are over until they are collected.
+    /// Every allocation, sorted by id. Those that are over are included until they are collected.
     #[must_use]
     pub fn allocs(&self) -> Vec<AllocView> {
         self.0.control.allocs()
     }
 
-    /// Those of them that are `wanted`, without a copy of their states.
+    /// The allocations that are `wanted`, without a copy of their states.
     #[must_use]
     pub fn alloc_refs(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<AllocRef> {
         self.0.control.alloc_refs(wanted)
     }
 
-    /// The index at which one of them went last; 0: none did since the agent began.
+    /// The index at which an allocation was last removed; 0 if none was since the agent started.
     #[must_use]
-    pub fn allocs_forgot(&self) -> u64 {
-        self.0.control.allocs_forgot()
+    pub fn forgotten_alloc_count(&self) -> u64 {
+        self.0.control.last_forget_index()
     }
 
-    /// The ids of all of them.
+    /// The ids of all allocations.
     #[must_use]
     pub fn alloc_ids(&self) -> BTreeSet<AllocId> {
         self.0.control.alloc_ids()
     }
 
-    /// One allocation.
+    /// The allocation of this id.
     #[must_use]
     pub fn alloc(&self, id: AllocId) -> Option<AllocView> {
         self.0.control.alloc(id)
     }
 
     /// Make a job run as it says: start what is missing, change what differs, stop what is too
-    /// much. A job equal to the present version changes nothing. What does not fit on this node
-    /// now waits, and what it would replace runs on until it does. What is told is durable.
+    /// much. A job equal to the present version changes nothing. What does not fit on this node now
+    /// waits, and what it would replace runs on until it fits. The reported result is durable.
     ///
     /// # Errors
     /// When its configuration is wrong, the index is not the expected one, or somebody else gave
-    /// it; then nothing is changed.
+    /// the job; then nothing is changed.
     pub async fn register(
         &self,
         job: Job,
         options: RegisterOptions,
-    ) -> Result<Registered, SubmitError> {
+    ) -> Result<RegisterOutcome, SubmitError> {
         self.takes_jobs()?;
-        self.accepts(&job)?;
+        self.check_job(&job)?;
         self.0.control.register(Arc::new(job), options).await
     }
 
-    /// Go back to an earlier version of a job; see [`ostler_control::ControlHandle::revert`]. `trace`: where its
-    /// allocations belong in a trace.
+    /// Go back to an earlier version of a job; see [`ostler_control::ControlHandle::revert`].
+    /// `trace` is the trace to which its allocations belong.
     ///
     /// # Errors
     /// As there.
@@ -138,21 +140,23 @@ impl AgentHandle {
         version: u64,
         enforce: Option<u64>,
         trace: Option<TraceContext>,
-    ) -> Result<Registered, SubmitError> {
+    ) -> Result<RegisterOutcome, SubmitError> {
         self.takes_jobs()?;
-        self.belongs(id, trace).await;
+        self.assign_trace(id, trace).await;
         self.0.control.revert(id, version, enforce).await
     }
 
-    /// What is placed of a job from now on belongs there in a trace; nothing where none are recorded.
-    pub(super) async fn belongs(&self, job: &JobId, trace: Option<TraceContext>) {
+    /// Assign a trace to everything that is placed of a job from now on. Nothing happens if no
+    /// traces are recorded.
+    pub(super) async fn assign_trace(&self, job: &JobId, trace: Option<TraceContext>) {
         if ostler_trace::is_recording() {
-            self.0.control.trace(job, trace).await;
+            self.0.control.set_trace(job, trace).await;
         }
     }
 
-    /// Give a group of a job another count: a new version of it. `expected`: only if the job is at this
-    /// index; `trace`: where its allocations belong in a trace.
+    /// Give a group of a job another count, which makes a new version of the job. With `expected`,
+    /// this is done only if the job is at that index. `trace` is the trace to which its
+    /// allocations belong.
     ///
     /// # Errors
     /// When there is no such job or group, it does not allow that count or not now, and as
@@ -164,11 +168,11 @@ impl AgentHandle {
         count: u32,
         expected: Option<u64>,
         trace: Option<TraceContext>,
-    ) -> Result<Registered, SubmitError> {
+    ) -> Result<RegisterOutcome, SubmitError> {
         self.takes_jobs()?;
         let view = self.job(id).ok_or_else(|| SubmitError::Unknown { job: id.clone() })?;
-        let job = scaled(&view.record, view.deployment.as_deref(), group, count);
-        // Of two who scale at once, one is told.
+        let job = scale_job(&view.record, view.deployment.as_deref(), group, count);
+        // If two clients scale at once, one of them gets an error.
         let options = RegisterOptions {
             enforce_job_modify_index: expected.or(Some(view.record.job_modify_index)),
             trace,
@@ -179,7 +183,7 @@ impl AgentHandle {
         self.0.control.register(Arc::new(job), options).await
     }
 
-    /// Say whether a version of a job is stable. The index of the change.
+    /// Say whether a version of a job is stable. Returns the index of the change.
     ///
     /// # Errors
     /// When there is no such job or version, or it cannot be made durable.
@@ -193,98 +197,105 @@ impl AgentHandle {
         self.0.control.set_stable(id, version, stable).await
     }
 
-    /// Earlier versions of a job, oldest first; the present one is its record.
+    /// The earlier versions of a job, oldest first. The present version is in its record.
     #[must_use]
     pub fn versions(&self, id: &JobId) -> Vec<Arc<JobRecord>> {
         self.0.control.versions(id)
     }
 
-    /// Every deployment that is known, with its job.
+    /// Every known deployment, with its job.
     #[must_use]
     pub fn deployments(&self) -> Vec<(Arc<Job>, Arc<Deployment>)> {
         self.0.control.deployments()
     }
 
-    /// Ask something of the newest deployment of a job.
+    /// Promote, fail, pause or resume the newest deployment of a job.
     ///
     /// # Errors
-    /// When there is no such deployment, it is over, or has nothing to promote; when it cannot be made
-    /// durable.
+    /// When there is no such deployment, it is over, or has nothing to promote; when the change
+    /// cannot be made durable.
     pub async fn deployment(
         &self,
         job: JobId,
         id: &str,
         ask: DeploymentAsk,
-    ) -> Result<Deployed, SubmitError> {
+    ) -> Result<DeploymentOutcome, SubmitError> {
         self.takes_jobs()?;
-        self.0.control.deployment(job, id, ask).await
+        self.0.control.change_deployment(job, id, ask).await
     }
 
-    /// Say whether an allocation is healthy. The first verdict on one counts.
+    /// Say whether an allocation is healthy. The first verdict on an allocation counts.
     ///
     /// # Errors
     /// When there is no such allocation, or it has ended.
     pub async fn judge_alloc(&self, id: AllocId, healthy: bool) -> Result<(), AllocError> {
         self.takes_jobs()?;
-        self.not_over(id).await?.handle.judge(healthy).await;
+        self.find_active_alloc(id).await?.handle.judge(healthy).await;
         Ok(())
     }
 
     /// What [`AgentHandle::register`] would do; nothing is changed.
     ///
     /// # Errors
-    /// When the job's configuration is wrong. That it does not fit is part of the plan.
-    pub fn plan(&self, job: &Job, meant: JobOptions) -> Result<Plan, SubmitError> {
+    /// When the job's configuration is wrong. That the job does not fit is part of the plan.
+    pub fn plan(&self, job: &Job, meant: JobOptions) -> Result<JobPlan, SubmitError> {
         self.plan_with(&self.planning(Arc::new(job.clone())), meant)
     }
 
-    /// What is needed to plan a job: the node waits for the copy, and not for the plan.
-    pub fn planning(&self, job: Arc<Job>) -> Planning {
-        self.0.control.planning(job)
+    /// A copy of everything that is needed to plan a job. The node waits for the copy but not for
+    /// the plan.
+    pub fn planning(&self, job: Arc<Job>) -> PlanSnapshot {
+        self.0.control.plan_snapshot(job)
     }
 
-    /// As [`AgentHandle::plan`], with what was known at the moment of [`AgentHandle::planning`].
+    /// The same as [`AgentHandle::plan`], with what was known at the moment of
+    /// [`AgentHandle::planning`].
     ///
     /// # Errors
     /// As [`AgentHandle::plan`].
-    pub fn plan_with(&self, planning: &Planning, meant: JobOptions) -> Result<Plan, SubmitError> {
+    pub fn plan_with(
+        &self,
+        planning: &PlanSnapshot,
+        meant: JobOptions,
+    ) -> Result<JobPlan, SubmitError> {
         let job = planning.job();
         self.takes_jobs()?;
-        self.accepts(job)?;
+        self.check_job(job)?;
         let mut plan = planning.plan(meant);
         if let Some(known) = &plan.known {
-            let job = meant.of(job, Some(known));
-            let mut told = changes(&known.job, &job, (&decisive(&known.job), &decisive(&job)));
+            let job = meant.apply_to(job, Some(known));
+            let mut told =
+                changes(&known.job, &job, (&job_essence(&known.job), &job_essence(&job)));
             told.append(&mut plan.changes);
             plan.changes = told;
         }
         Ok(plan)
     }
 
-    /// Stop a job. Returns the index of the stop, which is durable; the allocations end later.
+    /// Stop a job. Returns the index of the stop, which is durable. The allocations end later.
     ///
     /// # Errors
-    /// When there is no such job, a file gives it that is in the jobs directory, or the stop cannot be
-    /// made durable.
+    /// When there is no such job, a file gives it that is in the jobs directory, or the stop cannot
+    /// be made durable.
     pub async fn deregister(
         &self,
         id: &JobId,
         options: StopOptions,
-    ) -> Result<Stopped, SubmitError> {
+    ) -> Result<StopOutcome, SubmitError> {
         self.takes_jobs()?;
-        let origin = self.who_stops(id).await;
+        let origin = self.stop_origin(id).await;
         self.0.control.deregister(id, options, origin).await
     }
 
-    /// Whose word a stop of this job is that comes by the API: the API's own; or that of the job's file, where
-    /// no file gives the job any more that this agent would look at.
-    async fn who_stops(&self, id: &JobId) -> JobOrigin {
+    /// The origin in whose name the API stops this job. It is that of the job's file if no file
+    /// that this agent would read gives the job any more, and the API's own otherwise.
+    async fn stop_origin(&self, id: &JobId) -> JobOrigin {
         let origin = self.job(id).map(|view| view.record.origin.clone());
         let Some(JobOrigin::File(path)) = origin else { return JobOrigin::Api };
         let dir = self.0.jobs_dir.as_ref().map(|dir| dir.report().dir);
         let file = path.clone();
         let given = tokio::task::spawn_blocking(move || {
-            // What cannot be looked at now may be there.
+            // A file that cannot be examined now may still be there.
             file.parent() == dir.as_deref() && file.try_exists().unwrap_or(true)
         });
         match given.await {
@@ -294,7 +305,7 @@ impl AgentHandle {
     }
 
     /// Stop one allocation. Its registered job puts a new one in its place, which starts when this
-    /// one is over and gets its data if the group says so (`ephemeral_disk`).
+    /// one is over, and gets its data if the group says so (`ephemeral_disk`).
     ///
     /// # Errors
     /// When there is no such allocation, it has ended, or the stop cannot be made durable.
@@ -302,28 +313,29 @@ impl AgentHandle {
         &self,
         id: AllocId,
         skip_shutdown_delay: bool,
-    ) -> Result<Stopped, AllocError> {
+    ) -> Result<StopOutcome, AllocError> {
         self.takes_jobs()?;
-        let view = self.not_over(id).await?;
+        let view = self.find_active_alloc(id).await?;
         let (job, reason) = (view.allocation.job.id.clone(), "alloc was stopped by the operator");
         self.0.control.stop_alloc(job, id, reason, skip_shutdown_delay).await
     }
 
-    /// Remove directory and records of one allocation that is over, or of all of them.
+    /// Remove the directory and the records of one allocation that is over, or of all of them.
     ///
     /// # Errors
     /// When there is no such allocation, it is not over, another one waits for its data, or the one
-    /// that was named could not be removed. Of all of them those that stay are in
+    /// that was named could not be removed. If all are collected, those that stay are in
     /// [`Collected::failed`].
-    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
+    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<CollectOutcome, AllocError> {
         self.0.control.collect(alloc).await
     }
 
-    /// An allocation that can be asked for something.
-    async fn not_over(&self, id: AllocId) -> Result<AllocView, AllocError> {
-        let view = self.0.control.entered(id).await.ok_or(AllocError::Unknown { alloc: id })?;
+    /// An allocation that has not ended, so that it can be asked for something.
+    async fn find_active_alloc(&self, id: AllocId) -> Result<AllocView, AllocError> {
+        let view =
+            self.0.control.wait_for_alloc(id).await.ok_or(AllocError::Unknown { alloc: id })?;
         let status = view.state.client_status;
-        if status.terminal() || view.phase.ended() {
+        if status.is_terminal() || view.phase.has_ended() {
             return Err(AllocError::Ended { alloc: id, status });
         }
         Ok(view)
@@ -339,45 +351,45 @@ impl AgentHandle {
         scope: RestartScope,
         reason: &str,
     ) -> Result<(), AllocError> {
-        let view = self.not_over(id).await?;
+        let view = self.find_active_alloc(id).await?;
         Ok(view.handle.restart(scope, reason).await?)
     }
 
     /// Send a signal by name to one task, or to every running one.
     ///
     /// # Errors
-    /// When there is no such signal, allocation or task, it has ended or does not run, or its driver
-    /// refuses.
+    /// When there is no such signal, allocation or task, it has ended or does not run, or its
+    /// driver refuses.
     pub async fn signal_alloc(
         &self,
         id: AllocId,
         task: Option<&TaskName>,
         signal: &str,
     ) -> Result<(), AllocError> {
-        let view = self.not_over(id).await?;
+        let view = self.find_active_alloc(id).await?;
         let signal = full_name(signal)?;
         Ok(view.handle.signal(task, signal).await?)
     }
 
-    /// Run a command inside a running task. It runs with
-    /// what the task may do, and ends with the task, or when the session is dropped.
+    /// Run a command inside a running task. The command has the rights of the task, and ends with
+    /// the task or when the session is dropped.
     ///
     /// # Errors
-    /// When there is no such allocation or task, it has ended or does not run, or its driver or the host
-    /// refuses.
+    /// When there is no such allocation or task, it has ended or does not run, or its driver or the
+    /// host refuses.
     pub async fn exec_alloc(
         &self,
         id: AllocId,
         task: &TaskName,
         command: ExecCommand,
     ) -> Result<ExecSession, AllocError> {
-        let view = self.not_over(id).await?;
+        let view = self.find_active_alloc(id).await?;
         let program = command.argv.first().cloned().unwrap_or_default();
         tracing::info!(alloc = %id, %task, program, "a command is run inside a task");
         Ok(view.handle.exec(task, command).await?)
     }
 
-    /// How far the agent is, and which plugins have not answered yet.
+    /// The stage of the agent's start, and the plugins that have not answered yet.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let stage = self.0.control.stage();
@@ -387,14 +399,15 @@ impl AgentHandle {
     }
 
     /// Wait until no plugin is being loaded any more.
-    pub async fn plugins_looked_for(&self) {
+    pub async fn wait_plugins_loaded(&self) {
         let mut views = self.0.node.subscribe();
         // An error means that the agent has ended.
         let _loaded = views.wait_for(|view| view.loading.is_empty()).await;
     }
 
-    /// Wait until the drivers that a job names are there, or it is certain that one is not.
-    pub async fn drivers_looked_for(&self, job: &Job) {
+    /// Wait until the drivers that a job names are there, or it is certain that one of them will
+    /// not come.
+    pub async fn wait_drivers_known(&self, job: &Job) {
         let mut views = self.0.node.subscribe();
         let tasks = || job.groups.iter().flat_map(|group| &group.tasks);
         // An error means that the agent has ended.
@@ -411,22 +424,22 @@ impl AgentHandle {
 
     /// Changes whenever [`AgentHandle::readiness`] has another stage.
     #[must_use]
-    pub fn stages(&self) -> watch::Receiver<Stage> {
+    pub fn stages(&self) -> watch::Receiver<AgentStage> {
         self.0.control.stages()
     }
 
-    /// Returns when the owner of jobs and allocations answers, with whether it did: it has not ended. For who
-    /// watches over the agent.
-    pub async fn answers(&self) -> bool {
-        self.0.control.answers().await
+    /// Wait until the owner of jobs and allocations answers. Returns whether it did; it did not if
+    /// it has ended. This is for a watchdog of the agent.
+    pub async fn is_responsive(&self) -> bool {
+        self.0.control.is_answering().await
     }
 
-    /// Look at the jobs directory now instead of at its next change. Nothing happens without one.
+    /// Scan the jobs directory now instead of at its next change. Nothing happens if there is none.
     pub fn rescan_jobs_dir(&self) {
         self.0.jobs_dir.iter().for_each(JobsDir::rescan);
     }
 
-    /// What the jobs directory has; `None` when the agent has none.
+    /// The state of the jobs directory; `None` if the agent has none.
     #[must_use]
     pub fn jobs_dir(&self) -> Option<JobsDirReport> {
         self.0.jobs_dir.as_ref().map(JobsDir::report)

@@ -1,12 +1,12 @@
-//! How the agent ends.
+//! The end of the agent.
 //!
 //! ```text
 //!   Drain ─► every allocation told to stop (durable) ─► wait ─ deadline ─► kill
 //!     │
 //!   LeaveTasks ─► owners end, states durable, tasks run on ─► plugins ─► workers left ─► state
 //! ```
-//! A drained allocation is stopped for good; its job is not. So the next start puts a new one in
-//! its place, with the old one's data where the group says so.
+//! A drained allocation is stopped for good, but its job is not. So the next start puts a new
+//! allocation in its place, with the old one's data if the group says so.
 
 use std::sync::PoisonError;
 
@@ -18,11 +18,11 @@ use ostler_control::machine::LEAVE_WALL_MAX;
 use ostler_model::clock;
 
 impl AgentHandle {
-    /// Leave as `mode` says. Nothing of the agent runs when this returns, but for tasks that are
-    /// left.
+    /// Leave as `mode` says. Nothing of the agent runs when this returns, except tasks that are
+    /// left running.
     pub async fn leave(&self, mode: LeaveMode) {
         if self.0.mode.serves()
-            && let Err(error) = self.0.lock.ends()
+            && let Err(error) = self.0.lock.note_ending()
         {
             tracing::debug!(%error, "that the agent ends is not in its lock file");
         }
@@ -32,26 +32,27 @@ impl AgentHandle {
         self.shutdown().await;
     }
 
-    /// Is it letting go of what it knows?
+    /// Whether the agent is on its way to its end.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.0.ended.is_cancelled()
     }
 
-    /// Kill every task now, descendants of native ones included, without asking drivers. Their
-    /// owners see the exits and come to their end.
+    /// Kill every task now, descendants of native ones included, without asking drivers. The owners
+    /// of the tasks see the exits and come to their end.
     pub fn kill_tasks(&self) {
         self.0.services.processes.kill_all();
         self.0.services.wasm_tasks.kill_all();
     }
 
-    /// Leave: stop asking plugins, end the tasks that are to end with the agent, close the state. Jobs are stopped before, through their handles.
+    /// Leave: stop asking plugins, end the tasks that must end with the agent, and close the state.
+    /// Jobs are stopped before this, through their handles.
     pub async fn shutdown(&self) {
         self.0.ended.cancel();
-        // Or starts that wait for the compiler would hold up the end.
+        // Otherwise starts that wait for the compiler would delay the end.
         self.0.services.sandbox.code().close();
-        // Before changes are refused: this work may ask for one.
-        ended("work beside the agent", &self.0.beside).await;
+        // This comes before changes are refused, because this work may still ask for one.
+        wait_tasks_end("work beside the agent", &self.0.beside).await;
         self.0.control.leave().await;
         if !self.0.mode.ends_tasks() {
             self.0.control.leave_allocs().await;
@@ -66,17 +67,17 @@ impl AgentHandle {
             follower.stop().await;
         }
         self.0.state.close().await;
-        self.unowned_removed().await;
-        // Where tasks end with the agent owners stayed until now. When they have ended its directory is
-        // free.
+        self.wait_unowned_removal().await;
+        // If tasks end with the agent, their owners stayed until now. When the owners have ended,
+        // the agent's directory is free.
         self.0.control.leave_allocs().await;
-        self.owner_ended().await;
-        // Work that was begun while the rest ended.
-        ended("work beside the agent", &self.0.beside).await;
+        self.wait_owner_end().await;
+        // This waits for work that was started while the rest ended.
+        wait_tasks_end("work beside the agent", &self.0.beside).await;
     }
 
     /// Wait for the end of the owner of jobs and allocations.
-    async fn owner_ended(&self) {
+    async fn wait_owner_end(&self) {
         self.0.control.close().await;
         let owner = self.0.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(owner) = owner else { return };
@@ -85,8 +86,9 @@ impl AgentHandle {
         }
     }
 
-    /// Wait for the removal of directories without a record; it ends with the present one.
-    async fn unowned_removed(&self) {
+    /// Wait for the removal of directories without a record. It ends with the directory that is
+    /// being removed now.
+    async fn wait_unowned_removal(&self) {
         let removal = self.0.unowned.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(removal) = removal else { return };
         if clock::timeout(LEAVE_WALL_MAX, removal).await.is_none() {
@@ -95,8 +97,8 @@ impl AgentHandle {
     }
 }
 
-/// Wait until all of it has ended.
-async fn ended(what: &str, tasks: &TaskTracker) {
+/// Wait, for a limited time, until all of these tasks have ended.
+async fn wait_tasks_end(what: &str, tasks: &TaskTracker) {
     tasks.close();
     if clock::timeout(LEAVE_WALL_MAX, tasks.wait()).await.is_none() {
         tracing::warn!(left = tasks.len(), "{what} did not end in time");

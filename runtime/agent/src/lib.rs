@@ -1,15 +1,18 @@
-//! The process: what is started in which order, and the one handle through which the outside acts.
+//! The agent's process: the order in which its parts start, and the one handle through which others
+//! use it.
 //!
 //! ```text
-//! Agent::begin:  data dir ─ lock ─ state ─ leftovers of a crashed agent ─ node ─ sandbox ─ host
+//! Agent::begin_start:  data dir ─ lock ─ state ─ leftovers of a crashed agent ─ node ─ sandbox ─ host
 //!                ─► AgentHandle: can be asked      (its process serves the API from here on)
-//! Begun::ready:  plugins (loading) ┬─► allocations restored ─► jobs are taken
+//! StartingAgent::into_ready:
+//!                plugins (loading) ┬─► allocations restored ─► jobs are taken
 //!                                  └─► in use, asked, followed
 //! AgentHandle:   submit(job) ─ check ─ admission ─ state.put(alloc, ledger) ─ alloc runner ─► JobHandle
 //!                JobHandle ─ stop, wait ─► JobResult
 //! ```
-//! It decides nothing about jobs and allocations: that is `ostler-control`, which it starts. It prints
-//! nothing and serves nothing. Start with [`Agent`] and [`AgentHandle`]; then `startup`.
+//! This crate decides nothing about jobs and allocations: `ostler-control`, which it starts, does
+//! that. It prints nothing and serves nothing. Start reading with [`Agent`] and [`AgentHandle`],
+//! then `startup`.
 
 pub mod access;
 pub mod alone;
@@ -24,7 +27,7 @@ mod event_feed;
 pub mod exec;
 mod fetching;
 mod guests;
-mod held;
+mod held_runs;
 pub mod inspect;
 mod job;
 mod jobs;
@@ -66,7 +69,7 @@ use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::{JobId, PluginName};
 use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
@@ -74,8 +77,8 @@ use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
 use ostler_model::saved::JobOrigin;
-use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeView};
+use ostler_node::watch::ChangeWatcher;
+use ostler_node::{NodePublisher, NodeView};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::HostServices;
@@ -90,7 +93,7 @@ pub use ostler_artifact::registry::PullProgress;
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::AgentError;
 pub use guests::GuestPool;
-pub use held::{EndRunError, HeldReport, HeldRun};
+pub use held_runs::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use ostler_control::deployments::{DeploymentAsk, DeploymentError};
 pub use ostler_control::namespaces::{KnownNamespace, NamespaceError};
@@ -99,13 +102,13 @@ pub use ostler_control::reconcile::reason;
 pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
-    AllocError, AllocRef, AllocView, BlockedPlacement, ChangeOf, ChangesSeen, Collected,
-    ConfigProblem, Deployed, DeviceExplanation, GroupCounts, GroupPlan, JobOptions, JobStatus,
-    JobView, NotedChange, PlaceCounts, Plan, Planning, RAW_EXEC, RegisterOptions, Registered,
-    Stage, StopOptions, Stopped, SubmitError,
+    AgentStage, AllocError, AllocRef, AllocView, BlockedPlacement, ChangeBatch, ChangeSubject,
+    CollectOutcome, DeploymentOutcome, DeviceExplanation, GroupCounts, GroupPlan, JobOptions,
+    JobPlan, JobStatus, JobView, NotedChange, PlaceCounts, PlanSnapshot, RAW_EXEC, RegisterOptions,
+    RegisterOutcome, StopOptions, StopOutcome, SubmitError, TaskConfigProblem,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
-pub use ostler_events::{EVENTS_FILE, EventTopic, EventsSeen, EventsWanted, KeptEvent, Noted};
+pub use ostler_events::{EVENTS_FILE, EventNote, EventTopic, EventsFilter, EventsPage, KeptEvent};
 pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
 pub use ostler_jobsdir::{JobsDirEntry, JobsDirReport};
@@ -115,153 +118,154 @@ pub use ostler_state::{DataDirLock, Holder, LockError};
 pub use inspect::STATE_FILE;
 pub use mode::AgentMode;
 pub use plugin_status::{LiftReport, PluginStatusReport, RecordReport};
-pub use startup::Begun;
+pub use startup::StartingAgent;
 pub use upgrade::{
-    Outcome as UpgradeOutcome, Release, UpgradeError, UpgradeOptions, UpgradeReport, UpgradeStatus,
+    Release, UpgradeError, UpgradeOptions, UpgradeOutcome, UpgradeReport, UpgradeStatus,
 };
 pub use views::{LeaveMode, Readiness};
 
-use loading::InUse;
-use records::Follower;
+use loading::PluginTable;
+use records::RecordsWriter;
 
-/// How an agent is started.
+/// The options with which an agent is started.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
-    /// State, allocations, compiled code. Created when absent; one agent at a time.
+    /// The directory of state, allocations and compiled code. It is created if it is missing, and
+    /// used by one agent at a time.
     pub data_dir: PathBuf,
-    /// Where commands reach it, which isolated tasks do not see, as little as the data directory; in that
-    /// unless given.
+    /// The directory of the socket for commands. Isolated tasks see neither it nor the data
+    /// directory. `None` means the data directory.
     pub socket_dir: Option<PathBuf>,
-    /// What the operator configured.
+    /// The configuration of the operator.
     pub config: AgentConfig,
-    /// Whom it is there for, and what outlives it.
+    /// What the agent is for, which decides what outlives it.
     pub mode: AgentMode,
-    /// Program that answers `__compile` and `__supervise`; this program unless given.
+    /// The program that answers `__compile` and `__supervise`. `None` means this program.
     pub compiler: Option<PathBuf>,
-    /// Where compiled code is kept; in the data directory unless given.
+    /// The directory of compiled code. `None` means one in the data directory.
     pub code_dir: Option<PathBuf>,
-    /// Time.
+    /// The source of time, which a test can replace.
     pub clock: Clock,
-    /// Randomness.
+    /// The source of random numbers, which a test can replace.
     pub rng: Rng,
-    /// The other nodes of the cluster that it is to be a node of.
+    /// The other nodes of the cluster, if this agent is a node of one.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }
 
-/// Opens the state file at a path; may block.
+/// A function that opens the state file at a path. It may block.
 pub type OpenState = Box<dyn FnOnce(&Path) -> Result<StateStore, StateError> + Send>;
 
-/// Starts agents.
+/// The type whose functions start agents.
 pub struct Agent;
 
 impl Agent {
-    /// Start an agent. Needs a multi-thread tokio runtime, which becomes the control runtime.
+    /// Start an agent. This needs a multi-thread tokio runtime, which becomes the control runtime.
     ///
     /// # Errors
     /// See [`AgentError`]; nothing is left running then.
     pub async fn start(options: AgentOptions) -> Result<AgentHandle, AgentError> {
-        Self::begin(options).await?.ready().await
+        Self::begin_start(options).await?.into_ready().await
     }
 
-    /// Begin to start an agent: the data directory is its own, and it can be asked how far it is.
-    /// Plugins and what earlier agents left come with [`Begun::ready`].
+    /// Begin the start of an agent: it claims its data directory and can then be asked for its
+    /// progress. Plugins and the leftovers of earlier agents come with [`Begun::ready`].
     ///
     /// # Errors
     /// See [`AgentError`]; nothing is left running then.
-    pub async fn begin(options: AgentOptions) -> Result<Begun, AgentError> {
+    pub async fn begin_start(options: AgentOptions) -> Result<StartingAgent, AgentError> {
         let open: OpenState = match options.mode {
             AgentMode::InMemory => Box::new(|_| StateStore::in_memory()),
             AgentMode::Durable | AgentMode::Embedded => Box::new(StateStore::open),
         };
-        startup::begin(options, open).await
+        startup::begin_start(options, open).await
     }
 
-    /// Who has a data directory now; none when nobody has, or it cannot be told.
+    /// The process that holds a data directory now; `None` if there is none, or it is unknown.
     #[must_use]
     pub fn holder(data_dir: &Path) -> Option<Holder> {
         lock_holder(data_dir)
     }
 
-    /// As [`Agent::start`], over a state store that is opened in another way: with faults beneath
-    /// it, to see what an agent that dies there leaves behind.
+    /// The same as [`Agent::start`], but the state store is opened in another way. Tests use this
+    /// to put faults beneath the store and see what a dying agent leaves behind.
     ///
     /// # Errors
     /// As [`Agent::start`].
-    pub async fn start_over(
+    pub async fn start_with_state(
         options: AgentOptions,
         open_state: OpenState,
     ) -> Result<AgentHandle, AgentError> {
-        startup::begin(options, open_state).await?.ready().await
+        startup::begin_start(options, open_state).await?.into_ready().await
     }
 }
 
-/// Everything a running agent consists of.
-struct Inner {
+/// Everything that a running agent consists of.
+struct AgentInner {
     data_dir: PathBuf,
     socket_dir: Option<PathBuf>,
     kill_timeout_max: Duration,
-    /// People may run commands inside tasks.
+    /// Whether people may run commands inside tasks.
     remote_exec: AtomicBool,
-    /// What of the configuration holds.
-    reloading: reload::Reloading,
+    /// The configuration in effect, and the parts that can reload it.
+    reloading: reload::ReloadState,
     namespaces: NodeNamespaces,
-    node: Node,
-    /// Plugins on their way.
+    node: NodePublisher,
+    /// The list of plugins that are being loaded.
     board: catalogue::Board,
-    /// Once all were looked at.
-    plugins: OnceLock<InUse>,
+    /// The plugins; set once all of them were examined.
+    plugins: OnceLock<PluginTable>,
     meters: Mutex<catalogue::Meters>,
     runtime: PluginRuntime,
-    watcher: Watcher,
-    /// Once the agent is ready.
+    watcher: ChangeWatcher,
+    /// The notices for the operator; set once the agent is ready.
     notices: OnceLock<Vec<String>>,
     drivers: DriverManager,
     devices: DeviceManager,
     workloads: Arc<dyn Workloads>,
     services: HostServices,
-    /// Which services of allocations run.
+    /// The services of allocations that run.
     node_services: NodeServices,
-    /// What is kept for tasks.
+    /// The variables that are kept for tasks.
     variables: NodeVariables,
     state: StateStore,
     /// The owner of jobs and allocations.
     control: ControlHandle,
-    /// Its task.
+    /// The task of that owner.
     owner: Mutex<Option<JoinHandle<()>>>,
-    /// Once plugins have said what they are.
-    follower: OnceLock<Follower>,
-    /// Absent without one.
+    /// The writer of the managers' records; set once plugins have said what they are.
+    follower: OnceLock<RecordsWriter>,
+    /// The jobs directory; `None` if the agent has none.
     jobs_dir: Option<JobsDir>,
-    /// What happened on the node.
+    /// The events of the node.
     events: event_feed::EventFeed,
     /// Plugins that have not answered their first fingerprint.
     waiting: Mutex<BTreeSet<PluginName>>,
-    /// Runs that are alive and not owned.
-    holds: Mutex<held::Holds>,
-    /// Removes directories without a record; see [`ostler_control::unowned`].
+    /// Runs that are alive but not owned.
+    holds: Mutex<held_runs::HeldRuns>,
+    /// The task that removes directories without a record; see [`ostler_control::unowned`].
     unowned: Mutex<Option<JoinHandle<()>>>,
-    /// Something about a quarantine changed.
+    /// Signals that something about a quarantine changed.
     quarantined: Arc<Notify>,
-    /// Ends what runs beside the agent.
+    /// Ends everything that runs beside the agent.
     ended: CancellationToken,
-    /// It ends too when nobody has a handle any more.
+    /// Ends the same when nobody has a handle any more.
     _unhandled: DropGuard,
-    /// What does; see [`AgentHandle::beside`].
+    /// The tasks that run beside the agent; see [`AgentHandle::beside`].
     beside: TaskTracker,
     mode: AgentMode,
-    /// Servers say what runs here.
+    /// Whether servers decide what runs here.
     joined: AtomicBool,
     clock: Clock,
-    // Last: the directory is free when all else is gone.
+    // This is the last field, so that the directory becomes free when all else is gone.
     lock: DataDirLock,
 }
 
-/// The one way to a running agent. Clones share it.
+/// The only handle of a running agent. Clones share it.
 #[derive(Clone)]
-pub struct AgentHandle(Arc<Inner>);
+pub struct AgentHandle(Arc<AgentInner>);
 
 impl AgentHandle {
-    /// Where state, allocations and compiled code are.
+    /// The directory of state, allocations and compiled code.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         &self.0.data_dir
@@ -285,38 +289,38 @@ impl AgentHandle {
         &self.0.variables
     }
 
-    /// Every plugin that was looked at, with its fate at the start; [`AgentHandle::plugins_now`] has
-    /// what became of it since. None until all were looked at.
+    /// Every plugin that was examined, with its state at the start; [`AgentHandle::plugins_now`]
+    /// has its state now. The list is empty until all were examined.
     #[must_use]
     pub fn plugins(&self) -> &[PluginEntry] {
         self.0.plugins.get().map_or(&[], |used| &used.entries)
     }
 
-    /// What the operator should hear once: lowered pools, leftovers of a crash, records put aside.
-    /// Complete when the agent is ready.
+    /// What the operator should see once: lowered limits, leftovers of a crash, records put aside.
+    /// The list is complete when the agent is ready.
     #[must_use]
     pub fn notices(&self) -> &[String] {
         self.0.notices.get().map_or(&[], Vec::as_slice)
     }
 
-    /// What the state store did so far.
+    /// The counts of what the state store did so far.
     #[must_use]
     pub fn state_stats(&self) -> ostler_state::Stats {
         self.0.state.stats()
     }
 
-    /// Check every task's driver, and its `config` against the driver's schema. Texts with `${…}` are
-    /// checked when the task starts and their values are known.
+    /// Check every task's driver, and its `config` against the driver's schema. Texts with `${…}`
+    /// are checked when the task starts and their values are known.
     #[must_use]
-    pub fn check(&self, job: &Job) -> Vec<ConfigProblem> {
-        let mut problems = self.without_such_driver(job);
+    pub fn check(&self, job: &Job) -> Vec<TaskConfigProblem> {
+        let mut problems = self.unknown_drivers(job);
         problems.extend(self.check_configs(job));
         problems
     }
 
-    /// Tasks of drivers that nobody has here, nor will have: neither are they on their way, nor is there a
-    /// plugin of that name that could not be loaded.
-    fn without_such_driver(&self, job: &Job) -> Vec<ConfigProblem> {
+    /// The problems of tasks whose driver nobody has here, now or later: it is not being loaded,
+    /// and no plugin of that name failed to load.
+    fn unknown_drivers(&self, job: &Job) -> Vec<TaskConfigProblem> {
         let view = self.0.node.current();
         let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let mut problems = Vec::new();
@@ -325,27 +329,27 @@ impl AgentHandle {
                 continue;
             }
             let Some(missing) = no_driver(&task.driver, &view) else { continue };
-            problems.push(ConfigProblem {
+            problems.push(TaskConfigProblem {
                 group: group.name.to_string(),
                 task: task.name.to_string(),
                 message: missing.message,
                 suggestion: missing.nearest,
                 of_driver: true,
-                ..ConfigProblem::default()
+                ..TaskConfigProblem::default()
             });
         }
         problems
     }
 
-    fn check_configs(&self, job: &Job) -> Vec<ConfigProblem> {
+    fn check_configs(&self, job: &Job) -> Vec<TaskConfigProblem> {
         let mut problems = Vec::new();
         for group in &job.groups {
             for task in &group.tasks {
-                // A missing or unhealthy driver is admission's to report.
+                // Admission reports a missing or unhealthy driver.
                 let Ok(driver) = self.0.drivers.dispense(&task.driver) else { continue };
                 for found in driver.validate(&task.config) {
                     if found.unknown || !depends_on_variables(task.config.map(), &found.path) {
-                        problems.push(ConfigProblem {
+                        problems.push(TaskConfigProblem {
                             group: group.name.to_string(),
                             task: task.name.to_string(),
                             path: found.path,
@@ -360,11 +364,11 @@ impl AgentHandle {
         problems
     }
 
-    /// Tasks that cannot run here now because of their driver, a sentence for each: it is on its way, or
-    /// cannot be used. The job is right, and the `config` of such a task was not checked. Drivers that
-    /// nobody has are [problems](AgentHandle::check).
+    /// A sentence for each task that cannot run here now because of its driver, which is being
+    /// loaded or cannot be used. The job is right, but the `config` of such a task was not checked.
+    /// Drivers that nobody has are [problems](AgentHandle::check).
     #[must_use]
-    pub fn without_driver(&self, job: &Job) -> Vec<String> {
+    pub fn driver_warnings(&self, job: &Job) -> Vec<String> {
         let mut sentences = Vec::new();
         for (group, task) in job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t))) {
             let why = match self.0.drivers.dispense(&task.driver) {
@@ -378,7 +382,7 @@ impl AgentHandle {
                         Some(why) => {
                             format!("driver {name} waits for its plugin, which is not used: {why}")
                         }
-                        // That it is not there is a problem, and told as one.
+                        // A driver that does not exist is reported as a problem instead.
                         None => continue,
                     }
                 }
@@ -389,13 +393,13 @@ impl AgentHandle {
         sentences
     }
 
-    /// What of a job is not done as it is written on this node, a sentence for each.
+    /// A sentence for each setting of a job that this node does not follow as it is written.
     #[must_use]
-    pub fn not_as_written(&self, job: &Job) -> Vec<String> {
+    pub fn capped_kill_timeouts(&self, job: &Job) -> Vec<String> {
         let most = self.0.kill_timeout_max;
         let tasks = job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t)));
         let longer = tasks.filter(|(_, task)| task.kill_timeout > most);
-        let sentence = |(group, task): (&TaskGroup, &HeldOnce<Task>)| {
+        let sentence = |(group, task): (&TaskGroup, &CowArc<Task>)| {
             let [timeout, most] = [task.kill_timeout, most].map(humantime::format_duration);
             format!(
                 "group {}, task {}: kill_timeout of {timeout} is longer than this node waits: the task is \
@@ -406,11 +410,11 @@ impl AgentHandle {
         longer.map(sentence).collect()
     }
 
-    /// Groups of a job that keep a count which their `scaling` would not allow, a sentence for each.
+    /// A sentence for each group of a job that keeps a count which its `scaling` would not allow.
     #[must_use]
     pub fn counts_out_of_range(&self, job: &Job, meant: JobOptions) -> Vec<String> {
         let known = self.job(&job.id);
-        let job = meant.of(job, known.as_ref().map(|view| &*view.record));
+        let job = meant.apply_to(job, known.as_ref().map(|view| &*view.record));
         let sentence = |group: &TaskGroup| {
             let why = group.scaling.as_ref()?.check(group.count).err()?;
             Some(format!("group {} keeps its count of {}: {why}", group.name, group.count))
@@ -418,28 +422,28 @@ impl AgentHandle {
         job.groups.iter().filter_map(sentence).collect()
     }
 
-    /// Run a job: all of it is placed now, or nothing of it. It ends with this agent and is not on
-    /// record; when it is over, a job of its name may be run again.
+    /// Run a job: either all of it is placed now, or nothing of it. It ends with this agent and is
+    /// not on record. When it is over, a job of its name may be run again.
     ///
     /// # Errors
     /// When it does not fit, its configuration is wrong, or an allocation cannot be made durable;
     /// then nothing of it runs and nothing is held.
     pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
         self.takes_jobs()?;
-        self.accepts(&job)?;
-        self.run_seen(&job.id).await;
+        self.check_job(&job)?;
+        self.wait_run_seen(&job.id).await;
         let (origin, job) = (JobOrigin::Run, Arc::new(job));
-        let registration = Registration::begin(None, job.id.as_str(), job.namespace(), "run");
+        let registration = Registration::start_span(None, job.id.as_str(), job.namespace(), "run");
         let trace = registration.context;
         let options = RegisterOptions { origin, all_or_nothing: true, trace, ..Default::default() };
-        let given_up = GivenUp { agent: Some(self), job: &job };
+        let given_up = RunGuard { agent: Some(self), job: &job };
         let registering = self.0.control.register(Arc::clone(&job), options);
         let registered = registration.run(registering).await;
         if let Ok(done) = &registered {
-            registration.done(done.version, done.answer_index(), None);
+            registration.record_result(done.version, done.answer_index(), None);
         }
         if let Err(error @ SubmitError::Unanswered { .. }) = registered {
-            // What the disk may still take is taken back.
+            // Dropping the guard takes back what the disk may still accept.
             drop(given_up);
             return Err(error);
         }
@@ -449,13 +453,14 @@ impl AgentHandle {
         Ok(JobHandle::new(job, owners.collect()))
     }
 
-    /// The end of a run may be known to whoever waited for it before the node has seen it.
-    async fn run_seen(&self, id: &JobId) {
+    /// Wait until the node has seen the end of a run. Whoever waited for the run may know of
+    /// it earlier.
+    async fn wait_run_seen(&self, id: &JobId) {
         let mut changes = self.0.control.changes();
         loop {
             changes.borrow_and_update();
-            let over = |entry: &ostler_control::AllocEntry| entry.client_status().terminal();
-            let seen = self.0.control.look(|tables| tables.allocs_of(id).all(over));
+            let over = |entry: &ostler_control::AllocEntry| entry.client_status().is_terminal();
+            let seen = self.0.control.read_tables(|tables| tables.allocs_of(id).all(over));
             let dead = self.0.control.job(id).is_none_or(|job| job.status == JobStatus::Dead);
             if seen || !dead || changes.changed().await.is_err() {
                 return;
@@ -463,7 +468,7 @@ impl AgentHandle {
         }
     }
 
-    /// What servers check too: everything but the namespace.
+    /// Everything that is also checked for jobs from servers: all but the namespace.
     fn check_all(&self, job: &Job) -> Result<(), SubmitError> {
         let tasks: usize = job
             .groups
@@ -473,44 +478,46 @@ impl AgentHandle {
         if tasks > JOB_TASKS_MAX {
             return Err(SubmitError::TooManyTasks { tasks });
         }
-        refused(self.check_configs(job))
+        reject_problems(self.check_configs(job))
     }
 
-    /// Has somebody here the drivers of its tasks, or may have them later? Servers know that themselves, and
-    /// a job that is registered already waits for them.
+    /// Check that the drivers of the job's tasks are here, or may come later. Servers know that
+    /// themselves, and a job that is registered already waits for them.
     fn has_drivers(&self, job: &Job) -> Result<(), SubmitError> {
         let as_known = |view: JobView| *view.record.job == *job;
-        match self.job(&job.id).is_some_and(as_known) {
-            true => Ok(()),
-            false => refused(self.without_such_driver(job)),
+        if self.job(&job.id).is_some_and(as_known) {
+            Ok(())
+        } else {
+            reject_problems(self.unknown_drivers(job))
         }
     }
 
-    /// What files of the jobs directory are asked too.
+    /// The checks for a job from a file of the jobs directory.
     fn check_file(&self, job: &Job) -> Result<(), SubmitError> {
         self.has_drivers(job)?;
         self.check_all(job)
     }
 
-    /// Do something beside the agent that ends soon, or with [`Inner::ended`]; who leaves waits for it.
-    fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Spawn work beside the agent that ends soon, or with [`Inner::ended`]. An agent that leaves
+    /// waits for it.
+    fn spawn_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.0.beside.spawn(work));
     }
 }
 
-/// A run that is given up before it was placed is stopped, and nothing of it is left.
-struct GivenUp<'a> {
+/// A guard that stops a run which is dropped before it was placed. Nothing of the run is left then.
+struct RunGuard<'a> {
     agent: Option<&'a AgentHandle>,
     job: &'a Job,
 }
 
-impl GivenUp<'_> {
+impl RunGuard<'_> {
     fn not(mut self) {
         self.agent = None;
     }
 }
 
-impl Drop for GivenUp<'_> {
+impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         let Some(agent) = self.agent else { return };
         let (control, id) = (agent.0.control.clone(), self.job.id.clone());
@@ -520,14 +527,14 @@ impl Drop for GivenUp<'_> {
             // refused.
             drop(control.deregister(&id, options, JobOrigin::Run).await);
         };
-        // Without a runtime the process is at its end: the next start closes the records.
+        // Without a runtime the process is at its end, and the next start closes the records.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(agent.0.beside.spawn_on(stop, &runtime));
         }
     }
 }
 
-fn refused(problems: Vec<ConfigProblem>) -> Result<(), SubmitError> {
+fn reject_problems(problems: Vec<TaskConfigProblem>) -> Result<(), SubmitError> {
     if problems.is_empty() { Ok(()) } else { Err(SubmitError::Config(problems)) }
 }
 

@@ -1,4 +1,4 @@
-//! Plugins come into use while the agent can be asked already.
+//! Brings plugins into use while the agent can be asked already.
 //!
 //! ```text
 //! all looked at ─► in use: drivers, devices, quarantines ─► told ─► their first answers, a while
@@ -13,31 +13,33 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::catalogue::{self, Came, Dirs, Late, Loaded, PluginEntry, PluginStatus};
-use super::records::{self, Follower};
-use super::upgrade::{self, Upgrades};
+use super::catalogue::{
+    self, CatalogueDirs, LateLoads, LateResult, LoadOutcome, PluginEntry, PluginStatus,
+};
+use super::records::{self, RecordsWriter};
+use super::upgrade::{self, UpgradeSlots};
 use super::{AgentConfig, AgentError, AgentHandle, quarantine};
 use ostler_model::clock;
 use ostler_model::ids::PluginName;
 
-/// How long the start of an embedded agent waits for plugins to say whether they can be used: its
-/// one job comes at once.
+/// How long the start of an embedded agent waits for plugins to say whether they can be used,
+/// because its one job comes at once.
 const FIRST_FINGERPRINT_WALL: Duration = Duration::from_secs(15);
-/// The same for an agent that serves: a slow plugin must not keep it from being ready.
+/// The same limit for an agent that serves: a slow plugin must not keep it from being ready.
 const FIRST_FINGERPRINT_WALL_AGENT: Duration = Duration::from_secs(3);
 
-/// Every plugin, when all were looked at.
-pub(super) struct InUse {
-    /// With its fate.
+/// The plugins of the agent, once all were examined.
+pub(super) struct PluginTable {
+    /// All plugins, each with its state.
     pub(super) entries: Vec<PluginEntry>,
-    /// What may take the place of those in use.
-    pub(super) upgrades: Upgrades,
-    /// What became of those that were late, by block and source.
+    /// The upgrade slots of the plugins in use.
+    pub(super) upgrades: UpgradeSlots,
+    /// The results of late plugins, by block and source.
     pub(super) came: Mutex<BTreeMap<(String, String), PluginEntry>>,
 }
 
-/// Load the plugins and follow them; `told` when they are in use. What the operator should hear. Ends
-/// with the agent.
+/// Load the plugins and follow them. `told` is signalled when they are in use. Returns the notices
+/// for the operator. The work ends with the agent.
 pub(super) async fn run(
     agent: AgentHandle,
     config: AgentConfig,
@@ -60,20 +62,21 @@ async fn load(
     let embedded = !inner.mode.serves();
     let loading = catalogue::load_all(
         config,
-        Dirs { data: &inner.data_dir, socket: inner.socket_dir.as_deref() },
+        CatalogueDirs { data: &inner.data_dir, socket: inner.socket_dir.as_deref() },
         &inner.runtime,
         managers,
         &inner.board,
         embedded,
     );
-    let Loaded { entries, meters, first, waiting, seeds, late } = loading.await;
+    let LoadOutcome { entries, meters, first, waiting, seeds, late } = loading.await;
     for entry in &entries {
         if let PluginStatus::Refused(reason) = &entry.status {
             let (plugin, source) = (entry.own_name(), &entry.source);
-            match embedded {
-                // Whoever embeds it says so in its own words.
-                true => tracing::info!(%plugin, %source, "not used: {reason}"),
-                false => tracing::warn!(%plugin, %source, "not used: {reason}"),
+            if embedded {
+                // The program that embeds the agent reports this in its own words.
+                tracing::info!(%plugin, %source, "not used: {reason}");
+            } else {
+                tracing::warn!(%plugin, %source, "not used: {reason}");
             }
             inner.node.update(|node| {
                 node.refused_plugins.insert(entry.name.clone(), reason.clone());
@@ -83,42 +86,42 @@ async fn load(
     let mut notices = quarantine::restore(&inner.data_dir, &entries, &meters);
     *agent.meters() = meters;
     *inner.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
-    let (upgrades, came) = (Upgrades::new(seeds), Mutex::default());
-    let used = InUse { entries: entries.clone(), upgrades, came };
+    let (upgrades, came) = (UpgradeSlots::new(seeds), Mutex::default());
+    let used = PluginTable { entries: entries.clone(), upgrades, came };
     // This is done once.
     let _second = inner.plugins.set(used);
     if late.is_empty() {
-        inner.board.over();
+        inner.board.clear_loading();
     } else {
-        drop(inner.beside.spawn(come(agent.clone(), late)));
+        drop(inner.beside.spawn(take_late_plugins(agent.clone(), late)));
     }
-    let answers = inner.beside.spawn(answered(agent.clone(), first));
-    // Nobody may wait for it.
+    let answers = inner.beside.spawn(track_answers(agent.clone(), first));
+    // Nobody may wait for this.
     let _gone = told.send(());
     let (handles, changed) = records::remember_plugins(&inner.state, &entries).await?;
     notices.extend(changed);
     for notice in &notices {
         tracing::info!("{notice}");
     }
-    // Owners of restored tasks wait for their own driver; jobs that come now find most of them.
+    // Owners of restored tasks wait for their own driver, and jobs that come now find most drivers.
     let embedded = !inner.mode.serves();
     let wall = if embedded { FIRST_FINGERPRINT_WALL } else { FIRST_FINGERPRINT_WALL_AGENT };
     let _slow = clock::timeout(wall, answers).await;
-    // Only now: what plugins have not said yet is no news.
-    let follower = Follower::spawn(inner.state.clone(), &inner.node, handles);
+    // The follower starts only now, because answers that plugins have not given yet are no news.
+    let follower = RecordsWriter::spawn(inner.state.clone(), &inner.node, handles);
     let _first = inner.follower.set(follower);
-    quarantine::keep(agent);
-    let files = agent.upgrades().map(Upgrades::files).unwrap_or_default();
+    quarantine::follow_quarantines(agent);
+    let files = agent.upgrades().map(UpgradeSlots::files).unwrap_or_default();
     let dir = inner.data_dir.clone();
     if !embedded && !files.is_empty() {
-        drop(inner.beside.spawn_blocking(move || upgrade::kept::copy_used(&dir, files)));
+        drop(inner.beside.spawn_blocking(move || upgrade::copies::copy_used(&dir, files)));
     }
     upgrade::watch(agent);
     Ok(notices)
 }
 
 /// Keep the list of plugins that have not answered yet.
-async fn answered(agent: AgentHandle, mut first: JoinSet<PluginName>) {
+async fn track_answers(agent: AgentHandle, mut first: JoinSet<PluginName>) {
     let weak = Arc::downgrade(&agent.0);
     let ended = agent.0.ended.clone();
     drop(agent);
@@ -140,22 +143,22 @@ async fn answered(agent: AgentHandle, mut first: JoinSet<PluginName>) {
     }
 }
 
-/// Take late plugins into use as they come.
-async fn come(agent: AgentHandle, mut late: Late) {
+/// Take late plugins into use as their loads end.
+async fn take_late_plugins(agent: AgentHandle, mut late: LateLoads) {
     let ended = agent.0.ended.clone();
     loop {
         let (drivers, devices) = (agent.0.drivers.clone(), agent.0.devices.clone());
         let next = late.next(&agent.0.board, &drivers, &devices);
         let Some(Some(came)) = ended.run_until_cancelled(next).await else { break };
         for one in came {
-            take(&agent, one).await;
+            take_late_plugin(&agent, one).await;
         }
     }
-    agent.0.board.over();
+    agent.0.board.clear_loading();
 }
 
-async fn take(agent: &AgentHandle, one: Came) {
-    let Came { entry, used } = one;
+async fn take_late_plugin(agent: &AgentHandle, one: LateResult) {
+    let LateResult { entry, used } = one;
     let inner = &agent.0;
     if let PluginStatus::Refused(reason) = &entry.status {
         tracing::warn!(plugin = %entry.own_name(), source = %entry.source, "not used: {reason}");
@@ -163,7 +166,7 @@ async fn take(agent: &AgentHandle, one: Came) {
             node.refused_plugins.insert(entry.name.clone(), reason.clone());
         });
     }
-    if let Some(catalogue::Used { seed, meter, kind, first }) = used {
+    if let Some(catalogue::LatePlugin { seed, meter, kind, first }) = used {
         let name = seed.name.clone();
         let key = (kind, name.to_string());
         let meters = BTreeMap::from([(key.clone(), Arc::clone(&meter))]);
@@ -175,8 +178,8 @@ async fn take(agent: &AgentHandle, one: Came) {
             used.upgrades.add(seed);
         }
         agent.set_meter(key, meter);
-        drop(inner.beside.spawn(answered(agent.clone(), first)));
-        records::upgraded(&inner.state, &entry).await;
+        drop(inner.beside.spawn(track_answers(agent.clone(), first)));
+        records::remember_upgrade(&inner.state, &entry).await;
     }
     if let Some(used) = inner.plugins.get() {
         let mut came = used.came.lock().unwrap_or_else(PoisonError::into_inner);

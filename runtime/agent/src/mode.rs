@@ -1,25 +1,25 @@
-//! Whom an agent is there for, and what outlives it.
+//! The purpose of an agent, and what outlives it.
 
-/// How long what an agent has is there, and who may ask it.
+/// How long the data of an agent lasts, and who may use the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentMode {
-    /// It serves whoever asks. State and tasks outlive it: the next agent on its data directory owns
-    /// them.
+    /// It serves any client. State and tasks outlive it: the next agent on its data directory
+    /// owns them.
     Durable,
-    /// It serves whoever asks. Its state is in memory, and its tasks end with it.
+    /// It serves any client. Its state is in memory, and its tasks end with it.
     InMemory,
-    /// It is there for one command (`ostler run`) and serves nobody else. Its tasks end with it.
+    /// It runs for one command (`ostler run`) and serves nobody else. Its tasks end with it.
     Embedded,
 }
 
 impl AgentMode {
-    /// Do tasks end with the agent?
+    /// Whether tasks end with the agent.
     #[must_use]
     pub const fn ends_tasks(self) -> bool {
         matches!(self, Self::InMemory | Self::Embedded)
     }
 
-    /// Does it take jobs of others, collect what is over and follow a jobs directory?
+    /// Whether the agent takes jobs of others, collects what is over and follows a jobs directory.
     #[must_use]
     pub const fn serves(self) -> bool {
         matches!(self, Self::Durable | Self::InMemory)

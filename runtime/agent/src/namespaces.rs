@@ -1,4 +1,4 @@
-//! Which namespaces there are, and whether a job is in one of them.
+//! The namespaces of the agent, and the check whether a job is in one of them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use ostler_model::ids::{Namespace, UnknownNamespace};
 use ostler_model::job::Job;
 use ostler_state::{StateError, StateStore};
 
-/// Those that are kept, and the variables in them. A sentence for each record that was put aside.
+/// Load the kept namespaces and the variables in them. Returns a sentence for each record that was
+/// put aside.
 pub(super) async fn load(
     options: &AgentOptions,
     state: &StateStore,
@@ -32,45 +33,49 @@ impl AgentHandle {
         self.0.namespaces.all()
     }
 
-    /// The same, to follow and to change them.
+    /// The namespaces as a handle that can follow and change them.
     #[must_use]
     pub fn node_namespaces(&self) -> &NodeNamespaces {
         &self.0.namespaces
     }
 
-    /// Remove a namespace that was made over the API. The index of the change, which is durable.
+    /// Remove a namespace that was created over the API. Returns the index of the change, which
+    /// is durable.
     ///
     /// # Errors
-    /// When jobs are in it, it is of the configuration or not there, or the change cannot be made durable.
+    /// When jobs are in it, it is of the configuration or not there, or the change cannot be
+    /// made durable.
     pub async fn remove_namespace(&self, name: Namespace) -> Result<u64, NamespaceError> {
         let jobs = |name: &Namespace| {
             let of = |id: &ostler_model::ids::JobId| id.namespace() == name.as_str();
-            self.0.control.look(|tables| tables.jobs().filter(|(id, _)| of(id)).count())
+            self.0.control.read_tables(|tables| tables.jobs().filter(|(id, _)| of(id)).count())
         };
         self.0.namespaces.delete(name, jobs).await
     }
 
-    /// Is there a namespace of this name, or a job in it that came before it was taken out of the
-    /// configuration? `*` means all of them.
+    /// Whether there is a namespace of this name, or a job in it from before it was taken out of
+    /// the configuration. `*` means all namespaces.
     #[must_use]
     pub fn has_namespace(&self, name: &str) -> bool {
-        let is_used =
-            || self.0.control.look(|tables| tables.jobs().any(|(id, _)| id.namespace() == name));
+        let is_used = || {
+            self.0.control.read_tables(|tables| tables.jobs().any(|(id, _)| id.namespace() == name))
+        };
         name == "*" || self.0.namespaces.has(name) || is_used()
     }
 
-    /// May it be registered here? Everything that can be checked without placing it.
-    pub(super) fn accepts(&self, job: &Job) -> Result<(), SubmitError> {
+    /// Check whether a job may be registered here, as far as that is possible without placing it.
+    pub(super) fn check_job(&self, job: &Job) -> Result<(), SubmitError> {
         self.is_in_a_namespace(job)?;
         self.has_drivers(job)?;
         self.check_all(job)
     }
 
-    /// Is its namespace there?
+    /// Check that the namespace of the job exists.
     pub(super) fn is_in_a_namespace(&self, job: &Job) -> Result<(), SubmitError> {
-        match self.0.namespaces.has(job.namespace()) {
-            true => Ok(()),
-            false => Err(SubmitError::Namespace(UnknownNamespace::new(job.namespace()))),
+        if self.0.namespaces.has(job.namespace()) {
+            Ok(())
+        } else {
+            Err(SubmitError::Namespace(UnknownNamespace::new(job.namespace())))
         }
     }
 }

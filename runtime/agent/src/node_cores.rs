@@ -1,9 +1,9 @@
-//! Which cores of this node tasks may have for themselves.
+//! The cores of this node that tasks may reserve.
 
 use ostler_node::NodeCores;
 use ostler_process::ProcessHost;
 
-/// Cores that tasks may have for themselves.
+/// The cores that tasks may have for themselves.
 pub(crate) fn node_cores(processes: &ProcessHost) -> NodeCores {
     let ids = processes.cores();
     let missing = match &processes.cgroup_status().unavailable {

@@ -1,4 +1,4 @@
-//! What can be done with a plugin without an agent: no state, no node, no manager.
+//! Operations on a plugin without an agent: there is no state, no node and no manager.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use ostler_process::{ProcessHost, ProcessOptions, Supervision};
 use ostler_recording::ReplayError;
 use ostler_sandbox::{Sandbox, SandboxConfig};
 
-pub use ostler_conformance::{Costs, Finding, Report, Subject, Verdict};
+pub use ostler_conformance::{ConformanceReport, Costs, Finding, RuleVerdict, Subject};
 pub use ostler_recording::file::{FileError, decode as recording};
-pub use ostler_recording::{CallOutcome, RecordedCall, Recording, ReplayVerdict, Replayed};
+pub use ostler_recording::{CallOutcome, RecordedCall, Recording, ReplayVerdict, ReplayedCall};
 
-/// Plugin calls at once; each command makes one after the other.
+/// The number of plugin calls at once. Each command makes one call after the other.
 const INSTANCES: u32 = 16;
 
-/// Where plugins are run without an agent.
+/// The directories and programs for running plugins without an agent.
 #[derive(Clone, Debug)]
-pub struct Place {
-    /// Where compiled code is kept.
+pub struct OfflinePlace {
+    /// The directory of compiled code.
     pub code_dir: PathBuf,
-    /// The program that compiles; this one unless given.
+    /// The program that compiles. `None` means this program.
     pub compiler: Option<PathBuf>,
 }
 
-/// A sandbox and what stands on it. To be called on the control runtime. Processes that a plugin
-/// starts end with this one.
+/// A sandbox, and the services on top of it. Call this on the control runtime. Processes that a
+/// plugin starts end with this one.
 ///
 /// # Errors
 /// When the sandbox, the processes' or the tasks' host cannot be had.
-fn services(place: Place) -> Result<HostServices, AgentError> {
+fn services(place: OfflinePlace) -> Result<HostServices, AgentError> {
     let records = place.code_dir.join("exits");
     let mut config = SandboxConfig::new(place.code_dir)?;
     let supervision = Supervision {
@@ -66,8 +66,11 @@ fn services(place: Place) -> Result<HostServices, AgentError> {
 /// Run the conformance suite over a plugin.
 ///
 /// # Errors
-/// When the sandbox cannot be had; what is wrong with the plugin is in the report.
-pub async fn check(subject: &Subject, place: Place) -> Result<Report, AgentError> {
+/// When the sandbox cannot be had. What is wrong with the plugin is in the report.
+pub async fn check(
+    subject: &Subject,
+    place: OfflinePlace,
+) -> Result<ConformanceReport, AgentError> {
     let bench = Bench::new(services(place)?)?;
     Ok(ostler_conformance::check(&bench, subject).await)
 }
@@ -78,31 +81,31 @@ pub enum OfflineError {
     /// The sandbox cannot be had.
     #[error(transparent)]
     Place(#[from] AgentError),
-    /// The recording or the component is not right.
+    /// The recording or the component cannot be used.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }
 
-/// What is made again.
+/// The options for making a recorded call again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Again {
-    /// Which call of the recording, from 1; the last one unless given.
+pub struct ReplayOptions {
+    /// The number of the call in the recording, from 1. `None` means the last call.
     pub call: Option<usize>,
-    /// Also with another component than the recorded one.
+    /// Whether a component other than the recorded one may be used.
     pub any_component: bool,
 }
 
 /// Make a recorded call again.
 ///
 /// # Errors
-/// When it cannot be begun; how it went is in the answer.
+/// When the call cannot be started. How it went is in the answer.
 pub async fn replay(
     recording: &Recording,
     component: Arc<[u8]>,
-    again: Again,
-    place: Place,
-) -> Result<Replayed, OfflineError> {
+    again: ReplayOptions,
+    place: OfflinePlace,
+) -> Result<ReplayedCall, OfflineError> {
     let services = services(place)?;
-    let Again { call, any_component } = again;
+    let ReplayOptions { call, any_component } = again;
     Ok(ostler_recording::replay(&services, recording, call, component, any_component).await?)
 }

@@ -1,4 +1,4 @@
-//! How the plugins do: what `ostler plugin status` shows.
+//! The status of the plugins, for `ostler plugin status`.
 
 use std::path::PathBuf;
 
@@ -15,62 +15,64 @@ use ostler_model::plugin::PluginKind;
 use ostler_model::trust::Voucher;
 use ostler_node::watch::WatchReport;
 
-/// One plugin, in use or not.
+/// The status of one plugin, in use or not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PluginStatusReport {
-    /// The name it gives itself, which jobs use; of one that could not be asked, its block's.
+    /// The name the plugin gives itself, which jobs use, or the name of its block if it could not
+    /// be asked.
     pub name: String,
     /// Name of its block in the configuration.
     pub block: String,
-    /// Driver or device plugin; absent when it could not be told.
+    /// Driver or device plugin; `None` if that is unknown.
     pub kind: Option<PluginKind>,
-    /// Its version.
+    /// The version that the plugin reports, such as `1.2.0`.
     pub version: Option<String>,
     /// `built-in`, or the file.
     pub source: String,
     /// SHA-256 of the file.
     #[serde(default)]
     pub digest: Option<String>,
-    /// Who says that it may be used; absent when nobody does.
+    /// Who vouches for the plugin; `None` if nobody does.
     #[serde(default)]
     pub trust: Option<Voucher>,
     /// In use or not, and why.
     pub status: PluginStatus,
-    /// What it says of itself; of a plugin in use that has answered.
+    /// The health that a plugin in use reports; `None` before its first answer.
     #[serde(default)]
     pub health: Option<Health>,
-    /// How it does; of a plugin in use. Counted since it is in its place.
+    /// The calls, failures and costs of a plugin in use, counted since it was put in its place.
     pub activity: Option<PluginActivity>,
-    /// How its upgrades went; of a plugin in use.
+    /// The upgrades of a plugin in use.
     #[serde(default)]
     pub upgrade: Option<UpgradeStatus>,
 }
 
-/// What lifting a quarantine did.
+/// The result of lifting a quarantine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiftReport {
     /// The name the plugin gives itself.
     pub name: String,
-    /// The quarantine that was lifted; absent when there was none.
+    /// The quarantine that was lifted; `None` if there was none.
     pub was: Option<Quarantine>,
-    /// Strikes that are forgotten.
+    /// The number of strikes that are forgotten.
     pub strikes: usize,
 }
 
-/// What was written down of a plugin.
+/// The result of writing down the last calls of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordReport {
-    /// The name it gives itself.
+    /// The name the plugin gives itself.
     pub name: String,
-    /// The recording; absent: nothing is kept of it, or it could not be written.
+    /// The path of the recording; `None` if no call is kept, or it could not be written.
     pub file: Option<PathBuf>,
-    /// Why it could not be written.
+    /// Why the recording could not be written.
     pub error: Option<String>,
 }
 
 impl AgentHandle {
     /// End the quarantine of the plugins in use that give themselves this name, or whose block has
-    /// it. Their strikes are forgotten, and they are asked at once. None: there is no such plugin.
+    /// it. Their strikes are forgotten, and they are asked at once. The list is empty if there is
+    /// no such plugin.
     pub fn lift_plugin(&self, name: &str) -> Vec<LiftReport> {
         let mut lifted = Vec::new();
         for entry in self.plugins_now().iter().filter(|entry| entry.status == PluginStatus::Loaded)
@@ -88,8 +90,8 @@ impl AgentHandle {
         lifted
     }
 
-    /// Write down the last calls of the plugins in use that give themselves this name, or whose block
-    /// has it. None: there is no such plugin.
+    /// Write down the last calls of the plugins in use that give themselves this name, or whose
+    /// block has it. The list is empty if there is no such plugin.
     pub async fn record_plugin(&self, name: &str) -> Vec<RecordReport> {
         let mut recorded = Vec::new();
         for entry in self.plugins_now().iter().filter(|entry| entry.status == PluginStatus::Loaded)
@@ -119,13 +121,14 @@ impl AgentHandle {
         recorded
     }
 
-    /// How every plugin does that was looked at, in the order of [`AgentHandle::plugins`].
+    /// The status of every plugin that was examined, in the order of [`AgentHandle::plugins`].
     #[must_use]
     pub fn plugins_status(&self) -> Vec<PluginStatusReport> {
-        self.plugins_now().iter().map(|entry| self.status_of(entry)).collect()
+        self.plugins_now().iter().map(|entry| self.entry_status(entry)).collect()
     }
 
-    /// How the plugins do that give themselves this name, or whose block has it; those in use first.
+    /// The status of the plugins that give themselves this name, or whose block has it. Those in
+    /// use come first.
     #[must_use]
     pub fn plugin_status(&self, name: &str) -> Vec<PluginStatusReport> {
         let mut found: Vec<_> = self
@@ -137,14 +140,15 @@ impl AgentHandle {
         found
     }
 
-    /// What wakes fingerprints before their interval is over, and what of it does not work.
+    /// The events that trigger fingerprints before their interval is over, and those of them that
+    /// do not work.
     #[must_use]
-    pub fn watches(&self) -> WatchReport {
+    pub fn watch_report(&self) -> WatchReport {
         self.0.watcher.report()
     }
 
-    /// What a plugin in use says of itself.
-    fn health_of(&self, entry: &PluginEntry) -> Option<Health> {
+    /// The health that a plugin in use reports.
+    fn entry_health(&self, entry: &PluginEntry) -> Option<Health> {
         let name = PluginName::new(entry.describes_as.as_ref()?).ok()?;
         let node = self.node();
         match (&entry.status, entry.kind?) {
@@ -156,7 +160,7 @@ impl AgentHandle {
         }
     }
 
-    fn status_of(&self, entry: &PluginEntry) -> PluginStatusReport {
+    fn entry_status(&self, entry: &PluginEntry) -> PluginStatusReport {
         let used = entry.status == PluginStatus::Loaded;
         let key = entry.kind.zip(entry.describes_as.clone()).filter(|_| used);
         let meter = key.and_then(|key| self.meters().get(&key).cloned());
@@ -170,7 +174,7 @@ impl AgentHandle {
             digest: entry.digest.clone(),
             trust: entry.trust.clone(),
             status: entry.status.clone(),
-            health: self.health_of(entry),
+            health: self.entry_health(entry),
             activity: meter.map(|meter| meter.report()),
             upgrade,
         }

@@ -1,12 +1,12 @@
-//! Quarantines survive the agent: a file beside the state.
+//! Keeps quarantines over restarts of the agent, in a file beside the state.
 //!
 //! ```text
 //! start: quarantine.json ─► of the same component (digest)? ─► PluginMeter::restore
 //! then:  a quarantine begins, goes on or ends ─► told ─► quarantine.json, by rename
 //! ```
-//! A file of its own, as the node's id: the records of plugins in the state have no room for it, and
-//! it decides nothing that the state decides. One that cannot be read is as good as none: at worst a
-//! plugin that fails is tried once more.
+//! It is a file of its own, like the node's id, because the records of plugins in the state have no
+//! room for it, and it decides nothing that the state decides. A file that cannot be read counts as
+//! missing: at worst, a failing plugin is tried once more.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -23,21 +23,22 @@ use ostler_model::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
 use ostler_model::plugin::PluginKind;
 use ostler_state::own_file;
 
-/// Name in the data directory.
+/// The name of the file in the data directory.
 const FILE: &str = "quarantine.json";
 
-/// One plugin that gets no calls.
+/// The quarantine of one plugin, which gets no calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct QuarantineRecord {
     kind: PluginKind,
-    /// The name it gives itself.
+    /// The name the plugin gives itself.
     name: String,
-    /// SHA-256 of the component: another one has done nothing yet.
+    /// SHA-256 of the component. Another component has not failed yet.
     digest: String,
     quarantine: Quarantine,
 }
 
-/// Put plugins back into the quarantine in which an earlier agent had them. What people should hear.
+/// Put plugins back into the quarantine in which an earlier agent had them. Returns the notices for
+/// the operator.
 pub(super) fn restore(data_dir: &Path, entries: &[PluginEntry], meters: &Meters) -> Vec<String> {
     let kept = match read(&data_dir.join(FILE)) {
         Ok(kept) => kept,
@@ -46,9 +47,9 @@ pub(super) fn restore(data_dir: &Path, entries: &[PluginEntry], meters: &Meters)
             return Vec::new();
         }
     };
-    let digests: BTreeMap<_, _> = used(entries).collect();
+    let digests: BTreeMap<_, _> = plugins_in_use(entries).collect();
     let mut said = Vec::new();
-    for Kept { kind, name, digest, mut quarantine } in kept {
+    for QuarantineRecord { kind, name, digest, mut quarantine } in kept {
         let key = (kind, name);
         let (Some(meter), Some(now)) = (meters.get(&key), digests.get(&key)) else { continue };
         if **now != digest {
@@ -68,27 +69,29 @@ pub(super) fn restore(data_dir: &Path, entries: &[PluginEntry], meters: &Meters)
 }
 
 /// Kind, own name and digest of the plugins in use.
-fn used(entries: &[PluginEntry]) -> impl Iterator<Item = ((PluginKind, String), &String)> {
+fn plugins_in_use(
+    entries: &[PluginEntry],
+) -> impl Iterator<Item = ((PluginKind, String), &String)> {
     entries.iter().filter(|entry| entry.status == PluginStatus::Loaded).filter_map(|entry| {
         Some(((entry.kind?, entry.describes_as.clone()?), entry.digest.as_ref()?))
     })
 }
 
 /// Write the file whenever something about a quarantine changes, until the agent ends.
-pub(super) fn keep(agent: &AgentHandle) {
+pub(super) fn follow_quarantines(agent: &AgentHandle) {
     let told = Arc::clone(&agent.0.quarantined);
     for meter in agent.meters().values() {
-        meter.tell(Arc::clone(&told));
+        meter.set_listener(Arc::clone(&told));
     }
     let (weak, ended) = (Arc::downgrade(&agent.0), agent.0.ended.clone());
-    agent.beside(async move {
+    agent.spawn_beside(async move {
         let mut written = None;
         loop {
             let Some(inner) = weak.upgrade() else { return };
             let agent = AgentHandle(inner);
-            let now = agent.in_quarantine();
+            let now = agent.quarantine_records();
             let dir = agent.0.data_dir.clone();
-            agent.0.events.quarantines_changed();
+            agent.0.events.notify_quarantine_change();
             drop(agent);
             if written.as_ref() != Some(&now) {
                 let kept = now.clone();
@@ -110,31 +113,31 @@ pub(super) fn keep(agent: &AgentHandle) {
 }
 
 impl AgentHandle {
-    /// What counts the calls of plugins in use.
+    /// The meters that count the calls of plugins in use.
     pub(super) fn meters(&self) -> MutexGuard<'_, Meters> {
         self.0.meters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another version of a plugin is called from now on.
+    /// Use the meter of another version of a plugin from now on.
     pub(super) fn set_meter(&self, key: (PluginKind, String), meter: Arc<PluginMeter>) {
-        meter.tell(Arc::clone(&self.0.quarantined));
+        meter.set_listener(Arc::clone(&self.0.quarantined));
         self.meters().insert(key, meter);
-        // The version before may have been in quarantine: what is on disk is to be written again.
+        // The version before may have been in quarantine, so the file must be written again.
         self.0.quarantined.notify_one();
     }
 
-    fn in_quarantine(&self) -> Vec<Kept> {
+    fn quarantine_records(&self) -> Vec<QuarantineRecord> {
         let (entries, meters) = (self.plugins_now(), self.meters());
-        let kept = used(&entries).filter_map(|(key, digest)| {
+        let kept = plugins_in_use(&entries).filter_map(|(key, digest)| {
             let quarantine = meters.get(&key)?.quarantine()?;
             let (kind, name) = key;
-            Some(Kept { kind, name, digest: digest.clone(), quarantine })
+            Some(QuarantineRecord { kind, name, digest: digest.clone(), quarantine })
         });
         kept.collect()
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<Kept>> {
+fn read(path: &Path) -> io::Result<Vec<QuarantineRecord>> {
     let mut bytes = Vec::new();
     match own_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -144,8 +147,8 @@ fn read(path: &Path) -> io::Result<Vec<Kept>> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// In place of the file that is there; none when there is nothing to keep.
-fn write(dir: &Path, kept: &[Kept]) -> io::Result<()> {
+/// Replace the file that is there, or remove it if there is nothing to keep.
+fn write(dir: &Path, kept: &[QuarantineRecord]) -> io::Result<()> {
     let path = dir.join(FILE);
     if kept.is_empty() {
         return match std::fs::remove_file(&path) {
@@ -168,8 +171,8 @@ mod tests {
     use super::*;
     use ostler_model::time::Timestamp;
 
-    fn kept(name: &str) -> Kept {
-        Kept {
+    fn kept(name: &str) -> QuarantineRecord {
+        QuarantineRecord {
             kind: PluginKind::Driver,
             name: name.to_owned(),
             digest: "aa".to_owned(),

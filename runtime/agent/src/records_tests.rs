@@ -1,4 +1,4 @@
-//! What the agent keeps of itself, over starts.
+//! Tests of the records that the agent keeps of itself, over several starts.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
@@ -30,7 +30,7 @@ fn loaded(block: &str, kind: PluginKind, digest: &str) -> PluginEntry {
     }
 }
 
-/// As at one start of an agent.
+/// Remember the plugins as one start of an agent does.
 async fn remember(state: &StateStore, entries: &[PluginEntry]) -> (Handles, Vec<String>) {
     let remembered = remember_plugins(state, entries).await.unwrap();
     state.flush().await.unwrap();
@@ -38,11 +38,11 @@ async fn remember(state: &StateStore, entries: &[PluginEntry]) -> (Handles, Vec<
 }
 
 fn kept(state: &StateStore) -> Vec<String> {
-    state.scan(&Prefix::Plugins).unwrap().iter().map(|record| record.key.to_string()).collect()
+    state.scan(&KeyPrefix::Plugins).unwrap().iter().map(|record| record.key.to_string()).collect()
 }
 
 fn view(id: u64) -> NodeView {
-    NodeView::new(NodeId::new(Rng::seeded(id).uuid()), "box")
+    NodeView::new(NodeId::new(Rng::from_seed(id).uuid()), "box")
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn a_plugin_of_another_digest_is_told_once_and_an_equal_one_never() {
           (built-in), it is version 2.0.0 with digest cdcdcdcdcdcd (/plugins/exec.wasm)"
         ]
     );
-    let stored: PluginHandle = state.get(&Key::PluginHandle(name("exec"))).unwrap().unwrap();
+    let stored: PluginHandle = state.get(&RecordKey::PluginHandle(name("exec"))).unwrap().unwrap();
     assert_eq!(stored, used[&name("exec")]);
     assert_eq!(remember(&state, &second).await.1, [""; 0]);
 }
@@ -76,14 +76,14 @@ async fn a_plugin_that_is_gone_is_forgotten_and_one_that_did_not_load_is_not() {
         ["a", "b", "c", "d"].map(|block| loaded(block, PluginKind::Driver, "ab")).to_vec();
     remember(&state, &entries).await;
     assert_eq!(kept(&state), ["plugin/a", "plugin/b", "plugin/c", "plugin/d"]);
-    // `a` is as it was, `b` is refused, `c` calls itself otherwise, `d` has no block any more.
+    // `a` is as it was, `b` is refused, `c` calls itself otherwise, and `d` has no block any more.
     entries[1].status = PluginStatus::Refused("no grant".into());
     entries[1].describes_as = None;
     entries[2].describes_as = Some("other".into());
     entries.truncate(3);
     remember(&state, &entries).await;
     assert_eq!(kept(&state), ["plugin/a", "plugin/b", "plugin/other"]);
-    // Back, and not what it was: still noticed.
+    // The plugin is back and has changed: this is still noticed.
     entries[1] = loaded("b", PluginKind::Driver, "cd");
     let (_, said) = remember(&state, &entries).await;
     assert_eq!(said.len(), 1, "{said:?}");
@@ -110,7 +110,7 @@ fn group(plugin: &str, group: &str, instances: &[&str]) -> DeviceGroup {
 fn handles() -> Handles {
     [loaded("exec", PluginKind::Driver, "ab"), loaded("pci", PluginKind::Device, "cd")]
         .iter()
-        .filter_map(handle_of)
+        .filter_map(entry_handle)
         .collect()
 }
 
@@ -119,45 +119,47 @@ fn a_device_plugin_that_does_not_answer_keeps_the_groups_it_had() {
     let mut node = view(1);
     node.devices = vec![group("pci", "b", &["1", "0"]), group("pci", "a", &["0"])];
     node.device_plugins.insert(name("pci"), health(HealthState::Healthy));
-    let seen = devices_seen(&node, &handles(), &DeviceManagerState::default());
+    let seen = device_manager_state(&node, &handles(), &DeviceManagerState::default());
     let groups = &seen.plugins[&name("pci")].groups;
     let names: Vec<_> = groups.iter().map(|g| (g.key.name.as_str(), g.instances.len())).collect();
     assert_eq!(names, [("a", 1), ("b", 2)]);
     assert_eq!(groups[1].instances, ["0", "1"]);
-    // The next agent, whose plugin does not answer: the groups stay, the health does not.
+    // The plugin of the next agent does not answer: the groups stay, the health does not.
     let mut next = view(1);
     next.device_plugins.insert(name("pci"), health(HealthState::Unhealthy));
-    let after = devices_seen(&next, &handles(), &seen);
+    let after = device_manager_state(&next, &handles(), &seen);
     assert_eq!(&after.plugins[&name("pci")].groups, groups);
     assert_eq!(after.plugins[&name("pci")].health, HealthState::Unhealthy);
-    // It answers, and has found nothing: there is nothing.
+    // The plugin answers and has found nothing, so there are no groups.
     next.device_plugins.insert(name("pci"), health(HealthState::Healthy));
-    assert!(devices_seen(&next, &handles(), &after).plugins[&name("pci")].groups.is_empty());
-    // It is no more.
-    assert_eq!(devices_seen(&next, &Handles::new(), &after), DeviceManagerState::default());
+    assert!(
+        device_manager_state(&next, &handles(), &after).plugins[&name("pci")].groups.is_empty()
+    );
+    // The plugin is gone.
+    assert_eq!(device_manager_state(&next, &Handles::new(), &after), DeviceManagerState::default());
 }
 
 #[tokio::test]
 async fn the_managers_states_follow_the_node_and_an_unchanged_node_writes_nothing() {
     let state = StateStore::in_memory().unwrap();
-    let node = Node::new(view(1));
-    let follower = Follower::spawn(state.clone(), &node, handles());
+    let node = NodePublisher::new(view(1));
+    let follower = RecordsWriter::spawn(state.clone(), &node, handles());
     node.update(|view| {
         let exec = DriverView { health: health(HealthState::Healthy), ..DriverView::default() };
         view.drivers.insert(name("exec"), exec);
         view.device_plugins.insert(name("pci"), health(HealthState::Healthy));
         view.devices = vec![group("pci", "a", &["0"])];
     });
-    // The follower may not have run at all yet: stopping it hands over what the node is now.
+    // The follower may not have run at all yet. Stopping it hands over the present view.
     follower.stop().await;
     state.flush().await.unwrap();
     let written = state.stats().writes;
-    Follower::spawn(state.clone(), &node, handles()).stop().await;
+    RecordsWriter::spawn(state.clone(), &node, handles()).stop().await;
     state.flush().await.unwrap();
     assert_eq!(state.stats().writes, written);
-    let drivers: DriverManagerState = state.get(&Key::DriverManager).unwrap().unwrap();
+    let drivers: DriverManagerState = state.get(&RecordKey::DriverManager).unwrap().unwrap();
     assert_eq!(drivers.drivers[&name("exec")].health, HealthState::Healthy);
     assert_eq!(drivers.drivers[&name("exec")].digest, "ab".repeat(32));
-    let devices: DeviceManagerState = state.get(&Key::DeviceManager).unwrap().unwrap();
+    let devices: DeviceManagerState = state.get(&RecordKey::DeviceManager).unwrap().unwrap();
     assert_eq!(devices.plugins[&name("pci")].groups.len(), 1);
 }

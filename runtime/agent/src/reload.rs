@@ -1,14 +1,15 @@
-//! A configuration that was changed while the agent runs.
+//! Takes a configuration that was changed while the agent runs.
 //!
 //! ```text
 //! file ─► as a whole wrong? ── yes ─► refused: the old one stays
 //!           │ no
 //!           ▼
 //! running, new ─► diff (pure): which keys differ ─┬─ the agent's own ─► done here ───┬─► applied
-//!                                                 ├─ of a part beside ─► Reloads ────┼─► refused, and why
+//!                                                 ├─ of a part beside ─► ReloadPart ─┼─► refused, and why
 //!                                                 └─ all others ─────────────────────┴─► needs a restart
 //! ```
-//! What needs a restart is told at each reload until there was one: `running` keeps what holds.
+//! Keys that need a restart are reported at each reload until the restart: `running` keeps the
+//! values in effect.
 
 pub mod diff;
 mod report;
@@ -18,19 +19,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::AgentHandle;
 use super::startup::policy;
-use diff::{Changed, Live};
+use diff::{ChangedKey, ReloadAction};
 use ostler_model::config::AgentConfig;
 use ostler_model::ports::BoxFuture;
 pub use report::{KeyReport, KeyVerdict, ReloadReport};
 
-/// A part beside the agent that takes another configuration while it runs, such as the agent's log or what
-/// is read from files for the API.
-pub trait Reloads: Send + Sync {
-    /// The keys that it takes, as [`Changed::key`] has them.
+/// A part beside the agent that takes a new configuration while it runs, such as the agent's log or
+/// the files that the API reads.
+pub trait ReloadPart: Send + Sync {
+    /// The keys that this part takes, written as in [`Changed::key`].
     fn keys(&self) -> &'static [&'static str];
 
-    /// Take them. Called at each reload, whether or not they differ: files behind them may. One report for each
-    /// key that differs, or whose file does; a key that differs and has none needs a restart. Bounded in time.
+    /// Take the values of these keys. This is called at each reload, whether or not they differ,
+    /// because files behind them may differ. Returns one report for each key that differs or whose
+    /// file does. A key that differs and has no report needs a restart. Bounded in time.
     fn reload<'a>(
         &'a self,
         running: &'a AgentConfig,
@@ -38,15 +40,15 @@ pub trait Reloads: Send + Sync {
     ) -> BoxFuture<'a, Vec<KeyReport>>;
 }
 
-/// What holds, and who takes what is new.
-pub(super) struct Reloading {
-    /// One reload at a time.
+/// The configuration in effect, and the parts that take a new one.
+pub(super) struct ReloadState {
+    /// The configuration in effect. Its lock allows one reload at a time.
     running: tokio::sync::Mutex<AgentConfig>,
-    parts: Mutex<Vec<Arc<dyn Reloads>>>,
+    parts: Mutex<Vec<Arc<dyn ReloadPart>>>,
     last: Mutex<Option<ReloadReport>>,
 }
 
-impl Reloading {
+impl ReloadState {
     pub(super) fn new(config: AgentConfig) -> Self {
         let running = tokio::sync::Mutex::new(config);
         Self { running, parts: Mutex::default(), last: Mutex::default() }
@@ -54,13 +56,14 @@ impl Reloading {
 }
 
 impl AgentHandle {
-    /// Let a part beside the agent take what is new of its keys.
-    pub fn reloads(&self, part: Arc<dyn Reloads>) {
+    /// Add a part beside the agent that takes its own keys.
+    pub fn reloads(&self, part: Arc<dyn ReloadPart>) {
         let parts = &self.0.reloading.parts;
         parts.lock().unwrap_or_else(PoisonError::into_inner).push(part);
     }
 
-    /// Take another configuration, or say why it could not be read. The jobs directory is read again too.
+    /// Take a new configuration, or report why it could not be read. The jobs directory is read
+    /// again too.
     pub async fn reload(&self, read: Result<AgentConfig, String>) -> ReloadReport {
         let mut report = ReloadReport { at: self.0.clock.now(), refused: None, keys: Vec::new() };
         match read {
@@ -73,7 +76,7 @@ impl AgentHandle {
         report
     }
 
-    /// How the last reload went; none before the first.
+    /// The report of the last reload; `None` before the first.
     #[must_use]
     pub fn last_reload(&self) -> Option<ReloadReport> {
         self.0.reloading.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -87,7 +90,7 @@ impl AgentHandle {
             told.extend(part.reload(&running, new).await);
         }
         let mut reports = Vec::new();
-        for Changed { key, live } in diff::diff(&running, new) {
+        for ChangedKey { key, live } in diff::diff(&running, new) {
             let of_part = told.iter().position(|report| report.key == key);
             let verdict = match (of_part, live) {
                 (Some(at), _) => told.remove(at).verdict,
@@ -95,27 +98,29 @@ impl AgentHandle {
                 (None, None) => KeyVerdict::NeedsRestart,
             };
             if verdict == KeyVerdict::Applied {
-                diff::take(&mut running, new, &key);
+                diff::take_key(&mut running, new, &key);
             }
             reports.push(KeyReport { key, verdict });
         }
-        // Files behind keys that are the same.
+        // These are files behind keys that did not change.
         reports.extend(told);
         reports
     }
 
-    async fn apply(&self, live: Live, new: &AgentConfig) -> KeyVerdict {
+    async fn apply(&self, live: ReloadAction, new: &AgentConfig) -> KeyVerdict {
         let node = &self.0.node;
         match live {
-            Live::Gc if self.0.mode.serves() => self.0.control.collect_by(policy(new.gc)).await,
-            Live::Gc => {}
-            Live::Meta => {
+            ReloadAction::Gc if self.0.mode.serves() => {
+                self.0.control.set_gc_policy(policy(new.gc)).await
+            }
+            ReloadAction::Gc => {}
+            ReloadAction::Meta => {
                 node.update(|view| view.meta.clone_from(&new.node_meta));
             }
-            Live::HostVolumes => {
+            ReloadAction::HostVolumes => {
                 node.update(|view| view.host_volumes.clone_from(&new.client.host_volumes));
             }
-            Live::RemoteExec => {
+            ReloadAction::RemoteExec => {
                 let allowed = !new.cluster.disable_remote_exec;
                 self.0.remote_exec.store(allowed, Ordering::Relaxed);
             }

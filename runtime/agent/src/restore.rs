@@ -1,42 +1,42 @@
-//! Allocations of earlier agents get their owners back.
+//! Gives the allocations of earlier agents their owners back.
 //!
 //! ```text
 //!  state file ─► Recorded: jobs, allocations, their tasks
-//!    │ not kept ─► what lives of it is ended or held back (`held`), records removed or closed
+//!    │ not kept ─► what lives of it is ended or held back (`held_runs`), records removed or closed
 //!    ▼ kept
 //!  ControlHandle::restore ─► owners ─► every job: what is missing is placed
 //! ```
-//! An embedded agent restores nothing: it lets the kept allocations be, counts what they hold as
-//! assigned, and ends the others.
+//! An embedded agent restores nothing: it leaves the kept allocations alone, counts what they hold
+//! as assigned, and ends the others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::AgentHandle;
-use ostler_control::recorded::Recorded;
+use ostler_control::node_records::NodeRecords;
 use ostler_model::clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::UNRELEASED_RECORDS_AFTER;
 use ostler_state::StateError;
 
-/// What an earlier agent left, and whose exit records are of interest.
-pub(super) struct Left {
-    pub(super) records: Recorded,
-    /// Exit records of runs that are not here belong to nobody, but for those of these processes
-    /// (pid, start time). Absent: any may be of interest.
+/// What an earlier agent left, and the processes whose exit records are still of interest.
+pub(super) struct RestoredState {
+    pub(super) records: NodeRecords,
+    /// The processes, by pid and start time, that may still write exit records. Records of other
+    /// runs that are not here belong to nobody. `None` means that any record may be of interest.
     pub(super) sweep: Option<Vec<(u32, u64)>>,
-    /// Runs of WASM tasks that live: those of them that are not on record are held back.
+    /// The runs of WASM tasks that are alive. Those that are not on record are held back.
     pub(super) wasm_runs: BTreeSet<RunId>,
 }
 
 impl AgentHandle {
-    /// Take over what was found: its owners are made, and what is left to do for each job is done. An
+    /// Take over what was found: create the owners, and do what is left to do for each job. An
     /// embedded agent only counts what the kept allocations hold.
     ///
     /// # Errors
     /// When records cannot be queued.
-    pub(super) async fn restore(&self, left: Left) -> Result<(), StateError> {
-        let Left { records, sweep, wasm_runs } = left;
+    pub(super) async fn restore(&self, left: RestoredState) -> Result<(), StateError> {
+        let RestoredState { records, sweep, wasm_runs } = left;
         let own = self.0.mode.serves();
         self.follow_events();
         if own && sweep.is_some() {
@@ -49,7 +49,7 @@ impl AgentHandle {
                 );
             }
         }
-        // Before anything starts: the exit record of a new run must not be swept.
+        // This is done before anything starts, so that the exit record of a new run is not swept.
         if let Some(live) = sweep.filter(|_| own) {
             self.sweep_exits(records.runs(), live).await;
         }
@@ -60,14 +60,14 @@ impl AgentHandle {
         self.0.control.restore(restored, owners).await
     }
 
-    /// The exit records of what an earlier agent held when it was killed go: those that are there, and those of
-    /// supervisors that are about to end.
+    /// Remove the exit records of runs that an earlier agent held when it was killed: those that
+    /// are there, and those of supervisors that are about to end.
     fn forget_unreleased(&self, runs: Vec<RunId>) {
         if runs.is_empty() {
             return;
         }
         let (processes, ended) = (self.0.services.processes.clone(), self.0.ended.clone());
-        self.beside(async move {
+        self.spawn_beside(async move {
             for pause in [Duration::ZERO, UNRELEASED_RECORDS_AFTER] {
                 tokio::select! {
                     () = ended.cancelled() => return,

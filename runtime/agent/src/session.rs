@@ -1,4 +1,5 @@
-//! A command inside a task and whoever asked for it: bytes both ways, until one of them has ended.
+//! Connects a command inside a task with its client: bytes go both ways until one of them
+//! has ended.
 //!
 //! ```text
 //! asker ── SessionInput ──► drive ── stdin, size ──► ExecSession
@@ -16,44 +17,44 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio_util::sync::CancellationToken;
 
-/// Messages on their way in one direction.
+/// The number of messages on their way in one direction.
 pub const QUEUE_MAX: usize = 8;
-/// Most bytes of one message with output.
+/// The largest number of bytes in one message with output.
 const PIECE_BYTES: usize = 16 * 1024;
-/// What a terminal takes for the end of its input.
+/// The character that a terminal takes for the end of its input.
 const END_OF_INPUT: u8 = 4;
 
-/// What whoever asked for a command says to it.
+/// A message from the client to the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionInput {
-    /// Bytes of its input.
+    /// Bytes of the command's input.
     Bytes(Vec<u8>),
-    /// The end of its input.
+    /// The end of the command's input.
     End,
-    /// Its terminal has another size.
+    /// A new size of the command's terminal.
     Resize(TerminalSize),
 }
 
-/// What a command says to whoever asked for it. Nothing comes after `Exited`.
+/// A message from the command to the client. Nothing comes after `Exited`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionOutput {
-    /// Bytes of its output.
+    /// Bytes of the standard output.
     Stdout(Vec<u8>),
-    /// It prints no more.
+    /// The standard output has ended.
     StdoutEnd,
-    /// Bytes of its errors.
+    /// Bytes of the standard error.
     Stderr(Vec<u8>),
-    /// It prints no more errors.
+    /// The standard error has ended.
     StderrEnd,
-    /// It has ended, with this exit code.
+    /// The command has ended, with this exit code.
     Exited(i32),
 }
 
-/// Carry bytes until the command has ended and what it printed is told, or nobody gives input any more:
-/// the command is ended then.
+/// Carry bytes until the command has ended and its output is delivered, or until the input channel
+/// is closed, which ends the command.
 ///
 /// # Errors
-/// The text for whoever asked, where how it ended is not known.
+/// A text for the client, if the way in which the command ended is unknown.
 pub async fn drive(
     session: ExecSession,
     inputs: Receiver<SessionInput>,
@@ -62,31 +63,37 @@ pub async fn drive(
     let ExecSession { stdin, stdout, stderr, resize, end } = session;
     let over = CancellationToken::new();
     let printed = async {
-        let out = carry(stdout, &over, &outputs, SessionOutput::Stdout, SessionOutput::StdoutEnd);
+        let out = forward_output(
+            stdout,
+            &over,
+            &outputs,
+            SessionOutput::Stdout,
+            SessionOutput::StdoutEnd,
+        );
         let err = async {
             if let Some(stderr) = stderr {
                 let (piece, end) = (SessionOutput::Stderr, SessionOutput::StderrEnd);
-                carry(stderr, &over, &outputs, piece, end).await;
+                forward_output(stderr, &over, &outputs, piece, end).await;
             }
         };
         tokio::join!(out, err);
     };
     let told = async {
-        let code = until_end(end, printed, &over, &outputs).await?;
-        // One that does not listen is not waited for.
+        let code = await_exit_code(end, printed, &over, &outputs).await?;
+        // A client that does not listen is not waited for.
         let _gone =
             clock::timeout(EXEC_OUTPUT_WALL_MAX, outputs.send(SessionOutput::Exited(code))).await;
         Ok(())
     };
     tokio::select! {
-        () = feed(stdin, resize, inputs) => Ok(()),
+        () = forward_input(stdin, resize, inputs) => Ok(()),
         ended = told => ended,
     }
 }
 
-/// The exit code, once what was printed is told: also to one that reads slowly, and not for longer where
+/// The exit code, once the output is delivered. A slow client is waited for, but not longer if
 /// descendants go on printing.
-async fn until_end(
+async fn await_exit_code(
     end: impl Future<Output = Result<i32, String>>,
     printed: impl Future<Output = ()>,
     over: &CancellationToken,
@@ -108,8 +115,8 @@ async fn until_end(
     Ok(code)
 }
 
-/// Hand input on until nobody gives any more.
-async fn feed(
+/// Forward input until the channel is closed.
+async fn forward_input(
     stdin: impl AsyncWrite + Unpin,
     resize: Option<Resize>,
     mut inputs: Receiver<SessionInput>,
@@ -122,7 +129,7 @@ async fn feed(
                 if let Some(to) = &mut stdin
                     && to.write_all(&bytes).await.is_err()
                 {
-                    // It reads no more; what else comes is dropped, as a pipe does.
+                    // The command reads no more. Further input is dropped, as a pipe does.
                     stdin = None;
                 }
             }
@@ -136,9 +143,9 @@ async fn feed(
     }
 }
 
-/// Tell what is printed, to its end. Once the command is over, descendants that keep it open and print
-/// nothing are not waited for.
-async fn carry(
+/// Forward output up to its end. Once the command is over, descendants that keep the output open
+/// and print nothing are not waited for.
+async fn forward_output(
     mut from: impl AsyncRead + Unpin,
     over: &CancellationToken,
     outputs: &Sender<SessionOutput>,
@@ -179,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    struct Command {
+    struct TestCommand {
         stdin: DuplexStream,
         stdout: DuplexStream,
         stderr: Option<DuplexStream>,
@@ -190,7 +197,7 @@ mod tests {
         driven: tokio::task::JoinHandle<Result<(), String>>,
     }
 
-    fn command(terminal: bool) -> Command {
+    fn command(terminal: bool) -> TestCommand {
         let (stdin, of_stdin) = tokio::io::duplex(64);
         let (stdout, of_stdout) = tokio::io::duplex(64);
         let (stderr, of_stderr) = tokio::io::duplex(64);
@@ -209,7 +216,7 @@ mod tests {
         let (of_outputs, outputs) = mpsc::channel(QUEUE_MAX);
         let driven = tokio::spawn(drive(session, of_inputs, of_outputs));
         let stderr = (!terminal).then_some(stderr);
-        Command { stdin, stdout, stderr, sizes, end, inputs, outputs, driven }
+        TestCommand { stdin, stdout, stderr, sizes, end, inputs, outputs, driven }
     }
 
     #[tokio::test]
@@ -271,13 +278,13 @@ mod tests {
     async fn who_reads_slowly_gets_all_that_was_printed() {
         let mut command = command(false);
         let long = vec![b'x'; 3 * QUEUE_MAX * 64];
-        // The command has ended before most of it is read.
+        // The command has ended before most of its output is read.
         let (mut stdout, wanted) = (command.stdout, long.len());
         let printing = tokio::spawn(async move { stdout.write_all(&long).await.unwrap() });
         command.end.send(Ok(5)).unwrap();
         let mut got = 0;
         loop {
-            // Longer than descendants are waited for.
+            // This is longer than descendants are waited for.
             clock::sleep(DRAIN_GRACE / 2).await;
             match command.outputs.recv().await.unwrap() {
                 SessionOutput::Stdout(bytes) => got += bytes.len(),
@@ -297,7 +304,7 @@ mod tests {
         assert_eq!(command.driven.await.unwrap(), Err("it was killed".to_owned()));
         assert_eq!(command.outputs.recv().await, None);
         let mut silent = super::tests::command(false);
-        // More than the queue takes.
+        // This is more than the queue takes.
         for _ in 0..=QUEUE_MAX {
             silent.stdout.write_all(&[b'x'; 64]).await.unwrap();
         }

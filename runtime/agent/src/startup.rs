@@ -1,9 +1,9 @@
-//! The order of birth.
+//! The order in which the parts of an agent start.
 //!
 //! ```text
-//! begin: data dir ─ lock ─ state ─ crashed runs ended ─ node, hosts ─► can be asked
-//! ready: plugins (see `loading`) ─ a while ─► restored ─► jobs are taken
-//!          └─ in use, asked ─ a longer while ─► said to be ready ─► the jobs directory
+//! begin_start: data dir ─ lock ─ state ─ crashed runs ended ─ node, hosts ─► can be asked
+//! into_ready:  plugins (see `loading`) ─ a while ─► restored ─► jobs are taken
+//!                └─ in use, asked ─ a longer while ─► said to be ready ─► the jobs directory
 //! ```
 
 use std::collections::BTreeSet;
@@ -17,26 +17,26 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::data_dir::{self, behind, live_runs, open_state, unowned_dirs};
-use super::held::Holds;
-use super::networks::{facts, of_node};
+use super::data_dir::{self, lag_notice, live_runs, open_state, unowned_dirs};
+use super::held_runs::HeldRuns;
+use super::networks::{fill_node_view, node_facts};
 use super::node_cores::node_cores;
-use super::restore::Left;
+use super::restore::RestoredState;
 use super::user_range;
 use super::{
-    AgentConfig, AgentError, AgentHandle, AgentMode, AgentOptions, Inner, OpenState, catalogue,
-    fetching, loading,
+    AgentConfig, AgentError, AgentHandle, AgentInner, AgentMode, AgentOptions, OpenState,
+    catalogue, fetching, loading,
 };
 use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
-use ostler_control::recorded::{self, Recorded};
+use ostler_control::node_records::{self, NodeRecords};
 use ostler_control::{ControlOptions, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::alloc::size::AllocDiskUse;
 use ostler_lifecycle::services::NodeServices;
-use ostler_model::attribute::Scalar;
+use ostler_model::attribute::AttributeValue;
 use ostler_model::clock;
 use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::{AllocId, RunId};
@@ -46,8 +46,8 @@ use ostler_model::limits::{
 use ostler_model::network::Networks;
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_network::AllocNetworks;
-use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeView, id, refresh};
+use ostler_node::watch::ChangeWatcher;
+use ostler_node::{NodePublisher, NodeView, id, refresh};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
@@ -58,26 +58,29 @@ use ostler_process::{
 };
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
-use ostler_worker::{FoundTasks, Opened, WorkerOptions, WorkerTasks};
+use ostler_worker::{FoundTasks, OpenedWorkerTasks, WorkerOptions, WorkerTasks};
 
-/// How long what earlier agents left waits for plugins before it is restored without them: those whose
-/// code was compiled before are there by then, and the others must not keep jobs from being seen.
+/// How long the restoring of earlier allocations waits for plugins. Plugins whose code was compiled
+/// before are there by then, and the others must not keep jobs from being seen.
 const RESTORE_WALL: Duration = Duration::from_secs(3);
-/// How long the start waits for plugins at most before it says that the agent is ready: below the
-/// time after which service managers give a start up (90 s in systemd).
+/// How long the start waits for plugins at most before the agent says that it is ready. It is below
+/// the time after which service managers give up a start (90 s in systemd).
 const READY_WALL: Duration = Duration::from_secs(60);
 
-/// An agent that has its data directory and can be asked, and is not ready yet.
-pub struct Begun {
+/// An agent that has its data directory and can be asked, but is not ready yet.
+pub struct StartingAgent {
     agent: AgentHandle,
     config: AgentConfig,
-    left: Left,
-    /// Networks, and those that were there before.
+    left: RestoredState,
+    /// The networks, and the allocations that had one before this start.
     networks: (Arc<AllocNetworks>, BTreeSet<AllocId>),
     notices: Vec<String>,
 }
 
-pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begun, AgentError> {
+pub(super) async fn begin_start(
+    options: AgentOptions,
+    open: OpenState,
+) -> Result<StartingAgent, AgentError> {
     let mut notices = Vec::new();
     let (data_dir, closed) = data_dir::prepare(&options.data_dir)?;
     notices.extend(closed);
@@ -87,30 +90,31 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     }
     let mut lock = data_dir::claim(&data_dir).await?;
     if !embedded {
-        lock.serves()?;
+        lock.note_serving()?;
     }
     data_dir::seed_devices(&data_dir)?;
-    // Beside one another: one waits for the disk, one for the kernel, and none needs another.
+    // These run at the same time: one waits for the disk, one for the kernel, and none needs
+    // another.
     let (state, node, sandbox) = tokio::join!(
         open_state(&data_dir, open, &mut notices),
         node_view(&options, &data_dir),
         sandbox(&options, &data_dir),
     );
     let (state, view, sandbox) = (state?, node?, sandbox?);
-    let mut found = Recorded::read(&state, options.clock.now())?;
+    let mut found = NodeRecords::read(&state, options.clock.now())?;
     notices.extend(found.take_notices());
-    let end_process = end_process(&data_dir);
+    let end_process = process_ender(&data_dir);
     notices.extend(found.clear(&state, embedded, options.clock.now(), &end_process).await?);
     let (services, workers) = host_services(&options, &data_dir, sandbox, &mut notices).await?;
-    // Before anything is removed or started.
-    let lacks = state.opened().lacks();
+    // This is read before anything is removed or started.
+    let lacks = state.open_report().is_incomplete();
     let (live, mut found) =
         live_runs(&data_dir, found, workers, lacks, options.clock.now()).await?;
-    notices.extend(behind(state.opened(), &data_dir));
+    notices.extend(lag_notice(state.open_report(), &data_dir));
     notices.extend(live.notices(&data_dir));
 
     let now = options.clock.now();
-    notices.extend(recorded::register(&state, view.id, &view.name, lacks, now).await?);
+    notices.extend(node_records::register_node(&state, view.id, &view.name, lacks, now).await?);
     if !embedded {
         match identity::boot_id() {
             Ok(boot) => {
@@ -119,10 +123,10 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
             Err(error) => tracing::warn!(%error, "whether the machine was restarted is not known"),
         }
     }
-    let sweep = (!lacks && !live.nameless()).then(|| live.processes().to_vec());
+    let sweep = (!lacks && !live.has_nameless()).then(|| live.processes().to_vec());
     let wasm_runs = live.wasm_runs().clone();
     let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
-    let node = Node::new(view);
+    let node = NodePublisher::new(view);
     let board = catalogue::Board::new(node.clone());
     let cores = node_cores(&services.processes);
     node.update(|view| view.set_cores(cores));
@@ -131,7 +135,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         wasm_tasks: services.wasm_tasks.clone(),
         clock: options.clock.clone(),
     });
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let refresher = || Refresher::new(watcher.clone(), options.rng.clone());
     let drivers = DriverManager::new(node.clone(), Arc::clone(&workloads), refresher());
     let device_options = DeviceOptions {
@@ -145,14 +149,14 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         services.clock.clone(),
         services.control.clone(),
     );
-    let runtime = runtime.observed_by(Arc::new(RecordCalls::into_store(recordings)));
+    let runtime = runtime.with_observer(Arc::new(RecordCalls::into_store(recordings)));
     let has_servers = !options.config.cluster.servers.is_empty();
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
-    let state_age = state.opened().age;
+    let state_age = state.open_report().age;
     let kill = services.clone();
     let networks = Arc::new(AllocNetworks::new(&options.config.client.network, &data_dir));
-    // Those of now: what is made later belongs to who makes it.
-    let old_networks = networks.left().await;
+    // These are the networks of now. Networks that are made later belong to whoever makes them.
+    let old_networks = networks.remaining_allocs().await;
     let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
     let users = user_range::users(&options, &data_dir, &mut notices).await?;
     let node_services = NodeServices::new(found.index());
@@ -174,7 +178,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         }),
         clock: options.clock.clone(),
         rng: options.rng.clone(),
-        // One that ends with its command leaves no mount behind, whatever ends it.
+        // An agent that ends with its command leaves no mount behind, whatever ends it.
         secrets_in_memory: options.mode == AgentMode::Durable,
         users,
         recorded_index: found.index(),
@@ -187,12 +191,12 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     });
     devices.set_book(control.ledger_book());
     let ended = CancellationToken::new();
-    let agent = AgentHandle(Arc::new(Inner {
+    let agent = AgentHandle(Arc::new(AgentInner {
         data_dir,
         socket_dir: options.socket_dir,
         kill_timeout_max,
         remote_exec: AtomicBool::new(!options.config.cluster.disable_remote_exec),
-        reloading: super::reload::Reloading::new(options.config.clone()),
+        reloading: super::reload::ReloadState::new(options.config.clone()),
         namespaces,
         node,
         board,
@@ -211,7 +215,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         control,
         owner: Mutex::new(Some(owner)),
         follower: OnceLock::new(),
-        holds: Mutex::new(Holds::new(state_age, live)),
+        holds: Mutex::new(HeldRuns::new(state_age, live)),
         events: super::event_feed::EventFeed::default(),
         waiting: Mutex::default(),
         jobs_dir: jobs_dir.map(JobsDir::new),
@@ -221,21 +225,21 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         ended,
         beside: TaskTracker::new(),
         mode: options.mode,
-        // From the first request on, before it has joined.
+        // This holds from the first request on, before the node has joined.
         joined: AtomicBool::new(options.mode == AgentMode::Durable && has_servers),
         clock: options.clock,
         lock,
     }));
     let removal = unowned.remove(agent.0.ended.clone());
     *agent.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
-    let left = Left { records: found, sweep, wasm_runs };
+    let left = RestoredState { records: found, sweep, wasm_runs };
     let networks = (networks, old_networks);
-    Ok(Begun { agent, config: options.config, left, networks, notices })
+    Ok(StartingAgent { agent, config: options.config, left, networks, notices })
 }
 
-impl Begun {
-    /// The agent. What it tells of jobs and allocations counts from [`ostler_control::Stage::restored`] on, and
-    /// nothing is to be changed before.
+impl StartingAgent {
+    /// The handle of the agent. What it reports of jobs and allocations is valid from
+    /// [`ostler_control::Stage::restored`] on, and nothing may be changed before.
     #[must_use]
     pub const fn agent(&self) -> &AgentHandle {
         &self.agent
@@ -245,7 +249,7 @@ impl Begun {
     ///
     /// # Errors
     /// See [`AgentError`]; the agent has left then.
-    pub async fn ready(self) -> Result<AgentHandle, AgentError> {
+    pub async fn into_ready(self) -> Result<AgentHandle, AgentError> {
         let agent = self.agent.clone();
         match self.finish().await {
             Ok(()) => Ok(agent),
@@ -266,20 +270,21 @@ impl Begun {
         let loading = loading::run(agent.clone(), config.clone(), told);
         let mut loading = agent.0.beside.spawn(loading);
         if embedded {
-            // An error means that loading failed, which its result tells below.
+            // An error means that loading failed, which its result reports below.
             let _in_use = in_use.await;
             agent.restore(left).await?;
         } else {
             let _late = clock::timeout(RESTORE_WALL, in_use).await;
             agent.restore(left).await?;
             agent.watch_held();
-            agent.0.control.ready(Some(policy(config.gc))).await;
+            agent.0.control.set_ready(Some(policy(config.gc))).await;
         }
         agent.sweep_networks(networks.0, networks.1);
         refresh_node(&agent, config.client);
-        let loaded = match embedded {
-            true => Some(loading.await),
-            false => clock::timeout(READY_WALL, &mut loading).await,
+        let loaded = if embedded {
+            Some(loading.await)
+        } else {
+            clock::timeout(READY_WALL, &mut loading).await
         };
         match loaded {
             Some(loaded) => {
@@ -293,20 +298,20 @@ impl Begun {
         if !embedded {
             // An error means that the runtime ends.
             let _later = tokio::task::spawn_blocking(memory::give_back);
-            agent.beside(trim_heap(agent.0.ended.clone()));
+            agent.spawn_beside(trim_heap(agent.0.ended.clone()));
         }
-        // Set once: nothing is there yet.
+        // This is set once, so nothing is there yet.
         let _second = agent.0.notices.set(notices);
         if embedded {
-            agent.0.control.ready(None).await;
+            agent.0.control.set_ready(None).await;
         }
         agent.follow_jobs_dir();
         Ok(())
     }
 }
 
-/// How full the disk is, and what allocations have on it: in their directories, and in files that their
-/// processes hold open.
+/// Measures how full the disk is, and how much allocations use: in their directories, and in files
+/// that their processes hold open.
 fn gauge(data_dir: &Path, processes: ProcessHost) -> FsGauge {
     let held = move |alloc: AllocId, device: u64, cancel: &CancellationToken| {
         let found = processes.held_files(alloc, device, &|| cancel.is_cancelled());
@@ -320,7 +325,7 @@ fn gauge(data_dir: &Path, processes: ProcessHost) -> FsGauge {
     FsGauge { root: data_dir.to_owned(), held: Arc::new(held) }
 }
 
-/// When allocations are collected, by the configuration.
+/// The rules of garbage collection, from the configuration.
 pub(super) fn policy(config: GcConfig) -> GcPolicy {
     let default = GcPolicy::default();
     GcPolicy {
@@ -332,10 +337,10 @@ pub(super) fn policy(config: GcConfig) -> GcPolicy {
     }
 }
 
-/// As many files as may be open. An agent that has too few for itself says so and does not start: its API
-/// would take no connection, and what it looks at it could not see.
+/// Raise the limit of open files as far as possible. An agent with too few files says so and does
+/// not start, because its API could take no connection.
 fn raise_files() -> Result<(), AgentError> {
-    match descriptors::raise() {
+    match descriptors::raise_limit() {
         Ok(Some(limit)) if limit < AGENT_OPEN_FILES_MIN => Err(AgentError::FewFiles { limit }),
         Ok(_) => Ok(()),
         Err(error) => {
@@ -345,7 +350,7 @@ fn raise_files() -> Result<(), AgentError> {
     }
 }
 
-/// Keep what is known of the machine fresh until the agent ends.
+/// Keep the facts about the machine fresh until the agent ends.
 fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let dir = agent.0.data_dir.clone();
     let (node, processes) = (agent.0.node.clone(), agent.0.services.processes.clone());
@@ -354,18 +359,18 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
         let processes = processes.clone();
         async move {
             let looked = tokio::task::spawn_blocking(move || {
-                // One may have been switched on or off.
+                // A core may have been switched on or off.
                 let cores = node_cores(&processes);
                 node.update(|view| view.set_cores(cores));
-                facts(&dir, &client)
+                node_facts(&dir, &client)
             });
-            looked.await.map_err(|_| refresh::GivenUp)
+            looked.await.map_err(|_| refresh::NodeFingerprintError)
         }
     };
-    agent.beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
+    agent.spawn_beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
 }
 
-/// Give back what allocations and requests of the past freed, until the agent ends.
+/// Give back memory that past allocations and requests freed, until the agent ends.
 async fn trim_heap(ended: CancellationToken) {
     let mut trimmer = HeapTrimmer::default();
     while ended.run_until_cancelled(clock::sleep(HEAP_LOOK_INTERVAL)).await.is_some() {
@@ -381,15 +386,15 @@ async fn trim_heap(ended: CancellationToken) {
     }
 }
 
-/// Ends a process of an agent that crashed. Whether it lived. That of another data directory, of which this
-/// one is a copy, is nothing of this agent.
-fn end_process(
+/// A function that ends a process of an agent that crashed. It returns whether the process was
+/// alive. A process of another data directory, of which this one is a copy, is left alone.
+fn process_ender(
     data_dir: &Path,
 ) -> impl Fn(RunId, ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> + Send + Sync + use<> {
     let exits = data_dir.join("exits");
     move |run, identity| {
         let elsewhere =
-            identity.supervisor.is_some_and(|who| live::elsewhere(who, &exits).is_some());
+            identity.supervisor.is_some_and(|who| live::other_data_dir(who, &exits).is_some());
         let alive = identity::is_alive(&identity) && !elsewhere;
         Box::pin(async move {
             if !elsewhere {
@@ -403,19 +408,20 @@ fn end_process(
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
     let (dir, rng) = (data_dir.to_owned(), options.rng.clone());
     let client = options.config.client.clone();
-    let looked =
-        tokio::task::spawn_blocking(move || (facts(&dir, &client), id::load_or_create(&dir, &rng)));
+    let looked = tokio::task::spawn_blocking(move || {
+        (node_facts(&dir, &client), id::load_or_create(&dir, &rng))
+    });
     let (facts, id) = looked.await.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
     let id = id?;
     let host = match facts.get("unique.hostname").map(|fact| &fact.value) {
-        Some(Scalar::Text(name)) => name.clone(),
+        Some(AttributeValue::Text(name)) => name.clone(),
         _ => "localhost".to_owned(),
     };
     let config = &options.config;
     let mut view = NodeView::new(id, config.node_name.clone().unwrap_or(host));
     view.apply_facts(facts);
     view.meta.clone_from(&config.node_meta);
-    of_node(&mut view, &config.client);
+    fill_node_view(&mut view, &config.client);
     if let Some(datacenter) = &config.datacenter {
         view.datacenter.clone_from(datacenter);
     }
@@ -425,7 +431,7 @@ async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, 
     Ok(view)
 }
 
-/// Reserves the pools.
+/// Create the sandbox, which reserves its memory pools.
 async fn sandbox(options: &AgentOptions, data_dir: &Path) -> Result<Arc<Sandbox>, AgentError> {
     let code_dir = options.code_dir.clone().unwrap_or_else(|| data_dir.join("code"));
     let mut config = SandboxConfig::new(code_dir)?;
@@ -433,7 +439,7 @@ async fn sandbox(options: &AgentOptions, data_dir: &Path) -> Result<Arc<Sandbox>
         config.compiler.clone_from(compiler);
     }
     config.dense = options.config.wasm.dense.unwrap_or(false);
-    // Those that outlive the agent run in workers.
+    // Tasks that outlive the agent run in workers.
     config.task_instances = if options.mode.ends_tasks() { options.config.wasm.tasks() } else { 0 };
     config.ahead = ostler_guests::builtin_plugins().iter().map(|plugin| plugin.code).collect();
     let made = tokio::task::spawn_blocking(move || Sandbox::new(config)).await;
@@ -483,15 +489,14 @@ async fn host_services(
         rng: rng.clone(),
     };
     let opened = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
-    let Opened { tasks: workers, found, notices: said } = opened;
+    let OpenedWorkerTasks { tasks: workers, found, notices: said } = opened;
     notices.extend(said);
-    let wasm_tasks: Arc<dyn WasmTasks> = match options.mode.ends_tasks() {
-        false => Arc::new(workers),
-        true => {
-            // What runs there for allocations that are kept goes on.
-            workers.leave().await;
-            Arc::new(WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock, rng, None)?)
-        }
+    let wasm_tasks: Arc<dyn WasmTasks> = if options.mode.ends_tasks() {
+        // The tasks there that belong to kept allocations go on.
+        workers.leave().await;
+        Arc::new(WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock, rng, None)?)
+    } else {
+        Arc::new(workers)
     };
     let services = HostServices {
         sandbox,

@@ -1,4 +1,4 @@
-//! Another version of a plugin takes the place of the one in use, while tasks run.
+//! Puts another version of a plugin in the place of the one in use, while tasks run.
 //!
 //! ```text
 //! file changed (auto) ──┐
@@ -7,12 +7,13 @@
 //!                              └────────────── how each went ─────────────────────┴─────────┘
 //!                                                     roll back: the old code, which was kept
 //! ```
-//! `step` decides; here it is done. The switch is one exchange of a pointer: calls in flight end on
-//! the old code, later ones go to the new. The old code stays loaded until the new one proved itself.
-//! What was accepted is loaded by the next agent too, see `kept`.
+//! `step` decides, and the other modules carry the decision out. The switch is one exchange of a
+//! pointer: calls in flight end on the old code, later ones go to the new. The old code stays
+//! loaded until the new one has proved itself. The next agent loads the accepted version too, see
+//! `copies`.
 
 mod auto;
-pub(super) mod kept;
+pub(super) mod copies;
 mod run;
 pub mod step;
 mod trial;
@@ -24,73 +25,75 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::AgentHandle;
-use super::catalogue::{InUse, PluginEntry, PluginStatus, Seed};
+use super::catalogue::{LoadedPlugin, PluginEntry, PluginStatus, Seed};
 use ostler_device::source::DeviceSource;
 use ostler_health::meter::PluginMeter;
 use ostler_model::config::UpgradeMode;
 use ostler_model::ids::{PluginName, RunId};
-use ostler_model::plugin::Manifest;
 use ostler_model::plugin::PluginKind;
+use ostler_model::plugin::PluginManifest;
 use ostler_model::time::Timestamp;
-use ostler_plugin::driver::DriverPlugin;
+use ostler_plugin::driver::LoadedDriver;
 
 pub(super) use auto::spawn as watch;
-pub use step::{Outcome, Release};
-use step::{Proof, Upgrading};
+use step::{Proof, UpgradeMachine};
+pub use step::{Release, UpgradeOutcome};
 
-/// What is wanted of an upgrade.
+/// The options of one upgrade.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpgradeOptions {
-    /// The new file, absolute; the plugin's own unless given.
+    /// The absolute path of the new file. `None` means the plugin's own file.
     pub file: Option<PathBuf>,
-    /// A person agrees to more asks, and to an older version.
+    /// Whether a person agrees to more asks, and to an older version.
     pub consents: bool,
 }
 
-/// How an upgrade went.
+/// The report on one upgrade.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpgradeReport {
     /// The name the plugin gives itself.
     pub name: String,
-    /// When.
+    /// The time of the offer, by the agent's clock.
     pub at: Timestamp,
-    /// The agent saw that the file changed; else a person asked for it.
+    /// Whether the agent started the upgrade because the file changed. If not, a person asked
+    /// for it.
     pub by_itself: bool,
-    /// What ran before.
+    /// The release that ran before.
     pub from: Release,
-    /// What was offered, as far as it was looked at.
+    /// The offered release, as far as it was examined.
     pub to: Release,
-    /// Where it was read.
+    /// The path from which the new file was read.
     pub file: PathBuf,
-    /// Tasks that the new one owned in its dry run.
+    /// The number of tasks that the new plugin owned in its dry run.
     pub tasks_tried: usize,
-    /// What it announced there and the one in use does not: device groups, attributes of a driver.
+    /// What the new plugin announced in its dry run and the one in use does not: device groups, or
+    /// attributes of a driver.
     #[serde(default)]
     pub announces: Vec<String>,
-    /// How it went.
+    /// The result of the upgrade.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: UpgradeOutcome,
 }
 
 /// The upgrades of one plugin, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpgradeStatus {
-    /// Who puts a changed file in its place.
+    /// Whether a changed file is put in place by the agent or by a person.
     pub mode: UpgradeMode,
-    /// When what runs was put in its place; absent: at the start of the agent.
+    /// When the running release was put in place; `None` if it was there at the start of the agent.
     pub upgraded_at: Option<Timestamp>,
-    /// What ran before it.
+    /// The release that ran before it.
     pub previous: Option<Release>,
-    /// Until when what runs proves itself.
+    /// Until when the running release proves itself; `None` if it is accepted.
     pub proving_until: Option<Timestamp>,
-    /// How the last upgrade went, or is going.
+    /// The report on the last upgrade, or on the one under way.
     pub last: Option<UpgradeReport>,
-    /// The last that was rolled back, and why.
+    /// The report on the last upgrade that was rolled back.
     pub rolled_back: Option<UpgradeReport>,
 }
 
-/// Why an upgrade was not begun.
+/// Why an upgrade was not started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
     /// No plugin in use has the name.
@@ -99,22 +102,22 @@ pub enum UpgradeError {
     /// A built-in plugin has no file that could change.
     #[error("plugin {0} is built in: give the file of another version with --file")]
     NoFile(String),
-    /// A path that means another file to the agent than to who gave it.
+    /// The path is relative, so it may mean another file to the agent than to the caller.
     #[error("{0} is not an absolute path")]
     Relative(PathBuf),
-    /// The agent ends.
+    /// The agent is on its way to its end.
     #[error("the agent is leaving")]
     Leaving,
 }
 
-/// Code that can be put in a place.
+/// The code of a plugin, which can be put in a place.
 #[derive(Clone)]
-enum Code {
-    Driver(Arc<DriverPlugin>),
+enum PluginCode {
+    Driver(Arc<LoadedDriver>),
     Device(Arc<dyn DeviceSource>),
 }
 
-impl Code {
+impl PluginCode {
     fn meter(&self) -> Arc<PluginMeter> {
         match self {
             Self::Driver(plugin) => Arc::clone(plugin.meter()),
@@ -123,37 +126,37 @@ impl Code {
     }
 }
 
-/// One plugin in use.
-struct Slot {
+/// The place of one plugin in use.
+struct UpgradeSlot {
     kind: PluginKind,
     name: PluginName,
     seed: Seed,
-    now: Mutex<Now>,
+    now: Mutex<SlotState>,
 }
 
-/// What runs in a slot, what is kept to go back to, what is told.
-struct Now {
-    machine: Upgrading,
-    /// Counts the switches: who watches one ends when there was another.
+/// What runs in a slot, what is kept for a roll-back, and what is reported.
+struct SlotState {
+    machine: UpgradeMachine,
+    /// Counts the switches. Whoever watches one release stops when the count has changed.
     turn: u64,
     entry: PluginEntry,
-    manifest: Manifest,
-    /// What was accepted last, while what runs proves itself.
-    before: Option<(Code, PluginEntry, Manifest)>,
-    /// How what runs came to its place.
+    manifest: PluginManifest,
+    /// The release that was accepted last, while the running one proves itself.
+    before: Option<(PluginCode, PluginEntry, PluginManifest)>,
+    /// The report on how the running release came to its place.
     placed: Option<UpgradeReport>,
-    /// Runs that what runs can own: they were tried.
+    /// The runs that the running release can own, as the dry run showed.
     owned: BTreeSet<RunId>,
     status: UpgradeStatus,
 }
 
-impl Slot {
-    fn new(one: InUse) -> Option<Self> {
-        let InUse { entry, name, manifest, seed } = one;
+impl UpgradeSlot {
+    fn new(one: LoadedPlugin) -> Option<Self> {
+        let LoadedPlugin { entry, name, manifest, seed } = one;
         let digest = manifest.digest.clone();
-        let machine = Upgrading::new(Release { version: entry.version.clone(), digest });
+        let machine = UpgradeMachine::new(Release { version: entry.version.clone(), digest });
         let status = UpgradeStatus { mode: seed.mode, ..UpgradeStatus::default() };
-        let now = Now {
+        let now = SlotState {
             machine,
             turn: 0,
             entry: entry.clone(),
@@ -166,7 +169,7 @@ impl Slot {
         Some(Self { kind: entry.kind?, name, seed, now: Mutex::new(now) })
     }
 
-    fn now(&self) -> MutexGuard<'_, Now> {
+    fn now(&self) -> MutexGuard<'_, SlotState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -176,36 +179,37 @@ impl Slot {
     }
 }
 
-/// Every plugin in use, with what may take its place.
-pub(super) struct Upgrades(Mutex<BTreeMap<(PluginKind, String), Arc<Slot>>>);
+/// The slots of all plugins in use, by kind and own name.
+pub(super) struct UpgradeSlots(Mutex<BTreeMap<(PluginKind, String), Arc<UpgradeSlot>>>);
 
-impl Upgrades {
-    /// The plugins as they were loaded.
-    pub(super) fn new(used: Vec<InUse>) -> Self {
-        let slots = used.into_iter().filter_map(Slot::new);
+impl UpgradeSlots {
+    /// The slots of the plugins as they were loaded.
+    pub(super) fn new(used: Vec<LoadedPlugin>) -> Self {
+        let slots = used.into_iter().filter_map(UpgradeSlot::new);
         let slots = slots.map(|slot| ((slot.kind, slot.name.to_string()), Arc::new(slot)));
         Self(Mutex::new(slots.collect()))
     }
 
-    /// One that came later.
-    pub(super) fn add(&self, one: InUse) {
-        if let Some(slot) = Slot::new(one) {
+    /// Add the slot of a plugin that was loaded later.
+    pub(super) fn add(&self, one: LoadedPlugin) {
+        if let Some(slot) = UpgradeSlot::new(one) {
             self.lock().insert((slot.kind, slot.name.to_string()), Arc::new(slot));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PluginKind, String), Arc<Slot>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PluginKind, String), Arc<UpgradeSlot>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Files of plugins in use, and their digests.
+    /// The files of plugins in use, with their digests.
     pub(super) fn files(&self) -> Vec<(PathBuf, String)> {
-        let file =
-            |slot: &Arc<Slot>| Some((slot.seed.path.clone()?, slot.now().manifest.digest.clone()));
+        let file = |slot: &Arc<UpgradeSlot>| {
+            Some((slot.seed.path.clone()?, slot.now().manifest.digest.clone()))
+        };
         self.lock().values().filter_map(file).collect()
     }
 
-    fn find(&self, name: &str) -> Option<Arc<Slot>> {
+    fn find(&self, name: &str) -> Option<Arc<UpgradeSlot>> {
         let slots = self.lock();
         let own = slots.iter().find(|((_, own), _)| own == name).map(|(_, slot)| slot);
         own.or_else(|| slots.values().find(|slot| slot.seed.spec.name == name)).cloned()
@@ -213,12 +217,13 @@ impl Upgrades {
 }
 
 impl AgentHandle {
-    /// Put another version of a plugin in the place of the one in use, which was looked at, compiled
-    /// and tried before, while tasks run. `name` is that it gives itself or that of its block. Told
-    /// when it is in its place, or that it will not be.
+    /// Put another version of a plugin in the place of the one in use, while tasks run. It is
+    /// examined, compiled and tried before. `name` is the name the plugin gives itself, or that
+    /// of its block. Returns when the new version is in place, or when it is certain that it will
+    /// not be.
     ///
     /// # Errors
-    /// When none was begun; that the new one is refused is a report.
+    /// When no upgrade was started. If the new version is refused, the report says so.
     pub async fn upgrade_plugin(
         &self,
         name: &str,
@@ -233,7 +238,7 @@ impl AgentHandle {
         let own = slot.seed.path.clone();
         let file = file.or(own).ok_or_else(|| UpgradeError::NoFile(slot.name.to_string()))?;
         let (agent, by) = (self.clone(), step::RequestedBy::Person { consents });
-        // Who asked may go away; what was begun comes to its end.
+        // The caller may go away; an upgrade that was started comes to its end.
         let ended = self.0.ended.clone();
         let upgraded = self.0.beside.spawn(async move {
             ended.run_until_cancelled(run::upgrade(agent, slot, file, by)).await
@@ -241,7 +246,7 @@ impl AgentHandle {
         upgraded.await.ok().flatten().ok_or(UpgradeError::Leaving)
     }
 
-    /// Every plugin, with its fate, as it is now: also those that are still being loaded.
+    /// Every plugin in its present state, including those that are still being loaded.
     #[must_use]
     pub fn plugins_now(&self) -> Vec<PluginEntry> {
         match self.0.plugins.get() {
@@ -250,8 +255,8 @@ impl AgentHandle {
         }
     }
 
-    /// None before plugins are in use.
-    pub(super) fn upgrades(&self) -> Option<&Upgrades> {
+    /// The upgrade slots; `None` before plugins are in use.
+    pub(super) fn upgrades(&self) -> Option<&UpgradeSlots> {
         self.0.plugins.get().map(|used| &used.upgrades)
     }
 
@@ -266,15 +271,15 @@ impl AgentHandle {
         slot.map_or(entry, |slot| slot.now().entry.clone())
     }
 
-    /// What is told of the upgrades of a plugin in use.
+    /// The upgrades of a plugin in use, for people.
     pub(super) fn upgrades_of(&self, entry: &PluginEntry) -> Option<UpgradeStatus> {
         let slot = self.slot_of(entry)?;
         let now = slot.now();
-        let proving_until = now.machine.proving();
+        let proving_until = now.machine.proving_until();
         Some(UpgradeStatus { proving_until, ..now.status.clone() })
     }
 
-    fn slot_of(&self, entry: &PluginEntry) -> Option<Arc<Slot>> {
+    fn slot_of(&self, entry: &PluginEntry) -> Option<Arc<UpgradeSlot>> {
         let used = entry.status == PluginStatus::Loaded;
         let key = entry.kind.zip(entry.describes_as.clone()).filter(|_| used)?;
         self.upgrades()?.lock().get(&key).cloned()

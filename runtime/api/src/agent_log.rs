@@ -1,11 +1,12 @@
-//! The agent's own log, for who follows it from elsewhere.
+//! The agent's own log, for clients that follow it from elsewhere.
 //!
 //! ```text
 //! event ─ wanted by a follower? ─ no ─► nothing is made of it
 //!             └─ yes ─► LogLine ─► ring (bounded) ─► each follower, by its level; what it missed is counted
 //! ```
-//! Which events are made into lines at all is tuned when followers come and go, so that a detailed log nobody
-//! follows costs nothing. The last lines of [`KEPT_LEVEL`] and above are kept for who asks later.
+//! When followers come and go, the log is told which events to turn into lines, so that a detailed
+//! log that nobody follows costs nothing. The last lines of [`KEPT_LEVEL`] and above are kept for
+//! clients that ask later.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -22,20 +23,20 @@ use ostler_model::time::Timestamp;
 /// One event of the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogLine {
-    /// When it was logged.
+    /// The time of the event.
     pub at: Timestamp,
-    /// How much it matters.
+    /// The level of the event.
     pub level: Level,
-    /// The part of the agent that logged it.
+    /// The module of the agent that logged it.
     pub module: String,
-    /// What it says.
+    /// The message of the event.
     pub message: String,
-    /// Name and value of what it is about.
+    /// The names and values of its fields.
     pub fields: Vec<(String, Value)>,
 }
 
 impl LogLine {
-    /// As people read it: time, level, module, message and fields.
+    /// The line for people: time, level, module, message and fields.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { at, level, module, message, .. } = self;
@@ -52,7 +53,7 @@ impl LogLine {
         text
     }
 
-    /// As programs read it, in the names of Nomad's own lines.
+    /// The line for programs, as JSON with the names of Nomad's own log.
     #[must_use]
     pub fn json(&self) -> String {
         let own = [
@@ -72,20 +73,20 @@ fn time(at: Timestamp) -> String {
     humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + since).to_string()
 }
 
-/// Lines of this level and above are kept: an agent logs few of them.
+/// Lines of this level and above are kept, because an agent logs few of them.
 pub const KEPT_LEVEL: LevelFilter = LevelFilter::INFO;
 
-/// Has the log made of events of this level and above; of none where it is off.
-pub type Tune = Box<dyn Fn(LevelFilter) + Send + Sync>;
+/// Makes the process turn events of this level and above into lines; none if the level is off.
+pub type LevelTuner = Box<dyn Fn(LevelFilter) + Send + Sync>;
 
-/// See the module.
+/// The lines that are kept, and who follows the log. See the module.
 pub struct AgentLog {
     lines: broadcast::Sender<Arc<LogLine>>,
-    /// The last ones.
+    /// The last lines, oldest first.
     kept: Mutex<VecDeque<Arc<LogLine>>>,
-    /// What each follower wants.
+    /// The level that each follower asked for.
     wanted: Mutex<Vec<LevelFilter>>,
-    tune: OnceLock<Tune>,
+    tune: OnceLock<LevelTuner>,
 }
 
 impl Default for AgentLog {
@@ -97,20 +98,20 @@ impl Default for AgentLog {
 }
 
 impl AgentLog {
-    /// That of this process: what logs is the process's, too.
+    /// The log of this process; there is one for each process, as for its events.
     #[must_use]
-    pub fn of_process() -> Arc<Self> {
+    pub fn for_process() -> Arc<Self> {
         static LOG: LazyLock<Arc<AgentLog>> = LazyLock::new(Arc::default);
         Arc::clone(&LOG)
     }
 
-    /// Who makes lines of events, and is told which are wanted. The first one stays.
-    pub fn tuned_by(&self, tune: Tune) {
+    /// Set the function that chooses which events become lines. Only the first one is kept.
+    pub fn set_tuner(&self, tune: LevelTuner) {
         let _there_already = self.tune.set(tune);
         self.change(|_| {});
     }
 
-    /// Something was logged.
+    /// Add a line that was logged, and give it to all followers.
     pub fn tell(&self, line: LogLine) {
         let line = Arc::new(line);
         if line.level <= KEPT_LEVEL {
@@ -124,14 +125,14 @@ impl AgentLog {
         let _nobody = self.lines.send(line);
     }
 
-    /// The last lines that are kept, oldest first; at most so many.
+    /// The last lines that are kept, oldest first; at most `most`.
     #[must_use]
-    pub fn last(&self, most: usize) -> Vec<Arc<LogLine>> {
+    pub fn last_lines(&self, most: usize) -> Vec<Arc<LogLine>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().skip(kept.len().saturating_sub(most)).cloned().collect()
     }
 
-    /// Follow the log from now on: what is as important as this, and more so.
+    /// Follow the log from now on: lines of this level and above.
     #[must_use]
     pub fn follow(self: &Arc<Self>, level: LevelFilter) -> LogFollower {
         let lines = self.lines.subscribe();
@@ -140,7 +141,7 @@ impl AgentLog {
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<LevelFilter>)) {
-        // Tuned under the lock: of two changes at once the later one is in force.
+        // The level is set under the lock, so that the later one of two changes wins.
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut wanted);
         let most = wanted.iter().copied().fold(KEPT_LEVEL, LevelFilter::max);
@@ -150,12 +151,12 @@ impl AgentLog {
     }
 }
 
-/// What a follower hears.
+/// What a follower of the log receives.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Heard {
-    /// A line.
+pub enum LogItem {
+    /// One line of the log.
     Line(Arc<LogLine>),
-    /// So many lines came faster than they were read.
+    /// This many lines were dropped, because they came faster than they were read.
     Missed(u64),
 }
 
@@ -167,13 +168,13 @@ pub struct LogFollower {
 }
 
 impl LogFollower {
-    /// What is heard next; none when there is no log any more.
-    pub async fn next(&mut self) -> Option<Heard> {
+    /// The next item; none when there is no log any more.
+    pub async fn next(&mut self) -> Option<LogItem> {
         loop {
             match self.lines.recv().await {
-                Ok(line) if line.level <= self.level => return Some(Heard::Line(line)),
+                Ok(line) if line.level <= self.level => return Some(LogItem::Line(line)),
                 Ok(_) => {}
-                Err(RecvError::Lagged(count)) => return Some(Heard::Missed(count)),
+                Err(RecvError::Lagged(count)) => return Some(LogItem::Missed(count)),
                 Err(RecvError::Closed) => return None,
             }
         }
@@ -227,7 +228,7 @@ mod tests {
         log.tell(line(Level::DEBUG, "one"));
         log.tell(line(Level::WARN, "two"));
         let said = |heard| match heard {
-            Some(Heard::Line(line)) => line.message.clone(),
+            Some(LogItem::Line(line)) => line.message.clone(),
             other => format!("{other:?}"),
         };
         assert_eq!(said(some.next().await), "two");
@@ -235,7 +236,7 @@ mod tests {
         for _ in 0..AGENT_LOG_LINES_MAX + 5 {
             log.tell(line(Level::ERROR, "many"));
         }
-        assert_eq!(some.next().await, Some(Heard::Missed(5)));
+        assert_eq!(some.next().await, Some(LogItem::Missed(5)));
         assert_eq!(said(some.next().await), "many");
     }
 
@@ -247,7 +248,7 @@ mod tests {
             log.tell(line(Level::INFO, &count.to_string()));
         }
         let said = |most| -> Vec<String> {
-            log.last(most).iter().map(|line| line.message.clone()).collect()
+            log.last_lines(most).iter().map(|line| line.message.clone()).collect()
         };
         assert_eq!(
             (said(usize::MAX).len(), said(usize::MAX)[0].as_str()),
@@ -261,7 +262,7 @@ mod tests {
         let log = Arc::new(AgentLog::default());
         let tuned = Arc::new(Mutex::new(Vec::new()));
         let tell = Arc::clone(&tuned);
-        log.tuned_by(Box::new(move |level| tell.lock().unwrap().push(level)));
+        log.set_tuner(Box::new(move |level| tell.lock().unwrap().push(level)));
         let info = log.follow(LevelFilter::INFO);
         let trace = log.follow(LevelFilter::TRACE);
         drop(trace);

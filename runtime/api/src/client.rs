@@ -1,12 +1,12 @@
-//! The agent's API, asked over its unix socket, or over TCP.
+//! A client of the agent's API, over its unix socket or over TCP.
 //!
 //! ```text
 //! address ─► ApiClient ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► ostler_wire
-//!                │        one connection each    └─► Frames: a stream, never silent for long
+//!                │        one connection each    └─► LogFrameStream: never silent for long
 //!                └── no agent, refused, broken ─► ClientError ─► Exit
 //! ```
-//! What arrives is bounded and read into types before anything is shown of it; who shows it
-//! escapes it as any text of others. Nothing here knows the agent's own crates.
+//! Answers are bounded and parsed into types before any of it is shown. Callers must escape the
+//! texts like any text from outside. Nothing here depends on the agent's own crates.
 
 mod address;
 mod dial;
@@ -29,12 +29,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-pub use address::{Address, AddressError, AgentAt};
+pub use address::{AddressError, AgentAddress, AgentEndpoint};
 use dial::dial;
 pub use dial::{ClientTls, ClientTlsError, ClientTlsFiles};
-pub use error::{ClientError, RequestName, Trouble};
-pub use exec::{ExecHeard, ExecInputs, ExecOutputs, ExecSaid};
-pub use frames::{Frames, LogFrame, Pieces};
+pub use error::{ClientError, ClientTrouble, RequestName};
+pub use exec::{ExecInputEvent, ExecInputs, ExecOutputEvent, ExecOutputs};
+pub use frames::{BodyPieces, LogFrame, LogFrameStream};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{
     API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
@@ -43,95 +43,96 @@ use ostler_model::limits::{
 use ostler_model::vars::Secret;
 use ostler_state::{Holder, holder};
 
-/// Header with the secret of a token.
+/// The header that has the secret of a token.
 const TOKEN: &str = "x-nomad-token";
-/// Header with the index of an answer.
+/// The header that has the index of an answer.
 const INDEX: &str = "x-nomad-index";
 
-/// The way to an agent. Cheap; every request has a connection of its own.
+/// A client of one agent. It is cheap: every request has a connection of its own.
 #[derive(Clone, Debug)]
 pub struct ApiClient {
-    address: Address,
-    /// Where jobs are looked for; none: in the one that a path names, or in all.
+    address: AgentAddress,
+    /// The namespace to look in; none for the one that the path names, or for all.
     namespace: Option<String>,
     token: Option<Secret>,
     tls: Option<ClientTls>,
     waiting: fn(&str, bool),
 }
 
-/// An answer whose body is still to come.
-struct Answer {
+/// An answer whose head has arrived, and whose body has not been read yet.
+struct AnswerHead {
     response: Response<Incoming>,
-    /// Drives the connection; ends with this.
+    /// Drives the connection, which ends when this is dropped.
     connection: JoinSet<()>,
 }
 
-/// A path, which may have a query, with more of one.
+/// A path, with or without a query, with `more` added to its query.
 fn with_query(path: &str, more: &str) -> String {
     let mark = if path.contains('?') { '&' } else { '?' };
     format!("{path}{mark}{more}")
 }
 
 impl ApiClient {
-    /// An agent at `address`. Nothing is asked yet. While the agent starts, `waiting` is called
-    /// with each new state of the start, and whether it is the first.
+    /// A client of the agent at `address`. It sends nothing yet. While the agent starts, it calls
+    /// `waiting` with each new state of the start, and with whether it is the first one.
     #[must_use]
-    pub const fn new(address: Address, waiting: fn(&str, bool)) -> Self {
+    pub const fn new(address: AgentAddress, waiting: fn(&str, bool)) -> Self {
         Self { address, namespace: None, token: None, tls: None, waiting }
     }
 
-    /// Ask for what is in this namespace, wherever a path names none.
+    /// Use this namespace wherever a path names none.
     #[must_use]
-    pub fn within(mut self, namespace: &str) -> Self {
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
         self
     }
 
-    /// As [`ApiClient::within`], unless a namespace is named already.
+    /// As [`ApiClient::within`], unless a namespace is set already.
     #[must_use]
-    pub fn or_within(self, namespace: &str) -> Self {
-        if self.namespace.is_some() { self } else { self.within(namespace) }
+    pub fn or_in_namespace(self, namespace: &str) -> Self {
+        if self.namespace.is_some() { self } else { self.in_namespace(namespace) }
     }
 
-    /// The namespaces that lists are of, for a query: the one that was named, or all.
+    /// The value of `namespace` in the query of a list: the one that was set, or all.
     #[must_use]
     pub fn namespaces(&self) -> String {
         segment(self.namespace.as_deref().unwrap_or("*"))
     }
 
-    /// Where the agent is.
+    /// The endpoint of the agent.
     #[must_use]
-    pub const fn at(&self) -> &AgentAt {
+    pub const fn endpoint(&self) -> &AgentEndpoint {
         &self.address.at
     }
 
     /// Send this secret of a token with every request.
     #[must_use]
-    pub fn bearing(mut self, secret: &str) -> Self {
+    pub fn with_token(mut self, secret: &str) -> Self {
         self.token = Some(Secret::new(secret));
         self
     }
 
-    /// Know the agent so, where its address is one with TLS.
+    /// Use this TLS if the address of the agent has TLS.
     #[must_use]
     pub fn with_tls(mut self, tls: ClientTls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Does an agent listen there, or will as soon as it has started?
+    /// Whether an agent listens there, or will do so as soon as it has started.
     pub async fn is_there(&self) -> bool {
-        let stream = clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.at(), self.tls.as_ref()));
+        let stream =
+            clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.endpoint(), self.tls.as_ref()));
         let will_be = |holder: Holder| holder.serves && !holder.ends;
         matches!(stream.await, Some(Ok(_))) || self.holder().is_some_and(will_be)
     }
 
-    /// Who has the data directory.
+    /// The process that holds the data directory.
     fn holder(&self) -> Option<Holder> {
-        holder(self.at().socket()?.parent()?)
+        holder(self.endpoint().socket()?.parent()?)
     }
 
-    /// Read something. `path` begins with `/v1/` and has the query.
+    /// Read an object. `path` begins with `/v1/` and includes the query.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -139,8 +140,8 @@ impl ApiClient {
         self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
     }
 
-    /// Read something once it is newer than `index` (0: at once), and its index. An answer that is
-    /// no newer comes when nothing changed for a while.
+    /// Read an object and its index as soon as it is newer than `index`; 0 for at once. If nothing
+    /// changes for a while, the answer is no newer.
     async fn get_after<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -151,7 +152,7 @@ impl ApiClient {
         self.ask(Method::GET, &path, Bytes::new(), CLIENT_WAIT + CLIENT_WAIT / 16).await
     }
 
-    /// Look at something, and again after each change, until `look` says what came of it.
+    /// Read an object, and read it again after each change, until `look` returns a result.
     ///
     /// # Errors
     /// When the agent cannot be asked, or `look` fails.
@@ -166,12 +167,12 @@ impl ApiClient {
             if let Some(came) = look(found).await? {
                 return Ok(came);
             }
-            // An index that goes back is another agent's: begin anew.
+            // An index that goes back belongs to another agent: begin anew.
             index = if seen < index { 0 } else { seen };
         }
     }
 
-    /// Change something.
+    /// Send a request that changes something.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -181,12 +182,13 @@ impl ApiClient {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|source| {
-            RequestName::new(&Method::PUT, path, self.at()).failed(Trouble::Question(source))
+            RequestName::new(&Method::PUT, path, self.endpoint())
+                .into_error(ClientTrouble::Question(source))
         })?;
         self.ask(Method::PUT, path, Bytes::from(body), Duration::ZERO).await.map(|(value, _)| value)
     }
 
-    /// End something.
+    /// Send a request that ends or removes something.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -194,48 +196,48 @@ impl ApiClient {
         self.ask(Method::DELETE, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
     }
 
-    /// Ask for something that has no answer but that it is done.
+    /// Send a request whose answer has no body of interest.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn call(&self, method: Method, path: &str) -> Result<(), ClientError> {
-        let asked = RequestName::new(&method, path, self.at());
+        let asked = RequestName::new(&method, path, self.endpoint());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let done = async || {
             let answer = self.send(&asked, &method, path, Bytes::new()).await?;
-            answer.whole(&asked).await
+            answer.read_body(&asked).await
         };
-        self.started(async || in_time(limit, &asked, done()).await).await.map(drop)
+        self.ask_when_started(async || ask_in_time(limit, &asked, done()).await).await.map(drop)
     }
 
-    /// A stream of frames, as long as there are some.
+    /// Read a stream of frames for as long as it lasts.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn stream(&self, path: &str) -> Result<Frames, ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.at());
+    pub async fn stream(&self, path: &str) -> Result<LogFrameStream, ClientError> {
+        let asked = RequestName::new(&Method::GET, path, self.endpoint());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let begun = async || {
             let answer = self.send(&asked, &Method::GET, path, Bytes::new()).await?;
-            let Answer { response, connection } = answer;
-            Ok(Frames::new(response.into_body(), connection, asked.clone()))
+            let AnswerHead { response, connection } = answer;
+            Ok(LogFrameStream::new(response.into_body(), connection, asked.clone()))
         };
-        self.started(async || in_time(limit, &asked, begun()).await).await
+        self.ask_when_started(async || ask_in_time(limit, &asked, begun()).await).await
     }
 
-    /// The body of an answer as it comes, for as long as it comes, of an agent that has started.
+    /// Read the body of an answer piece by piece. The agent must have started.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn pieces(&self, path: &str) -> Result<Pieces, ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.at());
+    pub async fn body_pieces(&self, path: &str) -> Result<BodyPieces, ClientError> {
+        let asked = RequestName::new(&Method::GET, path, self.endpoint());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let begun = async {
-            let Answer { response, connection } =
+            let AnswerHead { response, connection } =
                 self.send(&asked, &Method::GET, path, Bytes::new()).await?;
-            Ok(Pieces::new(response.into_body(), connection, asked.clone()))
+            Ok(BodyPieces::new(response.into_body(), connection, asked.clone()))
         };
-        in_time(limit, &asked, begun).await
+        ask_in_time(limit, &asked, begun).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -245,24 +247,24 @@ impl ApiClient {
         body: Bytes,
         wait: Duration,
     ) -> Result<(T, u64), ClientError> {
-        let asked = RequestName::new(&method, path, self.at());
+        let asked = RequestName::new(&method, path, self.endpoint());
         let answered = async || {
             let answer = self.send(&asked, &method, path, body.clone()).await?;
             let index = answer.response.headers().get(INDEX);
             let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
-            Ok((answer.whole(&asked).await?, index))
+            Ok((answer.read_body(&asked).await?, index))
         };
         let limit = wait + API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let (bytes, index) =
-            self.started(async || in_time(limit, &asked, answered()).await).await?;
+            self.ask_when_started(async || ask_in_time(limit, &asked, answered()).await).await?;
         match serde_json::from_slice(&bytes) {
             Ok(value) => Ok((value, index)),
-            Err(source) => Err(asked.failed(Trouble::Answer(source))),
+            Err(source) => Err(asked.into_error(ClientTrouble::Answer(source))),
         }
     }
 
-    /// A path with its namespace.
-    fn placed<'a>(&self, path: &'a str) -> Cow<'a, str> {
+    /// The path with the namespace of this client, unless it names one already.
+    fn path_with_namespace<'a>(&self, path: &'a str) -> Cow<'a, str> {
         let query = path.split_once('?').map(|(_, query)| query);
         let names = |query: &str| query.split('&').any(|part| part.starts_with("namespace="));
         match &self.namespace {
@@ -280,11 +282,12 @@ impl ApiClient {
         method: &Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<AnswerHead, ClientError> {
         self.send_with(asked, method, path, body, &[]).await
     }
 
-    /// The same with more headers. An upgrade that was asked for is no refusal either.
+    /// As [`ApiClient::send`], with more headers. An answer that upgrades the connection is no
+    /// refusal either.
     async fn send_with(
         &self,
         asked: &RequestName,
@@ -292,27 +295,31 @@ impl ApiClient {
         path: &str,
         body: Bytes,
         headers: &[(HeaderName, &str)],
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<AnswerHead, ClientError> {
         let connected =
-            clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.at(), self.tls.as_ref())).await;
+            clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.endpoint(), self.tls.as_ref())).await;
         let stream = match connected {
             Some(Ok(stream)) => stream,
-            Some(Err(source)) => return Err(self.not_there(source)),
-            None => return Err(asked.clone().failed(Trouble::TooSlow(CLIENT_CONNECT_WALL_MAX))),
+            Some(Err(source)) => return Err(self.connect_error(source)),
+            None => {
+                return Err(asked
+                    .clone()
+                    .into_error(ClientTrouble::TooSlow(CLIENT_CONNECT_WALL_MAX)));
+            }
         };
-        let path = self.placed(path);
-        let without_tls = matches!(self.at(), AgentAt::Tcp { tls: false, .. });
+        let path = self.path_with_namespace(path);
+        let without_tls = matches!(self.endpoint(), AgentEndpoint::Tcp { tls: false, .. });
         let broken = |source: hyper::Error| {
-            asked.clone().failed(match source.is_parse() && without_tls {
-                true => Trouble::NoHttp(source),
-                false => Trouble::Broken(source),
-            })
+            let no_http = source.is_parse() && without_tls;
+            let trouble =
+                if no_http { ClientTrouble::NoHttp(source) } else { ClientTrouble::Broken(source) };
+            asked.clone().into_error(trouble)
         };
         let (mut sender, driver) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let mut connection = JoinSet::new();
         connection.spawn(async move {
-            // Told where the answer is awaited, too.
+            // Whoever waits for the answer gets the error, too.
             if let Err(error) = driver.with_upgrades().await {
                 tracing::debug!(%error, "the connection to the agent ended");
             }
@@ -320,7 +327,7 @@ impl ApiClient {
         let mut request = Request::builder()
             .method(method.clone())
             .uri(&*path)
-            .header(HOST, self.at().host())
+            .header(HOST, self.endpoint().host())
             .header(CONTENT_TYPE, "application/json");
         if let Some(token) = &self.token {
             request = request.header(TOKEN, token.reveal());
@@ -330,24 +337,24 @@ impl ApiClient {
         }
         let request = request
             .body(Full::new(body))
-            .map_err(|source| asked.clone().failed(Trouble::Request(source)))?;
+            .map_err(|source| asked.clone().into_error(ClientTrouble::Request(source)))?;
         let response = sender.send_request(request).await.map_err(broken)?;
         let status = response.status();
         let passes = status == StatusCode::SERVICE_UNAVAILABLE
             && response.headers().contains_key(RETRY_AFTER);
-        let answer = Answer { response, connection };
+        let answer = AnswerHead { response, connection };
         if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer);
         }
-        let text = answer.text().await;
+        let text = answer.read_refusal().await;
         if passes {
             return Err(ClientError::Starting { text });
         }
-        Err(asked.clone().failed(Trouble::Refused { status: status.as_u16(), text }))
+        Err(asked.clone().into_error(ClientTrouble::Refused { status: status.as_u16(), text }))
     }
 
-    /// What `ask` says once the agent has started, which is waited for with a bound.
-    async fn started<T>(
+    /// The result of `ask` once the agent has started. The time to wait for that is bounded.
+    async fn ask_when_started<T>(
         &self,
         ask: impl AsyncFn() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
@@ -367,16 +374,17 @@ impl ApiClient {
         }
     }
 
-    fn not_there(&self, source: std::io::Error) -> ClientError {
+    fn connect_error(&self, source: std::io::Error) -> ClientError {
         let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&source.kind());
         match self.holder().filter(|_| nobody) {
             Some(Holder { pid, ends: true, .. }) => {
-                // Another one may follow it: that is waited for, and said at once when none does.
+                // Another agent may follow it, so wait for that one; the error is reported at once
+                // if none does.
                 let text = format!("the agent (pid {pid}) is ending and does not answer any more");
                 return ClientError::Starting { text };
             }
             Some(Holder { pid, serves: true, .. }) => {
-                let at = self.at();
+                let at = self.endpoint();
                 let text = match source.kind() {
                     ErrorKind::NotFound => format!(
                         "the agent (pid {pid}) has no socket at {at} now: it is starting, or the socket was removed \
@@ -387,32 +395,32 @@ impl ApiClient {
                 return ClientError::Starting { text };
             }
             Some(Holder { pid, serves: false, .. }) => {
-                return ClientError::Busy { at: self.at().clone(), pid };
+                return ClientError::Busy { at: self.endpoint().clone(), pid };
             }
             None => {}
         }
-        let Address { at, data_dir } = &self.address;
+        let AgentAddress { at, data_dir } = &self.address;
         ClientError::NotRunning { at: at.clone(), data_dir: data_dir.clone(), source }
     }
 }
 
-impl Answer {
-    /// The whole body, within the bound.
-    async fn whole(self, asked: &RequestName) -> Result<Bytes, ClientError> {
+impl AnswerHead {
+    /// Read the whole body, within the bound.
+    async fn read_body(self, asked: &RequestName) -> Result<Bytes, ClientError> {
         let Self { response, connection } = self;
         let body = Limited::new(response.into_body(), CLIENT_BODY_BYTES_MAX).collect().await;
         drop(connection);
         match body {
             Ok(body) => Ok(body.to_bytes()),
-            Err(error) => Err(asked.clone().failed(match error.downcast::<hyper::Error>() {
-                Ok(source) => Trouble::Broken(*source),
-                Err(_) => Trouble::TooLarge(CLIENT_BODY_BYTES_MAX),
+            Err(error) => Err(asked.clone().into_error(match error.downcast::<hyper::Error>() {
+                Ok(source) => ClientTrouble::Broken(*source),
+                Err(_) => ClientTrouble::TooLarge(CLIENT_BODY_BYTES_MAX),
             })),
         }
     }
 
-    /// What a refusal says, cut to a readable length.
-    async fn text(self) -> String {
+    /// Read the text of a refusal, cut to a readable length.
+    async fn read_refusal(self) -> String {
         let Self { response, connection } = self;
         let mut body = response.into_body();
         let mut bytes = Vec::new();
@@ -429,16 +437,16 @@ impl Answer {
     }
 }
 
-async fn in_time<T>(
+async fn ask_in_time<T>(
     limit: Duration,
     asked: &RequestName,
     work: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, ClientError> {
-    let late = || Err(asked.clone().failed(Trouble::TooSlow(limit)));
+    let late = || Err(asked.clone().into_error(ClientTrouble::TooSlow(limit)));
     clock::timeout(limit, work).await.unwrap_or_else(late)
 }
 
-/// A name as one segment of a path, or as a value in a query.
+/// Encode a name as one segment of a path, or as a value in a query.
 #[must_use]
 pub fn segment(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
@@ -453,8 +461,8 @@ pub fn segment(name: &str) -> String {
     text
 }
 
-/// The data directory an agent uses when nobody names one: `/var/lib/ostler` for root, else
-/// `ostler` under `XDG_STATE_HOME` or `~/.local/state`. None for who has no home.
+/// The data directory that an agent uses if none is named: `/var/lib/ostler` for root, otherwise
+/// `ostler` under `XDG_STATE_HOME` or `~/.local/state`. None for a user without a home directory.
 #[must_use]
 pub fn default_data_dir() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! What connections of the server and of the client are made of.
+//! The byte streams that connections of the server and of the client use.
 
 use tokio::io::{AsyncRead, AsyncWrite};
 

@@ -6,16 +6,13 @@
 //!                                                          ▼          │
 //!                          wait: has this result changed? ─► AgentHandle ─► views
 //! ```
-//! Nothing here decides anything: requests are read, bounded and handed to
-//! [`AgentHandle`], its answers are put into the shapes. Each connection
-//! is one tokio task; a client that hangs up drops it with all it holds. There is no other state
-//! than what was last seen of the tables (`index`) and of processor time (for percentages), and what
-//! was asked of the counts of groups (`scaling`).
+//! Nothing here makes decisions: requests are read, bounded and handed to [`AgentHandle`], and its
+//! answers are put into the shapes. Each connection is one tokio task; when a client hangs up, the
+//! task is dropped with all that it holds. The only other state is the last reading of the lists
+//! (`index`) and of processor time (for percentages), and the scaling events (`scaling`).
 //!
-//! What is Ostler's own is under `/v1/ostler/`. What a node without a cluster cannot have
-//! (deployments) is answered with empty lists, and an evaluation is a name for a change that is
-//! complete at once, so that Nomad's tools go on. Of a job only the newest version is kept: that is
-//! all `/v1/job/ID/versions` has, and there is no way back to an older one but its file.
+//! The paths under `/v1/ostler/` are Ostler's own. An evaluation is a name for a change that is
+//! complete at once, so that Nomad's tools can go on.
 
 mod access;
 mod agent;
@@ -23,7 +20,7 @@ mod allocs;
 mod blocked;
 mod body;
 mod client;
-mod computing;
+mod compute_pool;
 mod connection;
 mod debug;
 mod deployments;
@@ -37,7 +34,7 @@ mod exec;
 mod exec_frames;
 mod fs;
 mod fs_stream;
-mod guarded;
+mod guarded_body;
 mod gzip;
 mod host;
 mod index;
@@ -85,41 +82,41 @@ pub use tls::{ApiTls, ApiTlsError, ApiTlsFiles};
 /// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The kernel takes no such long path.
+    /// The path of the socket is longer than the kernel allows.
     #[error(
         "the path of the API's socket, {}, has {length} bytes; a socket's path has at most {}: \
          give a shorter --data-dir",
         socket.display(), socket::SOCKET_PATH_BYTES_MAX
     )]
     PathTooLong {
-        /// The path.
+        /// The path of the socket.
         socket: PathBuf,
-        /// Its length, bytes.
+        /// The length of the path, bytes.
         length: usize,
     },
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error(
         "cannot listen on {} ({step}): {source}; check that the data directory can be written and \
          supports sockets",
         socket.display()
     )]
     Socket {
-        /// The path.
+        /// The path of the socket.
         socket: PathBuf,
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
-    /// The port cannot be had.
+    /// The TCP port cannot be used.
     #[error(
         "cannot listen on {at} over TCP: {source}; choose another in ports {{ http = … }} or addresses {{ http = … }}"
     )]
     Tcp {
-        /// Where.
+        /// The address and the port.
         at: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
@@ -127,37 +124,37 @@ pub enum ApiError {
 
 /// How the API is reached over TCP.
 #[derive(Debug)]
-pub struct TcpFace {
-    /// Where it listens.
+pub struct TcpListenOptions {
+    /// The address and port on which it listens.
     pub at: SocketAddr,
-    /// With TLS?
+    /// The certificate and key, if it has TLS.
     pub tls: Option<ApiTls>,
-    /// Names by which it may be asked for, beside addresses and `localhost`.
+    /// The names by which requests may address it, besides IP addresses and `localhost`.
     pub hosts: Vec<String>,
 }
 
-/// Where an API is, and whose tokens count.
+/// Where the API listens, and which tokens count.
 #[derive(Debug)]
-pub struct Faces<'a> {
-    /// The socket that only the agent's user can use.
+pub struct ListenOptions<'a> {
+    /// The path of the socket, which only the agent's user can use.
     pub socket: &'a Path,
-    /// Over TCP, where that is wanted.
-    pub tcp: Option<TcpFace>,
-    /// Who may do what.
+    /// How it is reached over TCP, if it is.
+    pub tcp: Option<TcpListenOptions>,
+    /// The tokens, which say who may do what.
     pub tokens: Tokens,
 }
 
-/// Serve `agent` until `shutdown` or [`ApiServer::stop`]. A socket at that path is replaced: the caller holds
-/// the data directory. Needs a tokio runtime.
+/// Serve `agent` until `shutdown` or [`ApiServer::stop`]. An existing socket is replaced, because
+/// the caller holds the data directory. Needs a tokio runtime.
 ///
 /// # Errors
-/// When the path is too long, or the socket or the port cannot be had.
+/// When the path is too long, or the socket or the port cannot be used.
 pub fn serve(
     agent: AgentHandle,
-    faces: Faces<'_>,
+    faces: ListenOptions<'_>,
     shutdown: CancellationToken,
 ) -> Result<ApiServer, ApiError> {
-    // A child, so that stopping the API stops nothing else.
+    // A child token, so that stopping the API stops nothing else.
     let leaving = shutdown.child_token();
     let hosts = faces.tcp.as_ref().map(|face| face.hosts.clone()).unwrap_or_default();
     let api = router::Api::new(agent, faces.tokens.clone(), hosts, leaving.clone());

@@ -1,4 +1,4 @@
-//! What both ends of a WebSocket know: the key and its answer, the bounds.
+//! What both ends of a WebSocket use: the answer to a key, and the bounds of frames.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,17 +8,17 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 /// The one version of the protocol.
 pub(crate) const VERSION: &str = "13";
-/// What a server adds to a client's key (RFC 6455, 1.3).
+/// The text that a server appends to a client's key (RFC 6455, 1.3).
 const ADDED: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Read at once, bytes.
+/// The number of bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
 /// The answer to a client's key.
-pub(crate) fn accepted(key: &[u8]) -> String {
+pub(crate) fn accept_key(key: &[u8]) -> String {
     STANDARD.encode(Sha1::new().chain_update(key).chain_update(ADDED).finalize())
 }
 
-/// Bounds of frames and of what is held. Nothing is held back: a frame is written at once.
+/// The bounds of frames and buffers. Nothing is held back: a frame is written at once.
 pub(crate) fn config() -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BYTES)

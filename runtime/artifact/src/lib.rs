@@ -1,11 +1,11 @@
-//! Where the bytes of plugins come from, and whether they are trusted.
+//! Gets the bytes of plugins, and decides whether they are trusted.
 //!
 //! ```text
-//! oci://… ─► registry::Client ─► registry::Store: pinned by digest ─► bytes
-//! bytes, signature ─► trust::verdict ◄─ trust file                └──► Voucher or Refusal
+//! oci://… ─► registry::RegistryClient ─► registry::Store: pinned by digest ─► bytes
+//! bytes, signature, trust file ─► trust::verdict ─► Voucher or Refusal
 //! ```
-//! Looks at bytes and never into them: what a component asks for is read elsewhere. Start with
-//! [`trust`], then [`registry`].
+//! This crate handles bytes without reading their content: other crates read what a component asks
+//! for. Start reading with [`trust`], then [`registry`].
 
 pub mod registry;
 pub mod trust;

@@ -1,9 +1,9 @@
 //! `ostler agent`: the process that keeps jobs.
 //!
 //! ```text
-//! config ─► Place ─► Agent::begin (state, node) ─► API ─► Begun::ready (plugins, restore) ─► ready ◄─┐
-//!                                                    │                                 │ SIGHUP: reload
-//!                        ┌── SIGTERM, SIGINT ◄───────┴─────────────────────────────────┘ (agent_reload)
+//! config ─► directories ─► begin (state, node) ─► API ─► plugins, restore ─► ready ◄─┐
+//!                                                  │                         │ SIGHUP: reload
+//!                        ┌── SIGTERM, SIGINT ◄─────┴─────────────────────────┘ (agent_reload)
 //!                        ▼
 //!   leave (native tasks go on) or drain (they end in order) ─► exit 0
 //!                        │ a second signal
@@ -16,25 +16,25 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::agent_config::Given;
-use super::agent_place::Place;
+use super::agent_config::AgentInvocation;
+use super::agent_place::AgentDirs;
 use super::agent_reload::{self, LogReload};
 use super::api_face;
 use super::api_reload::ApiReload;
 use super::args::agent::AgentCommandArgs;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::interrupt::{Interrupt, Interrupts};
-use super::join::{self, ToCluster};
+use super::join::{self, JoinInputs};
 use super::logging;
 use super::notify;
 use super::output;
-use super::start::StartError;
+use super::start::AgentStartError;
 use super::traces;
 use super::watchdog;
-use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, Begun, LeaveMode};
+use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, LeaveMode, StartingAgent};
 use ostler_api::SOCKET_NAME;
-use ostler_api::server::{self, ApiServer, Faces, TcpFace};
+use ostler_api::server::{self, ApiServer, ListenOptions, TcpListenOptions};
 use ostler_cluster::client::ClusterNodes;
 use ostler_model::causes;
 use ostler_model::clock::{self, Clock};
@@ -42,38 +42,38 @@ use ostler_model::config::AgentConfig;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::rng::Rng;
 
-/// How long an agent that leaves may take beyond the deadline of a drain; what it waits for then
-/// holds up nobody any more.
+/// How long an agent that leaves may take beyond the deadline of a drain. The program ends after
+/// that, whatever the agent still waits for.
 const LEAVE_WAIT: Duration = Duration::from_secs(30);
 
 /// Run the agent until a signal ends it.
-pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exit, Stop> {
-    let given = Given { args, verbose };
+pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exit, CliError> {
+    let given = AgentInvocation { args, verbose };
     let mut interrupts = Interrupts::new()
-        .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
-    let config = given.config()?;
-    logging::configure(&given.log(&config.log)).map_err(Stop::Wrong)?;
-    let traces = traces::begin(&config.telemetry).map_err(Stop::Wrong)?;
-    let place = Place::of(args.data_dir.clone(), args.socket_dir.clone(), &config)?;
+        .map_err(|error| CliError::Cannot(format!("cannot wait for signals: {error}")))?;
+    let config = given.read_config()?;
+    logging::configure(&given.log_config(&config.log)).map_err(CliError::Wrong)?;
+    let traces = traces::start_traces(&config.telemetry).map_err(CliError::Wrong)?;
+    let place = AgentDirs::from_config(args.data_dir.clone(), args.socket_dir.clone(), &config)?;
     let cluster = config.cluster.clone();
     let joins = !cluster.servers.is_empty();
-    let tls = join::tls(&cluster)?;
+    let tls = join::cluster_tls(&cluster)?;
     if joins && (config.jobs_dir.is_some() || place.mode != AgentMode::Durable) {
-        return Err(Stop::Wrong(
+        return Err(CliError::Wrong(
             "a node of a cluster (--servers, client.servers) takes its jobs from its servers and must know them again: it \
              needs --data-dir, and has no --jobs-dir"
                 .to_owned(),
         ));
     }
     let others = ClusterNodes::default();
-    // Allocations of an earlier agent may ask for them before this one has joined.
+    // Allocations of an earlier agent may ask for other nodes before this agent has joined.
     let asked = joins.then(|| Arc::new(others.clone()) as Arc<dyn OtherNodes>);
-    let tcp = api_face::of(&config)?;
+    let tcp = api_face::load_tcp_face(&config)?;
     let tls_of_api = tcp.as_ref().and_then(|face| face.tls.clone());
-    let (agent, api) = started(&place, config, tcp, asked, &mut interrupts).await?;
+    let (agent, api) = start_until_ready(&place, config, tcp, asked, &mut interrupts).await?;
     let joined = CancellationToken::new();
     if joins {
-        let ways = ToCluster { tls, introduction: args.intro_token.clone(), others };
+        let ways = JoinInputs { tls, introduction: args.intro_token.clone(), others };
         let begun = join::join(&agent, &cluster, ways, joined.clone()).await;
         if let Err(stop) = begun {
             leave(&place, agent, api, LeaveMode::LeaveTasks).await;
@@ -84,7 +84,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     agent.reloads(Arc::new(ApiReload { tokens: api.tokens().clone(), tls: tls_of_api }));
     let watched = tokio::spawn(watchdog::watch(agent.clone(), joined.clone()));
     let _watched = AbortOnDropHandle::new(watched);
-    notify::tell("READY=1\nSTATUS=ready");
+    notify::notify_manager("READY=1\nSTATUS=ready");
     say_ready(&api, &place, args.dev);
     let signal = loop {
         match interrupts.next().await {
@@ -94,25 +94,26 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     };
     // Tasks that cannot outlive the agent end in order with it.
     let drain = args.drain || place.mode.ends_tasks();
-    let mode = match drain {
-        true => LeaveMode::Drain { deadline: args.drain_deadline },
-        false => LeaveMode::LeaveTasks,
+    let mode = if drain {
+        LeaveMode::Drain { deadline: args.drain_deadline }
+    } else {
+        LeaveMode::LeaveTasks
     };
     joined.cancel();
-    notify::tell("STOPPING=1\nSTATUS=ending");
+    notify::notify_manager("STOPPING=1\nSTATUS=ending");
     let what = if drain { "stopping all tasks" } else { "native tasks go on" };
     output::say(&format!("{}: the agent ends, {what}; once more ends it at once", signal.name()));
     tokio::select! {
         () = leave(&place, agent, api, mode) => {
-            traces::end(traces).await;
+            traces::end_traces(traces).await;
             output::say("the agent has ended");
             Ok(Exit::Success)
         }
-        signal = ending(&mut interrupts) => Ok(signal.exit()),
+        signal = next_end_signal(&mut interrupts) => Ok(signal.exit()),
     }
 }
 
-fn say_ready(api: &ApiServer, place: &Place, dev: bool) {
+fn say_ready(api: &ApiServer, place: &AgentDirs, dev: bool) {
     let socket = api.socket().display();
     let url = api.url();
     let also = url.as_ref().map(|url| format!(" and {url}")).unwrap_or_default();
@@ -140,49 +141,51 @@ fn say_ready(api: &ApiServer, place: &Place, dev: bool) {
     }
 }
 
-/// The agent when it is ready. It answers before; why it does not come to be ready is said.
-async fn started(
-    place: &Place,
+/// Start the agent and wait until it is ready. It answers requests before that. A signal ends the
+/// wait; a failure is returned with its reason.
+async fn start_until_ready(
+    place: &AgentDirs,
     config: AgentConfig,
-    tcp: Option<TcpFace>,
+    tcp: Option<TcpListenOptions>,
     other_nodes: Option<Arc<dyn OtherNodes>>,
     interrupts: &mut Interrupts,
-) -> Result<(AgentHandle, ApiServer), Stop> {
+) -> Result<(AgentHandle, ApiServer), CliError> {
     let given_up = |signal: Interrupt| {
         output::say(&format!("{}: given up before the agent was ready", signal.name()));
-        Stop::Exit(signal.exit())
+        CliError::Exit(signal.exit())
     };
     let begun = tokio::select! {
-        begun = begin(place, config, tcp, other_nodes) => begun,
-        signal = ending(interrupts) => return Err(given_up(signal)),
+        begun = start_serving(place, config, tcp, other_nodes) => begun,
+        signal = next_end_signal(interrupts) => return Err(given_up(signal)),
     };
     let (begun, api) = begun?;
     let agent = begun.agent().clone();
     let signal = tokio::select! {
-        ready = begun.ready() => match ready {
+        ready = begun.into_ready() => match ready {
             Ok(agent) => return Ok((agent, api)),
             Err(error) => {
                 api.stop().await;
-                return Err(Stop::Cannot(causes::chain(&error)));
+                return Err(CliError::Cannot(causes::chain(&error)));
             }
         },
-        signal = ending(interrupts) => signal,
+        signal = next_end_signal(interrupts) => signal,
     };
     let exit = given_up(signal);
     tokio::select! {
         () = leave(place, agent, api, LeaveMode::LeaveTasks) => {}
-        _again = ending(interrupts) => {}
+        _again = next_end_signal(interrupts) => {}
     }
     Err(exit)
 }
 
-/// From here on the agent answers, if only how far it is.
-async fn begin(
-    place: &Place,
+/// Begin the agent and serve its API. From here on the agent answers requests, at first only with
+/// how far its start has come.
+async fn start_serving(
+    place: &AgentDirs,
     config: AgentConfig,
-    tcp: Option<TcpFace>,
+    tcp: Option<TcpListenOptions>,
     other_nodes: Option<Arc<dyn OtherNodes>>,
-) -> Result<(Begun, ApiServer), StartError> {
+) -> Result<(StartingAgent, ApiServer), AgentStartError> {
     let acl = config.acl.clone();
     let options = AgentOptions {
         data_dir: place.data_dir.clone(),
@@ -195,13 +198,13 @@ async fn begin(
         rng: Rng::system(),
         other_nodes,
     };
-    let begun = Agent::begin(options).await;
-    let begun = begun.map_err(|error| StartError::Agent(causes::chain(&error)))?;
+    let begun = Agent::begin_start(options).await;
+    let begun = begun.map_err(|error| AgentStartError::Agent(causes::chain(&error)))?;
     let agent = begun.agent();
     let socket = place.socket_dir.join(SOCKET_NAME);
     let serve = || {
         let tokens = agent.tokens(&acl).map_err(|error| causes::chain(&error))?;
-        let faces = Faces { socket: &socket, tcp, tokens };
+        let faces = ListenOptions { socket: &socket, tcp, tokens };
         let api = server::serve(agent.clone(), faces, CancellationToken::new());
         api.map_err(|error| causes::chain(&error))
     };
@@ -209,13 +212,13 @@ async fn begin(
         Ok(api) => Ok((begun, api)),
         Err(why) => {
             agent.leave(LeaveMode::LeaveTasks).await;
-            Err(StartError::Agent(why))
+            Err(AgentStartError::Agent(why))
         }
     }
 }
 
 /// Wait for a signal that ends the agent. May be dropped and called again.
-async fn ending(interrupts: &mut Interrupts) -> Interrupt {
+async fn next_end_signal(interrupts: &mut Interrupts) -> Interrupt {
     loop {
         match interrupts.next().await {
             Interrupt::Hup => {
@@ -226,9 +229,9 @@ async fn ending(interrupts: &mut Interrupts) -> Interrupt {
     }
 }
 
-/// The API ends last, so that one can look on while tasks end.
-async fn leave(place: &Place, agent: AgentHandle, api: ApiServer, mode: LeaveMode) {
-    place.ends();
+/// End the agent. The API ends last, so that people can watch while tasks end.
+async fn leave(place: &AgentDirs, agent: AgentHandle, api: ApiServer, mode: LeaveMode) {
+    place.announce_end();
     let wall = match mode {
         LeaveMode::LeaveTasks => LEAVE_WAIT,
         LeaveMode::Drain { deadline } => deadline + LEAVE_WAIT,

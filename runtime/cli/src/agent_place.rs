@@ -1,4 +1,4 @@
-//! Where an agent keeps what it has.
+//! The directories of an agent: for its data, and for its socket.
 //!
 //! ```text
 //! --data-dir ─► data_dir of the configuration ─► memory
@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::start::{StartError, absolute, user_code_dir};
+use super::start::{AgentStartError, absolute_path, user_code_dir};
 use ostler_agent::{AgentMode, DataDirLock, LockError, STATE_FILE};
 use ostler_api::SOCKET_NAME;
 use ostler_api::client::default_data_dir;
@@ -21,44 +21,46 @@ use ostler_model::config::AgentConfig;
 /// Directory of an agent without a data directory, in the default one.
 const IN_MEMORY: &str = "in-memory";
 
-/// Where an agent keeps what it has.
+/// The directories of an agent, and whether their content outlives it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct AgentDirs {
     /// Allocations, logs, and the state unless that is in memory.
     pub(super) data_dir: PathBuf,
     /// Where commands find the agent.
     pub(super) socket_dir: PathBuf,
-    /// Whether tasks and state outlive it.
+    /// Whether tasks and state outlive the agent.
     pub(super) mode: AgentMode,
-    /// Nobody else uses the directory of the socket, while this one's data is below it.
+    /// The lock on the directory of the socket, where the data of an agent in memory lies below it.
     home: Option<DataDirLock>,
 }
 
-impl Place {
-    /// The command line's, else the configuration's, else none: then state is in memory.
+impl AgentDirs {
+    /// The data directory of the command line, else of the configuration. Without either, the state
+    /// is kept in memory.
     ///
     /// # Errors
-    /// When a directory cannot be used, or the default one has the state of an agent that kept it.
-    pub(super) fn of(
+    /// When a directory cannot be used, or when the default directory has the state of an earlier
+    /// agent that kept its jobs.
+    pub(super) fn from_config(
         given: Option<PathBuf>,
         socket_dir: Option<PathBuf>,
         config: &AgentConfig,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, AgentStartError> {
         match (given.or_else(|| config.data_dir.clone()), socket_dir) {
-            (Some(dir), Some(_)) => Err(StartError::Agent(format!(
+            (Some(dir), Some(_)) => Err(AgentStartError::Agent(format!(
                 "--socket-dir is for an agent without a data directory, and the configuration names {}, where \
                  the socket is; leave one of them out",
                 dir.display()
             ))),
             (Some(dir), None) => {
-                let dir = absolute(dir)?;
+                let dir = absolute_path(dir)?;
                 let mode = AgentMode::Durable;
                 Ok(Self { data_dir: dir.clone(), socket_dir: dir, mode, home: None })
             }
-            (None, Some(home)) => Self::in_memory(&absolute(home)?),
+            (None, Some(home)) => Self::in_memory(&absolute_path(home)?),
             (None, None) => {
                 let home = default_data_dir().ok_or_else(|| {
-                    StartError::Agent(
+                    AgentStartError::Agent(
                         "no data directory is given and there is no home directory for a socket; \
                          give --socket-dir DIR, or --data-dir DIR"
                             .to_owned(),
@@ -69,16 +71,16 @@ impl Place {
         }
     }
 
-    fn in_memory(home: &Path) -> Result<Self, StartError> {
-        let refused = |error: &dyn std::error::Error| StartError::Agent(causes::chain(error));
+    fn in_memory(home: &Path) -> Result<Self, AgentStartError> {
+        let refused = |error: &dyn std::error::Error| AgentStartError::Agent(causes::chain(error));
         let mut lock = DataDirLock::acquire(home).map_err(|error| match error {
-            LockError::InUse { pid, .. } => StartError::Agent(occupied(home, pid)),
+            LockError::InUse { pid, .. } => AgentStartError::Agent(in_use_message(home, pid)),
             error => refused(&error),
         })?;
-        lock.serves().map_err(|error| refused(&error))?;
+        lock.note_serving().map_err(|error| refused(&error))?;
         let state = home.join(STATE_FILE);
         if state.exists() {
-            return Err(StartError::Agent(format!(
+            return Err(AgentStartError::Agent(format!(
                 "no data directory is given, and {} is the state of an agent that kept its jobs: to go \
                  on with them, give --data-dir {}; to begin with none, move that file away",
                 state.display(),
@@ -86,9 +88,9 @@ impl Place {
             )));
         }
         let data_dir = home.join(IN_MEMORY);
-        // What an agent left that was killed: its tasks ended with it.
-        emptied(&data_dir).map_err(|error| {
-            StartError::Agent(format!(
+        // A killed agent leaves this directory behind. Its tasks ended with it.
+        ensure_removed(&data_dir).map_err(|error| {
+            AgentStartError::Agent(format!(
                 "{}, which an earlier agent left, cannot be removed: {error}; remove it, or give \
                  --data-dir DIR",
                 data_dir.display()
@@ -98,33 +100,35 @@ impl Place {
         Ok(Self { data_dir, socket_dir, mode, home: Some(lock) })
     }
 
-    /// The agent ends: whoever looks for its socket is told.
-    pub(super) fn ends(&self) {
-        if let Some(Err(error)) = self.home.as_ref().map(DataDirLock::ends) {
+    /// Write into the lock file that the agent ends, for commands that look for its socket.
+    pub(super) fn announce_end(&self) {
+        if let Some(Err(error)) = self.home.as_ref().map(DataDirLock::note_ending) {
             tracing::debug!(%error, "that the agent ends is not in its lock file");
         }
     }
 
-    /// Where compiled code outlives the directory; none where it lies in it.
+    /// The directory for compiled code that outlives the data directory; `None` where the code lies
+    /// in the data directory.
     pub(super) fn code_dir(&self) -> Option<PathBuf> {
         self.home.as_ref().and_then(|_| user_code_dir())
     }
 }
 
-impl Drop for Place {
+impl Drop for AgentDirs {
     fn drop(&mut self) {
         if self.home.is_none() {
             return;
         }
-        if let Err(error) = emptied(&self.data_dir) {
+        if let Err(error) = ensure_removed(&self.data_dir) {
             let path = self.data_dir.display();
             tracing::warn!(%path, %error, "the directory of the agent stays; the next one removes it");
         }
     }
 }
 
-/// Somebody else has the directory of the socket. Nothing of this agent would be kept in it.
-fn occupied(home: &Path, pid: Option<u32>) -> String {
+/// The message for a socket directory that another process uses, though this agent would keep
+/// nothing in it.
+fn in_use_message(home: &Path, pid: Option<u32>) -> String {
     let (socket, home) = (home.join(SOCKET_NAME), home.display());
     let owner = pid
         .map_or_else(|| "another process".to_owned(), |pid| format!("another agent (pid {pid})"));
@@ -135,7 +139,7 @@ fn occupied(home: &Path, pid: Option<u32>) -> String {
     )
 }
 
-fn emptied(dir: &Path) -> io::Result<()> {
+fn ensure_removed(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -149,8 +153,8 @@ mod tests {
     use super::*;
 
     fn refusal(home: &Path) -> String {
-        match Place::in_memory(home) {
-            Err(StartError::Agent(why)) => why,
+        match AgentDirs::in_memory(home) {
+            Err(AgentStartError::Agent(why)) => why,
             other => panic!("{:?}", other.is_ok()),
         }
     }
@@ -158,8 +162,9 @@ mod tests {
     #[test]
     fn a_named_directory_keeps_jobs_and_the_command_line_comes_before_the_configuration() {
         let config = AgentConfig { data_dir: Some("/configured".into()), ..Default::default() };
-        let named =
-            |given: Option<&str>| Place::of(given.map(PathBuf::from), None, &config).ok().unwrap();
+        let named = |given: Option<&str>| {
+            AgentDirs::from_config(given.map(PathBuf::from), None, &config).ok().unwrap()
+        };
         for (given, dir) in [(Some("/given"), "/given"), (None, "/configured")] {
             let place = named(given);
             assert_eq!((&*place.data_dir, place.mode), (Path::new(dir), AgentMode::Durable));
@@ -173,7 +178,7 @@ mod tests {
         fs::write(home.path().join("agent.lock"), "").unwrap();
         let left = home.path().join("in-memory/allocs/one");
         fs::create_dir_all(&left).unwrap();
-        let place = Place::in_memory(home.path()).ok().unwrap();
+        let place = AgentDirs::in_memory(home.path()).ok().unwrap();
         assert!(!left.exists());
         assert_eq!((&*place.socket_dir, place.mode), (home.path(), AgentMode::InMemory));
         let second = refusal(home.path());
@@ -190,12 +195,12 @@ mod tests {
     fn the_place_of_an_agent_in_memory_can_be_named_and_not_beside_a_data_directory() {
         let home = tempfile::tempdir().unwrap();
         let named = || Some(home.path().to_owned());
-        let place = Place::of(None, named(), &AgentConfig::default()).ok().unwrap();
+        let place = AgentDirs::from_config(None, named(), &AgentConfig::default()).ok().unwrap();
         assert_eq!((&*place.socket_dir, place.mode), (home.path(), AgentMode::InMemory));
         drop(place);
         let config = AgentConfig { data_dir: Some("/configured".into()), ..Default::default() };
-        match Place::of(None, named(), &config) {
-            Err(StartError::Agent(why)) => assert!(why.contains("/configured"), "{why}"),
+        match AgentDirs::from_config(None, named(), &config) {
+            Err(AgentStartError::Agent(why)) => assert!(why.contains("/configured"), "{why}"),
             other => panic!("{:?}", other.is_ok()),
         }
     }

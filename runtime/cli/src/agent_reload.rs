@@ -7,55 +7,56 @@
 
 use std::sync::Arc;
 
-use super::agent_config::Given;
+use super::agent_config::AgentInvocation;
 use super::args::agent::AgentCommandArgs;
 use super::input::InputError;
 use super::logging;
 use super::notify;
-use super::start::StartError;
+use super::start::AgentStartError;
 use ostler_agent::AgentHandle;
-use ostler_agent::reload::{KeyReport, KeyVerdict, ReloadReport, Reloads};
+use ostler_agent::reload::{KeyReport, KeyVerdict, ReloadPart, ReloadReport};
 use ostler_model::clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::log_config::AgentLogConfig;
 use ostler_model::ports::BoxFuture;
 
 /// Read the configuration again and say what became of each key that differs.
-pub(super) async fn reload(agent: &AgentHandle, given: &Given<'_>) -> ReloadReport {
+pub(super) async fn reload(agent: &AgentHandle, given: &AgentInvocation<'_>) -> ReloadReport {
     let now = clock::monotonic_micros();
-    notify::tell(&format!(
+    notify::notify_manager(&format!(
         "RELOADING=1\nMONOTONIC_USEC={now}\nSTATUS=reading the configuration again"
     ));
     tracing::info!("SIGHUP: reading the configuration and the jobs directory again");
     // A small file of the operator's, on this task: nothing else of the agent waits for it.
-    let config = given.config().map_err(|error| in_words(&error));
+    let config = given.read_config().map_err(|error| error_text(&error));
     let report = agent.reload(config).await;
     let refused = |one: &KeyReport| matches!(one.verdict, KeyVerdict::Refused(_));
     let wrong = report.refused.is_some() || report.keys.iter().any(refused);
     for line in report.lines() {
-        match wrong {
-            true => tracing::warn!("configuration: {line}"),
-            false => tracing::info!("configuration: {line}"),
+        if wrong {
+            tracing::warn!("configuration: {line}");
+        } else {
+            tracing::info!("configuration: {line}");
         }
     }
     let status = if wrong { "ready; the new configuration is wrong, see the log" } else { "ready" };
-    notify::tell(&format!("READY=1\nSTATUS={status}"));
+    notify::notify_manager(&format!("READY=1\nSTATUS={status}"));
     report
 }
 
-fn in_words(error: &StartError) -> String {
+fn error_text(error: &AgentStartError) -> String {
     match error {
-        StartError::Input(InputError::Invalid { diagnostics, .. }) => {
+        AgentStartError::Input(InputError::Invalid { diagnostics, .. }) => {
             let words = diagnostics.iter().map(ToString::to_string);
             words.collect::<Vec<_>>().join("; ")
         }
-        StartError::Input(error) => error.to_string(),
-        StartError::Agent(text) => text.clone(),
+        AgentStartError::Input(error) => error.to_string(),
+        AgentStartError::Agent(text) => text.clone(),
     }
 }
 
-/// Takes what is new of the `log_…` keys. The file is opened again each time, so that a program that moves
-/// logs away can ask for a new one.
+/// Applies changes of the `log_…` keys. The file is opened again each time, so that a program that
+/// moves logs away can ask for a new file.
 pub(super) struct LogReload {
     args: Arc<AgentCommandArgs>,
     verbose: u8,
@@ -67,7 +68,7 @@ impl LogReload {
     }
 }
 
-impl Reloads for LogReload {
+impl ReloadPart for LogReload {
     fn keys(&self) -> &'static [&'static str] {
         &["log_level", "log_json", "log_file"]
     }
@@ -78,30 +79,31 @@ impl Reloads for LogReload {
         new: &'a AgentConfig,
     ) -> BoxFuture<'a, Vec<KeyReport>> {
         Box::pin(async move {
-            let given = Given { args: &self.args, verbose: self.verbose };
+            let given = AgentInvocation { args: &self.args, verbose: self.verbose };
             let (old, new) = (&running.log, &new.log);
-            let refused = match configured(given.log(new)).await {
+            let refused = match configure_log(given.log_config(new)).await {
                 Ok(()) => None,
                 Err(why) => {
-                    // The others hold without it.
+                    // The other keys apply without the new file.
                     let file = old.file.clone();
-                    let again = configured(AgentLogConfig { file, ..given.log(new) }).await;
+                    let again =
+                        configure_log(AgentLogConfig { file, ..given.log_config(new) }).await;
                     Some(again.err().unwrap_or(why))
                 }
             };
-            verdicts(old, new, refused, given.level_from(), given.form_from())
+            log_key_reports(old, new, refused, given.level_override(), given.format_override())
         })
     }
 }
 
-async fn configured(log: AgentLogConfig) -> Result<(), String> {
+async fn configure_log(log: AgentLogConfig) -> Result<(), String> {
     let set = tokio::task::spawn_blocking(move || logging::configure(&log)).await;
     set.unwrap_or_else(|_| Err("the log could not be changed: the agent ends".to_owned()))
 }
 
-/// What became of the keys that differ. `file`: why the file could not be opened; the others: what comes before
-/// the configuration.
-fn verdicts(
+/// A report for each key that differs. `file` says why the log file could not be opened;
+/// `level_from` and `form_from` name what overrides the configuration.
+fn log_key_reports(
     old: &AgentLogConfig,
     new: &AgentLogConfig,
     file: Option<String>,
@@ -142,7 +144,7 @@ mod tests {
         let old = AgentLogConfig::default();
         let new = AgentLogConfig { level: Some(LogLevel::Debug), json: Some(true), file: None };
         let said = |file: Option<&str>, level, form| {
-            let reports = verdicts(&old, &new, file.map(str::to_owned), level, form);
+            let reports = log_key_reports(&old, &new, file.map(str::to_owned), level, form);
             let at = ostler_model::time::Timestamp::from_nanos(0);
             ReloadReport { at, refused: None, keys: reports }.lines()
         };
@@ -155,6 +157,6 @@ mod tests {
                 "log_file: refused, stays as it was: no such directory",
             ]
         );
-        assert_eq!(verdicts(&old, &old, None, None, None), []);
+        assert_eq!(log_key_reports(&old, &old, None, None, None), []);
     }
 }

@@ -6,23 +6,23 @@ mod fs;
 pub(super) mod gc;
 mod logs;
 mod logs_from;
-mod restarted;
+mod restart_watch;
 mod status;
 
 use super::args::alloc::AllocCommand;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
-use super::terminal::{Terminal, one_line};
-use ostler_api::client::{ApiClient, ClientError, Trouble};
+use super::terminal::{TerminalInfo, one_line};
+use ostler_api::client::{ApiClient, ClientError, ClientTrouble};
 use ostler_model::ids::AllocId;
 use ostler_wire::Alloc;
 
-/// Do what is asked about allocations.
+/// Run one of the commands on allocations.
 pub(super) async fn run(
     command: &AllocCommand,
     verbose: bool,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     match command {
         AllocCommand::Status(args) => status::status(args, verbose, terminal).await,
         AllocCommand::Logs(args) => logs::logs(args, terminal).await,
@@ -34,32 +34,35 @@ pub(super) async fn run(
     }
 }
 
-/// The task that is meant: one the allocation has. `given` by place or as an option.
-fn task<'a>(alloc: &Alloc, given: Option<&'a str>) -> Result<Option<&'a str>, Stop> {
+/// Check that the allocation has the task that the command line names, if it names one.
+fn check_task<'a>(alloc: &Alloc, given: Option<&'a str>) -> Result<Option<&'a str>, CliError> {
     match given {
-        Some(name) if !alloc.task_states.contains_key(name) => Err(Stop::Wrong(format!(
+        Some(name) if !alloc.task_states.contains_key(name) => Err(CliError::Wrong(format!(
             "allocation {} of {} has no task {}; its tasks: {}",
             alloc.id.short(),
             one_line(&alloc.name),
             one_line(name),
-            tasks(alloc),
+            task_names(alloc),
         ))),
         other => Ok(other),
     }
 }
 
-fn tasks(alloc: &Alloc) -> String {
+fn task_names(alloc: &Alloc) -> String {
     let names: Vec<&str> = alloc.task_states.keys().map(|name| &**name).collect();
     one_line(&names.join(", "))
 }
 
-/// What followed an allocation came to its end, and so did the allocation; else the agent did.
-async fn still_there(client: &ApiClient, id: AllocId) -> Result<(), Stop> {
+/// Find out why a stream about an allocation has ended: the allocation ended, which is fine, or the
+/// agent did, which is an error.
+async fn check_alloc_ended(client: &ApiClient, id: AllocId) -> Result<(), CliError> {
     let gone = "the agent ended; what runs goes on, and what it prints is kept";
     match client.get::<Alloc>(&format!("/v1/allocation/{id}")).await {
-        Ok(alloc) if alloc.client_status.terminal() => Ok(()),
-        // It was collected meanwhile.
-        Err(ClientError::Failed { trouble: Trouble::Refused { status: 404, .. }, .. }) => Ok(()),
-        Ok(_) | Err(_) => Err(Stop::Cannot(gone.to_owned())),
+        Ok(alloc) if alloc.client_status.is_terminal() => Ok(()),
+        // The allocation was removed meanwhile.
+        Err(ClientError::Failed {
+            trouble: ClientTrouble::Refused { status: 404, .. }, ..
+        }) => Ok(()),
+        Ok(_) | Err(_) => Err(CliError::Cannot(gone.to_owned())),
     }
 }

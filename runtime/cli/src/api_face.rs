@@ -1,41 +1,42 @@
-//! Where the API of an agent is over TCP, and what protects it there.
+//! The TCP listener of an agent's API, and what protects it.
 //!
 //! ```text
 //! ports, addresses, bind_addr ─┬─ none of them ─► the socket alone
-//!                              ├─ this machine ─► as it is configured, and said when it asks for no tokens
+//!                              ├─ this machine ─► as it is configured, with a notice when it asks for no tokens
 //!                              └─ beyond it ────► only with TLS and tokens
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::connect::Stop;
+use super::connect::CliError;
 use super::output;
 use ostler_agent::RAW_EXEC;
-use ostler_api::server::{ApiTls, ApiTlsFiles, TcpFace};
+use ostler_api::server::{ApiTls, ApiTlsFiles, TcpListenOptions};
 use ostler_model::causes;
 use ostler_model::config::{AgentConfig, TlsConfig};
 
-/// Nomad's.
+/// The port of Nomad's API.
 const PORT: u16 = 4646;
 
-/// Where, and with which certificate.
+/// The TCP listener that the configuration asks for: its address, certificate and host names.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct FaceConfig {
     at: SocketAddr,
     tls: Option<ApiTlsFiles>,
     hosts: Vec<String>,
 }
 
-/// What the configuration wants, its files read.
+/// The TCP listener that the configuration asks for, with its certificate read.
 ///
 /// # Errors
-/// When it wants what is not to be, or a file of its certificate cannot be used.
-pub(super) fn of(config: &AgentConfig) -> Result<Option<TcpFace>, Stop> {
-    let Some(Wanted { at, tls, hosts }) = wanted(config).map_err(Stop::Wrong)? else {
+/// When the configuration asks for something unsafe or without effect, or when a file of the
+/// certificate cannot be used.
+pub(super) fn load_tcp_face(config: &AgentConfig) -> Result<Option<TcpListenOptions>, CliError> {
+    let Some(FaceConfig { at, tls, hosts }) = face_config(config).map_err(CliError::Wrong)? else {
         return Ok(None);
     };
     let tls = tls.map(ApiTls::read).transpose();
-    let tls = tls.map_err(|error| Stop::Wrong(format!("tls: {}", causes::chain(&error))))?;
+    let tls = tls.map_err(|error| CliError::Wrong(format!("tls: {}", causes::chain(&error))))?;
     if !config.acl.enabled {
         output::say(&format!(
             "the API at {at} asks for no tokens: every program of this machine can use it, tasks too, however \
@@ -49,18 +50,19 @@ pub(super) fn of(config: &AgentConfig) -> Result<Option<TcpFace>, Stop> {
              everything; plugin \"raw_exec\" { enabled = false } changes that",
         );
     }
-    Ok(Some(TcpFace { at, tls, hosts }))
+    Ok(Some(TcpListenOptions { at, tls, hosts }))
 }
 
-fn wanted(config: &AgentConfig) -> Result<Option<Wanted>, String> {
+fn face_config(config: &AgentConfig) -> Result<Option<FaceConfig>, String> {
     let cluster = &config.cluster;
     let http = &cluster.http;
     if !cluster.servers.is_empty() {
-        return match config.acl.enabled || !config.http_hosts.is_empty() {
-            true => Err("acl and http_hosts: the API of a node of a cluster is on its socket alone, where they \
-                         have no effect; leave them out"
-                .to_owned()),
-            false => Ok(None),
+        return if config.acl.enabled || !config.http_hosts.is_empty() {
+            Err("acl and http_hosts: the API of a node of a cluster is on its socket alone, where they \
+                 have no effect; leave them out"
+                .to_owned())
+        } else {
+            Ok(None)
         };
     }
     let given = http.port.is_some() || http.bind_addr.is_some() || http.address.is_some();
@@ -73,13 +75,14 @@ fn wanted(config: &AgentConfig) -> Result<Option<Wanted>, String> {
         ];
         let without: Vec<_> =
             without.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
-        return match without.is_empty() {
-            true => Ok(None),
-            false => Err(format!(
+        return if without.is_empty() {
+            Ok(None)
+        } else {
+            Err(format!(
                 "no server is named and the API is not over TCP, and {} would have no effect: give ports {{ http = \
                  {PORT} }}, or client {{ servers = […] }}, or leave this out",
                 without.join(", ")
-            )),
+            ))
         };
     }
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -87,7 +90,7 @@ fn wanted(config: &AgentConfig) -> Result<Option<Wanted>, String> {
     if cluster.tls.as_ref().is_some_and(|tls| !tls.http && tls.verify_https_client == Some(true)) {
         return Err("tls: verify_https_client = true has no effect with http = false".to_owned());
     }
-    let tls = cluster.tls.as_ref().filter(|tls| tls.http).map(files).transpose()?;
+    let tls = cluster.tls.as_ref().filter(|tls| tls.http).map(tls_files).transpose()?;
     if !ip.is_loopback() && (tls.is_none() || !config.acl.enabled) {
         return Err(format!(
             "the API at {ip} would be open to other machines: that needs TLS (tls {{ cert_file, key_file }}) and \
@@ -96,10 +99,10 @@ fn wanted(config: &AgentConfig) -> Result<Option<Wanted>, String> {
     }
     let named = http.advertised.iter().map(|(host, _)| host.clone());
     let hosts = config.http_hosts.iter().cloned().chain(named).collect();
-    Ok(Some(Wanted { at: SocketAddr::new(ip, port), tls, hosts }))
+    Ok(Some(FaceConfig { at: SocketAddr::new(ip, port), tls, hosts }))
 }
 
-fn files(tls: &TlsConfig) -> Result<ApiTlsFiles, String> {
+fn tls_files(tls: &TlsConfig) -> Result<ApiTlsFiles, String> {
     let Some((certificate, key)) = tls.own.clone() else {
         return Err("tls needs cert_file and key_file: the certificate of the API".to_owned());
     };
@@ -118,8 +121,10 @@ mod tests {
     const TLS: &str = "tls {\n cert_file = \"/c.pem\"\n key_file = \"/k.pem\"\n}\n";
     const ACL: &str = "acl { enabled = true }\n";
 
-    fn of(text: &str) -> Result<Option<Wanted>, String> {
-        wanted(&ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("o.hcl")).unwrap())
+    fn of(text: &str) -> Result<Option<FaceConfig>, String> {
+        face_config(
+            &ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("o.hcl")).unwrap(),
+        )
     }
 
     fn at(text: &str) -> String {

@@ -95,12 +95,12 @@ pub(super) struct Cli {
 
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
-/// The commands.
+/// The commands of the program.
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(super) enum CliCommand {
     /// Run one job to its end in an agent of its own
     Run(RunArgs),
     /// Run the agent
@@ -202,9 +202,9 @@ pub(super) enum NodeCommand {
     JoinCheck(join_check::JoinCheckArgs),
 }
 
-/// Help of a flag that sets what a key of the agent's configuration sets: the key's description, and
-/// what else is true of the flag.
-fn of_key(key: &str, more: &str) -> String {
+/// Help of a flag that sets the same as a key of the agent's configuration: the description of the
+/// key, followed by `more`, which is about the flag.
+fn key_help(key: &str, more: &str) -> String {
     let text = ostler_jobspec::agent_key(key).unwrap_or_default().replace('`', "");
     format!("{text} {more}")
 }
@@ -216,10 +216,10 @@ pub(super) struct AgentArgs {
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
     pub config: Option<PathBuf>,
 
-    #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
+    #[arg(long, value_name = "DIR", help = key_help("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
 
-    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = of_key("data_dir",
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = key_help("data_dir",
         "Kept at the end, so that the next start is faster. Without it a temporary one is used and removed"))]
     pub data_dir: Option<PathBuf>,
 }

@@ -1,10 +1,11 @@
-//! Completion of names of live things: shells run this program with `COMPLETE` set, and get what the agent has.
+//! Completion of the names of jobs, allocations and so on: shells run this program with `COMPLETE`
+//! set, and it offers what the agent has.
 //!
 //! ```text
-//! shell ─► ostler, COMPLETE=bash ─► the commands, where what is to be named is told by the name of its value
+//! shell ─► ostler, COMPLETE=bash ─► the commands, whose value names say what can be offered
 //!             ALLOC, JOB, PLUGIN, DEVICE, NAMESPACE, … ─► one request, within a moment ─► names
 //! ```
-//! Where no agent answers nothing is completed, and nothing is said.
+//! Where no agent answers, nothing is completed and no message is printed.
 
 use std::time::Duration;
 
@@ -21,91 +22,95 @@ use ostler_model::clock;
 
 /// How long a person may wait for a name.
 const WALL_MAX: Duration = Duration::from_millis(500);
-/// Names that are offered; of more, more of the beginning has to be typed.
+/// Most names that are offered. Where there are more, more of the beginning has to be typed.
 const NAMES_MAX: usize = 1_000;
-/// Shown of an id.
+/// Characters of an id that are offered.
 const SHORT: usize = 8;
 
-/// Where a list is, and what of each of its items names it and says more.
+/// A list of the API, and how the name and the description of each item are found.
 #[derive(Clone, Copy)]
-struct Source {
+struct NameSource {
     path: &'static str,
     name: fn(&Value) -> Option<String>,
     more: fn(&Value) -> String,
 }
 
-const JOBS: Source = Source {
+const JOBS: NameSource = NameSource {
     path: "/v1/jobs?namespace=*",
     name: |job| Some(text(job, "/ID").to_owned()),
     more: |job| format!("{} job, {}", text(job, "/Type"), text(job, "/Status")),
 };
-const ALLOCS: Source = Source {
+const ALLOCS: NameSource = NameSource {
     path: "/v1/allocations?namespace=*",
     name: |alloc| Some(text(alloc, "/ID").get(..SHORT)?.to_owned()),
     more: |alloc| format!("{}, {}", text(alloc, "/Name"), text(alloc, "/ClientStatus")),
 };
-const DEPLOYMENTS: Source = Source {
+const DEPLOYMENTS: NameSource = NameSource {
     path: "/v1/deployments?namespace=*",
     name: |one| Some(text(one, "/ID").get(..SHORT)?.to_owned()),
     more: |one| format!("{}, {}", text(one, "/JobID"), text(one, "/Status")),
 };
-const PLUGINS: Source = Source {
+const PLUGINS: NameSource = NameSource {
     path: "/v1/ostler/plugins/status",
     name: |plugin| Some(text(plugin, "/name").to_owned()),
     more: |plugin| format!("{} plugin, {}", text(plugin, "/kind"), text(plugin, "/status/state")),
 };
-const NAMESPACES: Source = Source {
+const NAMESPACES: NameSource = NameSource {
     path: "/v1/namespaces",
     name: |namespace| Some(text(namespace, "/Name").to_owned()),
     more: |namespace| text(namespace, "/Description").to_owned(),
 };
-const DEVICES: Source =
-    Source { path: "/v1/ostler/devices", name: |_| None, more: |_| String::new() };
+const DEVICES: NameSource =
+    NameSource { path: "/v1/ostler/devices", name: |_| None, more: |_| String::new() };
 
 fn text<'a>(value: &'a Value, path: &str) -> &'a str {
     value.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Answer a shell that asks, and end; otherwise go on.
+/// Answer a shell that asks for completions, and end the program; return where none asks.
 pub(super) fn answer_shell() {
     CompleteEnv::with_factory(command).complete();
 }
 
-/// The commands, which know what their values name.
+/// The commands of the program, with candidates for values that name something.
 pub(super) fn command() -> Command {
-    with_names(Cli::command())
+    add_candidates(Cli::command())
 }
 
-fn with_names(command: Command) -> Command {
+fn add_candidates(command: Command) -> Command {
     let command = command.mut_args(|arg| {
         let named =
             arg.get_value_names().and_then(|names| names.first()).map(|name| name.to_string());
         match named.as_deref() {
-            Some("JOB") => arg.add(ArgValueCandidates::new(|| all(&[JOBS]))),
-            Some("ALLOC") => arg.add(ArgValueCandidates::new(|| all(&[ALLOCS]))),
-            Some("DEPLOYMENT") => arg.add(ArgValueCandidates::new(|| all(&[DEPLOYMENTS]))),
-            Some("PLUGIN") => arg.add(ArgValueCandidates::new(|| all(&[PLUGINS]))),
-            Some("DEVICE") => arg.add(ArgValueCandidates::new(|| all(&[DEVICES]))),
-            Some("NAMESPACE") => arg.add(ArgValueCandidates::new(|| all(&[NAMESPACES]))),
-            Some("WHAT") => {
-                arg.add(ArgValueCandidates::new(|| all(&[JOBS, ALLOCS, PLUGINS, DEVICES])))
+            Some("JOB") => arg.add(ArgValueCandidates::new(|| fetch_candidates(&[JOBS]))),
+            Some("ALLOC") => arg.add(ArgValueCandidates::new(|| fetch_candidates(&[ALLOCS]))),
+            Some("DEPLOYMENT") => {
+                arg.add(ArgValueCandidates::new(|| fetch_candidates(&[DEPLOYMENTS])))
             }
+            Some("PLUGIN") => arg.add(ArgValueCandidates::new(|| fetch_candidates(&[PLUGINS]))),
+            Some("DEVICE") => arg.add(ArgValueCandidates::new(|| fetch_candidates(&[DEVICES]))),
+            Some("NAMESPACE") => {
+                arg.add(ArgValueCandidates::new(|| fetch_candidates(&[NAMESPACES])))
+            }
+            Some("WHAT") => arg.add(ArgValueCandidates::new(|| {
+                fetch_candidates(&[JOBS, ALLOCS, PLUGINS, DEVICES])
+            })),
             _ => arg,
         }
     });
     let names: Vec<String> =
         command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
-    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, with_names))
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, add_candidates))
 }
 
-/// What there is now.
-fn all(sources: &[Source]) -> Vec<CompletionCandidate> {
+/// Ask the agent for the present names in these lists.
+fn fetch_candidates(sources: &[NameSource]) -> Vec<CompletionCandidate> {
     let words: Vec<String> = std::env::args().collect();
-    let Some(args) = where_asked(&words) else { return Vec::new() };
+    let Some(args) = find_address(&words) else { return Vec::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
     let asked = async {
-        let Ok(client) = connect::connect_unsaid(&args) else { return Vec::new() };
+        let Ok(client) = connect::connect_silent(&args) else { return Vec::new() };
         if !client.is_there().await {
             return Vec::new();
         }
@@ -123,16 +128,16 @@ fn all(sources: &[Source]) -> Vec<CompletionCandidate> {
     found.into_iter().take(NAMES_MAX).map(candidate).collect()
 }
 
-fn names(source: &Source, items: &[Value]) -> Vec<(String, String)> {
+fn names(source: &NameSource, items: &[Value]) -> Vec<(String, String)> {
     if source.path == DEVICES.path {
-        return items.iter().flat_map(devices).collect();
+        return items.iter().flat_map(device_names).collect();
     }
     let named = items.iter().filter_map(|item| Some(((source.name)(item)?, (source.more)(item))));
     named.filter(|(name, _)| !name.is_empty()).collect()
 }
 
-/// Each instance of a group, by group and id.
-fn devices(group: &Value) -> Vec<(String, String)> {
+/// The name and the health of each device in a group.
+fn device_names(group: &Value) -> Vec<(String, String)> {
     let of = |part: &str| text(group, part).to_owned();
     let key = format!("{}/{}/{}", of("/group/vendor"), of("/group/type"), of("/group/name"));
     let instances = group.pointer("/instances").and_then(Value::as_array);
@@ -142,8 +147,8 @@ fn devices(group: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The options of the line that is completed which say where the agent is; the environment says the rest.
-fn where_asked(words: &[String]) -> Option<AddressArgs> {
+/// The address of the agent, from the options of the line that is completed and the environment.
+fn find_address(words: &[String]) -> Option<AddressArgs> {
     let mut given = Vec::new();
     let options = ["--address", "--data-dir", "--namespace"];
     let mut words = words.iter().skip_while(|word| *word != "--").skip(1);
@@ -155,7 +160,7 @@ fn where_asked(words: &[String]) -> Option<AddressArgs> {
             given.push(word.clone());
         }
     }
-    AddressArgs::of_words(given)
+    AddressArgs::from_words(given)
 }
 
 #[cfg(test)]
@@ -196,7 +201,7 @@ mod tests {
             "--address=unix:///y",
             "we",
         ];
-        let args = where_asked(&words.map(str::to_owned)).unwrap();
+        let args = find_address(&words.map(str::to_owned)).unwrap();
         assert_eq!(args.data_dir, Some("/x".into()));
         assert_eq!(args.address.as_deref(), Some("unix:///y"));
     }

@@ -1,9 +1,9 @@
-//! What the commands that ask a running agent share: the client, ids by prefix, the exit code.
+//! What all commands that ask a running agent share: the client, ids by prefix, the exit code.
 //!
 //! ```text
-//! arguments ─► connect ─► ApiClient ─► find (prefix) ─► the command ─► ended ─► Exit
-//!                 │                   │                  │ Stop        ▲
-//!                 └───────────────────┴──────────────────┴─────────────┘
+//! arguments ─► connect ─► ApiClient ─► find (prefix) ─► the command ─► report_result ─► Exit
+//!                 │                   │                  │ CliError        ▲
+//!                 └───────────────────┴──────────────────┴─────────────────┘
 //! ```
 
 use std::fmt::{self, Write as _};
@@ -17,41 +17,41 @@ use super::args::client::AddressArgs;
 use super::args::device::AgentSource;
 use super::credentials;
 use super::exit::Exit;
-use super::failure::Failure;
+use super::failure::ErrorReport;
 use super::input::InputError;
 use super::interrupt::Interrupts;
 use super::output;
-use super::start::{Fallback, Session, StartError};
-use super::terminal::{Terminal, one_line, plain};
+use super::start::{AgentSession, AgentStartError, Fallback};
+use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::AgentHandle;
-use ostler_api::client::{Address, AddressError, default_data_dir};
+use ostler_api::client::{AddressError, AgentAddress, default_data_dir};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_model::ids::AllocId;
 use ostler_model::time::Timestamp;
 use ostler_wire::{Alloc, JobStub};
 
-/// Most candidates that are listed for an id that means several.
+/// Most candidates that are listed for the beginning of several ids.
 const CANDIDATES_MAX: usize = 10;
 
-/// Why a command ends before its end.
+/// Why a command ends early.
 #[derive(Debug)]
-pub(super) enum Stop {
-    /// The agent did not do it.
+pub(super) enum CliError {
+    /// A request to the agent failed.
     Client(ClientError),
-    /// A file is wrong: said with the places, exit 2.
+    /// A file is wrong. The message names the places; exit code 2.
     Input(InputError),
-    /// What was given is wrong: said, exit 2.
+    /// The arguments are wrong. The message says why; exit code 2.
     Wrong(String),
-    /// The agent cannot do it: said, exit 3.
+    /// The agent cannot do what was asked. The message says why; exit code 3.
     Cannot(String),
-    /// Something else: said, and how the program ends.
+    /// Anything else, with its message and exit code.
     Failed(String, Exit),
-    /// The message was printed already.
+    /// The message was already printed.
     Exit(Exit),
 }
 
-/// What is said of it, where something still is.
-impl fmt::Display for Stop {
+/// The message, where one is still to be printed.
+impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Client(error) => error.fmt(f),
@@ -64,136 +64,138 @@ impl fmt::Display for Stop {
     }
 }
 
-impl From<ClientError> for Stop {
+impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         Self::Client(error)
     }
 }
 
-impl From<Exit> for Stop {
+impl From<Exit> for CliError {
     fn from(exit: Exit) -> Self {
         Self::Exit(exit)
     }
 }
 
-impl From<InputError> for Stop {
+impl From<InputError> for CliError {
     fn from(error: InputError) -> Self {
         Self::Input(error)
     }
 }
 
-impl From<StartError> for Stop {
-    fn from(error: StartError) -> Self {
+impl From<AgentStartError> for CliError {
+    fn from(error: AgentStartError) -> Self {
         match error {
-            StartError::Input(error) => Self::Input(error),
-            StartError::Agent(message) => Self::Cannot(message),
+            AgentStartError::Input(error) => Self::Input(error),
+            AgentStartError::Agent(message) => Self::Cannot(message),
         }
     }
 }
 
-impl From<AddressError> for Stop {
+impl From<AddressError> for CliError {
     fn from(error: AddressError) -> Self {
         Self::Wrong(error.to_string())
     }
 }
 
-/// How a command ended; says why when it did not end well.
-pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
+/// The exit code of a command. Prints the message of an error.
+pub(super) fn report_result(result: Result<Exit, CliError>, terminal: &TerminalInfo) -> Exit {
     let stop = match result {
         Ok(exit) => return exit,
         Err(stop) => stop,
     };
     let exit = match &stop {
-        Stop::Exit(exit) => return *exit,
-        Stop::Input(_) | Stop::Wrong(_) => Exit::Input,
-        Stop::Client(error) => Exit::from(error),
-        Stop::Cannot(_) => Exit::Agent,
-        Stop::Failed(_, exit) => *exit,
+        CliError::Exit(exit) => return *exit,
+        CliError::Input(_) | CliError::Wrong(_) => Exit::Input,
+        CliError::Client(error) => Exit::from(error),
+        CliError::Cannot(_) => Exit::Agent,
+        CliError::Failed(_, exit) => *exit,
     };
     match &stop {
-        _ if terminal.json => output::failure(&Failure::of_stop(&stop, exit)),
-        Stop::Input(error) => output::input_error(terminal, error),
+        _ if terminal.json => output::say_failure(&ErrorReport::from_cli_error(&stop, exit)),
+        CliError::Input(error) => output::input_error(terminal, error),
         other => output::error(terminal, &other.to_string()),
     }
     exit
 }
 
-/// A client of the addressed agent. No request is made yet.
-pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
-    client(args, say_waiting)
+/// Make a client of the addressed agent. No request is made yet.
+pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, CliError> {
+    make_client(args, say_waiting)
 }
 
-/// The same for whoever has the whole screen, or none: nothing is written that the agent is waited for.
-pub(super) fn connect_unsaid(args: &AddressArgs) -> Result<ApiClient, Stop> {
-    client(args, |_, _| {})
+/// As [`connect`], for commands that use the whole screen, or none: no message says that the agent
+/// is waited for.
+pub(super) fn connect_silent(args: &AddressArgs) -> Result<ApiClient, CliError> {
+    make_client(args, |_, _| {})
 }
 
-fn client(args: &AddressArgs, waiting: fn(&str, bool)) -> Result<ApiClient, Stop> {
-    let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
-    let client = credentials::given(ApiClient::new(address, waiting), &args.credentials)?;
+fn make_client(args: &AddressArgs, waiting: fn(&str, bool)) -> Result<ApiClient, CliError> {
+    let address = AgentAddress::from_options(args.address.as_deref(), args.data_dir.as_deref())?;
+    let client = credentials::add_credentials(ApiClient::new(address, waiting), &args.credentials)?;
     Ok(match args.namespace.as_deref() {
         None | Some("") => client,
-        Some(namespace) => client.within(namespace),
+        Some(namespace) => client.in_namespace(namespace),
     })
 }
 
-/// The agent starts: how far it is, on a terminal each time that it is further.
+/// Say how far the agent's start is: once, or on a terminal whenever it gets further.
 fn say_waiting(text: &str, first: bool) {
     if first || std::io::stderr().is_terminal() {
         output::say(&plain(&format!("{text}; waiting")));
     }
 }
 
-/// The agent to ask in place of one that is started for the command alone; none when none runs, or
-/// when another configuration is wanted than it has. That there is none is said.
-pub(super) async fn running(of: &AgentSource) -> Result<Option<ApiClient>, Stop> {
+/// Find the running agent that a command is meant for. `None` where no agent runs, which is
+/// printed, or where the command asks for a configuration of its own.
+pub(super) async fn find_agent(of: &AgentSource) -> Result<Option<ApiClient>, CliError> {
     if of.address.as_ref().is_some_and(|given| !given.is_empty()) {
-        // It was named: without it there is nothing to show.
-        return connect(&of.at()).map(Some);
+        // The agent was named: without it there is nothing to show.
+        return connect(&of.address_args()).map(Some);
     }
-    let Some(client) = addressed(&of.agent)? else { return Ok(None) };
+    let Some(client) = addressed_client(&of.agent)? else { return Ok(None) };
     if client.is_there().await {
         return Ok(Some(client));
     }
-    let at = client.at();
+    let at = client.endpoint();
     output::say(&format!("no agent runs at {at}: one is started for this command alone"));
     Ok(None)
 }
 
-/// What the agent answers at `path`, or `own` says of one that is started for this command alone.
-pub(super) async fn ask<T: DeserializeOwned>(
+/// The answer of the running agent at `path`, else what `own` takes from an agent that is started
+/// for this command alone.
+pub(super) async fn ask_agent<T: DeserializeOwned>(
     of: &AgentSource,
     path: &str,
     own: impl FnOnce(&AgentHandle) -> T,
-) -> Result<T, Stop> {
-    match running(of).await? {
+) -> Result<T, CliError> {
+    match find_agent(of).await? {
         Some(client) => Ok(client.get(path).await?),
-        None => alone(of, own).await,
+        None => ask_own_agent(of, own).await,
     }
 }
 
-/// What there is to say of an agent that is started for this command alone.
-pub(super) async fn alone<T>(
+/// Start an agent for this command alone, and return what `own` takes from it.
+pub(super) async fn ask_own_agent<T>(
     of: &AgentSource,
     own: impl FnOnce(&AgentHandle) -> T,
-) -> Result<T, Stop> {
-    let session = Session::start_and_say(&of.agent, Fallback::Temporary).await?;
+) -> Result<T, CliError> {
+    let session = AgentSession::start_and_say(&of.agent, Fallback::Temporary).await?;
     let told = own(&session.agent);
     session.end().await;
     Ok(told)
 }
 
-/// As [`running`], for a command that needs an agent for a part of its work: nothing is said, unless the environment
-/// names one that is not there.
-pub(super) async fn running_silent(args: &AgentArgs) -> Result<Option<ApiClient>, Stop> {
-    let Some(client) = addressed(args)? else { return Ok(None) };
+/// As [`running`], for a command that needs an agent for a part of its work: nothing is printed,
+/// unless the environment names an agent that does not answer.
+pub(super) async fn find_agent_silent(args: &AgentArgs) -> Result<Option<ApiClient>, CliError> {
+    let Some(client) = addressed_client(args)? else { return Ok(None) };
     if client.is_there().await {
         return Ok(Some(client));
     }
     let named =
-        AddressArgs::of_words([]).and_then(|at| at.address).is_some_and(|at| !at.is_empty());
+        AddressArgs::from_words([]).and_then(|at| at.address).is_some_and(|at| !at.is_empty());
     if named && args.data_dir.is_none() {
-        let at = client.at();
+        let at = client.endpoint();
         output::say(&format!(
             "no agent answers at {at}, which OSTLER_ADDR names: one is started for this command alone"
         ));
@@ -201,41 +203,42 @@ pub(super) async fn running_silent(args: &AgentArgs) -> Result<Option<ApiClient>
     Ok(None)
 }
 
-/// The agent of the data directory, or of the environment, unless another configuration is wanted than it may
-/// have; an error is what is wrong with the address or the credentials.
-fn addressed(args: &AgentArgs) -> Result<Option<ApiClient>, Stop> {
+/// A client for the agent of the data directory, or of the environment; `None` where the command
+/// asks for a configuration of its own. An error says what is wrong with the address or the
+/// credentials.
+fn addressed_client(args: &AgentArgs) -> Result<Option<ApiClient>, CliError> {
     if args.config.is_some() || args.plugin_dir.is_some() {
         return Ok(None);
     }
     let at = match &args.data_dir {
         Some(dir) => AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() },
-        None => AddressArgs::of_words([]).unwrap_or_default(),
+        None => AddressArgs::from_words([]).unwrap_or_default(),
     };
     match connect(&at) {
-        // Nobody names one, and there is no place where one would be.
-        Err(Stop::Wrong(_)) if at.address.is_none() && default_data_dir().is_none() => Ok(None),
+        // No agent is named, and there is no default place for one.
+        Err(CliError::Wrong(_)) if at.address.is_none() && default_data_dir().is_none() => Ok(None),
         client => client.map(Some),
     }
 }
 
-/// The result of `work`, unless a signal comes first; `hint` then says what goes on.
-pub(super) async fn until_interrupted<T>(
+/// Wait for the result of `work`. A signal ends the wait; `hint` then says what goes on.
+pub(super) async fn run_until_interrupted<T>(
     hint: &str,
-    work: impl Future<Output = Result<T, Stop>>,
-) -> Result<T, Stop> {
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
     let mut interrupts = Interrupts::new()
-        .map_err(|error| Stop::Cannot(format!("signals cannot be waited for: {error}")))?;
+        .map_err(|error| CliError::Cannot(format!("signals cannot be waited for: {error}")))?;
     tokio::select! {
         done = work => done,
         signal = interrupts.next() => {
             output::say(&format!("{}: {hint}", signal.name()));
-            Err(Stop::Exit(signal.exit()))
+            Err(CliError::Exit(signal.exit()))
         }
     }
 }
 
-/// The allocation whose id begins with `given`.
-pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocId, Stop> {
+/// Find the allocation whose id begins with `given`.
+pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocId, CliError> {
     if let Ok(id) = given.parse() {
         return Ok(id);
     }
@@ -244,12 +247,12 @@ pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocI
     if prefix.is_empty() || !fits {
         let message =
             format!("{given:?} is no id of an allocation; `ostler alloc status` lists them");
-        return Err(Stop::Wrong(message));
+        return Err(CliError::Wrong(message));
     }
     let path =
         format!("/v1/allocations?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
     let found: Vec<Alloc> = client.get(&path).await?;
-    let one = only(
+    let one = single_match(
         found,
         &format!("no allocation's id begins with {prefix}; `ostler alloc status` lists them"),
         &format!("allocations' ids begin with {prefix}"),
@@ -258,12 +261,16 @@ pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocI
     Ok(one.id)
 }
 
-/// The job called `given`, else the one whose id begins with it, and a client for its namespace.
-pub(super) async fn find_job(client: ApiClient, given: &str) -> Result<(ApiClient, String), Stop> {
+/// Find the job called `given`, else the only one whose id begins with it, and make a client for
+/// its namespace.
+pub(super) async fn find_job(
+    client: ApiClient,
+    given: &str,
+) -> Result<(ApiClient, String), CliError> {
     let path = format!("/v1/jobs?namespace={}&prefix={}", client.namespaces(), segment(given));
     let mut found: Vec<JobStub> = client.get(&path).await?;
     if given.is_empty() {
-        return Err(Stop::Wrong(
+        return Err(CliError::Wrong(
             "the job's id is empty; `ostler job status` lists them".to_owned(),
         ));
     }
@@ -274,35 +281,39 @@ pub(super) async fn find_job(client: ApiClient, given: &str) -> Result<(ApiClien
         let what = format!("{} jobs are called {given}", found.len());
         let names =
             found.iter().map(|job| format!("--namespace {} ({})", job.namespace, job.status));
-        return Err(Stop::Wrong(ambiguous(&what, "say in which namespace it is", names)));
+        return Err(CliError::Wrong(ambiguity_text(&what, "say in which namespace it is", names)));
     }
     let others =
         found.iter().any(|job| Some(&job.namespace) != found.first().map(|job| &job.namespace));
-    let one = only(
+    let one = single_match(
         found,
         &format!("there is no job {given}; `ostler job status` lists them"),
         &format!("jobs' ids begin with {given}"),
-        |job| match others {
-            true => format!("{} ({}, --namespace {})", job.id, job.status, job.namespace),
-            false => format!("{} ({})", job.id, job.status),
+        |job| {
+            if others {
+                format!("{} ({}, --namespace {})", job.id, job.status, job.namespace)
+            } else {
+                format!("{} ({})", job.id, job.status)
+            }
         },
     )?;
-    Ok((client.within(&one.namespace), one.id.into_owned()))
+    Ok((client.in_namespace(&one.namespace), one.id.into_owned()))
 }
 
-/// The one that was found. Otherwise `none` is said, or how many `several` are and which.
-pub(super) fn only<T>(
+/// The only item that was found. For no item the error is `none`; for several it counts and lists
+/// them, and `several` says what they are.
+pub(super) fn single_match<T>(
     found: Vec<T>,
     none: &str,
     several: &str,
     name: impl Fn(&T) -> String,
-) -> Result<T, Stop> {
+) -> Result<T, CliError> {
     match <[T; 1]>::try_from(found) {
         Ok([one]) => Ok(one),
-        Err(found) if found.is_empty() => Err(Stop::Wrong(none.to_owned())),
+        Err(found) if found.is_empty() => Err(CliError::Wrong(none.to_owned())),
         Err(found) => {
             let what = format!("{} {several}", found.len());
-            Err(Stop::Wrong(ambiguous(
+            Err(CliError::Wrong(ambiguity_text(
                 &what,
                 "say more of the one that is meant",
                 found.iter().map(name),
@@ -312,7 +323,11 @@ pub(super) fn only<T>(
 }
 
 /// A message that lists what could be meant, and says what to add.
-fn ambiguous(what: &str, next: &str, candidates: impl ExactSizeIterator<Item = String>) -> String {
+fn ambiguity_text(
+    what: &str,
+    next: &str,
+    candidates: impl ExactSizeIterator<Item = String>,
+) -> String {
     let mut text = format!("{what}; {next}:");
     let more = candidates.len().saturating_sub(CANDIDATES_MAX);
     for candidate in candidates.take(CANDIDATES_MAX) {
@@ -324,8 +339,8 @@ fn ambiguous(what: &str, next: &str, candidates: impl ExactSizeIterator<Item = S
     text
 }
 
-/// How long ago something was, as people say it.
-pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
+/// How long ago something was, for people.
+pub(super) fn age_text(at: Timestamp, now: Timestamp) -> String {
     if at == Timestamp::default() {
         return String::new();
     }
@@ -356,24 +371,24 @@ mod tests {
         assert_eq!(texts, expected);
         let (at, now) =
             (Timestamp::from_nanos(5_000_000_000), Timestamp::from_nanos(9_000_000_000));
-        assert_eq!(ago(at, now), "4s ago");
-        assert_eq!(ago(now, at), "0s ago", "clocks differ");
-        assert_eq!(ago(Timestamp::default(), now), "", "never");
+        assert_eq!(age_text(at, now), "4s ago");
+        assert_eq!(age_text(now, at), "0s ago", "clocks differ");
+        assert_eq!(age_text(Timestamp::default(), now), "", "never");
     }
 
     #[test]
     fn an_ambiguous_id_lists_some_candidates_and_counts_the_others() {
         let names: Vec<String> = (0..12).map(|n| format!("job-{n}\x1b")).collect();
-        let text = ambiguous("12 jobs' ids begin with job", "say more", names.into_iter());
+        let text = ambiguity_text("12 jobs' ids begin with job", "say more", names.into_iter());
         assert!(text.contains("\n  job-9\\u{1b}\n  and 2 more"), "{text}");
         assert!(!text.contains("job-10"), "{text}");
     }
 
     #[test]
     fn a_stop_ends_with_its_code() {
-        let ended = |stop| ended(Err(stop), &Terminal::default());
-        assert_eq!(ended(Stop::Wrong("a".into())), Exit::Input);
-        assert_eq!(ended(Stop::Cannot("a".into())), Exit::Agent);
-        assert_eq!(ended(Stop::Exit(Exit::Changes)), Exit::Changes);
+        let ended = |stop| report_result(Err(stop), &TerminalInfo::default());
+        assert_eq!(ended(CliError::Wrong("a".into())), Exit::Input);
+        assert_eq!(ended(CliError::Cannot("a".into())), Exit::Agent);
+        assert_eq!(ended(CliError::Exit(Exit::Changes)), Exit::Changes);
     }
 }

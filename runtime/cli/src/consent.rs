@@ -1,48 +1,49 @@
-//! Who changes something names it whole, or agrees to what the beginning of its name means.
+//! Consent to a change: its target must be named in full, or the user must agree to what the
+//! beginning of a name means.
 //!
 //! ```text
 //! the whole name, or as much of an id as lists show ─► done
 //! --yes                                             ─► done
 //! a terminal                                        ─► asked
-//! else                                              ─► refused: what was meant is said
+//! else                                              ─► refused, with the full name in the message
 //! ```
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 
 use super::args::client::AgreeArgs;
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
 use ostler_model::ids::AllocId;
 
-/// Characters of an id in lists: whoever gives so many has read them there.
+/// Characters of an id that lists show: a user who gives that many has read them there.
 const ID_CHARS_SHOWN: usize = 8;
-/// Bytes of an answer that are read.
+/// Most bytes of the user's answer that are read.
 const ANSWER_BYTES_MAX: u64 = 64;
 
-/// A change that is asked for.
+/// A change that the user asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Change<'a> {
-    /// What happens to what is named: `stop`.
+pub(super) struct ConsentRequest<'a> {
+    /// The verb that says what happens to the target, such as `stop`.
     pub verb: &'a str,
-    /// Whether somebody agreed beforehand.
+    /// Whether the user agreed beforehand (`--yes`).
     pub agree: AgreeArgs,
-    /// Where people are.
-    pub terminal: &'a Terminal,
+    /// The terminal on which a question can be asked.
+    pub terminal: &'a TerminalInfo,
 }
 
-/// What is named, and by how much of its name.
+/// The target of a change, and how much of its name was given.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Named<'a> {
-    /// `job`, `allocation`.
+pub(super) struct ChangeTarget<'a> {
+    /// The kind of the target, such as `job` or `allocation`.
     pub what: &'a str,
-    /// What was given.
+    /// The name as it was given.
     pub given: &'a str,
-    /// What it means.
+    /// The full name of the target.
     pub meant: &'a str,
-    /// It is an id that was drawn, of which lists show the beginning.
+    /// The name is a random id, of which lists show only the beginning.
     pub drawn: bool,
 }
 
@@ -53,8 +54,8 @@ enum Decision {
     Refuse,
 }
 
-/// See the module.
-fn decide(named: &Named<'_>, agreed: bool, people: bool) -> Decision {
+/// Decide whether to make the change, to ask the user first, or to refuse it.
+fn decide(named: &ChangeTarget<'_>, agreed: bool, people: bool) -> Decision {
     let enough = named.drawn && named.given.len() >= ID_CHARS_SHOWN;
     match (named.given == named.meant || enough || agreed, people) {
         (true, _) => Decision::Go,
@@ -63,8 +64,12 @@ fn decide(named: &Named<'_>, agreed: bool, people: bool) -> Decision {
     }
 }
 
-/// May this be changed? Asks where there is somebody to ask.
-pub(super) fn agreed(named: &Named<'_>, change: Change<'_>) -> Result<(), Stop> {
+/// Return an error unless the change is agreed to. Asks the user where a question is needed and a
+/// terminal is there.
+pub(super) fn require_consent(
+    named: &ChangeTarget<'_>,
+    change: ConsentRequest<'_>,
+) -> Result<(), CliError> {
     let people = change.terminal.stderr && io::stdin().is_terminal();
     let (what, verb) = (named.what, change.verb);
     let (given, meant) = (one_line(named.given), one_line(named.meant));
@@ -75,7 +80,7 @@ pub(super) fn agreed(named: &Named<'_>, change: Change<'_>) -> Result<(), Stop> 
                 "{given} is only the beginning of {what} {meant}, and nothing was done: to {verb} it, name it \
                  whole or give --yes"
             );
-            Err(Stop::Failed(message, Exit::Consent))
+            Err(CliError::Failed(message, Exit::Consent))
         }
         Decision::Ask => {
             let asks =
@@ -85,34 +90,38 @@ pub(super) fn agreed(named: &Named<'_>, change: Change<'_>) -> Result<(), Stop> 
             let mut from = io::stdin().lock().take(ANSWER_BYTES_MAX);
             let read = from.read_line(&mut answer);
             let yes = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
-            match read.is_ok() && yes {
-                true => Ok(()),
-                false => Err(Stop::Failed("nothing was done".to_owned(), Exit::Consent)),
+            if read.is_ok() && yes {
+                Ok(())
+            } else {
+                Err(CliError::Failed("nothing was done".to_owned(), Exit::Consent))
             }
         }
     }
 }
 
-/// The job to be changed, and a client for its namespace.
+/// Find the job to be changed, and make a client for its namespace.
 pub(super) async fn find_job(
     client: ApiClient,
     given: &str,
-    change: Change<'_>,
-) -> Result<(ApiClient, String), Stop> {
+    change: ConsentRequest<'_>,
+) -> Result<(ApiClient, String), CliError> {
     let (client, job) = connect::find_job(client, given).await?;
-    agreed(&Named { what: "job", given, meant: &job, drawn: false }, change)?;
+    require_consent(&ChangeTarget { what: "job", given, meant: &job, drawn: false }, change)?;
     Ok((client, job))
 }
 
-/// The allocation to be changed.
+/// Find the allocation to be changed.
 pub(super) async fn find_alloc(
     client: &ApiClient,
     given: &str,
-    change: Change<'_>,
-) -> Result<AllocId, Stop> {
+    change: ConsentRequest<'_>,
+) -> Result<AllocId, CliError> {
     let id = connect::find_alloc(client, given).await?;
     let meant = id.to_string();
-    agreed(&Named { what: "allocation", given, meant: &meant, drawn: true }, change)?;
+    require_consent(
+        &ChangeTarget { what: "allocation", given, meant: &meant, drawn: true },
+        change,
+    )?;
     Ok(id)
 }
 
@@ -122,7 +131,7 @@ mod tests {
 
     #[test]
     fn only_what_is_named_whole_is_changed_without_a_word() {
-        let name = |given, meant, drawn| Named { what: "job", given, meant, drawn };
+        let name = |given, meant, drawn| ChangeTarget { what: "job", given, meant, drawn };
         let id = "0f01c0de-0000-4000-8000-000000000000";
         for (named, decision) in [
             (name("web", "web", false), Decision::Go),

@@ -1,4 +1,4 @@
-//! `ostler debug bundle`: what somebody needs who helps, in one file.
+//! `ostler debug bundle`: one file with all that a person needs who helps with a problem.
 //!
 //! ```text
 //! parts: answers of the API, one after the other, each within its bounds
@@ -15,12 +15,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::args::debug::{BundleArgs, DebugCommand};
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::explain;
-use super::lines::Lines;
+use super::lines::LineReader;
 use super::output;
-use super::terminal::Terminal;
+use super::terminal::TerminalInfo;
 use archive::Archive;
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::clock::{self, Clock, Stopwatch};
@@ -30,7 +30,7 @@ use ostler_model::limits::{
 use ostler_model::time::Timestamp;
 use ostler_wire::JobStub;
 
-/// Answers that are in it as JSON: name and path.
+/// Answers of the API that the bundle has as JSON: the name of the file, and the path in the API.
 const ANSWERS: [(&str, &str); 21] = [
     ("agent.json", "/v1/agent/self"),
     ("readiness.json", "/v1/ostler/readiness"),
@@ -54,20 +54,20 @@ const ANSWERS: [(&str, &str); 21] = [
     ("metrics.json", "/v1/metrics"),
     ("members.json", "/v1/agent/members"),
 ];
-/// Those that are text.
+/// Answers of the API that the bundle has as text.
 const TEXTS: [(&str, &str); 2] =
     [("log.txt", "/v1/ostler/log"), ("metrics.prom", "/v1/metrics?format=prometheus")];
 
 /// One file of the archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Part {
+struct BundlePart {
     name: String,
     bytes: usize,
     millis: u64,
-    /// So many bytes of it were cut off.
+    /// How many bytes were cut off at the end.
     #[serde(skip_serializing_if = "is_zero")]
     cut: usize,
-    /// Why it is not there.
+    /// Why the file is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -77,34 +77,36 @@ const fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// What was written.
+/// The bundle that was written, for `--json`.
 #[derive(Debug, Serialize)]
-struct Written {
+struct BundleReport {
     file: PathBuf,
-    parts: Vec<Part>,
+    parts: Vec<BundlePart>,
 }
 
-/// Do what is asked.
-pub(super) async fn run(command: &DebugCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Run one of the commands.
+pub(super) async fn run(command: &DebugCommand, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     match command {
         DebugCommand::Bundle(args) => bundle(args, terminal).await,
     }
 }
 
-async fn bundle(args: &BundleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn bundle(args: &BundleArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let now = Clock::system().now();
     let stamp: String = now.to_string().chars().filter(char::is_ascii_alphanumeric).collect();
     let below = format!("ostler-debug-{stamp}");
     let file = args.out.clone().unwrap_or_else(|| format!("{below}.tar.gz").into());
-    // Asked first: without an agent no file is left behind.
+    // This request comes first: without an agent no file is left behind.
     let _there: Value = client.get("/v1/agent/self").await?;
-    let failed =
-        |error: std::io::Error| Stop::Cannot(format!("cannot write {}: {error}", file.display()));
+    let failed = |error: std::io::Error| {
+        CliError::Cannot(format!("cannot write {}: {error}", file.display()))
+    };
     let archive = Archive::create(&file, &below, now).map_err(failed)?;
     let mut bundle = Bundle { archive, parts: Vec::new(), began: Stopwatch::start() };
     let gathered =
-        connect::until_interrupted("the archive is not whole", bundle.gather(&client, now)).await;
+        connect::run_until_interrupted("the archive is not whole", bundle.gather(&client, now))
+            .await;
     let Bundle { archive, parts, .. } = bundle;
     let finished = gathered.and_then(|()| archive.finish().map_err(failed));
     if let Err(stop) = finished {
@@ -112,12 +114,12 @@ async fn bundle(args: &BundleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
         let _gone = std::fs::remove_file(&file);
         return Err(stop);
     }
-    let written = Written { file, parts };
+    let written = BundleReport { file, parts };
     output::show(args.json, &written, || text(&written), terminal)?;
     Ok(Exit::Success)
 }
 
-fn text(written: &Written) -> String {
+fn text(written: &BundleReport) -> String {
     let failed: Vec<_> = written.parts.iter().filter(|part| part.error.is_some()).collect();
     let mut text = format!("wrote {}: {} files\n", written.file.display(), written.parts.len());
     for part in failed {
@@ -132,52 +134,52 @@ fn text(written: &Written) -> String {
 
 struct Bundle {
     archive: Archive,
-    parts: Vec<Part>,
+    parts: Vec<BundlePart>,
     began: Stopwatch,
 }
 
 impl Bundle {
-    async fn gather(&mut self, client: &ApiClient, now: Timestamp) -> Result<(), Stop> {
+    async fn gather(&mut self, client: &ApiClient, now: Timestamp) -> Result<(), CliError> {
         let versions = serde_json::json!({
             "command_line": env!("CARGO_PKG_VERSION"), "gathered": now.to_string(),
         });
         self.put("versions.json", Duration::ZERO, Ok(json(&versions)))?;
         for (name, path) in ANSWERS {
             self.part(name, async {
-                Ok(json(&redact::redacted(client.get::<Value>(path).await?)))
+                Ok(json(&redact::redact_value(client.get::<Value>(path).await?)))
             })
             .await?;
         }
         for (name, path) in TEXTS {
             self.part(name, lines(client, path)).await?;
         }
-        // Without the list there are none one by one; why is said above.
+        // Without the list no single job is asked for. The part with the list says why.
         let jobs: Vec<JobStub> = client.get("/v1/jobs?namespace=*").await.unwrap_or_default();
         for job in jobs.iter().take(BUNDLE_JOBS_MAX) {
-            let of = client.clone().within(&job.namespace);
+            let of = client.clone().in_namespace(&job.namespace);
             let name = segment(&format!("{}.{}", job.namespace, job.id));
             let path = format!("/v1/job/{}", segment(&job.id));
-            let asked = async { Ok(json(&redact::redacted(of.get::<Value>(&path).await?))) };
+            let asked = async { Ok(json(&redact::redact_value(of.get::<Value>(&path).await?))) };
             self.part(&format!("jobs/{name}.json"), asked).await?;
             let why =
-                async { Ok(redact::without_users(&explain::of_job(&of, &job.id, now).await?)) };
+                async { Ok(redact::strip_users(&explain::explain_job(&of, &job.id, now).await?)) };
             self.part(&format!("why/{name}.txt"), why).await?;
         }
         let parts = json(&serde_json::to_value(&self.parts).unwrap_or_default());
         self.put("parts.json", Duration::ZERO, Ok(parts))
     }
 
-    /// Ask for a part, within its time, and put it in.
+    /// Ask for a part, within its time, and add it to the archive.
     async fn part(
         &mut self,
         name: &str,
-        asked: impl Future<Output = Result<String, Stop>>,
-    ) -> Result<(), Stop> {
+        asked: impl Future<Output = Result<String, CliError>>,
+    ) -> Result<(), CliError> {
         let left = BUNDLE_WALL_MAX.saturating_sub(self.began.elapsed()).min(BUNDLE_PART_WALL_MAX);
         let watch = Stopwatch::start();
         let found = match clock::timeout(left, asked).await {
             Some(Ok(text)) => Ok(text),
-            Some(Err(Stop::Client(error))) => Err(error.to_string()),
+            Some(Err(CliError::Client(error))) => Err(error.to_string()),
             Some(Err(other)) => return Err(other),
             None => Err(format!("it took longer than {} s", left.as_secs())),
         };
@@ -189,9 +191,9 @@ impl Bundle {
         name: &str,
         took: Duration,
         found: Result<String, String>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CliError> {
         let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let mut part = Part { name: name.to_owned(), millis, ..Part::default() };
+        let mut part = BundlePart { name: name.to_owned(), millis, ..BundlePart::default() };
         let (name, text) = match found {
             Ok(text) => (name.to_owned(), text),
             Err(error) => {
@@ -203,7 +205,7 @@ impl Bundle {
         let bytes = whole.get(..whole.len().min(BUNDLE_PART_BYTES_MAX)).unwrap_or_default();
         (part.bytes, part.cut) = (bytes.len(), whole.len() - bytes.len());
         let added = self.archive.add(&name, bytes);
-        added.map_err(|error| Stop::Cannot(format!("cannot write the archive: {error}")))?;
+        added.map_err(|error| CliError::Cannot(format!("cannot write the archive: {error}")))?;
         self.parts.push(part);
         Ok(())
     }
@@ -213,15 +215,15 @@ fn json(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// A text, as far as it is taken.
-async fn lines(client: &ApiClient, path: &str) -> Result<String, Stop> {
-    let mut lines = Lines::of(client.pieces(path).await?);
+/// Read a text up to its bound, without secrets.
+async fn lines(client: &ApiClient, path: &str) -> Result<String, CliError> {
+    let mut lines = LineReader::new(client.body_pieces(path).await?);
     let mut text = String::new();
     while let Some(line) = lines.next().await? {
         if text.len() > BUNDLE_PART_BYTES_MAX {
             break;
         }
-        text.push_str(&redact::without_users(&String::from_utf8_lossy(&line)));
+        text.push_str(&redact::strip_users(&String::from_utf8_lossy(&line)));
         text.push('\n');
     }
     Ok(text)

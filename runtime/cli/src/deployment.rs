@@ -6,17 +6,20 @@ use super::args::deployment::{
     DeploymentChangeArgs, DeploymentCommand, DeploymentListArgs, DeploymentOneArgs,
     DeploymentPromoteArgs,
 };
-use super::connect::{self, Stop, ago, only};
-use super::consent::{Change, Named, agreed};
+use super::connect::{self, CliError, age_text, single_match};
+use super::consent::{ChangeTarget, ConsentRequest, require_consent};
 use super::exit::Exit;
 use super::output::{self, say, section, table};
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::clock::Clock;
-use ostler_wire::{Alloc, Deployment, DeploymentChanged};
+use ostler_wire::{Alloc, DeploymentUpdateResponse, WireDeployment};
 
 /// Run one of the commands.
-pub(super) async fn run(command: &DeploymentCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn run(
+    command: &DeploymentCommand,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     match command {
         DeploymentCommand::List(args) => list(args, terminal).await,
         DeploymentCommand::Status(args) => status(args, terminal).await,
@@ -33,19 +36,19 @@ pub(super) async fn run(command: &DeploymentCommand, terminal: &Terminal) -> Res
     }
 }
 
-/// The deployment called so, or whose id begins so.
-async fn find(client: &ApiClient, given: &str) -> Result<String, Stop> {
+/// Find the deployment whose id begins with `given`.
+async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
     let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
     let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
     if prefix.is_empty() || !fits {
         let message =
             format!("{given:?} is no id of a deployment; `ostler deployment list` lists them");
-        return Err(Stop::Wrong(message));
+        return Err(CliError::Wrong(message));
     }
     let path =
         format!("/v1/deployments?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
-    let found: Vec<Deployment> = client.get(&path).await?;
-    let one = only(
+    let found: Vec<WireDeployment> = client.get(&path).await?;
+    let one = single_match(
         found,
         &format!("no deployment's id begins with {prefix}; `ostler deployment list` lists them"),
         &format!("deployments' ids begin with {prefix}"),
@@ -54,18 +57,22 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, Stop> {
     Ok(one.id.into_owned())
 }
 
-/// The same of one that is to be changed.
-async fn find_to(client: &ApiClient, given: &str, change: Change<'_>) -> Result<String, Stop> {
+/// Find the deployment to be changed.
+async fn find_for_change(
+    client: &ApiClient,
+    given: &str,
+    change: ConsentRequest<'_>,
+) -> Result<String, CliError> {
     let id = find(client, given).await?;
-    agreed(&Named { what: "deployment", given, meant: &id, drawn: true }, change)?;
+    require_consent(&ChangeTarget { what: "deployment", given, meant: &id, drawn: true }, change)?;
     Ok(id)
 }
 
-fn short(id: &str) -> String {
+fn short_id(id: &str) -> String {
     id.chars().take(8).collect()
 }
 
-async fn list(args: &DeploymentListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn list(args: &DeploymentListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let path = format!("/v1/deployments?namespace={}", client.namespaces());
     if args.answer.json {
@@ -73,18 +80,18 @@ async fn list(args: &DeploymentListArgs, terminal: &Terminal) -> Result<Exit, St
         output::print_json(&all, terminal)?;
         return Ok(Exit::Success);
     }
-    let all: Vec<Deployment> = client.get(&path).await?;
+    let all: Vec<WireDeployment> = client.get(&path).await?;
     output::print(&list_text(&all, terminal), terminal)?;
     Ok(Exit::Success)
 }
 
-fn list_text(all: &[Deployment], terminal: &Terminal) -> String {
+fn list_text(all: &[WireDeployment], terminal: &TerminalInfo) -> String {
     if all.is_empty() {
         return "no deployments\n".to_owned();
     }
     let rows = all.iter().map(|one| {
         [
-            short(&one.id),
+            short_id(&one.id),
             one.job_id.to_string(),
             one.namespace.to_string(),
             one.job_version.to_string(),
@@ -95,7 +102,7 @@ fn list_text(all: &[Deployment], terminal: &Terminal) -> String {
     table(["ID", "JOB", "NAMESPACE", "VERSION", "STATUS", "DESCRIPTION"], rows, terminal)
 }
 
-async fn status(args: &DeploymentOneArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn status(args: &DeploymentOneArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
     let path = format!("/v1/deployment/{id}");
@@ -104,13 +111,13 @@ async fn status(args: &DeploymentOneArgs, terminal: &Terminal) -> Result<Exit, S
         output::print_json(&one, terminal)?;
         return Ok(Exit::Success);
     }
-    let one: Deployment = client.get(&path).await?;
+    let one: WireDeployment = client.get(&path).await?;
     let allocs: Vec<Alloc> = client.get(&format!("/v1/deployment/allocations/{id}")).await?;
     output::print(&status_text(&one, &allocs, terminal), terminal)?;
     Ok(Exit::Success)
 }
 
-fn status_text(one: &Deployment, allocs: &[Alloc], terminal: &Terminal) -> String {
+fn status_text(one: &WireDeployment, allocs: &[Alloc], terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 13, name, value);
     line("deployment", &one.id);
@@ -160,10 +167,10 @@ fn status_text(one: &Deployment, allocs: &[Alloc], terminal: &Terminal) -> Strin
         [
             alloc.id.short(),
             alloc.task_group.to_string(),
-            alloc.desired().to_owned(),
+            alloc.desired_word().to_owned(),
             alloc.client_status.to_string(),
             health.to_owned(),
-            ago(alloc.create_time, now),
+            age_text(alloc.create_time, now),
         ]
     });
     let header = ["ID", "GROUP", "DESIRED", "STATUS", "HEALTH", "CREATED"];
@@ -171,10 +178,10 @@ fn status_text(one: &Deployment, allocs: &[Alloc], terminal: &Terminal) -> Strin
     text
 }
 
-async fn promote(args: &DeploymentPromoteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn promote(args: &DeploymentPromoteArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let change = Change { verb: "promote", agree: args.agree, terminal };
-    let id = find_to(&client, &args.deployment, change).await?;
+    let change = ConsentRequest { verb: "promote", agree: args.agree, terminal };
+    let id = find_for_change(&client, &args.deployment, change).await?;
     promote_one(&client, &id, &args.group, args.answer.json, terminal).await
 }
 
@@ -184,10 +191,10 @@ pub(super) async fn promote_one(
     id: &str,
     groups: &[String],
     json: bool,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
-    ask(client, id, "promote", &body, "is promoted", json, terminal).await
+    send_request(client, id, "promote", &body, "is promoted", json, terminal).await
 }
 
 async fn change(
@@ -195,31 +202,31 @@ async fn change(
     (verb, what): (&str, &str),
     body: &Value,
     done: &str,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let change = Change { verb, agree: args.agree, terminal };
-    let id = find_to(&client, &args.deployment, change).await?;
-    ask(&client, &id, what, body, done, args.answer.json, terminal).await
+    let change = ConsentRequest { verb, agree: args.agree, terminal };
+    let id = find_for_change(&client, &args.deployment, change).await?;
+    send_request(&client, &id, what, body, done, args.answer.json, terminal).await
 }
 
-async fn ask(
+async fn send_request(
     client: &ApiClient,
     id: &str,
     what: &str,
     body: &Value,
     done: &str,
     json: bool,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let path = format!("/v1/deployment/{what}/{id}");
     if json {
         let answer: Value = client.put(&path, body).await?;
         output::print_json(&answer, terminal)?;
         return Ok(Exit::Success);
     }
-    let answer: DeploymentChanged = client.put(&path, body).await?;
-    say(&format!("deployment {} {done}", one_line(&short(id))));
+    let answer: DeploymentUpdateResponse = client.put(&path, body).await?;
+    say(&format!("deployment {} {done}", one_line(&short_id(id))));
     if let Some(version) = answer.reverted_job_version {
         say(&format!("the job goes back to what it was at version {version}"));
     }
@@ -234,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_deployment_shows_how_far_its_groups_are() {
-        let one: Deployment = serde_json::from_value(json!({
+        let one: WireDeployment = serde_json::from_value(json!({
             "ID": "0f01c0de-0000-4000-8000-000000000000", "JobID": "web", "JobVersion": 3,
             "Namespace": "prod",
             "Status": "running", "StatusDescription": "Deployment is running but requires manual promotion",
@@ -245,11 +252,11 @@ mod tests {
             } },
         }))
         .unwrap();
-        let text = status_text(&one, &[], &Terminal::default());
+        let text = status_text(&one, &[], &TerminalInfo::default());
         let row = text.lines().find(|line| line.starts_with("g ")).unwrap();
         let cells: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(cells, ["g", "no", "1/2", "4", "1", "1", "0", "2026-11-20T15:20:14Z"]);
-        let list = list_text(std::slice::from_ref(&one), &Terminal::default());
+        let list = list_text(std::slice::from_ref(&one), &TerminalInfo::default());
         let cells: Vec<&str> = list.lines().nth(1).unwrap().split_whitespace().take(5).collect();
         assert_eq!(cells, ["0f01c0de", "web", "prod", "3", "running"], "{list}");
     }

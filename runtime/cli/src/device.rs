@@ -1,37 +1,40 @@
 //! `ostler device …`
 
 use super::args::device::{AgentSource, DeviceCommand, DeviceListArgs, DeviceStatusArgs};
-use super::connect::{self, Stop, ago};
+use super::connect::{self, CliError, age_text};
 use super::exit::Exit;
 use super::human;
 use super::output::{self, table};
 use super::stat_values;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::{AgentHandle, DeviceGroupReport, DeviceHolder, DeviceReport};
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
-use ostler_wire::StatValue;
+use ostler_wire::WireStatValue;
 
 /// Run one of the commands.
-pub(super) async fn run(command: &DeviceCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn run(
+    command: &DeviceCommand,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     match command {
         DeviceCommand::List(args) => list(args, terminal).await,
         DeviceCommand::Status(args) => status(args, terminal).await,
     }
 }
 
-/// Every device, from the agent that runs or one of this command's own.
-async fn devices(of: &AgentSource) -> Result<Vec<DeviceGroupReport>, Stop> {
-    connect::ask(of, "/v1/ostler/devices", AgentHandle::devices).await
+/// Every device, from the running agent or from one that is started for this command alone.
+async fn devices(of: &AgentSource) -> Result<Vec<DeviceGroupReport>, CliError> {
+    connect::ask_agent(of, "/v1/ostler/devices", AgentHandle::devices).await
 }
 
-async fn list(args: &DeviceListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn list(args: &DeviceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let groups = devices(&args.of).await?;
     output::show(args.json, &groups, || list_text(&groups, terminal), terminal)?;
     Ok(Exit::Success)
 }
 
-fn list_text(groups: &[DeviceGroupReport], terminal: &Terminal) -> String {
+fn list_text(groups: &[DeviceGroupReport], terminal: &TerminalInfo) -> String {
     let rows: Vec<_> = groups
         .iter()
         .flat_map(|group| group.instances.iter().map(move |device| row(group, device)))
@@ -45,7 +48,7 @@ fn list_text(groups: &[DeviceGroupReport], terminal: &Terminal) -> String {
 
 fn row(group: &DeviceGroupReport, device: &DeviceReport) -> [String; 7] {
     let measured = device.stats.as_ref().map_or_else(String::new, |stats| {
-        let summary = stats.summary.as_ref().map(StatValue::from);
+        let summary = stats.summary.as_ref().map(WireStatValue::from);
         let value = stat_values::value(summary.as_ref());
         if group.stale.is_some() { format!("{value} (stale)") } else { value }
     });
@@ -68,7 +71,7 @@ fn holder(holder: &DeviceHolder) -> String {
     }
 }
 
-async fn status(args: &DeviceStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn status(args: &DeviceStatusArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let groups = devices(&args.of).await?;
     let (group, device) = find(&groups, &args.device)?;
     let one = DeviceGroupReport { instances: vec![device.clone()], ..group.clone() };
@@ -77,21 +80,21 @@ async fn status(args: &DeviceStatusArgs, terminal: &Terminal) -> Result<Exit, St
     Ok(Exit::Success)
 }
 
-/// A device in its group.
-type Found<'a> = (&'a DeviceGroupReport, &'a DeviceReport);
+/// A group and one of its devices.
+type GroupedDevice<'a> = (&'a DeviceGroupReport, &'a DeviceReport);
 
 /// The device that is meant: by group and id, by id, or by the beginning of an id.
-fn find<'a>(groups: &'a [DeviceGroupReport], given: &str) -> Result<Found<'a>, Stop> {
+fn find<'a>(groups: &'a [DeviceGroupReport], given: &str) -> Result<GroupedDevice<'a>, CliError> {
     let all =
         || groups.iter().flat_map(|group| group.instances.iter().map(move |one| (group, one)));
-    let full = |(group, one): &Found<'a>| format!("{}/{}", group.group, one.id);
+    let full = |(group, one): &GroupedDevice<'a>| format!("{}/{}", group.group, one.id);
     let begins = |one: &DeviceReport| !given.is_empty() && one.id.starts_with(given);
-    let ways: [&dyn Fn(&Found<'a>) -> bool; 3] =
+    let ways: [&dyn Fn(&GroupedDevice<'a>) -> bool; 3] =
         [&|found| full(found) == given, &|(_, one)| one.id == given, &|(_, one)| begins(one)];
     let found = ways.iter().map(|way| all().filter(way).collect::<Vec<_>>());
     let found = found.into_iter().find(|found| !found.is_empty()).unwrap_or_default();
     let given = one_line(given);
-    connect::only(
+    connect::single_match(
         found,
         &format!("there is no device {given}; `ostler device list` lists them"),
         &format!("devices are called {given}"),
@@ -103,7 +106,7 @@ fn status_text(
     group: &DeviceGroupReport,
     device: &DeviceReport,
     now: Timestamp,
-    terminal: &Terminal,
+    terminal: &TerminalInfo,
 ) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
@@ -122,7 +125,7 @@ fn status_text(
     }
     match &device.stats {
         None => line("measured", "never"),
-        Some(stats) => line("measured", &ago(stats.taken_at, now)),
+        Some(stats) => line("measured", &age_text(stats.taken_at, now)),
     }
     line("stale", group.stale.as_deref().filter(|_| device.stats.is_some()).unwrap_or_default());
     let mut section = |title: &str, rows: Vec<[String; 2]>| {
@@ -137,7 +140,7 @@ fn status_text(
         let summary = stats
             .summary
             .as_ref()
-            .map(|one| ["summary".to_owned(), stat_values::value(Some(&StatValue::from(one)))]);
+            .map(|one| ["summary".to_owned(), stat_values::value(Some(&WireStatValue::from(one)))]);
         let rows = summary.into_iter().chain(stat_values::rows(&(&stats.stats).into()));
         section("statistics", rows.collect());
     }
@@ -189,7 +192,7 @@ mod tests {
         let groups = groups();
         match find(&groups, given) {
             Ok((group, device)) => Ok(format!("{}:{}", group.group.name, device.id)),
-            Err(Stop::Wrong(message)) => Err(message),
+            Err(CliError::Wrong(message)) => Err(message),
             Err(other) => panic!("{other:?}"),
         }
     }
@@ -208,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_list_shows_health_holder_place_and_what_is_measured() {
-        let text = list_text(&groups(), &Terminal::default());
+        let text = list_text(&groups(), &TerminalInfo::default());
         let row = |at: usize| {
             let words: Vec<&str> = text.lines().nth(at).unwrap().split_whitespace().collect();
             words.join(" ")
@@ -219,7 +222,7 @@ mod tests {
         );
         assert_eq!(row(2), "acme/gpu/a/1 01 healthy acme");
         assert!(!text.contains('\u{1b}'), "{text}");
-        assert!(list_text(&[], &Terminal::default()).starts_with("no devices"));
+        assert!(list_text(&[], &TerminalInfo::default()).starts_with("no devices"));
     }
 
     #[test]
@@ -228,7 +231,7 @@ mod tests {
         let now = Timestamp::from_nanos(5_000_000_000);
         let shown = |at: usize| {
             let device = &groups[0].instances[at];
-            status_text(&groups[0], device, now, &Terminal::default())
+            status_text(&groups[0], device, now, &TerminalInfo::default())
         };
         let text = shown(0);
         for part in [

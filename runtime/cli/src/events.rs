@@ -3,58 +3,59 @@
 use serde_json::Value;
 
 use super::args::events::{EventsArgs, MonitorArgs};
-use super::connect::{self, Stop, ago};
+use super::connect::{self, CliError, age_text};
 use super::exit::Exit;
-use super::lines::Lines;
+use super::lines::LineReader;
 use super::output;
-use super::terminal::{Terminal, one_line, paint};
+use super::terminal::{TerminalInfo, one_line, paint};
 use ostler_agent::{EventTopic, KeptEvent};
 use ostler_api::client::{ApiClient, segment};
 use ostler_explain::moment;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
-/// How many are shown unless it is said.
+/// How many events are shown without `--lines`.
 const LINES: usize = 50;
-/// Of what is not as it should be.
+/// Colour of events that are trouble.
 const RED: &str = "31";
 
-/// What the agent answers.
+/// The agent's answer to a request for events.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
-struct Answer {
+struct EventsAnswer {
     events: Vec<KeptEvent>,
     position: u64,
 }
 
 /// Show what happened, and with --follow what happens.
-pub(super) async fn events(args: &EventsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let work = shown(args, terminal);
-    match args.follow {
-        true => connect::until_interrupted("what happens is noted all the same", work).await,
-        false => work.await,
+pub(super) async fn events(args: &EventsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let work = show_events(args, terminal);
+    if args.follow {
+        connect::run_until_interrupted("what happens is noted all the same", work).await
+    } else {
+        work.await
     }
 }
 
-/// What happened, and with --follow what happens after it.
-async fn shown(args: &EventsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Show the past events, and with `--follow` those that come after them.
+async fn show_events(args: &EventsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let now = Clock::system().now();
-    let path = path(args, &client, now);
-    let Answer { mut events, position } = client.get(&path).await?;
+    let path = events_path(args, &client, now);
+    let EventsAnswer { mut events, position } = client.get(&path).await?;
     let most = args.lines.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX));
     let unless_named = if args.since.is_some() { usize::MAX } else { LINES };
     let left_out = events.len().saturating_sub(most.unwrap_or(unless_named));
     events.drain(..left_out);
     if left_out > 0 && most.is_none() {
-        output::say(&format!("{} before these; -n shows more", counted(left_out, "event")));
+        output::say(&format!("{} before these; -n shows more", count_noun(left_out, "event")));
     }
     if events.is_empty() && !args.follow && !args.json {
         output::print("no such events are kept\n", terminal)?;
     }
     for event in &events {
-        show(event, args, now, terminal)?;
+        show_event(event, args, now, terminal)?;
     }
     if !args.follow {
         return Ok(Exit::Success);
@@ -63,7 +64,7 @@ async fn shown(args: &EventsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     follow(&client, &path, args, terminal).await
 }
 
-fn path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String {
+fn events_path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String {
     let mut path = format!("/v1/ostler/events?namespace={}", client.namespaces());
     let mut with = |key: &str, value: &str| path.push_str(&format!("&{key}={}", segment(value)));
     let EventsArgs { job, alloc, task, plugin, device, since, trouble, .. } = args;
@@ -92,40 +93,37 @@ async fn follow(
     client: &ApiClient,
     path: &str,
     args: &EventsArgs,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
-    let mut lines = Lines::of(client.pieces(path).await?);
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
+    let mut lines = LineReader::new(client.body_pieces(path).await?);
     while let Some(line) = lines.next().await? {
         let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
         if value.get("missed").is_some() {
             output::warning(terminal, "events came faster than they were read; some are not shown");
         }
-        // A sign of life has no number.
+        // A sign of life has no sequence number.
         if let Ok(event) = serde_json::from_value::<KeptEvent>(value)
             && event.seq > 0
         {
-            show(&event, args, Clock::system().now(), terminal)?;
+            show_event(&event, args, Clock::system().now(), terminal)?;
         }
     }
     output::say("the agent ended");
     Ok(Exit::Success)
 }
 
-fn show(
+fn show_event(
     event: &KeptEvent,
     args: &EventsArgs,
     now: Timestamp,
-    terminal: &Terminal,
+    terminal: &TerminalInfo,
 ) -> Result<(), Exit> {
     if args.json {
         let text = output::visible_json(serde_json::to_string(event).unwrap_or_default());
         return output::print(&format!("{text}\n"), terminal);
     }
     let text = line(event, now);
-    let text = match event.what.trouble {
-        true => paint(&text, RED, terminal.stdout_colours()),
-        false => text,
-    };
+    let text = if event.what.trouble { paint(&text, RED, terminal.stdout_colours()) } else { text };
     output::print(&format!("{text}\n"), terminal)
 }
 
@@ -150,13 +148,13 @@ fn line(event: &KeptEvent, now: Timestamp) -> String {
     };
     let times = match event.times {
         0 | 1 => String::new(),
-        times => format!(" (x{times}, first {})", ago(event.first, now)),
+        times => format!(" (x{times}, first {})", age_text(event.first, now)),
     };
     one_line(&format!("{}  {subject}: {}{message}{times}", moment(event.last, now), what.kind))
 }
 
 /// Follow the agent's log.
-pub(super) async fn monitor(args: &MonitorArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn monitor(args: &MonitorArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let path = format!(
         "/v1/agent/monitor?plain=true&log_json={}&log_level={}",
@@ -164,25 +162,26 @@ pub(super) async fn monitor(args: &MonitorArgs, terminal: &Terminal) -> Result<E
         args.log_level.name()
     );
     let work = async {
-        // Begun before the last lines are read: of a line that comes between there are rather two.
-        let mut lines = Lines::of(client.pieces(&path).await?);
+        // The stream begins before the last lines are read, so that a line that comes between them
+        // is rather shown twice than never.
+        let mut lines = LineReader::new(client.body_pieces(&path).await?);
         if args.lines > 0 {
             let last = format!("/v1/ostler/log?lines={}&log_json={}", args.lines, args.json);
-            let mut last = Lines::of(client.pieces(&last).await?);
+            let mut last = LineReader::new(client.body_pieces(&last).await?);
             while let Some(line) = last.next().await? {
-                print(&line, terminal)?;
+                print_line(&line, terminal)?;
             }
         }
         while let Some(line) = lines.next().await? {
-            print(&line, terminal)?;
+            print_line(&line, terminal)?;
         }
         output::say("the agent ended");
         Ok(Exit::Success)
     };
-    connect::until_interrupted("the agent runs on", work).await
+    connect::run_until_interrupted("the agent runs on", work).await
 }
 
-fn print(line: &[u8], terminal: &Terminal) -> Result<(), Exit> {
+fn print_line(line: &[u8], terminal: &TerminalInfo) -> Result<(), Exit> {
     let text = one_line(&String::from_utf8_lossy(line));
     if text.is_empty() { Ok(()) } else { output::print(&format!("{text}\n"), terminal) }
 }
@@ -190,19 +189,19 @@ fn print(line: &[u8], terminal: &Terminal) -> Result<(), Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ostler_agent::Noted;
+    use ostler_agent::EventNote;
 
     #[test]
     fn an_event_is_a_line_with_its_count() {
         let second = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-        let what = Noted {
+        let what = EventNote {
             topic: EventTopic::Task,
             kind: "Terminated".to_owned(),
             job: "web".to_owned(),
             alloc: "0f01c0de-0000-4000-8000-000000000000".to_owned(),
             task: "nginx".to_owned(),
             message: "Exit Code: 3\nno".to_owned(),
-            ..Noted::default()
+            ..EventNote::default()
         };
         let event = KeptEvent { seq: 9, first: second(60), last: second(170), times: 37, what };
         let expected = "00:02:50  task nginx of web, 0f01c0de: Terminated: Exit Code: 3; no (x37, first 2m00s ago)";

@@ -1,4 +1,4 @@
-//! What the program's exit code says.
+//! The exit codes of the program.
 
 use std::process::ExitCode;
 
@@ -7,25 +7,25 @@ use ostler_api::client::ClientError;
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// All went well: 0.
+    /// The command succeeded: 0.
     Success,
-    /// The job ended by itself, with this code: 0, or the first failed task's; or the command inside a task, with
-    /// this code.
+    /// The job ended by itself, with 0 or the code of the first task that failed; or the command
+    /// inside a task ended with this code.
     Job(u8),
     /// A state file or a record in it is damaged: 1.
     Damaged,
-    /// What was followed failed: 1.
+    /// The job, the check or the operation failed: 1.
     Failed,
-    /// Something would change: 1.
+    /// A plan would change something: 1.
     Changes,
     /// A job file, a configuration, a plugin file, an id or the usage is wrong: 2.
     Input,
     /// The agent cannot start, is not there or cannot do it, the job cannot be placed, or output
     /// cannot be written: 3.
     Agent,
-    /// A person must agree to it first: 4.
+    /// The user must agree to the change first: 4.
     Consent,
-    /// Ended on this signal: 128 and its number.
+    /// This signal ended the program: 128 plus its number.
     Signal(u8),
     /// Nobody reads the standard output any more: 141, as a program killed by SIGPIPE.
     OutputClosed,
@@ -50,7 +50,7 @@ impl Exit {
 
 impl From<&ClientError> for Exit {
     fn from(error: &ClientError) -> Self {
-        if error.wrong_input() { Self::Input } else { Self::Agent }
+        if error.is_wrong_input() { Self::Input } else { Self::Agent }
     }
 }
 

@@ -1,4 +1,5 @@
-//! `ostler explain`: what is meant is looked for, its record is asked for, and `ostler_explain` says why.
+//! `ostler explain`: finds what is meant, asks the agent for its record, and lets `ostler_explain`
+//! say why it is as it is.
 //!
 //! ```text
 //! WHAT ─► candidates (jobs, allocations, plugins, devices) ─ exact before prefix ─► one ─► its record ─► sentences
@@ -9,10 +10,10 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::args::explain::{ExplainArgs, ExplainKind};
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output;
-use super::terminal::{Terminal, one_line, plain};
+use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_api::client::{ApiClient, segment};
 use ostler_explain::alloc::AllocHistory;
 use ostler_explain::device::DeviceHistory;
@@ -22,22 +23,22 @@ use ostler_explain::{BlockedPlace, Explanation, alloc, device, job, plugin};
 use ostler_model::clock::Clock;
 use ostler_model::ids::AllocId;
 use ostler_model::time::Timestamp;
-use ostler_wire::{Alloc, Deployment, Evaluation, Job, JobStub};
+use ostler_wire::{Alloc, Evaluation, JobStub, WireDeployment, WireJob};
 
-/// Of a job, allocations that are explained with all of their record.
+/// Most allocations of a job that are explained with all of their record.
 const WHOLE_ALLOCS_MAX: usize = 8;
 
-/// Something that is called as asked.
+/// Something whose name or id matches what was asked for.
 #[derive(Clone, Debug)]
-enum Candidate {
+enum ExplainCandidate {
     Job { id: String, namespace: String },
     Alloc { id: AllocId, name: String },
     Plugin(Box<PluginHistory>),
     Device(Box<DeviceHistory>),
 }
 
-impl Candidate {
-    fn shown(&self) -> String {
+impl ExplainCandidate {
+    fn describe(&self) -> String {
         match self {
             Self::Job { id, namespace } => format!("job {id} (namespace {namespace})"),
             Self::Alloc { id, name } => format!("allocation {id} ({name})"),
@@ -47,51 +48,57 @@ impl Candidate {
     }
 }
 
-/// Say why.
-pub(super) async fn explain(args: &ExplainArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Say why something is as it is.
+pub(super) async fn explain(args: &ExplainArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let found = find(&client, args).await?;
     let now = Clock::system().now();
     let told = match found {
-        Candidate::Alloc { id, .. } => {
+        ExplainCandidate::Alloc { id, .. } => {
             let mut record = alloc_record(&client, id).await?;
-            record.file = file_of(&client, &record.alloc).await;
+            record.file = find_job_file(&client, &record.alloc).await;
             alloc::explain(&record, now)
         }
-        Candidate::Job { id, namespace } => {
-            let client = client.within(&namespace);
+        ExplainCandidate::Job { id, namespace } => {
+            let client = client.in_namespace(&namespace);
             job::explain(&job_record(&client, &id).await?, now)
         }
-        Candidate::Plugin(record) => plugin::explain(&record, now),
-        Candidate::Device(record) => device::explain(&record, now),
+        ExplainCandidate::Plugin(record) => plugin::explain(&record, now),
+        ExplainCandidate::Device(record) => device::explain(&record, now),
     };
     output::show(args.json, &told, || text(&told, now), terminal)?;
     Ok(Exit::Success)
 }
 
 /// Why a job is as it is, as a text.
-pub(super) async fn of_job(client: &ApiClient, id: &str, now: Timestamp) -> Result<String, Stop> {
+pub(super) async fn explain_job(
+    client: &ApiClient,
+    id: &str,
+    now: Timestamp,
+) -> Result<String, CliError> {
     Ok(text(&job::explain(&job_record(client, id).await?, now), now))
 }
 
-/// Texts of strangers are in it: lines stay, what hides does not.
+/// The explanation as text. It has texts of other people in it: line breaks stay, hidden characters
+/// become visible.
 fn text(told: &Explanation, now: Timestamp) -> String {
     plain(&told.text(now))
 }
 
-/// The one that is meant: of exactly this name first, then by the beginning of ids.
-async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<Candidate, Stop> {
+/// Find what is meant: first by the exact name, then by the beginning of names and ids.
+async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate, CliError> {
     let (given, wanted) = (args.what.as_str(), |kind| args.kind.is_none_or(|of| of == kind));
     let (mut exact, mut begins) = (Vec::new(), Vec::new());
     if given.is_empty() {
-        return Err(Stop::Wrong("name a job, an allocation, a plugin or a device".to_owned()));
+        return Err(CliError::Wrong("name a job, an allocation, a plugin or a device".to_owned()));
     }
     if wanted(ExplainKind::Job) {
         let path = format!("/v1/jobs?namespace={}&prefix={}", client.namespaces(), segment(given));
         for stub in client.get::<Vec<JobStub>>(&path).await? {
             let same = stub.id == given;
             let (id, namespace) = (stub.id.into_owned(), stub.namespace.into_owned());
-            if same { &mut exact } else { &mut begins }.push(Candidate::Job { id, namespace });
+            if same { &mut exact } else { &mut begins }
+                .push(ExplainCandidate::Job { id, namespace });
         }
     }
     let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
@@ -101,46 +108,50 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<Candidate, Stop>
         for alloc in client.get::<Vec<Alloc>>(&path).await? {
             let (id, name) = (alloc.id, alloc.name.into_owned());
             let same = id.to_string() == prefix;
-            if same { &mut exact } else { &mut begins }.push(Candidate::Alloc { id, name });
+            if same { &mut exact } else { &mut begins }.push(ExplainCandidate::Alloc { id, name });
         }
     }
     if wanted(ExplainKind::Plugin) {
-        for record in listed::<PluginHistory>(client, "/v1/ostler/plugins/status", args).await? {
+        for record in fetch_list::<PluginHistory>(client, "/v1/ostler/plugins/status", args).await?
+        {
             let same = record.name == given || record.block == given;
             if same || record.name.starts_with(given) {
-                if same { &mut exact } else { &mut begins }.push(Candidate::Plugin(record.into()));
+                if same { &mut exact } else { &mut begins }
+                    .push(ExplainCandidate::Plugin(record.into()));
             }
         }
     }
     if wanted(ExplainKind::Device) {
-        let groups: Vec<Value> = listed(client, "/v1/ostler/devices", args).await?;
+        let groups: Vec<Value> = fetch_list(client, "/v1/ostler/devices", args).await?;
         for record in groups.into_iter().flat_map(instances) {
             let (id, full) =
                 (&record.instance.id, format!("{}/{}", record.group, record.instance.id));
             let same = *id == given || full == given;
             if same || id.starts_with(given) {
-                if same { &mut exact } else { &mut begins }.push(Candidate::Device(record.into()));
+                if same { &mut exact } else { &mut begins }
+                    .push(ExplainCandidate::Device(record.into()));
             }
         }
     }
     let found = if exact.is_empty() { begins } else { exact };
     let given = one_line(given);
-    connect::only(
+    connect::single_match(
         found,
         &format!(
             "nothing is called {given}; ostler job status, alloc status, plugin list and device list show what there is"
         ),
         &format!("things are called {given} (--kind tells kinds apart)"),
-        Candidate::shown,
+        ExplainCandidate::describe,
     )
 }
 
-/// A list of the node. Who may not see it is told so only where something of it is asked for.
-async fn listed<T: serde::de::DeserializeOwned>(
+/// Get a list from the agent. A list that may not be read is an error only if its kind was asked
+/// for.
+async fn fetch_list<T: serde::de::DeserializeOwned>(
     client: &ApiClient,
     path: &str,
     args: &ExplainArgs,
-) -> Result<Vec<T>, Stop> {
+) -> Result<Vec<T>, CliError> {
     match client.get(path).await {
         Err(error) if args.kind.is_none() => {
             tracing::debug!(%error, path, "not looked through");
@@ -163,16 +174,15 @@ fn instances(group: Value) -> Vec<DeviceHistory> {
     all.into_iter().filter_map(record).collect()
 }
 
-/// Everything that is on record of an allocation.
-async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'static>, Stop> {
+/// Everything that is on record about an allocation.
+async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'static>, CliError> {
     let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
-    let checks = match alloc.client_status.terminal() {
-        // Of one that has ended there are none.
-        true => BTreeMap::new(),
-        false => {
-            let path = format!("/v1/client/allocation/{id}/checks");
-            client.get(&path).await.unwrap_or_default()
-        }
+    let checks = if alloc.client_status.is_terminal() {
+        // An allocation that has ended has no checks.
+        BTreeMap::new()
+    } else {
+        let path = format!("/v1/client/allocation/{id}/checks");
+        client.get(&path).await.unwrap_or_default()
     };
     let successor_at = match alloc.followup_eval_id.as_deref() {
         None | Some("") => None,
@@ -185,39 +195,39 @@ async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'s
     Ok(AllocHistory { alloc, checks, successor_at, file: None })
 }
 
-/// The file of the jobs directory that gives the job of an allocation. None of a job that is gone, or that who asks
-/// may not see.
-async fn file_of(client: &ApiClient, alloc: &Alloc<'_>) -> Option<String> {
-    let (client, job) = (client.clone().within(&alloc.namespace), segment(&alloc.job_id));
-    let job: Job = client.get(&format!("/v1/job/{job}")).await.ok()?;
+/// The file of the jobs directory that has the job of an allocation. `None` for a job that is gone,
+/// or that the user may not see.
+async fn find_job_file(client: &ApiClient, alloc: &Alloc<'_>) -> Option<String> {
+    let (client, job) = (client.clone().in_namespace(&alloc.namespace), segment(&alloc.job_id));
+    let job: WireJob = client.get(&format!("/v1/job/{job}")).await.ok()?;
     job::file_of(&job)
 }
 
 /// Why places of a job are empty.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
-struct Blocked {
+struct BlockedPlaces {
     places: Vec<BlockedPlace>,
     holders: BTreeMap<String, String>,
 }
 
-/// Everything that is on record of a job.
-async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>, Stop> {
+/// Everything that is on record about a job.
+async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>, CliError> {
     let path = format!("/v1/job/{}", segment(id));
-    let job: Job = client.get(&path).await?;
+    let job: WireJob = client.get(&path).await?;
     let summary = client.get(&format!("{path}/summary")).await?;
-    let mut deployments: Vec<Deployment> = client.get(&format!("{path}/deployments")).await?;
+    let mut deployments: Vec<WireDeployment> = client.get(&format!("{path}/deployments")).await?;
     deployments.sort_by_key(|one| std::cmp::Reverse(one.create_index));
     let allocs = client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?;
     let bare = |alloc| AllocHistory { alloc, ..AllocHistory::default() };
     let mut allocs: Vec<AllocHistory> = allocs.into_iter().map(bare).collect();
-    // Those that are told of first, the newest of them before others.
+    // Allocations in trouble first, and the newest of them before others.
     allocs.sort_by_key(|one| {
-        let calm = !job::in_trouble(&job, &deployments, one);
+        let calm = !job::is_in_trouble(&job, &deployments, one);
         (calm, std::cmp::Reverse(one.alloc.create_time))
     });
     for one in allocs.iter_mut().take(WHOLE_ALLOCS_MAX) {
-        // One that was collected meanwhile stays as the list has it.
+        // An allocation that was removed meanwhile stays as the list has it.
         if let Ok(whole) = alloc_record(client, one.alloc.id).await {
             *one = whole;
         }
@@ -225,15 +235,15 @@ async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>,
     let file = job::file_of(&job);
     allocs.iter_mut().for_each(|one| one.file.clone_from(&file));
     let path = format!("/v1/ostler/job/{}/blocked", segment(id));
-    // An agent of before has no such path.
-    let Blocked { places, holders } = client.get(&path).await.unwrap_or_default();
+    // An older agent has no such path.
+    let BlockedPlaces { places, holders } = client.get(&path).await.unwrap_or_default();
     let path = format!("/v1/ostler/events?namespace={}&job={}", client.namespaces(), segment(id));
-    // Who may not see them is told without them.
+    // A user who may not see the events gets an explanation without them.
     let Events { events } = client.get(&path).await.unwrap_or_default();
     Ok(JobHistory { job, summary, allocs, blocked: places, deployments, holders, events })
 }
 
-/// What happened to a job.
+/// The agent's list of events of a job.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 struct Events {

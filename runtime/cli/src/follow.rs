@@ -1,38 +1,38 @@
-//! The output and the states of an allocation, told as they come.
+//! The output and the states of an allocation, sent as reports while they come.
 
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::progress::{Labels, Seen};
-use super::report::{Label, Output, Report, Stream};
+use super::progress::{AllocProgress, Labels};
+use super::report::{Label, OutputLine, RunReport, TaskStream};
 use ostler_lifecycle::alloc::AllocHandle;
-use ostler_logs::{From, Line, LineFollower, LogStream};
+use ostler_logs::{FollowFrom, LineFollower, LogStream, StreamLine};
 use ostler_model::ids::TaskName;
 
-/// Tell everything of `alloc` until it is done and its output was read to the end. One task per
-/// task of the allocation and one for the states, all on `on`.
+/// Send reports about `alloc` until it has ended and its output was read to the end. Spawns on `on`
+/// one task for each task of the allocation, and one for the states.
 pub(super) fn follow(
     alloc: &AllocHandle,
     labels: Labels,
-    reports: &mpsc::Sender<Report>,
+    reports: &mpsc::Sender<RunReport>,
     on: &mut JoinSet<()>,
 ) {
     for (task, label) in &labels {
         let (alloc, task, label) = (alloc.clone(), task.clone(), Arc::clone(label));
-        on.spawn(task_output(alloc, task, label, reports.clone()));
+        on.spawn(follow_output(alloc, task, label, reports.clone()));
     }
-    on.spawn(states(alloc.clone(), labels, reports.clone()));
+    on.spawn(follow_states(alloc.clone(), labels, reports.clone()));
 }
 
-async fn states(alloc: AllocHandle, labels: Labels, reports: mpsc::Sender<Report>) {
+async fn follow_states(alloc: AllocHandle, labels: Labels, reports: mpsc::Sender<RunReport>) {
     let (mut states, mut phase) = (alloc.state(), alloc.phase());
-    let mut seen = Seen::new(alloc.allocation().as_ref().into(), labels);
+    let mut seen = AllocProgress::new(alloc.allocation().as_ref().into(), labels);
     let mut last = false;
     loop {
-        // In this order: the state seen when it has finished is the last one.
-        last |= phase.borrow_and_update().ended();
+        // In this order: the state that is read after the end of the allocation is the last one.
+        last |= phase.borrow_and_update().has_ended();
         let news = seen.update(&states.borrow_and_update().clone());
         for report in news {
             if reports.send(report).await.is_err() {
@@ -42,7 +42,7 @@ async fn states(alloc: AllocHandle, labels: Labels, reports: mpsc::Sender<Report
         if last {
             return;
         }
-        // When the owner is gone, what it left is the last state.
+        // When the owner of the allocation is gone, the state that it left is the last one.
         last = tokio::select! {
             changed = states.changed() => changed.is_err(),
             changed = phase.changed() => changed.is_err(),
@@ -50,31 +50,31 @@ async fn states(alloc: AllocHandle, labels: Labels, reports: mpsc::Sender<Report
     }
 }
 
-async fn task_output(
+async fn follow_output(
     alloc: AllocHandle,
     task: TaskName,
     label: Arc<Label>,
-    reports: mpsc::Sender<Report>,
+    reports: mpsc::Sender<RunReport>,
 ) {
-    let Some(logs) = alloc.logs_opened(&task).await else {
+    let Some(logs) = alloc.wait_for_logs(&task).await else {
         return;
     };
-    let stdout = Output::of(alloc.id(), task, label);
-    let stderr = Output { stream: Stream::Stderr, ..stdout.clone() };
+    let stdout = OutputLine::empty_line(alloc.id(), task, label);
+    let stderr = OutputLine { stream: TaskStream::Stderr, ..stdout.clone() };
     let (out, err) = (Arc::clone(&logs.stdout), Arc::clone(&logs.stderr));
-    tokio::join!(lines(out, stdout, &reports), lines(err, stderr, &reports));
+    tokio::join!(send_lines(out, stdout, &reports), send_lines(err, stderr, &reports));
 }
 
-/// Tell the lines of a stream; `whose` is an empty one.
-async fn lines(stream: Arc<LogStream>, whose: Output, reports: &mpsc::Sender<Report>) {
-    // It looks at files, which may take as long as their disk.
-    let follower = tokio::task::spawn_blocking(move || stream.follow(From::Start));
+/// Send the lines of a stream. `whose` is an empty line of it, with the task and its label.
+async fn send_lines(stream: Arc<LogStream>, whose: OutputLine, reports: &mpsc::Sender<RunReport>) {
+    // This reads files, which may take as long as their disk.
+    let follower = tokio::task::spawn_blocking(move || stream.follow(FollowFrom::Start));
     let Ok(follower) = follower.await else { return };
     let mut lines = LineFollower::new(follower);
     while let Some(line) = lines.next().await {
-        let Line { bytes, complete, skipped_bytes } = line;
-        let output = Output { bytes, complete, skipped_bytes, ..whose.clone() };
-        if reports.send(Report::Output(output)).await.is_err() {
+        let StreamLine { bytes, complete, skipped_bytes } = line;
+        let output = OutputLine { bytes, complete, skipped_bytes, ..whose.clone() };
+        if reports.send(RunReport::Output(output)).await.is_err() {
             return;
         }
     }

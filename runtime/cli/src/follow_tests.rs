@@ -21,22 +21,23 @@ fn logs(dir: &Path) -> TaskLogs {
 async fn every_line_is_told_and_the_end_comes_after_the_last_one() {
     let dir = tempfile::tempdir().unwrap();
     let logs = logs(dir.path());
-    let (alloc, task) = (AllocId::new(Rng::seeded(1).uuid()), TaskName::new("web").unwrap());
-    let whose = Output::of(alloc, task, Arc::new(Label { text: "web".into(), number: 0 }));
+    let (alloc, task) = (AllocId::new(Rng::from_seed(1).uuid()), TaskName::new("web").unwrap());
+    let whose =
+        OutputLine::empty_line(alloc, task, Arc::new(Label { text: "web".into(), number: 0 }));
     let (sender, mut reports) = mpsc::channel(1);
     let stream = Arc::clone(&logs.stdout);
-    let telling = tokio::spawn(async move { lines(stream, whose, &sender).await });
+    let telling = tokio::spawn(async move { send_lines(stream, whose, &sender).await });
     logs.stdout.write(b"one\ntwo\nthr");
     let mut told = Vec::new();
     for _ in 0..2 {
         match reports.recv().await {
-            Some(Report::Output(line)) => told.push((line.bytes, line.complete)),
+            Some(RunReport::Output(line)) => told.push((line.bytes, line.complete)),
             other => told.push((format!("{other:?}").into_bytes(), false)),
         }
     }
     logs.stdout.write(b"ee");
     logs.close();
-    while let Some(Report::Output(line)) = reports.recv().await {
+    while let Some(RunReport::Output(line)) = reports.recv().await {
         told.push((line.bytes, line.complete));
     }
     telling.await.unwrap();

@@ -1,12 +1,12 @@
-//! Reports as people read them: output of tasks as it is, everything else in a few words.
+//! Reports as text for people: the output of tasks as it is, everything else in a few words.
 
-use super::report::{Label, Output, Placed, Rendered, Report, Stream};
-use super::terminal::{Terminal, one_line, paint, plain, task_line};
+use super::report::{Label, OutputLine, PlacementReport, RenderBuffers, RunReport, TaskStream};
+use super::terminal::{TerminalInfo, one_line, paint, plain, task_line};
 use ostler_agent::{AllocResult, PluginEntry, PluginStatus};
 use ostler_model::alloc::{AllocState, ClientStatus};
+use ostler_model::cow_arc::CowArc;
 use ostler_model::device::{Health, HealthState, Locality};
 use ostler_model::event::{self, EventKind, TaskEvent};
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{JobId, PluginName, TaskName};
 use ostler_model::task::{ExitResult, TaskState};
 use ostler_node::NodeView;
@@ -15,26 +15,26 @@ const DIM: &str = "2";
 const RED: &str = "31";
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
-/// Colours of tasks, in turn: none that means something else.
+/// Colours of the tasks, in turn; none of them has another meaning.
 const TASK_COLOURS: [&str; 6] = ["36", "35", "34", "96", "95", "94"];
 
-/// Text for people: output of tasks to its stream, the rest to standard error.
-pub(super) fn human(report: &Report, terminal: &Terminal, into: &mut Rendered) {
+/// Render a report for people: output of tasks for its own stream, the rest for standard error.
+pub(super) fn render_human(report: &RunReport, terminal: &TerminalInfo, into: &mut RenderBuffers) {
     let colours = terminal.stderr_colours();
     let text = match report {
-        Report::Output(line) => return output(line, terminal, into),
-        Report::Node { node } => node_summary(node),
-        Report::Plugin(entry) => plugin(entry, colours),
-        Report::Notice { message } => {
+        RunReport::Output(line) => return render_output(line, terminal, into),
+        RunReport::Node { node } => node_summary(node),
+        RunReport::Plugin(entry) => plugin(entry, colours),
+        RunReport::Notice { message } => {
             format!("{} {}", paint("notice:", YELLOW, colours), plain(message))
         }
-        Report::Warning { rendered, .. } => rendered.trim_end().to_owned(),
-        Report::Placed(placed) => placement(placed),
-        Report::Event { event, label, .. } => task_event(event, label, colours),
-        Report::EventsMissed { label, .. } => {
+        RunReport::Warning { rendered, .. } => rendered.trim_end().to_owned(),
+        RunReport::Placed(placed) => placement(placed),
+        RunReport::Event { event, label, .. } => task_event(event, label, colours),
+        RunReport::EventsMissed { label, .. } => {
             format!("{}some events are not shown", prefix(label, colours))
         }
-        Report::Status { alloc, name, status, description } => {
+        RunReport::Status { alloc, name, status, description } => {
             let colour = match status {
                 ClientStatus::Failed => RED,
                 ClientStatus::Complete => GREEN,
@@ -44,18 +44,18 @@ pub(super) fn human(report: &Report, terminal: &Terminal, into: &mut Rendered) {
             let (name, why) = (one_line(name), one_line(description));
             format!("allocation {} of {name} is {status}: {why}", alloc.short())
         }
-        Report::Health { alloc, name, healthy } => {
+        RunReport::Health { alloc, name, healthy } => {
             let (word, colour) = if *healthy { ("healthy", GREEN) } else { ("unhealthy", RED) };
             let word = paint(word, colour, colours);
             format!("allocation {} of {} is {word}", alloc.short(), one_line(name))
         }
-        Report::Progress { message } => paint(&plain(message), DIM, colours),
-        Report::Error(failure) => {
+        RunReport::Progress { message } => paint(&plain(message), DIM, colours),
+        RunReport::Error(failure) => {
             let message =
                 format!("{} {}", paint("error:", "1;31", colours), plain(&failure.message));
             format!("{}{message}", failure.rendered)
         }
-        Report::Result { job, successful, exit_code, allocs } => {
+        RunReport::Result { job, successful, exit_code, allocs } => {
             result(job, *successful, *exit_code, allocs, colours)
         }
     };
@@ -70,7 +70,7 @@ fn prefix(label: &Label, colours: bool) -> String {
     paint(&format!("{} |", label.text), colour, colours) + " "
 }
 
-fn output(line: &Output, terminal: &Terminal, into: &mut Rendered) {
+fn render_output(line: &OutputLine, terminal: &TerminalInfo, into: &mut RenderBuffers) {
     if line.skipped_bytes > 0 {
         let prefix = prefix(&line.label, terminal.stderr_colours());
         let skipped = line.skipped_bytes;
@@ -82,12 +82,12 @@ fn output(line: &Output, terminal: &Terminal, into: &mut Rendered) {
         }
     }
     let (out, is_terminal, colours) = match line.stream {
-        Stream::Stdout => (&mut into.stdout, terminal.stdout, terminal.stdout_colours()),
-        Stream::Stderr => (&mut into.stderr, terminal.stderr, terminal.stderr_colours()),
+        TaskStream::Stdout => (&mut into.stdout, terminal.stdout, terminal.stdout_colours()),
+        TaskStream::Stderr => (&mut into.stderr, terminal.stderr, terminal.stderr_colours()),
     };
     out.extend_from_slice(prefix(&line.label, colours).as_bytes());
     if is_terminal {
-        // The next line must not have this one's colour.
+        // The next line must not have the colour of this one.
         if task_line(&line.bytes, out) {
             out.extend_from_slice(b"\x1b[0m");
         }
@@ -135,7 +135,7 @@ fn node_summary(node: &NodeView) -> String {
     text
 }
 
-/// Health as one word and its reason.
+/// A health as one word and its reason.
 pub(super) fn health(health: &Health) -> String {
     use HealthState::{Healthy, Undetected, Unhealthy};
     let state = match health.state {
@@ -149,7 +149,7 @@ pub(super) fn health(health: &Health) -> String {
     }
 }
 
-/// A device plugin that does not work, or has nothing to do here.
+/// The text on a device plugin that does not work, or that found no device.
 pub(super) fn device_plugin(name: &PluginName, found: &Health) -> String {
     match (found.state, found.reason.as_str()) {
         (HealthState::Undetected, "") => format!("{name}: no device found"),
@@ -160,14 +160,14 @@ pub(super) fn device_plugin(name: &PluginName, found: &Health) -> String {
     }
 }
 
-/// Where a device sits; empty when nobody knows.
+/// Where in the machine a device is; empty when that is not known.
 pub(super) fn locality(locality: Option<&Locality>) -> String {
     let Some(Locality { pci_bus_id, numa_node }) = locality else { return String::new() };
     let numa = numa_node.map(|node| format!("numa {node}"));
     pci_bus_id.clone().into_iter().chain(numa).collect::<Vec<_>>().join(" ")
 }
 
-/// Plugins in use are in the node's summary; only the others are worth a line.
+/// A line on a plugin that is refused. Plugins in use are in the summary of the node and have none.
 fn plugin(entry: &PluginEntry, colours: bool) -> String {
     let PluginStatus::Refused(reason) = &entry.status else { return String::new() };
     let refused = paint("refused", RED, colours);
@@ -175,7 +175,7 @@ fn plugin(entry: &PluginEntry, colours: bool) -> String {
     format!("plugin {name} ({source}) is {refused}: {}", plain(reason))
 }
 
-fn placement(placed: &Placed) -> String {
+fn placement(placed: &PlacementReport) -> String {
     let (name, alloc) = (one_line(&placed.name), placed.alloc.short());
     let mut text = format!("placed {name} as allocation {alloc}");
     if let Some(failed) = placed.follows {
@@ -228,20 +228,20 @@ fn result(
     text
 }
 
-/// A line for each task of an allocation that failed, with what it failed of.
+/// A line for each failed task of an allocation, with the reason.
 pub(super) fn failures(alloc: &str, state: &AllocState) -> String {
     let failed = state.tasks.iter().filter(|(_, state)| state.failed);
-    let line = |(task, state): (&TaskName, &HeldOnce<TaskState>)| {
+    let line = |(task, state): (&TaskName, &CowArc<TaskState>)| {
         let why = one_line(&why_failed(state));
         format!("\n  task {task} of {} failed: {why}", one_line(alloc))
     };
     failed.map(line).collect()
 }
 
-/// What a task failed of, in the words of the event that says it.
+/// Why a task failed, in the words of the event that says so.
 fn why_failed(state: &TaskState) -> String {
     let kinds: Vec<_> = state.events.iter().map(|e| (e.kind.as_str(), e.fails_task)).collect();
-    let event = event::says_why(&kinds).and_then(|index| state.events.get(index));
+    let event = event::index_of_reason(&kinds).and_then(|index| state.events.get(index));
     match (event, &state.last_exit) {
         (Some(event), None) => event.message.clone(),
         (Some(event), _) if event.kind != EventKind::Terminated => event.message.clone(),

@@ -8,53 +8,53 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
 
-const PIPE: Terminal =
-    Terminal { stdout: false, stderr: false, colours: true, columns: None, json: false };
-const SCREEN: Terminal =
-    Terminal { stdout: true, stderr: true, colours: true, columns: None, json: false };
+const PIPE: TerminalInfo =
+    TerminalInfo { stdout: false, stderr: false, colours: true, columns: None, json: false };
+const SCREEN: TerminalInfo =
+    TerminalInfo { stdout: true, stderr: true, colours: true, columns: None, json: false };
 
 fn alloc() -> AllocId {
-    AllocId::new(Rng::seeded(1).uuid())
+    AllocId::new(Rng::from_seed(1).uuid())
 }
 
-fn line(bytes: &[u8], stream: Stream) -> Output {
+fn line(bytes: &[u8], stream: TaskStream) -> OutputLine {
     let label = Arc::new(Label { text: "web ".into(), number: 0 });
-    let output = Output::of(alloc(), TaskName::new("web").unwrap(), label);
-    Output { bytes: bytes.to_vec(), stream, ..output }
+    let output = OutputLine::empty_line(alloc(), TaskName::new("web").unwrap(), label);
+    OutputLine { bytes: bytes.to_vec(), stream, ..output }
 }
 
-fn shown(report: &Report, terminal: &Terminal) -> (String, String) {
-    let mut rendered = Rendered::default();
-    human(report, terminal, &mut rendered);
+fn shown(report: &RunReport, terminal: &TerminalInfo) -> (String, String) {
+    let mut rendered = RenderBuffers::default();
+    render_human(report, terminal, &mut rendered);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (text(rendered.stdout), text(rendered.stderr))
 }
 
 #[test]
 fn each_line_of_a_task_goes_to_its_stream_behind_its_name() {
-    let out = shown(&Report::Output(line(b"hello", Stream::Stdout)), &PIPE);
+    let out = shown(&RunReport::Output(line(b"hello", TaskStream::Stdout)), &PIPE);
     assert_eq!(out, ("web  | hello\n".to_owned(), String::new()));
-    let err = shown(&Report::Output(line(b"", Stream::Stderr)), &PIPE);
+    let err = shown(&RunReport::Output(line(b"", TaskStream::Stderr)), &PIPE);
     assert_eq!(err, (String::new(), "web  | \n".to_owned()));
 }
 
 #[test]
 fn a_pipe_gets_the_bytes_as_they_are_and_a_screen_gets_colours() {
-    let mut rendered = Rendered::default();
-    let binary = Report::Output(line(b"\xff\x1b[2J", Stream::Stdout));
-    human(&binary, &PIPE, &mut rendered);
+    let mut rendered = RenderBuffers::default();
+    let binary = RunReport::Output(line(b"\xff\x1b[2J", TaskStream::Stdout));
+    render_human(&binary, &PIPE, &mut rendered);
     assert_eq!(rendered.stdout, b"web  | \xff\x1b[2J\n");
-    let (out, _) = shown(&Report::Output(line(b"\x1b[31mred", Stream::Stdout)), &SCREEN);
+    let (out, _) = shown(&RunReport::Output(line(b"\x1b[31mred", TaskStream::Stdout)), &SCREEN);
     assert_eq!(out, "\x1b[36mweb  |\x1b[0m \x1b[31mred\x1b[0m\n");
-    let without = Terminal { colours: false, ..SCREEN };
-    let (out, _) = shown(&Report::Output(line(b"\x1b[2Jx", Stream::Stdout)), &without);
+    let without = TerminalInfo { colours: false, ..SCREEN };
+    let (out, _) = shown(&RunReport::Output(line(b"\x1b[2Jx", TaskStream::Stdout)), &without);
     assert_eq!(out, "web  | \\u{1b}[2Jx\n");
 }
 
 #[test]
 fn lost_output_is_said_and_not_printed_as_a_line() {
-    let gap = Output { skipped_bytes: 7, complete: false, ..line(b"", Stream::Stdout) };
-    let (out, err) = shown(&Report::Output(gap), &PIPE);
+    let gap = OutputLine { skipped_bytes: 7, complete: false, ..line(b"", TaskStream::Stdout) };
+    let (out, err) = shown(&RunReport::Output(gap), &PIPE);
     assert_eq!(out, "");
     assert_eq!(err, "web  | (7 bytes were rotated away before they could be shown)\n");
 }
@@ -62,24 +62,24 @@ fn lost_output_is_said_and_not_printed_as_a_line() {
 #[test]
 fn an_event_is_one_line_whatever_its_message_holds() {
     let time = Timestamp::from_nanos(3_723_000_000_000);
-    let event = TaskEvent::new(EventKind::Driver, time, "a\nb\x1b[2J").failing();
+    let event = TaskEvent::new(EventKind::Driver, time, "a\nb\x1b[2J").with_task_failure();
     let label = Arc::new(Label { text: "web".into(), number: 0 });
     let task = TaskName::new("web").unwrap();
-    let report = Report::Event { alloc: alloc(), task, event, label };
+    let report = RunReport::Event { alloc: alloc(), task, event, label };
     let (out, err) = shown(&report, &PIPE);
     assert_eq!(out, "");
     assert_eq!(err, "web | 01:02:03 Driver: a; b\\u{1b}[2J\n");
 }
 
-fn failed_result() -> Report {
+fn failed_result() -> RunReport {
     let exit = ExitResult { exit_code: 3, ..ExitResult::default() };
     result_of(TaskState { failed: true, last_exit: Some(exit), ..TaskState::default() })
 }
 
-fn result_of(task: TaskState) -> Report {
+fn result_of(task: TaskState) -> RunReport {
     let mut state = AllocState { client_status: ClientStatus::Failed, ..AllocState::default() };
     std::sync::Arc::make_mut(&mut state.tasks).insert(TaskName::new("web").unwrap(), task.into());
-    Report::Result {
+    RunReport::Result {
         job: JobId::new("shop").unwrap(),
         successful: false,
         exit_code: 3,
@@ -103,7 +103,7 @@ fn the_last_line_names_what_a_task_failed_of() {
     };
     let now = Timestamp::from_nanos(1);
     let event = |kind, text: &str| TaskEvent::new(kind, now, text);
-    let verdict = || event(EventKind::NotRestarting, "Error was unrecoverable").failing();
+    let verdict = || event(EventKind::NotRestarting, "Error was unrecoverable").with_task_failure();
     let start = || event(EventKind::DriverFailure, "/usr/bin/redis-server was not found");
     let ended = || event(EventKind::Terminated, "Exit Code: ?");
     for (last_exit, events, line) in [
@@ -125,7 +125,7 @@ fn the_last_line_names_what_a_task_failed_of() {
         ),
         (
             exit(0, 0, false, None),
-            vec![event(EventKind::DiskExceeded, "too much").failing(), ended()],
+            vec![event(EventKind::DiskExceeded, "too much").with_task_failure(), ended()],
             "too much",
         ),
     ] {

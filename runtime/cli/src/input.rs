@@ -1,4 +1,4 @@
-//! Reading what the user names on the command line.
+//! Reading the files that the user names on the command line.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -8,36 +8,36 @@ use std::path::{Path, PathBuf};
 
 use super::args::job::JobFileArgs;
 use super::traces;
-use ostler_agent::ConfigProblem;
+use ostler_agent::TaskConfigProblem;
 use ostler_jobspec::{ConfigFault, Diagnostics, Inputs, JobFile, JobFileError};
 use ostler_model::causes::chain;
 use ostler_model::config::AgentConfig;
 use ostler_model::job::Job;
 use ostler_model::limits::CONFIG_FILE_BYTES_MAX;
 use ostler_model::limits::JOB_FILE_BYTES_MAX;
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
 /// Why a file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InputError {
-    /// The system refused.
+    /// The system could not read it.
     #[error("cannot read {}: {source}; check the path", path.display())]
     Read {
-        /// The path given.
+        /// The path, as the user gave it.
         path: PathBuf,
-        /// Its reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A directory, a pipe, a device.
+    /// It is a directory, a pipe or a device.
     #[error("{} is no regular file", path.display())]
     NotAFile {
-        /// The path given.
+        /// The path, as the user gave it.
         path: PathBuf,
     },
-    /// More than is ever read of such a file.
+    /// It is larger than such a file may be.
     #[error("{} is larger than {max} bytes", path.display())]
     TooLarge {
-        /// The path given.
+        /// The path, as the user gave it.
         path: PathBuf,
         /// Bytes read at most.
         max: u64,
@@ -45,25 +45,25 @@ pub(super) enum InputError {
     /// A job file that could not be read as text.
     #[error("{}", chain(.0))]
     JobFile(JobFileError),
-    /// Values of variables that cannot be used.
+    /// Values of job variables that cannot be used.
     #[error("{0}")]
     Variables(String),
-    /// What it asks for is not built in.
+    /// It asks for something that this program was built without.
     #[error("{}: {why}", path.display())]
     NotBuilt {
-        /// The path given.
+        /// The path, as the user gave it.
         path: PathBuf,
         /// What to build, or to leave out.
         why: &'static str,
     },
-    /// Read, and wrong in places.
-    #[error("{} has {}", path.display(), counted(diagnostics.found(), "problem"))]
+    /// It was read and has problems.
+    #[error("{} has {}", path.display(), count_noun(diagnostics.total_count(), "problem"))]
     Invalid {
-        /// The path given.
+        /// The path, as the user gave it.
         path: PathBuf,
-        /// What was read.
+        /// The text of the file.
         text: String,
-        /// What is wrong.
+        /// The problems, with their places.
         diagnostics: Diagnostics,
     },
 }
@@ -76,23 +76,23 @@ pub(super) struct JobInput {
 }
 
 impl JobInput {
-    /// The job.
+    /// The job that the file describes.
     pub(super) fn job(&self) -> &Job {
         &self.file.parsed.job
     }
 
-    /// What was read.
+    /// The text of the file.
     pub(super) fn text(&self) -> &str {
         &self.file.text
     }
 
-    /// What is accepted and not done.
+    /// Warnings about what the file asks for and the agent does not do.
     pub(super) fn warnings(&self) -> &Diagnostics {
         &self.file.parsed.warnings
     }
 
-    /// What drivers find wrong, at the places in the file.
-    pub(super) fn located(&self, problems: &[ConfigProblem]) -> Diagnostics {
+    /// The problems that drivers find, at their places in the file.
+    pub(super) fn locate_problems(&self, problems: &[TaskConfigProblem]) -> Diagnostics {
         let faults = problems.iter().map(|problem| ConfigFault {
             group: &problem.group,
             task: &problem.task,
@@ -105,20 +105,20 @@ impl JobInput {
         self.file.parsed.places.diagnostics(faults, self.text(), &file)
     }
 
-    /// The same as the error that a file is with such problems in it.
-    pub(super) fn refused(&self, problems: &[ConfigProblem]) -> InputError {
+    /// The error of a file that has these problems.
+    pub(super) fn problem_error(&self, problems: &[TaskConfigProblem]) -> InputError {
         InputError::Invalid {
             path: self.path.clone(),
             text: self.text().to_owned(),
-            diagnostics: self.located(problems),
+            diagnostics: self.locate_problems(problems),
         }
     }
 }
 
-/// Read a job file, with the values of its variables; `-` is the standard input.
-pub(super) fn job(source: &JobFileArgs) -> Result<JobInput, InputError> {
+/// Read a job file, with the values of its variables; `-` is standard input.
+pub(super) fn read_job(source: &JobFileArgs) -> Result<JobInput, InputError> {
     let path = source.file.as_path();
-    let inputs = inputs(source)?;
+    let inputs = read_variables(source)?;
     let read = |file| JobInput { path: path.to_owned(), file };
     if path != Path::new("-") {
         return ostler_jobspec::read_file_with(path, &inputs).map(read).map_err(
@@ -130,7 +130,7 @@ pub(super) fn job(source: &JobFileArgs) -> Result<JobInput, InputError> {
             },
         );
     }
-    let bytes = standard_input(JOB_FILE_BYTES_MAX)?;
+    let bytes = read_stdin(JOB_FILE_BYTES_MAX)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match ostler_jobspec::read_with(&bytes, path, None, &inputs) {
         Ok(parsed) => Ok(read(JobFile { parsed, text })),
@@ -138,15 +138,15 @@ pub(super) fn job(source: &JobFileArgs) -> Result<JobInput, InputError> {
     }
 }
 
-/// The values of variables, from the environment, files and the command line.
-fn inputs(source: &JobFileArgs) -> Result<Inputs, InputError> {
+/// The values of job variables, from the environment, files and the command line.
+fn read_variables(source: &JobFileArgs) -> Result<Inputs, InputError> {
     let mut inputs = Inputs { directory: std::env::current_dir().ok(), ..Inputs::default() };
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
     inputs.add_env(std::env::vars_os().filter_map(text));
     for path in &source.var_file {
-        let bytes = file(path, JOB_FILE_BYTES_MAX)?;
+        let bytes = read_file(path, JOB_FILE_BYTES_MAX)?;
         let text = String::from_utf8(bytes)
             .map_err(|_| InputError::Variables(format!("{} is no text", path.display())))?;
         let name = path.display().to_string();
@@ -158,42 +158,43 @@ fn inputs(source: &JobFileArgs) -> Result<Inputs, InputError> {
     Ok(inputs)
 }
 
-/// Read the agent's configuration; without a file it is the default.
-pub(super) fn config(path: Option<&Path>) -> Result<AgentConfig, InputError> {
+/// Read the configuration of an agent; without a file it is the default.
+pub(super) fn read_config(path: Option<&Path>) -> Result<AgentConfig, InputError> {
     let Some(path) = path else {
         return Ok(AgentConfig::default());
     };
-    let bytes = file(path, CONFIG_FILE_BYTES_MAX)?;
+    let bytes = read_file(path, CONFIG_FILE_BYTES_MAX)?;
     let read = ostler_jobspec::parse_agent_config(&bytes, path);
     let config = read.map_err(|diagnostics| InputError::Invalid {
         path: path.to_owned(),
         text: String::from_utf8_lossy(&bytes).into_owned(),
         diagnostics,
     })?;
-    match traces::refused(&config.telemetry, ostler_trace::BUILT) {
+    match traces::refusal(&config.telemetry, ostler_trace::BUILT) {
         Some(why) => Err(InputError::NotBuilt { path: path.to_owned(), why }),
         None => Ok(config),
     }
 }
 
 /// Read a regular file of at most `max` bytes.
-pub(super) fn file(path: &Path, max: u64) -> Result<Vec<u8>, InputError> {
+pub(super) fn read_file(path: &Path, max: u64) -> Result<Vec<u8>, InputError> {
     let failed = |source| InputError::Read { path: path.to_owned(), source };
-    // Opening a pipe nobody writes to waits for ever without this flag; files do not mind it.
+    // Without this flag, opening a pipe that nobody writes to waits for ever. Files ignore the
+    // flag.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(InputError::NotAFile { path: path.to_owned() });
     }
-    bounded(file, path, max)
+    read_bounded(file, path, max)
 }
 
-/// Read the standard input, at most `max` bytes.
-pub(super) fn standard_input(max: u64) -> Result<Vec<u8>, InputError> {
-    bounded(io::stdin().lock(), Path::new("-"), max)
+/// Read standard input, at most `max` bytes.
+pub(super) fn read_stdin(max: u64) -> Result<Vec<u8>, InputError> {
+    read_bounded(io::stdin().lock(), Path::new("-"), max)
 }
 
-fn bounded(reader: impl io::Read, path: &Path, max: u64) -> Result<Vec<u8>, InputError> {
+fn read_bounded(reader: impl io::Read, path: &Path, max: u64) -> Result<Vec<u8>, InputError> {
     let mut bytes = Vec::new();
     let read = reader.take(max.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|source| InputError::Read { path: path.to_owned(), source })?;
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn no_configuration_file_is_the_default() {
-        assert_eq!(config(None).unwrap(), AgentConfig::default());
+        assert_eq!(read_config(None).unwrap(), AgentConfig::default());
     }
 
     #[test]
@@ -219,12 +220,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large");
         std::fs::write(&large, [0; 11]).unwrap();
-        let text = |path: &Path| file(path, 10).unwrap_err().to_string();
+        let text = |path: &Path| read_file(path, 10).unwrap_err().to_string();
         assert!(text(&large).ends_with("large is larger than 10 bytes"));
         assert!(text(dir.path()).ends_with("is no regular file"));
         assert!(text(&dir.path().join("gone")).contains("gone: No such file"));
         std::fs::write(&large, [0; 10]).unwrap();
-        assert_eq!(file(&large, 10).unwrap().len(), 10);
+        assert_eq!(read_file(&large, 10).unwrap().len(), 10);
     }
 
     #[test]

@@ -6,19 +6,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit::Exit;
 
-/// A signal that asks for the end.
+/// A signal that asks the program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupt {
     /// Ctrl-C.
     Int,
-    /// From a supervisor.
+    /// SIGTERM, as supervisors send it.
     Term,
-    /// The terminal is gone.
+    /// SIGHUP: the terminal is gone.
     Hup,
 }
 
 impl Interrupt {
-    /// How the program ends on it.
+    /// The exit code of a program that this signal ends.
     pub(super) const fn exit(self) -> Exit {
         match self {
             Self::Hup => Exit::Signal(1),
@@ -27,7 +27,7 @@ impl Interrupt {
         }
     }
 
-    /// For messages and reasons.
+    /// The name of the signal, for messages and reasons.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Hup => "SIGHUP",
@@ -37,23 +37,25 @@ impl Interrupt {
     }
 }
 
-/// The signals, from the moment this is made: none is lost between two calls of
-/// [`Interrupts::next`].
+/// The signals that end the program. None that comes after [`Interrupts::new`] is lost between two
+/// calls of [`Interrupts::next`].
 pub(super) struct Interrupts {
     int: Signal,
     term: Signal,
-    /// Absent under `nohup`, which asks that the end of the terminal be ignored.
+    /// SIGHUP; absent under `nohup`, which asks that the end of the terminal be ignored.
     hup: Option<Signal>,
 }
 
 impl Interrupts {
-    /// Take the signals over.
+    /// Take over the handling of the signals.
     pub(super) fn new() -> io::Result<Self> {
-        // Read before anything is taken over. Where it cannot be read, nothing is ignored.
+        // This is read before any signal is taken over. If it cannot be read, no signal counts as
+        // ignored.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let hup = match ignores(&status, SignalKind::hangup()) {
-            true => None,
-            false => Some(signal(SignalKind::hangup())?),
+        let hup = if is_ignored(&status, SignalKind::hangup()) {
+            None
+        } else {
+            Some(signal(SignalKind::hangup())?)
         };
         Ok(Self {
             int: signal(SignalKind::interrupt())?,
@@ -62,7 +64,7 @@ impl Interrupts {
         })
     }
 
-    /// Wait for the next one. May be dropped and called again.
+    /// Wait for the next signal. The future may be dropped and the call repeated.
     pub(super) async fn next(&mut self) -> Interrupt {
         let hup = async {
             match &mut self.hup {
@@ -79,7 +81,7 @@ impl Interrupts {
 }
 
 /// Was this process started with the signal ignored? `status` is `/proc/self/status`.
-fn ignores(status: &str, kind: SignalKind) -> bool {
+fn is_ignored(status: &str, kind: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     let bit = u32::try_from(kind.as_raw_value()).ok().and_then(|number| number.checked_sub(1));
@@ -93,10 +95,10 @@ mod tests {
     #[test]
     fn an_ignored_signal_is_found_in_the_mask() {
         let status = "Name:\tostler\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
-        assert!(ignores(status, SignalKind::hangup()));
-        assert!(!ignores(status, SignalKind::interrupt()));
-        assert!(ignores(status, SignalKind::pipe()));
-        assert!(!ignores("", SignalKind::hangup()));
+        assert!(is_ignored(status, SignalKind::hangup()));
+        assert!(!is_ignored(status, SignalKind::interrupt()));
+        assert!(is_ignored(status, SignalKind::pipe()));
+        assert!(!is_ignored("", SignalKind::hangup()));
     }
 
     #[test]

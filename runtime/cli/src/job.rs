@@ -2,9 +2,9 @@
 
 mod change;
 mod history;
+mod next_command;
 mod plan;
 mod plan_devices;
-mod proposed;
 mod run;
 mod scale;
 mod status;
@@ -14,19 +14,19 @@ mod watch;
 use serde_json::Value;
 
 use super::args::job::{JobCommand, JobFileArgs};
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::input::{self, InputError, JobInput};
 use super::output;
-use super::terminal::Terminal;
-use ostler_agent::ConfigProblem;
+use super::terminal::TerminalInfo;
+use ostler_agent::TaskConfigProblem;
 use ostler_api::client::{ApiClient, ClientError};
 use ostler_jobspec::nomad_json;
 use ostler_model::job::Job;
-use ostler_wire::{JobRequest, Validated};
+use ostler_wire::{JobRequest, JobValidateResponse};
 
-/// Do what is asked about jobs.
-pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Run one of the commands on jobs.
+pub(super) async fn run(command: &JobCommand, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     match command {
         JobCommand::Run(args) => run::run(args, terminal).await,
         JobCommand::Stop(args) => change::stop(args, terminal).await,
@@ -40,44 +40,47 @@ pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Result<Exi
     }
 }
 
-/// Read a job file; says everything that is wrong with it, and what of it is not done.
-fn read(source: &JobFileArgs, terminal: &Terminal) -> Result<JobInput, InputError> {
-    let job = input::job(source)?;
+/// Read a job file, and print warnings about what it asks for and the agent does not do.
+fn read_with_warnings(
+    source: &JobFileArgs,
+    terminal: &TerminalInfo,
+) -> Result<JobInput, InputError> {
+    let job = input::read_job(source)?;
     output::job_warnings(terminal, &job);
     Ok(job)
 }
 
-/// What asks something of a job.
-fn request(job: &Job) -> JobRequest<Value> {
+/// The body of a request about a job.
+fn job_request(job: &Job) -> JobRequest<Value> {
     JobRequest { job: nomad_json(job), ..JobRequest::default() }
 }
 
-/// What is wrong with the tasks' configurations.
-fn problems(checked: Validated) -> Vec<ConfigProblem> {
+/// The problems of the tasks' configurations, from the agent's answer.
+fn config_problems(checked: JobValidateResponse) -> Vec<TaskConfigProblem> {
     let problem = |wrong| {
-        let ostler_wire::ConfigProblem { group, task, path, message, suggestion, of_driver } =
+        let ostler_wire::WireConfigProblem { group, task, path, message, suggestion, of_driver } =
             wrong;
-        ConfigProblem { group, task, path, message, suggestion, of_driver }
+        TaskConfigProblem { group, task, path, message, suggestion, of_driver }
     };
     checked.config_problems.into_iter().map(problem).collect()
 }
 
-/// The answer to a job that was sent. Where the agent finds the job itself wrong it is asked what in
-/// the tasks' configurations is: that has places in the file.
-async fn told<T>(
+/// The agent's answer to a request with a job. Where the agent refuses the job as wrong, it is
+/// asked for the problems of the tasks' configurations: those have places in the file.
+async fn check_answer<T>(
     answer: Result<T, ClientError>,
     client: &ApiClient,
     job: &JobInput,
-) -> Result<T, Stop> {
+) -> Result<T, CliError> {
     let error = match answer {
         Ok(answer) => return Ok(answer),
-        Err(error) if error.wrong_input() => error,
+        Err(error) if error.is_wrong_input() => error,
         Err(error) => return Err(error.into()),
     };
-    let checked = client.put("/v1/validate/job", &request(job.job())).await;
-    let problems = checked.map(problems).unwrap_or_default();
+    let checked = client.put("/v1/validate/job", &job_request(job.job())).await;
+    let problems = checked.map(config_problems).unwrap_or_default();
     if problems.is_empty() {
         return Err(error.into());
     }
-    Err(job.refused(&problems).into())
+    Err(job.problem_error(&problems).into())
 }

@@ -1,4 +1,4 @@
-//! An agent as a node of a cluster: from the flags to the loops, and what is refused beside it.
+//! Joining a cluster: from the flags to the tasks of a node, and which flags are refused.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use tokio_util::sync::CancellationToken;
 
-use super::connect::Stop;
+use super::connect::CliError;
 use super::output;
-use super::terminal::Terminal;
+use super::terminal::TerminalInfo;
 use ostler_agent::AgentHandle;
-use ostler_cluster::Standing;
+use ostler_cluster::NodeStanding;
 use ostler_cluster::client::{ClusterNodes, ClusterOptions};
 use ostler_cluster::tls::{ServerTls, TlsError, TlsFiles};
 use ostler_cluster::tls_nodes::NodeTls;
@@ -22,36 +22,37 @@ use ostler_model::limits::{CLUSTER_SERVERS_MAX, CLUSTER_TOKEN_BYTES_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
 
-/// A file in the data directory with what introduces the node, as Nomad's client has it.
+/// The file in the data directory with the introduction token, as Nomad's client has it.
 const INTRODUCTION_FILE: &str = "intro_token.jwt";
 
-/// TLS towards servers and other nodes.
+/// The TLS settings towards servers and towards other nodes.
 pub(super) struct ClusterTls {
     pub(super) servers: ServerTls,
     nodes: NodeTls,
 }
 
-/// What a node joins with, beside its configuration.
-pub(super) struct ToCluster {
+/// What a node needs to join, beside its configuration.
+pub(super) struct JoinInputs {
     pub(super) tls: Option<ClusterTls>,
     pub(super) introduction: Option<String>,
     pub(super) others: ClusterNodes,
 }
 
-/// How servers and other nodes are spoken to, with TLS where authorities are named. Nothing is said aloud.
+/// The TLS settings towards servers and other nodes; `None` where no authorities are named. Prints
+/// nothing.
 ///
 /// # Errors
 /// When there are too many servers, or a file of certificates cannot be used.
-pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, Stop> {
+pub(super) fn cluster_tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, CliError> {
     if to.servers.len() > CLUSTER_SERVERS_MAX {
         let many = to.servers.len();
-        return Err(Stop::Wrong(format!(
+        return Err(CliError::Wrong(format!(
             "--servers names {many} servers: give at most {CLUSTER_SERVERS_MAX}"
         )));
     }
-    let given = to.given();
+    let given = to.cluster_only_keys();
     if to.servers.is_empty() && !given.is_empty() {
-        return Err(Stop::Wrong(format!(
+        return Err(CliError::Wrong(format!(
             "no server is named, and {} would have no effect: give --servers, or client {{ servers = […] }} \
              in the configuration, or leave this out",
             given.join(", ")
@@ -60,18 +61,18 @@ pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, Stop> {
     if to.servers.is_empty() {
         return Ok(None);
     }
-    let files = to.tls.as_ref().map(files).transpose()?;
+    let files = to.tls.as_ref().map(tls_files).transpose()?;
     let read = |files: TlsFiles| {
         let servers = ServerTls::read(&files, to.region())?;
         Ok(ClusterTls { servers, nodes: NodeTls::read(&files, to.region())? })
     };
     let tls = files.map(read).transpose();
-    tls.map_err(|error: TlsError| Stop::Wrong(causes::chain(&error)))
+    tls.map_err(|error: TlsError| CliError::Wrong(causes::chain(&error)))
 }
 
-/// What a `tls` block says of servers and of other nodes.
-fn files(tls: &TlsConfig) -> Result<TlsFiles, Stop> {
-    let wrong = |what: &str| Err(Stop::Wrong(format!("tls of a node of a cluster: {what}")));
+/// The files that a `tls` block names for servers and other nodes.
+fn tls_files(tls: &TlsConfig) -> Result<TlsFiles, CliError> {
+    let wrong = |what: &str| Err(CliError::Wrong(format!("tls of a node of a cluster: {what}")));
     let Some(authorities) = tls.ca_file.clone() else {
         return wrong("it needs a ca_file: the authorities that vouch for servers");
     };
@@ -88,8 +89,8 @@ fn files(tls: &TlsConfig) -> Result<TlsFiles, Stop> {
     Ok(TlsFiles { authorities, own: tls.own.clone(), verify_name: tls.verify_server_hostname })
 }
 
-/// What an operator put into the data directory to introduce the node.
-fn introduction_in(data_dir: &Path) -> Result<Option<String>, Stop> {
+/// Read the introduction token that an operator put into the data directory.
+fn read_introduction(data_dir: &Path) -> Result<Option<String>, CliError> {
     let path = data_dir.join(INTRODUCTION_FILE);
     let mut text = String::new();
     let read = File::open(&path)
@@ -97,7 +98,7 @@ fn introduction_in(data_dir: &Path) -> Result<Option<String>, Stop> {
     match read {
         Ok(_) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Stop::Cannot(format!(
+        Err(error) => Err(CliError::Cannot(format!(
             "cannot read the introduction token in {}: {error}",
             path.display()
         ))),
@@ -111,25 +112,26 @@ fn introduction_in(data_dir: &Path) -> Result<Option<String>, Stop> {
 pub(super) async fn join(
     agent: &AgentHandle,
     to: &ClusterConfig,
-    ToCluster { tls, introduction, others }: ToCluster,
+    JoinInputs { tls, introduction, others }: JoinInputs,
     ended: CancellationToken,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     if !agent.join() {
-        return Err(Stop::Cannot(
+        return Err(CliError::Cannot(
             "the agent has jobs of its own, or a jobs directory: a node of a cluster runs what its servers \
              say; stop them and start without servers, or give another --data-dir"
                 .to_owned(),
         ));
     }
     let secret = agent.node_secret().await;
-    let secret = secret.map_err(|error| Stop::Cannot(causes::chain(&error)))?;
-    let standing = agent.standing().await.map_err(|error| Stop::Cannot(causes::chain(&error)))?;
-    let standing = Standing {
+    let secret = secret.map_err(|error| CliError::Cannot(causes::chain(&error)))?;
+    let standing =
+        agent.read_standing().await.map_err(|error| CliError::Cannot(causes::chain(&error)))?;
+    let standing = NodeStanding {
         registered: standing.is_some(),
         identity: standing.filter(|identity| !identity.is_empty()),
     };
     let introduction = match introduction {
-        None => introduction_in(agent.data_dir())?,
+        None => read_introduction(agent.data_dir())?,
         given => given,
     };
     let bare = |server: &&ServerAddress| {
@@ -141,7 +143,7 @@ pub(super) async fn join(
             "the way to {server} has no TLS: whoever is on it can read what this node runs and have it \
              run other things; give --ca-file, or a tls block in the configuration"
         );
-        output::warning(&Terminal::detect(), &warning);
+        output::warning(&TerminalInfo::detect(), &warning);
     }
     let cluster = ClusterOptions {
         servers: to.servers.clone(),

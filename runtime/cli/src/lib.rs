@@ -39,8 +39,8 @@ mod job;
 mod join;
 mod lines;
 mod logging;
+mod logging_api;
 mod logging_file;
-mod logging_followed;
 mod logging_hclog;
 mod logging_lines;
 mod logging_traces;
@@ -85,13 +85,13 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 
-use args::{Cli, Command, NodeCommand, PluginCommand};
-use connect::Stop;
+use args::{Cli, CliCommand, NodeCommand, PluginCommand};
+use connect::CliError;
 pub use exit::Exit;
-use failure::Failure;
-use terminal::Terminal;
+use failure::ErrorReport;
+use terminal::TerminalInfo;
 
-/// How long threads that still block may hold up the end of the program.
+/// How long blocked threads may hold up the end of the program.
 const RUNTIME_END_WAIT: Duration = Duration::from_secs(1);
 /// First argument of the compile child, which is this program.
 const COMPILE_CHILD: &str = "__compile";
@@ -111,21 +111,21 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         return ostler_process::supervise::main();
     }
     if args.get(1).is_some_and(|first| first == ostler_worker::ARGUMENT) {
-        return ostler_worker::main(|| logging::start(1, &Terminal::detect()));
+        return ostler_worker::main(|| logging::start(1, &TerminalInfo::detect()));
     }
     if args.get(1).is_some_and(|first| first == ostler_fetch::ARGUMENT) {
         return ostler_fetch::main();
     }
     complete::answer_shell();
-    let args = nomad_plugin::by_name(&args).unwrap_or(args);
-    let args = with_two_dashes(args);
-    let (cli, json) = match read(&args) {
+    let args = nomad_plugin::args_by_name(&args).unwrap_or(args);
+    let args = double_dashes(args);
+    let (cli, json) = match parse_args(&args) {
         Ok(read) => read,
-        Err(error) => return not_read(&error, &args),
+        Err(error) => return report_parse_error(&error, &args),
     };
-    let terminal = Terminal { json, ..Terminal::detect() };
+    let terminal = TerminalInfo { json, ..TerminalInfo::detect() };
     let _log = match &cli.command {
-        Command::NomadPlugin(_) => logging::start_for_nomad(log_level(&cli), &terminal),
+        CliCommand::NomadPlugin(_) => logging::start_for_nomad(log_level(&cli), &terminal),
         _ => logging::start(log_level(&cli), &terminal),
     };
     let runtime = match ostler_sandbox::threads::control_runtime() {
@@ -140,8 +140,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     exit.into()
 }
 
-/// The arguments, and whether they ask for JSON.
-fn read(args: &[OsString]) -> Result<(Cli, bool), clap::Error> {
+/// Parse the arguments. The flag says whether they ask for JSON.
+fn parse_args(args: &[OsString]) -> Result<(Cli, bool), clap::Error> {
     let matches = Cli::command().try_get_matches_from(args)?;
     let mut last = &matches;
     while let Some((_, of)) = last.subcommand() {
@@ -151,16 +151,17 @@ fn read(args: &[OsString]) -> Result<(Cli, bool), clap::Error> {
     Ok((Cli::from_arg_matches(&matches)?, json))
 }
 
-/// Arguments that cannot be read, or that ask for help or the version.
-fn not_read(error: &clap::Error, args: &[OsString]) -> ExitCode {
+/// Print the message about arguments that cannot be parsed, or the help or version that they ask
+/// for. Returns the exit code.
+fn report_parse_error(error: &clap::Error, args: &[OsString]) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(1);
     let mut asked = args.iter().take_while(|arg| *arg != "--");
     let json = asked.any(|arg| arg.to_str() == Some("--json"));
     if json && code != 0 {
         let text = error.render().to_string();
         let text = text.trim().strip_prefix("error: ").unwrap_or(text.trim()).to_owned();
-        let failure = Failure { exit_code: Some(code), ..Failure::new(&text) };
-        output::failure(&failure);
+        let failure = ErrorReport { exit_code: Some(code), ..ErrorReport::new(&text) };
+        output::say_failure(&failure);
     } else {
         // A closed terminal is no reason to fail.
         let _closed = error.print();
@@ -168,9 +169,8 @@ fn not_read(error: &clap::Error, args: &[OsString]) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// `-var`, `-var-file` and `-yes` are what people type who know Nomad; here options of more than a letter have
-/// two dashes.
-fn with_two_dashes(args: Vec<OsString>) -> Vec<OsString> {
+/// Turn `-var`, `-var-file` and `-yes`, which users of Nomad type, into options with two dashes.
+fn double_dashes(args: Vec<OsString>) -> Vec<OsString> {
     let of_jobs = args.get(1).is_some_and(|command| command == "job" || command == "run");
     let mut options = of_jobs;
     let known = |text: &str| {
@@ -187,52 +187,55 @@ fn with_two_dashes(args: Vec<OsString>) -> Vec<OsString> {
     args.into_iter().map(spelled).collect()
 }
 
-/// What is logged: an agent says what it does; commands only what is not as it should be.
+/// How much is logged: an agent logs what it does, commands only what is not as it should be.
 fn log_level(cli: &Cli) -> u8 {
     match &cli.command {
-        Command::Agent(_) | Command::NomadPlugin(_) => cli.verbose.saturating_add(1),
-        // Whole ids and times, no log.
-        Command::Alloc(_) => cli.verbose.saturating_sub(1),
+        CliCommand::Agent(_) | CliCommand::NomadPlugin(_) => cli.verbose.saturating_add(1),
+        // For these commands `-v` shows ids and times in full.
+        CliCommand::Alloc(_) => cli.verbose.saturating_sub(1),
         _ => cli.verbose,
     }
 }
 
-async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
+async fn dispatch(cli: Cli, terminal: TerminalInfo) -> Exit {
     let (verbose, terminal) = (cli.verbose > 0, &terminal);
     let result = match cli.command {
-        Command::Agent(args) => agent::run(&Arc::new(args), cli.verbose).await,
-        Command::Run(args) => Ok(run::run(args, *terminal).await),
-        Command::Job(command) => job::run(&command, terminal).await,
-        Command::Deployment(command) => deployment::run(&command, terminal).await,
-        Command::Alloc(command) => alloc::run(&command, verbose, terminal).await,
-        Command::Events(args) => events::events(&args, terminal).await,
-        Command::Monitor(args) => events::monitor(&args, terminal).await,
-        Command::Debug(command) => debug::run(&command, terminal).await,
-        Command::Explain(args) => explain::explain(&args, terminal).await,
-        Command::Service(command) => service::run(&command, verbose, terminal).await,
-        Command::Token(command) => token::run(&command, terminal).await,
-        Command::Var(command) => vars::run(&command, terminal).await,
-        Command::Gc(args) => alloc::gc::gc(&args, terminal).await,
-        Command::Plugin(command) => of_plugins(&command, terminal).await,
-        Command::Device(command) => device::run(&command, terminal).await,
-        Command::Node(NodeCommand::Status(args)) => node::status(&args, terminal).await,
-        Command::Node(NodeCommand::Drain(args)) => node_drain::drain(&args, terminal).await,
-        Command::Node(NodeCommand::Eligibility(args)) => {
+        CliCommand::Agent(args) => agent::run(&Arc::new(args), cli.verbose).await,
+        CliCommand::Run(args) => Ok(run::run(args, *terminal).await),
+        CliCommand::Job(command) => job::run(&command, terminal).await,
+        CliCommand::Deployment(command) => deployment::run(&command, terminal).await,
+        CliCommand::Alloc(command) => alloc::run(&command, verbose, terminal).await,
+        CliCommand::Events(args) => events::events(&args, terminal).await,
+        CliCommand::Monitor(args) => events::monitor(&args, terminal).await,
+        CliCommand::Debug(command) => debug::run(&command, terminal).await,
+        CliCommand::Explain(args) => explain::explain(&args, terminal).await,
+        CliCommand::Service(command) => service::run(&command, verbose, terminal).await,
+        CliCommand::Token(command) => token::run(&command, terminal).await,
+        CliCommand::Var(command) => vars::run(&command, terminal).await,
+        CliCommand::Gc(args) => alloc::gc::gc(&args, terminal).await,
+        CliCommand::Plugin(command) => dispatch_plugin(&command, terminal).await,
+        CliCommand::Device(command) => device::run(&command, terminal).await,
+        CliCommand::Node(NodeCommand::Status(args)) => node::status(&args, terminal).await,
+        CliCommand::Node(NodeCommand::Drain(args)) => node_drain::drain(&args, terminal).await,
+        CliCommand::Node(NodeCommand::Eligibility(args)) => {
             node_drain::eligibility(&args, terminal).await
         }
-        Command::Node(NodeCommand::JoinCheck(args)) => {
+        CliCommand::Node(NodeCommand::JoinCheck(args)) => {
             node_join_check::check(&args, terminal).await
         }
-        Command::Top(args) => top::run(&args, terminal).await,
-        Command::NomadPlugin(args) => nomad_plugin::serve(args, terminal).await,
-        Command::State(command) => state::run(&command, terminal).await,
-        Command::Completions(args) => shell::completions(args.shell, terminal),
-        Command::Man(args) => shell::manual(args.dir.as_deref(), terminal),
+        CliCommand::Top(args) => top::run(&args, terminal).await,
+        CliCommand::NomadPlugin(args) => nomad_plugin::serve(args, terminal).await,
+        CliCommand::State(command) => state::run(&command, terminal).await,
+        CliCommand::Completions(args) => shell::completions(args.shell, terminal),
+        CliCommand::Man(args) => shell::manual(args.dir.as_deref(), terminal),
     };
-    connect::ended(result, terminal)
+    connect::report_result(result, terminal)
 }
 
-async fn of_plugins(command: &PluginCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn dispatch_plugin(
+    command: &PluginCommand,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     match command {
         PluginCommand::List(args) => plugin::list(args, terminal).await,
         PluginCommand::Lift(args) => plugin_lift::lift(args, terminal).await,
@@ -255,7 +258,7 @@ mod tests {
     fn options_of_nomad_with_one_dash_are_those_with_two() {
         let spelled = |args: &[&str]| -> Vec<String> {
             let args = args.iter().map(OsString::from).collect();
-            let args = with_two_dashes(args).into_iter();
+            let args = double_dashes(args).into_iter();
             args.map(|arg| arg.to_string_lossy().into_owned()).collect()
         };
         for (given, expected) in [

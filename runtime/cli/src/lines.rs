@@ -1,25 +1,25 @@
-//! The lines of an answer that has no end.
+//! The lines of an answer without an end.
 
-use ostler_api::client::{ClientError, Pieces};
+use ostler_api::client::{BodyPieces, ClientError};
 
-/// Longest line that is kept together, bytes; a longer one comes in parts.
+/// Longest line that is returned whole, bytes; a longer line comes in parts.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Puts pieces together and takes lines out.
-pub(super) struct Lines {
-    pieces: Pieces,
+/// Puts pieces of an answer together and takes lines out.
+pub(super) struct LineReader {
+    pieces: BodyPieces,
     kept: Vec<u8>,
-    /// Up to here there is no end of a line.
+    /// The bytes before this one have no newline.
     looked: usize,
     over: bool,
 }
 
-impl Lines {
-    pub(super) const fn of(pieces: Pieces) -> Self {
+impl LineReader {
+    pub(super) const fn new(pieces: BodyPieces) -> Self {
         Self { pieces, kept: Vec::new(), looked: 0, over: false }
     }
 
-    /// The next line without its end; none when the answer is over.
+    /// The next line without its newline; `None` when the answer is over.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
         loop {
             let rest = self.kept.get(self.looked..).unwrap_or_default();

@@ -4,8 +4,8 @@
 //! any thread ─┬ event ─► filter (changes with the configuration) ─► text or JSON ─► lines
 //!             └ where somebody follows: AgentLog ─► the API
 //! ```
-//! Standard error may be a file on a disk that hangs, or a pipe that nobody reads: whoever logs never
-//! waits for it, least of all the threads that have timers.
+//! Standard error may be a file on a disk that hangs, or a pipe that nobody reads. A thread that
+//! logs never waits for it, least of all the threads that have timers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,56 +19,56 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, reload};
 
+use super::logging_api;
 use super::logging_file::LogFile;
-use super::logging_followed;
 use super::logging_hclog::HcLog;
-use super::logging_lines::Lines;
+use super::logging_lines::LogLines;
 use super::logging_traces;
 use super::output;
-use super::terminal::Terminal;
+use super::terminal::TerminalInfo;
 use ostler_model::log_config::{AgentLogConfig, LogLevel};
 
 /// Variable with a filter that replaces `-v`, in the syntax of `RUST_LOG`.
 const FILTER_VARIABLE: &str = "OSTLER_LOG";
 
-/// What of this process's log can be changed; none before [`start`].
+/// The parts of this process's log that can be changed; empty before [`start`].
 static CONTROL: OnceLock<Control> = OnceLock::new();
 
 struct Control {
     filter: reload::Handle<EnvFilter, Registry>,
-    form: Form,
-    lines: Lines,
-    /// The command line or the environment said how much is logged.
+    form: LineFormat,
+    lines: LogLines,
+    /// `OSTLER_LOG` says how much is logged, so the configuration does not.
     level_given: bool,
 }
 
-/// Start logging: warnings, with `-v` more, or what `OSTLER_LOG` says. What is logged is written by
-/// the time the result is dropped, unless standard error takes it too slowly.
-pub(super) fn start(verbose: u8, terminal: &Terminal) -> Written {
-    let (lines, form) = (Lines::default(), Form::default());
+/// Start logging: warnings, with `-v` more, or what `OSTLER_LOG` says. Dropping the result waits
+/// until every line is written, unless standard error takes the lines too slowly.
+pub(super) fn start(verbose: u8, terminal: &TerminalInfo) -> LogGuard {
+    let (lines, form) = (LogLines::default(), LineFormat::default());
     form.targets.store(verbose > 1, Ordering::Relaxed);
     let (filter, handle) = reload::Layer::new(filter(verbose, terminal));
     let written = tracing_subscriber::fmt::layer()
         .event_format(form.clone())
         .with_writer(lines.clone())
         .with_ansi(terminal.stderr_colours())
-        // It would be written with a macro that panics when standard error is closed.
+        // Such errors would be written with a macro that panics when standard error is closed.
         .log_internal_errors(false)
         .with_filter(filter);
-    let subscriber = Registry::default().with(written).with(logging_followed::layer());
+    let subscriber = Registry::default().with(written).with(logging_api::layer());
     #[cfg(feature = "otel")]
     let subscriber = subscriber.with(ostler_trace::layer());
     // Only fails when there is a subscriber already.
     let _there_already = subscriber.try_init();
-    let level_given = variable().is_some();
+    let level_given = filter_variable().is_some();
     let _there_already =
         CONTROL.set(Control { filter: handle, form, lines: lines.clone(), level_given });
-    Written(lines)
+    LogGuard(lines)
 }
 
-/// As [`start`], in the lines that Nomad reads of its plugins.
-pub(super) fn start_for_nomad(verbose: u8, terminal: &Terminal) -> Written {
-    let lines = Lines::default();
+/// As [`start`], with lines in the format that Nomad reads from its plugins.
+pub(super) fn start_for_nomad(verbose: u8, terminal: &TerminalInfo) -> LogGuard {
+    let lines = LogLines::default();
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter(verbose, terminal))
         .with_writer(lines.clone())
@@ -77,14 +77,14 @@ pub(super) fn start_for_nomad(verbose: u8, terminal: &Terminal) -> Written {
         .finish();
     // Only fails when there is a subscriber already.
     let _there_already = subscriber.try_init();
-    Written(lines)
+    LogGuard(lines)
 }
 
-/// Log as the configuration says from now on. What of it the command line or `OSTLER_LOG` replaces is the
-/// caller's to leave out, but for the level where that variable is set. May wait for the disk.
+/// Log as the configuration says from now on. The caller has already applied what the command line
+/// overrides; a level that `OSTLER_LOG` sets stays. May wait for the disk.
 ///
 /// # Errors
-/// When the file cannot be opened; all is as it was then.
+/// When the file cannot be opened. Nothing is changed then.
 pub(super) fn configure(config: &AgentLogConfig) -> Result<(), String> {
     let Some(control) = CONTROL.get() else { return Ok(()) };
     let file = config.file.clone().map(LogFile::open).transpose()?;
@@ -93,21 +93,21 @@ pub(super) fn configure(config: &AgentLogConfig) -> Result<(), String> {
     if let Some(level) = config.level.filter(|_| !control.level_given) {
         control.form.targets.store(level >= LogLevel::Debug, Ordering::Relaxed);
         // An error means that there is no subscriber any more.
-        let filter = EnvFilter::new(logging_traces::without_spans(of_level(level)));
+        let filter = EnvFilter::new(logging_traces::exclude_spans(level_filter(level)));
         let _gone = control.filter.reload(filter);
     }
     Ok(())
 }
 
-/// Text or JSON.
+/// The format of the lines: text or JSON.
 #[derive(Clone, Default)]
-struct Form {
+struct LineFormat {
     json: Arc<AtomicBool>,
-    /// Texts name the part that logs.
+    /// Whether lines of text name the module that logs.
     targets: Arc<AtomicBool>,
 }
 
-impl<S, N> FormatEvent<S, N> for Form
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -133,27 +133,27 @@ where
     }
 }
 
-/// The variable that says how much is logged, where it is set.
+/// The name of the variable that says how much is logged, where it is set.
 pub(super) fn level_variable() -> Option<&'static str> {
-    variable().map(|_| FILTER_VARIABLE)
+    filter_variable().map(|_| FILTER_VARIABLE)
 }
 
-fn variable() -> Option<String> {
+fn filter_variable() -> Option<String> {
     std::env::var(FILTER_VARIABLE).ok().filter(|text| !text.is_empty())
 }
 
-/// What is logged.
-fn filter(verbose: u8, terminal: &Terminal) -> EnvFilter {
-    let wanted = variable().unwrap_or_else(|| level(verbose).to_owned());
-    EnvFilter::try_new(logging_traces::without_spans(&wanted)).unwrap_or_else(|error| {
+/// The filter of the log, from `OSTLER_LOG` or else from `-v`.
+fn filter(verbose: u8, terminal: &TerminalInfo) -> EnvFilter {
+    let wanted = filter_variable().unwrap_or_else(|| verbosity_filter(verbose).to_owned());
+    EnvFilter::try_new(logging_traces::exclude_spans(&wanted)).unwrap_or_else(|error| {
         output::warning(terminal, &format!("{FILTER_VARIABLE} is no filter ({error}); try debug"));
-        EnvFilter::new(logging_traces::without_spans(level(verbose)))
+        EnvFilter::new(logging_traces::exclude_spans(verbosity_filter(verbose)))
     })
 }
 
-/// The filter of `-v` given so often.
-const fn level(verbose: u8) -> &'static str {
-    of_level(match verbose {
+/// The filter for this number of `-v`.
+const fn verbosity_filter(verbose: u8) -> &'static str {
+    level_filter(match verbose {
         0 => LogLevel::Warn,
         1 => LogLevel::Info,
         2 => LogLevel::Debug,
@@ -161,8 +161,8 @@ const fn level(verbose: u8) -> &'static str {
     })
 }
 
-/// The filter of a level. Libraries stay one level quieter than the agent.
-const fn of_level(level: LogLevel) -> &'static str {
+/// The filter for a level. Libraries stay one level quieter than the agent.
+const fn level_filter(level: LogLevel) -> &'static str {
     match level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
@@ -172,11 +172,11 @@ const fn of_level(level: LogLevel) -> &'static str {
     }
 }
 
-/// See [`start`].
+/// Waits, when it is dropped, until the log is written. See [`start`].
 #[must_use]
-pub(super) struct Written(Lines);
+pub(super) struct LogGuard(LogLines);
 
-impl Drop for Written {
+impl Drop for LogGuard {
     fn drop(&mut self) {
         self.0.wait();
     }
@@ -190,18 +190,18 @@ mod tests {
     #[test]
     fn every_level_is_a_valid_filter() {
         for verbose in 0..5 {
-            assert!(EnvFilter::try_new(level(verbose)).is_ok(), "{verbose}");
+            assert!(EnvFilter::try_new(verbosity_filter(verbose)).is_ok(), "{verbose}");
         }
         for (name, level) in LogLevel::ALL {
-            assert!(EnvFilter::try_new(of_level(level)).is_ok(), "{name}");
+            assert!(EnvFilter::try_new(level_filter(level)).is_ok(), "{name}");
         }
     }
 
     #[test]
     fn the_form_changes_while_it_is_used_and_has_colours_only_where_they_are_wanted() {
         #[derive(Clone, Default)]
-        struct Kept(Arc<std::sync::Mutex<Vec<u8>>>);
-        impl std::io::Write for Kept {
+        struct SharedBuffer(Arc<std::sync::Mutex<Vec<u8>>>);
+        impl std::io::Write for SharedBuffer {
             fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
                 self.0.lock().unwrap().extend_from_slice(bytes);
                 Ok(bytes.len())
@@ -211,7 +211,7 @@ mod tests {
             }
         }
         for ansi in [false, true] {
-            let (kept, form) = (Kept::default(), Form::default());
+            let (kept, form) = (SharedBuffer::default(), LineFormat::default());
             let out = kept.clone();
             let layer = tracing_subscriber::fmt::layer()
                 .event_format(form.clone())

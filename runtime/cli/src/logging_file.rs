@@ -1,7 +1,7 @@
-//! The log in a file: how much goes into one, and how many are kept.
+//! The log in a file: how much goes into one file, and how many files are kept.
 //!
 //! ```text
-//! line ─► due? (pure) ── no ──────────────────────────────► ostler.log
+//! line ─► rotation due? (pure) ── no ─────────────────────► ostler.log
 //!           └ yes ─► ostler.log becomes ostler-TIME.log ─► oldest beyond the bound removed ─► a new ostler.log
 //! ```
 //! The names are those of Nomad's agent: TIME is in nanoseconds since 1970.
@@ -15,40 +15,40 @@ use std::time::Duration;
 use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::log_config::LogFileConfig;
 
-/// A file that lines are written to. For one thread.
+/// The log file that lines are written to, from one thread.
 pub(super) struct LogFile {
     config: LogFileConfig,
     path: PathBuf,
     clock: Clock,
-    /// None where another one could not be begun.
+    /// The open file; `None` when a new one could not be opened.
     file: Option<File>,
     bytes: u64,
     begun: Timestamp,
-    /// The last trouble was told.
+    /// Whether the last error was already reported.
     told: bool,
 }
 
 impl LogFile {
-    /// Open it; what is in it stays.
+    /// Open the file. What is in it stays.
     ///
     /// # Errors
-    /// In words for the operator.
+    /// When the file cannot be opened; the text is for the operator.
     pub(super) fn open(config: LogFileConfig) -> Result<Self, String> {
         Self::open_at(config, Clock::system())
     }
 
     fn open_at(config: LogFileConfig, clock: Clock) -> Result<Self, String> {
-        let path = file_of(&config.path);
+        let path = log_path(&config.path);
         let begun = clock.now();
         let mut log = Self { config, path, clock, file: None, bytes: 0, begun, told: false };
-        log.begin().map_err(|error| {
+        log.open_file().map_err(|error| {
             let path = log.path.display();
             format!("the log file {path} (log_file) cannot be written: {error}")
         })?;
         Ok(log)
     }
 
-    fn begin(&mut self) -> io::Result<()> {
+    fn open_file(&mut self) -> io::Result<()> {
         if let Some(dir) = self.path.parent() {
             fs::create_dir_all(dir)?;
         }
@@ -60,12 +60,12 @@ impl LogFile {
         Ok(())
     }
 
-    /// Write a line. What went wrong, as a line, the first time of a row.
-    pub(super) fn take(&mut self, line: &[u8]) -> Option<String> {
-        let line = without_colours(line);
+    /// Write a line. Returns a line about what went wrong, at the first of several errors in a row.
+    pub(super) fn write_line(&mut self, line: &[u8]) -> Option<String> {
+        let line = strip_colours(line);
         let mut written = Ok(());
         let age = self.clock.now().since(self.begun);
-        if self.file.is_none() || due(&self.config, self.bytes, age, line.len()) {
+        if self.file.is_none() || is_rotation_due(&self.config, self.bytes, age, line.len()) {
             written = self.rotate();
         }
         if let Some(file) = &mut self.file {
@@ -77,18 +77,18 @@ impl LogFile {
         Some(format!("the log file {} is not whole: {error}\n", self.path.display()))
     }
 
-    /// Begin another one. Where that fails, the one before goes on.
+    /// Rename the file and begin a new one. If that fails, the old file goes on.
     fn rotate(&mut self) -> io::Result<()> {
         if self.file.is_some() {
-            fs::rename(&self.path, self.earlier(self.clock.now()))?;
+            fs::rename(&self.path, self.rotated_path(self.clock.now()))?;
         }
-        self.begin()?;
+        self.open_file()?;
         self.prune()
     }
 
-    /// What the present one is called when it is an earlier one.
-    fn earlier(&self, at: Timestamp) -> PathBuf {
-        let (stem, extension) = parts(&self.path);
+    /// The name that the present file gets when it is rotated.
+    fn rotated_path(&self, at: Timestamp) -> PathBuf {
+        let (stem, extension) = name_parts(&self.path);
         self.path.with_file_name(format!("{stem}-{}{extension}", at.nanos()))
     }
 
@@ -98,7 +98,7 @@ impl LogFile {
         let mut earlier = Vec::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
-            if let Some(at) = entry.file_name().to_str().and_then(|name| self.time_of(name)) {
+            if let Some(at) = entry.file_name().to_str().and_then(|name| self.rotation_time(name)) {
                 earlier.push((at, entry.path()));
             }
         }
@@ -107,25 +107,25 @@ impl LogFile {
         earlier.into_iter().take(beyond).try_for_each(|(_, path)| fs::remove_file(path))
     }
 
-    /// When an earlier one ended, by its name; none of other files.
-    fn time_of(&self, name: &str) -> Option<u64> {
-        let (stem, extension) = parts(&self.path);
+    /// When an earlier file ended, by its name; `None` for other files.
+    fn rotation_time(&self, name: &str) -> Option<u64> {
+        let (stem, extension) = name_parts(&self.path);
         let digits = name.strip_prefix(&stem)?.strip_prefix('-')?.strip_suffix(&extension)?;
         let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         digits.parse().ok().filter(|_| all)
     }
 }
 
-/// Is another file to be begun before so many bytes more?
-fn due(config: &LogFileConfig, bytes: u64, age: Duration, more: usize) -> bool {
+/// Is a new file to be begun before `more` bytes are written?
+fn is_rotation_due(config: &LogFileConfig, bytes: u64, age: Duration, more: usize) -> bool {
     let more = u64::try_from(more).unwrap_or(u64::MAX);
     let full = config.rotate_bytes > 0 && bytes.saturating_add(more) > config.rotate_bytes;
-    // An empty one is as good as another.
+    // An empty file is never rotated.
     bytes > 0 && (full || age >= config.rotate_after)
 }
 
-/// The file, also where a directory is given.
-fn file_of(path: &Path) -> PathBuf {
+/// The path of the log file: the given file, or a file in the given directory.
+fn log_path(path: &Path) -> PathBuf {
     let ends_with_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
     if ends_with_slash || path.is_dir() {
         return path.join(LogFileConfig::NAME);
@@ -133,8 +133,8 @@ fn file_of(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// The name before its extension, and that with its dot.
-fn parts(path: &Path) -> (String, String) {
+/// The name of a file before its extension, and the extension with its dot.
+fn name_parts(path: &Path) -> (String, String) {
     let text = |part: Option<&std::ffi::OsStr>| {
         part.map(|part| part.to_string_lossy().into_owned()).unwrap_or_default()
     };
@@ -146,7 +146,7 @@ fn parts(path: &Path) -> (String, String) {
 }
 
 /// A line without the codes by which a terminal shows colours.
-fn without_colours(line: &[u8]) -> Vec<u8> {
+fn strip_colours(line: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(line.len());
     let mut rest = line;
     while let Some((byte, after)) = rest.split_first() {
@@ -185,16 +185,16 @@ mod tests {
         let clock = Clock::fixed(Timestamp::from_nanos(1_000));
         fs::write(dir.path().join("ostler-notes.log"), "somebody's").unwrap();
         let mut log = LogFile::open_at(config(dir.path().to_owned()), clock.clone()).unwrap();
-        assert_eq!(log.take(b"one\n"), None);
-        assert_eq!(log.take(b"two\n"), None);
+        assert_eq!(log.write_line(b"one\n"), None);
+        assert_eq!(log.write_line(b"two\n"), None);
         clock.advance(Duration::from_nanos(1));
-        assert_eq!(log.take(b"three\n"), None, "eight bytes and six are more than ten");
+        assert_eq!(log.write_line(b"three\n"), None, "eight bytes and six are more than ten");
         assert_eq!(names(dir.path()), ["ostler-1001.log", "ostler-notes.log", "ostler.log"]);
         assert_eq!(fs::read_to_string(dir.path().join("ostler-1001.log")).unwrap(), "one\ntwo\n");
         clock.advance(Duration::from_secs(3_600));
-        assert_eq!(log.take(b"four\n"), None);
+        assert_eq!(log.write_line(b"four\n"), None);
         clock.advance(Duration::from_secs(3_600));
-        assert_eq!(log.take(b"five\n"), None);
+        assert_eq!(log.write_line(b"five\n"), None);
         let left = names(dir.path());
         assert_eq!(left.len(), 4, "two earlier ones, the present one, and somebody's: {left:?}");
         assert!(!left.contains(&"ostler-1001.log".to_owned()), "the oldest went: {left:?}");
@@ -205,11 +205,11 @@ mod tests {
     fn an_agent_that_starts_again_goes_on_in_the_file_and_counts_what_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sub/agent.txt");
-        LogFile::open(config(path.clone())).unwrap().take(b"before\n");
+        LogFile::open(config(path.clone())).unwrap().write_line(b"before\n");
         let mut log = LogFile::open(config(path.clone())).unwrap();
-        assert_eq!(log.take(b"xy\n"), None);
+        assert_eq!(log.write_line(b"xy\n"), None);
         assert_eq!(fs::read_to_string(&path).unwrap(), "before\nxy\n");
-        assert_eq!(log.take(b"z\n"), None);
+        assert_eq!(log.write_line(b"z\n"), None);
         assert_eq!(fs::read_to_string(&path).unwrap(), "z\n");
     }
 
@@ -218,11 +218,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("inner");
         let mut log = LogFile::open(config(inner.join("a.log"))).unwrap();
-        log.take(b"12345678\n");
+        log.write_line(b"12345678\n");
         fs::remove_dir_all(&inner).unwrap();
-        let said = log.take(b"more\n").unwrap();
+        let said = log.write_line(b"more\n").unwrap();
         assert!(said.contains("is not whole") && said.ends_with('\n'), "{said}");
-        assert_eq!(log.take(b"more\n"), None);
+        assert_eq!(log.write_line(b"more\n"), None);
         let wrong = LogFile::open(config("/proc/none/a.log".into()));
         let Err(said) = wrong else { panic!("opened") };
         assert!(said.contains("/proc/none/a.log (log_file)"), "{said}");
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn a_file_has_no_colours() {
-        assert_eq!(without_colours(b"\x1b[32m INFO\x1b[0m it \xc3\xa4\n"), b" INFO it \xc3\xa4\n");
-        assert_eq!(without_colours(b"\x1b"), b"\x1b");
-        assert_eq!(without_colours(b"\x1b[12"), b"\x1b[12");
+        assert_eq!(strip_colours(b"\x1b[32m INFO\x1b[0m it \xc3\xa4\n"), b" INFO it \xc3\xa4\n");
+        assert_eq!(strip_colours(b"\x1b"), b"\x1b");
+        assert_eq!(strip_colours(b"\x1b[12"), b"\x1b[12");
     }
 }

@@ -1,4 +1,5 @@
-//! Lines of the log as Nomad reads them of its plugins: one JSON object each, with level and module.
+//! Lines of the log as Nomad reads them from its plugins: one JSON object each, with level and
+//! module.
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::logging_traces;
 
-/// Writes these lines.
+/// Formats events as such lines.
 pub(super) struct HcLog;
 
 impl<S, N> FormatEvent<S, N> for HcLog
@@ -41,7 +42,7 @@ where
     }
 }
 
-/// What an event says.
+/// The members of the JSON object of an event.
 struct Fields(Map<String, Value>);
 
 impl Fields {

@@ -1,8 +1,9 @@
-//! The way of the log's lines: whoever logs never waits for what takes them.
+//! The path of a line of the log to its outputs: a thread that logs never waits for them.
 //!
 //! ```text
-//! any thread ─ one line ─► Queue (bounded; what does not fit is counted) ─► thread ─┬► standard error
-//!                                                                                  └► file, where one is given
+//! any thread ─ one line ─► queue (bounded; what does not fit is counted) ─► thread ─┬► standard
+//! error                                                                                  └► log
+//! file, if any
 //! ```
 
 use std::collections::VecDeque;
@@ -14,32 +15,32 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::logging_file::LogFile;
 use ostler_model::limits::{LOG_END_WAIT, LOG_QUEUE_BYTES_MAX};
 
-/// The way to the thread that writes; it begins with the first line.
+/// Hands lines to the thread that writes them. The thread is started for the first line.
 #[derive(Clone, Default)]
-pub(super) struct Lines {
-    queue: Arc<Queue>,
+pub(super) struct LogLines {
+    queue: Arc<LineQueue>,
     thread: Arc<OnceLock<bool>>,
     file: Arc<Mutex<Option<LogFile>>>,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct LineQueue {
+    waiting: Mutex<QueuedLines>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedLines {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines that did not fit since one did.
+    /// Number of lines that did not fit since the last one that did.
     lost: u64,
-    /// The thread writes what it took out.
+    /// Whether the thread is writing lines that it took out.
     busy: bool,
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl LineQueue {
+    fn lock(&self) -> MutexGuard<'_, QueuedLines> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,7 +62,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Write what comes, for ever.
+    /// Write the lines of the queue, for ever.
     fn write_to(&self, mut out: impl Write) {
         loop {
             let mut waiting = self.lock();
@@ -82,17 +83,17 @@ impl Queue {
         }
     }
 
-    /// Wait until all is written, for a while.
+    /// Wait until all lines are written, but not for long.
     fn wait(&self) {
         let waiting = self.lock();
-        let unwritten = |waiting: &mut Waiting| waiting.busy || !waiting.lines.is_empty();
+        let unwritten = |waiting: &mut QueuedLines| waiting.busy || !waiting.lines.is_empty();
         let waited = self.changed.wait_timeout_while(waiting, LOG_END_WAIT, unwritten);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-impl Lines {
-    /// Also write to this file from now on, or to none.
+impl LogLines {
+    /// From now on also write to this file, or to no file.
     pub(super) fn set_file(&self, file: Option<LogFile>) {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
     }
@@ -110,12 +111,12 @@ impl Lines {
         if *begun {
             self.queue.put(line);
         } else {
-            // Without a thread there is nobody else to do it.
+            // Without a thread the line is written here.
             let _closed = self.outputs().write_all(line);
         }
     }
 
-    /// Wait until all is written, for a while.
+    /// Wait until all lines are written, but not for long.
     pub(super) fn wait(&self) {
         if self.thread.get() == Some(&true) {
             self.queue.wait();
@@ -123,7 +124,7 @@ impl Lines {
     }
 }
 
-/// What takes the lines.
+/// The outputs that take the lines.
 struct Outputs {
     stderr: io::Stderr,
     file: Arc<Mutex<Option<LogFile>>>,
@@ -131,10 +132,10 @@ struct Outputs {
 
 impl Write for Outputs {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // One that nobody reads is no reason to leave the other one out.
+        // An error of standard error is no reason to leave out the file.
         let _closed = self.stderr.write_all(line);
         if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
-            && let Some(trouble) = file.take(line)
+            && let Some(trouble) = file.write_line(line)
         {
             let _closed = self.stderr.write_all(trouble.as_bytes());
         }
@@ -146,10 +147,10 @@ impl Write for Outputs {
     }
 }
 
-/// One line of the log, as the subscriber formats it.
-pub(super) struct Line<'a>(&'a Lines);
+/// A writer for one line of the log, as the subscriber formats it.
+pub(super) struct LogLineWriter<'a>(&'a LogLines);
 
-impl Write for Line<'_> {
+impl Write for LogLineWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.put(bytes);
         Ok(bytes.len())
@@ -160,11 +161,11 @@ impl Write for Line<'_> {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line<'a>;
+impl<'a> MakeWriter<'a> for LogLines {
+    type Writer = LogLineWriter<'a>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Line(self)
+        LogLineWriter(self)
     }
 }
 
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn whoever_logs_does_not_wait_for_who_reads_and_what_is_lost_is_told() {
         let (let_go, stuck) = std::sync::mpsc::channel();
-        let (queue, written) = (Arc::new(Queue::default()), Arc::new(Mutex::default()));
+        let (queue, written) = (Arc::new(LineQueue::default()), Arc::new(Mutex::default()));
         let (writing, out) = (Arc::clone(&queue), Stuck(stuck, Arc::clone(&written)));
         let _for_ever = std::thread::spawn(move || writing.write_to(out));
         let line = vec![b'x'; 1 << 10];

@@ -1,13 +1,14 @@
-//! What lines of the log say of traces: the ids of the one in which they are logged.
+//! Traces in lines of the log: each line has the ids of the trace in which it is logged.
 
-/// The trace and the span that this code runs in, as a line has them. None in a program without the feature `otel`.
+/// The names and the ids of the trace and the span that this code runs in. `None` outside of
+/// traces, and in a program without the feature `otel`.
 pub(super) fn ids() -> Option<[(&'static str, String); 2]> {
     let (trace, span) = ostler_trace::current()?;
     Some([("trace_id", format!("{trace:032x}")), ("span_id", format!("{span:016x}"))])
 }
 
-/// A filter of the log that leaves out the spans of traces, unless it speaks of them.
-pub(super) fn without_spans(filter: &str) -> String {
+/// Extend a filter of the log so that it leaves out the spans of traces, unless it names them.
+pub(super) fn exclude_spans(filter: &str) -> String {
     if filter.contains(ostler_trace::TARGET) {
         return filter.to_owned();
     }
@@ -25,7 +26,7 @@ mod tests {
     #[test]
     fn the_log_leaves_spans_of_traces_out_however_much_it_has() {
         let made = |filter: &str| {
-            let filter = EnvFilter::try_new(without_spans(filter)).unwrap();
+            let filter = EnvFilter::try_new(exclude_spans(filter)).unwrap();
             let layer = tracing_subscriber::fmt::layer().with_writer(std::io::sink);
             let subscriber = Registry::default().with(layer.with_filter(filter));
             tracing::subscriber::with_default(subscriber, || {

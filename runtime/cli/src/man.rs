@@ -11,12 +11,12 @@ use clap_mangen::Man;
 
 use super::args::Cli;
 
-/// What stands after the help and belongs to no list.
+/// The section for text of the long help that belongs to no other section.
 const OTHER: &str = "NOTES";
 
 /// The page of the whole program.
 pub(super) fn page() -> io::Result<Vec<u8>> {
-    render(&Man::new(without_help(Cli::command())), &Cli::command())
+    render(&Man::new(strip_help(Cli::command())), &Cli::command())
 }
 
 /// Write one page per command into `dir`.
@@ -30,15 +30,15 @@ fn write(command: &Command, dir: &Path) -> io::Result<()> {
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         write(inner, dir)?;
     }
-    let man = Man::new(without_help(command.clone()));
+    let man = Man::new(strip_help(command.clone()));
     std::fs::write(dir.join(man.get_filename()), render(&man, command)?)
 }
 
-fn without_help(command: Command) -> Command {
+fn strip_help(command: Command) -> Command {
     command.after_help(Resettable::Reset).after_long_help(Resettable::Reset)
 }
 
-/// The page, with the sections of `command`'s long help before its version.
+/// Render a page, with the sections of the command's long help before its version.
 fn render(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     man.render(&mut page)?;
@@ -50,7 +50,8 @@ fn render(man: &Man, command: &Command) -> io::Result<Vec<u8>> {
     Ok(format!("{before}{}{after}", sections(&help)).into_bytes())
 }
 
-/// `Examples:` and the indented lines below it are a section; so is everything else together.
+/// The sections of a long help: a title like `Examples:` with the indented lines below it is one;
+/// everything else is one together.
 fn sections(help: &str) -> String {
     let mut sections: Vec<(String, Vec<&str>)> = Vec::new();
     for line in help.lines() {
@@ -65,23 +66,23 @@ fn sections(help: &str) -> String {
     }
     let mut text = String::new();
     for (title, lines) in sections {
-        // As it stands: examples and lists have their own line breaks.
-        let _ = writeln!(text, ".SH {}\n.nf", quoted(&title));
+        // The text stays as it is: examples and lists have their own line breaks.
+        let _ = writeln!(text, ".SH {}\n.nf", quote_title(&title));
         let body = lines.join("\n");
         for line in body.trim_matches('\n').lines() {
-            let _ = writeln!(text, "{}", escaped(line.strip_prefix("  ").unwrap_or(line)));
+            let _ = writeln!(text, "{}", escape_line(line.strip_prefix("  ").unwrap_or(line)));
         }
         text.push_str(".fi\n");
     }
     text
 }
 
-fn quoted(title: &str) -> String {
+fn quote_title(title: &str) -> String {
     if title.contains(' ') { format!("\"{title}\"") } else { title.to_owned() }
 }
 
-/// A line as roff shows it unchanged.
-fn escaped(line: &str) -> String {
+/// Escape a line so that roff shows it unchanged.
+fn escape_line(line: &str) -> String {
     let text = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     if text.starts_with('.') { format!("\\&{text}") } else { text }
 }
@@ -132,6 +133,6 @@ mod tests {
 
     #[test]
     fn nothing_of_a_line_is_taken_for_a_request() {
-        assert_eq!(escaped(".hidden 'a' -b \\n"), "\\&.hidden \\(aqa\\(aq \\-b \\en");
+        assert_eq!(escape_line(".hidden 'a' -b \\n"), "\\&.hidden \\(aqa\\(aq \\-b \\en");
     }
 }

@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::args::NodeStatusArgs;
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::human;
 use super::node_stats;
 use super::output::{self, section, table};
 use super::state;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::HeldReport;
 use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_node::NodeView;
@@ -20,20 +20,23 @@ use ostler_wire::{HostStats, NodeStub};
 /// Path of the node in the API.
 const NODE: &str = "/v1/ostler/node";
 
-/// Show the node.
-pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Show this node.
+pub(super) async fn status(
+    args: &NodeStatusArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     if args.stats {
-        return with_stats(args, terminal).await;
+        return show_with_stats(args, terminal).await;
     }
-    let client = connect::running(&args.of).await?;
+    let client = connect::find_agent(&args.of).await?;
     let node: NodeView = match &client {
         Some(client) => client.get(NODE).await?,
-        None => connect::alone(&args.of, |agent| (*agent.node()).clone()).await?,
+        None => connect::ask_own_agent(&args.of, |agent| (*agent.node()).clone()).await?,
     };
     output::show(args.json, &node, || status_text(&node, terminal), terminal)?;
     if let Some(client) = client.filter(|_| !args.json) {
         let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
-        if let Some(closed) = nodes.first().and_then(closed) {
+        if let Some(closed) = nodes.first().and_then(closed_reason) {
             output::print(&section("scheduling", closed, terminal), terminal)?;
         }
         let held: HeldReport = client.get("/v1/ostler/runs").await?;
@@ -42,9 +45,10 @@ pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Result
     Ok(Exit::Success)
 }
 
-/// What is used now is asked of an agent that runs: one started for this would measure itself.
-async fn with_stats(args: &NodeStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.of.at())?;
+/// Show the node and what it uses now. Only a running agent is asked: an agent that is started for
+/// this command would measure itself.
+async fn show_with_stats(args: &NodeStatusArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let client = connect::connect(&args.of.address_args())?;
     const STATS: &str = "/v1/client/stats";
     if args.json {
         let node: Value = client.get(NODE).await?;
@@ -59,22 +63,21 @@ async fn with_stats(args: &NodeStatusArgs, terminal: &Terminal) -> Result<Exit, 
     Ok(Exit::Success)
 }
 
-fn status_text(node: &NodeView, terminal: &Terminal) -> String {
+fn status_text(node: &NodeView, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "node         {} ({})", one_line(&node.name), node.id);
     let _ = writeln!(text, "data center  {}", one_line(&node.datacenter));
     let _ = writeln!(text, "address      {}", node.host_ip);
     let (cpu, memory) = (node.resources.cpu_mhz, node.resources.memory_mb);
     let _ = writeln!(text, "resources    {cpu} MHz, {memory} MiB memory");
-    let _ = match node.cores.ids.is_empty() {
-        true => {
-            writeln!(text, "cores        none can be reserved: {}", one_line(&node.cores.missing))
-        }
-        false => writeln!(text, "cores        {} can be reserved", node.cores.ids),
+    let _ = if node.cores.ids.is_empty() {
+        writeln!(text, "cores        none can be reserved: {}", one_line(&node.cores.missing))
+    } else {
+        writeln!(text, "cores        {} can be reserved", node.cores.ids)
     };
     let mut section =
         |title: &str, body: String| text.push_str(&output::section(title, &body, terminal));
-    section("drivers", drivers(node, terminal) + &still_loading(node));
+    section("drivers", drivers(node, terminal) + &loading_text(node));
     section("devices", devices(node, terminal) + &failing_device_plugins(node));
     for group in node.devices.iter().filter(|group| !group.attributes.is_empty()) {
         let rows = group.attributes.iter().map(|a| [a.name.clone(), a.attribute.to_string()]);
@@ -85,10 +88,8 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
     let of_drivers = node.drivers.iter().flat_map(|(driver, view)| {
         let prefix = format!("driver.{driver}.");
         view.attributes.iter().map(move |(name, value)| {
-            let name = match name.starts_with(&prefix) {
-                true => name.clone(),
-                false => format!("{prefix}{name}"),
-            };
+            let name =
+                if name.starts_with(&prefix) { name.clone() } else { format!("{prefix}{name}") };
             [name, value.to_string()]
         })
     });
@@ -101,8 +102,8 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
     text
 }
 
-/// Why nothing new is placed, where that is so.
-fn closed(node: &NodeStub) -> Option<&'static str> {
+/// Why nothing new is placed on the node; `None` where new allocations are placed.
+fn closed_reason(node: &NodeStub) -> Option<&'static str> {
     if node.drain {
         Some("being drained: nothing new is placed; `ostler node drain --disable` ends it\n")
     } else if node.scheduling_eligibility == "ineligible" {
@@ -114,10 +115,10 @@ fn closed(node: &NodeStub) -> Option<&'static str> {
     }
 }
 
-/// What the agent found wrong with its state at its start; empty as a rule.
-fn held_text(held: &HeldReport, terminal: &Terminal) -> String {
+/// What the agent found wrong with its state when it started; usually empty.
+fn held_text(held: &HeldReport, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
-    if let Some(lacks) = held.lacks() {
+    if let Some(lacks) = held.lack_notice() {
         text.push_str(&section("state", &format!("{lacks}\n"), terminal));
     }
     if !held.runs.is_empty() {
@@ -127,7 +128,7 @@ fn held_text(held: &HeldReport, terminal: &Terminal) -> String {
     text
 }
 
-fn drivers(node: &NodeView, terminal: &Terminal) -> String {
+fn drivers(node: &NodeView, terminal: &TerminalInfo) -> String {
     if node.drivers.is_empty() {
         return "none\n".to_owned();
     }
@@ -138,15 +139,15 @@ fn drivers(node: &NodeView, terminal: &Terminal) -> String {
     table(["NAME", "VERSION", "HEALTH", "CAN"], rows, terminal)
 }
 
-/// What drivers and devices may still come.
-fn still_loading(node: &NodeView) -> String {
+/// A line about the plugins whose drivers and devices may still come.
+fn loading_text(node: &NodeView) -> String {
     if node.loading.is_empty() {
         return String::new();
     }
     format!("plugins still loading: {}\n", one_line(&node.loading.join(", ")))
 }
 
-fn devices(node: &NodeView, terminal: &Terminal) -> String {
+fn devices(node: &NodeView, terminal: &TerminalInfo) -> String {
     let rows: Vec<_> = node
         .devices
         .iter()
@@ -158,7 +159,7 @@ fn devices(node: &NodeView, terminal: &Terminal) -> String {
     table(["GROUP", "INSTANCE", "HEALTH", "LOCALITY", "PLUGIN"], rows, terminal)
 }
 
-/// A plugin that fails may have no device to show it by.
+/// Lines on device plugins that fail: such a plugin may have no device in the table.
 fn failing_device_plugins(node: &NodeView) -> String {
     let failing = node.device_plugins.iter().filter(|(_, h)| h.state != HealthState::Healthy);
     failing.map(|(name, h)| format!("plugin {}\n", human::device_plugin(name, h))).collect()

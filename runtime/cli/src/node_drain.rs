@@ -4,7 +4,7 @@
 //!   enable ─► PUT drain ─► follow: allocations of the node ─ no drain any more ─► the allocations once more ─► done
 //!   monitor ──────────────────┘          ▲ a line for each that ends
 //! ```
-//! What a drain lets run on is none of what is left of it.
+//! Allocations that a drain lets run on do not count as left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,18 +12,21 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::args::node::{DrainArgs, EligibilityArgs};
-use super::connect::{self, Stop, until_interrupted};
+use super::connect::{self, CliError, run_until_interrupted};
 use super::exit::Exit;
 use super::output::{self, say};
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
-use ostler_model::words::counted;
-use ostler_wire::{Alloc, DrainRequest, DrainSpec, EligibilityRequest, Node, NodeStub};
+use ostler_model::words::count_noun;
+use ostler_wire::{Alloc, DrainRequest, DrainSpec, EligibilityRequest, NodeStub, WireNode};
 
-/// Take what is new, or nothing.
-pub(super) async fn eligibility(args: &EligibilityArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Switch on or off whether new allocations are placed on the node.
+pub(super) async fn eligibility(
+    args: &EligibilityArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let id = own_id(&client).await?;
     let eligibility = if args.enable { "eligible" } else { "ineligible" };
@@ -32,75 +35,76 @@ pub(super) async fn eligibility(args: &EligibilityArgs, terminal: &Terminal) -> 
     if args.answer.json {
         output::print_json(&answer, terminal)?;
     } else {
-        say(&format!("node {} is {eligibility}", short(&id)));
+        say(&format!("node {} is {eligibility}", short_id(&id)));
     }
     Ok(Exit::Success)
 }
 
-/// Empty the node, or end that.
-pub(super) async fn drain(args: &DrainArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Begin, end or follow a drain of the node.
+pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     if !(args.enable || args.disable || args.monitor) {
         let message = "say what to do: --enable, --disable or --monitor";
-        return Err(Stop::Wrong(message.to_owned()));
+        return Err(CliError::Wrong(message.to_owned()));
     }
     let client = connect::connect(&args.answer.agent)?;
     let id = own_id(&client).await?;
     let mut ignores_system = args.ignore_system;
     if args.monitor {
-        let node: Node = client.get(&format!("/v1/node/{id}")).await?;
+        let node: WireNode = client.get(&format!("/v1/node/{id}")).await?;
         if !node.drain {
-            say(&no_drain(&node));
+            say(&no_drain_text(&node));
             return Ok(Exit::Success);
         }
         ignores_system = node.drain_strategy.is_some_and(|drain| drain.ignore_system_jobs);
     } else {
         let request = DrainRequest {
             node_id: id.clone(),
-            drain_spec: args.enable.then(|| spec(args)),
+            drain_spec: args.enable.then(|| drain_spec(args)),
             mark_eligible: args.disable && !args.keep_ineligible,
         };
         let answer: Value = client.put(&format!("/v1/node/{id}/drain"), &request).await?;
         let json = args.answer.json;
         match (args.disable, args.keep_ineligible) {
             _ if json && (args.disable || args.detach) => output::print_json(&answer, terminal)?,
-            (true, true) => say(&format!("node {} is not drained any more", short(&id))),
+            (true, true) => say(&format!("node {} is not drained any more", short_id(&id))),
             (true, false) => {
-                say(&format!("node {} is not drained any more, and is eligible", short(&id)));
+                say(&format!("node {} is not drained any more, and is eligible", short_id(&id)));
             }
             _ if json => {}
-            _ => say(&format!("node {} is being drained", short(&id))),
+            _ => say(&format!("node {} is being drained", short_id(&id))),
         }
         if args.disable || args.detach {
             return Ok(Exit::Success);
         }
     }
     let hint = "the drain goes on; `ostler node drain --disable` ends it";
-    let mut follow = Follow { seen: Seen::of(ignores_system), json: args.answer.json, terminal };
-    until_interrupted(hint, follow.follow_to_the_end(&client, &id)).await?;
+    let mut follow =
+        DrainFollower { seen: DrainState::new(ignores_system), json: args.answer.json, terminal };
+    run_until_interrupted(hint, follow.follow_to_the_end(&client, &id)).await?;
     Ok(Exit::Success)
 }
 
-fn spec(args: &DrainArgs) -> DrainSpec {
+fn drain_spec(args: &DrainArgs) -> DrainSpec {
     let deadline = match (args.force, args.no_deadline) {
         (true, _) => -1,
         (_, true) => 0,
-        // Zero would mean none.
+        // Zero would mean that there is no deadline.
         _ if args.deadline == Duration::ZERO => -1,
         _ => i64::try_from(args.deadline.as_nanos()).unwrap_or(i64::MAX),
     };
     DrainSpec { deadline, ignore_system_jobs: args.ignore_system }
 }
 
-async fn own_id(client: &ApiClient) -> Result<String, Stop> {
+async fn own_id(client: &ApiClient) -> Result<String, CliError> {
     let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
     let own = nodes.into_iter().next();
     own.map(|node| node.id.into_owned())
-        .ok_or_else(|| Stop::Cannot("the agent tells of no node".to_owned()))
+        .ok_or_else(|| CliError::Cannot("the agent tells of no node".to_owned()))
 }
 
-/// There is nothing to follow: it ended before, or never began.
-fn no_drain(node: &Node) -> String {
-    let (id, eligibility) = (short(&node.id), one_line(&node.scheduling_eligibility));
+/// The message that there is no drain to follow: it has ended, or never began.
+fn no_drain_text(node: &WireNode) -> String {
+    let (id, eligibility) = (short_id(&node.id), one_line(&node.scheduling_eligibility));
     let next = match eligibility.as_str() {
         "eligible" => "`ostler node drain --enable` empties it",
         _ => "`ostler node eligibility --enable` lets it take new allocations again",
@@ -110,77 +114,76 @@ fn no_drain(node: &Node) -> String {
     )
 }
 
-fn short(id: &str) -> String {
+fn short_id(id: &str) -> String {
     one_line(&id.chars().take(8).collect::<String>())
 }
 
-/// A drain that is followed.
-struct Follow<'a> {
-    seen: Seen,
+/// Follows a drain.
+struct DrainFollower<'a> {
+    seen: DrainState,
     json: bool,
-    terminal: &'a Terminal,
+    terminal: &'a TerminalInfo,
 }
 
-impl Follow<'_> {
-    /// Tell what ends until the node is not drained any more.
-    async fn follow_to_the_end(&mut self, client: &ApiClient, id: &str) -> Result<(), Stop> {
+impl DrainFollower<'_> {
+    /// Print which allocations end, until the node is not drained any more.
+    async fn follow_to_the_end(&mut self, client: &ApiClient, id: &str) -> Result<(), CliError> {
         let node_path = format!("/v1/node/{id}");
         let path = format!("/v1/node/{id}/allocations");
         client
-            .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, Stop> {
+            .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, CliError> {
                 self.tell(&allocs)?;
-                let node: Node = client.get(&node_path).await?;
+                let node: WireNode = client.get(&node_path).await?;
                 Ok((!node.drain).then_some(()))
             })
             .await?;
-        // What was seen last may be from before the end.
+        // The last list may be older than the end of the drain.
         self.tell(&client.get::<Vec<Alloc>>(&path).await?)?;
         if !self.json {
-            say(&self.seen.end());
+            say(&self.seen.end_text());
         }
         Ok(())
     }
 
-    /// What is new of them, and how many are left where one ended.
-    fn tell(&mut self, allocs: &[Alloc]) -> Result<(), Stop> {
-        let found = self.seen.look(allocs);
+    /// Print the news of the allocations, and how many are left when one has ended.
+    fn tell(&mut self, allocs: &[Alloc]) -> Result<(), CliError> {
+        let found = self.seen.update(allocs);
         for news in &found {
-            match self.json {
-                true => {
-                    let line = output::visible_json(news.json().to_string());
-                    output::print(&(line + "\n"), self.terminal)?;
-                }
-                false => say(&news.text()),
+            if self.json {
+                let line = output::visible_json(news.json().to_string());
+                output::print(&(line + "\n"), self.terminal)?;
+            } else {
+                say(&news.text());
             }
         }
-        let left = self.seen.left();
+        let left = self.seen.count_left();
         if !self.json && left > 0 && found.iter().any(|news| news.what == "ended") {
-            say(&format!("{} left", counted(left, "allocation")));
+            say(&format!("{} left", count_noun(left, "allocation")));
         }
         Ok(())
     }
 }
 
-/// What was seen of the allocations of the node.
+/// The last known states of the allocations of the node.
 #[derive(Default)]
-struct Seen {
+struct DrainState {
     allocs: BTreeMap<AllocId, (DesiredStatus, ClientStatus)>,
-    /// Those of system jobs run on.
+    /// Whether the drain lets allocations of system jobs run on.
     ignores_system: bool,
-    /// The ones that do.
+    /// The allocations that run on.
     system: BTreeSet<AllocId>,
 }
 
-/// Something new of one.
+/// A piece of news about an allocation.
 #[derive(Debug, PartialEq, Eq)]
-struct News {
+struct DrainNews {
     alloc: AllocId,
     name: String,
     what: &'static str,
     status: ClientStatus,
 }
 
-impl News {
+impl DrainNews {
     fn text(&self) -> String {
         let status = match self.what {
             "ended" => format!(" ({})", self.status),
@@ -196,14 +199,15 @@ impl News {
     }
 }
 
-impl Seen {
-    /// Nothing was seen yet of a drain.
-    fn of(ignores_system: bool) -> Self {
+impl DrainState {
+    /// The state at the beginning, without any allocation.
+    fn new(ignores_system: bool) -> Self {
         Self { ignores_system, ..Self::default() }
     }
 
-    /// What is new since the last look. Of the first look: what stops already.
-    fn look(&mut self, allocs: &[Alloc]) -> Vec<News> {
+    /// The news since the last call. The first call reports the allocations that are already
+    /// stopping.
+    fn update(&mut self, allocs: &[Alloc]) -> Vec<DrainNews> {
         let mut found = Vec::new();
         for alloc in allocs {
             let now = (alloc.desired_status, alloc.client_status);
@@ -214,8 +218,8 @@ impl Seen {
             } else {
                 self.system.remove(&alloc.id);
             }
-            let live = |seen: &(DesiredStatus, ClientStatus)| !seen.1.terminal();
-            let news = |what| News {
+            let live = |seen: &(DesiredStatus, ClientStatus)| !seen.1.is_terminal();
+            let news = |what| DrainNews {
                 alloc: alloc.id,
                 name: alloc.name.to_string(),
                 what,
@@ -232,33 +236,33 @@ impl Seen {
         found
     }
 
-    /// How many of them still have to end.
-    fn left(&self) -> usize {
-        self.live().filter(|id| !self.system.contains(id)).count()
+    /// The number of allocations that still have to end.
+    fn count_left(&self) -> usize {
+        self.live_ids().filter(|id| !self.system.contains(id)).count()
     }
 
-    fn live(&self) -> impl Iterator<Item = &AllocId> {
-        self.allocs.iter().filter(|(_, (_, status))| !status.terminal()).map(|(id, _)| id)
+    fn live_ids(&self) -> impl Iterator<Item = &AllocId> {
+        self.allocs.iter().filter(|(_, (_, status))| !status.is_terminal()).map(|(id, _)| id)
     }
 
-    /// What is said when the node is not drained any more.
-    fn end(&self) -> String {
-        let run_on = self.live().filter(|id| self.system.contains(id)).count();
-        match (self.left(), run_on) {
+    /// The message when the node is not drained any more.
+    fn end_text(&self) -> String {
+        let run_on = self.live_ids().filter(|id| self.system.contains(id)).count();
+        match (self.count_left(), run_on) {
             (0, 0) => "the drain is complete: nothing runs".to_owned(),
             (0, run_on) => format!(
                 "the drain is complete: {} of system jobs run{} on",
-                counted(run_on, "allocation"),
+                count_noun(run_on, "allocation"),
                 if run_on == 1 { "s" } else { "" },
             ),
             (left, _) => {
-                format!("the node is not drained any more: {} left", counted(left, "allocation"))
+                format!("the node is not drained any more: {} left", count_noun(left, "allocation"))
             }
         }
     }
 }
 
-/// Is it of a job that runs on every node?
+/// Is the allocation of a job that runs on every node?
 fn is_system(alloc: &Alloc) -> bool {
     let of_alloc = alloc.job.as_ref().map(|job| &job.kind);
     matches!(of_alloc.or(alloc.job_type.as_ref()).map(|kind| &**kind), Some("system" | "sysbatch"))
@@ -282,7 +286,7 @@ mod tests {
     fn where_no_drain_is_under_way_that_is_said_and_not_that_one_is_complete() {
         let node = |eligibility: &str| {
             let node = json!({"ID": "0f01c0de-0000", "SchedulingEligibility": eligibility});
-            no_drain(&serde_json::from_value(node).unwrap())
+            no_drain_text(&serde_json::from_value(node).unwrap())
         };
         let text = node("eligible");
         assert!(text.starts_with("node 0f01c0de is not being drained, and is eligible"), "{text}");
@@ -293,16 +297,19 @@ mod tests {
 
     #[test]
     fn each_allocation_that_stops_and_ends_is_told_once() {
-        let mut seen = Seen::default();
+        let mut seen = DrainState::default();
         let mut texts = |one: Alloc<'static>| -> Vec<String> {
-            seen.look(&[one]).iter().map(News::text).collect()
+            seen.update(&[one]).iter().map(DrainNews::text).collect()
         };
         assert_eq!(texts(alloc("run", "running")), [""; 0]);
         assert_eq!(texts(alloc("stop", "running")), ["0f01c0de web.g[0] stops"]);
         assert_eq!(texts(alloc("stop", "running")), [""; 0]);
         assert_eq!(texts(alloc("stop", "complete")), ["0f01c0de web.g[0] ended (complete)"]);
         assert_eq!(texts(alloc("stop", "complete")), [""; 0]);
-        assert_eq!((seen.left(), seen.end().as_str()), (0, "the drain is complete: nothing runs"));
+        assert_eq!(
+            (seen.count_left(), seen.end_text().as_str()),
+            (0, "the drain is complete: nothing runs")
+        );
     }
 
     /// Of a job of this type, one that nobody stopped.
@@ -318,9 +325,9 @@ mod tests {
     fn what_a_drain_lets_run_on_is_not_left_of_it() {
         let allocs = [runs(1, "system"), runs(2, "sysbatch"), runs(3, "service")];
         let said = |ignores_system: bool, allocs: &[Alloc]| {
-            let mut seen = Seen::of(ignores_system);
-            seen.look(allocs);
-            (seen.left(), seen.end())
+            let mut seen = DrainState::new(ignores_system);
+            seen.update(allocs);
+            (seen.count_left(), seen.end_text())
         };
         let ended = |end: &str| format!("the drain is complete: {end}");
         assert_eq!(said(true, &allocs[..2]), (0, ended("2 allocations of system jobs run on")));

@@ -5,24 +5,24 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::args::join_check::JoinCheckArgs;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::input;
 use super::join;
 use super::output;
-use super::start::StartError;
-use super::terminal::{Terminal, one_line, paint};
-use ostler_cluster::join_check::{JoinAsk, JoinFinding, can_join, join_check};
+use super::start::AgentStartError;
+use super::terminal::{TerminalInfo, one_line, paint};
+use ostler_cluster::join_check::{JoinCheckRequest, JoinFinding, can_join, join_check};
 use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
 use ostler_model::rng::Rng;
 
-/// Name of the node that is made up.
+/// The name of the imagined node that tries to join.
 const NAME: &str = "ostler-join-check";
 const GREEN: &str = "32";
 const RED: &str = "1;31";
 
-/// Go the way into the cluster, and say of each step how it went.
-pub(super) async fn check(args: &JoinCheckArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Go through the steps of joining the cluster, and print the result of each.
+pub(super) async fn check(args: &JoinCheckArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let ask = ask(args)?;
     let rng = Rng::system();
     let (mut server, mut failed) = (String::new(), None);
@@ -46,27 +46,27 @@ pub(super) async fn check(args: &JoinCheckArgs, terminal: &Terminal) -> Result<E
     Ok(if joins { Exit::Success } else { Exit::Failed })
 }
 
-fn ask(args: &JoinCheckArgs) -> Result<JoinAsk, Stop> {
-    let config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
-    let cluster = args.to.over(config.cluster);
+fn ask(args: &JoinCheckArgs) -> Result<JoinCheckRequest, CliError> {
+    let config = input::read_config(args.config.as_deref()).map_err(AgentStartError::Input)?;
+    let cluster = args.to.override_cluster(config.cluster);
     if cluster.servers.is_empty() {
         let why =
             "no server is named: give --servers, or a configuration with client { servers = […] }";
-        return Err(Stop::Wrong(why.to_owned()));
+        return Err(CliError::Wrong(why.to_owned()));
     }
     let datacenter = args.datacenter.clone().or(config.datacenter);
-    Ok(JoinAsk {
+    Ok(JoinCheckRequest {
         region: cluster.region().to_owned(),
         datacenter: datacenter.unwrap_or_else(|| "dc1".to_owned()),
         name: NAME.to_owned(),
-        tls: join::tls(&cluster)?.map(|tls| tls.servers),
+        tls: join::cluster_tls(&cluster)?.map(|tls| tls.servers),
         servers: cluster.servers,
         wall: CLUSTER_STEP_WALL_DEFAULT,
     })
 }
 
-/// The lines of a step; the server's own where it is another than the last.
-fn text(finding: &JoinFinding, last: &mut String, terminal: &Terminal) -> String {
+/// The lines about a step, below the name of its server if that differs from the last one.
+fn text(finding: &JoinFinding, last: &mut String, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     if *last != finding.server {
         let gap = if last.is_empty() { "" } else { "\n" };

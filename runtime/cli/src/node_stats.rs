@@ -1,15 +1,16 @@
-//! What `ostler node status --stats` adds: what the machine and its devices measure.
+//! The sections that `ostler node status --stats` adds: measurements of the machine and its
+//! devices.
 
 use std::time::Duration;
 
 use super::connect::span;
 use super::output::{self, size, table};
 use super::stat_values;
-use super::terminal::Terminal;
-use ostler_wire::{DeviceGroupStats, HostStats};
+use super::terminal::TerminalInfo;
+use ostler_wire::{HostStats, WireDeviceGroupStats};
 
 /// Sections for the machine and each group of devices.
-pub(super) fn text(stats: &HostStats, terminal: &Terminal) -> String {
+pub(super) fn text(stats: &HostStats, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let mut section =
         |title: &str, body: String| text.push_str(&output::section(title, &body, terminal));
@@ -42,7 +43,7 @@ pub(super) fn text(stats: &HostStats, terminal: &Terminal) -> String {
 }
 
 /// Everything the devices of a group measure.
-fn rows(group: &DeviceGroupStats) -> Vec<[String; 5]> {
+fn rows(group: &WireDeviceGroupStats) -> Vec<[String; 5]> {
     let stale = group.stale.as_ref().map(|why| format!("stale: {why}")).unwrap_or_default();
     let of_instance = group.instance_stats.iter().flat_map(|(id, instance)| {
         let summary = ["summary".to_owned(), stat_values::value(instance.summary.as_ref())];
@@ -78,7 +79,7 @@ mod tests {
             "Uptime": 3_700,
         }))
         .unwrap();
-        let text = text(&stats, &Terminal::default());
+        let text = text(&stats, &TerminalInfo::default());
         let lines: Vec<String> = text
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -10,7 +10,7 @@ use ostler_model::rng::Rng;
 use ostler_node::{DriverView, NodeId};
 
 fn node() -> NodeView {
-    let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+    let mut node = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
     node.attributes.insert("cpu.arch".into(), Attribute::from("amd64"));
     let driver = DriverView {
         health: Health { state: HealthState::Unhealthy, reason: "no cgroup\nhere".into() },
@@ -45,7 +45,7 @@ fn row(text: &str, first: &str) -> String {
 
 #[test]
 fn everything_a_job_can_ask_for_is_shown() {
-    let text = status_text(&node(), &Terminal::default());
+    let text = status_text(&node(), &TerminalInfo::default());
     assert_eq!(row(&text, "exec"), "exec 1.2.0 unhealthy: no cgroup; here");
     assert_eq!(
         row(&text, "nvidia/gpu/H100"),
@@ -59,27 +59,27 @@ fn everything_a_job_can_ask_for_is_shown() {
 
 #[test]
 fn a_node_without_drivers_and_devices_says_so() {
-    let bare = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
-    let text = status_text(&bare, &Terminal::default());
+    let bare = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
+    let text = status_text(&bare, &TerminalInfo::default());
     assert!(text.contains("\ndrivers\nnone\n") && text.contains("\ndevices\nnone\n"), "{text}");
 }
 
 #[test]
 fn a_device_plugin_that_fails_is_shown_although_it_has_no_device() {
-    let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+    let mut node = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
     let failed = Health { state: HealthState::Unhealthy, reason: "the guest\ntrapped".into() };
     node.device_plugins.insert(PluginName::new("nvidia").unwrap(), failed);
     node.device_plugins.insert(
         PluginName::new("files").unwrap(),
         Health { state: HealthState::Healthy, reason: String::new() },
     );
-    let text = status_text(&node, &Terminal::default());
+    let text = status_text(&node, &TerminalInfo::default());
     assert_eq!(row(&text, "plugin"), "plugin nvidia is unhealthy: the guest; trapped");
     assert!(!text.contains("plugin files"), "{text}");
     let nothing = "/usr/bin/nvidia-smi is missing".into();
     let nothing = Health { state: HealthState::Undetected, reason: nothing };
     node.device_plugins.insert(PluginName::new("nvidia").unwrap(), nothing);
-    let text = status_text(&node, &Terminal::default());
+    let text = status_text(&node, &TerminalInfo::default());
     let expected = "plugin nvidia: no device found (/usr/bin/nvidia-smi is missing)";
     assert_eq!(row(&text, "plugin"), expected);
 }

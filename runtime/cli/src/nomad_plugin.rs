@@ -4,22 +4,25 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::args::nomad_plugin::NomadPluginArgs;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::input;
 use super::output;
-use super::start::absolute;
-use super::terminal::Terminal;
+use super::start::absolute_path;
+use super::terminal::TerminalInfo;
 use ostler_agent::alone::LoneOptions;
 use ostler_model::causes;
 use ostler_model::plugin::PluginKind;
 use ostler_nomad_plugin::PluginOptions;
 
-/// Begin of the name of a program that is a plugin by its name alone.
+/// Prefix of the name of a program that is a plugin by its name alone.
 const BY_NAME: &str = "ostler-";
 
 /// Serve a plugin to the Nomad client that executed this process.
-pub(super) async fn serve(args: NomadPluginArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn serve(
+    args: NomadPluginArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let failed = |text: String| {
         output::error(terminal, &text);
         Ok(Exit::Failed)
@@ -29,12 +32,12 @@ pub(super) async fn serve(args: NomadPluginArgs, terminal: &Terminal) -> Result<
         (_, Some(device), _) => (device, Some(PluginKind::Device)),
         (.., plugin) => (plugin.unwrap_or_default(), None),
     };
-    let config = input::config(args.config.as_deref())?;
+    let config = input::read_config(args.config.as_deref())?;
     let data_dir = match args.data_dir.map_or_else(|| default_data_dir(&which), Some) {
         Some(dir) => dir,
         None => return failed("there is no home directory: give --data-dir DIR".to_owned()),
     };
-    let data_dir = match absolute(data_dir) {
+    let data_dir = match absolute_path(data_dir) {
         Ok(dir) => dir,
         Err(_) => return failed("there is no working directory: give --data-dir /DIR".to_owned()),
     };
@@ -45,7 +48,7 @@ pub(super) async fn serve(args: NomadPluginArgs, terminal: &Terminal) -> Result<
     }
 }
 
-/// Below `/var/lib` for who may write there, else in the user's own directory for state.
+/// The default data directory: below `/var/lib` for root, else in the user's directory for state.
 fn default_data_dir(which: &str) -> Option<PathBuf> {
     let name = format!("{BY_NAME}nomad-{}", Path::new(which).file_stem()?.to_string_lossy());
     if rustix::process::geteuid().is_root() {
@@ -56,17 +59,17 @@ fn default_data_dir(which: &str) -> Option<PathBuf> {
     Some(state.join(name))
 }
 
-/// The arguments that a program stands for which Nomad executed without any, by its own name.
-pub(super) fn by_name(args: &[OsString]) -> Option<Vec<OsString>> {
+/// The arguments in place of none, if Nomad executed this program under the name of a plugin.
+pub(super) fn args_by_name(args: &[OsString]) -> Option<Vec<OsString>> {
     let [program] = args else { return None };
     if !ostler_nomad_plugin::is_called_by_nomad() {
         return None;
     }
-    let named = named_by(program.as_ref())?;
+    let named = plugin_name(program.as_ref())?;
     Some([program.clone(), "nomad-plugin".into(), "--plugin".into(), named.into()].into())
 }
 
-fn named_by(program: &Path) -> Option<String> {
+fn plugin_name(program: &Path) -> Option<String> {
     let name = program.file_name()?.to_str()?.strip_prefix(BY_NAME)?;
     (!name.is_empty()).then(|| name.to_owned())
 }
@@ -77,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_program_is_named_after_its_plugin() {
-        let named = |path| named_by(Path::new(path));
+        let named = |path| plugin_name(Path::new(path));
         assert_eq!(named("/opt/plugins/ostler-wasm").as_deref(), Some("wasm"));
         assert_eq!(named("/opt/plugins/ostler"), None);
         assert_eq!(named("ostler-"), None);

@@ -1,4 +1,4 @@
-//! What the service manager that started this program is told (systemd's `sd_notify`).
+//! Messages to the service manager that started this program (systemd's `sd_notify`).
 //!
 //! A datagram with lines such as `READY=1` to the socket that `NOTIFY_SOCKET` names. Without it
 //! nothing is sent.
@@ -9,12 +9,12 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Names the socket.
+/// The environment variable that names the socket.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Tell the service manager, if there is one. What goes wrong is only logged: the agent runs
+/// Send lines to the service manager, if there is one. An error is only logged: the agent runs
 /// without a service manager too.
-pub(super) fn tell(lines: &str) {
+pub(super) fn notify_manager(lines: &str) {
     let Some(socket) = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) else {
         return;
     };
@@ -23,7 +23,7 @@ pub(super) fn tell(lines: &str) {
     }
 }
 
-/// A name that begins with `@` is one of the abstract name space.
+/// Send lines to a socket. A name that begins with `@` is in the abstract name space.
 fn send(socket: &OsStr, lines: &str) -> io::Result<()> {
     let address = match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

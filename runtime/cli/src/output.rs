@@ -5,29 +5,29 @@ use std::io::{self, Write as _};
 use serde::Serialize;
 
 use super::exit::Exit;
-use super::failure::Failure;
+use super::failure::ErrorReport;
 use super::input::{InputError, JobInput};
 pub(super) use super::table::table;
-use super::terminal::{Terminal, one_line, paint, plain, unturned};
-use ostler_model::shown::hides;
+use super::terminal::{TerminalInfo, escape_hidden, one_line, paint, plain};
+use ostler_model::printable::is_hidden_char;
 
 const BOLD: &str = "1";
 const RED: &str = "1;31";
 const YELLOW: &str = "33";
 
-/// Print on standard output, whole.
-pub(super) fn print(text: &str, terminal: &Terminal) -> Result<(), Exit> {
+/// Print a whole text on standard output.
+pub(super) fn print(text: &str, terminal: &TerminalInfo) -> Result<(), Exit> {
     let mut out = io::stdout().lock();
-    // Other programs get what it is.
-    let text = if terminal.stdout { unturned(text) } else { text.into() };
+    // Other programs get the text unchanged.
+    let text = if terminal.stdout { escape_hidden(text) } else { text.into() };
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| output_failed(&error, terminal))
+    written.map_err(|error| report_output_error(&error, terminal))
 }
 
 /// Print a value as JSON, indented for people.
 pub(super) fn print_json<T: Serialize + ?Sized>(
     value: &T,
-    terminal: &Terminal,
+    terminal: &TerminalInfo,
 ) -> Result<(), Exit> {
     match serde_json::to_string_pretty(value) {
         Ok(text) => print(&(visible_json(text) + "\n"), terminal),
@@ -38,9 +38,10 @@ pub(super) fn print_json<T: Serialize + ?Sized>(
     }
 }
 
-/// JSON with what a terminal would not show, or show in another order, as escapes: the value is the same.
+/// Replace characters in JSON that a terminal would hide or reorder with escapes. The value stays
+/// the same.
 pub(super) fn visible_json(text: String) -> String {
-    let unseen = |c: char| hides(c) && c != '\n';
+    let unseen = |c: char| is_hidden_char(c) && c != '\n';
     if !text.contains(unseen) {
         return text;
     }
@@ -50,7 +51,7 @@ pub(super) fn visible_json(text: String) -> String {
             visible.push(c);
             continue;
         }
-        // Such characters stand in strings alone.
+        // Such characters are only in strings.
         for unit in c.encode_utf16(&mut [0; 2]) {
             let _ = std::fmt::Write::write_fmt(&mut visible, format_args!("\\u{unit:04x}"));
         }
@@ -58,18 +59,19 @@ pub(super) fn visible_json(text: String) -> String {
     visible
 }
 
-/// Print a value: as JSON where that is asked for, else as a text for people.
+/// Print a value: as JSON if that is asked for, else as text for people.
 pub(super) fn show<T: Serialize + ?Sized>(
     json: bool,
     value: &T,
     text: impl FnOnce() -> String,
-    terminal: &Terminal,
+    terminal: &TerminalInfo,
 ) -> Result<(), Exit> {
     if json { print_json(value, terminal) } else { print(&text(), terminal) }
 }
 
-/// What a failure to write standard output means; said unless the reader just left.
-pub(super) fn output_failed(cause: &io::Error, terminal: &Terminal) -> Exit {
+/// The exit code after a failure to write standard output. Prints the error, unless the reader has
+/// just closed its end.
+pub(super) fn report_output_error(cause: &io::Error, terminal: &TerminalInfo) -> Exit {
     if cause.kind() == io::ErrorKind::BrokenPipe {
         return Exit::OutputClosed;
     }
@@ -77,48 +79,48 @@ pub(super) fn output_failed(cause: &io::Error, terminal: &Terminal) -> Exit {
     Exit::Agent
 }
 
-/// Print a line on standard error. Nothing can be done when that is closed.
+/// Print a line on standard error. An error is ignored: there is nowhere to report it.
 pub(super) fn say(text: &str) {
-    let _closed = writeln!(io::stderr().lock(), "{}", unturned(text));
+    let _closed = writeln!(io::stderr().lock(), "{}", escape_hidden(text));
 }
 
-/// Put a line in the place of the one that was drawn before, on a terminal; without text it is gone.
+/// Replace the line that was drawn before on the terminal; an empty text removes it.
 pub(super) fn draw(text: &str) {
     let mut stderr = io::stderr().lock();
     let _closed = write!(stderr, "\r{}\x1b[K", plain(text)).and_then(|()| stderr.flush());
 }
 
-/// Say that something failed, to a program: one object in one line.
-pub(super) fn failure(failure: &Failure<'_>) {
+/// Print an error for programs: one object in one line.
+pub(super) fn say_failure(failure: &ErrorReport<'_>) {
     say_json(failure);
 }
 
 fn say_json<T: Serialize>(value: &T) {
-    // What cannot be made JSON has no such values.
+    // The values that are passed here can always be made JSON.
     let text = serde_json::to_string(value).unwrap_or_default();
     say(&visible_json(text));
 }
 
-/// Say that something failed.
-pub(super) fn error(terminal: &Terminal, message: &str) {
+/// Print an error message.
+pub(super) fn error(terminal: &TerminalInfo, message: &str) {
     if terminal.json {
-        return failure(&Failure::new(message));
+        return say_failure(&ErrorReport::new(message));
     }
     say(&format!("{} {}", paint("error:", RED, terminal.stderr_colours()), plain(message)));
 }
 
-/// Say that something is not as it should be.
-pub(super) fn warning(terminal: &Terminal, message: &str) {
+/// Print a warning.
+pub(super) fn warning(terminal: &TerminalInfo, message: &str) {
     if terminal.json {
         return say_json(&serde_json::json!({ "warning": message }));
     }
     say(&format!("{} {}", paint("warning:", YELLOW, terminal.stderr_colours()), plain(message)));
 }
 
-/// Say what is wrong with a file, with the places.
-pub(super) fn input_error(terminal: &Terminal, wrong: &InputError) {
+/// Print what is wrong with a file, with the places.
+pub(super) fn input_error(terminal: &TerminalInfo, wrong: &InputError) {
     if terminal.json {
-        return failure(&Failure::of_input(wrong));
+        return say_failure(&ErrorReport::from_input(wrong));
     }
     if let InputError::Invalid { text, diagnostics, .. } = wrong {
         say(diagnostics.render(text, terminal.stderr_colours()).trim_end());
@@ -126,31 +128,33 @@ pub(super) fn input_error(terminal: &Terminal, wrong: &InputError) {
     error(terminal, &wrong.to_string());
 }
 
-/// Say what a job file asks for that is not done, with the places.
-pub(super) fn job_warnings(terminal: &Terminal, job: &JobInput) {
+/// Print what a job file asks for and the agent does not do, with the places.
+pub(super) fn job_warnings(terminal: &TerminalInfo, job: &JobInput) {
     if job.warnings().is_empty() {
         return;
     }
     if terminal.json {
         for one in &job.warnings().diagnostics {
-            say_json(&serde_json::json!({ "warning": one.in_words(), "diagnostics": [one] }));
+            say_json(
+                &serde_json::json!({ "warning": one.message_with_path(), "diagnostics": [one] }),
+            );
         }
     } else {
         say(job.warnings().render(job.text(), terminal.stderr_colours()).trim_end());
     }
 }
 
-/// A headline on standard output.
-pub(super) fn headline(text: &str, terminal: &Terminal) -> String {
+/// A headline, with its colour on a terminal.
+pub(super) fn headline(text: &str, terminal: &TerminalInfo) -> String {
     paint(text, BOLD, terminal.stdout_colours())
 }
 
-/// What stands below a headline, after an empty line.
-pub(super) fn section(title: &str, body: &str, terminal: &Terminal) -> String {
+/// A text below a headline, after an empty line.
+pub(super) fn section(title: &str, body: &str, terminal: &TerminalInfo) -> String {
     format!("\n{}\n{body}", headline(title, terminal))
 }
 
-/// A line with a name and a value; none where there is no value.
+/// Append a line with a name and a value; nothing where the value is empty.
 pub(super) fn fact(text: &mut String, width: usize, name: &str, value: &str) {
     if !value.is_empty() {
         let _ =
@@ -158,7 +162,7 @@ pub(super) fn fact(text: &mut String, width: usize, name: &str, value: &str) {
     }
 }
 
-/// Bytes as people read them.
+/// A number of bytes as people read it.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     let mut tenths = u128::from(bytes) * 10;
@@ -202,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_reader_that_left_is_told_from_a_full_disk() {
-        let failed = |kind: io::ErrorKind| output_failed(&kind.into(), &Terminal::default());
+        let failed =
+            |kind: io::ErrorKind| report_output_error(&kind.into(), &TerminalInfo::default());
         assert_eq!(failed(io::ErrorKind::BrokenPipe), Exit::OutputClosed);
         assert_eq!(failed(io::ErrorKind::StorageFull), Exit::Agent);
     }

@@ -6,32 +6,33 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::args::{InspectArgs, PluginListArgs};
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::input;
 use super::output::{self, headline, size, table};
-use super::terminal::{Terminal, one_line, plain};
+use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::{PluginEntry, PluginStatus, SignatureReport, verify};
 use ostler_model::config::AgentConfig;
 use ostler_model::grants::lines::{answer_words, block_lines, granted_words};
-use ostler_model::grants::{Added, Authority, Grants, grant_lines};
+use ostler_model::grants::{Authority, GrantAddition, Grants, grant_lines};
 use ostler_model::limits::PLUGIN_FILE_BYTES_MAX;
-use ostler_model::plugin::{Manifest, PluginKind};
+use ostler_model::plugin::{PluginKind, PluginManifest};
 use ostler_model::trust::Voucher;
 use ostler_model::variables::own_of;
 
-/// Hex digits of a digest in a table.
+/// Hex digits of a digest that a table shows.
 const DIGEST_CHARS: usize = 12;
 
 /// List the plugins of an agent.
-pub(super) async fn list(args: &PluginListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn list(args: &PluginListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let entries: Vec<PluginEntry> =
-        connect::ask(&args.of, "/v1/ostler/plugins", |agent| agent.plugins().to_vec()).await?;
+        connect::ask_agent(&args.of, "/v1/ostler/plugins", |agent| agent.plugins().to_vec())
+            .await?;
     output::show(args.json, &entries, || list_text(&entries, terminal), terminal)?;
     Ok(Exit::Success)
 }
 
-fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
+fn list_text(entries: &[PluginEntry], terminal: &TerminalInfo) -> String {
     let rows = entries.iter().map(|entry| {
         let status = match &entry.status {
             PluginStatus::Loaded => "loaded",
@@ -45,11 +46,11 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
             entry.kind.map(|kind| kind.to_string()).unwrap_or_default(),
             entry.version.clone().unwrap_or_default(),
             status.to_owned(),
-            // Nothing of it was read yet, or ever.
+            // The file was not read yet, or never is.
             Some(entry.size_bytes).filter(|bytes| *bytes > 0).map(size).unwrap_or_default(),
-            may(entry),
+            grants_text(entry),
             entry.digest.iter().flat_map(|digest| digest.chars().take(DIGEST_CHARS)).collect(),
-            entry.trust.as_ref().map(vouched).unwrap_or_default(),
+            entry.trust.as_ref().map(voucher_text).unwrap_or_default(),
             entry.source.clone(),
         ]
     });
@@ -62,9 +63,10 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
     for entry in entries {
         if let PluginStatus::Refused(reason) = &entry.status {
             let name = one_line(entry.own_name());
-            let block = match entry.name == entry.own_name() {
-                true => String::new(),
-                false => format!(" (block {})", one_line(&entry.name)),
+            let block = if entry.name == entry.own_name() {
+                String::new()
+            } else {
+                format!(" (block {})", one_line(&entry.name))
             };
             let _ = write!(text, "\n{name}{block} is refused: {}\n", plain(reason));
         }
@@ -73,7 +75,7 @@ fn list_text(entries: &[PluginEntry], terminal: &Terminal) -> String {
 }
 
 /// Who vouches for a plugin, in a word or two.
-fn vouched(voucher: &Voucher) -> String {
+fn voucher_text(voucher: &Voucher) -> String {
     match voucher {
         Voucher::Agent => "agent".to_owned(),
         Voucher::Key { name, .. } => format!("key {name}"),
@@ -83,19 +85,19 @@ fn vouched(voucher: &Voucher) -> String {
     }
 }
 
-/// What a plugin imports, as far as it is granted. What is not granted has a `!` before it, what is
-/// denied a `-`.
-fn may(entry: &PluginEntry) -> String {
-    let asks = entry.asks.iter().filter(|ask| !ask.harmless());
+/// The grants that a plugin has of those that its imports need. A grant that it lacks has a `!`
+/// before it, a denied one a `-`.
+fn grants_text(entry: &PluginEntry) -> String {
+    let asks = entry.asks.iter().filter(|ask| !ask.is_harmless());
     let words = asks.map(|ask| match granted_words(&entry.grants, *ask) {
         words if !words.is_empty() => words,
-        _ if denied(&entry.grants, *ask) => format!("-{}", ask.word()),
+        _ if is_denied(&entry.grants, *ask) => format!("-{}", ask.word()),
         _ => format!("!{}", ask.word()),
     });
     one_line(&words.collect::<Vec<_>>().join(" "))
 }
 
-/// A line for each plugin whose answers may cause something outside its own names.
+/// A line for each plugin whose answers may have effects outside its own names.
 fn answers_text(entries: &[PluginEntry]) -> String {
     let mut text = String::new();
     for entry in entries {
@@ -111,45 +113,47 @@ fn answers_text(entries: &[PluginEntry]) -> String {
     text
 }
 
-/// Does the plugin load without it? Of interfaces that are denied by name the loaded one is proof.
-fn denied(grants: &Grants, ask: Authority) -> bool {
+/// Do the grants deny this authority, as a whole or by the name of an interface?
+fn is_denied(grants: &Grants, ask: Authority) -> bool {
     grants.denies_all_of(ask)
         || grants.deny.iter().any(|name| Authority::of_import(&format!("{name}/")) == ask)
 }
 
-/// What a plugin imports for one purpose.
+/// The imports of a plugin that one authority covers.
 #[derive(Debug, Serialize)]
-struct Ask<'a> {
+struct ImportGroup<'a> {
     authority: Authority,
-    /// What it lets the plugin do.
+    /// What the authority lets the plugin do.
     meaning: &'static str,
-    /// Every plugin that asks gets it.
+    /// Whether every plugin has the authority without a grant.
     always_granted: bool,
-    /// Configuration lines that grant it; empty where none are needed or none exist.
+    /// Configuration lines that grant the authority; empty where none are needed or none exist.
     grant: String,
-    /// What `deny` in its grants lets it load without: what it calls of it is refused.
+    /// Words for `deny` in the grants, with which the plugin loads without the imports; calls of
+    /// them are refused.
     deny: Vec<String>,
     imports: Vec<&'a str>,
 }
 
-/// What the answers of a plugin may cause without any grant, and which keys of `grants` give more.
+/// The effects that the answers of a plugin may have without any grant, and the keys of `grants`
+/// that allow more.
 #[derive(Debug, Serialize)]
 struct HarmlessAnswers {
-    /// Device groups of this vendor; of device plugins.
+    /// For device plugins: the vendor whose device groups it may announce.
     #[serde(skip_serializing_if = "Option::is_none")]
     groups_of_vendor: Option<String>,
-    /// Variables of tasks, `…*` with whatever follows; of device plugins.
+    /// For device plugins: variables of tasks that it may set; `…*` stands for all that begin so.
     #[serde(skip_serializing_if = "Option::is_none")]
     variables: Option<Vec<String>>,
-    /// The name of the driver; of drivers.
+    /// For drivers: the name of the driver that it may be.
     #[serde(skip_serializing_if = "Option::is_none")]
     driver: Option<String>,
-    /// Keys that grant more.
+    /// Keys of `grants` that allow more.
     keys: &'static [&'static str],
 }
 
 impl HarmlessAnswers {
-    fn of(name: &str, kind: PluginKind) -> Self {
+    fn new(name: &str, kind: PluginKind) -> Self {
         match kind {
             PluginKind::Driver => Self {
                 groups_of_vendor: None,
@@ -172,9 +176,10 @@ impl HarmlessAnswers {
                 "  announce device groups {}/*, set {} of tasks; show them no path of the node, give them no \
                  device node",
                 one_line(vendor),
-                match variables.is_empty() {
-                    true => "no variables".to_owned(),
-                    false => format!("variables {}", one_line(&variables.join(", "))),
+                if variables.is_empty() {
+                    "no variables".to_owned()
+                } else {
+                    format!("variables {}", one_line(&variables.join(", ")))
                 }
             ),
             (_, _, Some(driver)) => {
@@ -187,50 +192,58 @@ impl HarmlessAnswers {
     }
 }
 
-/// What a plugin file says of itself, as `--json` prints it.
+/// What a plugin file says about itself, as `--json` prints it.
 #[derive(Debug, Serialize)]
-struct Inspected<'a> {
+struct PluginInspection<'a> {
     file: String,
     #[serde(flatten)]
-    manifest: &'a Manifest,
-    /// The signature file beside it; not checked against any key.
+    manifest: &'a PluginManifest,
+    /// The signature file beside the plugin, which is not checked against any key.
     signature: SignatureReport,
-    asks: Vec<Ask<'a>>,
-    /// What its answers may cause without a grant, under the name of the file.
+    asks: Vec<ImportGroup<'a>>,
+    /// The effects that the answers may have without a grant, for a plugin with the name of the
+    /// file.
     answers: HarmlessAnswers,
 }
 
-/// Say what a plugin could do.
-pub(super) fn inspect(args: &InspectArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let bytes = input::file(&args.file, PLUGIN_FILE_BYTES_MAX)?;
-    let manifest = ostler_plugin::manifest::read(&bytes)
-        .map_err(|error| Stop::Wrong(format!("{} is no plugin: {error}", args.file.display())))?;
+/// Show what a plugin could do.
+pub(super) fn inspect(args: &InspectArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let bytes = input::read_file(&args.file, PLUGIN_FILE_BYTES_MAX)?;
+    let manifest = ostler_plugin::manifest::read(&bytes).map_err(|error| {
+        CliError::Wrong(format!("{} is no plugin: {error}", args.file.display()))
+    })?;
     let stem = args.file.file_stem().unwrap_or_default().to_string_lossy();
-    // Without a trust file no key is known: this says only what is there.
+    // Without a trust file no key is known: this only says which signature is there.
     let signature = verify(&AgentConfig::default(), &args.file);
     let signature = signature.map_or(SignatureReport::None, |report| report.signature);
-    let inspected =
-        Inspected { signature, ..inspected(&args.file.display().to_string(), &stem, &manifest) };
+    let inspected = PluginInspection {
+        signature,
+        ..inspect_manifest(&args.file.display().to_string(), &stem, &manifest)
+    };
     let text = || inspect_text(&inspected, &stem, terminal);
     output::show(args.json, &inspected, text, terminal)?;
     Ok(Exit::Success)
 }
 
-fn inspected<'a>(file: &str, name: &str, manifest: &'a Manifest) -> Inspected<'a> {
-    let asks = manifest.asks().into_iter().map(|(authority, imports)| Ask {
+fn inspect_manifest<'a>(
+    file: &str,
+    name: &str,
+    manifest: &'a PluginManifest,
+) -> PluginInspection<'a> {
+    let asks = manifest.asks().into_iter().map(|(authority, imports)| ImportGroup {
         authority,
         meaning: authority.meaning(),
-        always_granted: authority.harmless(),
-        grant: grant_lines(name, &Grants::default(), &[Added::Ask(authority)]),
-        deny: deniable(authority, &imports),
+        always_granted: authority.is_harmless(),
+        grant: grant_lines(name, &Grants::default(), &[GrantAddition::Ask(authority)]),
+        deny: deny_words(authority, &imports),
         imports,
     });
-    let (signature, answers) = (SignatureReport::None, HarmlessAnswers::of(name, manifest.kind));
-    Inspected { file: file.to_owned(), manifest, signature, asks: asks.collect(), answers }
+    let (signature, answers) = (SignatureReport::None, HarmlessAnswers::new(name, manifest.kind));
+    PluginInspection { file: file.to_owned(), manifest, signature, asks: asks.collect(), answers }
 }
 
-fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> String {
-    let Inspected { file, manifest, signature, asks, answers } = inspected;
+fn inspect_text(inspected: &PluginInspection<'_>, name: &str, terminal: &TerminalInfo) -> String {
+    let PluginInspection { file, manifest, signature, asks, answers } = inspected;
     let mut text = String::new();
     let mut fact = |name: &str, value: &str| output::fact(&mut text, 11, name, value);
     fact("file", file);
@@ -283,10 +296,10 @@ fn inspect_text(inspected: &Inspected<'_>, name: &str, terminal: &Terminal) -> S
     text
 }
 
-/// The words by which what is imported for one purpose is refused.
-fn deniable(authority: Authority, imports: &[&str]) -> Vec<String> {
+/// The words for `deny` that refuse the imports of an authority.
+fn deny_words(authority: Authority, imports: &[&str]) -> Vec<String> {
     match authority {
-        _ if authority.harmless() => Vec::new(),
+        _ if authority.is_harmless() => Vec::new(),
         Authority::Unknown => {
             let package = |import: &&str| import.split(['/', '@']).next().map(str::to_owned);
             imports.iter().filter_map(package).collect::<BTreeSet<_>>().into_iter().collect()
@@ -295,9 +308,10 @@ fn deniable(authority: Authority, imports: &[&str]) -> Vec<String> {
     }
 }
 
-/// One `plugin` block with every grant the plugin needs.
-fn all_grants(name: &str, asks: &[Ask<'_>]) -> Option<String> {
-    let added: Vec<Added> = asks.iter().map(|ask| Added::Ask(ask.authority)).collect();
+/// A `plugin` block with every grant that the plugin needs; `None` where it needs none.
+fn all_grants(name: &str, asks: &[ImportGroup<'_>]) -> Option<String> {
+    let added: Vec<GrantAddition> =
+        asks.iter().map(|ask| GrantAddition::Ask(ask.authority)).collect();
     let lines = grant_lines(name, &Grants::default(), &added);
     (!lines.is_empty()).then_some(lines)
 }

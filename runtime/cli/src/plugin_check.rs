@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::args::plugin_check::PluginCheckArgs;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, section, size, table};
 use super::start::{private_temporary_dir, user_code_dir};
-use super::terminal::{Terminal, one_line, paint, plain};
-use ostler_agent::offline::{self, Costs, Finding, Place, Report, Subject, Verdict};
+use super::terminal::{TerminalInfo, one_line, paint, plain};
+use ostler_agent::offline::{
+    self, ConformanceReport, Costs, Finding, OfflinePlace, RuleVerdict, Subject,
+};
 use ostler_model::causes;
 use ostler_model::config::PluginBlock;
 use ostler_model::config::{CommandGrant, FileGrant, Grants};
@@ -19,47 +21,50 @@ use ostler_model::grants::Authority;
 use ostler_model::grants::lines::{answer_words, granted_words};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{CONFIG_FILE_BYTES_MAX, PLUGIN_FILE_BYTES_MAX, PluginLimits};
-use ostler_model::words::took;
+use ostler_model::words::format_nanos;
 
-/// Pattern of a command grant for any arguments.
+/// The pattern of a command grant that allows any arguments.
 const ANY_ARGUMENTS: &str = "**";
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "1;31";
 const DIM: &str = "2";
 
-/// Check a plugin, and say what was found.
-pub(super) async fn check(args: &PluginCheckArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let subject = subject(args).map_err(Stop::Wrong)?;
+/// Check a plugin, and print the findings.
+pub(super) async fn check(
+    args: &PluginCheckArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
+    let subject = subject(args).map_err(CliError::Wrong)?;
     let (code_dir, _temporary) = code_dir()?;
-    let checked = offline::check(&subject, Place { code_dir, compiler: None }).await;
-    let report = checked.map_err(|error| Stop::Cannot(causes::chain(&error)))?;
+    let checked = offline::check(&subject, OfflinePlace { code_dir, compiler: None }).await;
+    let report = checked.map_err(|error| CliError::Cannot(causes::chain(&error)))?;
     output::show(args.json, &report, || text(&report, &args.file, terminal), terminal)?;
     Ok(if report.conforms { Exit::Success } else { Exit::Failed })
 }
 
-/// Where compiled code is kept; a temporary directory where the user has none.
-pub(super) fn code_dir() -> Result<(PathBuf, Option<tempfile::TempDir>), Stop> {
+/// The directory for compiled code; a temporary one where the user has none.
+pub(super) fn code_dir() -> Result<(PathBuf, Option<tempfile::TempDir>), CliError> {
     if let Some(dir) = user_code_dir() {
         return Ok((dir, None));
     }
     let dir = private_temporary_dir()
-        .map_err(|error| Stop::Cannot(format!("cannot make a temporary directory: {error}")))?;
+        .map_err(|error| CliError::Cannot(format!("cannot make a temporary directory: {error}")))?;
     Ok((dir.path().to_owned(), Some(dir)))
 }
 
 fn subject(args: &PluginCheckArgs) -> Result<Subject, String> {
-    let bytes = input::file(&args.file, PLUGIN_FILE_BYTES_MAX).map_err(|e| e.to_string())?;
+    let bytes = input::read_file(&args.file, PLUGIN_FILE_BYTES_MAX).map_err(|e| e.to_string())?;
     let stem = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or(stem);
-    let block = block(args.agent_config.as_deref(), &name)?;
+    let block = find_block(args.agent_config.as_deref(), &name)?;
     let config = match &args.config {
-        Some(given) => object("--config", given)?,
+        Some(given) => read_object("--config", given)?,
         None => block.config.unwrap_or_default(),
     };
     let mut grants = block.grants.unwrap_or_default();
-    add(&mut grants, args)?;
-    let task_config = args.task_config.as_deref().map(|given| object("--task-config", given));
+    add_grants(&mut grants, args)?;
+    let task_config = args.task_config.as_deref().map(|given| read_object("--task-config", given));
     Ok(Subject {
         name,
         bytes: Arc::from(bytes),
@@ -70,16 +75,16 @@ fn subject(args: &PluginCheckArgs) -> Result<Subject, String> {
     })
 }
 
-fn block(file: Option<&Path>, name: &str) -> Result<PluginBlock, String> {
+fn find_block(file: Option<&Path>, name: &str) -> Result<PluginBlock, String> {
     let Some(file) = file else { return Ok(PluginBlock::default()) };
-    let mut config = input::config(Some(file)).map_err(|error| error.to_string())?;
+    let mut config = input::read_config(Some(file)).map_err(|error| error.to_string())?;
     config.plugins.remove(name).ok_or_else(|| {
         format!("{} has no block plugin \"{name}\"; give its name with --name", file.display())
     })
 }
 
-/// Grants of the command line beside those of the block.
-fn add(grants: &mut Grants, args: &PluginCheckArgs) -> Result<(), String> {
+/// Add the grants of the command line to those of the block.
+fn add_grants(grants: &mut Grants, args: &PluginCheckArgs) -> Result<(), String> {
     for path in &args.grant_file {
         let path = std::path::absolute(path);
         let path = path.map_err(|error| format!("cannot use --grant-file: {error}"))?;
@@ -94,19 +99,20 @@ fn add(grants: &mut Grants, args: &PluginCheckArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// A JSON object as it is, or from a file.
-fn object(option: &str, given: &str) -> Result<JsonObject, String> {
-    let text = match given.trim_start().starts_with('{') {
-        true => given.as_bytes().to_vec(),
-        false => input::file(Path::new(given), CONFIG_FILE_BYTES_MAX)
-            .map_err(|error| format!("{option}: {error}"))?,
+/// Read a JSON object, which is given as it is or as the path of a file.
+fn read_object(option: &str, given: &str) -> Result<JsonObject, String> {
+    let text = if given.trim_start().starts_with('{') {
+        given.as_bytes().to_vec()
+    } else {
+        input::read_file(Path::new(given), CONFIG_FILE_BYTES_MAX)
+            .map_err(|error| format!("{option}: {error}"))?
     };
     let map: serde_json::Map<String, serde_json::Value> =
         serde_json::from_slice(&text).map_err(|error| format!("{option}: {error}"))?;
     Ok(JsonObject::from(map))
 }
 
-fn text(report: &Report, file: &Path, terminal: &Terminal) -> String {
+fn text(report: &ConformanceReport, file: &Path, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 8, name, value);
     line("file", &file.display().to_string());
@@ -115,7 +121,7 @@ fn text(report: &Report, file: &Path, terminal: &Terminal) -> String {
     line("grants", &grants(&report.grants));
     text.push('\n');
     for finding in &report.findings {
-        tell(finding, &mut text, terminal);
+        write_finding(finding, &mut text, terminal);
     }
     if let Some(costs) = &report.costs {
         let costs = costs_text("CALL", costs, terminal);
@@ -125,10 +131,10 @@ fn text(report: &Report, file: &Path, terminal: &Terminal) -> String {
     let _ = writeln!(
         text,
         "\n{} passed, {} warnings, {} skipped, {} failed",
-        count(Verdict::Pass),
-        count(Verdict::Warn),
-        count(Verdict::Skip),
-        count(Verdict::Fail)
+        count(RuleVerdict::Pass),
+        count(RuleVerdict::Warn),
+        count(RuleVerdict::Skip),
+        count(RuleVerdict::Fail)
     );
     text
 }
@@ -142,12 +148,12 @@ fn grants(grants: &Grants) -> String {
     if words.is_empty() { "none".to_owned() } else { one_line(&words.join(" ")) }
 }
 
-fn tell(finding: &Finding, text: &mut String, terminal: &Terminal) {
+fn write_finding(finding: &Finding, text: &mut String, terminal: &TerminalInfo) {
     let (word, colour) = match finding.verdict {
-        Verdict::Pass => ("pass", GREEN),
-        Verdict::Warn => ("warn", YELLOW),
-        Verdict::Skip => ("skip", DIM),
-        Verdict::Fail => ("FAIL", RED),
+        RuleVerdict::Pass => ("pass", GREEN),
+        RuleVerdict::Warn => ("warn", YELLOW),
+        RuleVerdict::Skip => ("skip", DIM),
+        RuleVerdict::Fail => ("FAIL", RED),
     };
     let word = paint(word, colour, terminal.stdout_colours());
     let detail = plain(&finding.detail);
@@ -157,21 +163,21 @@ fn tell(finding: &Finding, text: &mut String, terminal: &Terminal) {
     for line in lines {
         let _ = writeln!(text, "      {line}");
     }
-    if matches!(finding.verdict, Verdict::Fail | Verdict::Warn) {
+    if matches!(finding.verdict, RuleVerdict::Fail | RuleVerdict::Warn) {
         let _ = writeln!(text, "      why: {}", finding.rule.why);
         let _ = writeln!(text, "      do:  {}", finding.rule.advice);
     }
 }
 
-/// What calls cost, by function, which stands under `head`.
-pub(super) fn costs_text(head: &str, costs: &Costs, terminal: &Terminal) -> String {
+/// A table of what calls cost, by function. `head` is the title of its first column.
+pub(super) fn costs_text(head: &str, costs: &Costs, terminal: &TerminalInfo) -> String {
     let rows = costs.calls.iter().map(|(name, call)| {
         [
             name.clone(),
             call.calls.to_string(),
             call.failed.to_string(),
-            took(call.p50_nanos),
-            took(call.p99_nanos),
+            format_nanos(call.p50_nanos),
+            format_nanos(call.p99_nanos),
             size(call.bytes_in),
             size(call.bytes_out),
         ]

@@ -1,40 +1,40 @@
 //! `ostler plugin lift`
 
 use super::args::plugin::PluginLiftArgs;
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output;
 use super::plugin_status;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::{LiftReport, PluginStatusReport};
 use ostler_api::client::{ApiClient, segment};
 
 /// End a quarantine.
-pub(super) async fn lift(args: &PluginLiftArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn lift(args: &PluginLiftArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let path = format!("/v1/ostler/plugin/{}/lift", segment(&args.plugin));
     let lifted: Vec<LiftReport> = match client.put(&path, &()).await {
-        Err(error) if error.not_found() => return Err(none_in_use(&client, &args.plugin).await),
+        Err(error) if error.is_not_found() => return Err(lift_error(&client, &args.plugin).await),
         lifted => lifted?,
     };
     output::show(args.json, &lifted, || text(&lifted), terminal)?;
     Ok(Exit::Success)
 }
 
-/// Why there is nothing to lift: no such plugin, or one that is not in use.
-async fn none_in_use(client: &ApiClient, name: &str) -> Stop {
+/// The error where nothing can be lifted: there is no such plugin, or it is not in use.
+async fn lift_error(client: &ApiClient, name: &str) -> CliError {
     match client.get::<Vec<PluginStatusReport>>("/v1/ostler/plugins/status").await {
         Ok(all) => match plugin_status::find(&all, name) {
-            Ok(known) => not_in_use(known, name),
+            Ok(known) => not_in_use_error(known, name),
             Err(stop) => stop,
         },
         Err(error) => error.into(),
     }
 }
 
-fn not_in_use(known: &PluginStatusReport, name: &str) -> Stop {
+fn not_in_use_error(known: &PluginStatusReport, name: &str) -> CliError {
     let (state, name) = (plugin_status::state(known), one_line(name));
-    Stop::Wrong(format!(
+    CliError::Wrong(format!(
         "plugin {name} is not in use ({state}): there is no quarantine to lift; `ostler plugin status {name}` says more"
     ))
 }

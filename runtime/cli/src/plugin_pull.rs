@@ -1,4 +1,4 @@
-//! `ostler plugin pull`: a plugin out of a registry, pinned.
+//! `ostler plugin pull`: pull a plugin from a registry and pin its tag.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -7,49 +7,49 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::args::trust::PullArgs;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, say, size};
-use super::terminal::Terminal;
+use super::terminal::TerminalInfo;
 use ostler_agent::{PullProgress, PullReport};
 use ostler_model::clock;
 use ostler_model::config::AgentConfig;
-use ostler_model::oci::Reference;
+use ostler_model::oci::OciReference;
 
-/// Where pins are kept when only a directory for plugins is given.
+/// The directory of the pins in a directory for plugins, where no other place for them is given.
 const BESIDE: &str = ".ostler";
 
-/// How often the line of a terminal is drawn again.
+/// Time between two updates of the line on a terminal.
 const DRAW: Duration = Duration::from_millis(250);
-/// How often a line is printed where there is no terminal.
+/// Time between two lines where there is no terminal.
 const LINE: Duration = Duration::from_secs(5);
 
 /// Pull a plugin.
-pub(super) async fn pull(args: &PullArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let config = input::config(args.config.as_deref())?;
-    let reference: Result<Reference, _> = args.reference.parse();
+pub(super) async fn pull(args: &PullArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let config = input::read_config(args.config.as_deref())?;
+    let reference: Result<OciReference, _> = args.reference.parse();
     let reference =
-        reference.map_err(|error| Stop::Wrong(format!("{}: {error}", args.reference)))?;
+        reference.map_err(|error| CliError::Wrong(format!("{}: {error}", args.reference)))?;
     let store = store(args, &config).ok_or_else(|| {
         let message = "nowhere to keep it: give --data-dir DIR, --config FILE or --to DIR";
-        Stop::Wrong(message.to_owned())
+        CliError::Wrong(message.to_owned())
     })?;
     let to = args.to.as_deref();
     let (tell, progress) = watch::channel(PullProgress::default());
     let pulled = ostler_agent::pull(&config, &store, &reference, args.update, to, Some(tell));
-    let pulled = told(pulled, &progress, &args.reference, terminal).await;
-    let report = pulled.map_err(|error| Stop::Failed(error.to_string(), Exit::Failed))?;
+    let pulled = show_progress(pulled, &progress, &args.reference, terminal).await;
+    let report = pulled.map_err(|error| CliError::Failed(error.to_string(), Exit::Failed))?;
     output::show(args.json, &report, || text(&report), terminal)?;
     Ok(Exit::Success)
 }
 
-/// Tell on standard error how far it is while it goes on.
-async fn told<T>(
+/// Wait for the pull, and show its progress on standard error.
+async fn show_progress<T>(
     work: impl Future<Output = T>,
     progress: &watch::Receiver<PullProgress>,
     reference: &str,
-    terminal: &Terminal,
+    terminal: &TerminalInfo,
 ) -> T {
     let mut work = pin!(work);
     let mut drawn = false;
@@ -63,7 +63,7 @@ async fn told<T>(
                 return ended;
             }
             () = clock::sleep(pause) => {
-                let text = how_far(*progress.borrow(), reference);
+                let text = progress_text(*progress.borrow(), reference);
                 if terminal.stderr {
                     output::draw(&text);
                     drawn = true;
@@ -75,14 +75,14 @@ async fn told<T>(
     }
 }
 
-fn how_far(PullProgress { received, total }: PullProgress, reference: &str) -> String {
+fn progress_text(PullProgress { received, total }: PullProgress, reference: &str) -> String {
     let Some(percent) = (received.saturating_mul(100)).checked_div(total) else {
         return format!("asking for {reference}");
     };
     format!("pulling {reference}: {} of {} ({percent} %)", size(received), size(total))
 }
 
-/// The directory with the pins.
+/// The directory that has the pins.
 fn store(args: &PullArgs, config: &AgentConfig) -> Option<PathBuf> {
     let beside = || args.to.as_ref().map(|dir| dir.join(BESIDE));
     args.data_dir.clone().or_else(|| config.data_dir.clone()).or_else(beside)
@@ -93,8 +93,8 @@ fn text(report: &PullReport) -> String {
     let mut line = |name: &str, value: &str| output::fact(&mut text, 11, name, value);
     let news = if report.new { "pulled" } else { "unchanged" };
     line(news, &report.reference);
-    line("manifest", &report.manifest.tagged());
-    line("digest", &report.digest.tagged());
+    line("manifest", &report.manifest.to_tagged());
+    line("digest", &report.digest.to_tagged());
     line("size", &format!("{} ({} bytes)", size(report.size_bytes), report.size_bytes));
     line("signature", if report.signed { "came with it" } else { "none" });
     line("file", &report.file.display().to_string());
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn how_far_a_pull_is_is_said_in_bytes_and_in_parts_of_a_hundred() {
-        let at = |received, total| how_far(PullProgress { received, total }, "oci://r/p:1");
+        let at = |received, total| progress_text(PullProgress { received, total }, "oci://r/p:1");
         assert_eq!(at(0, 0), "asking for oci://r/p:1");
         assert_eq!(at(1 << 20, 4 << 20), "pulling oci://r/p:1: 1.0 MiB of 4.0 MiB (25 %)");
     }

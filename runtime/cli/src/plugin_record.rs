@@ -1,15 +1,18 @@
 //! `ostler plugin record`
 
 use super::args::plugin::PluginRecordArgs;
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::RecordReport;
 use ostler_api::client::segment;
 
-/// Have a plugin's last calls written down.
-pub(super) async fn record(args: &PluginRecordArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Have the agent write a plugin's last calls to a file.
+pub(super) async fn record(
+    args: &PluginRecordArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let path = format!("/v1/ostler/plugin/{}/record", segment(&args.plugin));
     let recorded: Vec<RecordReport> = client.put(&path, &()).await?;

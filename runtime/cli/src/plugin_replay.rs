@@ -7,50 +7,54 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::args::plugin_check::PluginReplayArgs;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, table};
 use super::plugin_check::code_dir;
-use super::terminal::{Terminal, one_line, plain};
+use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::offline::{
-    self, Again, CallOutcome, OfflineError, Place, Recording, ReplayVerdict, Replayed,
+    self, CallOutcome, OfflineError, OfflinePlace, Recording, ReplayOptions, ReplayVerdict,
+    ReplayedCall,
 };
 use ostler_model::causes::chain;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, PLUGIN_RECORDING_BYTES_MAX};
 use ostler_model::time::Timestamp;
-use ostler_model::words::{counted, took};
+use ostler_model::words::{count_noun, format_nanos};
 
-/// Make a recorded call again, and say how it compares.
-pub(super) async fn replay(args: &PluginReplayArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let recording = recording(&args.file)?;
+/// Make a recorded call again, and compare the result.
+pub(super) async fn replay(
+    args: &PluginReplayArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
+    let recording = read_recording(&args.file)?;
     let Some(component) = args.component.as_ref().filter(|_| !args.list) else {
         list(&recording, args.json, terminal)?;
         return Ok(Exit::Success);
     };
-    let component = Arc::from(input::file(component, PLUGIN_FILE_BYTES_MAX)?);
+    let component = Arc::from(input::read_file(component, PLUGIN_FILE_BYTES_MAX)?);
     let (code_dir, _temporary) = code_dir()?;
-    let again = Again { call: args.call, any_component: args.any_component };
-    let place = Place { code_dir, compiler: None };
+    let again = ReplayOptions { call: args.call, any_component: args.any_component };
+    let place = OfflinePlace { code_dir, compiler: None };
     let replayed = offline::replay(&recording, component, again, place).await;
     let replayed = replayed.map_err(|error| match error {
-        OfflineError::Replay(error) => Stop::Wrong(chain(&error)),
-        error @ OfflineError::Place(_) => Stop::Cannot(chain(&error)),
+        OfflineError::Replay(error) => CliError::Wrong(chain(&error)),
+        error @ OfflineError::Place(_) => CliError::Cannot(chain(&error)),
     })?;
     output::show(args.json, &replayed, || text(&recording, &replayed), terminal)?;
     let same = replayed.verdict == ReplayVerdict::Same;
     Ok(if same { Exit::Success } else { Exit::Failed })
 }
 
-fn recording(path: &Path) -> Result<Recording, Stop> {
-    let bytes = input::file(path, PLUGIN_RECORDING_BYTES_MAX)?;
+fn read_recording(path: &Path) -> Result<Recording, CliError> {
+    let bytes = input::read_file(path, PLUGIN_RECORDING_BYTES_MAX)?;
     let read = offline::recording(&bytes);
-    read.map_err(|error| Stop::Wrong(format!("{}: {error}", path.display())))
+    read.map_err(|error| CliError::Wrong(format!("{}: {error}", path.display())))
 }
 
 /// A call of a recording, as it is listed.
 #[derive(Debug, Serialize)]
-struct Listed<'a> {
+struct CallEntry<'a> {
     call: usize,
     function: &'a str,
     at: u64,
@@ -67,11 +71,11 @@ struct Contents<'a> {
     digest: &'a str,
     agent: &'a str,
     redacted: u32,
-    calls: Vec<Listed<'a>>,
+    calls: Vec<CallEntry<'a>>,
 }
 
-fn list(recording: &Recording, json: bool, terminal: &Terminal) -> Result<(), Exit> {
-    let calls = recording.calls.iter().zip(1..).map(|(call, number)| Listed {
+fn list(recording: &Recording, json: bool, terminal: &TerminalInfo) -> Result<(), Exit> {
+    let calls = recording.calls.iter().zip(1..).map(|(call, number)| CallEntry {
         call: number,
         function: &call.function,
         at: call.at,
@@ -89,16 +93,16 @@ fn list(recording: &Recording, json: bool, terminal: &Terminal) -> Result<(), Ex
     if json {
         return output::print_json(&contents, terminal);
     }
-    let mut text = of(recording);
+    let mut text = recording_text(recording);
     text.push('\n');
     let rows = contents.calls.iter().map(|call| {
         [
             call.call.to_string(),
             Timestamp::from_nanos(call.at).to_string(),
             call.function.to_owned(),
-            took(call.took_nanos),
+            format_nanos(call.took_nanos),
             call.host_calls.to_string(),
-            ended(call.outcome),
+            outcome_text(call.outcome),
         ]
     });
     text.push_str(&table(
@@ -109,28 +113,29 @@ fn list(recording: &Recording, json: bool, terminal: &Terminal) -> Result<(), Ex
     output::print(&text, terminal)
 }
 
-fn of(recording: &Recording) -> String {
+fn recording_text(recording: &Recording) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 10, name, value);
     line("plugin", &recording.plugin);
     line("digest", &format!("sha256:{}", recording.digest));
     line("agent", &recording.agent);
-    line("redacted", &counted(recording.redacted, "value"));
+    line("redacted", &count_noun(recording.redacted, "value"));
     text
 }
 
-fn ended(outcome: &CallOutcome) -> String {
-    match outcome.text.is_empty() {
-        true => outcome.end.clone(),
-        false => format!("{}: {}", outcome.end, outcome.text),
+fn outcome_text(outcome: &CallOutcome) -> String {
+    if outcome.text.is_empty() {
+        outcome.end.clone()
+    } else {
+        format!("{}: {}", outcome.end, outcome.text)
     }
 }
 
-fn text(recording: &Recording, replayed: &Replayed) -> String {
-    let mut text = of(recording);
+fn text(recording: &Recording, replayed: &ReplayedCall) -> String {
+    let mut text = recording_text(recording);
     let _ = writeln!(text, "call      {}", one_line(&replayed.function));
-    let _ = writeln!(text, "recorded  {}", plain(&ended(&replayed.recorded)));
-    let _ = writeln!(text, "replayed  {}", plain(&ended(&replayed.replayed)));
+    let _ = writeln!(text, "recorded  {}", plain(&outcome_text(&replayed.recorded)));
+    let _ = writeln!(text, "replayed  {}", plain(&outcome_text(&replayed.replayed)));
     if replayed.recorded.frames.len() > 1 {
         let _ = writeln!(text, "frames    {}", one_line(&replayed.recorded.frames.join(" < ")));
     }

@@ -1,13 +1,13 @@
 //! `ostler plugin status`
 
 use super::args::PluginStatusArgs;
-use super::connect::{self, Stop, ago, span};
+use super::connect::{self, CliError, age_text, span};
 use super::exit::Exit;
 use super::human;
 use super::output::{self, section, size, table};
 use super::plugin_check::costs_text;
 use super::plugin_upgrade;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::offline::Costs;
 use ostler_agent::{
     AgentHandle, PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine,
@@ -16,12 +16,16 @@ use ostler_agent::{
 use ostler_model::clock::Clock;
 use ostler_model::device::HealthState;
 use ostler_model::time::Timestamp;
-use ostler_model::words::{counted, took};
+use ostler_model::words::{count_noun, format_nanos};
 
 /// Show the health of the plugins, or of one.
-pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn status(
+    args: &PluginStatusArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let all: Vec<PluginStatusReport> =
-        connect::ask(&args.of, "/v1/ostler/plugins/status", AgentHandle::plugins_status).await?;
+        connect::ask_agent(&args.of, "/v1/ostler/plugins/status", AgentHandle::plugins_status)
+            .await?;
     let now = Clock::system().now();
     match &args.plugin {
         None => output::show(args.json, &all, || list_text(&all, now, terminal), terminal)?,
@@ -33,18 +37,18 @@ pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Resu
     Ok(Exit::Success)
 }
 
-/// The plugin of this name or block; one in use rather than others.
+/// Find the plugin with this name or block; one that is in use comes before others.
 pub(super) fn find<'a>(
     all: &'a [PluginStatusReport],
     name: &str,
-) -> Result<&'a PluginStatusReport, Stop> {
+) -> Result<&'a PluginStatusReport, CliError> {
     let mut found: Vec<_> =
         all.iter().filter(|one| one.name == name || one.block == name).collect();
     if found.iter().any(|one| one.activity.is_some()) {
         found.retain(|one| one.activity.is_some());
     }
     let name = one_line(name);
-    connect::only(
+    connect::single_match(
         found,
         &format!("there is no plugin {name}; `ostler plugin status` lists them"),
         &format!("plugins are called {name}"),
@@ -52,7 +56,7 @@ pub(super) fn find<'a>(
     )
 }
 
-/// Whether it is in use, and its health.
+/// The state of a plugin in a word or two: whether it is in use, and its health.
 pub(super) fn state(report: &PluginStatusReport) -> &'static str {
     match (&report.status, &report.activity) {
         (PluginStatus::Refused(_), _) => "refused",
@@ -73,7 +77,7 @@ pub(super) fn state(report: &PluginStatusReport) -> &'static str {
     }
 }
 
-fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &Terminal) -> String {
+fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &TerminalInfo) -> String {
     let rows = all.iter().map(|report| {
         let activity = report.activity.clone().unwrap_or_default();
         let calls = || activity.calls.values();
@@ -81,7 +85,7 @@ fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &Terminal) ->
         let sum = |field: fn(&_) -> u64| calls().map(field).fold(0, u64::saturating_add);
         let worst = calls().map(|call| call.p99_nanos).max();
         let error = match &report.status {
-            // What to do about it, on more lines, is in `plugin list`.
+            // The other lines, with what to do about it, are in `plugin list`.
             PluginStatus::Refused(reason) => {
                 let line = reason.lines().next().unwrap_or_default();
                 line.trim_end_matches(':').to_owned()
@@ -95,7 +99,7 @@ fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &Terminal) ->
             used(activity.strikes.to_string()),
             used(sum(|call| call.calls).to_string()),
             used(sum(|call| call.failed).to_string()),
-            worst.map(took).unwrap_or_default(),
+            worst.map(format_nanos).unwrap_or_default(),
             used(size(sum(|call| call.bytes_in))),
             used(size(sum(|call| call.bytes_out))),
             error,
@@ -108,53 +112,53 @@ fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &Terminal) ->
 
 fn last_error(activity: &PluginActivity, now: Timestamp) -> String {
     let error = activity.last_error.as_ref();
-    error.map(|error| format!("{}: {}", ago(error.at, now), error.reason)).unwrap_or_default()
+    error.map(|error| format!("{}: {}", age_text(error.at, now), error.reason)).unwrap_or_default()
 }
 
-/// What there is to say of upgrades.
+/// Lines about the upgrades of a plugin: names and values.
 fn upgrades(status: Option<&UpgradeStatus>, now: Timestamp) -> Vec<(&'static str, String)> {
     let Some(status) = status else { return Vec::new() };
     let mut lines = Vec::new();
     if let Some(at) = status.upgraded_at {
         let previous = status.previous.as_ref().map(plugin_upgrade::release);
         let was = previous.map(|was| format!(", was {was}")).unwrap_or_default();
-        lines.push(("upgraded", format!("{}{was}", ago(at, now))));
+        lines.push(("upgraded", format!("{}{was}", age_text(at, now))));
     }
     if let Some(until) = status.proving_until {
         lines.push(("proving", format!("for another {}", span(until.since(now)))));
     }
     if let Some(last) = &status.last {
         let how = plugin_upgrade::text(last).trim_end().replace('\n', "; ");
-        lines.push(("last offer", format!("{}: {how}", ago(last.at, now))));
+        lines.push(("last offer", format!("{}: {how}", age_text(last.at, now))));
     }
     let back = status.rolled_back.as_ref().filter(|_| status.rolled_back != status.last);
     if let Some(back) = back {
         let how = plugin_upgrade::text(back).trim_end().to_owned();
-        lines.push(("rolled back", format!("{}: {how}", ago(back.at, now))));
+        lines.push(("rolled back", format!("{}: {how}", age_text(back.at, now))));
     }
     lines
 }
 
-/// All that have not expired, and how many of them count towards the quarantine.
+/// The number of strikes that have not expired, and how many of them count towards the quarantine.
 fn strikes(activity: &PluginActivity) -> String {
     let PluginActivity { strikes, strikes_counted, strikes_max, .. } = activity;
     format!("{strikes}, of which {strikes_counted} of {strikes_max} count against the plugin")
 }
 
-fn quarantined(quarantine: &Quarantine, name: &str, now: Timestamp) -> String {
-    let since = ago(quarantine.since, now);
+fn quarantine_text(quarantine: &Quarantine, name: &str, now: Timestamp) -> String {
+    let since = age_text(quarantine.since, now);
     let end = match quarantine.until {
         None => format!("until `ostler plugin lift {name}`"),
         Some(until) => format!("tried again in {}", span(until.since(now))),
     };
     let relapses = match quarantine.relapses {
         0 => String::new(),
-        some => format!(", after {}", counted(some, "relapse")),
+        some => format!(", after {}", count_noun(some, "relapse")),
     };
     format!("since {since}, {end}{relapses}")
 }
 
-fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) -> String {
+fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
     line("plugin", &report.name);
@@ -181,7 +185,7 @@ fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) ->
     }
     line("strikes", &strikes(activity));
     if let Some(quarantine) = &activity.quarantine {
-        line("quarantine", &quarantined(quarantine, &report.name, now));
+        line("quarantine", &quarantine_text(quarantine, &report.name, now));
         line("because", &quarantine.reason);
     } else if activity.quarantines > 0 {
         line("quarantine", &format!("none now; {} so far", activity.quarantines));
@@ -190,10 +194,13 @@ fn one_text(report: &PluginStatusReport, now: Timestamp, terminal: &Terminal) ->
         line("struck by", &format!("{task}: {count}"));
     }
     line("last error", &last_error(activity, now));
-    line("last answer", &activity.last_ok.map_or_else(|| "never".to_owned(), |at| ago(at, now)));
+    line(
+        "last answer",
+        &activity.last_ok.map_or_else(|| "never".to_owned(), |at| age_text(at, now)),
+    );
     let next = activity.next_check.map(|at| format!("in {} s", at.since(now).as_secs()));
     line("asked again", &next.unwrap_or_else(|| "when what it watches changes".to_owned()));
-    line("processor", &took(activity.cpu_nanos));
+    line("processor", &format_nanos(activity.cpu_nanos));
     if activity.calls.is_empty() {
         return text;
     }
@@ -257,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_list_shows_state_strikes_cost_and_the_last_error() {
-        let text = list_text(&reports(), NOW, &Terminal::default());
+        let text = list_text(&reports(), NOW, &TerminalInfo::default());
         let row = |at: usize| {
             let words: Vec<&str> = text.lines().nth(at).unwrap().split_whitespace().collect();
             words.join(" ")
@@ -284,7 +291,7 @@ mod tests {
             report.health = Some(Health { state, reason });
             assert_eq!(super::state(report), word);
         }
-        let text = one_text(report, NOW, &Terminal::default());
+        let text = one_text(report, NOW, &TerminalInfo::default());
         assert!(
             text.contains("health      unhealthy: there is no /usr/bin/nvidia-smi\n"),
             "{text}"
@@ -298,7 +305,7 @@ mod tests {
         let mut reports = reports();
         let reason = "imports x; to grant it:\nplugin \"x\" {\n}\n".to_owned();
         reports.get_mut(1).unwrap().status = PluginStatus::Refused(reason);
-        let text = list_text(&reports, NOW, &Terminal::default());
+        let text = list_text(&reports, NOW, &TerminalInfo::default());
         assert!(text.contains("imports x; to grant it\n"), "{text}");
         assert_eq!(text.lines().count(), 4, "{text}");
     }
@@ -306,7 +313,7 @@ mod tests {
     #[test]
     fn one_plugin_shows_what_each_function_costs_and_when_it_is_asked_again() {
         let reports = reports();
-        let text = one_text(find(&reports, "nvidia").unwrap(), NOW, &Terminal::default());
+        let text = one_text(find(&reports, "nvidia").unwrap(), NOW, &TerminalInfo::default());
         for part in [
             "kind        device plugin 1.0.0\n",
             "state       quarantined\n",
@@ -325,13 +332,13 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with("fingerprint  ")).unwrap();
         let words: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(words.join(" "), "fingerprint 7 3 40.0 µs 5.0 s 1.0 KiB 2.0 KiB");
-        let text = one_text(find(&reports, "other").unwrap(), NOW, &Terminal::default());
+        let text = one_text(find(&reports, "other").unwrap(), NOW, &TerminalInfo::default());
         assert!(text.contains("refused     a newer one is there\n"), "{text}");
     }
 
     #[test]
     fn an_unknown_plugin_is_said_to_be_unknown() {
-        let Err(Stop::Wrong(message)) = find(&reports(), "nope") else { panic!("found") };
+        let Err(CliError::Wrong(message)) = find(&reports(), "nope") else { panic!("found") };
         assert!(message.contains("no plugin nope"), "{message}");
     }
 }

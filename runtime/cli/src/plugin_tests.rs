@@ -6,7 +6,7 @@ use super::*;
 use ostler_model::grants::Grants;
 use ostler_model::plugin::PluginKind;
 
-fn manifest() -> Manifest {
+fn manifest() -> PluginManifest {
     let imports = [
         "ostler:plugin/log@0.1.0",
         "ostler:plugin/process@0.1.0",
@@ -14,7 +14,7 @@ fn manifest() -> Manifest {
         "wasi:sockets/tcp@0.2.6",
         "evil:all/things@1.0.0",
     ];
-    Manifest {
+    PluginManifest {
         kind: PluginKind::Driver,
         interface_version: "0.1.0".into(),
         exports: vec!["ostler:plugin/driver@0.1.0".into()],
@@ -27,8 +27,11 @@ fn manifest() -> Manifest {
 #[test]
 fn everything_a_plugin_could_do_is_told_with_its_condition() {
     let manifest = manifest();
-    let text =
-        inspect_text(&inspected("x/mine.wasm", "mine", &manifest), "mine", &Terminal::default());
+    let text = inspect_text(
+        &inspect_manifest("x/mine.wasm", "mine", &manifest),
+        "mine",
+        &TerminalInfo::default(),
+    );
     for expected in [
         "kind       driver plugin\n",
         "interface  ostler:plugin@0.1.0\n",
@@ -49,7 +52,7 @@ fn everything_a_plugin_could_do_is_told_with_its_condition() {
 #[test]
 fn the_lines_that_grant_all_of_it_are_a_valid_configuration() {
     let manifest = manifest();
-    let inspected = inspected("mine.wasm", "mine", &manifest);
+    let inspected = inspect_manifest("mine.wasm", "mine", &manifest);
     let lines = all_grants("mine", &inspected.asks).unwrap();
     let config =
         ostler_jobspec::parse_agent_config(lines.as_bytes(), Path::new("ostler.hcl")).unwrap();
@@ -61,7 +64,7 @@ fn the_lines_that_grant_all_of_it_are_a_valid_configuration() {
 #[test]
 fn as_json_the_manifest_stands_beside_its_asks() {
     let manifest = manifest();
-    let json = serde_json::to_value(inspected("mine.wasm", "mine", &manifest)).unwrap();
+    let json = serde_json::to_value(inspect_manifest("mine.wasm", "mine", &manifest)).unwrap();
     assert_eq!(json["kind"], "driver");
     assert_eq!(json["asks"][0]["always_granted"], true);
     assert_eq!(json["asks"][0]["deny"], serde_json::json!([]));
@@ -77,8 +80,8 @@ fn a_file_that_is_no_plugin_is_an_input_error() {
     for bytes in [&b""[..], b"#!/bin/sh", b"\0asm\x01\0\0\0"] {
         std::fs::write(&file, bytes).unwrap();
         let args = InspectArgs { file: file.clone(), json: false };
-        let wrong = inspect(&args, &Terminal::default());
-        assert_eq!(connect::ended(wrong, &Terminal::default()), Exit::Input);
+        let wrong = inspect(&args, &TerminalInfo::default());
+        assert_eq!(connect::report_result(wrong, &TerminalInfo::default()), Exit::Input);
     }
 }
 
@@ -103,7 +106,7 @@ fn the_list_has_a_row_per_plugin_and_the_reasons_below() {
         status: PluginStatus::Refused("imports x".into()),
         ..loaded.clone()
     };
-    let text = list_text(&[loaded, refused], &Terminal::default());
+    let text = list_text(&[loaded, refused], &TerminalInfo::default());
     let lines: Vec<&str> = text.lines().collect();
     let words: Vec<&str> = lines[1].split_whitespace().collect();
     let expected =
@@ -146,7 +149,7 @@ fn what_a_plugin_may_is_what_it_asks_for_as_far_as_it_is_granted() {
     ];
     let entry = granted(PluginKind::Driver, grants, &asks);
     let expected = "files(/sys, /run/x rw) !command process(as nobody) connect(10.0.0.0/8:443)";
-    assert_eq!(may(&entry), expected, "wasm_task is granted and not asked for");
+    assert_eq!(grants_text(&entry), expected, "wasm_task is granted and not asked for");
 }
 
 #[test]
@@ -155,8 +158,8 @@ fn the_list_shows_what_answers_may_cause_and_what_is_denied() {
                   }\n device_nodes \"/dev/dri/*\" {}\n task_env = [\"CUDA_*\"]\n groups = \
                   [\"nvidia/gpu/*\"]\n driver = \"d\"\n attributes = [\"version\"]";
     let entry = granted(PluginKind::Device, grants, &[Authority::Command, Authority::Network]);
-    assert_eq!(may(&entry), "!command -connect");
-    let text = list_text(&[entry], &Terminal::default());
+    assert_eq!(grants_text(&entry), "!command -connect");
+    let text = list_text(&[entry], &TerminalInfo::default());
     let expected = "outside a plugin's own names:\n  x: mounts(/srv/a, /srv/b rw) \
                     device_nodes(/dev/dri/* rw) task_env(CUDA_*) groups(nvidia/gpu/*) driver(d) \
                     attributes(version) deny(connect)\n";

@@ -3,23 +3,26 @@
 use std::fmt::Write as _;
 
 use super::args::plugin::PluginUpgradeArgs;
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output;
-use super::terminal::{Terminal, one_line, plain};
+use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::{Release, UpgradeOptions, UpgradeOutcome, UpgradeReport};
 use ostler_api::client::segment;
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
-/// Digits of a digest that people compare.
+/// Digits of a digest that are shown, for people to compare.
 const DIGEST_SHOWN: usize = 12;
 
-/// Put another version in a plugin's place.
-pub(super) async fn upgrade(args: &PluginUpgradeArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Replace a plugin with another version.
+pub(super) async fn upgrade(
+    args: &PluginUpgradeArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    // The agent has another working directory.
+    // The agent may have another working directory.
     let absolute = |file: &std::path::PathBuf| {
-        std::fs::canonicalize(file).map_err(|e| Stop::Wrong(format!("{}: {e}", file.display())))
+        std::fs::canonicalize(file).map_err(|e| CliError::Wrong(format!("{}: {e}", file.display())))
     };
     let file = args.file.as_ref().map(absolute).transpose()?;
     let path = format!("/v1/ostler/plugin/{}/upgrade", segment(&args.plugin));
@@ -37,14 +40,14 @@ const fn exit(outcome: &UpgradeOutcome) -> Exit {
     }
 }
 
-/// Version and the beginning of the digest.
+/// The version of a release and the beginning of its digest.
 pub(super) fn release(release: &Release) -> String {
     let digest: String = release.digest.chars().take(DIGEST_SHOWN).collect();
     let version = release.version.as_deref().unwrap_or("an unknown version");
     one_line(&format!("{version} ({digest})"))
 }
 
-/// How an upgrade went, in a sentence; of consent in several lines.
+/// The result of an upgrade in a sentence; several lines where it needs consent.
 pub(super) fn text(report: &UpgradeReport) -> String {
     let UpgradeReport { name, from, to, tasks_tried, .. } = report;
     let (name, from, to) = (one_line(name), release(from), release(to));
@@ -54,7 +57,7 @@ pub(super) fn text(report: &UpgradeReport) -> String {
             let mut text = format!(
                 "{name} is {to} now, was {from}; it was tried with {}; it proves itself, see \
                  `ostler plugin status {name}`\n",
-                counted(*tasks_tried, "running task")
+                count_noun(*tasks_tried, "running task")
             );
             for new in &report.announces {
                 let _ = writeln!(text, "  + announces {}", one_line(new));

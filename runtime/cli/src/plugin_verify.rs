@@ -1,31 +1,32 @@
-//! `ostler plugin verify`: who signed a plugin, and would the agent run it.
+//! `ostler plugin verify`: who signed a plugin, and whether the agent would run it.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use super::args::trust::VerifyArgs;
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, size};
-use super::terminal::{Terminal, plain};
+use super::terminal::{TerminalInfo, plain};
 use ostler_agent::{SignatureReport, VerifyReport};
 use ostler_model::config::AgentConfig;
 use ostler_model::trust::PluginSource;
 
 /// Verify a plugin file.
-pub(super) fn verify(args: &VerifyArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let mut config = input::config(args.config.as_deref())?;
+pub(super) fn verify(args: &VerifyArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let mut config = input::read_config(args.config.as_deref())?;
     if let Some(trust) = &args.trust {
         apply_trust(&mut config, trust, args.config.is_none());
     }
     let report = ostler_agent::verify(&config, &args.file);
-    let report = report.map_err(|error| Stop::Wrong(error.to_string()))?;
+    let report = report.map_err(|error| CliError::Wrong(error.to_string()))?;
     output::show(args.json, &report, || text(&report), terminal)?;
     Ok(if report.trusted { Exit::Success } else { Exit::Failed })
 }
 
-/// Use the trust file of the command line. `alone`: no configuration says what is required.
+/// Use the trust file of the command line. `alone` says that no configuration says what is
+/// required.
 fn apply_trust(config: &mut AgentConfig, trust: &Path, alone: bool) {
     config.trust.file = Some(trust.to_owned());
     if alone {
@@ -41,7 +42,7 @@ fn text(report: &VerifyReport) -> String {
     let kind = report.kind.map_or_else(|| "no plugin".to_owned(), |kind| format!("{kind} plugin"));
     line("kind", &kind);
     line("size", &format!("{} ({} bytes)", size(report.size_bytes), report.size_bytes));
-    line("digest", &report.digest.tagged());
+    line("digest", &report.digest.to_tagged());
     line("signature", &signature(&report.signature));
     if let SignatureReport::Good { comment, .. } = &report.signature {
         line("comment", comment);

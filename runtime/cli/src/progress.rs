@@ -1,22 +1,22 @@
-//! What is seen of an allocation, in this process or over HTTP → what is new in it. Pure.
+//! From the states of an allocation, in this process or over HTTP, to reports of what is new. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::report::{Label, Placed, Report};
+use super::report::{Label, PlacementReport, RunReport};
 use ostler_model::alloc::{AllocState, ClientStatus};
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
 use ostler_model::job::Job;
 use ostler_model::task::TaskState;
 
-/// Longest label, characters: a longer one would leave no room for the line.
+/// Longest label, characters: a longer one would leave no room for the text of the line.
 const LABEL_CHARS_MAX: usize = 40;
 
-/// The labels of the tasks of an allocation.
+/// The labels of the tasks of an allocation, by the name of the task.
 pub(super) type Labels = BTreeMap<TaskName, Arc<Label>>;
 
-/// The labels of every allocation of a job, by its name. All are equally wide.
+/// The labels for every allocation of a job, by the name of the allocation. All are equally wide.
 pub(super) fn labels(job: &Job) -> BTreeMap<String, Labels> {
     let several = job.groups.iter().map(|group| group.count).sum::<u32>() > 1;
     let mut labelled: BTreeMap<String, Labels> = BTreeMap::new();
@@ -42,33 +42,34 @@ pub(super) fn labels(job: &Job) -> BTreeMap<String, Labels> {
     labelled
 }
 
-/// What was told of one allocation.
-pub(super) struct Seen {
-    placed: Placed,
+/// What was already reported of one allocation.
+pub(super) struct AllocProgress {
+    placed: PlacementReport,
     labels: Labels,
-    /// That it was placed is told, or is no news.
+    /// Whether its placement was reported, or is no news.
     told: bool,
     status: ClientStatus,
     healthy: Option<bool>,
-    /// Events told of each task.
+    /// The number of events reported of each task.
     events: BTreeMap<TaskName, u64>,
 }
 
-impl Seen {
-    /// Nothing was told.
-    pub(super) fn new(placed: Placed, labels: Labels) -> Self {
+impl AllocProgress {
+    /// The state before the first report.
+    pub(super) fn new(placed: PlacementReport, labels: Labels) -> Self {
         let (status, events) = (ClientStatus::default(), BTreeMap::new());
         Self { placed, labels, told: false, status, healthy: None, events }
     }
 
-    /// The same of an allocation that was there before: what happened to it until `state` is no news.
-    pub(super) fn since(self, state: &AllocState) -> Self {
+    /// The state for an allocation that was there before: what happened to it up to `state` is no
+    /// news.
+    pub(super) fn skip_known(self, state: &AllocState) -> Self {
         let events = state.tasks.iter().map(|(name, task)| (name.clone(), task.events_total));
         Self { told: true, events: events.collect(), ..self }
     }
 
-    /// What is new in `state`, in order of time.
-    pub(super) fn update(&mut self, state: &AllocState) -> Vec<Report> {
+    /// Reports of what is new in `state`, in order of time.
+    pub(super) fn update(&mut self, state: &AllocState) -> Vec<RunReport> {
         let (alloc, mut news) = (self.placed.alloc, Vec::new());
         for (task, state) in state.tasks.iter() {
             let Some(label) = self.labels.get(task) else { continue };
@@ -77,26 +78,27 @@ impl Seen {
             if missed {
                 let at = fresh.first().map(|event| event.time).unwrap_or_default();
                 let (task, label) = (task.clone(), Arc::clone(label));
-                news.push((at, Report::EventsMissed { alloc, task, label }));
+                news.push((at, RunReport::EventsMissed { alloc, task, label }));
             }
             for event in fresh {
                 let (task, label) = (task.clone(), Arc::clone(label));
                 let at = event.time;
-                news.push((at, Report::Event { alloc, task, event: event.clone(), label }));
+                news.push((at, RunReport::Event { alloc, task, event: event.clone(), label }));
             }
         }
         // Stable: events of one task stay in their order.
         news.sort_by_key(|(at, _)| *at);
-        let placed = (!self.told).then(|| Report::Placed(self.placed.clone()));
+        let placed = (!self.told).then(|| RunReport::Placed(self.placed.clone()));
         self.told = true;
-        let mut news: Vec<Report> =
+        let mut news: Vec<RunReport> =
             placed.into_iter().chain(news.into_iter().map(|(_, report)| report)).collect();
-        // Between two of its tasks, or two runs of one, an allocation is pending again: its tasks' events say that.
+        // An allocation is pending again between two of its tasks, or between two runs of one. The
+        // events of the tasks say that already.
         let between =
             (self.status, state.client_status) == (ClientStatus::Running, ClientStatus::Pending);
         if state.client_status != self.status && !between {
             self.status = state.client_status;
-            news.push(Report::Status {
+            news.push(RunReport::Status {
                 alloc,
                 name: self.placed.name.clone(),
                 status: state.client_status,
@@ -107,13 +109,14 @@ impl Seen {
         if healthy != self.healthy {
             self.healthy = healthy;
             let name = self.placed.name.clone();
-            news.extend(healthy.map(|healthy| Report::Health { alloc, name, healthy }));
+            news.extend(healthy.map(|healthy| RunReport::Health { alloc, name, healthy }));
         }
         news
     }
 }
 
-/// The events after the first `told` that ever were, and whether some of them are not kept any more.
+/// The events after the first `told` of all events, and whether some of those are not kept any
+/// more.
 fn fresh_events(state: &TaskState, told: u64) -> (&[TaskEvent], bool) {
     let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
     let gone = state.events_total.saturating_sub(kept);

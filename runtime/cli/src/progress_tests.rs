@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::EventKind;
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::TASK_EVENTS_MAX;
 use ostler_model::rng::Rng;
@@ -46,9 +46,9 @@ fn event(number: u64) -> TaskEvent {
     TaskEvent::new(EventKind::Driver, Timestamp::from_nanos(number), format!("event {number}"))
 }
 
-fn seen() -> Seen {
-    let placed = Placed {
-        alloc: AllocId::new(Rng::seeded(1).uuid()),
+fn seen() -> AllocProgress {
+    let placed = PlacementReport {
+        alloc: AllocId::new(Rng::from_seed(1).uuid()),
         name: "a.g[0]".to_owned(),
         group: "g".to_owned(),
         follows: None,
@@ -56,24 +56,24 @@ fn seen() -> Seen {
         devices: BTreeMap::new(),
     };
     let labels = labels(&parsed(ONE)).remove("a.g[0]").unwrap();
-    Seen::new(placed, labels)
+    AllocProgress::new(placed, labels)
 }
 
-fn told(reports: &[Report]) -> Vec<String> {
+fn told(reports: &[RunReport]) -> Vec<String> {
     reports
         .iter()
         .map(|report| match report {
-            Report::Event { task, event, .. } => format!("{task} {}", event.message),
-            Report::EventsMissed { task, .. } => format!("{task} missed"),
-            Report::Status { status, .. } => status.to_string(),
-            Report::Placed(placed) => placed.name.clone(),
-            Report::Health { healthy, .. } => format!("healthy: {healthy}"),
+            RunReport::Event { task, event, .. } => format!("{task} {}", event.message),
+            RunReport::EventsMissed { task, .. } => format!("{task} missed"),
+            RunReport::Status { status, .. } => status.to_string(),
+            RunReport::Placed(placed) => placed.name.clone(),
+            RunReport::Health { healthy, .. } => format!("healthy: {healthy}"),
             other => format!("{other:?}"),
         })
         .collect()
 }
 
-fn tasks_of(state: &mut AllocState) -> &mut BTreeMap<TaskName, HeldOnce<TaskState>> {
+fn tasks_of(state: &mut AllocState) -> &mut BTreeMap<TaskName, CowArc<TaskState>> {
     Arc::make_mut(&mut state.tasks)
 }
 
@@ -101,7 +101,7 @@ fn what_happened_before_an_update_is_no_news() {
     let mut state = AllocState::default();
     let web = TaskName::new("web").unwrap();
     tasks_of(&mut state).entry(web.clone()).or_default().push_event(event(1));
-    let mut seen = seen().since(&state);
+    let mut seen = seen().skip_known(&state);
     tasks_of(&mut state).entry(web).or_default().push_event(event(2));
     assert_eq!(told(&seen.update(&state)), ["web event 2"]);
 }

@@ -1,12 +1,12 @@
-//! What `ostler run` and `ostler job run` have to tell. As JSON it is told here, for people in
-//! [`super::human`].
+//! The reports of `ostler run` and `ostler job run`. This module renders them as JSON,
+//! [`super::human`] as text for people.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use ostler_agent::{AllocResult, ConfigProblem, PluginEntry};
+use ostler_agent::{AllocResult, PluginEntry, TaskConfigProblem};
 use ostler_jobspec::{Diagnostics, FileDiagnostic};
 use ostler_model::alloc::{Allocation, ClientStatus};
 use ostler_model::device::GroupKey;
@@ -16,73 +16,73 @@ use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_node::NodeView;
 use ostler_wire::{self as wire, Alloc};
 
-/// How a task is called in front of its lines.
+/// The label of a task in front of its lines.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Label {
     /// `task`, or `group[index]/task` where there is more than one allocation; padded.
     pub text: String,
-    /// Which colour it has.
+    /// The number of the task, which selects its colour.
     pub number: usize,
 }
 
-/// Which of its two streams a task printed on.
+/// The stream that a task printed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Stream {
+pub(super) enum TaskStream {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
 }
 
-/// A line a task printed.
+/// A line that a task printed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Output {
-    /// Its allocation.
+pub(super) struct OutputLine {
+    /// The allocation of the task.
     pub alloc: AllocId,
-    /// The task.
+    /// The name of the task.
     pub task: TaskName,
-    /// Where it printed.
-    pub stream: Stream,
-    /// Without the newline; as JSON what is not UTF-8 is replaced.
+    /// The stream that the task printed on.
+    pub stream: TaskStream,
+    /// The line without its newline. In JSON, what is not UTF-8 is replaced.
     #[serde(rename = "text", serialize_with = "lossy")]
     pub bytes: Vec<u8>,
-    /// Ended by a newline.
+    /// Whether a newline ended the line.
     pub complete: bool,
-    /// Bytes before it that were rotated away before they could be shown.
+    /// Number of bytes before the line that were rotated away before they could be shown.
     pub skipped_bytes: u64,
-    /// For people.
+    /// The label of the task, for text for people only.
     #[serde(skip)]
     pub label: Arc<Label>,
 }
 
-impl Output {
-    /// An empty line of a task on its standard output.
-    pub(super) fn of(alloc: AllocId, task: TaskName, label: Arc<Label>) -> Self {
-        let (stream, bytes, skipped_bytes) = (Stream::Stdout, Vec::new(), 0);
+impl OutputLine {
+    /// An empty line on the standard output of a task.
+    pub(super) fn empty_line(alloc: AllocId, task: TaskName, label: Arc<Label>) -> Self {
+        let (stream, bytes, skipped_bytes) = (TaskStream::Stdout, Vec::new(), 0);
         Self { alloc, task, stream, bytes, complete: true, skipped_bytes, label }
     }
 }
 
-/// An allocation that was made.
+/// An allocation that was placed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Placed {
-    /// Its id.
+pub(super) struct PlacementReport {
+    /// The id of the allocation.
     pub alloc: AllocId,
-    /// `<job>.<group>[<index>]`.
+    /// The name of the allocation: `<job>.<group>[<index>]`.
     pub name: String,
-    /// Its group.
+    /// The task group of the allocation.
     pub group: String,
-    /// The one that failed before it in its place.
+    /// The failed allocation that this one replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follows: Option<AllocId>,
-    /// Ports assigned to it.
+    /// Ports that are assigned to the allocation.
     pub ports: Vec<AllocatedPort>,
-    /// Devices assigned to its tasks.
+    /// Devices that are assigned to the tasks, by the name of the task.
     pub devices: BTreeMap<TaskName, Vec<AllocatedDevice>>,
 }
 
-impl From<&Allocation> for Placed {
+impl From<&Allocation> for PlacementReport {
     fn from(allocation: &Allocation) -> Self {
         Self {
             alloc: allocation.id,
@@ -95,11 +95,11 @@ impl From<&Allocation> for Placed {
     }
 }
 
-/// From the API, where resources are asked for too.
-impl From<&Alloc<'_>> for Placed {
+/// From an answer of the API that has the resources too.
+impl From<&Alloc<'_>> for PlacementReport {
     fn from(alloc: &Alloc<'_>) -> Self {
         let given = alloc.allocated_resources.clone().unwrap_or_default();
-        let port = |port: wire::PortMapping| AllocatedPort {
+        let port = |port: wire::AllocatedPortMapping| AllocatedPort {
             label: port.label.into(),
             value: port.value,
             to: u16::try_from(port.to).unwrap_or(port.value),
@@ -126,122 +126,122 @@ impl From<&Alloc<'_>> for Placed {
     }
 }
 
-/// Something to tell.
+/// A report of a run. As JSON its `type` is the name of the variant in snake case.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Report {
-    /// What the agent found the node to be.
+pub(super) enum RunReport {
+    /// The node, as the agent found it.
     Node {
-        /// The whole of it.
+        /// The whole view of the node.
         node: Arc<NodeView>,
     },
     /// A plugin, and whether it is loaded.
     Plugin(Box<PluginEntry>),
-    /// Said by the agent once.
+    /// A notice of the agent or of this command.
     Notice {
-        /// For people.
+        /// The text of the notice.
         message: String,
     },
-    /// What the job file asks for that is not done.
+    /// A warning that the job file asks for something that the agent does not do.
     Warning {
-        /// Where, and what happens instead.
+        /// The place in the file, and what happens instead.
         #[serde(flatten)]
         warning: FileDiagnostic,
-        /// The same with the line it is about, for people.
+        /// The warning with its line of the file, for text for people only.
         #[serde(skip)]
         rendered: String,
     },
-    /// An allocation was made.
-    Placed(Placed),
+    /// An allocation was placed.
+    Placed(PlacementReport),
     /// Something happened to a task.
     Event {
-        /// Its allocation.
+        /// The allocation of the task.
         alloc: AllocId,
-        /// The task.
+        /// The name of the task.
         task: TaskName,
-        /// What.
+        /// The event, with its time and its message.
         event: TaskEvent,
-        /// For people.
+        /// The label of the task, for text for people only.
         #[serde(skip)]
         label: Arc<Label>,
     },
-    /// Events of a task came faster than they could be told.
+    /// Events of a task came faster than they could be reported.
     EventsMissed {
-        /// Its allocation.
+        /// The allocation of the task.
         alloc: AllocId,
-        /// The task.
+        /// The name of the task.
         task: TaskName,
-        /// For people.
+        /// The label of the task, for text for people only.
         #[serde(skip)]
         label: Arc<Label>,
     },
     /// A task printed a line.
-    Output(Output),
-    /// An allocation's status changed.
+    Output(OutputLine),
+    /// The status of an allocation changed.
     Status {
-        /// Which.
+        /// The id of the allocation.
         alloc: AllocId,
-        /// Its name.
+        /// The name of the allocation.
         name: String,
-        /// Now.
+        /// The new status of the allocation.
         status: ClientStatus,
-        /// A sentence on it.
+        /// A sentence on why the allocation has this status.
         description: String,
     },
-    /// An allocation was judged.
+    /// The health of an allocation became known.
     Health {
-        /// Which.
+        /// The id of the allocation.
         alloc: AllocId,
-        /// Its name.
+        /// The name of the allocation.
         name: String,
-        /// The verdict.
+        /// Whether the allocation is healthy.
         healthy: bool,
     },
-    /// What the program itself does.
+    /// Progress of the program itself.
     Progress {
-        /// For people.
+        /// The text of the progress.
         message: String,
     },
-    /// The end, when there is no result.
-    Error(Failure),
-    /// The end.
+    /// The last report of a run without a result.
+    Error(RunFailure),
+    /// The last report of a run: the result of the job.
     Result {
-        /// The job.
+        /// The id of the job.
         job: JobId,
-        /// Every allocation is complete.
+        /// Whether every allocation is complete.
         successful: bool,
         /// What the program exits with.
         exit_code: u8,
-        /// How each allocation ended.
+        /// The result of each allocation.
         allocs: Vec<AllocResult>,
     },
 }
 
-/// Why there is no result.
+/// Why a run has no result.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Failure {
-    /// For people.
+pub(super) struct RunFailure {
+    /// The message of the error.
     pub message: String,
     /// What the program exits with.
     pub exit_code: u8,
-    /// Problems of the job file or the configuration.
+    /// Problems of the job file or of the configuration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub diagnostics: Vec<FileDiagnostic>,
     /// Task configurations that do not fit their drivers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub config_problems: Vec<ConfigProblem>,
-    /// The diagnostics with the lines they are about, for people.
+    pub config_problems: Vec<TaskConfigProblem>,
+    /// The diagnostics with their lines of the file, for text for people only.
     #[serde(skip)]
     pub rendered: String,
 }
 
-impl Failure {
-    /// A failure without places.
+impl RunFailure {
+    /// A failure without diagnostics.
     pub(super) fn new(message: impl Into<String>, exit_code: u8) -> Self {
         Self { message: message.into(), exit_code, ..Self::default() }
     }
 
-    /// With the problems of a file.
+    /// Add the problems of a file.
     pub(super) fn with_diagnostics(
         mut self,
         diagnostics: &Diagnostics,
@@ -258,18 +258,19 @@ fn lossy<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> 
     serializer.serialize_str(&String::from_utf8_lossy(bytes))
 }
 
-/// Where rendered text goes.
+/// Rendered text that is still to be written, by stream.
 #[derive(Debug, Default)]
-pub(super) struct Rendered {
-    /// For standard output.
+pub(super) struct RenderBuffers {
+    /// Text for standard output.
     pub stdout: Vec<u8>,
-    /// For standard error.
+    /// Text for standard error.
     pub stderr: Vec<u8>,
 }
 
-/// One JSON object and a newline.
-pub(super) fn json(report: &Report, into: &mut Rendered) {
-    // Everything in a report has text keys, so this cannot fail; a line must never be half there.
+/// Render a report as one JSON object and a newline.
+pub(super) fn render_json(report: &RunReport, into: &mut RenderBuffers) {
+    // Every map in a report has text keys, so this cannot fail. The text is added as a whole, so
+    // that no line is incomplete.
     if let Ok(text) = serde_json::to_vec(report) {
         into.stdout.extend_from_slice(&text);
         into.stdout.push(b'\n');

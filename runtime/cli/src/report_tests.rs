@@ -5,18 +5,18 @@ use ostler_model::alloc::AllocState;
 use ostler_model::rng::Rng;
 
 fn alloc() -> AllocId {
-    AllocId::new(Rng::seeded(1).uuid())
+    AllocId::new(Rng::from_seed(1).uuid())
 }
 
-fn line(bytes: &[u8], stream: Stream) -> Output {
+fn line(bytes: &[u8], stream: TaskStream) -> OutputLine {
     let label = Arc::new(Label { text: "web ".into(), number: 0 });
-    let output = Output::of(alloc(), TaskName::new("web").unwrap(), label);
-    Output { bytes: bytes.to_vec(), stream, ..output }
+    let output = OutputLine::empty_line(alloc(), TaskName::new("web").unwrap(), label);
+    OutputLine { bytes: bytes.to_vec(), stream, ..output }
 }
 
-fn ended() -> Report {
+fn ended() -> RunReport {
     let state = AllocState { client_status: ClientStatus::Failed, ..AllocState::default() };
-    Report::Result {
+    RunReport::Result {
         job: JobId::new("shop").unwrap(),
         successful: false,
         exit_code: 3,
@@ -28,17 +28,17 @@ fn ended() -> Report {
 fn every_report_as_json_is_one_object_with_its_type() {
     let label = Arc::new(Label { text: "web".into(), number: 0 });
     let task = TaskName::new("web").unwrap();
-    let failure = Failure::new("no", 3);
+    let failure = RunFailure::new("no", 3);
     let reports = [
-        (Report::Output(line(b"a\"\xff", Stream::Stderr)), "output"),
-        (Report::Progress { message: "x".into() }, "progress"),
-        (Report::EventsMissed { alloc: alloc(), task, label }, "events_missed"),
-        (Report::Error(failure), "error"),
+        (RunReport::Output(line(b"a\"\xff", TaskStream::Stderr)), "output"),
+        (RunReport::Progress { message: "x".into() }, "progress"),
+        (RunReport::EventsMissed { alloc: alloc(), task, label }, "events_missed"),
+        (RunReport::Error(failure), "error"),
         (ended(), "result"),
     ];
-    let mut rendered = Rendered::default();
+    let mut rendered = RenderBuffers::default();
     for (report, _) in &reports {
-        json(report, &mut rendered);
+        render_json(report, &mut rendered);
     }
     assert!(rendered.stderr.is_empty());
     let text = String::from_utf8(rendered.stdout).unwrap();

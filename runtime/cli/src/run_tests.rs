@@ -4,9 +4,9 @@ use super::*;
 use crate::args::job::JobFileArgs;
 use ostler_model::ids::JobId;
 
-const INT: Cause = Cause::Interrupt(Interrupt::Int);
-const TERM: Cause = Cause::Interrupt(Interrupt::Term);
-const CLOSED: Cause = Cause::Output(Exit::OutputClosed);
+const INT: EndCause = EndCause::Interrupt(Interrupt::Int);
+const TERM: EndCause = EndCause::Interrupt(Interrupt::Term);
+const CLOSED: EndCause = EndCause::Output(Exit::OutputClosed);
 
 fn ended() -> JobResult {
     JobResult { job: JobId::new("a").unwrap(), allocs: Vec::new() }
@@ -14,22 +14,22 @@ fn ended() -> JobResult {
 
 #[test]
 fn the_first_signal_stops_and_the_second_kills() {
-    let stopping = Stage::Running.ending(INT);
-    assert_eq!(stopping, Stage::Stopping(INT));
-    assert_eq!(stopping.ending(TERM), Stage::Killing(TERM));
-    assert_eq!(stopping.ending(CLOSED), stopping);
-    assert_eq!(Stage::Running.ending(CLOSED), Stage::Stopping(CLOSED));
-    assert_eq!(Stage::Stopping(CLOSED).ending(INT), Stage::Killing(INT));
+    let stopping = RunStage::Running.advance(INT);
+    assert_eq!(stopping, RunStage::Stopping(INT));
+    assert_eq!(stopping.advance(TERM), RunStage::Killing(TERM));
+    assert_eq!(stopping.advance(CLOSED), stopping);
+    assert_eq!(RunStage::Running.advance(CLOSED), RunStage::Stopping(CLOSED));
+    assert_eq!(RunStage::Stopping(CLOSED).advance(INT), RunStage::Killing(INT));
 }
 
 #[test]
 fn the_exit_code_says_what_ended_the_job() {
     let result = ended();
-    assert_eq!(Stage::Running.exit(Some(&result)).code(), 0);
-    assert_eq!(Stage::Stopping(INT).exit(Some(&result)).code(), 130);
-    assert_eq!(Stage::Stopping(TERM).exit(Some(&result)).code(), 143);
-    assert_eq!(Stage::Stopping(CLOSED).exit(Some(&result)).code(), 141);
-    assert_eq!(Stage::Killing(INT).exit(None).code(), 130);
+    assert_eq!(RunStage::Running.exit(Some(&result)).code(), 0);
+    assert_eq!(RunStage::Stopping(INT).exit(Some(&result)).code(), 130);
+    assert_eq!(RunStage::Stopping(TERM).exit(Some(&result)).code(), 143);
+    assert_eq!(RunStage::Stopping(CLOSED).exit(Some(&result)).code(), 141);
+    assert_eq!(RunStage::Killing(INT).exit(None).code(), 130);
 }
 
 #[tokio::test]
@@ -41,5 +41,5 @@ async fn a_job_file_that_is_not_there_is_an_input_error() {
         json: false,
         agent: super::super::args::AgentArgs::default(),
     };
-    assert_eq!(run(args, Terminal::default()).await, Exit::Input);
+    assert_eq!(run(args, TerminalInfo::default()).await, Exit::Input);
 }

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::args::service::{ServiceCommand, ServiceInfoArgs, ServiceListArgs};
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output::{self, table};
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::segment;
 use ostler_wire::{ServiceNamespace, ServiceRegistration};
 
@@ -14,15 +14,15 @@ use ostler_wire::{ServiceNamespace, ServiceRegistration};
 pub(super) async fn run(
     command: &ServiceCommand,
     verbose: bool,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     match command {
         ServiceCommand::List(args) => list(args, terminal).await,
         ServiceCommand::Info(args) => info(args, verbose, terminal).await,
     }
 }
 
-async fn list(args: &ServiceListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn list(args: &ServiceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let path = format!("/v1/services?namespace={}", client.namespaces());
     if args.answer.json {
@@ -35,7 +35,7 @@ async fn list(args: &ServiceListArgs, terminal: &Terminal) -> Result<Exit, Stop>
     Ok(Exit::Success)
 }
 
-fn list_text(all: &[ServiceNamespace], terminal: &Terminal) -> String {
+fn list_text(all: &[ServiceNamespace], terminal: &TerminalInfo) -> String {
     let rows: Vec<_> = all
         .iter()
         .flat_map(|of| of.services.iter().map(move |service| (of, service)))
@@ -49,7 +49,11 @@ fn list_text(all: &[ServiceNamespace], terminal: &Terminal) -> String {
     table(["SERVICE", "NAMESPACE", "TAGS"], rows, terminal)
 }
 
-async fn info(args: &ServiceInfoArgs, verbose: bool, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn info(
+    args: &ServiceInfoArgs,
+    verbose: bool,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let name = segment(&args.name);
     let path = format!("/v1/service/{name}?namespace={}", client.namespaces());
@@ -57,24 +61,22 @@ async fn info(args: &ServiceInfoArgs, verbose: bool, terminal: &Terminal) -> Res
     if found.as_array().is_none_or(Vec::is_empty) {
         let name = one_line(&args.name);
         let message = format!("no service {name} runs; `ostler service list` lists those that do");
-        return Err(Stop::Wrong(message));
+        return Err(CliError::Wrong(message));
     }
     if args.answer.json {
         output::print_json(&found, terminal)?;
         return Ok(Exit::Success);
     }
     let found: Vec<ServiceRegistration> = serde_json::from_value(found)
-        .map_err(|error| Stop::Cannot(format!("the agent's answer cannot be read: {error}")))?;
+        .map_err(|error| CliError::Cannot(format!("the agent's answer cannot be read: {error}")))?;
     output::print(&info_text(&found, verbose, terminal), terminal)?;
     Ok(Exit::Success)
 }
 
-fn info_text(found: &[ServiceRegistration], verbose: bool, terminal: &Terminal) -> String {
+fn info_text(found: &[ServiceRegistration], verbose: bool, terminal: &TerminalInfo) -> String {
     let rows = found.iter().map(|of| {
-        let alloc = match verbose {
-            true => of.alloc_id.to_string(),
-            false => of.alloc_id.chars().take(8).collect(),
-        };
+        let alloc =
+            if verbose { of.alloc_id.to_string() } else { of.alloc_id.chars().take(8).collect() };
         let address = match (of.port, of.address.contains(':')) {
             (0, _) => of.address.to_string(),
             (port, true) => format!("[{}]:{port}", of.address),

@@ -1,25 +1,27 @@
-//! What shells and `man` read.
+//! Completion scripts for shells, and manual pages.
 
 use std::path::Path;
 
 use clap_complete::Shell;
 use clap_complete::env::Shells;
 
-use super::connect::Stop;
+use super::connect::CliError;
 use super::exit::Exit;
 use super::man;
 use super::output;
-use super::terminal::Terminal;
+use super::terminal::TerminalInfo;
 
 /// Print a completion script.
-pub(super) fn completions(shell: Shell, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) fn completions(shell: Shell, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     output::print(&script(shell)?, terminal)?;
     Ok(Exit::Success)
 }
 
-/// The script asks this program at each completion, so that it knows what the agent has.
-fn script(shell: Shell) -> Result<String, Stop> {
-    let failed = |why: String| Stop::Cannot(format!("cannot make the script of {shell}: {why}"));
+/// Make a completion script. It runs this program at each completion, which asks the agent for
+/// names.
+fn script(shell: Shell) -> Result<String, CliError> {
+    let failed =
+        |why: String| CliError::Cannot(format!("cannot make the script of {shell}: {why}"));
     let shells = Shells::builtins();
     let name = shell.to_string();
     let completer = shells.completer(&name).ok_or_else(|| failed("it is not known".to_owned()))?;
@@ -31,15 +33,16 @@ fn script(shell: Shell) -> Result<String, Stop> {
 }
 
 /// Print the manual page, or write the pages of all commands into `dir`.
-pub(super) fn manual(dir: Option<&Path>, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) fn manual(dir: Option<&Path>, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     if let Some(dir) = dir {
         let written = std::fs::create_dir_all(dir).and_then(|()| man::write_all(dir));
         let at = dir.display();
-        written.map_err(|e| Stop::Cannot(format!("cannot write manual pages into {at}: {e}")))?;
+        written
+            .map_err(|e| CliError::Cannot(format!("cannot write manual pages into {at}: {e}")))?;
         return Ok(Exit::Success);
     }
     let page = man::page();
-    let page = page.map_err(|e| Stop::Cannot(format!("cannot make the manual page: {e}")))?;
+    let page = page.map_err(|e| CliError::Cannot(format!("cannot make the manual page: {e}")))?;
     output::print(&String::from_utf8_lossy(&page), terminal)?;
     Ok(Exit::Success)
 }
@@ -54,13 +57,13 @@ mod tests {
     fn every_command_has_a_manual_page() {
         let dir = tempfile::tempdir().unwrap();
         let pages = dir.path().join("man1");
-        assert_eq!(manual(Some(&pages), &Terminal::default()).unwrap(), Exit::Success);
+        assert_eq!(manual(Some(&pages), &TerminalInfo::default()).unwrap(), Exit::Success);
         for page in ["ostler", "ostler-run", "ostler-job-validate", "ostler-plugin-inspect"] {
             let text = std::fs::read_to_string(pages.join(format!("{page}.1"))).unwrap();
             assert!(text.contains(".TH"), "{page}");
         }
-        let wrong = manual(Some(&pages.join("ostler.1")), &Terminal::default());
-        assert!(matches!(wrong, Err(Stop::Cannot(_))), "{wrong:?}");
+        let wrong = manual(Some(&pages.join("ostler.1")), &TerminalInfo::default());
+        assert!(matches!(wrong, Err(CliError::Cannot(_))), "{wrong:?}");
     }
 
     #[test]

@@ -15,31 +15,31 @@ use ostler_model::rng::Rng;
 use ostler_trace::Sending;
 use std::time::Duration;
 
-/// How long an agent that leaves may take; what it holds is then the kernel's to clean up.
+/// How long the end of an agent may take. After that the kernel cleans up what it holds.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
-/// Begin of the names of temporary data directories.
+/// Prefix of the names of temporary data directories.
 const TEMPORARY_PREFIX: &str = "ostler-";
 
-/// Whose data directory is used when none is given on the command line.
+/// Which data directory is used when the command line names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fallback {
-    /// The configuration's, else a temporary one.
+    /// The directory of the configuration, else a temporary one.
     Configured,
-    /// A temporary one: the configuration's may be in use by an agent that runs.
+    /// A temporary one: a running agent may be using the directory of the configuration.
     Temporary,
 }
 
-/// Why no agent runs.
+/// Why an agent could not be started.
 #[derive(Debug)]
-pub(super) enum StartError {
-    /// The configuration is wrong.
+pub(super) enum AgentStartError {
+    /// The configuration cannot be used.
     Input(InputError),
-    /// The agent did not start.
+    /// The agent did not start; the text says why.
     Agent(String),
 }
 
-impl StartError {
-    /// How the program ends on it.
+impl AgentStartError {
+    /// The exit code of a program that ends with this error.
     pub(super) const fn exit(&self) -> Exit {
         match self {
             Self::Input(_) => Exit::Input,
@@ -48,38 +48,42 @@ impl StartError {
     }
 }
 
-/// An agent and the directory it lives in.
-pub(super) struct Session {
-    /// The agent.
+/// An agent that was started for a command, and its temporary directory, if it has one.
+pub(super) struct AgentSession {
+    /// The running agent.
     pub agent: AgentHandle,
-    /// A notice about the directory, for the user.
+    /// A notice about the data directory, for the user.
     pub notice: Option<String>,
     temporary: Option<tempfile::TempDir>,
     traces: Option<Sending>,
 }
 
-impl Session {
-    /// Start an agent for this command alone. Its native tasks end with it.
-    pub(super) async fn start(args: &AgentArgs, fallback: Fallback) -> Result<Self, StartError> {
+impl AgentSession {
+    /// Start an agent for this command alone. Its native tasks end when it ends.
+    pub(super) async fn start(
+        args: &AgentArgs,
+        fallback: Fallback,
+    ) -> Result<Self, AgentStartError> {
         Self::start_with(args, fallback, |_| {}).await
     }
 
-    /// As [`Session::start`], with a change of what is configured.
+    /// As [`Session::start`], with a change of the configuration.
     pub(super) async fn start_with(
         args: &AgentArgs,
         fallback: Fallback,
         change: impl FnOnce(&mut AgentConfig),
-    ) -> Result<Self, StartError> {
-        let mut config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
+    ) -> Result<Self, AgentStartError> {
+        let mut config =
+            input::read_config(args.config.as_deref()).map_err(AgentStartError::Input)?;
         change(&mut config);
         if let Some(dir) = &args.plugin_dir {
-            config.plugin_dir = Some(absolute(dir.clone())?);
+            config.plugin_dir = Some(absolute_path(dir.clone())?);
         }
         let (data_dir, temporary) = data_dir(args, &config, fallback)?;
         let mut session = Self::start_in(&data_dir, temporary, &config).await;
         let mut notice = None;
         if let Err(AgentError::Lock(LockError::InUse { dir, .. })) = &session
-            && let Some(holder) = Agent::holder(dir).filter(|it| may_do_without(*it, fallback))
+            && let Some(holder) = Agent::holder(dir).filter(|it| can_use_temporary(*it, fallback))
         {
             let (dir, pid) = (dir.display(), holder.pid);
             notice = Some(format!(
@@ -90,16 +94,17 @@ impl Session {
             let path = made.path().to_owned();
             session = Self::start_in(&path, Some(made), &config).await;
         }
-        let session = session.map_err(|error| StartError::Agent(causes::chain(&error)))?;
-        let traces = traces::begin(&config.telemetry).map_err(StartError::Agent)?;
+        let session = session.map_err(|error| AgentStartError::Agent(causes::chain(&error)))?;
+        let traces = traces::start_traces(&config.telemetry).map_err(AgentStartError::Agent)?;
         Ok(Self { notice, traces, ..session })
     }
 
-    /// As [`Session::start`], for a command that has no other place to tell the notice.
+    /// As [`Session::start`], for a command that has no other place for the notice: it is printed
+    /// here.
     pub(super) async fn start_and_say(
         args: &AgentArgs,
         fallback: Fallback,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, AgentStartError> {
         let session = Self::start(args, fallback).await?;
         if let Some(notice) = &session.notice {
             output::say(notice);
@@ -134,7 +139,7 @@ impl Session {
             tracing::warn!("the agent did not end in time; it is left as it is");
         }
         drop(agent);
-        traces::end(traces).await;
+        traces::end_traces(traces).await;
         if let Some(dir) = temporary {
             let path = dir.path().to_owned();
             if let Err(error) = dir.close() {
@@ -148,41 +153,43 @@ fn data_dir(
     args: &AgentArgs,
     config: &AgentConfig,
     fallback: Fallback,
-) -> Result<(PathBuf, Option<tempfile::TempDir>), StartError> {
+) -> Result<(PathBuf, Option<tempfile::TempDir>), AgentStartError> {
     let configured = config.data_dir.clone().filter(|_| fallback == Fallback::Configured);
     if let Some(dir) = args.data_dir.clone().or(configured) {
-        return Ok((absolute(dir)?, None));
+        return Ok((absolute_path(dir)?, None));
     }
     let dir = temporary_dir()?;
     Ok((dir.path().to_owned(), Some(dir)))
 }
 
-fn temporary_dir() -> Result<tempfile::TempDir, StartError> {
+fn temporary_dir() -> Result<tempfile::TempDir, AgentStartError> {
     private_temporary_dir().map_err(|error| {
         let parent = std::env::temp_dir();
         let parent = parent.display();
-        StartError::Agent(format!(
+        AgentStartError::Agent(format!(
             "cannot make a temporary data directory in {parent}: {error}; give one with --data-dir"
         ))
     })
 }
 
-/// A temporary directory that other users of the node cannot enter: what is made in it may be any user's.
+/// Make a temporary directory that other users of the node cannot enter: the files in it may be
+/// open to everybody.
 pub(super) fn private_temporary_dir() -> std::io::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt as _;
     let owner_alone = std::fs::Permissions::from_mode(0o700);
     tempfile::Builder::new().prefix(TEMPORARY_PREFIX).permissions(owner_alone).tempdir()
 }
 
-/// A command that only looks keeps nothing, and needs no directory but for the time. What a job
-/// leaves is to be found in the directory that was named, unless that can never be: an agent serves
-/// in it.
-fn may_do_without(holder: Holder, fallback: Fallback) -> bool {
+/// May a command use a temporary directory while another process has the data directory? A command
+/// that only looks keeps nothing, so it may. What a job leaves must be found in the directory that
+/// was named, so a job may not, unless an agent serves there and the job could never run in it.
+fn can_use_temporary(holder: Holder, fallback: Fallback) -> bool {
     holder.serves || fallback == Fallback::Temporary
 }
 
-/// Where a user's compiled code outlives temporary data directories, so that the second run does
-/// not compile again. `None` when the user has no such place; the agent's own serves then.
+/// The directory of the user for compiled code, which outlives temporary data directories, so that
+/// the second run does not compile again. `None` when the user has no such place; the agent uses
+/// its data directory then.
 pub(super) fn user_code_dir() -> Option<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
@@ -192,10 +199,10 @@ pub(super) fn user_code_dir() -> Option<PathBuf> {
     Some(dir)
 }
 
-/// `path` from the root on.
-pub(super) fn absolute(path: PathBuf) -> Result<PathBuf, StartError> {
+/// Make a path absolute.
+pub(super) fn absolute_path(path: PathBuf) -> Result<PathBuf, AgentStartError> {
     std::path::absolute(&path).map_err(|error| {
-        StartError::Agent(format!("cannot use the directory {}: {error}", path.display()))
+        AgentStartError::Agent(format!("cannot use the directory {}: {error}", path.display()))
     })
 }
 

@@ -1,13 +1,13 @@
-//! What devices measure, as text.
+//! Measurements of devices, as text.
 //!
-//! A value has one kind by its plugin's word, but nothing keeps a plugin from giving several: then a
-//! truth value goes before a text, a text before a fraction, a fraction before a whole number, as in
-//! Nomad. What was not measured is `<none>`, what has no value at all `<unknown>`.
+//! A plugin should give a measurement one kind of value, but it may give several. Then, as in
+//! Nomad, a truth value comes before a text, a text before a fraction, and a fraction before a
+//! whole number. A missing measurement is `<none>`, a measurement without a value `<unknown>`.
 
-use ostler_wire::{StatObject, StatValue};
+use ostler_wire::{WireStatObject, WireStatValue};
 
-/// A measurement, or that there is none.
-pub(super) fn value(value: Option<&StatValue>) -> String {
+/// A measurement as text, with its unit.
+pub(super) fn value(value: Option<&WireStatValue>) -> String {
     let Some(value) = value else { return "<none>".to_owned() };
     let unit = match value.unit.as_deref() {
         None | Some("") => String::new(),
@@ -34,10 +34,12 @@ pub(super) fn value(value: Option<&StatValue>) -> String {
     }
 }
 
-/// Every value by its path (`memory.used`), its own ones before those inside.
-pub(super) fn rows(object: &StatObject) -> Vec<[String; 2]> {
+/// Every value with its path (`memory.used`); the values of an object come before those of objects
+/// inside it.
+pub(super) fn rows(object: &WireStatObject) -> Vec<[String; 2]> {
     let mut rows = Vec::new();
-    // Objects still to be shown, the next one last: as deep as an answer nests, without recursion.
+    // Objects that are still to be shown, the next one last. This works at any depth without
+    // recursion.
     let mut left = vec![(String::new(), object)];
     while let Some((prefix, object)) = left.pop() {
         let own = object.attributes.iter();
@@ -74,7 +76,7 @@ mod tests {
             (model::StatValue { unit: Some(String::new()), ..int(-1) }, "-1"),
             (model::StatValue { unit, ..model::StatValue::default() }, "<unknown>"),
         ] {
-            assert_eq!(value(Some(&StatValue::from(&given))), shown);
+            assert_eq!(value(Some(&WireStatValue::from(&given))), shown);
         }
         assert_eq!(value(None), "<none>");
     }
@@ -87,7 +89,7 @@ mod tests {
             assert!(object.insert(&path(name), int(1)));
         }
         let names: Vec<String> =
-            rows(&StatObject::from(&object)).into_iter().map(|[name, _]| name).collect();
+            rows(&WireStatObject::from(&object)).into_iter().map(|[name, _]| name).collect();
         assert_eq!(names, ["z", "a.q", "b.a", "b.x.y"]);
     }
 }

@@ -5,18 +5,19 @@
 //! their longest words do ────────────────────────► cells of several lines, broken between words
 //! else the last columns go, until the rest fits ──► lines of their own below each row
 //! ```
-//! What names and sorts rows stands first, details last; one that is wider than half of the screen goes before
-//! those. A column that is empty in every row is not shown on a terminal.
+//! The columns that name and sort the rows come first, details last. A column that is wider than
+//! half of the screen goes below before the last ones do. A column that is empty in every row is
+//! not shown on a terminal.
 //! No word and no heading is ever broken: names, ids and paths are copied from the screen.
 
 use unicode_width::UnicodeWidthStr as _;
 
 use super::output::headline;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 
 /// Blanks between two columns.
 const GAP: usize = 2;
-/// Blanks before what stands below a row.
+/// Blanks before a line below a row.
 const INDENT: usize = 4;
 
 /// Rows under a header. On a terminal they fit its width; elsewhere each row is one line, so that
@@ -24,7 +25,7 @@ const INDENT: usize = 4;
 pub(super) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
-    terminal: &Terminal,
+    terminal: &TerminalInfo,
 ) -> String {
     let rows: Vec<[String; N]> =
         rows.into_iter().map(|row| row.map(|cell| one_line(&cell))).collect();
@@ -35,22 +36,22 @@ pub(super) fn table<const N: usize>(
     text.push_str(&headline(&heads, terminal));
     text.push('\n');
     for row in &rows {
-        layout.row(row, &header, &mut text);
+        layout.write_row(row, &header, &mut text);
     }
     text
 }
 
-/// How wide a column is.
+/// The widths of a column.
 #[derive(Clone, Copy, Debug)]
 struct Column {
     index: usize,
-    /// As all its cells need.
+    /// The width that all its cells need.
     natural: usize,
-    /// As its longest word and its heading need.
+    /// The width that its longest word and its heading need.
     least: usize,
-    /// As it is shown.
+    /// The width in which the column is shown.
     width: usize,
-    /// There are rows, and none has anything in it.
+    /// Whether there are rows and all their cells in this column are empty.
     empty: bool,
 }
 
@@ -65,11 +66,11 @@ impl Column {
     }
 }
 
-/// Which columns stand side by side, and which below.
+/// Which columns are side by side, and which are below each row.
 struct Layout {
     beside: Vec<Column>,
     below: Vec<usize>,
-    /// Of the terminal; none where every row is one line.
+    /// The width of the terminal; `None` where every row is one line.
     screen: Option<usize>,
 }
 
@@ -94,14 +95,14 @@ impl Layout {
         layout
     }
 
-    /// Width of all columns side by side, each as `width` says.
+    /// Width of all columns side by side, each with the width that `width` returns.
     fn sum(&self, width: impl Fn(&Column) -> usize) -> usize {
         let gaps = GAP * self.beside.len().saturating_sub(1);
         self.beside.iter().map(width).sum::<usize>() + gaps
     }
 
-    /// Give each column what it must have, and then what is left to those that want more: the
-    /// narrowest first, so that only what is really long is broken.
+    /// Give each column its least width, and share the rest among those that need more: the
+    /// narrowest first, so that only long texts are broken.
     fn widen(&mut self, screen: usize) {
         let mut left = screen.saturating_sub(self.sum(|column| column.least));
         let mut order: Vec<&mut Column> = self.beside.iter_mut().collect();
@@ -116,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// One line of the columns side by side.
+    /// One line of the columns that are side by side.
     fn line<'a>(&self, cell: impl Fn(usize) -> &'a str) -> String {
         let mut line = String::new();
         for column in &self.beside {
@@ -128,13 +129,13 @@ impl Layout {
         line.trim_end().to_owned()
     }
 
-    fn row<const N: usize>(&self, row: &[String; N], header: &[&str; N], text: &mut String) {
+    fn write_row<const N: usize>(&self, row: &[String; N], header: &[&str; N], text: &mut String) {
         let cell = |index: usize| row.get(index).map(String::as_str).unwrap_or_default();
         let cells: Vec<Vec<&str>> = self
             .beside
             .iter()
             .map(|column| match self.screen {
-                Some(screen) => wrapped(cell(column.index), column.width.min(screen)),
+                Some(screen) => wrap_words(cell(column.index), column.width.min(screen)),
                 None => vec![cell(column.index)],
             })
             .collect();
@@ -152,15 +153,15 @@ impl Layout {
         let label = labels.map(|head| head.width()).max().unwrap_or(0);
         for index in self.below.iter().filter(|index| !cell(**index).is_empty()) {
             let head = header.get(*index).copied().unwrap_or_default();
-            self.below(head, label, cell(*index), text);
+            self.write_below(head, label, cell(*index), text);
         }
     }
 
-    /// A cell that stands below its row, after its heading.
-    fn below(&self, head: &str, label: usize, cell: &str, text: &mut String) {
+    /// Append a cell below its row, after its heading.
+    fn write_below(&self, head: &str, label: usize, cell: &str, text: &mut String) {
         let before = INDENT + label + if label == 0 { 0 } else { GAP };
         let room = self.screen.unwrap_or(usize::MAX).saturating_sub(before).max(1);
-        for (at, line) in wrapped(cell, room).into_iter().enumerate() {
+        for (at, line) in wrap_words(cell, room).into_iter().enumerate() {
             let head = if at == 0 { head } else { "" };
             let blanks = before.saturating_sub(INDENT + head.width());
             let line = format!("{:INDENT$}{head}{:blanks$}{line}", "", "");
@@ -170,8 +171,8 @@ impl Layout {
     }
 }
 
-/// Where a text may be broken: at blanks, but for those between a number and what it counts.
-fn breaks(text: &str) -> impl Iterator<Item = usize> {
+/// The positions where a text may be broken: at blanks, except between a number and what it counts.
+fn break_positions(text: &str) -> impl Iterator<Item = usize> {
     let number = |word: &str| !word.is_empty() && word.chars().all(|c| "0123456789.".contains(c));
     let mut begin = 0;
     text.match_indices(' ').filter_map(move |(at, _)| {
@@ -184,20 +185,20 @@ fn breaks(text: &str) -> impl Iterator<Item = usize> {
 fn longest_word(text: &str) -> usize {
     let mut begin = 0;
     let mut longest = 0;
-    for end in breaks(text).chain([text.len()]) {
+    for end in break_positions(text).chain([text.len()]) {
         longest = longest.max(text.get(begin..end).map_or(0, |word| word.trim().width()));
         begin = end;
     }
     longest
 }
 
-/// A text in lines of at most `width`, broken between words. A longer word has a line of its own.
-fn wrapped(text: &str, width: usize) -> Vec<&str> {
+/// Break a text between words into lines of at most `width`. A longer word gets a line of its own.
+fn wrap_words(text: &str, width: usize) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text.trim_end();
     while rest.width() > width {
         let mut end = None;
-        for at in breaks(rest) {
+        for at in break_positions(rest) {
             let fits = rest.get(..at).is_some_and(|line| line.width() <= width);
             if !fits && end.is_some() {
                 break;

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// A terminal of 80 columns without colours.
-fn eighty() -> Terminal {
-    Terminal { stdout: true, columns: Some(80), ..Terminal::default() }
+fn eighty() -> TerminalInfo {
+    TerminalInfo { stdout: true, columns: Some(80), ..TerminalInfo::default() }
 }
 
 fn texts<const N: usize>(row: [&str; N]) -> [String; N] {
@@ -132,7 +132,7 @@ fn wide_characters_count_as_wide_as_they_are() {
 fn a_table_that_is_not_on_a_terminal_has_one_plain_line_per_row() {
     let long = "x".repeat(300);
     let rows = [["a".to_owned(), long.clone()], ["b\x1b[2J\nc".to_owned(), String::new()]];
-    let text = table(["NAME", "REASON"], rows, &Terminal::default());
+    let text = table(["NAME", "REASON"], rows, &TerminalInfo::default());
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert_eq!(lines.first().map(|l| l.split_whitespace().count()), Some(2));
@@ -149,7 +149,7 @@ proptest! {
         rows in proptest::collection::vec(proptest::array::uniform4("([a-z]{1,30} ?){0,6}"), 0..6),
         columns in 20_u16..120,
     ) {
-        let terminal = Terminal { columns: Some(columns), ..eighty() };
+        let terminal = TerminalInfo { columns: Some(columns), ..eighty() };
         let header = ["NAME", "STATUS", "LAST ERROR", ""];
         let text = table(header, rows.clone(), &terminal);
         let words: Vec<&str> = text.split_whitespace().collect();

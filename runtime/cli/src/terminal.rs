@@ -1,36 +1,37 @@
-//! What the program is connected to: decides colours, widths and what is kept of task output.
+//! The output streams of the program: decides on colours, widths and the control characters in
+//! output.
 
 use std::borrow::Cow;
 use std::io::IsTerminal as _;
 
 use ostler_model::limits::CLIENT_BODY_BYTES_MAX;
-use ostler_model::shown::{hides, shown_lines};
+use ostler_model::printable::{is_hidden_char, printable_lines};
 
-/// The two output streams.
+/// The properties of the two output streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Terminal {
-    /// Standard output is a terminal.
+pub(super) struct TerminalInfo {
+    /// Whether standard output is a terminal.
     pub stdout: bool,
-    /// Standard error is a terminal.
+    /// Whether standard error is a terminal.
     pub stderr: bool,
-    /// Colours are wanted where there is a terminal.
+    /// Whether colours are wanted on a terminal.
     pub colours: bool,
-    /// Columns of the terminal on standard output, where it tells.
+    /// Columns of the terminal on standard output, if they are known.
     pub columns: Option<u16>,
-    /// A program reads what is printed (`--json`), and what is said of errors too.
+    /// Whether a program reads the output (`--json`), and the errors too.
     pub json: bool,
 }
 
-/// Columns of a terminal that does not tell.
+/// Columns of a terminal whose width is not known.
 const COLUMNS: u16 = 80;
 
-impl Terminal {
+impl TerminalInfo {
     /// Look at the process's streams and environment.
     pub(super) fn detect() -> Self {
         Self {
             stdout: std::io::stdout().is_terminal(),
             stderr: std::io::stderr().is_terminal(),
-            colours: colours_wanted(|name| std::env::var(name).ok()),
+            colours: wants_colours(|name| std::env::var(name).ok()),
             columns: rustix::termios::tcgetwinsize(rustix::stdio::stdout())
                 .ok()
                 .map(|size| size.ws_col)
@@ -39,24 +40,24 @@ impl Terminal {
         }
     }
 
-    /// How wide a line on standard output may be; none where nobody looks at it.
+    /// How wide a line on standard output may be; `None` where it is no terminal.
     pub(super) fn width(&self) -> Option<usize> {
         self.stdout.then(|| usize::from(self.columns.unwrap_or(COLUMNS)))
     }
 
-    /// Colours on standard output.
+    /// Whether standard output gets colours.
     pub(super) const fn stdout_colours(&self) -> bool {
         self.stdout && self.colours
     }
 
-    /// Colours on standard error.
+    /// Whether standard error gets colours.
     pub(super) const fn stderr_colours(&self) -> bool {
         self.stderr && self.colours
     }
 }
 
-/// `NO_COLOR` with any text and `TERM=dumb` mean no colours.
-fn colours_wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
+/// Whether the environment allows colours: `NO_COLOR` with any text and `TERM=dumb` do not.
+fn wants_colours(variable: impl Fn(&str) -> Option<String>) -> bool {
     variable("NO_COLOR").is_none_or(|text| text.is_empty())
         && variable("TERM").is_none_or(|term| term != "dumb")
 }
@@ -66,37 +67,38 @@ pub(super) fn paint(text: &str, code: &str, colours: bool) -> String {
     if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Text of unknown origin made harmless: what steers a terminal or hides becomes visible. Newlines
-/// and tabs stay.
+/// Make text of unknown origin harmless: characters that control a terminal or hide become visible.
+/// Newlines and tabs stay.
 pub(super) fn plain(text: &str) -> String {
-    shown_lines(text, CLIENT_BODY_BYTES_MAX)
+    printable_lines(text, CLIENT_BODY_BYTES_MAX)
 }
 
-/// The same in one line.
+/// As [`plain`], in one line.
 pub(super) fn one_line(text: &str) -> String {
     plain(text).replace('\n', "; ").replace('\t', " ")
 }
 
-/// A whole message with its own colours and lines, in which nothing that came in turns the text or is not seen: the
-/// last look at what goes to a terminal.
-pub(super) fn unturned(text: &str) -> Cow<'_, str> {
-    let turns = |c: char| !c.is_control() && hides(c);
+/// Make characters visible that turn the direction of text or hide, in a whole message whose own
+/// colours and line breaks stay. This is the last step before text goes to a terminal.
+pub(super) fn escape_hidden(text: &str) -> Cow<'_, str> {
+    let turns = |c: char| !c.is_control() && is_hidden_char(c);
     if text.is_ascii() || !text.contains(turns) {
         return Cow::Borrowed(text);
     }
     let mut visible = String::with_capacity(text.len());
     for c in text.chars() {
-        match turns(c) {
-            true => visible.extend(c.escape_default()),
-            false => visible.push(c),
+        if turns(c) {
+            visible.extend(c.escape_default());
+        } else {
+            visible.push(c);
         }
     }
     Cow::Owned(visible)
 }
 
-/// A line a task printed, for a terminal: colours stay, a carriage return at the end goes, and
-/// what else would steer the terminal (cursor, title, clipboard) becomes visible. Returns whether a
-/// colour may still be on at the end.
+/// Append a line that a task printed, for a terminal: colours stay, a carriage return at the end is
+/// removed, and whatever else controls the terminal (cursor, title, clipboard) becomes visible.
+/// Returns whether a colour may still be on at the end.
 pub(super) fn task_line(bytes: &[u8], into: &mut Vec<u8>) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let mut rest = text.strip_suffix('\r').unwrap_or(&text);
@@ -108,7 +110,7 @@ pub(super) fn task_line(bytes: &[u8], into: &mut Vec<u8>) -> bool {
             coloured = true;
             continue;
         }
-        if hides(c) && c != '\t' {
+        if is_hidden_char(c) && c != '\t' {
             into.extend(c.escape_default().map(|c| c as u8));
         } else {
             into.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
@@ -118,7 +120,7 @@ pub(super) fn task_line(bytes: &[u8], into: &mut Vec<u8>) -> bool {
     coloured
 }
 
-/// Length in bytes of the SGR sequence (`ESC [ 1 ; 31 m`) `text` begins with.
+/// Length in bytes of the SGR sequence (`ESC [ 1 ; 31 m`) at the beginning of `text`.
 fn colour_sequence(text: &str) -> Option<usize> {
     let parameters = text.strip_prefix("\x1b[")?;
     let end = parameters.find(|c: char| !c.is_ascii_digit() && c != ';')?;
@@ -138,7 +140,7 @@ mod tests {
     #[test]
     fn no_color_and_a_dumb_terminal_switch_colours_off() {
         let with = |name: &'static str, text: &'static str| {
-            colours_wanted(move |asked| (asked == name).then(|| text.to_owned()))
+            wants_colours(move |asked| (asked == name).then(|| text.to_owned()))
         };
         assert!(with("", ""));
         assert!(with("TERM", "xterm"));
@@ -162,8 +164,8 @@ mod tests {
         assert_eq!(plain("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\nc");
         assert_eq!(one_line("ex\u{202e}ce"), r"ex\u{202e}ce");
         assert_eq!(one_line("a\nb\tc"), "a; b c");
-        assert_eq!(unturned("\x1b[1mex\u{202e}ce\x1b[0m\n"), "\x1b[1mex\\u{202e}ce\x1b[0m\n");
-        assert_eq!(unturned("größer 👩\u{200d}🔬"), "größer 👩\u{200d}🔬");
+        assert_eq!(escape_hidden("\x1b[1mex\u{202e}ce\x1b[0m\n"), "\x1b[1mex\\u{202e}ce\x1b[0m\n");
+        assert_eq!(escape_hidden("größer 👩\u{200d}🔬"), "größer 👩\u{200d}🔬");
         assert_eq!(paint("x", "31", false), "x");
         assert_eq!(paint("x", "31", true), "\x1b[31mx\x1b[0m");
     }

@@ -1,17 +1,17 @@
 //! `ostler token …`
 //!
-//! The secret of a token is printed where it is made, and in no message.
+//! The secret of a token is printed when the token is made or shown, and never in a message.
 
 use hyper::Method;
 
 use super::args::client::AnswerArgs;
 use super::args::token::{TokenCommand, TokenCreateArgs, TokenDeleteArgs};
-use super::connect::{self, Stop, only};
-use super::consent::{Change, Named, agreed};
+use super::connect::{self, CliError, single_match};
+use super::consent::{ChangeTarget, ConsentRequest, require_consent};
 use super::exit::Exit;
 use super::output::{self, fact, say};
 use super::table::table;
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::access::AccessPolicy;
 use ostler_wire::{AclToken, AclTokenRequest};
@@ -20,12 +20,12 @@ use ostler_wire::{AclToken, AclTokenRequest};
 const FACTS_WIDTH: usize = 10;
 
 /// Run one of the commands.
-pub(super) async fn run(command: &TokenCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn run(command: &TokenCommand, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     match command {
         TokenCommand::Bootstrap(args) => {
             let client = connect::connect(&args.agent)?;
             let made: AclToken = client.put("/v1/acl/bootstrap", &()).await?;
-            made_one(args, &made, terminal)
+            show_new(args, &made, terminal)
         }
         TokenCommand::Create(args) => create(args, terminal).await,
         TokenCommand::List(args) => list(args, terminal).await,
@@ -38,10 +38,10 @@ pub(super) async fn run(command: &TokenCommand, terminal: &Terminal) -> Result<E
     }
 }
 
-async fn create(args: &TokenCreateArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    // Said here: the agent may not be there.
+async fn create(args: &TokenCreateArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    // Checked before the agent is asked, which may not be there.
     for policy in &args.policies {
-        policy.parse::<AccessPolicy>().map_err(|error| Stop::Wrong(error.to_string()))?;
+        policy.parse::<AccessPolicy>().map_err(|error| CliError::Wrong(error.to_string()))?;
     }
     let asked = AclTokenRequest {
         name: args.name.clone(),
@@ -51,17 +51,25 @@ async fn create(args: &TokenCreateArgs, terminal: &Terminal) -> Result<Exit, Sto
     };
     let client = connect::connect(&args.answer.agent)?;
     let made: AclToken = client.put("/v1/acl/token", &asked).await?;
-    made_one(&args.answer, &made, terminal)
+    show_new(&args.answer, &made, terminal)
 }
 
-fn made_one(args: &AnswerArgs, made: &AclToken<'_>, terminal: &Terminal) -> Result<Exit, Stop> {
+fn show_new(
+    args: &AnswerArgs,
+    made: &AclToken<'_>,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     if !args.json {
         say("the secret is shown this once; give it to commands by OSTLER_TOKEN or --token-file");
     }
     show(args, made, terminal)
 }
 
-fn show(args: &AnswerArgs, token: &AclToken<'_>, terminal: &Terminal) -> Result<Exit, Stop> {
+fn show(
+    args: &AnswerArgs,
+    token: &AclToken<'_>,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     if args.json {
         output::print_json(token, terminal)?;
         return Ok(Exit::Success);
@@ -83,13 +91,14 @@ fn show(args: &AnswerArgs, token: &AclToken<'_>, terminal: &Terminal) -> Result<
 }
 
 fn policies(token: &AclToken<'_>) -> String {
-    match token.policies.is_empty() {
-        true => "admin".to_owned(),
-        false => one_line(&token.policies.join(", ")),
+    if token.policies.is_empty() {
+        "admin".to_owned()
+    } else {
+        one_line(&token.policies.join(", "))
     }
 }
 
-async fn list(args: &AnswerArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn list(args: &AnswerArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let all: Vec<AclToken> = client.get("/v1/acl/tokens").await?;
     if args.json {
@@ -113,20 +122,20 @@ async fn list(args: &AnswerArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-async fn delete(args: &TokenDeleteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn delete(args: &TokenDeleteArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let (accessor, given) = (find(&client, &args.accessor).await?, &args.accessor);
-    let change = Change { verb: "remove", agree: args.agree, terminal };
-    agreed(&Named { what: "token", given, meant: &accessor, drawn: true }, change)?;
+    let change = ConsentRequest { verb: "remove", agree: args.agree, terminal };
+    require_consent(&ChangeTarget { what: "token", given, meant: &accessor, drawn: true }, change)?;
     client.call(Method::DELETE, &format!("/v1/acl/token/{}", segment(&accessor))).await?;
     say(&format!("token {accessor} is removed"));
     Ok(Exit::Success)
 }
 
-async fn find(client: &ApiClient, given: &str) -> Result<String, Stop> {
+async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
     let mut all: Vec<AclToken> = client.get("/v1/acl/tokens").await?;
     all.retain(|token| !given.is_empty() && token.accessor_id.starts_with(given));
-    let one = only(
+    let one = single_match(
         all,
         &format!("no token's accessor begins with {given:?}; `ostler token list` shows them"),
         &format!("tokens' accessors begin with {given}"),

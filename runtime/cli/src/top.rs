@@ -1,13 +1,13 @@
-//! `ostler top`: what the node, its allocations, devices and plugins use now.
+//! `ostler top`: shows what the node, its allocations, devices and plugins use now.
 //!
 //! ```text
-//! keys (a thread) ─► Chosen ─┐
-//! resize ────────────────────┼─► draw
-//! agent ─► Look ─────────────┘      signal, q, panic ─► the terminal is as it was
+//! keys (a thread) ─► ViewState ─┐
+//! resize ───────────────────────┼─► draw
+//! agent ─► TopSnapshot ─────────┘      signal, q, panic ─► the terminal is restored
 //! ```
 
-mod look;
 mod screen;
+mod snapshot;
 mod state;
 mod view;
 
@@ -17,78 +17,76 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::args::top::TopArgs;
-use super::connect::{self, Stop};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::interrupt::Interrupts;
 use super::output;
 use super::table::table;
-use super::terminal::Terminal;
-use look::Look;
+use super::terminal::TerminalInfo;
 use ostler_api::client::{ApiClient, ClientError};
 use ostler_model::clock;
-use screen::{Event, Screen};
-use state::{Chosen, Then};
-use view::Shown;
+use screen::{Screen, ScreenEvent};
+use snapshot::TopSnapshot;
+use state::{KeyEffect, ViewState};
+use view::ScreenContent;
 
-/// Longest wait for one look: what is shown is then told to be old.
+/// Longest wait for a snapshot. After that the screen says that its content is old.
 const LOOK_WAIT: Duration = Duration::from_secs(10);
 
-/// Show it until somebody ends it, or print it once.
-pub(super) async fn run(args: &TopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Show the screen until somebody ends it, or print a snapshot once.
+pub(super) async fn run(args: &TopArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let printed = args.once || args.json;
-    let client = match printed {
-        true => connect::connect(&args.at)?,
-        false => connect::connect_unsaid(&args.at)?,
-    };
+    let client =
+        if printed { connect::connect(&args.at)? } else { connect::connect_silent(&args.at)? };
     let shows = printed || (terminal.stdout && screen::has_keys());
     if !shows {
-        return Err(Stop::Wrong(
+        return Err(CliError::Wrong(
             "ostler top needs a terminal for its input and output; --once and --json print what it shows".to_owned(),
         ));
     }
     if !printed && is_dumb(std::env::var_os("TERM").as_deref()) {
-        return Err(Stop::Wrong(
+        return Err(CliError::Wrong(
             "ostler top draws on the whole terminal, and TERM=dumb is one that cannot do that; --once and --json print what \
              it shows"
                 .to_owned(),
         ));
     }
-    let first = look::look(&client).await?;
-    let chosen = Chosen { sort: args.sort, filter: args.filter.clone(), ..Chosen::default() };
+    let first = snapshot::fetch_snapshot(&client).await?;
+    let chosen = ViewState { sort: args.sort, filter: args.filter.clone(), ..ViewState::default() };
     if args.json {
-        output::print_json(&chosen.of(&first), terminal)?;
+        output::print_json(&chosen.filter_snapshot(&first), terminal)?;
         return Ok(Exit::Success);
     }
     if args.once {
-        output::print(&plain(&chosen.of(&first), terminal), terminal)?;
+        output::print(&tables_text(&chosen.filter_snapshot(&first), terminal), terminal)?;
         return Ok(Exit::Success);
     }
     follow(client, first, chosen, args.interval, terminal).await
 }
 
-/// Does the terminal say that it only takes lines?
+/// Does `TERM` say that the terminal only takes lines?
 fn is_dumb(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| term == "dumb")
 }
 
 async fn follow(
     client: ApiClient,
-    first: Look,
-    mut chosen: Chosen,
+    first: TopSnapshot,
+    mut chosen: ViewState,
     interval: Duration,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let cannot =
-        |error: std::io::Error| Stop::Cannot(format!("the terminal cannot be used: {error}"));
+        |error: std::io::Error| CliError::Cannot(format!("the terminal cannot be used: {error}"));
     let mut interrupts = Interrupts::new().map_err(cannot)?;
     let (ask, asked) = mpsc::channel(1);
     let (found, mut looks) = mpsc::channel(1);
-    let looking = looking(client, interval, asked, found);
+    let looking = poll_snapshots(client, interval, asked, found);
     tokio::pin!(looking);
     let (mut screen, mut events) = Screen::enter().map_err(cannot)?;
     let (mut look, mut trouble) = (first, None::<String>);
     loop {
-        let shown = Shown {
+        let shown = ScreenContent {
             look: &look,
             chosen: &chosen,
             trouble: trouble.as_deref(),
@@ -97,12 +95,12 @@ async fn follow(
         screen.draw(&shown).map_err(cannot)?;
         tokio::select! {
             event = events.recv() => match event {
-                Some(Event::Resized) => {}
-                Some(Event::Key(key)) => match chosen.press(key, chosen.rows(&look)) {
-                    Then::Draw => {}
-                    // It is on its way already where this fails.
-                    Then::Look => drop(ask.try_send(())),
-                    Then::Quit => return Ok(Exit::Success),
+                Some(ScreenEvent::Resized) => {}
+                Some(ScreenEvent::Key(key)) => match chosen.press(key, chosen.row_count(&look)) {
+                    KeyEffect::Draw => {}
+                    // Where this fails, a request is already waiting.
+                    KeyEffect::Look => drop(ask.try_send(())),
+                    KeyEffect::Quit => return Ok(Exit::Success),
                 },
                 // The terminal is gone.
                 None => return Ok(Exit::Success),
@@ -111,26 +109,26 @@ async fn follow(
                 Ok(seen) => (look, trouble) = (seen, None),
                 Err(why) => trouble = Some(why),
             },
-            // It ends when nobody takes what it finds.
+            // It ends when nobody takes its snapshots any more.
             () = &mut looking => {}
             signal = interrupts.next() => return Ok(signal.exit()),
         }
     }
 }
 
-/// Ask the agent again and again, and at once when somebody wants it.
-async fn looking(
+/// Take snapshots of the agent at each interval, and at once when the user asks for one.
+async fn poll_snapshots(
     client: ApiClient,
     interval: Duration,
     mut asked: mpsc::Receiver<()>,
-    found: mpsc::Sender<Result<Look, String>>,
+    found: mpsc::Sender<Result<TopSnapshot, String>>,
 ) {
     loop {
         tokio::select! {
             () = clock::sleep(interval) => {}
             Some(()) = asked.recv() => {}
         }
-        let looked = clock::timeout(LOOK_WAIT, look::look(&client)).await;
+        let looked = clock::timeout(LOOK_WAIT, snapshot::fetch_snapshot(&client)).await;
         let looked = match looked {
             None => Err(format!(
                 "the agent has not answered for {LOOK_WAIT:?}; this is what it said before"
@@ -145,8 +143,8 @@ async fn looking(
     }
 }
 
-/// The same as tables.
-fn plain(look: &Look, terminal: &Terminal) -> String {
+/// A snapshot as tables of text.
+fn tables_text(look: &TopSnapshot, terminal: &TerminalInfo) -> String {
     let node = &look.node;
     let mut text = format!(
         "{}\ncpu     {}\nmemory  {} of {}\n\n",

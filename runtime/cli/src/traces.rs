@@ -1,4 +1,5 @@
-//! Traces of jobs go to a collector where the configuration asks for it, or the environment names one.
+//! Sending traces of jobs to a collector, if the configuration asks for it or the environment names
+//! one.
 
 use ostler_model::clock;
 use ostler_model::telemetry::{TelemetryConfig, TracesConfig};
@@ -6,7 +7,7 @@ use ostler_trace::{BUILT, NOT_BUILT, Sending};
 
 /// Variables of OpenTelemetry that name a collector.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// Others that are heeded.
+/// Other variables of OpenTelemetry that have an effect.
 const HEEDED: [&str; 5] = [
     DISABLED,
     "OTEL_EXPORTER_OTLP_HEADERS",
@@ -14,46 +15,46 @@ const HEEDED: [&str; 5] = [
     "OTEL_RESOURCE_ATTRIBUTES",
     "OTEL_SERVICE_NAME",
 ];
-/// Those that name the protocol, and the only one there is.
+/// Variables that name the protocol; there is only one protocol.
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"];
 const PROTOCOL: &str = "http/protobuf";
-/// The one that switches everything off.
+/// The variable that switches everything off.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
-/// What is to be done.
+/// What the configuration and the environment ask for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted {
+enum TracePlan {
     Nothing,
     Send(TracesConfig),
-    /// This variable names a collector, and the program cannot send.
+    /// This variable names a collector, but the program cannot send traces.
     InVain(&'static str),
 }
 
-/// Why a configuration cannot be used by a program that was built so.
-pub(super) fn refused(config: &TelemetryConfig, built: bool) -> Option<&'static str> {
+/// Why a configuration cannot be used by a program that was built with or without traces.
+pub(super) fn refusal(config: &TelemetryConfig, built: bool) -> Option<&'static str> {
     (config.traces.is_some() && !built).then_some(NOT_BUILT)
 }
 
-fn wanted(
+fn plan_traces(
     config: &TelemetryConfig,
     built: bool,
     variable: impl Fn(&str) -> Option<String>,
-) -> Wanted {
+) -> TracePlan {
     let given = |name: &str| variable(name).filter(|text| !text.is_empty());
     if given(DISABLED).is_some_and(|text| text.eq_ignore_ascii_case("true")) {
-        return Wanted::Nothing;
+        return TracePlan::Nothing;
     }
     let named = ENDPOINTS.into_iter().find(|name| given(name).is_some());
     match (&config.traces, named) {
-        (Some(traces), _) => Wanted::Send(traces.clone()),
-        (None, Some(_)) if built => Wanted::Send(TracesConfig::default()),
-        (None, Some(name)) => Wanted::InVain(name),
-        (None, None) => Wanted::Nothing,
+        (Some(traces), _) => TracePlan::Send(traces.clone()),
+        (None, Some(_)) if built => TracePlan::Send(TracesConfig::default()),
+        (None, Some(name)) => TracePlan::InVain(name),
+        (None, None) => TracePlan::Nothing,
     }
 }
 
-/// Variables of OpenTelemetry that say something which does not happen.
-fn unheeded(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
+/// The names of variables of OpenTelemetry that are set and have no effect.
+fn unheeded_variables(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let unheeded = |(name, value): &(String, String)| {
         let known = |names: &[&str]| names.contains(&name.as_str());
         let heeded = known(&ENDPOINTS) || known(&HEEDED) || known(&PROTOCOLS) && value == PROTOCOL;
@@ -64,34 +65,34 @@ fn unheeded(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     names
 }
 
-/// Send traces from now on, where they are wanted.
+/// Begin to send traces, if the configuration or the environment asks for it.
 ///
 /// # Errors
-/// When they cannot be sent: why.
-pub(super) fn begin(config: &TelemetryConfig) -> Result<Option<Sending>, String> {
-    match wanted(config, BUILT, |name| std::env::var(name).ok()) {
-        Wanted::Nothing => Ok(None),
-        Wanted::Send(traces) => {
+/// When traces cannot be sent; the text says why.
+pub(super) fn start_traces(config: &TelemetryConfig) -> Result<Option<Sending>, String> {
+    match plan_traces(config, BUILT, |name| std::env::var(name).ok()) {
+        TracePlan::Nothing => Ok(None),
+        TracePlan::Send(traces) => {
             let texts = std::env::vars_os().filter_map(|(name, value)| {
                 Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
             });
-            for name in unheeded(texts) {
+            for name in unheeded_variables(texts) {
                 tracing::warn!("{name} has no effect on the traces of the agent");
             }
             ostler_trace::start(&traces).map(Some)
         }
-        Wanted::InVain(name) => {
+        TracePlan::InVain(name) => {
             tracing::warn!("{name} is set: {NOT_BUILT}, and {name} unset");
             Ok(None)
         }
     }
 }
 
-/// The program ends: what is to be sent is, within a time.
-pub(super) async fn end(sending: Option<Sending>) {
+/// Send the rest of the traces before the program ends, within a time limit.
+pub(super) async fn end_traces(sending: Option<Sending>) {
     if let Some(sending) = sending {
-        // An error is a program that ends anyway.
-        let _ends = clock::blocking(move || sending.end()).await;
+        // An error does not matter: the program ends anyway.
+        let _ends = clock::run_blocking(move || sending.end()).await;
     }
 }
 
@@ -105,10 +106,10 @@ mod tests {
 
     #[test]
     fn a_program_that_was_built_without_traces_refuses_a_configuration_that_asks_for_them() {
-        let why = refused(&asked(), false).unwrap_or_default();
+        let why = refusal(&asked(), false).unwrap_or_default();
         assert!(why.contains("--features otel"), "it names the feature: {why}");
-        assert_eq!(refused(&asked(), true), None);
-        assert_eq!(refused(&TelemetryConfig::default(), false), None);
+        assert_eq!(refusal(&asked(), true), None);
+        assert_eq!(refusal(&TelemetryConfig::default(), false), None);
     }
 
     #[test]
@@ -121,7 +122,7 @@ mod tests {
             ("HOME", "/"),
         ];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let named = unheeded(set.into_iter());
+        let named = unheeded_variables(set.into_iter());
         assert_eq!(named, ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_TRACES_SAMPLER"]);
     }
 
@@ -132,14 +133,14 @@ mod tests {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };
         let nothing = with("", "");
-        assert_eq!(wanted(&none, true, nothing), Wanted::Nothing);
-        assert_eq!(wanted(&asked(), true, nothing), Wanted::Send(TracesConfig::default()));
+        assert_eq!(plan_traces(&none, true, nothing), TracePlan::Nothing);
+        assert_eq!(plan_traces(&asked(), true, nothing), TracePlan::Send(TracesConfig::default()));
         for name in ENDPOINTS {
             let named = with(name, "http://c:4318");
-            assert_eq!(wanted(&none, true, named), Wanted::Send(TracesConfig::default()));
-            assert_eq!(wanted(&none, false, named), Wanted::InVain(name));
-            assert_eq!(wanted(&none, true, with(name, "")), Wanted::Nothing);
+            assert_eq!(plan_traces(&none, true, named), TracePlan::Send(TracesConfig::default()));
+            assert_eq!(plan_traces(&none, false, named), TracePlan::InVain(name));
+            assert_eq!(plan_traces(&none, true, with(name, "")), TracePlan::Nothing);
         }
-        assert_eq!(wanted(&asked(), true, with(DISABLED, "true")), Wanted::Nothing);
+        assert_eq!(plan_traces(&asked(), true, with(DISABLED, "true")), TracePlan::Nothing);
     }
 }

@@ -1,6 +1,6 @@
 //! `ostler var …`
 //!
-//! What is in a variable is printed where it is asked for, and in no message.
+//! The content of a variable is printed where that is asked for, and never in a message.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,20 +10,20 @@ use hyper::Method;
 use serde_json::Value;
 
 use super::args::vars::{VarCommand, VarGetArgs, VarListArgs, VarPurgeArgs, VarPutArgs};
-use super::connect::{self, Stop, ago};
+use super::connect::{self, CliError, age_text};
 use super::exit::Exit;
 use super::input;
 use super::output::{self, fact, say, table};
-use super::terminal::{Terminal, one_line};
+use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_model::clock::Clock;
 use ostler_model::limits::{API_BODY_BYTES_MAX, VAR_BYTES_MAX};
 use ostler_model::time::Timestamp;
 use ostler_model::vars::{Secret, VarPath};
-use ostler_wire::{Variable, VariableMetadata, VariablePut};
+use ostler_wire::{VariableMetadata, VariablePut, WireVariable};
 
 /// Run one of the commands.
-pub(super) async fn run(command: &VarCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn run(command: &VarCommand, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     match command {
         VarCommand::Put(args) => put(args, terminal).await,
         VarCommand::Get(args) => get(args, terminal).await,
@@ -32,47 +32,52 @@ pub(super) async fn run(command: &VarCommand, terminal: &Terminal) -> Result<Exi
     }
 }
 
-/// Where a variable is in the API. What cannot be a path is said here: the agent may not be there.
-fn place(path: &str) -> Result<String, Stop> {
+/// The API path of a variable. The path is checked before the agent is asked, which may not be
+/// there.
+fn variable_path(path: &str) -> Result<String, CliError> {
     match VarPath::new(path) {
         Ok(path) => Ok(format!("/v1/var/{}", segment(path.as_str()))),
-        Err(error) => Err(Stop::Wrong(error.to_string())),
+        Err(error) => Err(CliError::Wrong(error.to_string())),
     }
 }
 
-fn with_cas(place: String, index: Option<u64>) -> String {
+fn add_cas(place: String, index: Option<u64>) -> String {
     match index {
         Some(index) => format!("{place}?cas={index}"),
         None => place,
     }
 }
 
-/// The agent's answer to a conflict has the variable in it, which is not for a message.
-fn refused(error: ClientError, path: &str) -> Stop {
-    match error.conflict() {
-        true => Stop::Cannot(format!(
+/// The error of a refused change. The agent's answer to a conflict contains the variable, so it is
+/// not in the message.
+fn conflict_error(error: ClientError, path: &str) -> CliError {
+    if error.is_conflict() {
+        CliError::Cannot(format!(
             "variable {path} was changed meanwhile, or is not as --check-index or ModifyIndex say: nothing \
              was done; `ostler var get {path}` shows it as it is"
-        )),
-        false => Stop::Client(error),
+        ))
+    } else {
+        CliError::Client(error)
     }
 }
 
-async fn put(args: &VarPutArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let place = place(&args.path)?;
-    let given = given(args)?;
+async fn put(args: &VarPutArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let place = variable_path(&args.path)?;
+    let given = read_items(args)?;
     let mut client = connect::connect(&args.agent)?;
     if let Some(namespace) = &given.namespace {
         if args.agent.namespace.as_ref().is_some_and(|asked| asked != namespace) {
             let other = one_line(namespace);
-            return Err(Stop::Wrong(format!("standard input is a variable of namespace {other}")));
+            return Err(CliError::Wrong(format!(
+                "standard input is a variable of namespace {other}"
+            )));
         }
-        client = client.within(namespace);
+        client = client.in_namespace(namespace);
     }
     let index = args.check_index.or(given.index.filter(|_| !args.force));
-    let body = Variable { items: given.items, ..Variable::default() };
-    let written: Result<VariableMetadata, _> = client.put(&with_cas(place, index), &body).await;
-    let written = written.map_err(|error| refused(error, &args.path))?;
+    let body = WireVariable { items: given.items, ..WireVariable::default() };
+    let written: Result<VariableMetadata, _> = client.put(&add_cas(place, index), &body).await;
+    let written = written.map_err(|error| conflict_error(error, &args.path))?;
     if args.json {
         output::print_json(&written, terminal)?;
     } else {
@@ -81,30 +86,30 @@ async fn put(args: &VarPutArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-/// What is to be written.
+/// The content of a variable that is to be written.
 #[derive(Debug, Default)]
-struct Given {
+struct VariableInput {
     items: BTreeMap<String, Secret>,
-    /// The index that the JSON says.
+    /// The index from the JSON on standard input.
     index: Option<u64>,
-    /// The namespace that it says.
+    /// The namespace from the JSON on standard input.
     namespace: Option<String>,
 }
 
-fn given(args: &VarPutArgs) -> Result<Given, Stop> {
+fn read_items(args: &VarPutArgs) -> Result<VariableInput, CliError> {
     if let [only] = args.items.as_slice()
         && only == "-"
     {
-        let text = input::standard_input(API_BODY_BYTES_MAX as u64)?;
+        let text = input::read_stdin(API_BODY_BYTES_MAX as u64)?;
         return from_json(&text, &args.path);
     }
-    let mut given = Given::default();
+    let mut given = VariableInput::default();
     let mut stdin_read = false;
     for item in &args.items {
         let Some((key, text)) = item.split_once('=').filter(|(key, _)| !key.is_empty()) else {
             let what = if item == "-" { "- stands alone" } else { "an item is KEY=VALUE" };
-            // Not the item: it may be a secret that lost its key.
-            return Err(Stop::Wrong(format!("{what}; see `ostler var put --help`")));
+            // The message leaves out the item, which may be a secret that lost its key.
+            return Err(CliError::Wrong(format!("{what}; see `ostler var put --help`")));
         };
         let max = VAR_BYTES_MAX as u64;
         let bytes = match text.strip_prefix('@') {
@@ -113,67 +118,69 @@ fn given(args: &VarPutArgs) -> Result<Given, Stop> {
             }
             Some("-") if std::mem::replace(&mut stdin_read, true) => {
                 let message = "standard input is read once: give one item as @-";
-                return Err(Stop::Wrong(message.to_owned()));
+                return Err(CliError::Wrong(message.to_owned()));
             }
-            Some("-") => input::standard_input(max)?,
-            Some(path) => input::file(Path::new(path), max)?,
+            Some("-") => input::read_stdin(max)?,
+            Some(path) => input::read_file(Path::new(path), max)?,
         };
         let no_text = |_| {
             let key = one_line(key);
-            Stop::Wrong(format!("item {key} is no UTF-8: put it as base64, which templates decode"))
+            CliError::Wrong(format!(
+                "item {key} is no UTF-8: put it as base64, which templates decode"
+            ))
         };
         let text = String::from_utf8(bytes).map_err(no_text)?;
         if given.items.insert(key.to_owned(), Secret::new(text)).is_some() {
-            return Err(Stop::Wrong(format!("item {} is given twice", one_line(key))));
+            return Err(CliError::Wrong(format!("item {} is given twice", one_line(key))));
         }
     }
     Ok(given)
 }
 
-/// A variable as `ostler var get --json` prints it, or its items alone.
-fn from_json(text: &[u8], path: &str) -> Result<Given, Stop> {
+/// Read a variable as `ostler var get --json` prints it, or only its items.
+fn from_json(text: &[u8], path: &str) -> Result<VariableInput, CliError> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "PascalCase")]
-    struct Spec {
+    struct IndexSpec {
         #[serde(default)]
         modify_index: u64,
     }
-    // What is wrong may be a secret, and an error of the reader would say it.
+    // The wrong part may be a secret, which the error of the parser would contain.
     let wrong = |error: serde_json::Error| {
-        Stop::Wrong(format!(
+        CliError::Wrong(format!(
             "standard input is no variable (line {}, column {}): it must be JSON like \
              {{\"Items\": {{\"name\": \"text\"}}}}",
             error.line(),
             error.column()
         ))
     };
-    let spec: Spec = serde_json::from_slice(text).map_err(wrong)?;
+    let spec: IndexSpec = serde_json::from_slice(text).map_err(wrong)?;
     let put: VariablePut = serde_json::from_slice(text).map_err(wrong)?;
     if !put.path.is_empty() && put.path != path {
         let other = one_line(&put.path);
-        return Err(Stop::Wrong(format!("standard input is the variable {other}, not {path}")));
+        return Err(CliError::Wrong(format!("standard input is the variable {other}, not {path}")));
     }
     let index = Some(spec.modify_index).filter(|index| *index > 0);
     let namespace = Some(put.namespace).filter(|named| !named.is_empty());
-    Ok(Given { items: put.items, index, namespace })
+    Ok(VariableInput { items: put.items, index, namespace })
 }
 
-async fn get(args: &VarGetArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let place = place(&args.path)?;
+async fn get(args: &VarGetArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let place = variable_path(&args.path)?;
     let client = connect::connect(&args.answer.agent)?;
     if args.answer.json {
-        let found: Value = found(&client, &place, &args.path).await?;
+        let found: Value = fetch_variable(&client, &place, &args.path).await?;
         output::print_json(&found, terminal)?;
         return Ok(Exit::Success);
     }
-    let found: Variable = found(&client, &place, &args.path).await?;
+    let found: WireVariable = fetch_variable(&client, &place, &args.path).await?;
     let Some(name) = &args.item else {
         output::print(&text(&found, terminal), terminal)?;
         return Ok(Exit::Success);
     };
     let Some(item) = found.items.get(name) else {
         let known: Vec<_> = found.items.keys().map(|name| one_line(name)).collect();
-        return Err(Stop::Wrong(format!(
+        return Err(CliError::Wrong(format!(
             "variable {} has no item {}; it has {}",
             args.path,
             one_line(name),
@@ -184,35 +191,38 @@ async fn get(args: &VarGetArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-async fn found<T: serde::de::DeserializeOwned>(
+async fn fetch_variable<T: serde::de::DeserializeOwned>(
     client: &ApiClient,
     place: &str,
     path: &str,
-) -> Result<T, Stop> {
-    client.get(place).await.map_err(|error| match error.not_found() {
-        true => Stop::Wrong(format!("there is no variable {path}; `ostler var list` lists them")),
-        false => Stop::Client(error),
+) -> Result<T, CliError> {
+    client.get(place).await.map_err(|error| {
+        if error.is_not_found() {
+            CliError::Wrong(format!("there is no variable {path}; `ostler var list` lists them"))
+        } else {
+            CliError::Client(error)
+        }
     })
 }
 
-fn text(of: &Variable<'_>, terminal: &Terminal) -> String {
+fn text(of: &WireVariable<'_>, terminal: &TerminalInfo) -> String {
     const WIDTH: usize = 10;
     let mut text = String::new();
     fact(&mut text, WIDTH, "Path", &of.path);
     fact(&mut text, WIDTH, "Namespace", &of.namespace);
     fact(&mut text, WIDTH, "Index", &of.modify_index.to_string());
     let now = Clock::system().now();
-    fact(&mut text, WIDTH, "Created", &ago(Timestamp::from_nanos(of.create_time), now));
-    fact(&mut text, WIDTH, "Written", &ago(Timestamp::from_nanos(of.modify_time), now));
+    fact(&mut text, WIDTH, "Created", &age_text(Timestamp::from_nanos(of.create_time), now));
+    fact(&mut text, WIDTH, "Written", &age_text(Timestamp::from_nanos(of.modify_time), now));
     let mut items = String::new();
     for (name, item) in &of.items {
-        // In one line each: what looks like another item is none.
+        // Each item is in one line, so that no text of an item can look like another item.
         let _infallible = writeln!(items, "{} = {}", one_line(name), one_line(item.reveal()));
     }
     text + &output::section("Items", &items, terminal)
 }
 
-async fn list(args: &VarListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+async fn list(args: &VarListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let prefix = args.prefix.as_deref().unwrap_or_default();
     let client = connect::connect(&args.answer.agent)?;
     let path = format!("/v1/vars?namespace={}&prefix={}", client.namespaces(), segment(prefix));
@@ -228,18 +238,18 @@ async fn list(args: &VarListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     }
     let now = Clock::system().now();
     let rows = all.iter().map(|of| {
-        let written = ago(Timestamp::from_nanos(of.modify_time), now);
+        let written = age_text(Timestamp::from_nanos(of.modify_time), now);
         [of.path.to_string(), of.namespace.to_string(), of.modify_index.to_string(), written]
     });
     output::print(&table(["PATH", "NAMESPACE", "INDEX", "WRITTEN"], rows, terminal), terminal)?;
     Ok(Exit::Success)
 }
 
-async fn purge(args: &VarPurgeArgs) -> Result<Exit, Stop> {
-    let place = with_cas(place(&args.path)?, args.check_index);
+async fn purge(args: &VarPurgeArgs) -> Result<Exit, CliError> {
+    let place = add_cas(variable_path(&args.path)?, args.check_index);
     let client = connect::connect(&args.agent)?;
     let done = client.call(Method::DELETE, &place).await;
-    done.map_err(|error| refused(error, &args.path))?;
+    done.map_err(|error| conflict_error(error, &args.path))?;
     say(&format!("variable {} is gone", args.path));
     Ok(Exit::Success)
 }
@@ -261,9 +271,9 @@ mod tests {
         }
     }
 
-    fn wrong(result: Result<Given, Stop>) -> String {
+    fn wrong(result: Result<VariableInput, CliError>) -> String {
         match result {
-            Err(Stop::Wrong(message)) => message,
+            Err(CliError::Wrong(message)) => message,
             other => panic!("{other:?}"),
         }
     }
@@ -274,7 +284,7 @@ mod tests {
         let file = dir.path().join("secret");
         std::fs::write(&file, "two\nlines\n").unwrap();
         let from = format!("c=@{}", file.display());
-        let given = given(&args(&["a=x=y", "b=", &from, "d=\\@x", "e=\\x"])).unwrap();
+        let given = read_items(&args(&["a=x=y", "b=", &from, "d=\\@x", "e=\\x"])).unwrap();
         let shown: Vec<_> =
             given.items.iter().map(|(name, item)| (name.as_str(), item.reveal())).collect();
         assert_eq!(
@@ -287,13 +297,13 @@ mod tests {
     #[test]
     fn what_is_no_item_is_refused_without_a_word_of_it() {
         for items in [&["hunter2"][..], &["=hunter2"], &["a=1", "-"], &["a=hunter2", "a=2"]] {
-            let message = wrong(given(&args(items)));
+            let message = wrong(read_items(&args(items)));
             assert!(!message.contains("hunter2"), "{message}");
         }
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("bytes");
         std::fs::write(&file, [0xff]).unwrap();
-        let message = wrong(given(&args(&[&format!("a=@{}", file.display())])));
+        let message = wrong(read_items(&args(&[&format!("a=@{}", file.display())])));
         assert!(message.contains("base64"), "{message}");
     }
 

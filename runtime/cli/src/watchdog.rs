@@ -1,8 +1,8 @@
-//! The service manager is told again and again that the agent works, and only while it does.
+//! Tells the service manager regularly that the agent works, and only while it does.
 //!
 //! ```text
 //! WATCHDOG_USEC ─► each half of it: does the owner of jobs answer? ─ yes ─► WATCHDOG=1
-//!                     │ the runtime gives nobody a turn: not asked  └ no ─► said in the log, nothing is told
+//!                     │ the runtime gives nobody a turn: not asked  └ no ─► an error in the log, no message
 //!                     └──────────────► the service manager ends the agent and starts it anew; tasks live on
 //! ```
 
@@ -14,10 +14,11 @@ use super::notify;
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Stopwatch};
 
-/// Shortest time between two words: a manager that wants more is told less.
+/// Shortest time between two messages, for a manager that wants them more often.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// Tell the service manager that the agent works, until `ended`. At once over where nobody wants to know.
+/// Tell the service manager that the agent works, until `ended` is cancelled. Returns at once where
+/// no manager asks for it.
 pub(super) async fn watch(agent: AgentHandle, ended: CancellationToken) {
     let variable = |name| std::env::var(name).ok();
     let (time, pid) = (variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"));
@@ -27,9 +28,9 @@ pub(super) async fn watch(agent: AgentHandle, ended: CancellationToken) {
     let watching = async {
         loop {
             let asked = Stopwatch::start();
-            match clock::timeout(interval, agent.answers()).await {
-                Some(true) => notify::tell("WATCHDOG=1"),
-                // It ends: the service manager was told, or will be by the end itself.
+            match clock::timeout(interval, agent.is_responsive()).await {
+                Some(true) => notify::notify_manager("WATCHDOG=1"),
+                // The agent ends. The service manager was told, or sees the end of the process.
                 Some(false) => return,
                 None => tracing::error!(
                     "the owner of jobs has not answered for {interval:?}: the service manager is not told that the \
@@ -42,10 +43,11 @@ pub(super) async fn watch(agent: AgentHandle, ended: CancellationToken) {
     let _ended = ended.run_until_cancelled(watching).await;
 }
 
-/// Half of what the manager waits for; none where it does not, or waits for another process.
+/// Half of the time that the manager waits; `None` where it does not wait, or waits for another
+/// process.
 fn interval(time: Option<&str>, pid: Option<&str>, own: u32) -> Option<Duration> {
     let micros = time?.parse::<u64>().ok().filter(|micros| *micros > 0)?;
-    // Empty variables are none.
+    // An empty variable counts as not set.
     let pid = pid.filter(|pid| !pid.is_empty());
     if pid.is_some_and(|pid| pid.parse() != Ok(own)) {
         return None;

@@ -1,17 +1,21 @@
-//! Files, logs and figures for servers: what the agent's own API says, on the wire of the servers.
+//! Files, logs and figures for servers: answers of the agent's own API in the form of the servers'
+//! protocol.
 //!
 //! ```text
 //! request (MessagePack) ─► path and query ─► the agent's API ─┬─ JSON ─► value
 //!                                                             └─ body ─► {Error, Payload} for each piece
 //! ```
-//! So a server can read what whoever may ask this agent can read: files of allocations, never beyond.
+//! So a server can read what a client of this agent can read: files of allocations, and nothing
+//! beyond.
 
 use std::io;
 
 use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use ostler_agent::AgentHandle;
 use ostler_api::SOCKET_NAME;
-use ostler_api::client::{Address, AgentAt, ApiClient, ClientError, Trouble, segment};
+use ostler_api::client::{
+    AgentAddress, AgentEndpoint, ApiClient, ClientError, ClientTrouble, segment,
+};
 use ostler_cluster::go_time;
 use ostler_cluster::msgpack::{self, Value, ValueReader};
 use ostler_cluster::rpc::{field, map, text};
@@ -21,52 +25,52 @@ use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL, CLUSTER_
 use ostler_model::time::Timestamp;
 use serde_json::Value as Json;
 
-use super::{AskedAgent, asked, exec};
+use super::{ServerCallContext, exec, server_calls};
 
-/// A time is bytes on the wire and text in the API.
+/// Fields with a time, which is bytes in the servers' protocol and text in the API.
 const TIMES: [&str; 2] = ["ModTime", "Timestamp"];
 
 fn api(agent: &AgentHandle) -> ApiClient {
     let socket = agent.data_dir().join(SOCKET_NAME);
-    ApiClient::new(Address { at: AgentAt::Socket(socket), data_dir: None }, |_, _| {})
+    ApiClient::new(AgentAddress { at: AgentEndpoint::Socket(socket), data_dir: None }, |_, _| {})
 }
 
-/// The answer to a call of a server that only reads. `None`: this node does not answer it.
+/// Answer a call of a server that only reads. `None` if this node does not answer it.
 ///
 /// # Errors
-/// What the agent says.
+/// The error of the agent.
 pub(crate) async fn read(
     agent: &AgentHandle,
     method: &str,
     body: &Value,
 ) -> Option<Result<Value, String>> {
-    let (path, name) = read_from(method, body)?;
-    let read = whole(agent, &path).await;
-    Some(read.map(|found| map([(name, of_json(&found)), ("Index", 0.into())])))
+    let (path, name) = read_path(method, body)?;
+    let read = fetch_json(agent, &path).await;
+    Some(read.map(|found| map([(name, value_from_json(&found)), ("Index", 0.into())])))
 }
 
-/// Where what a call that only reads asks for is, and the field it is answered in. `None`: this node does not
-/// answer it.
-pub(crate) fn read_from(method: &str, body: &Value) -> Option<(String, &'static str)> {
-    let (alloc, path) = (given(body, "AllocID"), given(body, "Path"));
+/// The path in the API for a call that only reads, and the field of the answer. `None` if this node
+/// does not answer the call.
+pub(crate) fn read_path(method: &str, body: &Value) -> Option<(String, &'static str)> {
+    let (alloc, path) = (encoded_field(body, "AllocID"), encoded_field(body, "Path"));
     Some(match method {
         "FileSystem.List" => (format!("/v1/client/fs/ls/{alloc}?path={path}"), "Files"),
         "FileSystem.Stat" => (format!("/v1/client/fs/stat/{alloc}?path={path}"), "Info"),
         "Allocations.Stats" => {
-            let task = given(body, "Task");
+            let task = encoded_field(body, "Task");
             (format!("/v1/client/allocation/{alloc}/stats?task={task}"), "Stats")
         }
-        // Of servers since 1.4.
+        // Servers from 1.4 on use this.
         "Allocations.Checks" => (format!("/v1/client/allocation/{alloc}/checks"), "Results"),
         "ClientStats.Stats" => ("/v1/client/stats".to_owned(), "HostStats"),
         _ => return None,
     })
 }
 
-/// An answer of the agent, whole.
-async fn whole(agent: &AgentHandle, path: &str) -> Result<Json, String> {
+/// Read a whole answer of the agent's API as JSON.
+async fn fetch_json(agent: &AgentHandle, path: &str) -> Result<Json, String> {
     let failed = |error: ClientError| refusal(&error).0;
-    let mut pieces = api(agent).pieces(path).await.map_err(failed)?;
+    let mut pieces = api(agent).body_pieces(path).await.map_err(failed)?;
     let mut bytes = Vec::new();
     while let Some(piece) = pieces.take_next().await.map_err(failed)? {
         bytes.extend_from_slice(&piece);
@@ -77,16 +81,16 @@ async fn whole(agent: &AgentHandle, path: &str) -> Result<Json, String> {
     serde_json::from_slice(&bytes).map_err(|error| error.to_string())
 }
 
-/// Where the pieces of a streaming call are. `None`: this node does not answer it.
-pub(crate) fn streamed(method: &str, body: &Value) -> Option<String> {
-    let alloc = given(body, "AllocID");
+/// The path in the API for a streaming call. `None` if this node does not answer it.
+pub(crate) fn stream_path(method: &str, body: &Value) -> Option<String> {
+    let alloc = encoded_field(body, "AllocID");
     let flag = |name| field(body, name).and_then(Value::as_bool).unwrap_or(false);
     let number = |name| field(body, name).and_then(Value::as_i64).unwrap_or(0).max(0);
-    let (offset, origin) = (number("Offset"), given(body, "Origin"));
+    let (offset, origin) = (number("Offset"), encoded_field(body, "Origin"));
     let origin = if origin.is_empty() { "start".to_owned() } else { origin };
     match method {
         "FileSystem.Logs" => {
-            let (task, kind) = (given(body, "Task"), given(body, "LogType"));
+            let (task, kind) = (encoded_field(body, "Task"), encoded_field(body, "LogType"));
             let (follow, plain) = (flag("Follow"), flag("PlainText"));
             Some(format!(
                 "/v1/client/fs/logs/{alloc}?task={task}&type={kind}&follow={follow}&plain={plain}\
@@ -94,12 +98,12 @@ pub(crate) fn streamed(method: &str, body: &Value) -> Option<String> {
             ))
         }
         "FileSystem.Stream" if flag("PlainText") && !flag("Follow") => {
-            let (path, limit) = (given(body, "Path"), number("Limit"));
+            let (path, limit) = (encoded_field(body, "Path"), number("Limit"));
             let limit = if limit > 0 { format!("&limit={limit}") } else { String::new() };
             Some(format!("/v1/client/fs/readat/{alloc}?path={path}&offset={offset}{limit}"))
         }
         "FileSystem.Stream" => {
-            let (path, limit) = (given(body, "Path"), number("Limit"));
+            let (path, limit) = (encoded_field(body, "Path"), number("Limit"));
             let (follow, plain) = (flag("Follow"), flag("PlainText"));
             Some(format!(
                 "/v1/client/fs/stream/{alloc}?path={path}&offset={offset}&origin={origin}\
@@ -107,7 +111,7 @@ pub(crate) fn streamed(method: &str, body: &Value) -> Option<String> {
             ))
         }
         "Agent.Monitor" => {
-            let (level, json) = (given(body, "LogLevel"), flag("LogJSON"));
+            let (level, json) = (encoded_field(body, "LogLevel"), flag("LogJSON"));
             let plain = flag("PlainText");
             let level = if level.is_empty() { "info".to_owned() } else { level };
             Some(format!("/v1/agent/monitor?log_level={level}&log_json={json}&plain={plain}"))
@@ -116,20 +120,20 @@ pub(crate) fn streamed(method: &str, body: &Value) -> Option<String> {
     }
 }
 
-/// A field as it stands in a path or a query.
-fn given(body: &Value, name: &str) -> String {
+/// A field, encoded for a path or a query.
+fn encoded_field(body: &Value, name: &str) -> String {
     segment(field(body, name).and_then(text).unwrap_or_default())
 }
 
-/// Answer one streaming call: its header has come with the first byte.
-pub(crate) async fn stream(asked: &AskedAgent, mut stream: Stream) -> io::Result<()> {
+/// Answer one streaming call. Its header follows the first byte of the stream.
+pub(crate) async fn stream(asked: &ServerCallContext, mut stream: Stream) -> io::Result<()> {
     let agent = &asked.agent;
     let mut reader = ValueReader::new(CLUSTER_ASKED_BYTES_MAX);
     let header = next_value(&mut stream, &mut reader).await?;
     let method = field(&header, "Method").and_then(text).unwrap_or_default().to_owned();
     let known = ["FileSystem.Logs", "FileSystem.Stream", "Agent.Monitor", exec::METHOD];
     let known = known.contains(&method.as_str());
-    let refused = if known { String::new() } else { asked::not_done(&method) };
+    let refused = if known { String::new() } else { server_calls::unanswered_text(&method) };
     send(&mut stream, &map([("Error", refused.as_str().into())])).await?;
     if !known {
         return stream.close().await;
@@ -138,14 +142,14 @@ pub(crate) async fn stream(asked: &AskedAgent, mut stream: Stream) -> io::Result
         return exec::serve(asked, stream, reader).await;
     }
     let request = next_value(&mut stream, &mut reader).await?;
-    let Some(path) = streamed(&method, &request) else {
-        send(&mut stream, &wrapped(Err((asked::not_done(&method), 400)))).await?;
+    let Some(path) = stream_path(&method, &request) else {
+        send(&mut stream, &wrap_piece(Err((server_calls::unanswered_text(&method), 400)))).await?;
         return stream.close().await;
     };
-    let mut pieces = match api(agent).pieces(&path).await {
+    let mut pieces = match api(agent).body_pieces(&path).await {
         Ok(pieces) => pieces,
         Err(error) => {
-            send(&mut stream, &wrapped(Err(refusal(&error)))).await?;
+            send(&mut stream, &wrap_piece(Err(refusal(&error)))).await?;
             return stream.close().await;
         }
     };
@@ -153,21 +157,21 @@ pub(crate) async fn stream(asked: &AskedAgent, mut stream: Stream) -> io::Result
     loop {
         let piece = tokio::select! {
             piece = pieces.take_next() => piece,
-            // Whoever asked has gone, or says more than was agreed on.
+            // The caller is gone, or sends more than was agreed on.
             _left = stream.read(&mut rest) => return Ok(()),
         };
         match piece {
-            Ok(Some(bytes)) => send(&mut stream, &wrapped(Ok(bytes.to_vec()))).await?,
+            Ok(Some(bytes)) => send(&mut stream, &wrap_piece(Ok(bytes.to_vec()))).await?,
             Ok(None) => return stream.close().await,
             Err(error) => {
-                send(&mut stream, &wrapped(Err(refusal(&error)))).await?;
+                send(&mut stream, &wrap_piece(Err(refusal(&error)))).await?;
                 return stream.close().await;
             }
         }
     }
 }
 
-/// The next value that a server sends, soon.
+/// Wait for the next value that a server sends, with a deadline.
 pub(crate) async fn next_value(
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut ValueReader,
@@ -176,7 +180,7 @@ pub(crate) async fn next_value(
     read.await.ok_or(io::ErrorKind::TimedOut)?
 }
 
-/// The next value that a server sends, whenever that is.
+/// Wait for the next value that a server sends, without a deadline.
 pub(crate) async fn later_value(
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut ValueReader,
@@ -194,7 +198,7 @@ pub(crate) async fn later_value(
     }
 }
 
-/// One that does not read is given up.
+/// Send a value. A server that does not read it in time is given up.
 pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), value: &Value) -> io::Result<()> {
     let mut bytes = Vec::new();
     msgpack::write(&mut bytes, value);
@@ -205,7 +209,7 @@ pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), value: &Value) 
     sent.await.ok_or(io::ErrorKind::TimedOut)?
 }
 
-pub(crate) fn wrapped(piece: Result<Vec<u8>, (String, u16)>) -> Value {
+pub(crate) fn wrap_piece(piece: Result<Vec<u8>, (String, u16)>) -> Value {
     match piece {
         Ok(bytes) => map([("Error", Value::Nil), ("Payload", Value::Binary(bytes))]),
         Err((message, code)) => {
@@ -215,18 +219,18 @@ pub(crate) fn wrapped(piece: Result<Vec<u8>, (String, u16)>) -> Value {
     }
 }
 
-/// What the agent said, and the status that goes with it.
+/// The message of an error of the agent, and its status.
 fn refusal(error: &ClientError) -> (String, u16) {
     match error {
-        ClientError::Failed { trouble: Trouble::Refused { status, text }, .. } => {
+        ClientError::Failed { trouble: ClientTrouble::Refused { status, text }, .. } => {
             (text.trim().to_owned(), *status)
         }
         other => (other.to_string(), 500),
     }
 }
 
-/// The same on the wire.
-fn of_json(json: &Json) -> Value {
+/// A JSON value in the servers' protocol.
+fn value_from_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::Nil,
         Json::Bool(is) => (*is).into(),
@@ -236,19 +240,19 @@ fn of_json(json: &Json) -> Value {
             (None, None) => number.as_f64().map_or(Value::Nil, Value::from),
         },
         Json::String(text) => text.as_str().into(),
-        Json::Array(list) => Value::Array(list.iter().map(of_json).collect()),
+        Json::Array(list) => Value::Array(list.iter().map(value_from_json).collect()),
         Json::Object(fields) => map(fields.iter().map(|(name, value)| {
             let time = value.as_str().filter(|_| TIMES.contains(&name.as_str()));
             let value = match time {
-                Some(text) => Value::Binary(go_time::to_bytes(time_of(text)).to_vec()),
-                None => of_json(value),
+                Some(text) => Value::Binary(go_time::to_bytes(parse_time(text)).to_vec()),
+                None => value_from_json(value),
             };
             (name.as_str(), value)
         })),
     }
 }
 
-fn time_of(text: &str) -> Option<Timestamp> {
+fn parse_time(text: &str) -> Option<Timestamp> {
     let at = humantime::parse_rfc3339(text).ok()?;
     let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(Timestamp::from_nanos(u64::try_from(since.as_nanos()).ok()?))
@@ -269,21 +273,21 @@ mod tests {
             ("Offset", (-5).into()),
             ("PlainText", true.into()),
         ]);
-        let path = streamed("FileSystem.Logs", &request).unwrap();
+        let path = stream_path("FileSystem.Logs", &request).unwrap();
         assert!(
             path.starts_with("/v1/client/fs/logs/a%2F..%2Fb?task=t%26follow%3Dtrue&"),
             "{path}"
         );
         assert!(path.contains("follow=false") && path.contains("offset=0"), "{path}");
-        assert_eq!(streamed("Allocations.Exec", &request), None);
+        assert_eq!(stream_path("Allocations.Exec", &request), None);
     }
 
     #[test]
     fn times_are_bytes_on_the_wire_and_numbers_stay() {
         let json = serde_json::json!({"Info": {"Size": 7, "ModTime": "1970-01-01T00:00:01Z", "Share": 0.5}});
-        let value = of_json(&json);
+        let value = value_from_json(&json);
         let info = field(&value, "Info").unwrap();
-        let time = field(info, "ModTime").and_then(bytes).and_then(go_time::of_bytes);
+        let time = field(info, "ModTime").and_then(bytes).and_then(go_time::from_bytes);
         assert_eq!(time, Some(Timestamp::from_nanos(1_000_000_000)));
         assert_eq!(field(info, "Size").and_then(Value::as_u64), Some(7));
         assert_eq!(field(info, "Share").and_then(Value::as_f64), Some(0.5));

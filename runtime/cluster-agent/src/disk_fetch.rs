@@ -12,7 +12,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use ostler_cluster::client::DiskDoor;
 use ostler_cluster::dial::{self, Socket};
-use ostler_cluster::previous::{DiskSource, refused};
+use ostler_cluster::previous::{DiskSource, no_disk_of_status};
 use ostler_cluster::tls_nodes::NodeTls;
 use ostler_model::causes;
 use ostler_model::clock;
@@ -25,10 +25,10 @@ use ostler_model::ports::BoxFuture;
 use tokio::task::JoinSet;
 use tokio_rustls::rustls;
 
-/// Where whoever asks shows what lets it have the disk.
+/// The header with the token that allows to fetch a disk.
 pub(crate) const TOKEN: &str = "x-nomad-token";
 
-/// See the module.
+/// Fetches disks over HTTP; see the module.
 pub(crate) struct HttpDisks {
     pub(crate) tls: Option<Arc<NodeTls>>,
 }
@@ -53,7 +53,7 @@ impl HttpDisks {
             builder.handshake(TokioIo::new(socket)).await.map_err(http)?;
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            // How it ends shows in the answer.
+            // An error shows in the answer too.
             let _ended = connection.await;
         });
         let answer = clock::timeout(DISK_FETCH_SILENCE_MAX, sender.send_request(request)).await;
@@ -65,7 +65,7 @@ impl HttpDisks {
             return Ok(Box::new(pieces));
         }
         let said = pieces.reason().await;
-        Err(refused(status.as_u16(), &said))
+        Err(no_disk_of_status(status.as_u16(), &said))
     }
 
     async fn connect(&self, from: &DiskSource) -> Result<Box<dyn Socket>, NoDisk> {
@@ -86,13 +86,14 @@ impl HttpDisks {
         let late = || NoDisk::Now(format!("node {} does not agree on TLS in time", from.node));
         match agreed.ok_or_else(late)? {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(error) => Err(not_agreed(&error)),
+            Err(error) => Err(tls_failure(&error)),
         }
     }
 }
 
-/// Whoever has the wrong certificate has it the next time too.
-fn not_agreed(error: &io::Error) -> NoDisk {
+/// The error of a failed TLS handshake. It is final if a certificate is wrong, because it will be
+/// wrong the next time too.
+fn tls_failure(error: &io::Error) -> NoDisk {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     let text = format!("TLS was not agreed on: {error}");
     match cause {
@@ -118,7 +119,7 @@ fn request(from: &DiskSource) -> Result<Request<Empty<Bytes>>, NoDisk> {
 
 struct HttpPieces {
     answer: Response<Incoming>,
-    /// Drives the connection; ends with this.
+    /// Drives the connection, which ends when this is dropped.
     _driver: JoinSet<()>,
 }
 
@@ -136,14 +137,14 @@ impl HttpPieces {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) => return Ok(Some(data)),
-                    // Trailers.
+                    // These are trailers.
                     Err(_) => {}
                 },
             }
         }
     }
 
-    /// The beginning of what it says in the place of a disk.
+    /// The beginning of what the other node sends instead of a disk.
     async fn reason(&mut self) -> String {
         let mut said = Vec::new();
         while said.len() < MOVED_REASON_BYTES_MAX {

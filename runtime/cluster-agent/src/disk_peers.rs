@@ -1,4 +1,4 @@
-//! Who has connections for disks, so that no address takes all places.
+//! Counts the connections for disks by address, so that no address takes all places.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ostler_model::limits::DISK_SERVED_CONNECTIONS_OF_ONE_MAX;
 
-/// How many connections each address has.
+/// The number of connections of each address.
 #[derive(Clone, Default)]
 pub(crate) struct Peers(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
 
-/// One of them; given back when this goes.
+/// The place of one connection; it is free again when this is dropped.
 pub(crate) struct PeerPlace {
     peers: Peers,
     of: IpAddr,
@@ -21,7 +21,7 @@ impl Peers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None`: this address has as many as one may have.
+    /// Take a place for an address. `None` if it has as many as it may have.
     pub(crate) fn enter(&self, of: IpAddr) -> Option<PeerPlace> {
         let mut open = self.lock();
         let count = open.entry(of).or_default();

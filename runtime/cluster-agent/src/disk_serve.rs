@@ -4,8 +4,9 @@
 //! accept ─ a place? ─► [TLS, with a certificate of the cluster] ─► head ─┬─ snapshot, with its token ─► archive
 //!                                                                       └─ anything else: closed, unanswered
 //! ```
-//! Nomad's command line asks a node directly for logs, files and commands before it asks the servers, and
-//! goes on to these when a connection ends without an answer; not so after an answer that refuses.
+//! Nomad's command line asks a node directly for logs, files and commands before it asks the
+//! servers. It goes on to the servers only if the connection ends without an answer, not after a
+//! refusal.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ostler_agent::AgentHandle;
-use ostler_cluster::client::ServedAt;
+use ostler_cluster::client::DiskServerAddress;
 use ostler_cluster::dial::Socket;
 use ostler_lifecycle::alloc::AllocPhase;
 use ostler_lifecycle::alloc::snapshot::{PackError, pack};
@@ -41,66 +42,71 @@ use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutWriter;
 use tokio_rustls::TlsAcceptor;
 
-use super::disk_asked::{asked, may_have};
 use super::disk_fetch::TOKEN;
 use super::disk_peers::Peers;
+use super::disk_request::{may_have, requested_alloc};
 
-/// What of an allocation may be sent.
+/// The disk of an allocation that has ended and may be sent.
 pub(crate) struct EndedDisk {
-    /// Where its directory lies.
+    /// The directory that contains the directory of the allocation.
     pub(crate) root: PathBuf,
     pub(crate) tasks: Vec<TaskName>,
 }
 
-/// Why nothing of it may.
+/// Why the disk of an allocation cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotEnded {
+pub(crate) enum DiskRefusal {
     Unknown,
     Runs,
 }
 
-/// The allocations of a node.
+/// Looks up the disks of a node's allocations.
 pub(crate) trait Allocs: Send + Sync {
-    /// One of which nothing runs any more; it is waited for a little.
-    fn ended(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, NotEnded>>;
+    /// The disk of an allocation of which nothing runs any more. It waits a little for the end.
+    fn find_ended_disk(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, DiskRefusal>>;
 }
 
 impl Allocs for AgentHandle {
-    fn ended(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, NotEnded>> {
+    fn find_ended_disk(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, DiskRefusal>> {
         Box::pin(async move {
-            let view = self.alloc(id).ok_or(NotEnded::Unknown)?;
+            let view = self.alloc(id).ok_or(DiskRefusal::Unknown)?;
             let mut phase = view.handle.phase();
-            // Of one that is left to the next agent tasks may run.
-            let over = |phase: &AllocPhase| phase.ended() && *phase != AllocPhase::Left;
+            // Tasks of an allocation that is left to the next agent may still run.
+            let over = |phase: &AllocPhase| phase.has_ended() && *phase != AllocPhase::Left;
             let waited = clock::timeout(DISK_SERVED_END_WALL, phase.wait_for(over)).await;
             if waited.is_none_or(|ended| ended.is_err()) {
-                return Err(NotEnded::Runs);
+                return Err(DiskRefusal::Runs);
             }
             let tasks = view.allocation.task_group().map(|group| group.tasks.as_slice());
             let tasks = tasks.unwrap_or_default().iter().map(|task| task.name.clone()).collect();
-            let root = view.handle.dir().parent().map(Path::to_owned).ok_or(NotEnded::Unknown)?;
+            let root =
+                view.handle.dir().parent().map(Path::to_owned).ok_or(DiskRefusal::Unknown)?;
             Ok(EndedDisk { root, tasks })
         })
     }
 }
 
-/// What is served, and where.
+/// A server of disks: its allocations, and where it listens.
 pub(crate) struct DiskServer {
     pub(crate) allocs: Arc<dyn Allocs>,
-    /// What this node and the servers share.
+    /// The secret that this node and the servers share.
     pub(crate) secret: String,
     pub(crate) bind: SocketAddr,
-    pub(crate) at: ServedAt,
+    pub(crate) at: DiskServerAddress,
     pub(crate) tls: Option<TlsAcceptor>,
 }
 
-/// Serve until dropped. `served` hears where, once that is so.
-pub(crate) async fn run(server: DiskServer, served: watch::Sender<Option<ServedAt>>) {
-    let listener = listener(server.bind).await;
+/// Serve until dropped. `served` gets the address as soon as it listens.
+pub(crate) async fn run(server: DiskServer, served: watch::Sender<Option<DiskServerAddress>>) {
+    let listener = bind_listener(server.bind).await;
     serve(server, listener, served).await;
 }
 
-async fn serve(server: DiskServer, listener: TcpListener, served: watch::Sender<Option<ServedAt>>) {
+async fn serve(
+    server: DiskServer,
+    listener: TcpListener,
+    served: watch::Sender<Option<DiskServerAddress>>,
+) {
     tracing::info!(at = server.at.address, tls = server.at.tls, "serving disks to other nodes");
     served.send_replace(Some(server.at.clone()));
     let server = Arc::new(server);
@@ -118,7 +124,7 @@ async fn serve(server: DiskServer, listener: TcpListener, served: watch::Sender<
             }
         };
         while connections.try_join_next().is_some() {}
-        // One too many is closed: whoever fetches tries again.
+        // A connection too many is closed; the other node tries again.
         let place = peers.enter(from.ip()).zip(Arc::clone(&places).try_acquire_owned().ok());
         let Some(place) = place else {
             if full.as_ref().is_none_or(|said| said.elapsed() > DISK_SERVED_FULL_SAID) {
@@ -137,8 +143,8 @@ async fn serve(server: DiskServer, listener: TcpListener, served: watch::Sender<
     }
 }
 
-/// An earlier agent, or somebody else, may have the port now.
-async fn listener(bind: SocketAddr) -> TcpListener {
+/// Bind the address. It is tried again while an earlier agent or another program has the port.
+async fn bind_listener(bind: SocketAddr) -> TcpListener {
     let mut pause = *DISK_SERVED_RETRY.start();
     let mut said = false;
     loop {
@@ -171,7 +177,7 @@ async fn connection(
             Box::new(agreed.ok_or(io::ErrorKind::TimedOut)??)
         }
     };
-    // Whoever takes nothing does not keep its place.
+    // A client that reads nothing does not keep its place.
     let mut socket = TimeoutWriter::new(socket);
     socket.set_timeout(Some(DISK_SERVED_WRITE_WALL));
     let answer = service_fn(move |request| {
@@ -188,18 +194,19 @@ async fn connection(
     builder.serve_connection(TokioIo::new(Box::pin(socket)), answer).await.map_err(io::Error::other)
 }
 
-/// Not what is served here: the connection ends without an answer.
+/// The request is for something else than a disk, so the connection ends without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("something else than the disk of an allocation was asked for")]
-struct SomethingElse;
+struct UnservedRequest;
 
 async fn answer(
     server: &DiskServer,
     sending: Arc<Semaphore>,
     request: &Request<Incoming>,
     from: SocketAddr,
-) -> Result<Response<Sent>, SomethingElse> {
-    let alloc = asked(request.method().as_str(), request.uri().path()).ok_or(SomethingElse)?;
+) -> Result<Response<ArchiveBody>, UnservedRequest> {
+    let alloc =
+        requested_alloc(request.method().as_str(), request.uri().path()).ok_or(UnservedRequest)?;
     let token = request.headers().get(TOKEN).and_then(|token| token.to_str().ok());
     if !may_have(token.unwrap_or_default(), alloc, &server.secret) {
         tracing::warn!(%from, %alloc, "somebody without the right token asked for a disk");
@@ -209,22 +216,22 @@ async fn answer(
         let busy = "too many disks are sent at once; try again";
         return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, busy));
     };
-    Ok(match server.allocs.ended(alloc).await {
+    Ok(match server.allocs.find_ended_disk(alloc).await {
         Ok(disk) => {
             tracing::info!(%from, %alloc, "sending a disk");
             Response::new(send(disk, alloc, place))
         }
-        Err(NotEnded::Runs) => refusal(StatusCode::CONFLICT, "the allocation has not ended"),
-        // As Nomad's client says it.
-        Err(NotEnded::Unknown) => refusal(StatusCode::NOT_FOUND, "Unknown allocation"),
+        Err(DiskRefusal::Runs) => refusal(StatusCode::CONFLICT, "the allocation has not ended"),
+        // The text is the one of Nomad's client.
+        Err(DiskRefusal::Unknown) => refusal(StatusCode::NOT_FOUND, "Unknown allocation"),
     })
 }
 
-/// The archive, made on a thread that may block, as it is taken.
-fn send(disk: EndedDisk, alloc: AllocId, place: OwnedSemaphorePermit) -> Sent {
+/// Send the archive of a disk. It is made on a thread that may block, as fast as it is read.
+fn send(disk: EndedDisk, alloc: AllocId, place: OwnedSemaphorePermit) -> ArchiveBody {
     let (pieces, queue) = mpsc::channel(MOVED_PIECES_WAITING_MAX);
     let work = move || {
-        let mut out = Taken { pieces, piece: Vec::new() };
+        let mut out = ArchiveWriter { pieces, piece: Vec::new() };
         match pack(&disk.root, alloc, &disk.tasks, &mut out) {
             Ok(packed) => {
                 let (entries, bytes) = (packed.entries, packed.bytes);
@@ -233,7 +240,7 @@ fn send(disk: EndedDisk, alloc: AllocId, place: OwnedSemaphorePermit) -> Sent {
             }
             Err(error @ PackError::Unreadable { .. }) => {
                 tracing::warn!(%alloc, error = causes::chain(&error), "a disk was not sent as a whole");
-                // The archive says so.
+                // The archive itself says what is missing.
                 out.end();
             }
             Err(error) => {
@@ -242,41 +249,41 @@ fn send(disk: EndedDisk, alloc: AllocId, place: OwnedSemaphorePermit) -> Sent {
         }
         drop(place);
     };
-    drop(tokio::spawn(clock::blocking(work)));
-    Sent { queue, ended: false }
+    drop(tokio::spawn(clock::run_blocking(work)));
+    ArchiveBody { queue, ended: false }
 }
 
-fn refusal(status: StatusCode, text: &'static str) -> Response<Sent> {
+fn refusal(status: StatusCode, text: &'static str) -> Response<ArchiveBody> {
     let (pieces, queue) = mpsc::channel(2);
-    for piece in [Piece::Bytes(Bytes::from_static(text.as_bytes())), Piece::End] {
-        // There is room for both.
+    for piece in [ArchivePiece::Bytes(Bytes::from_static(text.as_bytes())), ArchivePiece::End] {
+        // The channel has room for both.
         drop(pieces.try_send(piece));
     }
-    let mut response = Response::new(Sent { queue, ended: false });
+    let mut response = Response::new(ArchiveBody { queue, ended: false });
     *response.status_mut() = status;
     response
 }
 
-enum Piece {
+enum ArchivePiece {
     Bytes(Bytes),
-    /// That was all.
+    /// The end of the body.
     End,
 }
 
-/// Bytes on their way to another node, gathered to pieces.
-struct Taken {
-    pieces: mpsc::Sender<Piece>,
+/// Gathers the bytes of an archive to pieces and sends them.
+struct ArchiveWriter {
+    pieces: mpsc::Sender<ArchivePiece>,
     piece: Vec<u8>,
 }
 
-impl Taken {
+impl ArchiveWriter {
     fn end(self) {
-        // An error means that nobody takes it any more.
-        let _gone = self.pieces.blocking_send(Piece::End);
+        // An error means that nobody reads the archive any more.
+        let _gone = self.pieces.blocking_send(ArchivePiece::End);
     }
 }
 
-impl Write for Taken {
+impl Write for ArchiveWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.piece.extend_from_slice(bytes);
         if self.piece.len() >= MOVED_PIECE_BYTES {
@@ -290,17 +297,19 @@ impl Write for Taken {
             return Ok(());
         }
         let piece = Bytes::from(std::mem::take(&mut self.piece));
-        self.pieces.blocking_send(Piece::Bytes(piece)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        self.pieces
+            .blocking_send(ArchivePiece::Bytes(piece))
+            .map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// What is sent; it breaks off where its end was not said.
-struct Sent {
-    queue: mpsc::Receiver<Piece>,
+/// The body of an answer. The connection breaks off if the channel closes without an end.
+struct ArchiveBody {
+    queue: mpsc::Receiver<ArchivePiece>,
     ended: bool,
 }
 
-impl Body for Sent {
+impl Body for ArchiveBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -312,8 +321,8 @@ impl Body for Sent {
             return Poll::Ready(None);
         }
         let frame = match ready!(self.queue.poll_recv(cx)) {
-            Some(Piece::Bytes(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            Some(Piece::End) => None,
+            Some(ArchivePiece::Bytes(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Some(ArchivePiece::End) => None,
             None => Some(Err(io::Error::other("it was not all sent"))),
         };
         self.ended = true;

@@ -24,7 +24,7 @@ use crate::disk_fetch::HttpDisks;
 const SECRET: &str = "11111111-2222-4333-8444-555555555555";
 
 fn alloc() -> AllocId {
-    AllocId::new(Rng::seeded(50).uuid())
+    AllocId::new(Rng::from_seed(50).uuid())
 }
 
 fn task() -> TaskName {
@@ -45,15 +45,15 @@ impl Ended {
 }
 
 impl Allocs for Ended {
-    fn ended(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, NotEnded>> {
-        let runs = AllocId::new(Rng::seeded(51).uuid());
+    fn find_ended_disk(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, DiskRefusal>> {
+        let runs = AllocId::new(Rng::from_seed(51).uuid());
         Box::pin(async move {
             match id {
                 _ if id == alloc() => {
                     Ok(EndedDisk { root: self.0.path().to_owned(), tasks: vec![task()] })
                 }
-                _ if id == runs => Err(NotEnded::Runs),
-                _ => Err(NotEnded::Unknown),
+                _ if id == runs => Err(DiskRefusal::Runs),
+                _ => Err(DiskRefusal::Unknown),
             }
         })
     }
@@ -62,7 +62,7 @@ impl Allocs for Ended {
 async fn serving(tls: Option<TlsAcceptor>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let bind = listener.local_addr().unwrap();
-    let at = ServedAt { address: bind.to_string(), tls: tls.is_some() };
+    let at = DiskServerAddress { address: bind.to_string(), tls: tls.is_some() };
     let server = DiskServer { allocs: Ended::new(), secret: SECRET.to_owned(), bind, at, tls };
     drop(tokio::spawn(serve(server, listener, watch::Sender::new(None))));
     bind
@@ -107,7 +107,7 @@ async fn a_disk_comes_as_a_whole_to_who_shows_the_token() {
 #[tokio::test]
 async fn nobody_without_the_token_of_this_allocation_gets_anything_of_it() {
     let at = serving(None).await;
-    let other = AllocId::new(Rng::seeded(52).uuid());
+    let other = AllocId::new(Rng::from_seed(52).uuid());
     for wrong in [String::new(), "x".to_owned(), token(other), token(alloc()).replace('=', "")] {
         let source = DiskSource { token: wrong, ..source(at, false) };
         let refused = fetch(&source, None).await.unwrap_err();
@@ -116,7 +116,7 @@ async fn nobody_without_the_token_of_this_allocation_gets_anything_of_it() {
             NoDisk::Ever("it answered with status 403: Permission denied".to_owned())
         );
     }
-    // Nor learns who asks whether there is one.
+    // Nor does the caller learn whether there is such an allocation.
     let unknown = DiskSource { alloc: other, ..source(at, false) };
     assert!(fetch(&unknown, None).await.unwrap_err().to_string().contains("403"));
 }
@@ -125,7 +125,7 @@ async fn nobody_without_the_token_of_this_allocation_gets_anything_of_it() {
 async fn what_runs_is_not_sent_yet_and_what_is_not_there_never() {
     let at = serving(None).await;
     for (seed, again, status) in [(51, true, "409"), (53, false, "404")] {
-        let alloc = AllocId::new(Rng::seeded(seed).uuid());
+        let alloc = AllocId::new(Rng::from_seed(seed).uuid());
         let source = DiskSource { alloc, token: token(alloc), ..source(at, false) };
         let refused = fetch(&source, None).await.unwrap_err();
         assert!(refused.to_string().contains(status), "{refused}");
@@ -133,12 +133,12 @@ async fn what_runs_is_not_sent_yet_and_what_is_not_there_never() {
     }
 }
 
-/// What comes for these bytes.
+/// The answer to these bytes.
 async fn raw(at: SocketAddr, request: &str) -> Vec<u8> {
     let mut stream = TcpStream::connect(at).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    // It may be reset: then nothing came either.
+    // The connection may be reset; then nothing came either.
     let _closed = stream.read_to_end(&mut answer).await;
     answer
 }
@@ -204,7 +204,7 @@ async fn so_many_connections_are_taken_and_one_more_is_closed() {
     let closed = more.read(&mut [0]).await;
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     drop(held);
-    // Then there is room again.
+    // Afterwards there is room again.
     loop {
         if let Ok(bytes) = fetch(&source(at, false), None).await {
             assert_whole(&bytes);
@@ -229,7 +229,7 @@ impl Authority {
         Self { dir, issuer }
     }
 
-    /// TLS with a certificate of this name.
+    /// The TLS configuration with a certificate of this name.
     fn node(&self, name: Option<&str>) -> NodeTls {
         let file = |name: &str| self.dir.path().join(name);
         let own = name.map(|name| {
@@ -254,7 +254,7 @@ async fn with_tls_both_nodes_must_be_of_the_cluster() {
     assert!(node.is_named);
     let at = serving(node.acceptor.clone()).await;
     assert_whole(&fetch(&source(at, true), Some(&node)).await.unwrap());
-    // Who has no certificate, or one of somebody else, gets nothing; nor does who speaks no TLS.
+    // A client without a certificate, with one of another authority, or without TLS gets nothing.
     for stranger in [ours.node(None), theirs.node(Some(NAME))] {
         fetch(&source(at, true), Some(&stranger)).await.unwrap_err();
     }
@@ -276,7 +276,7 @@ async fn a_node_with_a_certificate_of_another_name_is_not_asked_for_a_disk() {
     );
 }
 
-/// Passes on to a node, and cuts the answer after so many bytes.
+/// Forwards connections to a node, and cuts the answer after `after` bytes.
 async fn cutting(to: SocketAddr, after: usize) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let at = listener.local_addr().unwrap();

@@ -1,16 +1,17 @@
-//! Commands inside tasks, for people at the other end of a server.
+//! Runs commands inside tasks for clients of a server.
 //!
 //! ```text
 //! request {AllocID, Task, Cmd, Tty} ─► exec_alloc ─► session
 //! stream ─ {stdin} {tty_size} {} ─► SessionInput ─► drive ─► SessionOutput ─► {Error, Payload: JSON} ─► stream
 //! ```
-//! What comes is MessagePack, what goes is JSON in MessagePack, as Nomad's servers hand both on unread.
+//! Input is MessagePack, output is JSON in MessagePack, because Nomad's servers forward both
+//! unread.
 
 use std::io;
 use std::sync::Arc;
 
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
-use ostler_agent::exec::{ExecAsked, ExecRefusal, short_reason};
+use ostler_agent::exec::{ExecOrder, ExecRefusal, short_reason};
 use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
 use ostler_api::server::exec_frame;
 use ostler_cluster::msgpack::{Value, ValueReader};
@@ -21,14 +22,14 @@ use ostler_model::limits::{EXEC_SESSIONS_MAX, EXEC_SIGN_PERIOD};
 use ostler_model::session::{ExecSession, TerminalSize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::AskedAgent;
-use super::bridge::{later_value, next_value, send, wrapped};
+use super::ServerCallContext;
+use super::bridge::{later_value, next_value, send, wrap_piece};
 
-/// The call that this answers.
+/// The method that this module answers.
 pub(crate) const METHOD: &str = "Allocations.Exec";
 
-/// The share of all who come through servers, whatever connection they come by: it leaves what the node's own
-/// API, checks and templates run inside tasks alone.
+/// The places of commands that come through servers, on any connection. Commands of the node's own
+/// API, checks and templates do not count.
 #[derive(Debug)]
 pub(crate) struct Commands(Arc<Semaphore>);
 
@@ -39,27 +40,27 @@ impl Default for Commands {
 }
 
 impl Commands {
-    /// A place for one; free again when it is dropped.
+    /// Take a place for a command; it is free again when the permit is dropped.
     fn take(&self) -> Result<OwnedSemaphorePermit, ExecRefusal> {
         Arc::clone(&self.0).try_acquire_owned().map_err(|_| ExecRefusal::TooMany)
     }
 }
 
-/// Answer the call: its header was read and taken.
+/// Answer the call, whose header was read and accepted.
 pub(crate) async fn serve(
-    asked_agent: &AskedAgent,
+    asked_agent: &ServerCallContext,
     mut stream: Stream,
     mut reader: ValueReader,
 ) -> io::Result<()> {
     let request = next_value(&mut stream, &mut reader).await?;
-    let session = match asked(&request) {
-        Ok(asked) => begin(asked_agent, asked).await,
-        Err(refusal) => asked_agent.agent.lets_exec().and(Err(refusal)),
+    let session = match parse_request(&request) {
+        Ok(asked) => start_command(asked_agent, asked).await,
+        Err(refusal) => asked_agent.agent.check_exec_allowed().and(Err(refusal)),
     };
     let (session, _place) = match session {
         Ok(session) => session,
         Err(refusal) => {
-            send(&mut stream, &refused(refusal.text(), refusal.status())).await?;
+            send(&mut stream, &refusal_value(refusal.text(), refusal.status())).await?;
             return stream.close().await;
         }
     };
@@ -71,16 +72,16 @@ pub(crate) async fn serve(
             let said = match clock::timeout(EXEC_SIGN_PERIOD, outputs.recv()).await {
                 Some(Some(output)) => frame(&output),
                 Some(None) => return io::Result::Ok(()),
-                // A server looks for people who have gone only when it has something for them.
-                None => wrapped(Ok(b"{}".to_vec())),
+                // A server notices that a client is gone only when it has something to send to it.
+                None => wrap_piece(Ok(b"{}".to_vec())),
             };
             send(&mut writes, &said).await?;
         }
     };
     let heard = async {
-        // An error means that the stream is over, and with it the session.
+        // An error means that the stream has ended, and the session with it.
         while let Ok(value) = later_value(&mut reads, &mut reader).await {
-            let Some(input) = input(&value) else {
+            let Some(input) = parse_input(&value) else {
                 tracing::debug!("a command inside a task is told something that is not known");
                 break;
             };
@@ -94,59 +95,60 @@ pub(crate) async fn serve(
     let driven = async { tokio::try_join!(driven, told) };
     let (driven, ()) = tokio::select! {
         done = driven => done?,
-        // Never: it goes on waiting once it has heard all.
+        // This never completes: it waits for ever once all input is read.
         () = async { heard.await; std::future::pending().await } => return Ok(()),
     };
     if let Err(why) = driven {
-        send(&mut writes, &refused(why, 500)).await?;
+        send(&mut writes, &refusal_value(why, 500)).await?;
     }
     writes.close().await
 }
 
-/// As far as who asked can read it; the log has all.
-fn refused(why: String, status: u16) -> Value {
+/// The answer to a refused call, with a short reason; the log has the whole one.
+fn refusal_value(why: String, status: u16) -> Value {
     tracing::info!(why, "a command inside a task is refused, or cannot go on");
-    wrapped(Err((short_reason(why), status)))
+    wrap_piece(Err((short_reason(why), status)))
 }
 
-/// What is asked for.
-pub(crate) struct Asked {
-    exec: ExecAsked,
-    /// What who asks shows; may be empty.
+/// A request to run a command.
+pub(crate) struct ExecCall {
+    exec: ExecOrder,
+    /// The token of the caller; may be empty.
     token: String,
 }
 
-pub(crate) fn asked(request: &Value) -> Result<Asked, ExecRefusal> {
+pub(crate) fn parse_request(request: &Value) -> Result<ExecCall, ExecRefusal> {
     let given = |name| field(request, name).and_then(text).unwrap_or_default();
     let argv = field(request, "Cmd").and_then(Value::as_array).map(Vec::as_slice);
     let words = argv.unwrap_or_default().iter().map(|word| text(word).map(str::to_owned));
     let argv = words.collect::<Option<Vec<_>>>().ok_or(ExecRefusal::NotText)?;
     let tty = field(request, "Tty").and_then(Value::as_bool).unwrap_or(false);
-    let exec = ExecAsked::read(given("AllocID"), given("Task"), argv, tty)?;
-    Ok(Asked { exec, token: given("AuthToken").to_owned() })
+    let exec = ExecOrder::read(given("AllocID"), given("Task"), argv, tty)?;
+    Ok(ExecCall { exec, token: given("AuthToken").to_owned() })
 }
 
-/// The command, begun, and its place.
-async fn begin(
-    to: &AskedAgent,
-    asked: Asked,
+/// Start the command. Returns its session and its place.
+async fn start_command(
+    to: &ServerCallContext,
+    asked: ExecCall,
 ) -> Result<(ExecSession, OwnedSemaphorePermit), ExecRefusal> {
-    let Asked { exec, token } = asked;
+    let ExecCall { exec, token } = asked;
     let agent = &to.agent;
-    agent.lets_exec()?;
-    // Before servers are asked: who waits for their answer counts too.
+    agent.check_exec_allowed()?;
+    // The place is taken before servers are asked, so that calls that wait for their answer count
+    // too.
     let place = to.commands.take()?;
     let view = agent.alloc(exec.alloc);
     let view = view.ok_or_else(|| ExecRefusal::UnknownAlloc(exec.alloc.to_string()))?;
-    // Servers have checked that who asks may run commands inside tasks. Whether also on the node itself is
-    // for the node to ask.
+    // Servers have checked that the caller may run commands inside tasks. The node must ask whether
+    // it may do so in tasks that see the node's own files.
     let on_node = to.others.may_exec_on_node(&token, view.allocation.job.namespace()).await;
-    Ok((agent.exec_asked(exec, on_node).await?, place))
+    Ok((agent.run_exec(exec, on_node).await?, place))
 }
 
-/// `None`: nothing that is known.
-pub(crate) fn input(value: &Value) -> Option<SessionInput> {
-    // Servers of 1.0 name fields as their program does, not as their JSON does.
+/// Parse input for a command. `None` if it cannot be read.
+pub(crate) fn parse_input(value: &Value) -> Option<SessionInput> {
+    // Servers of version 1.0 use the field names of their program, not those of their JSON.
     let given = |of: &Value, names: [&str; 2]| {
         let found = names.into_iter().find_map(|name| field(of, name)).cloned();
         found.filter(|found| !found.is_nil())
@@ -173,7 +175,7 @@ pub(crate) fn input(value: &Value) -> Option<SessionInput> {
 }
 
 fn frame(output: &SessionOutput) -> Value {
-    wrapped(Ok(exec_frame(output).into_bytes()))
+    wrap_piece(Ok(exec_frame(output).into_bytes()))
 }
 
 #[cfg(test)]
@@ -192,7 +194,8 @@ mod tests {
 
     #[test]
     fn a_request_is_a_command_and_what_is_wrong_with_it_is_said() {
-        let asked_for = asked(&request(&[("Tty", true.into())])).unwrap_or_else(|_| panic!());
+        let asked_for =
+            parse_request(&request(&[("Tty", true.into())])).unwrap_or_else(|_| panic!());
         assert_eq!(asked_for.exec.argv, ["sh"]);
         assert_eq!(asked_for.exec.terminal, Some(TerminalSize::default()));
         assert_eq!(asked_for.token, "");
@@ -204,7 +207,7 @@ mod tests {
             (("Cmd", Value::Array(vec![7.into()])), 400),
             (("Cmd", Value::Array(vec!["".into(), "x".into()])), 400),
         ] {
-            let refused = asked(&request(std::slice::from_ref(&wrong))).err().unwrap();
+            let refused = parse_request(&request(std::slice::from_ref(&wrong))).err().unwrap();
             assert_eq!(refused.status(), status, "{wrong:?}: {refused}");
         }
     }
@@ -216,7 +219,8 @@ mod tests {
         let refused = commands.take().unwrap_err();
         assert_eq!(refused.status(), 429);
         assert!(refused.text().contains("end one and try again"), "{refused}");
-        // The operator's, those of all others of the API, and one of checks find room all the same.
+        // The commands of the operator, of all other callers of the API, and of a check find room
+        // all the same.
         assert!(held.len() + 2 * EXEC_SESSIONS_MAX < COMMANDS_INSIDE_MAX);
         held.pop();
         assert!(commands.take().is_ok());
@@ -226,16 +230,19 @@ mod tests {
     fn input_sizes_and_signs_of_life_are_told_apart() {
         let stdin = |fields: Vec<(&'static str, Value)>| map([("stdin", map(fields))]);
         let data = stdin(vec![("data", Value::Binary(b"ls\n".to_vec()))]);
-        assert_eq!(input(&data), Some(SessionInput::Bytes(b"ls\n".to_vec())));
-        assert_eq!(input(&stdin(vec![("close", true.into())])), Some(SessionInput::End));
+        assert_eq!(parse_input(&data), Some(SessionInput::Bytes(b"ls\n".to_vec())));
+        assert_eq!(parse_input(&stdin(vec![("close", true.into())])), Some(SessionInput::End));
         let size = map([("tty_size", map([("height", 50.into()), ("width", (-3).into())]))]);
         let wanted = TerminalSize { rows: 50, columns: 0 };
-        assert_eq!(input(&size), Some(SessionInput::Resize(wanted)));
-        assert_eq!(input(&map([] as [(&str, Value); 0])), Some(SessionInput::Bytes(Vec::new())));
-        assert_eq!(input(&Value::Nil), None);
+        assert_eq!(parse_input(&size), Some(SessionInput::Resize(wanted)));
+        assert_eq!(
+            parse_input(&map([] as [(&str, Value); 0])),
+            Some(SessionInput::Bytes(Vec::new()))
+        );
+        assert_eq!(parse_input(&Value::Nil), None);
     }
 
-    /// As a server of 1.0.18 sends them.
+    /// The values as a server of version 1.0.18 sends them.
     #[test]
     fn input_is_read_in_the_names_that_servers_use() {
         let unused = || {
@@ -250,14 +257,14 @@ mod tests {
             map([("Close", close.into()), ("Data", data)].into_iter().chain(unused()))
         };
         let typed = frame(stdin(false, "hello\n".into()), Value::Nil);
-        assert_eq!(input(&typed), Some(SessionInput::Bytes(b"hello\n".to_vec())));
+        assert_eq!(parse_input(&typed), Some(SessionInput::Bytes(b"hello\n".to_vec())));
         let end = frame(stdin(true, Value::Nil), Value::Nil);
-        assert_eq!(input(&end), Some(SessionInput::End));
+        assert_eq!(parse_input(&end), Some(SessionInput::End));
         let size = map([("Height", 31.into()), ("Width", 97.into())].into_iter().chain(unused()));
         let wanted = TerminalSize { rows: 31, columns: 97 };
-        assert_eq!(input(&frame(Value::Nil, size)), Some(SessionInput::Resize(wanted)));
+        assert_eq!(parse_input(&frame(Value::Nil, size)), Some(SessionInput::Resize(wanted)));
         let alive = frame(Value::Nil, Value::Nil);
-        assert_eq!(input(&alive), Some(SessionInput::Bytes(Vec::new())));
+        assert_eq!(parse_input(&alive), Some(SessionInput::Bytes(Vec::new())));
     }
 
     #[test]

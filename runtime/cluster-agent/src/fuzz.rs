@@ -1,11 +1,11 @@
-//! Ways in for fuzz targets (`runtime/fuzz/`) to what is private here. Nothing else uses them.
+//! Entry points for fuzz targets (`runtime/fuzz/`) to private code. Nothing else uses them.
 
 use ostler_cluster::msgpack::{Value, ValueReader};
 use ostler_model::limits::CLUSTER_ASKED_BYTES_MAX;
 
 use crate::{bridge, exec};
 
-/// What servers ask for that becomes a path of the agent's own API.
+/// The methods of servers that become paths of the agent's own API.
 const METHODS: [&str; 7] = [
     "Agent.Monitor",
     "Allocations.Stats",
@@ -15,7 +15,7 @@ const METHODS: [&str; 7] = [
     "FileSystem.Stat",
     "FileSystem.Stream",
 ];
-/// What may be said in the query of such a path.
+/// The keys that the query of such a path may have.
 const KEYS: [&str; 10] = [
     "follow",
     "limit",
@@ -29,13 +29,14 @@ const KEYS: [&str; 10] = [
     "type",
 ];
 
-/// Bytes as requests of servers: as commands, what is typed into them, and paths. Whatever is asked for, a path
-/// leads to where the method is answered, and says nothing that a server cannot ask for.
+/// Read bytes as requests of servers: as commands, as input for them, and as paths. Whatever the
+/// request, its path must lead to the handler of its method, and have only keys that a server can
+/// set.
 pub fn requests(bytes: &[u8]) {
     let mut reader = ValueReader::new(CLUSTER_ASKED_BYTES_MAX);
     reader.extend(bytes);
     while let Ok(Some(request)) = reader.take_next() {
-        let _asked = (exec::asked(&request), exec::input(&request));
+        let _asked = (exec::parse_request(&request), exec::parse_input(&request));
         for method in METHODS {
             let plain = paths(method, &Value::Map(Vec::new()));
             for (path, plain) in paths(method, &request).iter().zip(&plain) {
@@ -46,11 +47,11 @@ pub fn requests(bytes: &[u8]) {
 }
 
 fn paths(method: &str, request: &Value) -> Vec<String> {
-    let read = bridge::read_from(method, request).map(|(path, _)| path);
-    read.into_iter().chain(bridge::streamed(method, request)).collect()
+    let read = bridge::read_path(method, request).map(|(path, _)| path);
+    read.into_iter().chain(bridge::stream_path(method, request)).collect()
 }
 
-/// Is this a path to the same place as `plain`, a path without anything asked for?
+/// Whether a path leads to the same handler as `plain`, the path of an empty request.
 fn leads_to(path: &str, plain: &str) -> bool {
     let place = |path: &str| path.split('?').next().map(|path| path.matches('/').count());
     let mut query = path.split('?').skip(1);

@@ -3,25 +3,26 @@
 //! ```text
 //! AgentHandle ─► AgentNode ─► the loops of ostler_cluster::client ─► servers
 //!      ▲                                         │ streams that servers open
-//!      └── asked: calls ── bridge: files, logs, figures ── exec: commands ◄──┘
+//!      └── server_calls ── bridge: files, logs, figures ── exec: commands ◄──┘
 //! other nodes ─► disk_serve: disks of allocations that have ended      disk_fetch: theirs ─► OtherNodes
 //! ```
-//! The loops know the agent by [`ClusterNode`](ostler_cluster::client::ClusterNode) alone. Start with [`run`].
+//! The loops know the agent only by [`ClusterNode`](ostler_cluster::client::ClusterNode).
+//! Start with [`run`].
 
-mod asked;
 mod bridge;
-mod disk_asked;
 mod disk_fetch;
 mod disk_peers;
+mod disk_request;
 mod disk_serve;
 mod exec;
 pub mod fuzz;
 mod node;
+mod server_calls;
 
 use std::sync::Arc;
 
 use ostler_agent::AgentHandle;
-use ostler_cluster::client::{self, ClusterDoors, ClusterNodes, ClusterOptions, ServedAt};
+use ostler_cluster::client::{self, ClusterDoors, ClusterNodes, ClusterOptions, DiskServerAddress};
 use ostler_cluster::dial::TcpDoor;
 use ostler_cluster::tls::ServerTls;
 use ostler_cluster::tls_nodes::NodeTls;
@@ -29,39 +30,39 @@ use ostler_model::config::HttpConfig;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use disk_asked::DiskPlace;
 use disk_fetch::HttpDisks;
+use disk_request::DiskPlace;
 use disk_serve::DiskServer;
 use node::AgentNode;
 
-/// How an agent joins.
+/// The options of an agent that joins a cluster.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {
-    /// What the loops know.
+    /// The options of the loops.
     pub cluster: ClusterOptions,
-    /// TLS, where the servers want it.
+    /// The TLS towards servers, if they want it.
     pub tls: Option<ServerTls>,
-    /// The same between nodes.
+    /// The TLS between nodes.
     pub node_tls: Option<NodeTls>,
-    /// Where other nodes fetch disks.
+    /// Where to serve disks to other nodes.
     pub http: HttpConfig,
-    /// What the agent was given to ask other nodes.
+    /// The object by which the agent asks other nodes.
     pub others: ClusterNodes,
 }
 
-/// What servers ask is answered with this.
-struct AskedAgent {
+/// What is needed to answer the calls of servers.
+struct ServerCallContext {
     agent: AgentHandle,
-    /// Commands that are run inside tasks.
+    /// The places of commands that run inside tasks.
     commands: exec::Commands,
-    /// Ask servers what who asks may do.
+    /// Asks the servers what a caller may do.
     others: ClusterNodes,
 }
 
-/// Be a node of the cluster until `ended`.
+/// Run the agent as a node of the cluster until `ended`.
 pub async fn run(agent: AgentHandle, options: JoinOptions, ended: CancellationToken) {
     let JoinOptions { cluster, tls, node_tls, http, others } = options;
-    // The newest connection, and one that ends.
+    // There is room for the newest connection, and for one that ends.
     let (arrived, mut arrivals) = mpsc::channel(2);
     let (served, serves) = watch::channel(None);
     let secret = cluster.secret.clone();
@@ -70,28 +71,29 @@ pub async fn run(agent: AgentHandle, options: JoinOptions, ended: CancellationTo
     let servers = Arc::new(TcpDoor { tls });
     let disks = Arc::new(HttpDisks { tls: node_tls.clone().map(Arc::new) });
     let commands = exec::Commands::default();
-    let asked = Arc::new(AskedAgent { agent: agent.clone(), commands, others: others.clone() });
+    let asked =
+        Arc::new(ServerCallContext { agent: agent.clone(), commands, others: others.clone() });
     let doors = ClusterDoors { servers, disks, arrived, others, serves };
     let answer = async {
         while let Some(arrivals) = arrivals.recv().await {
-            asked::run(&asked, arrivals).await;
+            server_calls::run(&asked, arrivals).await;
         }
     };
     let live = client::run(node, doors, cluster, ended.clone());
     ended.run_until_cancelled(async { tokio::join!(live, answer, serve) }).await;
 }
 
-/// Serve the disks of this node's allocations, where it does, or say why it does not.
+/// Serve the disks of this node's allocations to other nodes, or log why it does not.
 async fn serve_disks(
     agent: &AgentHandle,
     secret: String,
     tls: Option<&NodeTls>,
     http: &HttpConfig,
-    served: watch::Sender<Option<ServedAt>>,
+    served: watch::Sender<Option<DiskServerAddress>>,
 ) {
     let acceptor = tls.and_then(|tls| tls.acceptor.clone());
     let with_tls = tls.map(|tls| tls.acceptor.is_some());
-    let place = disk_asked::place(http, agent.node().host_ip, with_tls);
+    let place = disk_request::disk_place(http, agent.node().host_ip, with_tls);
     if place.is_bare() {
         tracing::warn!(
             "disks of allocations are served to other nodes without TLS: whoever is on the way can read them, \
@@ -109,7 +111,7 @@ async fn serve_disks(
                     "other nodes will not fetch disks here: the certificate of this one does not name {name}"
                 );
             }
-            let at = ServedAt { address: advertised, tls: with_tls };
+            let at = DiskServerAddress { address: advertised, tls: with_tls };
             let allocs = Arc::new(agent.clone());
             disk_serve::run(DiskServer { allocs, secret, bind, at, tls: acceptor }, served).await;
         }

@@ -1,12 +1,12 @@
-//! The agent as the loops of the cluster see it.
+//! Implements the loops' view of a node for the agent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_agent::AgentHandle;
-use ostler_cluster::Standing;
-use ostler_cluster::client::{ClusterNode, EnterError, PlacedAlloc, Unentered};
+use ostler_cluster::NodeStanding;
+use ostler_cluster::client::{ClusterNode, EnterError, PlacedAlloc, UnenteredAllocs};
 use ostler_control::SubmitError;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::causes;
@@ -16,7 +16,7 @@ use ostler_model::saved::AcknowledgedState;
 use ostler_node::NodeView;
 use tokio::sync::watch;
 
-/// See the module.
+/// The agent as a [`ClusterNode`]; see the module.
 pub(crate) struct AgentNode(pub(crate) AgentHandle);
 
 impl ClusterNode for AgentNode {
@@ -28,14 +28,14 @@ impl ClusterNode for AgentNode {
         self.0.changes()
     }
 
-    fn assigned(&self) -> Vec<(AllocId, u64)> {
-        let assigned = self.0.assigned().into_iter();
+    fn assigned_allocs(&self) -> Vec<(AllocId, u64)> {
+        let assigned = self.0.assigned_allocs().into_iter();
         assigned.map(|alloc| (alloc.allocation.id, alloc.modify_index)).collect()
     }
 
     fn alloc(&self, id: AllocId) -> Option<PlacedAlloc> {
         let view = self.0.alloc(id)?;
-        Some(PlacedAlloc { ended: view.phase.ended(), allocation: view.allocation })
+        Some(PlacedAlloc { ended: view.phase.has_ended(), allocation: view.allocation })
     }
 
     fn is_entering(&self, id: AllocId) -> bool {
@@ -43,14 +43,16 @@ impl ClusterNode for AgentNode {
     }
 
     fn state(&self, id: AllocId) -> Option<AcknowledgedState> {
-        self.0.alloc(id).map(|view| ostler_control::acknowledged::state_of(&view.state))
+        self.0
+            .alloc(id)
+            .map(|view| ostler_control::acknowledgement::acknowledged_state(&view.state))
     }
 
     fn assign(
         &self,
         job: JobId,
         allocs: Vec<Allocation>,
-    ) -> BoxFuture<'_, Result<Unentered, EnterError>> {
+    ) -> BoxFuture<'_, Result<UnenteredAllocs, EnterError>> {
         Box::pin(async move {
             let assigned = self.0.assign(job, allocs).await.map_err(|error| {
                 let why = causes::chain(&error);
@@ -76,8 +78,8 @@ impl ClusterNode for AgentNode {
         })
     }
 
-    fn ends_unheard(&self) -> Vec<(Arc<Allocation>, Duration)> {
-        let running = self.0.assigned().into_iter().map(|alloc| alloc.allocation);
+    fn silence_limits(&self) -> Vec<(Arc<Allocation>, Duration)> {
+        let running = self.0.assigned_allocs().into_iter().map(|alloc| alloc.allocation);
         let runs = running.filter(|alloc| alloc.desired == DesiredStatus::Run);
         let stands = |alloc: Arc<Allocation>| {
             let after = alloc.task_group()?.stop_after_disconnect?;
@@ -86,9 +88,9 @@ impl ClusterNode for AgentNode {
         runs.filter_map(stands).collect()
     }
 
-    fn keep_standing(&self, standing: Standing) -> BoxFuture<'_, Result<(), String>> {
+    fn keep_standing(&self, standing: NodeStanding) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
-            let Standing { registered, identity } = standing;
+            let NodeStanding { registered, identity } = standing;
             let kept = self.0.keep_standing(registered.then(|| identity.unwrap_or_default()));
             kept.await.map_err(|error| causes::chain(&error))
         })
@@ -109,11 +111,11 @@ impl ClusterNode for AgentNode {
         )
     }
 
-    fn ends_told(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()> {
-        Box::pin(self.0.ends_told(allocs))
+    fn mark_ends_known(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.mark_ends_reported(allocs))
     }
 
-    fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
-        self.0.acknowledged(of)
+    fn acknowledged_states(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
+        self.0.acknowledged_states(of)
     }
 }

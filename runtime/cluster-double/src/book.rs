@@ -1,4 +1,4 @@
-//! What the servers know, and how they answer. Pure: the time is said to it.
+//! What the servers know, and how they answer. Pure: the caller passes the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use ostler_model::time::Timestamp;
 use crate::beats::BeatRule;
 use crate::traffic::Volume;
 
-/// What a server (v1.0.18) answered to `Alloc.GetAllocs`.
+/// A recorded answer of a server (v1.0.18) to `Alloc.GetAllocs`.
 const RECORDED: &[u8] = include_bytes!("../../cluster/fixtures/get-allocs.bin");
-/// Descriptions of a node that are kept.
+/// The number of descriptions of a node that are kept.
 const REGISTRATIONS_KEPT: usize = 4;
 
-/// Fields of an allocation, or of a job.
+/// The fields of an allocation or a job.
 pub type Fields = BTreeMap<String, Value>;
 
 /// A node that has registered.
 #[derive(Clone, Debug, Default)]
 pub struct BookNode {
     registered: Vec<Vec<u8>>,
-    /// How often it did.
+    /// How often the node has registered.
     pub registrations: u32,
-    /// Heartbeats.
+    /// The number of heartbeats of the node.
     pub beats: u32,
-    /// When it was heard last, by one of both.
+    /// The time of its last registration or heartbeat.
     pub heard: Option<Timestamp>,
-    /// Longest time between two of them.
+    /// The longest time between two of these.
     pub silence: Duration,
-    /// How long it was silent beyond what it was told, at most.
+    /// The longest time by which it was late.
     pub late: Duration,
     within: Duration,
-    /// Index of the last change that it is to hear of.
+    /// The index of the last change that concerns the node.
     index: u64,
     allocs: BTreeSet<String>,
 }
 
 impl BookNode {
-    /// As it described itself, of those that are kept: the first ones.
+    /// The description of the node in one of its first registrations.
     #[must_use]
     pub fn registration(&self, at: usize) -> Option<Value> {
         self.registered.get(at).and_then(|bytes| read(bytes))
@@ -57,29 +57,29 @@ impl BookNode {
     }
 }
 
-/// An allocation.
+/// An allocation that the servers know.
 #[derive(Clone, Debug)]
 pub struct BookAlloc {
-    /// Of which node; none: of each that asks.
+    /// The id of its node; none for each node that asks.
     pub node: Option<String>,
-    /// Index of the last change that the servers made.
+    /// The index of the last change that the servers made.
     pub index: u64,
-    /// What many have in common.
+    /// The fields that many allocations have in common.
     pub common: Arc<Fields>,
-    /// What differs from that.
+    /// The fields that differ from those.
     pub own: Fields,
 }
 
 impl BookAlloc {
-    /// A field of it.
+    /// A field of the allocation.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Value> {
         self.own.get(name).or_else(|| self.common.get(name))
     }
 
-    /// As `Alloc.GetAllocs` describes it.
+    /// The description of the allocation in an answer to `Alloc.GetAllocs`.
     #[must_use]
-    pub fn described(&self) -> Value {
+    pub fn description(&self) -> Value {
         const INDEX: &str = "AllocModifyIndex";
         let common = self.common.iter().filter(|(name, _)| !self.own.contains_key(*name));
         let all = common.chain(&self.own).filter(|(name, _)| *name != INDEX);
@@ -90,43 +90,43 @@ impl BookAlloc {
 
 /// What the servers know.
 #[derive(Clone, Debug)]
-pub struct Book {
-    /// Of the last change that they know.
+pub struct ServerBook {
+    /// The index of the last change that they know.
     pub index: u64,
-    /// Of the last change that there was: what comes after one that was lost is newer, too.
+    /// The index of the last change ever, so that a change after a lost one has a higher index.
     last: u64,
-    /// Within which nodes are to beat.
+    /// The rule for heartbeats of nodes.
     pub beats: BeatRule,
-    /// Addresses that nodes are told of; they keep what they know where there is none.
+    /// The addresses of servers that nodes get; if there are none, nodes keep those that they know.
     pub servers: Vec<String>,
-    /// By their ids.
+    /// The nodes, by id.
     pub nodes: BTreeMap<String, BookNode>,
     allocs: BTreeMap<String, BookAlloc>,
-    /// What a node told last of each, by its id, as it came.
+    /// The last report about each allocation, by its id, as it came.
     told: BTreeMap<String, Vec<u8>>,
-    /// How often a node told what it had told before.
+    /// How often a node repeated a report.
     pub told_again: u64,
-    /// Allocations that were told, each time.
+    /// The number of all reports about allocations.
     pub tellings: u64,
-    /// What was told of an allocation that was over, and was not that it is.
+    /// The ids of ended allocations that were reported as not ended.
     pub revived: Vec<String>,
-    /// So many answers lack the allocations that were asked for.
+    /// The number of answers to come that lack the requested allocations.
     pub lacks: u32,
-    /// Calls by their method.
+    /// The number of calls, by method.
     pub asked: BTreeMap<String, u64>,
-    /// What they and their answers weighed.
+    /// The bytes of calls and their answers, by method.
     pub volumes: BTreeMap<String, Volume>,
-    /// Calls in each second.
+    /// The number of calls in each second.
     pub busy: BTreeMap<u64, u64>,
-    /// Nodes whose questions have an answer now.
+    /// The nodes whose open questions have an answer now.
     touched: BTreeSet<String>,
-    /// No call is answered.
+    /// Whether no call is answered.
     pub silent: bool,
-    /// What nodes said that happened to them.
+    /// The events that nodes have reported.
     pub events: Vec<Value>,
 }
 
-impl Default for Book {
+impl Default for ServerBook {
     fn default() -> Self {
         Self {
             index: 1,
@@ -160,7 +160,7 @@ fn read(bytes: &[u8]) -> Option<Value> {
     reader.take_next().ok().flatten()
 }
 
-fn written(value: &Value) -> Vec<u8> {
+fn to_bytes(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     msgpack::write(&mut bytes, value);
     bytes
@@ -170,7 +170,7 @@ fn status_of(told: &Value) -> &str {
     field(told, "ClientStatus").and_then(text).unwrap_or_default()
 }
 
-/// Is an allocation with this client status over?
+/// Whether an allocation with this client status has ended.
 #[must_use]
 pub fn is_over(status: &str) -> bool {
     ["complete", "failed", "lost"].contains(&status)
@@ -178,23 +178,23 @@ pub fn is_over(status: &str) -> bool {
 
 /// The allocation of a recorded answer of a server: a service of one native task.
 #[must_use]
-pub fn recorded() -> Fields {
+pub fn recorded_alloc() -> Fields {
     let answer = read(RECORDED).unwrap_or(Value::Nil);
     let first = field(&answer, "Allocs").and_then(Value::as_array).and_then(|all| all.first());
     let fields = first.and_then(Value::as_map).into_iter().flatten();
     fields.filter_map(|(key, value)| Some((text(key)?.to_owned(), value.clone()))).collect()
 }
 
-impl Book {
-    /// Place an allocation, or change one: the recorded one with these fields. Its id.
+impl ServerBook {
+    /// Place or change an allocation, which is the recorded one with these fields. Returns its id.
     pub fn put(&mut self, node: Option<&str>, fields: &[(&str, Value)]) -> String {
         let own = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-        self.place(node, Arc::new(recorded()), own)
+        self.place(node, Arc::new(recorded_alloc()), own)
     }
 
-    /// Place an allocation, or change one. Its id.
+    /// Place or change an allocation. Returns its id.
     pub fn place(&mut self, node: Option<&str>, common: Arc<Fields>, own: Fields) -> String {
-        let (node, index) = (node.map(str::to_owned), self.next());
+        let (node, index) = (node.map(str::to_owned), self.next_index());
         let alloc = BookAlloc { node: node.clone(), index, common, own };
         let id = alloc.field("ID").and_then(text).unwrap_or_default().to_owned();
         self.allocs.insert(id.clone(), alloc);
@@ -205,9 +205,9 @@ impl Book {
         id
     }
 
-    /// Change an allocation. `false`: there is none.
+    /// Change an allocation. Returns `false` if there is none.
     pub fn change(&mut self, id: &str, fields: &[(&str, Value)]) -> bool {
-        let index = self.next();
+        let index = self.next_index();
         let Some(alloc) = self.allocs.get_mut(id) else { return false };
         let own = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
         alloc.own.extend(own);
@@ -217,9 +217,9 @@ impl Book {
         true
     }
 
-    /// The servers do not know it any more.
+    /// Make the servers forget an allocation.
     pub fn forget(&mut self, id: &str) {
-        self.next();
+        self.next_index();
         let Some(alloc) = self.allocs.remove(id) else { return };
         if let Some(node) = alloc.node.as_ref().and_then(|node| self.nodes.get_mut(node)) {
             node.allocs.remove(id);
@@ -227,23 +227,23 @@ impl Book {
         self.touch(alloc.node);
     }
 
-    /// They forget every allocation.
+    /// Make the servers forget every allocation.
     pub fn forget_all(&mut self) {
         let all: Vec<_> = self.allocs.keys().cloned().collect();
         all.iter().for_each(|id| self.forget(id));
     }
 
-    /// They do not know the node any more.
+    /// Make the servers forget a node.
     pub fn forget_node(&mut self, id: &str) {
-        self.next();
+        self.next_index();
         if let Some(node) = self.nodes.get_mut(id) {
             node.registrations = 0;
         }
         self.touch(Some(id.to_owned()));
     }
 
-    /// They know what stands in an older book, and nothing newer but what nodes told. What changes from then on
-    /// has a higher index than anything before.
+    /// Set the servers back to an older book, except for what nodes have reported. Later changes
+    /// have higher indices than anything before.
     pub fn set_back(&mut self, older: &Self) {
         self.last = self.last.max(self.index);
         self.index = older.index;
@@ -260,10 +260,10 @@ impl Book {
         self.touched.extend(self.nodes.keys().cloned());
     }
 
-    /// Whatever is changed from now on is past this index, and each node hears of it.
-    pub fn pass(&mut self, index: u64) {
+    /// Continue past this index, and notify each node.
+    pub fn advance_past(&mut self, index: u64) {
         self.index = self.index.max(index);
-        self.next();
+        self.next_index();
         self.touch(None);
     }
 
@@ -273,29 +273,29 @@ impl Book {
         &self.allocs
     }
 
-    /// As if nothing had been told.
-    pub fn forget_told(&mut self) {
+    /// Forget all reports.
+    pub fn forget_reports(&mut self) {
         self.told.clear();
     }
 
-    /// What a node told last of an allocation.
+    /// The last report of a node about an allocation.
     #[must_use]
-    pub fn told(&self, id: &str) -> Option<Value> {
+    pub fn last_report(&self, id: &str) -> Option<Value> {
         read(self.told.get(id)?)
     }
 
-    /// The status in that; empty: none.
+    /// The client status in the last report; empty if there is none.
     #[must_use]
-    pub fn told_status(&self, id: &str) -> String {
-        self.told(id).as_ref().map(status_of).unwrap_or_default().to_owned()
+    pub fn reported_status(&self, id: &str) -> String {
+        self.last_report(id).as_ref().map(status_of).unwrap_or_default().to_owned()
     }
 
-    /// Nodes whose questions have an answer now, since the last time.
+    /// Take the nodes whose open questions have got an answer since the last call.
     pub(crate) fn take_touched(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.touched)
     }
 
-    fn next(&mut self) -> u64 {
+    fn next_index(&mut self) -> u64 {
         self.last = self.last.max(self.index).saturating_add(1);
         self.index = self.last;
         self.index
@@ -310,8 +310,8 @@ impl Book {
         }
     }
 
-    /// The answer to a call, or why it is refused. `None`: the question waits until something has changed;
-    /// not where it has `waited` for as long as it may.
+    /// The answer to a call, or why it is refused. `None` if the question must wait for a change,
+    /// unless it has `waited` for as long as it may.
     pub fn answer(
         &mut self,
         now: Timestamp,
@@ -322,33 +322,33 @@ impl Book {
         let given = |name| field(body, name).and_then(text).unwrap_or_default().to_owned();
         Some(match method {
             "Status.Ping" => Ok(map([])),
-            // Its cluster controls no access.
+            // The cluster does not use access control.
             "ACL.ResolveToken" | "ACL.GetPolicies" => Err("ACL support disabled".to_owned()),
             "Status.Leader" => Ok("127.0.0.1:4647".into()),
             "Node.Register" => {
                 let described = field(body, "Node").cloned().unwrap_or(Value::Nil);
                 let id = field(&described, "ID").and_then(text).unwrap_or_default().to_owned();
-                let index = self.next();
+                let index = self.next_index();
                 let node = self.nodes.entry(id.clone()).or_default();
                 node.registrations = node.registrations.saturating_add(1);
                 node.index = node.index.max(index);
                 if node.registered.len() < REGISTRATIONS_KEPT {
-                    node.registered.push(written(&described));
+                    node.registered.push(to_bytes(&described));
                 }
-                Ok(self.heard(&id, now))
+                Ok(self.hear_node(&id, now))
             }
             "Node.UpdateStatus" => match self.nodes.get_mut(&given("NodeID")) {
                 Some(node) if node.registrations > 0 => {
                     node.beats = node.beats.saturating_add(1);
-                    Ok(self.heard(&given("NodeID"), now))
+                    Ok(self.hear_node(&given("NodeID"), now))
                 }
                 _ => Err("node not found".to_owned()),
             },
             "Node.GetClientAllocs" => {
                 let after = field(body, "MinQueryIndex").and_then(Value::as_u64).unwrap_or(0);
-                return self.listed(&given("NodeID"), after, waited).map(Ok);
+                return self.list_allocs(&given("NodeID"), after, waited).map(Ok);
             }
-            "Alloc.GetAllocs" => Ok(self.described(body)),
+            "Alloc.GetAllocs" => Ok(self.describe_allocs(body)),
             "Node.UpdateAlloc" => {
                 items(body, "Alloc").for_each(|alloc| self.tell(alloc));
                 Ok(map([("Index", self.index.into())]))
@@ -363,7 +363,7 @@ impl Book {
         })
     }
 
-    /// A call has come.
+    /// Count a call.
     pub(crate) fn count(&mut self, now: Timestamp, method: &str) {
         if let Some(count) = self.asked.get_mut(method) {
             *count = count.saturating_add(1);
@@ -374,14 +374,14 @@ impl Book {
         *second = second.saturating_add(1);
     }
 
-    /// A call was answered: so many bytes came and went.
+    /// Count the bytes of an answered call and of its answer.
     pub(crate) fn weigh(&mut self, method: &str, came: usize, went: usize) {
         self.volumes.entry(method.to_owned()).or_default().count(came, went);
     }
 
-    fn heard(&mut self, id: &str, now: Timestamp) -> Value {
+    fn hear_node(&mut self, id: &str, now: Timestamp) -> Value {
         let known = self.nodes.values().filter(|node| node.registrations > 0).count();
-        let within = self.beats.within(known);
+        let within = self.beats.next_within(known);
         if let Some(node) = self.nodes.get_mut(id) {
             node.hear(now, within);
         }
@@ -395,8 +395,8 @@ impl Book {
         ])
     }
 
-    /// Every allocation of a node; none while there is no news after this index.
-    fn listed(&self, node: &str, after: u64, waited: bool) -> Option<Value> {
+    /// The list of all allocations of a node; none while there is no change after this index.
+    fn list_allocs(&self, node: &str, after: u64, waited: bool) -> Option<Value> {
         let known = self.nodes.get(node);
         let index = known.map_or(self.index, |node| node.index.max(1));
         if after > 0 && after >= index && !waited {
@@ -412,29 +412,29 @@ impl Book {
         Some(map([("Index", index.into()), ("Allocs", map(listed))]))
     }
 
-    fn described(&mut self, body: &Value) -> Value {
+    fn describe_allocs(&mut self, body: &Value) -> Value {
         if self.lacks > 0 {
             self.lacks = self.lacks.saturating_sub(1);
             return map([("Index", self.index.into()), ("Allocs", Value::Nil)]);
         }
         let found = items(body, "AllocIDs").filter_map(|id| self.allocs.get(text(id)?));
-        let found = found.map(BookAlloc::described).collect();
+        let found = found.map(BookAlloc::description).collect();
         map([("Index", self.index.into()), ("Allocs", Value::Array(found))])
     }
 
-    /// Servers note what became of an allocation, and tell its node that they did.
+    /// Take the report about an allocation. It notifies the node, as servers do.
     fn tell(&mut self, alloc: &Value) {
-        let (id, bytes) = (field(alloc, "ID").and_then(text).unwrap_or_default(), written(alloc));
+        let (id, bytes) = (field(alloc, "ID").and_then(text).unwrap_or_default(), to_bytes(alloc));
         let before = self.told.get(id);
         let over = before.and_then(|told| read(told)).is_some_and(|told| is_over(status_of(&told)));
-        // What is told of one that was forgotten changes nothing.
+        // A report about a forgotten allocation changes nothing.
         if over && !is_over(status_of(alloc)) && self.allocs.contains_key(id) {
             self.revived.push(id.to_owned());
         }
         self.tellings = self.tellings.saturating_add(1);
         self.told_again = self.told_again.saturating_add(u64::from(before == Some(&bytes)));
         self.told.insert(id.to_owned(), bytes);
-        self.next();
+        self.next_index();
         let Some(known) = self.allocs.get_mut(id) else { return };
         known.own.insert("ClientStatus".to_owned(), status_of(alloc).into());
         let node = known.node.clone();

@@ -1,32 +1,32 @@
-//! What goes over a connection, counted at its bytes: the frames of its streams (yamux).
+//! Counts the traffic of a connection from its bytes: the frames of its streams (yamux).
 //!
 //! ```text
 //! bytes ─► FrameMeter: first byte, then [12 bytes of header, payload]… ─► Traffic
 //! ```
-//! A message (a request or an answer) is written at once, so that each is one frame with a payload, or a few
-//! where it is long.
+//! A message (a request or an answer) is written at once, so each is one frame with a payload, or a
+//! few if it is long.
 
-/// Bytes of a frame's header.
+/// The length of a frame's header, bytes.
 const HEADER: usize = 12;
-/// Types of frames, by the second byte of the header.
+/// The types of frames, by the second byte of the header.
 const DATA: u8 = 0;
 const WINDOW: u8 = 1;
 
-/// What was counted, of one direction.
+/// The traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes of everything.
+    /// The number of all bytes.
     pub bytes: u64,
-    /// Frames with a payload: messages.
+    /// The number of frames with a payload, which are messages.
     pub messages: u64,
-    /// Frames that only move a stream's window, open or close it.
+    /// The number of frames that only move the window of a stream, or open or close it.
     pub windows: u64,
-    /// Signs of life, and the end of the connection.
+    /// The number of signs of life, and of the end of the connection.
     pub signs: u64,
 }
 
 impl Traffic {
-    /// Both together.
+    /// The sum of two counts.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Traffic {
         }
     }
 
-    /// What came after `before` was read.
+    /// The traffic since `before`.
     #[must_use]
     pub const fn since(self, before: Self) -> Self {
         Self {
@@ -49,19 +49,19 @@ impl Traffic {
     }
 }
 
-/// Calls of one method, with the bytes of their messages and those of one frame's header for each.
+/// The calls of one method, and the bytes of their messages, each with one frame's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
-    /// Answered ones.
+    /// The number of answered calls.
     pub calls: u64,
-    /// Bytes that asked.
+    /// The bytes of the requests.
     pub asked: u64,
-    /// Bytes that answered.
+    /// The bytes of the answers.
     pub answered: u64,
 }
 
 impl Volume {
-    /// A call with so many bytes, and so many of its answer.
+    /// Count a call by the bytes of its request and its answer.
     pub(crate) fn count(&mut self, asked: usize, answered: usize) {
         let message =
             |bytes: usize| u64::try_from(bytes.saturating_add(HEADER)).unwrap_or(u64::MAX);
@@ -70,7 +70,7 @@ impl Volume {
         self.answered = self.answered.saturating_add(message(answered));
     }
 
-    /// What came after `before` was read.
+    /// The calls since `before`.
     #[must_use]
     pub const fn since(self, before: Self) -> Self {
         Self {
@@ -81,26 +81,27 @@ impl Volume {
     }
 }
 
-/// Counts one direction of one connection. Pure.
+/// Counts the frames in one direction of one connection. Pure.
 #[derive(Clone, Debug, Default)]
 pub struct FrameMeter {
-    /// Of the node's direction: the byte that says what the connection is has come.
+    /// Whether the first byte of the connection, which only the node sends, was read.
     begun: bool,
     header: Vec<u8>,
-    /// Bytes of payload that are still to come.
+    /// The number of payload bytes that are still to come.
     left: u64,
-    /// So far.
+    /// The traffic so far.
     pub traffic: Traffic,
 }
 
 impl FrameMeter {
-    /// Of the direction towards the server, which begins with one byte, or of the other.
+    /// A meter of the direction towards the server, which begins with one extra byte, or of the
+    /// other direction.
     #[must_use]
     pub fn new(to_server: bool) -> Self {
         Self { begun: !to_server, ..Self::default() }
     }
 
-    /// These bytes went by.
+    /// Count bytes that went over the connection.
     pub fn count(&mut self, mut bytes: &[u8]) {
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.traffic.bytes = self.traffic.bytes.saturating_add(length);

@@ -1,4 +1,4 @@
-//! What the servers let whoever shows a token do on a node.
+//! What the servers allow the bearer of a token to do on a node.
 //!
 //! ```text
 //! token ─► ACL.ResolveToken ─┬─ management: everything
@@ -9,47 +9,48 @@
 use ostler_jobspec::access::{NamespaceRule, namespace_rules};
 use ostler_model::grants::wildcard;
 use ostler_model::limits::CLUSTER_TEXT_BYTES_MAX;
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
 use super::caller::ServerCallError;
 use super::msgpack::Value;
 use super::rpc::{field, text};
 use super::servers::ServerCalls;
 
-/// The one policy of who shows no token.
+/// The one policy of a caller without a token.
 const ANONYMOUS: &str = "anonymous";
-/// To run commands inside tasks that see the node's own files.
+/// The capability to run commands inside tasks that see the node's own files.
 const ALLOC_NODE_EXEC: &str = "alloc-node-exec";
 
-/// Why somebody may not.
+/// Why access is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// The servers do not say.
+    /// The servers did not answer.
     #[error(transparent)]
     Unanswered(#[from] ServerCallError),
-    /// They know no such token.
+    /// The servers do not know the token.
     #[error("the servers do not know the token")]
     Unknown,
     /// A policy cannot be read.
     #[error("policy {name} cannot be read: {why}")]
     Policy {
-        /// Its name.
+        /// The name of the policy.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the policy.
         why: String,
     },
-    /// Its policies do not allow it.
+    /// The policies of the token do not allow it.
     #[error("no policy of the token has {ALLOC_NODE_EXEC} in namespace {namespace}")]
     Refused {
-        /// Where it would be.
+        /// The namespace of the task.
         namespace: String,
     },
 }
 
-/// May whoever shows this token, or none, run commands inside tasks that see the node's own files?
+/// Check that the bearer of this token may run commands inside tasks that see the node's own files.
+/// An empty token stands for none.
 ///
 /// # Errors
-/// Why not.
+/// Why the bearer may not.
 pub(crate) async fn may_exec_on_node(
     calls: &ServerCalls,
     token: &str,
@@ -57,42 +58,42 @@ pub(crate) async fn may_exec_on_node(
 ) -> Result<(), AccessError> {
     let names = match token {
         "" => vec![ANONYMOUS.to_owned()],
-        token => match of_token(calls.token(token).await) {
-            Ok(Allowed::All) => return Ok(()),
-            Ok(Allowed::By(names)) => names,
+        token => match parse_token(calls.token(token).await) {
+            Ok(TokenPolicies::All) => return Ok(()),
+            Ok(TokenPolicies::By(names)) => names,
             Err(error) => return Err(error),
         },
     };
-    match calls.clone().showing(token).policies(&names).await {
+    match calls.clone().with_token(token).policies(&names).await {
         Err(error) if is_open(&error) => Ok(()),
         answer => decide(&answer?, &names, namespace),
     }
 }
 
-/// What a token goes by.
+/// What decides about a token.
 #[derive(Debug, PartialEq, Eq)]
-enum Allowed {
+enum TokenPolicies {
     All,
-    /// Policies of these names.
+    /// The policies of these names.
     By(Vec<String>),
 }
 
-fn of_token(answer: Result<Value, ServerCallError>) -> Result<Allowed, AccessError> {
+fn parse_token(answer: Result<Value, ServerCallError>) -> Result<TokenPolicies, AccessError> {
     let answer = match answer {
-        Err(error) if is_open(&error) => return Ok(Allowed::All),
+        Err(error) if is_open(&error) => return Ok(TokenPolicies::All),
         answer => answer?,
     };
     let token = field(&answer, "Token").filter(|token| !token.is_nil());
     let token = token.ok_or(AccessError::Unknown)?;
     if field(token, "Type").and_then(text) == Some("management") {
-        return Ok(Allowed::All);
+        return Ok(TokenPolicies::All);
     }
     let names = field(token, "Policies").and_then(Value::as_array);
     let names = names.into_iter().flatten().filter_map(text).map(str::to_owned);
-    Ok(Allowed::By(names.collect()))
+    Ok(TokenPolicies::By(names.collect()))
 }
 
-/// The servers control no access.
+/// Whether the error says that the servers do not use access control.
 fn is_open(error: &ServerCallError) -> bool {
     matches!(error, ServerCallError::Refused { message, .. } if message.contains("ACL support disabled"))
 }
@@ -101,30 +102,32 @@ fn decide(answer: &Value, names: &[String], namespace: &str) -> Result<(), Acces
     let policies = field(answer, "Policies").and_then(Value::as_map);
     let mut rules = Vec::new();
     for (name, policy) in policies.into_iter().flatten() {
-        // What was not asked for is nobody's.
+        // A policy that was not asked for belongs to nobody.
         let Some(name) = text(name).filter(|name| names.iter().any(|asked| asked == name)) else {
             continue;
         };
         let given = field(policy, "Rules").and_then(text).unwrap_or_default();
         rules.extend(namespace_rules(given).map_err(|why| AccessError::Policy {
-            name: shown(name, CLUSTER_TEXT_BYTES_MAX),
-            why: shown(why.render(given, false), CLUSTER_TEXT_BYTES_MAX),
+            name: printable_line(name, CLUSTER_TEXT_BYTES_MAX),
+            why: printable_line(why.render(given, false), CLUSTER_TEXT_BYTES_MAX),
         })?);
     }
-    match allows(&rules, namespace, ALLOC_NODE_EXEC) {
-        true => Ok(()),
-        false => Err(AccessError::Refused { namespace: namespace.to_owned() }),
+    if allows(&rules, namespace, ALLOC_NODE_EXEC) {
+        Ok(())
+    } else {
+        Err(AccessError::Refused { namespace: namespace.to_owned() })
     }
 }
 
-/// Read what servers say of a token, whatever that is.
+/// Parse any value as the answers about a token, for fuzz tests.
 pub(crate) fn read(answer: Value) {
     let _allowed = decide(&answer, &[ANONYMOUS.to_owned()], "default");
-    let _token = of_token(Ok(answer));
+    let _token = parse_token(Ok(answer));
 }
 
-/// Do the rules that are nearest to the namespace name the capability? Rules of one name go together, and
-/// one that denies everything has its way. Of names that are equally near each must allow it.
+/// Whether the rules nearest to the namespace have the capability. Rules of the same name count
+/// together, and a rule that denies everything wins. If several names are equally near, each of
+/// them must allow it.
 fn allows(rules: &[NamespaceRule], namespace: &str, capability: &str) -> bool {
     let distance = |rule: &NamespaceRule| distance(&rule.namespace, namespace);
     let Some(nearest) = rules.iter().filter_map(distance).min() else { return false };
@@ -135,7 +138,8 @@ fn allows(rules: &[NamespaceRule], namespace: &str, capability: &str) -> bool {
     }) && !near().any(|rule| rule.denied)
 }
 
-/// How far a name is from a namespace that it fits: nothing is nearer than its own.
+/// The distance of a name from a namespace that it matches; the name of the namespace itself is the
+/// nearest.
 fn distance(name: &str, namespace: &str) -> Option<usize> {
     if !name.contains('*') {
         return (name == namespace).then_some(0);
@@ -173,13 +177,13 @@ mod tests {
             let names = Value::Array(vec!["a".into(), "b".into()]);
             Ok(map([("Token", map([("Type", kind.into()), ("Policies", names)]))]))
         };
-        assert_eq!(of_token(token("management")), Ok(Allowed::All));
-        let names = Allowed::By(vec!["a".to_owned(), "b".to_owned()]);
-        assert_eq!(of_token(token("client")), Ok(names));
-        assert_eq!(of_token(Ok(map([("Token", Value::Nil)]))), Err(AccessError::Unknown));
-        assert_eq!(of_token(Err(refused("ACL support disabled"))), Ok(Allowed::All));
+        assert_eq!(parse_token(token("management")), Ok(TokenPolicies::All));
+        let names = TokenPolicies::By(vec!["a".to_owned(), "b".to_owned()]);
+        assert_eq!(parse_token(token("client")), Ok(names));
+        assert_eq!(parse_token(Ok(map([("Token", Value::Nil)]))), Err(AccessError::Unknown));
+        assert_eq!(parse_token(Err(refused("ACL support disabled"))), Ok(TokenPolicies::All));
         let lost = refused("No cluster leader");
-        assert_eq!(of_token(Err(lost.clone())), Err(AccessError::Unanswered(lost)));
+        assert_eq!(parse_token(Err(lost.clone())), Err(AccessError::Unanswered(lost)));
     }
 
     #[test]
@@ -207,7 +211,7 @@ mod tests {
         {
             assert_eq!(may(&[("ops", &rules)], namespace), allowed, "{namespace}");
         }
-        // As near as each other.
+        // These two names are equally near.
         let tied = format!(
             "namespace \"a*\" {{\n {EXEC}\n}}\nnamespace \"*b\" {{\n policy = \"write\"\n}}"
         );

@@ -4,7 +4,7 @@ use super::*;
 use crate::msgpack::ValueReader;
 use crate::rpc::map;
 
-/// What a server (v1.0.18) answered to `Alloc.GetAllocs`.
+/// A recorded answer of a server (v1.0.18) to `Alloc.GetAllocs`.
 const RECORDED: &[u8] = include_bytes!("../fixtures/get-allocs.bin");
 
 fn recorded() -> Value {
@@ -14,7 +14,7 @@ fn recorded() -> Value {
     items(Some(&answer), "Allocs").next().unwrap().clone()
 }
 
-/// Another value at the end of a path of fields; a number is an index of a list.
+/// Replace the value at the end of a path of fields; a number in the path is an index of a list.
 fn with(value: &mut Value, path: &[&str], new: Value) {
     let Some((first, rest)) = path.split_first() else {
         *value = new;

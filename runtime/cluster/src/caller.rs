@@ -3,8 +3,8 @@
 //! ```text
 //! call ─ bytes ─► writer ─► stream ─► reader ─ answer, by number ─► call
 //! ```
-//! A call that is given up leaves nothing behind; its answer is dropped when it comes. A call that is late
-//! ends the stream.
+//! A call that is given up leaves nothing behind, and its answer is dropped when it comes. A call
+//! that is late ends the stream.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,77 +20,77 @@ use tokio_util::sync::CancellationToken;
 
 use super::msgpack::Value;
 use super::rpc::{self, Calls, Header};
-use super::session::{CALLS, Session, Stream};
+use super::session::{CALLS, ClusterSession, Stream};
 
-/// Bytes read at once.
+/// The number of bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
 /// Why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerCallError {
-    /// The server says so.
+    /// The server refused the call.
     #[error("the server refused {method}: {message}")]
     Refused {
-        /// What was called.
+        /// The name of the method.
         method: String,
-        /// What the server said.
+        /// The message of the server.
         message: String,
     },
-    /// The connection ended first.
+    /// The connection ended before the answer came.
     #[error("the connection to the server ended before it answered {method}")]
     Ended {
-        /// What was called.
+        /// The name of the method.
         method: String,
     },
-    /// It answered with what this end cannot read: too much, or values too deep within each other.
+    /// The answer cannot be read: it is too long, or too deeply nested.
     #[error("the answer of the server to {method} cannot be read: {why}")]
     Unreadable {
-        /// What was called.
+        /// The name of the method.
         method: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         why: String,
     },
-    /// It took too long.
+    /// The answer took too long.
     #[error("the server did not answer {method} within {wall:?}")]
     Late {
-        /// What was called.
+        /// The name of the method.
         method: String,
-        /// How long was waited.
+        /// How long the caller waited.
         wall: Duration,
     },
-    /// It answered with something else than the answer to this.
+    /// The answer lacks a field that this call needs.
     #[error("the server answered {method} without {what} that can be read")]
     Answer {
-        /// What was called.
+        /// The name of the method.
         method: String,
-        /// What is not there.
+        /// The field that is missing or cannot be read.
         what: &'static str,
     },
 }
 
-/// Why a call that was answered has no value.
+/// Why an answered call has no value.
 #[derive(Debug)]
 enum NoValue {
     Refused(String),
     Unreadable(String),
 }
 
-type Answered = oneshot::Sender<Result<Value, NoValue>>;
+type AnswerSender = oneshot::Sender<Result<Value, NoValue>>;
 
-/// Calls without an answer yet; `None`: the stream is over.
+/// The calls without an answer yet, by number; `None` if the stream has ended.
 #[derive(Debug)]
-struct Pending(Mutex<Option<BTreeMap<u64, Answered>>>);
+struct PendingCalls(Mutex<Option<BTreeMap<u64, AnswerSender>>>);
 
-impl Pending {
-    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<u64, Answered>>> {
+impl PendingCalls {
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<u64, AnswerSender>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, seq: u64) -> Option<Answered> {
+    fn take(&self, seq: u64) -> Option<AnswerSender> {
         self.lock().as_mut()?.remove(&seq)
     }
 
-    /// Nothing is answered any more.
+    /// End all calls: no answer will come any more.
     fn close(&self) {
         *self.lock() = None;
     }
@@ -100,42 +100,43 @@ impl Pending {
     }
 }
 
-/// A call that waits; it is forgotten when this goes.
-struct Wanted<'a> {
-    pending: &'a Pending,
+/// A call that waits for its answer. When this is dropped, the call is forgotten.
+struct PendingCall<'a> {
+    pending: &'a PendingCalls,
     seq: u64,
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         drop(self.pending.take(self.seq));
     }
 }
 
-/// The way to call a server. Clones share the stream, which is closed when the last one goes.
+/// Calls a server on one stream. Clones share the stream, which is closed when the last one is
+/// dropped.
 #[derive(Clone, Debug)]
-pub struct Caller {
-    /// The connection ends when nobody holds its session.
-    session: Session,
+pub struct ServerCaller {
+    /// The session, because the connection ends when nobody holds it.
+    session: ClusterSession,
     requests: mpsc::Sender<Vec<u8>>,
-    pending: Arc<Pending>,
+    pending: Arc<PendingCalls>,
     over: CancellationToken,
     last: Arc<AtomicU64>,
 }
 
-impl Caller {
-    /// Open a stream for calls. `longest`: bytes of an answer that are taken.
+impl ServerCaller {
+    /// Open a stream for calls. `longest` is the longest answer that is accepted, bytes.
     ///
     /// # Errors
-    /// When the connection is over, or takes no more streams in time.
-    pub async fn open(session: &Session, longest: usize) -> io::Result<Self> {
+    /// When the connection has ended, or takes no further stream in time.
+    pub async fn open(session: &ClusterSession, longest: usize) -> io::Result<Self> {
         let mut stream = session.open().await?;
         clock::timeout(CLUSTER_OPEN_WALL_MAX, stream.write_all(&[CALLS]))
             .await
             .ok_or(io::ErrorKind::TimedOut)??;
         let (reads, writes) = stream.split();
         let (requests, queue) = mpsc::channel(CLUSTER_REQUESTS_MAX);
-        let pending = Arc::new(Pending(Mutex::new(Some(BTreeMap::new()))));
+        let pending = Arc::new(PendingCalls(Mutex::new(Some(BTreeMap::new()))));
         let over = CancellationToken::new();
         let (of_reader, reader_over) = (Arc::clone(&pending), over.clone());
         let writer_over = over.clone();
@@ -158,24 +159,25 @@ impl Caller {
         Ok(Self { session, requests, pending, over, last })
     }
 
-    /// The session this is a stream of.
+    /// The session that the stream belongs to.
     #[must_use]
-    pub const fn session(&self) -> &Session {
+    pub const fn session(&self) -> &ClusterSession {
         &self.session
     }
 
-    /// Is the stream open, and its connection? Not when what came on it cannot be read, or a call on it was
-    /// late.
+    /// Whether the stream and its connection are open. The stream ends when data on it cannot be
+    /// read, or a call on it was late.
     #[must_use]
-    pub fn stands(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         !self.session.is_over() && self.pending.is_open()
     }
 
-    /// Call a method and wait for its answer, at most for `wall`. A call that is late ends the stream: a
-    /// server answers one call of a stream after another, and this one may hold up the next for ever.
+    /// Call a method and wait for its answer, at most for `wall`. A late call ends the stream,
+    /// because a server answers the calls of a stream one after another, and this one may delay the
+    /// next for ever.
     ///
     /// # Errors
-    /// When the server refuses it, the connection ends, or the time is over.
+    /// When the server refuses the call, the connection ends, or the time is over.
     pub async fn call(
         &self,
         method: &str,
@@ -186,7 +188,7 @@ impl Caller {
         let ended = || ServerCallError::Ended { method: method.to_owned() };
         let (answered, answer) = oneshot::channel();
         self.pending.lock().as_mut().ok_or_else(ended)?.insert(seq, answered);
-        let _wanted = Wanted { pending: &self.pending, seq };
+        let _wanted = PendingCall { pending: &self.pending, seq };
         let request = rpc::request(method, seq, body);
         let called = async {
             self.requests.send(request).await.map_err(|_| ended())?;
@@ -216,7 +218,11 @@ async fn write(
     stream.close().await
 }
 
-async fn read(mut stream: ReadHalf<Stream>, pending: &Pending, longest: usize) -> io::Result<()> {
+async fn read(
+    mut stream: ReadHalf<Stream>,
+    pending: &PendingCalls,
+    longest: usize,
+) -> io::Result<()> {
     let mut calls = Calls::new(longest);
     let mut piece = vec![0; READ_BYTES];
     loop {
@@ -232,14 +238,16 @@ async fn read(mut stream: ReadHalf<Stream>, pending: &Pending, longest: usize) -
                     (seq, error.map_or(Ok(body), |error| Err(NoValue::Refused(error))))
                 }
                 Err(error) => {
-                    if let Some(answered) = calls.begun().and_then(|call| pending.take(call.seq)) {
+                    if let Some(answered) =
+                        calls.pending_header().and_then(|call| pending.take(call.seq))
+                    {
                         let _gone = answered.send(Err(NoValue::Unreadable(error.to_string())));
                     }
                     return Err(io::Error::other(error));
                 }
             };
             if let Some(answered) = pending.take(seq) {
-                // Who called may have given up just now.
+                // The caller may have given up just now.
                 let _gone = answered.send(answer);
             }
         }
@@ -256,12 +264,12 @@ mod tests {
 
     const WALL: Duration = Duration::from_secs(20);
 
-    /// A session, and a server that answers `Echo` with its request and `Deep` with values in values, refuses
-    /// `No`, hangs up at `Bye` and says nothing to anything else.
-    fn pair() -> Session {
+    /// A session with a server that answers `Echo` with its request and `Deep` with nested values,
+    /// refuses `No`, hangs up at `Bye`, and does not answer anything else.
+    fn pair() -> ClusterSession {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        let (session, _arrivals) = Session::drive(ours.compat(), false);
-        let (server, mut arrivals) = Session::drive(theirs.compat(), true);
+        let (session, _arrivals) = ClusterSession::drive(ours.compat(), false);
+        let (server, mut arrivals) = ClusterSession::drive(theirs.compat(), true);
         let deep = (0..80).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
         tokio::spawn(async move {
             let _server = server;
@@ -294,7 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_calls_share_a_stream_and_each_gets_its_own_answer() {
-        let caller = Caller::open(&pair(), 1 << 20).await.unwrap();
+        let caller = ServerCaller::open(&pair(), 1 << 20).await.unwrap();
         let calls = (0..200_u64).map(|number| {
             let caller = caller.clone();
             tokio::spawn(async move {
@@ -313,27 +321,27 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_and_a_lost_connection_are_told_apart() {
         let session = pair();
-        let caller = Caller::open(&session, 1 << 20).await.unwrap();
+        let caller = ServerCaller::open(&session, 1 << 20).await.unwrap();
         let refused = caller.call("No", &Value::Nil, WALL).await.unwrap_err();
         assert_eq!(refused.to_string(), "the server refused No: not here");
         let ended = caller.call("Bye", &Value::Nil, WALL).await.unwrap_err();
         assert_eq!(ended, ServerCallError::Ended { method: "Bye".to_owned() });
-        session.ended().await;
+        session.wait_until_over().await;
         assert!(session.is_over());
-        assert!(Caller::open(&session, 1 << 20).await.is_err());
+        assert!(ServerCaller::open(&session, 1 << 20).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_gets_no_answer_ends_in_time_and_its_stream_with_it() {
         let session = pair();
-        let caller = Caller::open(&session, 1 << 20).await.unwrap();
+        let caller = ServerCaller::open(&session, 1 << 20).await.unwrap();
         let given_up = caller.call("Silence", &Value::Nil, WALL);
         assert_eq!(clock::timeout(WALL / 2, given_up).await, None);
         assert!(caller.pending.lock().as_ref().is_some_and(BTreeMap::is_empty));
-        assert!(caller.stands(), "whoever gave up did not wait");
+        assert!(caller.is_open(), "whoever gave up did not wait");
         let late = caller.call("Silence", &Value::Nil, WALL).await.unwrap_err();
         assert_eq!(late, ServerCallError::Late { method: "Silence".to_owned(), wall: WALL });
-        assert!(!caller.stands(), "the next call is not made behind it");
+        assert!(!caller.is_open(), "the next call is not made behind it");
         assert!(!session.is_over());
     }
 
@@ -344,18 +352,18 @@ mod tests {
             ("Echo", "a message of more than 1000 bytes"),
             ("Deep", "values more than 64 deep within each other"),
         ] {
-            let caller = Caller::open(&pair(), 1_000).await.unwrap();
+            let caller = ServerCaller::open(&pair(), 1_000).await.unwrap();
             let unread = caller.call(method, &long, WALL).await.unwrap_err();
             let (method, why) = (method.to_owned(), why.to_owned());
             assert_eq!(unread, ServerCallError::Unreadable { method, why });
-            assert!(!caller.stands());
+            assert!(!caller.is_open());
         }
     }
 
     #[tokio::test]
     async fn a_connection_that_is_given_up_ends_the_calls_of_everybody_on_it() {
         let session = pair();
-        let caller = Caller::open(&session, 1 << 20).await.unwrap();
+        let caller = ServerCaller::open(&session, 1 << 20).await.unwrap();
         let waiting = tokio::spawn({
             let caller = caller.clone();
             async move { caller.call("Silence", &Value::Nil, WALL).await }
@@ -366,6 +374,6 @@ mod tests {
         session.give_up();
         let ended = waiting.await.unwrap().unwrap_err();
         assert_eq!(ended, ServerCallError::Ended { method: "Silence".to_owned() });
-        session.ended().await;
+        session.wait_until_over().await;
     }
 }

@@ -2,19 +2,20 @@
 //!
 //! ```text
 //! links: the connection, to whichever server takes it
-//!   ├─ live:   register ─► ready ─► heartbeats; again when the node has changed or is not known
+//!   ├─ live:   register ─► ready ─► heartbeats; registers again when the node has changed or is unknown
 //!   ├─ follow: Node.GetClientAllocs ─► WantedAllocs ─► Alloc.GetAllocs ─► assign, stop, collect
 //!   ├─ previous: allocations on other nodes, for those that take their place here
-//!   ├─ silence: no server heard for as long as a group stands it ─► stop
-//!   ├─ events: drivers and devices that become ill or well ─► Node.EmitEvents
+//!   ├─ silence: no server answers for as long as a group allows ─► stop
+//!   ├─ events: drivers and devices that become unhealthy or healthy ─► Node.EmitEvents
 //!   └─ tell:   states of allocations ─► AllocUpdates ─► Node.UpdateAlloc ─► acknowledged, on record
 //! ```
-//! Who runs them is told of each new connection's streams that servers open, to answer what they ask.
-//! While no server is there, what runs goes on; what happened meanwhile is told when one is.
+//! The caller gets the streams that servers open on each new connection, to answer their calls.
+//! While no server is reachable, allocations keep running; what happened meanwhile is reported when
+//! one is reachable again.
 
 mod access;
 mod events;
-mod failed;
+mod failures;
 mod follow;
 mod links;
 mod live;
@@ -34,123 +35,124 @@ use ostler_model::rng::Rng;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::credentials::{Credentials, Standing};
+use super::credentials::{NodeCredentials, NodeStanding};
 use super::dial::DialError;
 use super::servers::ServerCalls;
 use super::session::Arrivals;
 use super::updates::AllocUpdates;
-use links::{Line, Links};
+use links::{LinkPurpose, ServerLinks};
 use ostler_model::server_address::ServerAddress;
-pub use ports::{ClusterNode, DiskDoor, EnterError, PlacedAlloc, ServerDoor, Unentered};
+pub use ports::{ClusterNode, DiskDoor, EnterError, PlacedAlloc, ServerDoor, UnenteredAllocs};
 pub use previous::ClusterNodes;
 
-/// How a node joins.
+/// The options of a node that joins a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// Where servers are; those that they name themselves are added.
+    /// The addresses of servers; the ones that servers name themselves are added.
     pub servers: Vec<ServerAddress>,
-    /// Region of the servers.
+    /// The region of the servers.
     pub region: String,
-    /// Class of the node, for constraints; may be empty.
+    /// The class of the node, for constraints; may be empty.
     pub class: String,
-    /// Pool of the node; the servers' default where none is named.
+    /// The pool of the node; none for the default pool of the servers.
     pub pool: Option<String>,
-    /// What the node proves with that it is the same one.
+    /// The secret by which the node proves that it is the same one as before.
     pub secret: String,
-    /// What introduces it to servers that do not know it, where they ask for that.
+    /// The token that introduces the node to servers that do not know it, if they ask for one.
     pub introduction: Option<String>,
-    /// How it stands with them since an earlier agent.
-    pub standing: Standing,
-    /// Time of day.
+    /// The standing of the node with the servers, from an earlier agent.
+    pub standing: NodeStanding,
+    /// The clock for the time of day.
     pub clock: Clock,
-    /// For pauses.
+    /// The random numbers for pauses.
     pub rng: Rng,
 }
 
-/// Where a node serves the disks of its allocations.
+/// The address at which a node serves the disks of its allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServedAt {
-    /// `HOST:PORT`, as other nodes reach it.
+pub struct DiskServerAddress {
+    /// The address as `HOST:PORT`, as other nodes reach it.
     pub address: String,
-    /// With TLS.
+    /// Whether it has TLS.
     pub tls: bool,
 }
 
-/// What the loops share.
-struct Client {
+/// The state that all loops share.
+struct ClusterClient {
     node: Arc<dyn ClusterNode>,
     id: NodeId,
     options: ClusterOptions,
-    links: Links,
+    links: ServerLinks,
     updates: Mutex<AllocUpdates>,
-    /// Something is to be told that no change of the agent tells of.
+    /// Notified when there is something to report that is no change of the agent.
     news: Notify,
-    /// How far the servers and this node know each other.
-    progress: watch::Sender<Progress>,
-    /// By the newest list of allocations; none before the first.
+    /// How far the node has joined.
+    progress: watch::Sender<JoinProgress>,
+    /// The tokens of the newest list of allocations, by allocation; none before the first list.
     migrate_tokens: watch::Sender<Option<BTreeMap<AllocId, String>>>,
     disks: Arc<dyn DiskDoor>,
-    serves: watch::Receiver<Option<ServedAt>>,
-    credentials: Mutex<Credentials>,
-    /// Since a server was heard last; since the begin before the first.
+    serves: watch::Receiver<Option<DiskServerAddress>>,
+    credentials: Mutex<NodeCredentials>,
+    /// The time since a server last answered, or since the start before the first answer.
     heard: watch::Sender<Stopwatch>,
 }
 
-/// See [`Client::progress`].
+/// How far a node has joined; see [`Client::progress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Progress {
-    /// Not at all.
+enum JoinProgress {
+    /// The servers do not know this node yet.
     Nothing,
     /// The servers know this node.
     Registered,
-    /// This node knows what they want of it, or tried to: what they count as over is not told to run.
+    /// This node has asked for its allocations, or tried to, so that it does not report allocations
+    /// as running that the servers count as ended.
     CaughtUp,
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for ClusterClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl Client {
+impl ClusterClient {
     fn updates(&self) -> MutexGuard<'_, AllocUpdates> {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn credentials(&self) -> MutexGuard<'_, Credentials> {
+    fn credentials(&self) -> MutexGuard<'_, NodeCredentials> {
         self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls of this node on a line of its own.
-    async fn calls(&self, line: Line) -> Result<ServerCalls, DialError> {
+    /// Calls of this node on the stream for this purpose.
+    async fn calls(&self, line: LinkPurpose) -> Result<ServerCalls, DialError> {
         let calls = self.links.calls(line).await?;
-        Ok(calls.showing(self.credentials().token()))
+        Ok(calls.with_token(self.credentials().token()))
     }
 
-    /// Calls of this node that nobody else's hold up, and that end with them.
-    async fn line_of_its_own(&self) -> Result<ServerCalls, DialError> {
-        let calls = self.links.line_of_its_own().await?;
-        Ok(calls.showing(self.credentials().token()))
+    /// Calls of this node on a new stream, which no other call delays and which ends with them.
+    async fn open_own_stream(&self) -> Result<ServerCalls, DialError> {
+        let calls = self.links.open_own_stream().await?;
+        Ok(calls.with_token(self.credentials().token()))
     }
 
     /// Wait until the servers know this node.
-    async fn is_registered(&self) {
-        self.is_at(Progress::Registered).await;
+    async fn wait_registered(&self) {
+        self.wait_for_progress(JoinProgress::Registered).await;
     }
 
-    /// Wait until this node has asked them what they want.
-    async fn caught_up(&self) {
-        self.is_at(Progress::CaughtUp).await;
+    /// Wait until this node has asked the servers for its allocations.
+    async fn wait_caught_up(&self) {
+        self.wait_for_progress(JoinProgress::CaughtUp).await;
     }
 
-    async fn is_at(&self, least: Progress) {
+    async fn wait_for_progress(&self, least: JoinProgress) {
         let mut progress = self.progress.subscribe();
-        // The sender is held by `self`.
+        // This cannot fail, because `self` holds the sender.
         let _gone = progress.wait_for(|progress| *progress >= least).await;
     }
 
-    fn comes_to(&self, progress: Progress) {
+    fn advance_to(&self, progress: JoinProgress) {
         self.progress.send_if_modified(|now| {
             let further = *now < progress;
             *now = progress.max(*now);
@@ -159,41 +161,41 @@ impl Client {
     }
 }
 
-/// The ways to everybody else.
+/// The connections of a node to everybody else.
 #[derive(Clone)]
 pub struct ClusterDoors {
-    /// To servers.
+    /// The door to the servers.
     pub servers: Arc<dyn ServerDoor>,
-    /// To disks on other nodes.
+    /// The door to the disks on other nodes.
     pub disks: Arc<dyn DiskDoor>,
-    /// Gets the streams that servers open, of each new connection; where it takes no more, nobody answers on
-    /// that one.
+    /// Gets the streams that servers open on each new connection. If it is full, nobody answers on
+    /// that connection.
     pub arrived: mpsc::Sender<Arrivals>,
-    /// What owners of allocations ask through.
+    /// The object through which owners of allocations ask other nodes.
     pub others: ClusterNodes,
-    /// Where other nodes fetch disks of this one; none while they cannot.
-    pub serves: watch::Receiver<Option<ServedAt>>,
+    /// The address at which other nodes fetch disks of this one; none while they cannot.
+    pub serves: watch::Receiver<Option<DiskServerAddress>>,
 }
 
-/// Be a node of the cluster until `ended`.
+/// Run as a node of the cluster until `ended`.
 pub async fn run(
     node: Arc<dyn ClusterNode>,
     doors: ClusterDoors,
     options: ClusterOptions,
     ended: CancellationToken,
 ) {
-    let here: Vec<_> = node.assigned().into_iter().map(|(id, _)| id).collect();
-    let updates = Mutex::new(AllocUpdates::new(node.acknowledged(&here)));
+    let here: Vec<_> = node.assigned_allocs().into_iter().map(|(id, _)| id).collect();
+    let updates = Mutex::new(AllocUpdates::new(node.acknowledged_states(&here)));
     let id = node.views().borrow().id;
     let ClusterDoors { servers, disks, arrived, others, serves } = doors;
-    let links = Links::new(&options, servers, arrived);
+    let links = ServerLinks::new(&options, servers, arrived);
     let (progress, migrate_tokens) =
-        (watch::Sender::new(Progress::Nothing), watch::Sender::new(None));
+        (watch::Sender::new(JoinProgress::Nothing), watch::Sender::new(None));
     let ClusterOptions { secret, introduction, standing, .. } = options.clone();
-    let credentials = Mutex::new(Credentials::new(secret, introduction, standing));
+    let credentials = Mutex::new(NodeCredentials::new(secret, introduction, standing));
     let heard = watch::Sender::new(Stopwatch::start());
     let news = Notify::new();
-    let client = Arc::new(Client {
+    let client = Arc::new(ClusterClient {
         node,
         id,
         options,
@@ -207,7 +209,7 @@ pub async fn run(
         credentials,
         heard,
     });
-    others.joined(&client);
+    others.set_client(&client);
     let loops = async {
         tokio::join!(
             live::run(&client),
@@ -220,13 +222,13 @@ pub async fn run(
     ended.run_until_cancelled(loops).await;
 }
 
-/// Pauses after failures: twice as long each time, and never quite the same.
-struct Pauses {
+/// Pauses after failures. Each one is twice as long as the one before, with some randomness.
+struct RetryPauses {
     rng: Rng,
     next: Duration,
 }
 
-impl Pauses {
+impl RetryPauses {
     fn new(rng: &Rng) -> Self {
         Self { rng: rng.clone(), next: CLUSTER_RETRY_FIRST }
     }
@@ -237,7 +239,7 @@ impl Pauses {
 
     async fn pause(&mut self) {
         let most = u64::try_from(self.next.as_millis()).unwrap_or(u64::MAX);
-        let time = Duration::from_millis(most / 2 + self.rng.below(most / 2 + 1));
+        let time = Duration::from_millis(most / 2 + self.rng.number_below(most / 2 + 1));
         self.next = self.next.saturating_mul(2).min(CLUSTER_RETRY_MAX);
         clock::sleep(time).await;
     }

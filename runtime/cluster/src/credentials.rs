@@ -1,4 +1,4 @@
-//! What a node shows servers of who it is. Pure.
+//! The credentials that a node sends to servers. Pure.
 //!
 //! ```text
 //! never registered ─ token of introduction, or none ─► Node.Register ─► registered
@@ -7,14 +7,14 @@
 //!      │   little else
 //!      └── refused at a registration, and nobody introduces it: as one that was never registered
 //! ```
-//! Servers of 1.10 and later sign identities, and may ask for an introduction; those before know the secret
-//! alone. Not tried against such servers: by what is known of their protocol.
+//! Servers from 1.10 on sign identities, and may ask for an introduction; earlier ones know only
+//! the secret. This follows what is known of their protocol; it was not tried against such servers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// The name of the key that an identity was signed with; servers sign anew after another one. A secret names
-/// none.
+/// The name of the key that signed an identity; servers sign anew when their key has changed. A
+/// secret names no key.
 pub(crate) fn signing_key(token: &str) -> Option<String> {
     let (head, _) = token.split_once('.')?;
     let head: serde_json::Value =
@@ -22,78 +22,78 @@ pub(crate) fn signing_key(token: &str) -> Option<String> {
     Some(head.get("kid")?.as_str()?.to_owned())
 }
 
-/// What of it outlives the agent.
+/// The part of the credentials that outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// Servers have taken a registration.
+pub struct NodeStanding {
+    /// Whether servers have accepted a registration.
     pub registered: bool,
-    /// What they have signed.
+    /// The identity that servers have signed, if they have.
     pub identity: Option<String>,
 }
 
-/// See the module.
+/// The credentials of a node; see the module.
 #[derive(Debug)]
-pub(crate) struct Credentials {
+pub(crate) struct NodeCredentials {
     secret: String,
     introduction: Option<String>,
-    standing: Standing,
-    /// A heartbeat without it was refused.
+    standing: NodeStanding,
+    /// Whether a heartbeat without the secret was refused.
     beats_with_secret: bool,
 }
 
-impl Credentials {
+impl NodeCredentials {
     pub(crate) const fn new(
         secret: String,
         introduction: Option<String>,
-        standing: Standing,
+        standing: NodeStanding,
     ) -> Self {
         Self { secret, introduction, standing, beats_with_secret: false }
     }
 
-    /// Shown with a registration.
-    pub(crate) fn to_register(&self) -> &str {
+    /// The token for a registration; may be empty.
+    pub(crate) fn register_token(&self) -> &str {
         if self.standing.registered {
             return self.token();
         }
         self.introduction.as_deref().unwrap_or_default()
     }
 
-    /// Shown with every other call.
+    /// The token for every other call.
     pub(crate) fn token(&self) -> &str {
         self.standing.identity.as_deref().unwrap_or(&self.secret)
     }
 
-    /// Shown with a heartbeat; may be empty.
-    pub(crate) fn to_beat(&self) -> &str {
+    /// The token for a heartbeat; may be empty.
+    pub(crate) fn beat_token(&self) -> &str {
         let secret = if self.beats_with_secret { self.secret.as_str() } else { "" };
         self.standing.identity.as_deref().unwrap_or(secret)
     }
 
-    /// Servers do not permit a heartbeat. Is another one worth a try?
-    pub(crate) fn beat_refused(&mut self) -> bool {
+    /// Note that servers refused a heartbeat. Returns whether another one is worth a try.
+    pub(crate) fn note_beat_refused(&mut self) -> bool {
         !std::mem::replace(&mut self.beats_with_secret, true)
     }
 
-    /// Servers have answered a registration or a heartbeat, and may have signed an identity. What is to be on
-    /// record now, where that has changed.
-    pub(crate) fn accepted(&mut self, signed: Option<String>) -> Option<Standing> {
+    /// Note that servers have accepted a registration or a heartbeat, and may have signed an
+    /// identity. Returns the new standing to record, if it has changed.
+    pub(crate) fn note_accepted(&mut self, signed: Option<String>) -> Option<NodeStanding> {
         let before = self.standing.clone();
         self.standing.registered = true;
-        // Where signing failed there is an empty one.
+        // If signing failed, the identity is empty.
         if let Some(signed) = signed.filter(|signed| !signed.is_empty()) {
             self.standing.identity = Some(signed);
         }
         (self.standing != before).then(|| self.standing.clone())
     }
 
-    /// Servers do not permit a registration: they know no such node, of another region perhaps. What is to be
-    /// on record now, where that has changed.
-    pub(crate) fn refused(&mut self) -> Option<Standing> {
-        if self.introduction.is_some() || self.standing == Standing::default() {
+    /// Note that servers refused a registration, because they do not know the node, which may be of
+    /// another region. Returns the new standing to record, if it has changed.
+    pub(crate) fn note_refused(&mut self) -> Option<NodeStanding> {
+        if self.introduction.is_some() || self.standing == NodeStanding::default() {
             return None;
         }
-        self.standing = Standing::default();
-        Some(Standing::default())
+        self.standing = NodeStanding::default();
+        Some(NodeStanding::default())
     }
 }
 
@@ -101,35 +101,35 @@ impl Credentials {
 mod tests {
     use super::*;
 
-    fn credentials(introduction: Option<&str>) -> Credentials {
+    fn credentials(introduction: Option<&str>) -> NodeCredentials {
         let introduction = introduction.map(str::to_owned);
-        Credentials::new("secret".to_owned(), introduction, Standing::default())
+        NodeCredentials::new("secret".to_owned(), introduction, NodeStanding::default())
     }
 
     #[test]
     fn a_node_introduces_itself_once_and_then_shows_its_secret_or_what_servers_signed() {
         let mut node = credentials(Some("introduction"));
-        assert_eq!(node.to_register(), "introduction");
-        let registered = Standing { registered: true, identity: None };
-        assert_eq!(node.accepted(None), Some(registered));
-        assert_eq!((node.to_register(), node.token()), ("secret", "secret"));
-        assert_eq!(node.accepted(Some(String::new())), None, "signing failed");
-        let signed = node.accepted(Some("signed".to_owned())).unwrap();
+        assert_eq!(node.register_token(), "introduction");
+        let registered = NodeStanding { registered: true, identity: None };
+        assert_eq!(node.note_accepted(None), Some(registered));
+        assert_eq!((node.register_token(), node.token()), ("secret", "secret"));
+        assert_eq!(node.note_accepted(Some(String::new())), None, "signing failed");
+        let signed = node.note_accepted(Some("signed".to_owned())).unwrap();
         assert_eq!(signed.identity.as_deref(), Some("signed"));
-        assert_eq!((node.to_register(), node.token()), ("signed", "signed"));
-        assert_eq!(node.accepted(None), None, "nothing new");
+        assert_eq!((node.register_token(), node.token()), ("signed", "signed"));
+        assert_eq!(node.note_accepted(None), None, "nothing new");
     }
 
     #[test]
     fn a_heartbeat_shows_the_secret_once_one_without_it_was_refused() {
         let mut node = credentials(None);
-        node.accepted(None);
-        assert_eq!(node.to_beat(), "");
-        assert!(node.beat_refused());
-        assert_eq!(node.to_beat(), "secret");
-        assert!(!node.beat_refused(), "it is not tried for ever");
-        node.accepted(Some("signed".to_owned()));
-        assert_eq!(node.to_beat(), "signed");
+        node.note_accepted(None);
+        assert_eq!(node.beat_token(), "");
+        assert!(node.note_beat_refused());
+        assert_eq!(node.beat_token(), "secret");
+        assert!(!node.note_beat_refused(), "it is not tried for ever");
+        node.note_accepted(Some("signed".to_owned()));
+        assert_eq!(node.beat_token(), "signed");
     }
 
     #[test]
@@ -151,14 +151,14 @@ mod tests {
     #[test]
     fn a_node_that_servers_do_not_know_begins_anew_unless_somebody_introduces_it() {
         let mut node = credentials(None);
-        assert_eq!(node.to_register(), "");
-        assert_eq!(node.refused(), None);
-        node.accepted(Some("signed".to_owned()));
-        assert_eq!(node.refused(), Some(Standing::default()));
-        assert_eq!((node.to_register(), node.token()), ("", "secret"));
+        assert_eq!(node.register_token(), "");
+        assert_eq!(node.note_refused(), None);
+        node.note_accepted(Some("signed".to_owned()));
+        assert_eq!(node.note_refused(), Some(NodeStanding::default()));
+        assert_eq!((node.register_token(), node.token()), ("", "secret"));
         let mut introduced = credentials(Some("introduction"));
-        introduced.accepted(Some("signed".to_owned()));
-        assert_eq!(introduced.refused(), None);
-        assert_eq!(introduced.to_register(), "signed");
+        introduced.note_accepted(Some("signed".to_owned()));
+        assert_eq!(introduced.note_refused(), None);
+        assert_eq!(introduced.register_token(), "signed");
     }
 }

@@ -31,13 +31,13 @@ fn health(state: HealthState) -> Health {
 
 #[test]
 fn a_node_tells_its_drivers_devices_and_units() {
-    let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+    let mut view = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
     (view.resources.cpu_mhz, view.resources.memory_mb) = (4_000, 2_000);
     for (name, state) in [("exec", HealthState::Healthy), ("wasm", HealthState::Unhealthy)] {
         let driver = DriverView { health: health(state), ..DriverView::default() };
         view.drivers.insert(PluginName::new(name).unwrap(), driver);
     }
-    let memory = Attribute::new(Scalar::Int(80), Some("GiB")).unwrap();
+    let memory = Attribute::new(AttributeValue::Int(80), Some("GiB")).unwrap();
     view.devices.push(DeviceGroup {
         key: GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: "G1".into() },
         plugin: PluginName::new("acme").unwrap(),
@@ -73,13 +73,13 @@ fn an_allocation_tells_its_tasks_events_and_times() {
         tasks: [(TaskName::new("t").unwrap(), state)].into(),
         ..AcknowledgedState::default()
     };
-    let rng = Rng::seeded(1);
+    let rng = Rng::from_seed(1);
     let told = alloc(AllocId::new(rng.uuid()), NodeId::new(rng.uuid()), &now);
     assert_eq!(text(at(&told, "ClientStatus")), Some("failed"));
     assert_eq!(field(&told, "DeploymentStatus"), None, "there is no verdict");
     let task = at(&told, "TaskStates/t");
     assert_eq!(text(at(task, "Events/0/Type")), Some("Received"));
     assert_eq!(at(task, "Events/0/Time"), &Value::from(5));
-    let read = |name| go_time::of_bytes(bytes(at(task, name)).unwrap());
+    let read = |name| go_time::from_bytes(bytes(at(task, name)).unwrap());
     assert_eq!((read("FinishedAt"), read("StartedAt")), (Some(Timestamp::from_nanos(7)), None));
 }

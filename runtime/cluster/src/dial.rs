@@ -1,7 +1,7 @@
-//! The way to a server, step by step, each with its deadline.
+//! Connects to a server, step by step, each with its deadline.
 //!
 //! ```text
-//! resolve ─► connect ─► secure (0x04, TLS) ─► begin (0x06) ─► Session
+//! resolve ─► connect ─► secure (0x04, TLS) ─► start_session (0x06) ─► ClusterSession
 //! ```
 
 use std::io;
@@ -16,47 +16,47 @@ use tokio::net::TcpStream;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
 use super::client::ServerDoor;
-use super::session::{Arrivals, MULTIPLEX, Session};
+use super::session::{Arrivals, ClusterSession, MULTIPLEX};
 use super::tls::ServerTls;
 use ostler_model::server_address::ServerAddress;
 
-/// First byte of a connection: TLS follows.
+/// The first byte of a connection on which TLS follows.
 pub const TLS: u8 = 4;
 
 /// Why a server cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// Its name stands for no address.
+    /// The name of the server cannot be resolved.
     #[error("the name {host} cannot be resolved")]
     Name {
-        /// The name.
+        /// The name of the server.
         host: String,
-        /// Why.
+        /// The error of the resolver.
         source: io::Error,
     },
-    /// Nobody takes a connection there.
+    /// No server accepts a connection there.
     #[error("cannot connect to {at}")]
     Connect {
-        /// Where.
+        /// The address and port that were tried.
         at: SocketAddr,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// TLS was not agreed on.
     #[error("TLS was not agreed on")]
     Tls(#[source] io::Error),
-    /// The connection ended at once.
+    /// The connection ended before the session began.
     #[error("the connection ended")]
     Ended(#[source] io::Error),
-    /// There is none to try.
+    /// There is no server to try.
     #[error("no server is given")]
     NoServer,
     /// A step took too long.
     #[error("{step} took longer than {} s", wall.as_secs())]
     Late {
-        /// What was tried.
+        /// The step that was tried.
         step: &'static str,
-        /// How long was waited.
+        /// How long the step was given.
         wall: Duration,
     },
 }
@@ -69,7 +69,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
 /// Servers over TCP, with TLS where they want it.
 #[derive(Clone, Debug)]
 pub struct TcpDoor {
-    /// How they are spoken to.
+    /// The TLS to use; none for none.
     pub tls: Option<ServerTls>,
 }
 
@@ -77,7 +77,7 @@ impl ServerDoor for TcpDoor {
     fn dial<'a>(
         &'a self,
         to: &'a ServerAddress,
-    ) -> BoxFuture<'a, Result<(Session, Arrivals), DialError>> {
+    ) -> BoxFuture<'a, Result<(ClusterSession, Arrivals), DialError>> {
         Box::pin(async move {
             let wall = CLUSTER_STEP_WALL_DEFAULT;
             let addresses = resolve(to, wall).await?;
@@ -86,15 +86,15 @@ impl ServerDoor for TcpDoor {
                 None => Box::new(stream),
                 Some(tls) => secure(stream, tls, wall).await?,
             };
-            begin(socket, wall).await
+            start_session(socket, wall).await
         })
     }
 }
 
-/// The addresses a server's name stands for, at least one.
+/// Resolve the name of a server. There is at least one address.
 ///
 /// # Errors
-/// When it stands for none, or nobody says so in time.
+/// When the name has no address, or the resolver does not answer in time.
 pub async fn resolve(to: &ServerAddress, wall: Duration) -> Result<Vec<SocketAddr>, DialError> {
     let name = |source| DialError::Name { host: to.host.clone(), source };
     let found = clock::timeout(wall, tokio::net::lookup_host((to.host.as_str(), to.port))).await;
@@ -106,10 +106,10 @@ pub async fn resolve(to: &ServerAddress, wall: Duration) -> Result<Vec<SocketAdd
     Ok(found)
 }
 
-/// Connect to the first of these addresses that takes it.
+/// Connect to the first of these addresses that accepts a connection.
 ///
 /// # Errors
-/// What the last one said, when none does.
+/// The error of the last address, when none accepts.
 pub async fn connect(to: &[SocketAddr], wall: Duration) -> Result<TcpStream, DialError> {
     let mut last = DialError::Late { step: "connecting", wall };
     for at in to {
@@ -117,7 +117,8 @@ pub async fn connect(to: &[SocketAddr], wall: Duration) -> Result<TcpStream, Dia
             None => DialError::Late { step: "connecting", wall },
             Some(Err(source)) => DialError::Connect { at: *at, source },
             Some(Ok(stream)) => {
-                // A request is a few small writes; each would wait for the last one's acknowledgement.
+                // A request is a few small writes. Each would wait for the acknowledgement of the
+                // one before.
                 stream.set_nodelay(true).map_err(DialError::Ended)?;
                 return Ok(stream);
             }
@@ -126,10 +127,10 @@ pub async fn connect(to: &[SocketAddr], wall: Duration) -> Result<TcpStream, Dia
     Err(last)
 }
 
-/// Agree on TLS.
+/// Send the byte for TLS and do the handshake.
 ///
 /// # Errors
-/// When the server has no TLS, is not who it should be, or does not take this node's certificate.
+/// When the server has no TLS, has the wrong certificate, or refuses the certificate of this node.
 pub async fn secure(
     mut stream: TcpStream,
     tls: &ServerTls,
@@ -144,19 +145,19 @@ pub async fn secure(
     Ok(Box::new(secured.map_err(DialError::Tls)?))
 }
 
-/// Begin a session.
+/// Begin a session on a connection.
 ///
 /// # Errors
 /// When the connection has ended.
-pub async fn begin(
+pub async fn start_session(
     mut socket: Box<dyn Socket>,
     wall: Duration,
-) -> Result<(Session, Arrivals), DialError> {
+) -> Result<(ClusterSession, Arrivals), DialError> {
     let told = clock::timeout(wall, async {
         socket.write_all(&[MULTIPLEX]).await?;
         socket.flush().await
     });
     let told = told.await.ok_or(DialError::Late { step: "beginning a session", wall })?;
     told.map_err(DialError::Ended)?;
-    Ok(Session::drive(socket.compat(), false))
+    Ok(ClusterSession::drive(socket.compat(), false))
 }

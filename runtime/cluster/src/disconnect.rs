@@ -1,30 +1,32 @@
-//! Allocations that end because no server was heard: `stop_after_client_disconnect`. Pure.
+//! Decides which allocations must stop because no server has answered:
+//! `stop_after_client_disconnect`. Pure.
 //!
 //! ```text
 //! heard ─► silence begins ─ as long as a group allows ─► its allocations are due
 //! ```
-//! A server that is as silent as its node gives them up after the same time, and starts others: so at most one
-//! of both runs.
+//! Servers that do not hear the node give its allocations up after the same time and start others,
+//! so that at most one of the two runs.
 
 use std::time::Duration;
 
 use ostler_model::ids::AllocId;
 
-/// What is to be done after a silence.
+/// What must be done after a silence of the servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AfterSilence {
-    /// To be stopped.
+pub(crate) struct SilenceActions {
+    /// The allocations that must be stopped.
     pub due: Vec<AllocId>,
-    /// How long until others are; none where no silence ends any.
+    /// The time until the next allocation must be stopped; none if there is no other one.
     pub next: Option<Duration>,
 }
 
-/// What a `silence` of the servers ends. `allowed`: how long a silence each allocation stands.
+/// What must be done after a `silence` of the servers. `allowed` has the silence that each
+/// allocation may outlast.
 pub(crate) fn after_silence(
     silence: Duration,
     allowed: impl IntoIterator<Item = (AllocId, Duration)>,
-) -> AfterSilence {
-    let mut after = AfterSilence::default();
+) -> SilenceActions {
+    let mut after = SilenceActions::default();
     for (id, allowed) in allowed {
         match allowed.checked_sub(silence).filter(|left| !left.is_zero()) {
             None => after.due.push(id),
@@ -44,17 +46,17 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn id(seed: u64) -> AllocId {
-        AllocId::new(Rng::seeded(seed).uuid())
+        AllocId::new(Rng::from_seed(seed).uuid())
     }
 
     #[test]
     fn an_allocation_is_due_after_the_silence_it_stands_and_no_sooner() {
         let allowed = [(id(1), 5 * SECOND), (id(2), 9 * SECOND)];
         let at = |silence| after_silence(silence, allowed);
-        assert_eq!(at(SECOND), AfterSilence { due: vec![], next: Some(4 * SECOND) });
-        assert_eq!(at(5 * SECOND), AfterSilence { due: vec![id(1)], next: Some(4 * SECOND) });
-        assert_eq!(at(20 * SECOND), AfterSilence { due: vec![id(1), id(2)], next: None });
-        assert_eq!(after_silence(20 * SECOND, []), AfterSilence::default());
+        assert_eq!(at(SECOND), SilenceActions { due: vec![], next: Some(4 * SECOND) });
+        assert_eq!(at(5 * SECOND), SilenceActions { due: vec![id(1)], next: Some(4 * SECOND) });
+        assert_eq!(at(20 * SECOND), SilenceActions { due: vec![id(1), id(2)], next: None });
+        assert_eq!(after_silence(20 * SECOND, []), SilenceActions::default());
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Ways in for fuzz targets (`runtime/fuzz/`) to what is private here. Nothing else uses them.
+//! Entry points for fuzz targets (`runtime/fuzz/`) to private code. Nothing else uses them.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use futures_util::io::AsyncReadExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use super::caller::Caller;
+use super::caller::ServerCaller;
 use super::msgpack::{self, Value, ValueReader};
 use super::rpc::{self, Calls};
-use super::session::Session;
-use super::{access, assigned, servers};
+use super::session::ClusterSession;
+use super::{access, assigned_allocs, servers};
 
-/// Longest value that is taken, bytes.
+/// The longest value that is accepted, bytes.
 const LONGEST: usize = 1 << 20;
-/// Longest a connection may last that says nothing more.
+/// The longest time that a silent connection may last.
 const WALL: Duration = Duration::from_secs(20);
 
 fn all(bytes: &[u8]) -> Vec<Value> {
@@ -34,33 +34,34 @@ fn written(values: &[Value]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes as values; what is written of them is read again as the same.
+/// Read bytes as values, and check that written values are read again as the same.
 pub fn messages(bytes: &[u8]) {
     let once = written(&all(bytes));
     let again = written(&all(&once));
-    // Forms that are read and never written grow: what grew too long is not read again.
+    // Some forms are only read and become longer when they are written; values that became too long
+    // are not compared.
     debug_assert!(once == again || once.len() > LONGEST, "written is not what is read");
 }
 
-/// Bytes as answers of servers to every call that has one which is read.
+/// Read bytes as answers of servers to every call whose answer is parsed.
 pub fn answers(bytes: &[u8]) {
     let mut calls = Calls::new(LONGEST);
     calls.extend(bytes);
     while let Ok(Some((header, body))) = calls.take_next() {
-        let _beat = servers::heartbeat(&header.method, &body);
-        let _listed = servers::listed(&header.method, &body);
+        let _beat = servers::parse_heartbeat(&header.method, &body);
+        let _listed = servers::parse_client_allocs(&header.method, &body);
         access::read(body.clone());
-        for alloc in servers::described(&header.method, &body).unwrap_or_default() {
-            let _read = (assigned::id_of(&alloc), assigned::allocation(&alloc));
+        for alloc in servers::parse_allocs(&header.method, &body).unwrap_or_default() {
+            let _read = (assigned_allocs::id_of(&alloc), assigned_allocs::allocation(&alloc));
         }
     }
 }
 
-/// Bytes as all that a server says on a connection, while a call waits for its answer. What comes on streams
-/// of the server's is read as calls.
+/// Read bytes as everything that a server sends on a connection while a call waits for its answer.
+/// Streams that the server opens are read as calls.
 pub async fn connection(bytes: &[u8]) {
     let (ours, theirs) = tokio::io::duplex(4 << 10);
-    let (session, mut arrivals) = Session::drive(ours.compat(), false);
+    let (session, mut arrivals) = ClusterSession::drive(ours.compat(), false);
     let (mut of_node, mut to_node) = tokio::io::split(theirs);
     let said = async {
         let _gone = to_node.write_all(bytes).await;
@@ -71,10 +72,10 @@ pub async fn connection(bytes: &[u8]) {
         while of_node.read(&mut piece).await.is_ok_and(|length| length > 0) {}
     };
     let called = async {
-        if let Ok(caller) = Caller::open(&session, LONGEST).await {
+        if let Ok(caller) = ServerCaller::open(&session, LONGEST).await {
             let _answer = caller.call("Status.Ping", &rpc::map([]), WALL).await;
         }
-        session.ended().await;
+        session.wait_until_over().await;
     };
     let asked = async {
         while let Some(mut stream) = arrivals.recv().await {

@@ -1,9 +1,10 @@
-//! A time as Go's `time.Time` is written in bytes: a version, seconds since the year 1, nanoseconds, and
-//! minutes east of Greenwich (-1: UTC). From the documentation of `Time.MarshalBinary`.
+//! Converts times to and from the bytes of Go's `time.Time`: a version, seconds since the year 1,
+//! nanoseconds, and minutes east of Greenwich (-1 for UTC). It follows the documentation of
+//! `Time.MarshalBinary`.
 
 use ostler_model::time::Timestamp;
 
-/// Seconds from the first of January of the year 1 to that of 1970.
+/// The seconds from the first of January of the year 1 to that of 1970.
 const BEFORE_1970: i64 = 62_135_596_800;
 const NANOS: i128 = 1_000_000_000;
 
@@ -23,9 +24,10 @@ pub fn to_bytes(time: Option<Timestamp>) -> [u8; 15] {
     bytes
 }
 
-/// The time of such bytes; `None` for Go's zero time, for one before 1970, and for what is no time.
+/// The time in such bytes. `None` for Go's zero time, for a time before 1970, and for bytes that
+/// are no time.
 #[must_use]
-pub fn of_bytes(bytes: &[u8]) -> Option<Timestamp> {
+pub fn from_bytes(bytes: &[u8]) -> Option<Timestamp> {
     let (version, rest) = bytes.split_first()?;
     let (seconds, rest) = rest.split_first_chunk::<8>()?;
     let nanos = rest.first_chunk::<4>()?;
@@ -45,16 +47,16 @@ mod tests {
     #[test]
     fn a_time_keeps_its_nanoseconds_and_no_time_is_the_year_one() {
         let time = Timestamp::from_nanos(1_795_493_531_162_338_411);
-        assert_eq!(of_bytes(&to_bytes(Some(time))), Some(time));
-        assert_eq!(of_bytes(&to_bytes(None)), None);
+        assert_eq!(from_bytes(&to_bytes(Some(time))), Some(time));
+        assert_eq!(from_bytes(&to_bytes(None)), None);
         assert_eq!(to_bytes(None), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255]);
     }
 
     #[test]
     fn what_go_wrote_is_read() {
         let bytes = b"\x01\x00\x00\x00\x0e\xe2\x97\x05\x9b\t\xad-\xc6\xff\xff";
-        assert_eq!(of_bytes(bytes), Some(Timestamp::from_nanos(1_795_493_531_162_344_390)));
-        assert_eq!(of_bytes(&bytes[..14]), None);
-        assert_eq!(of_bytes(&[]), None);
+        assert_eq!(from_bytes(bytes), Some(Timestamp::from_nanos(1_795_493_531_162_344_390)));
+        assert_eq!(from_bytes(&bytes[..14]), None);
+        assert_eq!(from_bytes(&[]), None);
     }
 }

@@ -1,10 +1,10 @@
-//! What works on the way into a cluster, step by step, and what does not.
+//! Checks, step by step, whether a node can join a cluster.
 //!
 //! ```text
 //! each server:    name ─► connection ─► [TLS] ─► answer ─► region
 //! the first one that knows the region:  registration ─► heartbeat ─► removal
 //! ```
-//! The node that is registered is made up for this: it takes no work, and it is removed again.
+//! The node that is registered is made up for the check. It takes no work, and it is removed again.
 
 use std::time::Duration;
 
@@ -15,56 +15,56 @@ use ostler_model::limits::CLUSTER_ANSWER_BYTES_MAX;
 use ostler_model::rng::Rng;
 use serde::Serialize;
 
-use super::caller::{Caller, ServerCallError};
+use super::caller::{ServerCallError, ServerCaller};
 use super::dial::{self, DialError};
 use super::msgpack::Value;
 use super::rpc::map;
 use super::servers::{NodeStatus, ServerCalls};
-use super::session::Session;
+use super::session::ClusterSession;
 use super::tls::ServerTls;
 use ostler_model::server_address::ServerAddress;
 
-/// What is to be checked.
+/// The servers to check, and the node to check them with.
 #[derive(Clone, Debug)]
-pub struct JoinAsk {
-    /// Every server that is to be tried.
+pub struct JoinCheckRequest {
+    /// The servers to try.
     pub servers: Vec<ServerAddress>,
-    /// Region of the servers.
+    /// The region of the servers.
     pub region: String,
-    /// Data center the node would be in.
+    /// The data center that the node would be in.
     pub datacenter: String,
-    /// Name of the node, as the servers' lists would show it.
+    /// The name that the node would have in the servers' lists.
     pub name: String,
-    /// TLS, where the servers want it.
+    /// The TLS to use, if the servers want it.
     pub tls: Option<ServerTls>,
     /// How long each step may take.
     pub wall: Duration,
 }
 
-/// One step of the way.
+/// One step of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JoinStep {
-    /// The server's name stands for an address.
+    /// The name of the server can be resolved.
     Name,
-    /// It takes a connection.
+    /// The server accepts a connection.
     Connection,
-    /// TLS is agreed on, with who it should be.
+    /// TLS is agreed on, and the server has the right certificate.
     Tls,
-    /// It speaks as a server does.
+    /// The server answers calls.
     Answer,
-    /// It knows the region, which has a leader.
+    /// The server knows the region, and the region has a leader.
     Region,
-    /// It takes the node.
+    /// The servers accept the registration of a node.
     Registration,
-    /// It takes its heartbeats.
+    /// The servers accept its heartbeats.
     Heartbeat,
-    /// It forgets the node again.
+    /// The servers remove the node again.
     Removal,
 }
 
 impl JoinStep {
-    /// The word for it.
+    /// The name of the step in one word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -80,25 +80,25 @@ impl JoinStep {
     }
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JoinFinding {
-    /// With which server.
+    /// The server that was checked.
     pub server: String,
-    /// Which step.
+    /// The step that was checked.
     pub step: JoinStep,
-    /// It works.
+    /// Whether the step works.
     pub works: bool,
-    /// What was found, or why it does not work.
+    /// What was found, or why the step does not work.
     pub found: String,
-    /// What to do about it.
+    /// Advice on what to do; none if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// How long it took, milliseconds.
+    /// How long the step took, milliseconds.
     pub took_ms: u64,
 }
 
-/// Can a node join? A node that cannot be removed again is no obstacle.
+/// Whether a node can join. It is no obstacle that a node cannot be removed again.
 #[must_use]
 pub fn can_join(findings: &[JoinFinding]) -> bool {
     let beats = |finding: &JoinFinding| finding.step == JoinStep::Heartbeat;
@@ -106,43 +106,43 @@ pub fn can_join(findings: &[JoinFinding]) -> bool {
     findings.iter().any(beats) && findings.iter().filter(needed).all(|finding| finding.works)
 }
 
-/// Why a step does not work, and what to do about it.
-type Failed = (String, Option<String>);
+/// Why a step does not work, and advice on what to do.
+type StepFailure = (String, Option<String>);
 
-/// Check every server, and then the way a node goes. `told` hears of each step as it ends.
+/// Check every server, and then the calls of a node. `told` is called with the result of each step.
 pub async fn join_check(
-    ask: &JoinAsk,
+    ask: &JoinCheckRequest,
     rng: &Rng,
     mut told: impl FnMut(&JoinFinding),
 ) -> Vec<JoinFinding> {
     let mut findings = Vec::new();
     let mut ready = None;
     for server in &ask.servers {
-        let mut way = Way { server, findings: &mut findings, told: &mut told };
+        let mut way = ServerCheck { server, findings: &mut findings, told: &mut told };
         let calls = way.reach(ask).await;
         ready = ready.or(calls.map(|calls| (server, calls)));
     }
     if let Some((server, calls)) = ready {
         let node = NodeId::new(rng.uuid());
-        let mut way = Way { server, findings: &mut findings, told: &mut told };
-        way.live(ask, &calls, node, rng).await;
+        let mut way = ServerCheck { server, findings: &mut findings, told: &mut told };
+        way.check_node_life(ask, &calls, node, rng).await;
     }
     findings
 }
 
-/// The steps with one server.
-struct Way<'a, T> {
+/// The steps of the check with one server.
+struct ServerCheck<'a, T> {
     server: &'a ServerAddress,
     findings: &'a mut Vec<JoinFinding>,
     told: &'a mut T,
 }
 
-impl<T: FnMut(&JoinFinding)> Way<'_, T> {
-    /// Note how a step ended; what it gave, where it works.
+impl<T: FnMut(&JoinFinding)> ServerCheck<'_, T> {
+    /// Run a step and record its result. Returns what the step gave, if it works.
     async fn step<R>(
         &mut self,
         step: JoinStep,
-        done: impl Future<Output = Result<(R, String), Failed>>,
+        done: impl Future<Output = Result<(R, String), StepFailure>>,
     ) -> Option<R> {
         let watch = Stopwatch::start();
         let (given, works, found, advice) = match done.await {
@@ -157,18 +157,18 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
         given
     }
 
-    /// As far as the region.
-    async fn reach(&mut self, ask: &JoinAsk) -> Option<ServerCalls> {
+    /// Run the steps from the name to the region.
+    async fn reach(&mut self, ask: &JoinCheckRequest) -> Option<ServerCalls> {
         let (server, wall) = (self.server, ask.wall);
         let resolved = async {
-            let found = dial::resolve(server, wall).await.map_err(undialled)?;
+            let found = dial::resolve(server, wall).await.map_err(dial_failure)?;
             let shown: Vec<_> = found.iter().map(ToString::to_string).collect();
             Ok((found, shown.join(", ")))
         };
         let addresses = self.step(JoinStep::Name, resolved).await?;
         let connected = async {
-            let stream = dial::connect(&addresses, wall).await.map_err(undialled)?;
-            let at = stream.peer_addr().map_err(DialError::Ended).map_err(undialled)?;
+            let stream = dial::connect(&addresses, wall).await.map_err(dial_failure)?;
+            let at = stream.peer_addr().map_err(DialError::Ended).map_err(dial_failure)?;
             let bare = ask.tls.is_none() && !at.ip().is_loopback();
             let bare =
                 if bare { "; without TLS whoever is on the way reads and changes it" } else { "" };
@@ -179,13 +179,13 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
             None => Box::new(stream),
             Some(tls) => {
                 let secured = async {
-                    let socket = dial::secure(stream, tls, wall).await.map_err(undialled)?;
+                    let socket = dial::secure(stream, tls, wall).await.map_err(dial_failure)?;
                     Ok((socket, "the server is who it should be".to_owned()))
                 };
                 self.step(JoinStep::Tls, secured).await?
             }
         };
-        let caller = self.step(JoinStep::Answer, answered(socket, ask)).await?;
+        let caller = self.step(JoinStep::Answer, ping_server(socket, ask)).await?;
         let calls = ServerCalls::new(caller, ask.region.clone(), String::new(), wall);
         let led = async {
             let leader = calls.leader().await.map_err(|error| {
@@ -206,8 +206,14 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
         Some(calls)
     }
 
-    /// Live as a node for a moment.
-    async fn live(&mut self, ask: &JoinAsk, calls: &ServerCalls, node: NodeId, rng: &Rng) {
+    /// Run the steps of a node: registration, heartbeat and removal.
+    async fn check_node_life(
+        &mut self,
+        ask: &JoinCheckRequest,
+        calls: &ServerCalls,
+        node: NodeId,
+        rng: &Rng,
+    ) {
         let registered = async {
             let made_up = made_up_node(ask, node, rng);
             let beat = calls.register(made_up).await.map_err(|error| {
@@ -224,14 +230,14 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
         }
         let beaten = async {
             let beat = calls.update_status(node, NodeStatus::Initializing).await;
-            let within = beat.map_err(called)?.within;
+            let within = beat.map_err(call_failure)?.within;
             Ok(((), format!("the next one is due within {:.1} s", within.as_secs_f64())))
         };
         self.step(JoinStep::Heartbeat, beaten).await;
         let removed = async {
             let gone = calls.deregister(node).await;
             if gone.is_err() {
-                // It is down at once, and collected with other nodes that are.
+                // As a down node it is collected later with others.
                 let _tried = calls.update_status(node, NodeStatus::Down).await;
             }
             let advice =
@@ -243,12 +249,12 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
     }
 }
 
-async fn answered(
+async fn ping_server(
     socket: Box<dyn dial::Socket>,
-    ask: &JoinAsk,
-) -> Result<(Caller, String), Failed> {
-    // What a server sends on streams of its own is dropped: it asks no node that is not ready.
-    let (session, _arrivals) = dial::begin(socket, ask.wall).await.map_err(undialled)?;
+    ask: &JoinCheckRequest,
+) -> Result<(ServerCaller, String), StepFailure> {
+    // Streams that the server opens are dropped, because it calls no node that is not ready.
+    let (session, _arrivals) = dial::start_session(socket, ask.wall).await.map_err(dial_failure)?;
     let caller = open(&session).await?;
     let calls = ServerCalls::new(caller.clone(), String::new(), String::new(), ask.wall);
     calls.ping().await.map_err(|error| {
@@ -264,8 +270,8 @@ async fn answered(
     Ok((caller, "a server answers".to_owned()))
 }
 
-async fn open(session: &Session) -> Result<Caller, Failed> {
-    let opened = Caller::open(session, CLUSTER_ANSWER_BYTES_MAX).await;
+async fn open(session: &ClusterSession) -> Result<ServerCaller, StepFailure> {
+    let opened = ServerCaller::open(session, CLUSTER_ANSWER_BYTES_MAX).await;
     opened.map_err(|error| (error.to_string(), None))
 }
 
@@ -273,11 +279,11 @@ fn refused_for(error: &ServerCallError, word: &str) -> bool {
     matches!(error, ServerCallError::Refused { message, .. } if message.to_lowercase().contains(word))
 }
 
-fn called(error: ServerCallError) -> Failed {
+fn call_failure(error: ServerCallError) -> StepFailure {
     (error.to_string(), None)
 }
 
-fn undialled(error: DialError) -> Failed {
+fn dial_failure(error: DialError) -> StepFailure {
     let advice = match &error {
         DialError::Name { .. } => "correct the name, or give an address",
         DialError::Connect { .. } => "start the server, or open the way to its port",
@@ -293,7 +299,7 @@ fn undialled(error: DialError) -> Failed {
 }
 
 /// A node that takes no work.
-fn made_up_node(ask: &JoinAsk, node: NodeId, rng: &Rng) -> Value {
+fn made_up_node(ask: &JoinCheckRequest, node: NodeId, rng: &Rng) -> Value {
     let text = |text: &str| Value::from(text);
     let attributes = map([("kernel.name", text("linux")), ("ostler.join_check", text("true"))]);
     let resources = map([

@@ -18,15 +18,15 @@ use crate::tls::TlsFiles;
 
 const WALL: Duration = Duration::from_secs(20);
 
-/// A server on loopback: what it was asked, and what it refuses.
+/// A server on loopback: the calls that it got, and what it refuses.
 #[derive(Clone, Default)]
 struct Double {
     asked: Arc<Mutex<Vec<(String, Value)>>>,
     refuses: Option<&'static str>,
     tls: Option<TlsAcceptor>,
-    /// Takes connections, and says nothing.
+    /// Whether it accepts connections and does not answer.
     silent: bool,
-    /// Says that nobody leads.
+    /// Whether it says that there is no leader.
     leaderless: bool,
 }
 
@@ -37,9 +37,10 @@ impl Double {
         tokio::spawn(async move {
             let mut held = Vec::new();
             while let Ok((stream, _)) = listener.accept().await {
-                match self.silent {
-                    true => held.push(stream),
-                    false => drop(tokio::spawn(self.clone().take(stream))),
+                if self.silent {
+                    held.push(stream);
+                } else {
+                    drop(tokio::spawn(self.clone().take(stream)));
                 }
             }
         });
@@ -57,7 +58,7 @@ impl Double {
         if socket.read_u8().await.ok()? != MULTIPLEX {
             return None;
         }
-        let (session, mut arrivals) = Session::drive(socket.compat(), true);
+        let (session, mut arrivals) = ClusterSession::drive(socket.compat(), true);
         while let Some(stream) = arrivals.recv().await {
             tokio::spawn(self.clone().calls(stream));
         }
@@ -108,19 +109,19 @@ impl Double {
     }
 }
 
-fn ask(servers: Vec<ServerAddress>) -> JoinAsk {
+fn ask(servers: Vec<ServerAddress>) -> JoinCheckRequest {
     let (region, datacenter, name) = ("eu".to_owned(), "dc2".to_owned(), "check".to_owned());
-    JoinAsk { servers, region, datacenter, name, tls: None, wall: WALL }
+    JoinCheckRequest { servers, region, datacenter, name, tls: None, wall: WALL }
 }
 
-async fn findings(ask: &JoinAsk) -> Vec<JoinFinding> {
+async fn findings(ask: &JoinCheckRequest) -> Vec<JoinFinding> {
     let mut told = Vec::new();
-    let found = join_check(ask, &Rng::seeded(1), |finding| told.push(finding.clone())).await;
+    let found = join_check(ask, &Rng::from_seed(1), |finding| told.push(finding.clone())).await;
     assert_eq!(found, told, "each is told as it ends");
     found
 }
 
-/// Which steps work, and which does not.
+/// The steps that work, and the one that does not.
 fn words(findings: &[JoinFinding]) -> Vec<String> {
     let word = |finding: &JoinFinding| {
         format!("{}{}", if finding.works { "" } else { "!" }, finding.step.word())
@@ -156,7 +157,7 @@ async fn the_whole_way_works_and_leaves_no_node_behind() {
 async fn a_region_that_the_server_does_not_know_gets_no_node() {
     let double = Double::default();
     let there = ask(vec![double.clone().start().await]);
-    let found = findings(&JoinAsk { region: "us".to_owned(), ..there }).await;
+    let found = findings(&JoinCheckRequest { region: "us".to_owned(), ..there }).await;
     assert_eq!(words(&found), ["name", "connection", "answer", "!region"]);
     assert!(found[3].found.contains("No path to region"), "{}", found[3].found);
     assert!(found[3].advice.as_ref().unwrap().contains("\"us\""));
@@ -205,12 +206,13 @@ async fn a_refused_registration_and_a_refused_removal_are_told_apart() {
 #[tokio::test]
 async fn a_server_that_says_nothing_is_given_up_in_time() {
     let there = Double { silent: true, ..Double::default() }.start().await;
-    let found = findings(&JoinAsk { wall: Duration::from_millis(200), ..ask(vec![there]) }).await;
+    let found =
+        findings(&JoinCheckRequest { wall: Duration::from_millis(200), ..ask(vec![there]) }).await;
     assert_eq!(words(&found), ["name", "connection", "!answer"]);
     assert!(found[2].found.contains("did not answer Status.Ping within 200ms"));
 }
 
-/// An authority, and a certificate of its for each name.
+/// An authority, which signs a certificate for each name.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -248,7 +250,7 @@ async fn with_tls_another_authority_or_name_is_refused() {
     let serve = |tls| Double { tls: Some(tls), ..Double::default() }.start();
     let right = serve(ours.acceptor("server.eu.nomad")).await;
     let wrong = serve(ours.acceptor("client.eu.nomad")).await;
-    let with = |server: &ServerAddress, tls| JoinAsk { tls, ..ask(vec![server.clone()]) };
+    let with = |server: &ServerAddress, tls| JoinCheckRequest { tls, ..ask(vec![server.clone()]) };
 
     let found = findings(&with(&right, Some(ours.known(true)))).await;
     assert_eq!(words(&found)[..4], ["name", "connection", "tls", "answer"], "{found:#?}");

@@ -1,18 +1,18 @@
-//! A client node of Nomad's servers: the wire, what is decided, the loops. What it is a node of is behind
-//! [`ClusterNode`](client::ClusterNode).
+//! A client node of Nomad's servers: the wire protocol, the decisions, and the loops. The agent is
+//! behind the trait [`ClusterNode`](client::ClusterNode).
 //!
 //! ```text
 //! join_check ─► dial ([TLS]) ─► session (yamux) ─ streams ─► caller ─► rpc (calls) ─ values ─► msgpack
-//!      └─► servers: what is called, in types ───────────────────▲
+//!      └─► servers: the calls, with types ──────────────────────▲
 //! ```
 //! Start with [`Session`](session::Session).
 
 mod access;
-pub mod assigned;
+pub mod assigned_allocs;
 pub mod caller;
 pub mod client;
 mod credentials;
-pub mod described;
+pub mod descriptions;
 pub mod dial;
 mod disconnect;
 pub mod fuzz;
@@ -27,9 +27,9 @@ pub mod session;
 pub mod tls;
 pub mod tls_nodes;
 pub mod updates;
-pub mod wanted;
+pub mod wanted_allocs;
 
-pub use credentials::Standing;
+pub use credentials::NodeStanding;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]

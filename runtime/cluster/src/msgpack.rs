@@ -1,8 +1,8 @@
 //! MessagePack as Nomad's servers and clients write it: the form before strings and bytes were told
 //! apart.
 //!
-//! Written are `raw` values only, never `str8` or `bin`; read is either form. A struct is a map by the
-//! names of its fields, a time is the fifteen bytes of [`go_time`](crate::go_time).
+//! Only `raw` values are written, never `str8` or `bin`; both forms are read. A struct is a map by
+//! the names of its fields, and a time is the fifteen bytes of [`go_time`](crate::go_time).
 
 use std::io;
 
@@ -10,22 +10,22 @@ use rmp::Marker;
 use rmp::encode;
 pub use rmpv::Value;
 
-/// Values within values.
+/// The deepest nesting of values.
 const DEPTH_MAX: usize = 64;
 
-/// Why bytes are no message.
+/// Why bytes cannot be read as a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MsgpackError {
-    /// A marker that MessagePack does not have.
+    /// MessagePack has no such marker.
     #[error("a byte {0:#04x} begins no value")]
     Marker(u8),
-    /// More than is taken of one message.
+    /// The message is longer than the bound.
     #[error("a message of more than {0} bytes")]
     TooLong(usize),
-    /// Too many values within each other.
+    /// Values are nested too deeply.
     #[error("values more than {DEPTH_MAX} deep within each other")]
     TooDeep,
-    /// Bytes that are no value after all.
+    /// The bytes are no value.
     #[error("a message that is no value")]
     Malformed,
 }
@@ -67,7 +67,7 @@ fn length(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Bytes without a kind, in the three lengths that the old form has.
+/// Write bytes in the old form, which has three lengths and does not tell text from bytes.
 fn raw(out: &mut Vec<u8>, bytes: &[u8]) -> io::Result<()> {
     let long = length(bytes.len());
     match u16::try_from(long) {
@@ -85,22 +85,22 @@ fn raw(out: &mut Vec<u8>, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds where a value ends in bytes that come piece by piece. What was looked at is not looked at again.
+/// Finds the end of a value in bytes that come piece by piece. It does not read a byte twice.
 #[derive(Debug)]
-struct Scanner {
-    /// Bytes of the value seen so far.
+struct ValueScanner {
+    /// The number of bytes of the value that were scanned so far.
     at: usize,
-    /// Values that are still to come.
+    /// The number of values that are still to come.
     left: u64,
 }
 
-impl Scanner {
+impl ValueScanner {
     const fn new() -> Self {
         Self { at: 0, left: 1 }
     }
 
-    /// Is the value whole in `bytes`, which begin with it?
-    fn look(&mut self, bytes: &[u8]) -> Result<bool, MsgpackError> {
+    /// Whether the value at the beginning of `bytes` is complete.
+    fn scan_value(&mut self, bytes: &[u8]) -> Result<bool, MsgpackError> {
         while self.left > 0 {
             let rest = bytes.get(self.at..).unwrap_or_default();
             let Some((marker, after)) = rest.split_first() else { return Ok(false) };
@@ -112,8 +112,8 @@ impl Scanner {
     }
 }
 
-/// Of one value without those in it: bytes of marker and length, bytes of what it holds, and how many
-/// values are in it. `None`: its length has not come yet.
+/// The shape of one value without the values in it: the bytes of marker and length, the bytes of
+/// its content, and the number of values in it. `None` while its length has not arrived.
 fn shape(marker: u8, after: &[u8]) -> Result<Option<(usize, usize, u64)>, MsgpackError> {
     let number = |bytes: usize| -> Option<usize> {
         let read = after.get(..bytes)?;
@@ -161,29 +161,29 @@ fn shape(marker: u8, after: &[u8]) -> Result<Option<(usize, usize, u64)>, Msgpac
 #[derive(Debug)]
 pub struct ValueReader {
     bytes: Vec<u8>,
-    scanner: Scanner,
-    /// Most bytes of one value.
+    scanner: ValueScanner,
+    /// The longest value that is accepted, bytes.
     longest: usize,
 }
 
 impl ValueReader {
-    /// Takes values of at most so many bytes.
+    /// A reader that accepts values of at most `longest` bytes.
     #[must_use]
     pub const fn new(longest: usize) -> Self {
-        Self { bytes: Vec::new(), scanner: Scanner::new(), longest }
+        Self { bytes: Vec::new(), scanner: ValueScanner::new(), longest }
     }
 
-    /// More bytes came.
+    /// Add bytes that have arrived.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
-    /// The next value; `None` while it is not whole.
+    /// Take the next value; `None` while it is incomplete.
     ///
     /// # Errors
-    /// What came is no value, or too long. Nothing after it can be read.
+    /// When the bytes are no value, or too long. Nothing after them can be read.
     pub fn take_next(&mut self) -> Result<Option<Value>, MsgpackError> {
-        let whole = self.scanner.look(&self.bytes)?;
+        let whole = self.scanner.scan_value(&self.bytes)?;
         let least = u64::try_from(self.scanner.at).unwrap_or(u64::MAX);
         let longest = u64::try_from(self.longest).unwrap_or(u64::MAX);
         if least.saturating_add(self.scanner.left) > longest {
@@ -192,9 +192,9 @@ impl ValueReader {
         if !whole {
             return Ok(None);
         }
-        let end = std::mem::replace(&mut self.scanner, Scanner::new()).at;
+        let end = std::mem::replace(&mut self.scanner, ValueScanner::new()).at;
         let mut of = self.bytes.get(..end).unwrap_or_default();
-        // It counts what holds values twice: as a value, and for what is in it.
+        // The library counts a container twice: as a value, and for its content.
         let value = rmpv::decode::read_value_with_max_depth(&mut of, DEPTH_MAX * 2);
         let value = value.map_err(|error| match error {
             rmpv::decode::Error::DepthLimitExceeded => MsgpackError::TooDeep,

@@ -13,7 +13,7 @@ fn health(state: HealthState, reason: &str) -> Health {
 }
 
 fn view(driver: Health, devices: &[(&str, Health)]) -> NodeView {
-    let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+    let mut view = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
     let name = PluginName::new("exec").unwrap();
     view.drivers.insert(name.clone(), DriverView { health: driver, ..DriverView::default() });
     let instances = devices.iter().map(|(id, health)| DeviceInstance {
@@ -31,7 +31,7 @@ fn view(driver: Health, devices: &[(&str, Health)]) -> NodeView {
 }
 
 fn messages(before: &NodeView, now: &NodeView) -> Vec<(String, String)> {
-    let events = between(before, now, AT);
+    let events = events_between(before, now, AT);
     events.iter().map(|event| (event.details[0].1.clone(), event.message.clone())).collect()
 }
 
@@ -54,7 +54,7 @@ fn what_becomes_ill_well_or_lost_is_told_and_nothing_else() {
 #[test]
 fn an_event_is_as_servers_take_it() {
     let before = view(health(HealthState::Healthy, ""), &[]);
-    let events = between(&before, &view(health(HealthState::Undetected, "gone"), &[]), AT);
+    let events = events_between(&before, &view(health(HealthState::Undetected, "gone"), &[]), AT);
     let value = events[0].value();
     assert_eq!(field(&value, "Subsystem").and_then(text), Some("Driver"));
     assert_eq!(field(&value, "Message").and_then(text), Some("Undetected: gone"));
@@ -68,7 +68,7 @@ fn an_event_is_as_servers_take_it() {
 
 #[test]
 fn a_queue_keeps_the_newest_and_what_was_not_told_stands_before_what_came_since() {
-    let event = |number: usize| NodeEvent {
+    let event = |number: usize| HealthEvent {
         subsystem: "Driver",
         message: number.to_string(),
         details: Vec::new(),

@@ -1,4 +1,5 @@
-//! The allocation that had the place of one before, on another node: is it over, and where is its disk? Pure.
+//! Reads what servers say about the previous allocation on another node: whether it has ended, and
+//! where its disk is. Pure.
 //!
 //! ```text
 //! Alloc.GetAlloc ─► PreviousAnswer ─┬─ lives: asked again, past its index
@@ -9,55 +10,56 @@
 use ostler_model::ids::{AllocId, NodeId};
 use ostler_model::limits::MOVED_REASON_BYTES_MAX;
 use ostler_model::other_nodes::NoDisk;
+use ostler_model::printable::printable_line;
 use ostler_model::server_address::ServerAddress;
-use ostler_model::shown::shown;
 
-use super::assigned;
+use super::assigned_allocs;
 use super::msgpack::Value;
 use super::rpc::{field, text};
 
-/// What servers say of an allocation.
+/// What servers say about a previous allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviousAnswer {
-    /// They do not know it any more.
+    /// The servers do not know it any more.
     Gone,
-    /// It has not ended; of a change they tell past this index.
+    /// It has not ended. Servers report its next change past this index.
     Lives {
-        /// See there.
+        /// The index to wait for a change after.
         index: u64,
     },
-    /// It has ended, or its node is not there any more.
+    /// It has ended, or its node is gone.
     Over {
-        /// The node.
+        /// The id of the node that it was on.
         node: NodeId,
     },
 }
 
-/// Where a disk is to be fetched.
+/// Where to fetch a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSource {
-    /// Whose disk.
+    /// The allocation whose disk it is.
     pub alloc: AllocId,
-    /// Name of the node, for people.
+    /// The name of the node, for people.
     pub node: String,
-    /// Where it answers.
+    /// The address at which the node serves disks.
     pub address: ServerAddress,
-    /// It speaks TLS there.
+    /// Whether the node has TLS there.
     pub tls: bool,
-    /// What shows that this node may have the disk.
+    /// The token that allows this node to fetch the disk.
     pub token: String,
 }
 
-/// The answer to `Alloc.GetAlloc`. `None`: it cannot be read.
+/// Parse the answer to `Alloc.GetAlloc`. `None` if it cannot be read.
 #[must_use]
-pub fn previous(answer: &Value) -> Option<PreviousAnswer> {
+pub fn parse_previous(answer: &Value) -> Option<PreviousAnswer> {
     let alloc = match field(answer, "Alloc") {
         None | Some(Value::Nil) => return Some(PreviousAnswer::Gone),
         Some(alloc) => alloc,
     };
     let status = field(alloc, "ClientStatus").and_then(text)?;
-    // Newer servers say unknown of one whose node does not answer: it is not waited for.
-    if assigned::is_terminal(status) || status == "unknown" {
+    // Newer servers report an allocation as unknown if its node does not answer. It is not waited
+    // for.
+    if assigned_allocs::is_terminal(status) || status == "unknown" {
         let node = field(alloc, "NodeID").and_then(text)?.parse().ok()?;
         return Some(PreviousAnswer::Over { node });
     }
@@ -65,50 +67,58 @@ pub fn previous(answer: &Value) -> Option<PreviousAnswer> {
     Some(PreviousAnswer::Lives { index })
 }
 
-/// Will servers that refused to say so never say it?
+/// Whether a refusal of the servers is final.
 #[must_use]
 pub fn is_final(refusal: &str) -> bool {
     let refusal = refusal.to_lowercase();
     ["permission denied", "token not found"].iter().any(|word| refusal.contains(word))
 }
 
-/// Is there a disk to be fetched at all? The node that has it.
+/// The node that has the disk, if there is a disk to fetch.
 ///
 /// # Errors
 /// Why there is none.
-pub fn holder(answer: PreviousAnswer, own: NodeId) -> Result<NodeId, NoDisk> {
+pub fn disk_holder(answer: PreviousAnswer, own: NodeId) -> Result<NodeId, NoDisk> {
     match answer {
-        PreviousAnswer::Gone => Err(ever("the servers do not know that allocation any more")),
+        PreviousAnswer::Gone => {
+            Err(no_disk_ever("the servers do not know that allocation any more"))
+        }
         PreviousAnswer::Lives { .. } => {
             Err(NoDisk::Now("that allocation has not ended".to_owned()))
         }
         PreviousAnswer::Over { node } if node == own => {
-            Err(ever("it was on this node, and is removed"))
+            Err(no_disk_ever("it was on this node, and is removed"))
         }
         PreviousAnswer::Over { node } => Ok(node),
     }
 }
 
-/// Where the disk is, by the answer to `Node.GetNode`.
+/// The source of the disk, from the answer to `Node.GetNode`.
 ///
 /// # Errors
-/// Why it cannot be fetched there.
-pub fn source(alloc: AllocId, answer: &Value, token: Option<&str>) -> Result<DiskSource, NoDisk> {
+/// Why the disk cannot be fetched there.
+pub fn disk_source(
+    alloc: AllocId,
+    answer: &Value,
+    token: Option<&str>,
+) -> Result<DiskSource, NoDisk> {
     let node = match field(answer, "Node") {
-        None | Some(Value::Nil) => return Err(ever("the servers do not know its node any more")),
+        None | Some(Value::Nil) => {
+            return Err(no_disk_ever("the servers do not know its node any more"));
+        }
         Some(node) => node,
     };
     let said = |name| field(node, name).and_then(text).unwrap_or_default();
-    let name = shown(said("Name"), MOVED_REASON_BYTES_MAX);
-    // A new one was placed because of that: it does not wait.
+    let name = printable_line(said("Name"), MOVED_REASON_BYTES_MAX);
+    // The new allocation was placed because the node is down, so it does not wait.
     if said("Status") == "down" {
-        return Err(ever(&format!("node {name} is down")));
+        return Err(no_disk_ever(&format!("node {name} is down")));
     }
     let address = match said("HTTPAddr") {
-        "" => return Err(ever(&format!("node {name} does not serve disks"))),
+        "" => return Err(no_disk_ever(&format!("node {name} does not serve disks"))),
         address => address
             .parse::<ServerAddress>()
-            .map_err(|error| ever(&format!("node {name} cannot be reached: {error}")))?,
+            .map_err(|error| no_disk_ever(&format!("node {name} cannot be reached: {error}")))?,
     };
     let tls = field(node, "TLSEnabled").and_then(Value::as_bool).unwrap_or(false);
     // A node without access control asks for none.
@@ -116,10 +126,10 @@ pub fn source(alloc: AllocId, answer: &Value, token: Option<&str>) -> Result<Dis
     Ok(DiskSource { alloc, node: name, address, tls, token })
 }
 
-/// What another node answers that sends no disk.
+/// The error for an answer of another node that sends no disk.
 #[must_use]
-pub fn refused(status: u16, said: &str) -> NoDisk {
-    let said = shown(said.trim(), MOVED_REASON_BYTES_MAX);
+pub fn no_disk_of_status(status: u16, said: &str) -> NoDisk {
+    let said = printable_line(said.trim(), MOVED_REASON_BYTES_MAX);
     let text = match said.as_str() {
         "" => format!("it answered with status {status}"),
         said => format!("it answered with status {status}: {said}"),
@@ -130,7 +140,7 @@ pub fn refused(status: u16, said: &str) -> NoDisk {
     }
 }
 
-fn ever(why: &str) -> NoDisk {
+fn no_disk_ever(why: &str) -> NoDisk {
     NoDisk::Ever(why.to_owned())
 }
 
@@ -166,38 +176,38 @@ mod tests {
     #[test]
     fn one_that_runs_is_asked_for_again_and_one_that_ended_or_is_lost_is_over() {
         for status in ["pending", "running"] {
-            assert_eq!(previous(&alloc(status)), Some(PreviousAnswer::Lives { index: 9 }));
+            assert_eq!(parse_previous(&alloc(status)), Some(PreviousAnswer::Lives { index: 9 }));
         }
         let over = PreviousAnswer::Over { node: NODE.parse().unwrap() };
         for status in ["complete", "failed", "lost", "unknown"] {
-            assert_eq!(previous(&alloc(status)), Some(over));
+            assert_eq!(parse_previous(&alloc(status)), Some(over));
         }
         let gone = map([("Alloc", Value::Nil), ("Index", 9.into())]);
-        assert_eq!(previous(&gone), Some(PreviousAnswer::Gone));
-        assert_eq!(previous(&map([("Alloc", map([]))])), None);
+        assert_eq!(parse_previous(&gone), Some(PreviousAnswer::Gone));
+        assert_eq!(parse_previous(&map([("Alloc", map([]))])), None);
     }
 
     #[test]
     fn a_disk_is_fetched_from_another_node_alone_and_only_when_it_is_over() {
-        let (own, other) = (NodeId::new(Rng::seeded(1).uuid()), NODE.parse().unwrap());
-        assert_eq!(holder(PreviousAnswer::Over { node: other }, own), Ok(other));
+        let (own, other) = (NodeId::new(Rng::from_seed(1).uuid()), NODE.parse().unwrap());
+        assert_eq!(disk_holder(PreviousAnswer::Over { node: other }, own), Ok(other));
         for (answer, again) in [
             (PreviousAnswer::Gone, false),
             (PreviousAnswer::Over { node: own }, false),
             (PreviousAnswer::Lives { index: 1 }, true),
         ] {
-            let none = holder(answer, own).unwrap_err();
+            let none = disk_holder(answer, own).unwrap_err();
             assert_eq!(matches!(none, NoDisk::Now(_)), again, "{none}");
         }
     }
 
     #[test]
     fn the_node_says_where_and_whether_with_tls() {
-        let id = AllocId::new(Rng::seeded(2).uuid());
-        let found = source(id, &node(&[]), Some("secret")).unwrap();
+        let id = AllocId::new(Rng::from_seed(2).uuid());
+        let found = disk_source(id, &node(&[]), Some("secret")).unwrap();
         assert_eq!((found.address.to_string(), found.tls), ("10.0.0.1:4646".to_owned(), true));
         assert_eq!((found.node.as_str(), found.token.as_str()), ("one", "secret"));
-        let plain = source(id, &node(&[("TLSEnabled", false.into())]), None).unwrap();
+        let plain = disk_source(id, &node(&[("TLSEnabled", false.into())]), None).unwrap();
         assert_eq!((plain.tls, plain.token.as_str()), (false, ""));
         for (answer, why) in [
             (map([("Node", Value::Nil)]), "do not know its node"),
@@ -205,23 +215,25 @@ mod tests {
             (node(&[("HTTPAddr", "x y".into())]), "cannot be reached"),
             (node(&[("Status", "down".into())]), "is down"),
         ] {
-            let none = source(id, &answer, None).unwrap_err();
+            let none = disk_source(id, &answer, None).unwrap_err();
             assert!(matches!(&none, NoDisk::Ever(text) if text.contains(why)), "{none}");
         }
     }
 
     #[test]
     fn a_node_that_is_busy_is_asked_again_and_one_that_refuses_is_not() {
-        assert!(matches!(refused(503, "busy"), NoDisk::Now(text) if text.contains("503: busy")));
-        assert!(matches!(refused(403, "Permission denied"), NoDisk::Ever(_)));
-        assert!(matches!(refused(500, "Alloc not found"), NoDisk::Ever(_)));
+        assert!(
+            matches!(no_disk_of_status(503, "busy"), NoDisk::Now(text) if text.contains("503: busy"))
+        );
+        assert!(matches!(no_disk_of_status(403, "Permission denied"), NoDisk::Ever(_)));
+        assert!(matches!(no_disk_of_status(500, "Alloc not found"), NoDisk::Ever(_)));
         assert!(is_final("rpc error: Permission denied") && !is_final("No cluster leader"));
     }
 
     proptest! {
         #[test]
         fn a_text_of_another_node_is_short_and_shows_all_of_itself(status in any::<u16>(), said in ".{0,2000}") {
-            let text = refused(status, &said).to_string();
+            let text = no_disk_of_status(status, &said).to_string();
             prop_assert!(text.len() < MOVED_REASON_BYTES_MAX + 100);
             prop_assert!(!text.chars().any(char::is_control));
         }
@@ -231,7 +243,7 @@ mod tests {
             let alloc = map([("ClientStatus", status.as_str().into()), ("NodeID", NODE.into())]);
             let answer = map([("Alloc", alloc), ("Index", index.into())]);
             let over = ["complete", "failed", "lost", "unknown"].contains(&status.as_str());
-            let found = holder(previous(&answer).unwrap(), NodeId::new(Rng::seeded(1).uuid()));
+            let found = disk_holder(parse_previous(&answer).unwrap(), NodeId::new(Rng::from_seed(1).uuid()));
             prop_assert_eq!(found.is_ok(), over);
         }
     }

@@ -1,4 +1,4 @@
-//! What stock servers and clients said, in the hands of this node's types.
+//! Reads recorded messages of stock servers and clients with this node's types.
 
 use std::io;
 
@@ -11,12 +11,12 @@ use ostler_testing::recorded::{self, Part, RecordedMessage, Side, values};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
-use super::caller::Caller;
+use super::caller::ServerCaller;
 use super::msgpack::{self, Value, ValueReader};
 use super::rpc::{self, Calls, field, map, text};
 use super::servers::{NodeStatus, ServerCalls};
-use super::session::{CALLS, MULTIPLEX, Session};
-use super::{assigned, go_time};
+use super::session::{CALLS, ClusterSession, MULTIPLEX};
+use super::{assigned_allocs, go_time};
 
 const WALL: std::time::Duration = std::time::Duration::from_secs(20);
 const LONGEST: usize = 1 << 20;
@@ -39,7 +39,7 @@ fn every_recorded_message_is_read_in_pieces_and_written_again_as_the_same() {
             }
         }
         assert!(!read.is_empty(), "{}", message.file());
-        // Not to the byte: Go writes small numbers in longer forms.
+        // The bytes differ, because Go writes small numbers in longer forms.
         let mut written = message.clone();
         written.bytes.clear();
         read.iter().for_each(|value| msgpack::write(&mut written.bytes, value));
@@ -69,11 +69,11 @@ fn every_recorded_call_has_a_header_that_is_read() {
     }
 }
 
-/// Calls to a server that gives the recorded answer of each method.
+/// Calls to a server that answers each method with the recorded answer.
 async fn calls() -> ServerCalls {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
-    let (session, _) = Session::drive(ours.compat(), false);
-    let (server, mut arrivals) = Session::drive(theirs.compat(), true);
+    let (session, _) = ClusterSession::drive(ours.compat(), false);
+    let (server, mut arrivals) = ClusterSession::drive(theirs.compat(), true);
     tokio::spawn(async move {
         let _server = server;
         let mut stream = arrivals.recv().await.unwrap();
@@ -88,11 +88,11 @@ async fn calls() -> ServerCalls {
             }
         }
     });
-    let caller = Caller::open(&session, LONGEST).await.unwrap();
+    let caller = ServerCaller::open(&session, LONGEST).await.unwrap();
     ServerCalls::new(caller, "global".to_owned(), String::new(), WALL)
 }
 
-/// The recorded answer, to the call with this number.
+/// The recorded answer, as an answer to the call with this number.
 fn answer_to(answer: &RecordedMessage, seq: u64) -> Vec<u8> {
     let [head, body] = &values(answer)[..] else { panic!("{} is no answer", answer.file()) };
     let head = head.as_map().unwrap().iter().map(|(key, value)| {
@@ -108,7 +108,7 @@ fn answer_to(answer: &RecordedMessage, seq: u64) -> Vec<u8> {
 #[tokio::test]
 async fn the_recorded_answers_of_servers_are_what_each_call_is_about() {
     let calls = calls().await;
-    let node = NodeId::new(Rng::seeded(1).uuid());
+    let node = NodeId::new(Rng::from_seed(1).uuid());
     calls.ping().await.unwrap();
     assert!(calls.leader().await.unwrap().unwrap().starts_with("127.0.0.1:"));
     for beat in [
@@ -135,7 +135,7 @@ fn the_recorded_allocations_of_servers_are_read_whole() {
     let read = |case| {
         let body = values(&of("Alloc.GetAllocs", case, Part::Answer)).remove(1);
         let all = field(&body, "Allocs").and_then(Value::as_array).unwrap().clone();
-        let all = all.iter().map(|alloc| assigned::allocation(alloc).unwrap());
+        let all = all.iter().map(|alloc| assigned_allocs::allocation(alloc).unwrap());
         all.collect::<Vec<_>>()
     };
     let service = read("").remove(0);
@@ -143,7 +143,7 @@ fn the_recorded_allocations_of_servers_are_read_whole() {
     assert_eq!(service.ports.len(), 1, "{:?}", service.ports);
     assert!(service.deployment.is_some());
     let body = values(&of("Alloc.GetAlloc", "", Part::Answer)).remove(1);
-    let one = assigned::allocation(field(&body, "Alloc").unwrap()).unwrap();
+    let one = assigned_allocs::allocation(field(&body, "Alloc").unwrap()).unwrap();
     assert_eq!(one.job.id.as_str(), "web");
     let with_device = read("device");
     let device = with_device.iter().flat_map(|alloc| alloc.devices.values().flatten());
@@ -162,14 +162,14 @@ fn the_recorded_times_of_both_ends_are_read() {
     let body = values(&of("Node.UpdateAlloc", "", Part::Request)).remove(1);
     let health = field(&body, "Alloc").and_then(Value::as_array).unwrap()[0].clone();
     let health = field(&health, "DeploymentStatus").cloned().unwrap();
-    let time = field(&health, "Timestamp").and_then(rpc::bytes).and_then(go_time::of_bytes);
+    let time = field(&health, "Timestamp").and_then(rpc::bytes).and_then(go_time::from_bytes);
     assert!(time.unwrap() > Timestamp::from_nanos(1_600_000_000_000_000_000));
 }
 
-/// The other end of a session of ours, as bytes.
-fn raw(server: bool) -> (Session, super::session::Arrivals, DuplexStream) {
+/// The other end of one of our sessions, as bytes.
+fn raw(server: bool) -> (ClusterSession, super::session::Arrivals, DuplexStream) {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
-    let (session, arrivals) = Session::drive(ours.compat(), server);
+    let (session, arrivals) = ClusterSession::drive(ours.compat(), server);
     (session, arrivals, theirs)
 }
 
@@ -192,12 +192,12 @@ async fn the_recorded_first_bytes_of_a_client_open_a_stream_of_calls() {
 #[tokio::test]
 async fn the_recorded_first_bytes_of_a_server_answer_the_first_call() {
     let (session, _arrivals, mut server) = raw(false);
-    let caller = Caller::open(&session, LONGEST).await.unwrap();
+    let caller = ServerCaller::open(&session, LONGEST).await.unwrap();
     let call = tokio::spawn(async move {
         let calls = ServerCalls::new(caller, String::new(), String::new(), WALL);
         calls.ping().await
     });
-    // The answer is to a call: it counts once that was said.
+    // The answer belongs to a call, so it counts only after that call.
     let mut said = Vec::new();
     while !said.windows(11).any(|bytes| bytes == b"Status.Ping") {
         assert!(within(server.read_buf(&mut said)).await > 0);

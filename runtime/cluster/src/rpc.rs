@@ -4,31 +4,31 @@
 //! caller ─► {ServiceMethod, Seq} ─► request ─────────► callee
 //!        ◄─ {ServiceMethod, Seq, Error} ◄─ answer ◄───
 //! ```
-//! Both ends speak both ways, each on the streams that it opened. Pure.
+//! Both ends call each other, each on the streams that it opened. Pure.
 
 use ostler_model::limits::CLUSTER_TEXT_BYTES_MAX;
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
 use super::msgpack::{self, MsgpackError, Value, ValueReader};
 
-/// What came before a body.
+/// The header before a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Service and method, as `Node.Register`.
+    /// The service and the method, such as `Node.Register`.
     pub method: String,
-    /// Number of the call on its stream.
+    /// The number of the call on its stream.
     pub seq: u64,
-    /// Of an answer: why there is none.
+    /// In an answer, the error of the call, if there is one.
     pub error: Option<String>,
 }
 
 /// Why a call could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcError {
-    /// Not MessagePack.
+    /// The bytes are not MessagePack.
     #[error(transparent)]
     Msgpack(#[from] MsgpackError),
-    /// MessagePack, but no header.
+    /// The value is no header.
     #[error("a header without {0}")]
     Header(&'static str),
 }
@@ -39,7 +39,7 @@ pub fn request(method: &str, seq: u64, body: &Value) -> Vec<u8> {
     message([("ServiceMethod", method.into()), ("Seq", seq.into())], body)
 }
 
-/// The bytes of an answer; after an error the body is none.
+/// The bytes of an answer. With an error the body is empty.
 #[must_use]
 pub fn answer(method: &str, seq: u64, body: Result<&Value, &str>) -> Vec<u8> {
     let head = [
@@ -69,7 +69,7 @@ pub fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     fields.find(|(key, _)| text(key) == Some(name)).map(|(_, value)| value)
 }
 
-/// A text, whichever form it was written in.
+/// A text, in either form of writing.
 #[must_use]
 pub fn text(value: &Value) -> Option<&str> {
     match value {
@@ -79,7 +79,7 @@ pub fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Bytes, whichever form they were written in.
+/// Bytes, in either form of writing.
 #[must_use]
 pub fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
@@ -89,7 +89,7 @@ pub fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// Reads the calls of a stream, or the answers.
+/// Reads the calls or the answers of a stream.
 #[derive(Debug)]
 pub struct Calls {
     reader: ValueReader,
@@ -97,27 +97,27 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Takes headers and bodies of at most so many bytes each.
+    /// A reader that accepts headers and bodies of at most `longest` bytes each.
     #[must_use]
     pub const fn new(longest: usize) -> Self {
         Self { reader: ValueReader::new(longest), header: None }
     }
 
-    /// More bytes came.
+    /// Add bytes that have arrived.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.reader.extend(bytes);
     }
 
-    /// The header whose body has not come, or cannot be read.
+    /// The header whose body has not arrived or cannot be read.
     #[must_use]
-    pub const fn begun(&self) -> Option<&Header> {
+    pub const fn pending_header(&self) -> Option<&Header> {
         self.header.as_ref()
     }
 
-    /// The next header with its body; `None` while it is not whole.
+    /// Take the next header with its body; `None` while it is incomplete.
     ///
     /// # Errors
-    /// What came is none. Nothing after it can be read.
+    /// When the bytes are no header or body. Nothing after them can be read.
     pub fn take_next(&mut self) -> Result<Option<(Header, Value)>, RpcError> {
         if self.header.is_none() {
             let Some(value) = self.reader.take_next()? else { return Ok(None) };
@@ -133,8 +133,8 @@ fn header(value: &Value) -> Result<Header, RpcError> {
     let method = said("ServiceMethod").and_then(text).ok_or(RpcError::Header("ServiceMethod"))?;
     let seq = said("Seq").and_then(Value::as_u64).ok_or(RpcError::Header("Seq"))?;
     let error = said("Error").and_then(text).filter(|error| !error.is_empty());
-    // It is shown to people: in logs, and by a command.
-    let error = error.map(|error| shown(error, CLUSTER_TEXT_BYTES_MAX));
+    // The error is shown to people, in logs and by a command.
+    let error = error.map(|error| printable_line(error, CLUSTER_TEXT_BYTES_MAX));
     Ok(Header { method: method.to_owned(), seq, error })
 }
 

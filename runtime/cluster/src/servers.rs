@@ -1,4 +1,4 @@
-//! What this node calls at its servers, in types.
+//! The calls of this node to its servers, as typed functions.
 //!
 //! ```text
 //! region, token ─► every request        answer ─► Heartbeat: how soon the next, where the servers are
@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use ostler_model::ids::{AllocId, NodeId};
 use ostler_model::limits::{CLUSTER_BLOCK_GRACE, CLUSTER_BLOCK_WALL, CLUSTER_TEXT_BYTES_MAX};
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
-use super::caller::{Caller, ServerCallError};
+use super::caller::{ServerCallError, ServerCaller};
 use super::credentials::signing_key;
 use super::msgpack::Value;
 use super::rpc::{field, map, text};
 use ostler_model::server_address::ServerAddress;
 
-/// How a node is, as servers call it.
+/// The status of a node in the servers' terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeStatus {
-    /// It is known, and gets no work yet.
+    /// The node is registered and gets no work yet.
     Initializing,
-    /// It takes work.
+    /// The node takes work.
     Ready,
-    /// It is gone.
+    /// The node is gone.
     Down,
 }
 
@@ -38,54 +38,55 @@ impl NodeStatus {
     }
 }
 
-/// What a server says to a node that registers or beats.
+/// The answer of a server to a registration or a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The next heartbeat is due within this; zero after the last one.
+    /// The time within which the next heartbeat is due; zero after the last one.
     pub within: Duration,
-    /// The servers of the region, in no order that means anything.
+    /// The servers of the region, in no particular order.
     pub servers: Vec<ServerAddress>,
-    /// Nodes of the cluster.
+    /// The number of nodes in the cluster.
     pub nodes: u64,
-    /// What the node shows from now on, where servers sign identities and this is a new one.
+    /// The new identity of the node, if the servers have signed one.
     pub signed: Option<String>,
 }
 
-/// The allocations of a node as its servers want them.
+/// The allocations that the servers want on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientAllocs {
-    /// Index of the answer.
+    /// The index of the answer.
     pub index: u64,
-    /// Each with the index of its last change.
+    /// The allocations, each with the index of its last change.
     pub allocs: BTreeMap<AllocId, u64>,
-    /// What shows another node that these may have the disk of the allocation before them.
+    /// The tokens by which other nodes know that these allocations may have the disk of the
+    /// previous one.
     pub migrate_tokens: BTreeMap<AllocId, String>,
 }
 
-/// Calls of one node to one server.
+/// The calls of one node to one server.
 #[derive(Clone, Debug)]
 pub struct ServerCalls {
-    caller: Caller,
+    caller: ServerCaller,
     region: String,
     token: String,
     wall: Duration,
 }
 
 impl ServerCalls {
-    /// Calls through this stream. `wall`: how long each may take.
+    /// Calls on this stream. `wall` is how long each may take.
     #[must_use]
-    pub const fn new(caller: Caller, region: String, token: String, wall: Duration) -> Self {
+    pub const fn new(caller: ServerCaller, region: String, token: String, wall: Duration) -> Self {
         Self { caller, region, token, wall }
     }
 
-    /// The same calls with another token.
+    /// The same calls with this token.
     #[must_use]
-    pub fn showing(mut self, token: &str) -> Self {
+    pub fn with_token(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
         self
     }
 
-    /// Is somebody there?
+    /// Check that the server answers.
     ///
     /// # Errors
     /// When the call fails.
@@ -93,37 +94,37 @@ impl ServerCalls {
         self.caller.call("Status.Ping", &map([]), self.wall).await.map(drop)
     }
 
-    /// Can calls still be made?
+    /// Whether calls can still be made.
     #[must_use]
-    pub fn stands(&self) -> bool {
-        self.caller.stands()
+    pub fn is_open(&self) -> bool {
+        self.caller.is_open()
     }
 
-    /// The leader of the region; none while the servers have none.
+    /// The address of the leader of the region; none while there is none.
     ///
     /// # Errors
-    /// When the call fails: also when the server knows no such region.
+    /// When the call fails, for example because the server does not know the region.
     pub async fn leader(&self) -> Result<Option<String>, ServerCallError> {
         let answer = self.call("Status.Leader", []).await?;
-        // Not a struct: the answer is the text itself.
-        let leader = text(&answer).ok_or_else(|| unread("Status.Leader", "leader"))?;
-        let leader = shown(leader, CLUSTER_TEXT_BYTES_MAX);
+        // The answer is no struct but the text itself.
+        let leader = text(&answer).ok_or_else(|| unreadable_answer("Status.Leader", "leader"))?;
+        let leader = printable_line(leader, CLUSTER_TEXT_BYTES_MAX);
         Ok(Some(leader).filter(|leader| !leader.is_empty()))
     }
 
-    /// Register this node, or say that it has changed. `node` is the whole of it.
+    /// Register this node, or report that it has changed. `node` is its whole description.
     ///
     /// # Errors
     /// When the call fails.
     pub async fn register(&self, node: Value) -> Result<Heartbeat, ServerCallError> {
         const METHOD: &str = "Node.Register";
-        heartbeat(METHOD, &self.call(METHOD, [("Node", node)]).await?)
+        parse_heartbeat(METHOD, &self.call(METHOD, [("Node", node)]).await?)
     }
 
-    /// Say how this node is: the heartbeat.
+    /// Send a heartbeat with the status of this node.
     ///
     /// # Errors
-    /// When the call fails: also when the server does not know the node any more.
+    /// When the call fails, for example because the server does not know the node any more.
     pub async fn update_status(
         &self,
         node: NodeId,
@@ -132,10 +133,11 @@ impl ServerCalls {
         const METHOD: &str = "Node.UpdateStatus";
         let key = signing_key(&self.token).map(|key| ("IdentitySigningKeyID", key.into()));
         let fields = [("NodeID", node.to_string().into()), ("Status", status.word().into())];
-        heartbeat(METHOD, &self.call(METHOD, fields.into_iter().chain(key)).await?)
+        parse_heartbeat(METHOD, &self.call(METHOD, fields.into_iter().chain(key)).await?)
     }
 
-    /// Every allocation of the node, when the servers are past `index`. They hold the question until then, or for the time of [`CLUSTER_BLOCK_WALL`].
+    /// Read the list of all allocations of the node once the servers are past `index`. They hold
+    /// the question until then, or for [`CLUSTER_BLOCK_WALL`].
     ///
     /// # Errors
     /// When the call fails.
@@ -152,15 +154,16 @@ impl ServerCalls {
             ("SecretID", secret.into()),
             ("MinQueryIndex", index.into()),
             ("MaxQueryTime", hold.into()),
-            // The first answer must be the leader's: what is not in it is ended.
+            // The first answer must come from the leader, because allocations that are not in it
+            // are stopped.
             ("AllowStale", (index > 0).into()),
         ];
         let wall = CLUSTER_BLOCK_WALL.saturating_add(CLUSTER_BLOCK_GRACE);
-        listed(METHOD, &self.call_for(METHOD, fields, wall).await?)
+        parse_client_allocs(METHOD, &self.call_for(METHOD, fields, wall).await?)
     }
 
-    /// One allocation, whole, of whatever node; when the servers are past `index`, which they hold the
-    /// question for until then, or for the time of `hold`. Nothing may be in the answer.
+    /// Read one allocation of any node once the servers are past `index`. They hold the question
+    /// until then, or for `hold`. The answer may have no allocation.
     ///
     /// # Errors
     /// When the call fails.
@@ -175,14 +178,14 @@ impl ServerCalls {
             ("AllocID", id.to_string().into()),
             ("MinQueryIndex", index.into()),
             ("MaxQueryTime", nanos.into()),
-            // A follower that is behind would say that there is none.
+            // A follower that is behind would answer that there is none.
             ("AllowStale", (index > 0).into()),
         ];
         let wall = if index > 0 { self.wall.saturating_add(hold) } else { self.wall };
         self.call_for("Alloc.GetAlloc", fields, wall).await
     }
 
-    /// Another node. Nothing may be in the answer.
+    /// Read another node. The answer may have no node.
     ///
     /// # Errors
     /// When the call fails.
@@ -190,8 +193,8 @@ impl ServerCalls {
         self.call("Node.GetNode", [("NodeID", id.to_string().into())]).await
     }
 
-    /// These allocations, whole, from a server that is at `min_index` at least; with `older` from one that may
-    /// not have heard what this node told since.
+    /// Read these allocations from a server that is at least at `min_index`. With `older`, the
+    /// server may not know what this node reported since.
     ///
     /// # Errors
     /// When the call fails.
@@ -208,27 +211,27 @@ impl ServerCalls {
             ("AllocIDs", Value::Array(list)),
             ("AuthToken", secret.into()),
             ("AllowStale", older.into()),
-            // A follower that is behind waits instead of answering with what was.
+            // A follower that is behind waits instead of answering with an older state.
             ("MinQueryIndex", min_index.saturating_sub(1).into()),
         ];
-        described(METHOD, &self.call(METHOD, fields).await?)
+        parse_allocs(METHOD, &self.call(METHOD, fields).await?)
     }
 
-    /// Tell where allocations are.
+    /// Report the states of allocations.
     ///
     /// # Errors
     /// When the call fails.
     pub async fn update_allocs(&self, allocs: Vec<Value>) -> Result<(), ServerCallError> {
         const METHOD: &str = "Node.UpdateAlloc";
         let answer = self.call(METHOD, [("Alloc", Value::Array(allocs))]).await?;
-        // What is taken for told is not told again.
+        // The answer must be right, because a report that counts as sent is not sent again.
         field(&answer, "Index")
             .and_then(Value::as_u64)
             .map(drop)
-            .ok_or_else(|| unread(METHOD, "Index"))
+            .ok_or_else(|| unreadable_answer(METHOD, "Index"))
     }
 
-    /// Tell what happened to this node.
+    /// Report events of this node.
     ///
     /// # Errors
     /// When the call fails.
@@ -241,26 +244,28 @@ impl ServerCalls {
         self.call("Node.EmitEvents", [("NodeEvents", events)]).await.map(drop)
     }
 
-    /// The token of this secret; nothing is in the answer where there is none.
+    /// Read the token with this secret. The answer has none if there is none.
     ///
     /// # Errors
-    /// When the call fails: also when the servers control no access.
+    /// When the call fails, for example because the servers do not use access control.
     pub async fn token(&self, secret: &str) -> Result<Value, ServerCallError> {
         let fields = [("SecretID", secret.into()), ("AllowStale", true.into())];
         self.call("ACL.ResolveToken", fields).await
     }
 
-    /// Policies of the token that these calls show.
+    /// Read policies of the token that these calls use.
     ///
     /// # Errors
-    /// When the call fails: also when one is not of the token, or the servers control no access.
+    /// When the call fails, for example because a policy is not of the token, or the servers do not
+    /// use access control.
     pub async fn policies(&self, names: &[String]) -> Result<Value, ServerCallError> {
         let names = names.iter().map(|name| name.as_str().into()).collect();
         let fields = [("Names", Value::Array(names)), ("AllowStale", true.into())];
         self.call("ACL.GetPolicies", fields).await
     }
 
-    /// Have this node forgotten. Where access is controlled it takes a token that may write nodes.
+    /// Remove this node from the servers. With access control this needs a token that may write
+    /// nodes.
     ///
     /// # Errors
     /// When the call fails.
@@ -282,10 +287,11 @@ impl ServerCalls {
         fields: impl IntoIterator<Item = (&'a str, Value)>,
         wall: Duration,
     ) -> Result<Value, ServerCallError> {
-        // What is not in a request is empty to the server. Heartbeats are most of what an idle node sends.
+        // A field that is not in a request counts as empty. Short requests matter, because an idle
+        // node sends mostly heartbeats.
         let fields: Vec<_> = fields.into_iter().collect();
         let token = Some(("AuthToken", self.token.as_str().into()));
-        // A request has each field once.
+        // A request must not have a field twice.
         let given = fields.iter().any(|(field, _)| *field == "AuthToken");
         let token = token.filter(|_| !given && !self.token.is_empty());
         let common = [("Region", self.region.as_str().into())].into_iter().chain(token);
@@ -294,40 +300,45 @@ impl ServerCalls {
     }
 }
 
-fn unread(method: &str, what: &'static str) -> ServerCallError {
+fn unreadable_answer(method: &str, what: &'static str) -> ServerCallError {
     ServerCallError::Answer { method: method.to_owned(), what }
 }
 
-/// The allocations of a node.
-pub(crate) fn listed(method: &str, answer: &Value) -> Result<ClientAllocs, ServerCallError> {
+/// Parse the list of allocations of a node.
+pub(crate) fn parse_client_allocs(
+    method: &str,
+    answer: &Value,
+) -> Result<ClientAllocs, ServerCallError> {
     let index = field(answer, "Index").and_then(Value::as_u64);
-    let index = index.ok_or_else(|| unread(method, "Index"))?;
+    let index = index.ok_or_else(|| unreadable_answer(method, "Index"))?;
     let entries = |name| match field(answer, name) {
         None | Some(Value::Nil) => Ok(&[][..]),
-        Some(listed) => listed.as_map().map(Vec::as_slice).ok_or_else(|| unread(method, name)),
+        Some(listed) => {
+            listed.as_map().map(Vec::as_slice).ok_or_else(|| unreadable_answer(method, name))
+        }
     };
     let read = |(id, index): &(Value, Value)| Some((text(id)?.parse().ok()?, index.as_u64()?));
     let listed: Option<_> = entries("Allocs")?.iter().map(read).collect();
-    // One that cannot be read would count as gone, and be ended.
-    let allocs = listed.ok_or_else(|| unread(method, "Allocs"))?;
+    // An allocation that cannot be read would count as gone and be stopped.
+    let allocs = listed.ok_or_else(|| unreadable_answer(method, "Allocs"))?;
     let token =
         |(id, token): &(Value, Value)| Some((text(id)?.parse().ok()?, text(token)?.to_owned()));
     let migrate_tokens = entries("MigrateTokens")?.iter().filter_map(token).collect();
     Ok(ClientAllocs { index, allocs, migrate_tokens })
 }
 
-/// Allocations, each whole.
-pub(crate) fn described(method: &str, answer: &Value) -> Result<Vec<Value>, ServerCallError> {
+/// The descriptions of allocations in an answer.
+pub(crate) fn parse_allocs(method: &str, answer: &Value) -> Result<Vec<Value>, ServerCallError> {
     match field(answer, "Allocs") {
         None | Some(Value::Nil) => Ok(Vec::new()),
         Some(Value::Array(allocs)) => Ok(allocs.clone()),
-        Some(_) => Err(unread(method, "Allocs")),
+        Some(_) => Err(unreadable_answer(method, "Allocs")),
     }
 }
 
-pub(crate) fn heartbeat(method: &str, answer: &Value) -> Result<Heartbeat, ServerCallError> {
+pub(crate) fn parse_heartbeat(method: &str, answer: &Value) -> Result<Heartbeat, ServerCallError> {
     let number = |name| field(answer, name).and_then(Value::as_u64);
-    let within = number("HeartbeatTTL").ok_or_else(|| unread(method, "HeartbeatTTL"))?;
+    let within = number("HeartbeatTTL").ok_or_else(|| unreadable_answer(method, "HeartbeatTTL"))?;
     let servers = field(answer, "Servers").and_then(Value::as_array);
     let servers = servers
         .into_iter()

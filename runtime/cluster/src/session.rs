@@ -1,11 +1,12 @@
-//! A connection to a server, in streams of both ends (yamux).
+//! A connection with streams that both ends open (yamux).
 //!
 //! ```text
 //! dial ─► [0x04, TLS] ─► 0x06 ─► one task drives the connection
 //!                                 ├─ open ─► a stream of ours: 0x01 calls, 0x05 one streaming call
 //!                                 └─ a stream of the server's ─► `Arrivals`; its first byte says which
 //! ```
-//! Ends when the connection does, when it is given up, or when nobody holds the session any more.
+//! The session ends when the connection does, when it is given up, or when nobody holds it any
+//! more.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,28 +22,29 @@ use tokio_util::sync::CancellationToken;
 pub use yamux::Stream;
 use yamux::{Config, Connection, ConnectionError, Mode};
 
-/// First byte of a connection: streams, each with a byte of its own.
+/// The first byte of a connection with streams, each of which begins with a byte of its own.
 pub const MULTIPLEX: u8 = 6;
-/// First byte of a stream: calls, one after another.
+/// The first byte of a stream with calls, one after another.
 pub const CALLS: u8 = 1;
-/// First byte of a stream: one call whose answer streams.
+/// The first byte of a stream with one call whose answer is a stream.
 pub const STREAMING: u8 = 5;
 
-type Opening = oneshot::Sender<io::Result<Stream>>;
+type OpenRequest = oneshot::Sender<io::Result<Stream>>;
 
-/// The way to open streams. Clones share the connection.
+/// Opens streams on a connection. Clones share the connection.
 #[derive(Clone, Debug)]
-pub struct Session {
-    openings: mpsc::Sender<Opening>,
+pub struct ClusterSession {
+    openings: mpsc::Sender<OpenRequest>,
     given_up: CancellationToken,
     over: CancellationToken,
 }
 
-/// Streams that the other end opened.
+/// The streams that the other end has opened.
 pub type Arrivals = mpsc::Receiver<Stream>;
 
-impl Session {
-    /// Drive a connection whose first bytes were said. `server`: this end took it.
+impl ClusterSession {
+    /// Drive a connection whose first bytes were exchanged. `server` says whether this end accepted
+    /// it.
     pub fn drive<S>(socket: S, server: bool) -> (Self, Arrivals)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -59,7 +61,8 @@ impl Session {
         let ends = given_up.clone();
         tokio::spawn(async move {
             let _guard = guard;
-            let mut driver = Driver { connection, asked, opening: None, arrived, left: false };
+            let mut driver =
+                ConnectionDriver { connection, asked, opening: None, arrived, left: false };
             let error = ends.run_until_cancelled(poll_fn(|cx| driver.poll(cx))).await;
             tracing::debug!(?error, "a connection to a server ended");
         });
@@ -69,7 +72,7 @@ impl Session {
     /// Open a stream.
     ///
     /// # Errors
-    /// When the connection is over, or has no room for one more in time.
+    /// When the connection has ended, or has no room for another stream in time.
     pub async fn open(&self) -> io::Result<Stream> {
         let gone =
             || io::Error::new(io::ErrorKind::NotConnected, "the connection to the server ended");
@@ -86,35 +89,35 @@ impl Session {
         })?
     }
 
-    /// End the connection at once, whoever holds it: the other end may not be there to agree to it.
+    /// End the connection at once, whoever holds it. The other end may not be there to agree.
     pub fn give_up(&self) {
         self.given_up.cancel();
     }
 
     /// Wait for the end of the connection.
-    pub async fn ended(&self) {
+    pub async fn wait_until_over(&self) {
         self.over.cancelled().await;
     }
 
-    /// Has the connection ended?
+    /// Whether the connection has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
 }
 
-/// What the one task has.
-struct Driver<S> {
+/// The state of the one task that drives a connection.
+struct ConnectionDriver<S> {
     connection: Connection<S>,
-    asked: mpsc::Receiver<Opening>,
-    opening: Option<Opening>,
+    asked: mpsc::Receiver<OpenRequest>,
+    opening: Option<OpenRequest>,
     arrived: mpsc::Sender<Stream>,
-    /// Nobody opens streams any more: the connection is being closed.
+    /// Whether nobody opens streams any more and the connection is being closed.
     left: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
-    /// Until the connection is over; why it is, where that was not asked for.
+impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
+    /// Drive the connection until it ends. Returns why it ended, unless this end closed it.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<ConnectionError>> {
         loop {
             if self.left {
@@ -134,12 +137,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 && let Poll::Ready(opened) = self.connection.poll_new_outbound(cx)
                 && let Some(opening) = self.opening.take()
             {
-                // Who asked may have given up: the stream is closed again.
+                // The caller may have given up; then the stream is closed again.
                 let _gone = opening.send(opened.map_err(io::Error::other));
                 continue;
             }
             match self.connection.poll_next_inbound(cx) {
-                // One too many is dropped, which resets it: the server asks again.
+                // A stream too many is dropped, which resets it; the server asks again.
                 Poll::Ready(Some(Ok(stream))) => drop(self.arrived.try_send(stream)),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(error)),
                 Poll::Ready(None) => return Poll::Ready(None),

@@ -1,4 +1,4 @@
-//! TLS towards the servers: who they must be, and who this node is.
+//! TLS towards the servers: whom to trust, and the certificate of this node.
 //!
 //! ```text
 //! ca_file ─► who may vouch for a server      cert_file, key_file ─► who this node is
@@ -20,41 +20,41 @@ use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-/// Files of certificates, as the configuration names them.
+/// The files of certificates that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Authorities (PEM) that may vouch for a server.
+    /// The authorities that may vouch for a server (PEM).
     pub authorities: PathBuf,
-    /// This node's certificate chain (PEM) and its key.
+    /// The certificate chain of this node and its key (PEM).
     pub own: Option<(PathBuf, PathBuf)>,
-    /// A server must have its region's name in its certificate. Without it any certificate of the
-    /// authorities will do, that of another node too.
+    /// Whether a server must have the name of its region in its certificate. Otherwise any
+    /// certificate of the authorities is accepted, even that of another node.
     pub verify_name: bool,
 }
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file gives no certificate or key.
+    /// A file has no certificate or key.
     #[error(transparent)]
     Pem(#[from] PemError),
-    /// The certificate and the key are not one.
+    /// The certificate and the key do not match.
     #[error("the certificate {} cannot be used with its key", file.display())]
     Own {
-        /// The certificate.
+        /// The path of the certificate.
         file: PathBuf,
-        /// Why.
+        /// The error of the TLS library.
         source: Error,
     },
-    /// What the files have cannot be used.
+    /// The content of the files cannot be used.
     #[error("TLS cannot be set up with the authorities of {}", file.display())]
     Authorities {
-        /// The authorities.
+        /// The path of the authorities.
         file: PathBuf,
-        /// Why.
+        /// What is wrong with them.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A region that no certificate can name.
+    /// No certificate can name the region.
     #[error("the region {0:?} cannot be part of a server's name in a certificate")]
     Region(String),
 }
@@ -73,23 +73,23 @@ impl std::fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// Read the files. They are read now: a certificate that is renewed counts from the next start.
+    /// Read the files. They are read only now, so a renewed certificate counts from the next start.
     ///
     /// # Errors
-    /// When a file cannot be read, has not what it should, or the region cannot be part of a name.
+    /// When a file cannot be read or has the wrong content, or the region cannot be part of a name.
     pub fn read(files: &TlsFiles, region: &str) -> Result<Self, TlsError> {
-        let name = name_in("server", region)?;
+        let name = certificate_name("server", region)?;
         Ok(Self { connector: TlsConnector::from(Arc::new(client_config(files)?)), name })
     }
 }
 
 /// The name that a server or a client of a region has in its certificate.
-pub(super) fn name_in(role: &str, region: &str) -> Result<ServerName<'static>, TlsError> {
+pub(super) fn certificate_name(role: &str, region: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(format!("{role}.{region}.nomad"))
         .map_err(|_| TlsError::Region(region.to_owned()))
 }
 
-/// What the files say of the other end, and of this one.
+/// The client configuration from the files: whom to trust, and the own certificate.
 pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
     let unusable = |source| unusable(files, source);
     let provider = Arc::new(ring::default_provider());
@@ -97,10 +97,8 @@ pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, TlsError> 
         WebPkiServerVerifier::builder_with_provider(roots(files)?, Arc::clone(&provider))
             .build()
             .map_err(|error| unusable(error.into()))?;
-    let verifier: Arc<dyn ServerCertVerifier> = match files.verify_name {
-        true => verifier,
-        false => Arc::new(AnyName(verifier)),
-    };
+    let verifier: Arc<dyn ServerCertVerifier> =
+        if files.verify_name { verifier } else { Arc::new(AnyName(verifier)) };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| unusable(error.into()))?
@@ -115,7 +113,7 @@ pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, TlsError> 
     }
 }
 
-/// The authorities.
+/// Read the authorities that vouch for servers.
 pub(super) fn roots(files: &TlsFiles) -> Result<Arc<RootCertStore>, TlsError> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(&files.authorities)? {
@@ -131,7 +129,7 @@ pub(super) fn unusable(
     TlsError::Authorities { file: files.authorities.clone(), source }
 }
 
-/// Asks for everything but the name.
+/// A verifier that checks everything but the name.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
@@ -144,7 +142,7 @@ impl ServerCertVerifier for AnyName {
         status: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The name is what is looked at last: everything else is in order by then.
+        // The name is checked last, so everything else is in order at this point.
         match self.0.verify_server_cert(certificate, intermediates, name, status, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },

@@ -14,19 +14,19 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::tls::{TlsError, TlsFiles, client_config, name_in, roots, unusable};
+use super::tls::{TlsError, TlsFiles, certificate_name, client_config, roots, unusable};
 use ostler_pem::{self as pem, certificates};
 
 /// TLS between nodes, ready to be used.
 #[derive(Clone)]
 pub struct NodeTls {
-    /// Towards another node.
+    /// For connections to another node.
     pub connector: TlsConnector,
-    /// What that must have in its certificate.
+    /// The name that another node must have in its certificate.
     pub name: ServerName<'static>,
-    /// For those who come; none without a certificate of its own.
+    /// For connections from other nodes; none without a certificate of this node.
     pub acceptor: Option<TlsAcceptor>,
-    /// Other nodes take this one's certificate: it has the name that they ask for.
+    /// Whether the certificate of this node has the name that other nodes ask for.
     pub is_named: bool,
 }
 
@@ -43,9 +43,9 @@ impl NodeTls {
     /// Read the files.
     ///
     /// # Errors
-    /// When one cannot be read, has not what it should, or the region cannot be part of a name.
+    /// When a file cannot be read or has the wrong content, or the region cannot be part of a name.
     pub fn read(files: &TlsFiles, region: &str) -> Result<Self, TlsError> {
-        let name = name_in("client", region)?;
+        let name = certificate_name("client", region)?;
         let connector = TlsConnector::from(Arc::new(client_config(files)?));
         let Some((chain, key)) = &files.own else {
             return Ok(Self { connector, name, acceptor: None, is_named: false });

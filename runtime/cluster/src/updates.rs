@@ -1,13 +1,15 @@
-//! What the servers are to hear of allocations: what differs from what they have acknowledged. Pure.
+//! The reports about allocations to the servers: every state that differs from what they have
+//! acknowledged. Pure.
 //!
 //! ```text
-//! changed ─► one entry per allocation ─ tick, 200 ms ─► batch ─ Node.UpdateAlloc ─► sent ─► acknowledged
-//!               urgent: at the next tick   else: each fifth          └─ failed: they wait again
+//! update_state ─► one entry per allocation ─ tick, 200 ms ─► batch ─ Node.UpdateAlloc ─► finish_call ─► acknowledged
+//!                    urgent: at the next tick   else: each fifth          └─ failed: they wait again
 //! ```
-//! Urgent is what changes what becomes of the allocation; its tasks' events and its health may wait.
+//! A change of the client status is urgent. Events of tasks and the health may wait.
 //!
-//! A call without an answer may be carried out later than a newer one. What was in it is in doubt for
-//! [`CLUSTER_DOUBT_WALL`]: then it is told once more, and is not on record before.
+//! A call without an answer may be carried out later than a newer one. Its states are in doubt for
+//! [`CLUSTER_DOUBT_WALL`]; after that they are reported once more, and they are not recorded
+//! before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,21 +19,21 @@ use ostler_model::ids::AllocId;
 use ostler_model::limits::{CLUSTER_DOUBT_WALL, CLUSTER_UPDATES_PER_CALL};
 use ostler_model::saved::AcknowledgedState;
 
-/// Ticks from one look at what is not urgent to the next.
+/// The number of ticks between two reports that are not urgent.
 const TICKS: u32 = 5;
 
-/// How soon something is to be told.
+/// How soon a state must be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Not at all: it is known.
+    /// Not at all, because the servers know it.
     None,
-    /// With the next look at everything.
+    /// With the next regular report.
     Normal,
     /// At the next tick.
     Urgent,
 }
 
-/// How soon `now` is to be told to servers that have acknowledged this.
+/// How soon `now` must be reported to servers that have acknowledged `acknowledged`.
 #[must_use]
 pub fn urgency(acknowledged: Option<&AcknowledgedState>, now: &AcknowledgedState) -> Urgency {
     match acknowledged {
@@ -42,44 +44,44 @@ pub fn urgency(acknowledged: Option<&AcknowledgedState>, now: &AcknowledgedState
     }
 }
 
-/// What is told in one call.
+/// The states that one call reports.
 pub type UpdateBatch = BTreeMap<AllocId, AcknowledgedState>;
 
-/// See the module.
+/// The states of allocations that servers know, and those to report; see the module.
 #[derive(Clone, Debug, Default)]
 pub struct AllocUpdates {
     acknowledged: BTreeMap<AllocId, AcknowledgedState>,
     waiting: UpdateBatch,
-    /// Of the call under way.
+    /// The states in the call under way.
     told: Option<UpdateBatch>,
-    /// Those that servers count as over: they are not told to run.
+    /// The allocations that servers count as ended; they are not reported as running.
     over: BTreeSet<AllocId>,
-    /// Until when an older state may overtake what is told.
+    /// For each allocation in doubt, the time until which an older state may overtake a newer one.
     doubts: BTreeMap<AllocId, Duration>,
     ticks: u32,
 }
 
 impl AllocUpdates {
-    /// What servers have acknowledged before.
+    /// Start with the states that servers have acknowledged before.
     #[must_use]
     pub fn new(acknowledged: BTreeMap<AllocId, AcknowledgedState>) -> Self {
         Self { acknowledged, ..Self::default() }
     }
 
-    /// Servers count this allocation as over, whatever is on record here.
-    pub fn is_over(&mut self, id: AllocId) {
+    /// Note that servers count this allocation as ended, whatever is recorded here.
+    pub fn mark_over(&mut self, id: AllocId) {
         self.over.insert(id);
-        if self.waiting.get(&id).is_some_and(|now| !now.client_status.terminal()) {
+        if self.waiting.get(&id).is_some_and(|now| !now.client_status.is_terminal()) {
             self.waiting.remove(&id);
         }
     }
 
-    /// This is where an allocation is now.
-    pub fn changed(&mut self, id: AllocId, now: AcknowledgedState) {
-        if !now.client_status.terminal() && self.over.contains(&id) {
+    /// Set the present state of an allocation.
+    pub fn update_state(&mut self, id: AllocId, now: AcknowledgedState) {
+        if !now.client_status.is_terminal() && self.over.contains(&id) {
             return;
         }
-        // What is being told counts as known: if it is not, it waits again.
+        // A state in the call under way counts as known; if the call fails, it waits again.
         let told = self.told.as_ref().and_then(|told| told.get(&id));
         match urgency(told.or(self.acknowledged.get(&id)), &now) {
             Urgency::None => drop(self.waiting.remove(&id)),
@@ -87,35 +89,36 @@ impl AllocUpdates {
         }
     }
 
-    /// Servers do not know any more what they have acknowledged of an allocation; this is where it is.
-    pub fn forgotten(&mut self, id: AllocId, now: AcknowledgedState) {
+    /// Queue the present state of an allocation whose acknowledged state the servers have
+    /// forgotten.
+    pub fn requeue_forgotten(&mut self, id: AllocId, now: AcknowledgedState) {
         self.acknowledged.remove(&id);
         self.waiting.insert(id, now);
     }
 
-    /// An allocation is gone: nothing is told of it any more.
-    pub fn gone(&mut self, id: AllocId) {
+    /// Remove an allocation. It is not reported any more.
+    pub fn remove_alloc(&mut self, id: AllocId) {
         self.waiting.remove(&id);
         self.acknowledged.remove(&id);
         self.over.remove(&id);
         self.doubts.remove(&id);
     }
 
-    /// Forget what is acknowledged of all others.
-    pub fn keep(&mut self, kept: impl Fn(AllocId) -> bool) {
+    /// Remove all allocations except those that `kept` accepts.
+    pub fn retain_allocs(&mut self, kept: impl Fn(AllocId) -> bool) {
         self.acknowledged.retain(|id, _| kept(*id));
         self.waiting.retain(|id, _| kept(*id));
         self.over.retain(|id| kept(*id));
         self.doubts.retain(|id, _| kept(*id));
     }
 
-    /// When something is to be told once more.
+    /// The time of the next end of a doubt, when a state is reported once more.
     #[must_use]
     pub fn doubt_ends(&self) -> Option<Duration> {
         self.doubts.values().min().copied()
     }
 
-    /// What was told while it was in doubt is told once more.
+    /// Queue the states whose doubt has ended to be reported once more.
     fn end_doubts(&mut self, now: Duration) {
         let ended: Vec<_> =
             self.doubts.extract_if(.., |_, until| *until <= now).map(|(id, _)| id).collect();
@@ -126,22 +129,22 @@ impl AllocUpdates {
         }
     }
 
-    /// Do servers know that this allocation has ended?
+    /// Whether servers know for sure that this allocation has ended.
     #[must_use]
     pub fn is_end_known(&self, id: AllocId) -> bool {
         let known = self.acknowledged.get(&id);
-        let known = known.is_some_and(|known| known.client_status.terminal());
+        let known = known.is_some_and(|known| known.client_status.is_terminal());
         known && !self.waiting.contains_key(&id) && !self.doubts.contains_key(&id)
     }
 
-    /// Is there nothing to be told?
+    /// Whether there is nothing to report.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.told.is_none()
     }
 
-    /// A tick: what is to be told now, at most so much as one call takes. Nothing while a call is under way.
-    /// `now`: time that passes alone.
+    /// Run one tick. Returns the states to report now, at most as many as one call takes; none
+    /// while a call is under way. `now` is monotonic time.
     pub fn tick(&mut self, now: Duration) -> Option<UpdateBatch> {
         if self.told.is_none() {
             self.end_doubts(now);
@@ -161,7 +164,7 @@ impl AllocUpdates {
         let rest = urgent_first.split_off(urgent_first.len().min(CLUSTER_UPDATES_PER_CALL));
         self.waiting = rest.into_iter().collect();
         if !self.waiting.is_empty() {
-            // The rest goes as soon as the call has ended.
+            // The rest is sent as soon as the call has ended.
             self.ticks = TICKS;
         }
         let told: UpdateBatch = urgent_first.into_iter().collect();
@@ -169,13 +172,14 @@ impl AllocUpdates {
         Some(told)
     }
 
-    /// The call has ended. What is acknowledged for good, for the records; nothing where it failed.
-    pub fn sent(&mut self, taken: bool, now: Duration) -> UpdateBatch {
+    /// Note that the call has ended. Returns the states that are acknowledged for good, to be
+    /// recorded; none if it failed.
+    pub fn finish_call(&mut self, taken: bool, now: Duration) -> UpdateBatch {
         let mut told = self.told.take().unwrap_or_default();
         if !taken {
             for (id, state) in told {
                 self.doubts.insert(id, now.saturating_add(CLUSTER_DOUBT_WALL));
-                // A newer one has come meanwhile, perhaps.
+                // A newer state may have come meanwhile.
                 self.waiting.entry(id).or_insert(state);
             }
             return UpdateBatch::new();
@@ -196,7 +200,7 @@ mod tests {
     use super::*;
 
     fn id(seed: u64) -> AllocId {
-        AllocId::new(Rng::seeded(seed).uuid())
+        AllocId::new(Rng::from_seed(seed).uuid())
     }
 
     fn at(client_status: ClientStatus, description: &str) -> AcknowledgedState {
@@ -211,30 +215,30 @@ mod tests {
     fn what_becomes_of_it_is_told_at_once_and_the_rest_with_each_fifth_tick() {
         let running = at(ClientStatus::Running, "one");
         let mut updates = AllocUpdates::new([(id(1), running.clone())].into());
-        updates.changed(id(1), running);
+        updates.update_state(id(1), running);
         assert!(updates.is_quiet(), "they know it");
-        updates.changed(id(1), at(ClientStatus::Running, "two"));
+        updates.update_state(id(1), at(ClientStatus::Running, "two"));
         assert_eq!((0..4).filter_map(|_| updates.tick(Duration::ZERO)).count(), 0);
         assert_eq!(updates.tick(Duration::ZERO).unwrap().len(), 1);
-        updates.sent(true, Duration::ZERO);
-        updates.changed(id(1), at(ClientStatus::Complete, "three"));
+        updates.finish_call(true, Duration::ZERO);
+        updates.update_state(id(1), at(ClientStatus::Complete, "three"));
         assert_eq!(
             updates.tick(Duration::ZERO).unwrap()[&id(1)].client_status,
             ClientStatus::Complete
         );
         assert_eq!(updates.tick(Duration::ZERO), None, "one call at a time");
-        assert_eq!(updates.sent(true, Duration::ZERO).len(), 1);
+        assert_eq!(updates.finish_call(true, Duration::ZERO).len(), 1);
         assert!(updates.is_quiet());
     }
 
     #[test]
     fn what_could_not_be_told_waits_again_unless_something_newer_does() {
         let mut updates = AllocUpdates::default();
-        updates.changed(id(1), at(ClientStatus::Failed, "one"));
-        updates.changed(id(2), at(ClientStatus::Failed, "one"));
+        updates.update_state(id(1), at(ClientStatus::Failed, "one"));
+        updates.update_state(id(2), at(ClientStatus::Failed, "one"));
         assert_eq!(updates.tick(Duration::ZERO).unwrap().len(), 2);
-        updates.changed(id(1), at(ClientStatus::Failed, "two"));
-        assert!(updates.sent(false, Duration::ZERO).is_empty());
+        updates.update_state(id(1), at(ClientStatus::Failed, "two"));
+        assert!(updates.finish_call(false, Duration::ZERO).is_empty());
         let again = updates.tick(Duration::ZERO).unwrap();
         assert_eq!(again[&id(1)].client_description, "two");
         assert_eq!(again[&id(2)].client_description, "one");
@@ -244,11 +248,11 @@ mod tests {
     fn what_servers_have_forgotten_is_told_again() {
         let running = at(ClientStatus::Running, "one");
         let mut updates = AllocUpdates::new([(id(1), running.clone())].into());
-        updates.forgotten(id(1), running.clone());
+        updates.requeue_forgotten(id(1), running.clone());
         let told = (0..TICKS).find_map(|_| updates.tick(Duration::ZERO)).unwrap();
         assert_eq!(told[&id(1)], running);
-        updates.sent(true, Duration::ZERO);
-        updates.changed(id(1), running);
+        updates.finish_call(true, Duration::ZERO);
+        updates.update_state(id(1), running);
         assert!(updates.is_quiet());
     }
 
@@ -259,24 +263,24 @@ mod tests {
         let mut updates =
             AllocUpdates::new(known.clone().map(|n| (id(n), running.clone())).collect());
         for n in known {
-            updates.changed(id(n), at(ClientStatus::Running, "two"));
+            updates.update_state(id(n), at(ClientStatus::Running, "two"));
         }
-        updates.changed(id(3), at(ClientStatus::Failed, "two"));
+        updates.update_state(id(3), at(ClientStatus::Failed, "two"));
         let first = updates.tick(Duration::ZERO).unwrap();
         assert!(first.len() == CLUSTER_UPDATES_PER_CALL && first.contains_key(&id(3)));
-        updates.sent(true, Duration::ZERO);
+        updates.finish_call(true, Duration::ZERO);
         assert_eq!(updates.tick(Duration::ZERO).unwrap().len(), 1, "the rest follows at once");
     }
 
     #[test]
     fn what_servers_count_as_over_is_not_told_to_run() {
         let mut updates = AllocUpdates::default();
-        updates.changed(id(1), at(ClientStatus::Running, "one"));
-        updates.is_over(id(1));
+        updates.update_state(id(1), at(ClientStatus::Running, "one"));
+        updates.mark_over(id(1));
         assert!(updates.is_quiet());
-        updates.changed(id(1), at(ClientStatus::Pending, "two"));
+        updates.update_state(id(1), at(ClientStatus::Pending, "two"));
         assert!(updates.is_quiet());
-        updates.changed(id(1), at(ClientStatus::Complete, "three"));
+        updates.update_state(id(1), at(ClientStatus::Complete, "three"));
         assert!(!updates.is_quiet());
     }
 
@@ -284,17 +288,17 @@ mod tests {
     fn what_may_be_overtaken_by_a_call_without_an_answer_is_told_once_more_and_only_then_on_record()
     {
         let (mut updates, second) = (AllocUpdates::default(), Duration::from_secs(1));
-        updates.changed(id(1), at(ClientStatus::Failed, "one"));
+        updates.update_state(id(1), at(ClientStatus::Failed, "one"));
         assert!(updates.tick(second).is_some());
-        updates.sent(false, second);
+        updates.finish_call(false, second);
         assert_eq!(updates.doubt_ends(), Some(second + CLUSTER_DOUBT_WALL));
         assert!(updates.tick(second).is_some());
-        assert!(updates.sent(true, second).is_empty(), "nothing is sure");
+        assert!(updates.finish_call(true, second).is_empty(), "nothing is sure");
         assert!(updates.is_quiet() && !updates.is_end_known(id(1)));
         let later = second + CLUSTER_DOUBT_WALL;
         let again = (0..TICKS).find_map(|_| updates.tick(later)).unwrap();
         assert_eq!(again[&id(1)].client_description, "one");
-        assert_eq!(updates.sent(true, later).len(), 1);
+        assert_eq!(updates.finish_call(true, later).len(), 1);
         assert!(updates.is_quiet() && updates.doubt_ends().is_none());
         assert!(updates.is_end_known(id(1)));
     }
@@ -319,12 +323,12 @@ mod tests {
                     0 => {
                         let status = if ok { ClientStatus::Running } else { ClientStatus::Failed };
                         states.insert(id(which), at(status, &now.as_secs().to_string()));
-                        updates.changed(id(which), states[&id(which)].clone());
+                        updates.update_state(id(which), states[&id(which)].clone());
                     }
                     1 if call.is_none() => call = updates.tick(now),
                     2 => if let Some(batch) = call.take() {
                         if ok { servers.extend(batch); } else { late.push((now, batch)); }
-                        updates.sent(ok, now);
+                        updates.finish_call(ok, now);
                     },
                     3 => if let Some((_, batch)) = late.pop().filter(|_| ok) {
                         servers.extend(batch);
@@ -338,7 +342,7 @@ mod tests {
             for _ in 0..40 {
                 if let Some(batch) = call.take() {
                     servers.extend(batch);
-                    updates.sent(true, now);
+                    updates.finish_call(true, now);
                 }
                 now += CLUSTER_DOUBT_WALL / 10;
                 call = updates.tick(now);

@@ -1,4 +1,4 @@
-//! Where plugins are loaded for the suite: one sandbox, several surroundings.
+//! Loads plugins for the suite: in one sandbox, with different times and random numbers.
 
 use super::Subject;
 use ostler_health::policy::FailurePolicy;
@@ -6,23 +6,23 @@ use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::grants::Grants;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
-use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginManifest;
 use ostler_model::ports::PluginCallError;
 use ostler_model::rng::Rng;
 use ostler_plugin::host::HostServices;
 use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 
-/// Time of day in the other surroundings: 2001-09-09.
+/// The time of day in the other surroundings: 2001-09-09.
 const LONG_AGO: Timestamp = Timestamp::from_nanos(1_000_000_000_000_000_000);
-/// Seed of the random numbers there.
+/// The seed of the random numbers in the other surroundings.
 const SEED: u64 = 0x0571_e600;
 
-/// What a plugin sees of time and chance.
+/// The time and the random numbers that a plugin sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Surroundings {
-    /// This machine's.
+pub(super) enum BenchSurroundings {
+    /// Those of this machine.
     Here,
-    /// Another time, that stands still, and other random numbers.
+    /// Another time, which stands still, and other random numbers.
     Elsewhere,
 }
 
@@ -39,7 +39,7 @@ impl Bench {
     /// # Errors
     /// When the host's interfaces cannot be linked: a mistake in this agent.
     pub fn new(services: HostServices) -> Result<Self, PluginError> {
-        let (clock, rng) = (Clock::fixed(LONG_AGO), Rng::seeded(SEED));
+        let (clock, rng) = (Clock::fixed(LONG_AGO), Rng::from_seed(SEED));
         let elsewhere = HostServices { clock, rng, ..services.clone() };
         Ok(Self {
             here: PluginRuntime::new(services.clone())?,
@@ -55,58 +55,66 @@ impl Bench {
     pub(super) async fn load(
         &self,
         subject: &Subject,
-        manifest: &Manifest,
-        surroundings: Surroundings,
+        manifest: &PluginManifest,
+        surroundings: BenchSurroundings,
     ) -> Result<Plugin, PluginError> {
         let runtime = match surroundings {
-            Surroundings::Here => &self.here,
-            Surroundings::Elsewhere => &self.elsewhere,
+            BenchSurroundings::Here => &self.here,
+            BenchSurroundings::Elsewhere => &self.elsewhere,
         };
         let spec = PluginSpec {
             name: subject.name.clone(),
             config: subject.config.clone(),
             grants: subject.grants.clone(),
             limits: PluginLimits { recorded_calls_max: 0, ..subject.limits.clone() },
-            // What is tried here fails often, and is asked again.
+            // The calls here fail often, and the plugin must still be asked again.
             failure: FailurePolicy { strikes_max: u32::MAX, ..FailurePolicy::default() },
         };
         runtime.load_denying(spec, manifest.clone(), subject.bytes.clone()).await
     }
 
-    /// The same plugin with another configuration, which its schema need not allow: `None` when the
-    /// schema does not, as an agent would not run it.
+    /// The same plugin with another configuration, which its schema need not allow. Returns `None`
+    /// if the schema does not, because an agent would not run it.
     pub(super) async fn load_with(
         &self,
         subject: &Subject,
-        manifest: &Manifest,
+        manifest: &PluginManifest,
         config: JsonObject,
     ) -> Option<Plugin> {
         let subject = Subject { config, ..subject.clone() };
-        self.load(&subject, manifest, Surroundings::Here).await.ok()
+        self.load(&subject, manifest, BenchSurroundings::Here).await.ok()
     }
 
     /// The same plugin without any grant.
-    pub(super) async fn load_bare(&self, subject: &Subject, manifest: &Manifest) -> Option<Plugin> {
+    pub(super) async fn load_bare(
+        &self,
+        subject: &Subject,
+        manifest: &PluginManifest,
+    ) -> Option<Plugin> {
         let subject = Subject { grants: Grants::default(), ..subject.clone() };
-        self.load(&subject, manifest, Surroundings::Here).await.ok()
+        self.load(&subject, manifest, BenchSurroundings::Here).await.ok()
     }
 }
 
-/// What a call came to that may be refused but must not fail.
-pub(super) enum Said<T> {
-    /// It answered.
+/// The result of a call that may be refused but must not fail.
+pub(super) enum CallReply<T> {
+    /// The plugin answered.
     Yes(T),
-    /// It answered that it cannot.
+    /// The plugin answered that it cannot do this.
     No(PluginCallError),
 }
 
-/// The answer or the plugin's own refusal; the text of a trap, a deadline or a broken answer.
-pub(super) fn said<T>(what: &str, result: Result<T, PluginCallError>) -> Result<Said<T>, String> {
+/// The answer, or the plugin's own refusal. The error is the text of a trap, a deadline or a
+/// broken answer.
+pub(super) fn call_reply<T>(
+    what: &str,
+    result: Result<T, PluginCallError>,
+) -> Result<CallReply<T>, String> {
     match result {
-        Ok(answer) => Ok(Said::Yes(answer)),
+        Ok(answer) => Ok(CallReply::Yes(answer)),
         Err(PluginCallError::CallFailed { call, reason, .. }) => {
             Err(format!("{what}: {call} failed: {reason}"))
         }
-        Err(error) => Ok(Said::No(error)),
+        Err(error) => Ok(CallReply::No(error)),
     }
 }

@@ -2,34 +2,34 @@
 
 use std::collections::BTreeSet;
 
-use super::bench::{Bench, Said, Surroundings, said};
+use super::bench::{Bench, BenchSurroundings, CallReply, call_reply};
 use super::report::Findings;
 use super::{Subject, rules};
 use ostler_device::source::DeviceFingerprint;
 use ostler_model::device::{GroupKey, HealthState};
-use ostler_model::grants::answers::Answers;
-use ostler_model::plugin::Manifest;
+use ostler_model::grants::answers::AnswerCheck;
+use ostler_model::plugin::PluginManifest;
 use ostler_model::ports::PluginCallError;
 use ostler_model::resources::AllocatedDevice;
 use ostler_plugin::Plugin;
-use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::device::LoadedDevice;
 
-/// Groups whose reservation is looked at.
+/// The number of groups whose reservation is tried.
 const GROUPS_TRIED: usize = 16;
-/// Ids in a claim of more than any node has.
+/// The number of ids in a claim that is larger than on any node.
 const MANY_IDS: usize = 5_000;
 
 pub(super) async fn check(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
-    plugin: &DevicePlugin,
+    manifest: &PluginManifest,
+    plugin: &LoadedDevice,
     findings: &mut Findings,
 ) {
-    findings.outcome(rules::ORDER, out_of_order(plugin).await);
-    let found = match said("", plugin.found().await) {
-        Ok(Said::Yes(found)) => found,
-        Ok(Said::No(error)) => {
+    findings.outcome(rules::ORDER, call_out_of_order(plugin).await);
+    let found = match call_reply("", plugin.raw_fingerprint().await) {
+        Ok(CallReply::Yes(found)) => found,
+        Ok(CallReply::No(error)) => {
             findings.warn(rules::FINGERPRINT, format!("cannot: {error}"));
             return findings.skip_rest(manifest.kind, "there is no fingerprint to go by");
         }
@@ -50,11 +50,11 @@ pub(super) async fn check(
             findings.pass(rules::FINGERPRINT, format!("{detail}; {state:?}: {why}"));
         }
     }
-    findings.outcome(rules::STABLE, stable(bench, subject, manifest, plugin, &found).await);
-    answers(subject, plugin, &found, findings).await;
+    findings.outcome(rules::STABLE, check_stable(bench, subject, manifest, plugin, &found).await);
+    check_answers(subject, plugin, &found, findings).await;
     reserve(plugin, &found, findings).await;
-    findings.outcome(rules::UNKNOWN_DEVICE, unknown(plugin, &found).await);
-    findings.outcome(rules::ODD_CLAIMS, odd_claims(plugin, &found).await);
+    findings.outcome(rules::UNKNOWN_DEVICE, reserve_unknown(plugin, &found).await);
+    findings.outcome(rules::ODD_CLAIMS, reserve_odd_claims(plugin, &found).await);
     findings.outcome(rules::RELEASE, release(plugin, &found).await);
     stats(plugin, &found, findings).await;
 }
@@ -64,19 +64,19 @@ fn strange_key() -> GroupKey {
     GroupKey { vendor: strange(), kind: strange(), name: strange() }
 }
 
-fn claims(found: &DeviceFingerprint) -> impl Iterator<Item = AllocatedDevice> {
+fn sample_claims(found: &DeviceFingerprint) -> impl Iterator<Item = AllocatedDevice> {
     found.groups.iter().take(GROUPS_TRIED).filter_map(|group| {
         let id = group.instances.first()?.id.clone();
         Some(AllocatedDevice { group: group.key.clone(), ids: vec![id] })
     })
 }
 
-/// Every other function before any fingerprint.
-async fn out_of_order(plugin: &DevicePlugin) -> Result<String, String> {
+/// Call every other function before any fingerprint.
+async fn call_out_of_order(plugin: &LoadedDevice) -> Result<String, String> {
     let nothing = AllocatedDevice { group: strange_key(), ids: vec!["none".to_owned()] };
-    said("before a fingerprint", plugin.stats().await)?;
-    said("before a fingerprint", plugin.release(&nothing).await)?;
-    said("before a fingerprint", plugin.reserved(&nothing).await)?;
+    call_reply("before a fingerprint", plugin.stats().await)?;
+    call_reply("before a fingerprint", plugin.release(&nothing).await)?;
+    call_reply("before a fingerprint", plugin.raw_reservation(&nothing).await)?;
     Ok("stats, release and reserve answer before any fingerprint".to_owned())
 }
 
@@ -90,68 +90,71 @@ fn ids(found: &DeviceFingerprint) -> Ids {
     found.groups.iter().flat_map(of).collect()
 }
 
-async fn stable(
+async fn check_stable(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
-    plugin: &DevicePlugin,
+    manifest: &PluginManifest,
+    plugin: &LoadedDevice,
     found: &DeviceFingerprint,
 ) -> Result<String, String> {
     let first = ids(found);
-    let again = plugin.found().await.map_err(|error| format!("the second time: {error}"))?;
-    differ("the second time", &first, &ids(&again))?;
-    let elsewhere = bench.load(subject, manifest, Surroundings::Elsewhere).await;
+    let again =
+        plugin.raw_fingerprint().await.map_err(|error| format!("the second time: {error}"))?;
+    check_same("the second time", &first, &ids(&again))?;
+    let elsewhere = bench.load(subject, manifest, BenchSurroundings::Elsewhere).await;
     if let Ok(Plugin::Device(plugin)) = elsewhere {
         let what = "at another time, with other random numbers";
-        let found = plugin.found().await.map_err(|error| format!("{what}: {error}"))?;
-        differ(what, &first, &ids(&found))?;
+        let found = plugin.raw_fingerprint().await.map_err(|error| format!("{what}: {error}"))?;
+        check_same(what, &first, &ids(&found))?;
     }
     Ok(format!("{} ids are the same three times, also at another time", first.len()))
 }
 
-fn differ(what: &str, first: &Ids, again: &Ids) -> Result<(), String> {
+fn check_same(what: &str, first: &Ids, again: &Ids) -> Result<(), String> {
     match first.symmetric_difference(again).next() {
         None => Ok(()),
         Some((group, id)) => Err(format!("{what} other instances are found, for one {group} {id}")),
     }
 }
 
-/// Would an agent act upon its answers? Also what it would not is tried here.
-async fn answers(
+/// Check whether an agent would act upon the answers. Answers that it would not act upon are
+/// tried too.
+async fn check_answers(
     subject: &Subject,
-    plugin: &DevicePlugin,
+    plugin: &LoadedDevice,
     found: &DeviceFingerprint,
     findings: &mut Findings,
 ) {
-    let answers = Answers { name: &subject.name, grants: &subject.grants };
-    let groups = answers.groups(found.groups.iter().map(|group| &group.key));
+    let answers = AnswerCheck { name: &subject.name, grants: &subject.grants };
+    let groups = answers.check_groups(found.groups.iter().map(|group| &group.key));
     let mut refused: Vec<String> = groups.err().iter().map(ToString::to_string).collect();
-    for claim in claims(found) {
-        let Ok(given) = plugin.reserved(&claim).await else { continue };
-        if let Err(error) = plugin.granted(given).await {
+    for claim in sample_claims(found) {
+        let Ok(given) = plugin.raw_reservation(&claim).await else { continue };
+        if let Err(error) = plugin.check_reservation(given).await {
             refused.push(error.to_string());
             break;
         }
     }
-    match refused.is_empty() {
-        true => findings.pass(rules::ANSWERS, "its answers cause only what it may"),
-        false => findings.warn(rules::ANSWERS, refused.join("\n")),
+    if refused.is_empty() {
+        findings.pass(rules::ANSWERS, "its answers cause only what it may");
+    } else {
+        findings.warn(rules::ANSWERS, refused.join("\n"));
     }
 }
 
-async fn reserve(plugin: &DevicePlugin, found: &DeviceFingerprint, findings: &mut Findings) {
+async fn reserve(plugin: &LoadedDevice, found: &DeviceFingerprint, findings: &mut Findings) {
     let mut tried = 0;
-    for claim in claims(found) {
+    for claim in sample_claims(found) {
         let what = format!("{} {}", claim.group, claim.ids.join(","));
-        let first = match said(&what, plugin.reserved(&claim).await) {
-            Ok(Said::Yes(first)) => first,
-            Ok(Said::No(error)) => {
+        let first = match call_reply(&what, plugin.raw_reservation(&claim).await) {
+            Ok(CallReply::Yes(first)) => first,
+            Ok(CallReply::No(error)) => {
                 return findings
                     .warn(rules::RESERVE, format!("{what} is found and refused: {error}"));
             }
             Err(text) => return findings.fail(rules::RESERVE, text),
         };
-        match plugin.reserved(&claim).await {
+        match plugin.raw_reservation(&claim).await {
             Ok(again) if again == first => tried += 1,
             Ok(_) => {
                 return findings
@@ -168,16 +171,19 @@ async fn reserve(plugin: &DevicePlugin, found: &DeviceFingerprint, findings: &mu
     }
 }
 
-async fn unknown(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<String, String> {
+async fn reserve_unknown(
+    plugin: &LoadedDevice,
+    found: &DeviceFingerprint,
+) -> Result<String, String> {
     let strange = AllocatedDevice { group: strange_key(), ids: vec!["none".to_owned()] };
-    let gone = claims(found)
+    let gone = sample_claims(found)
         .map(|claim| AllocatedDevice { ids: vec!["ostler-check-none".to_owned()], ..claim });
     let (mut refusals, mut not_found) = (0, true);
     for claim in gone.chain([strange]) {
         let what = format!("{} {}", claim.group, claim.ids.join(","));
-        match said(&what, plugin.reserved(&claim).await)? {
-            Said::Yes(_) => return Err(format!("{what} was never found and is reserved")),
-            Said::No(error) => {
+        match call_reply(&what, plugin.raw_reservation(&claim).await)? {
+            CallReply::Yes(_) => return Err(format!("{what} was never found and is reserved")),
+            CallReply::No(error) => {
                 not_found &= matches!(error, PluginCallError::NotFound(_));
                 refusals += 1;
             }
@@ -187,7 +193,10 @@ async fn unknown(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<Str
     Ok(format!("{refusals} devices that were never found are refused {how}"))
 }
 
-async fn odd_claims(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<String, String> {
+async fn reserve_odd_claims(
+    plugin: &LoadedDevice,
+    found: &DeviceFingerprint,
+) -> Result<String, String> {
     let group = found.groups.first().map_or_else(strange_key, |group| group.key.clone());
     let claim = |ids: Vec<String>| AllocatedDevice { group: group.clone(), ids };
     let same = found.groups.first().and_then(|group| group.instances.first());
@@ -201,18 +210,18 @@ async fn odd_claims(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<
         ("many ids", claim((0..MANY_IDS).map(|number| number.to_string()).collect())),
     ];
     for (what, claim) in &odd {
-        said(&format!("a claim with {what}"), plugin.reserved(claim).await)?;
-        said(&format!("a claim with {what}"), plugin.release(claim).await)?;
+        call_reply(&format!("a claim with {what}"), plugin.raw_reservation(claim).await)?;
+        call_reply(&format!("a claim with {what}"), plugin.release(claim).await)?;
     }
     Ok(format!("{} odd claims are answered", odd.len()))
 }
 
-async fn release(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<String, String> {
+async fn release(plugin: &LoadedDevice, found: &DeviceFingerprint) -> Result<String, String> {
     let mut tried = 0;
-    for claim in claims(found) {
+    for claim in sample_claims(found) {
         for time in ["once", "twice"] {
             let what = format!("{} {}, {time}", claim.group, claim.ids.join(","));
-            if let Said::No(error) = said(&what, plugin.release(&claim).await)?
+            if let CallReply::No(error) = call_reply(&what, plugin.release(&claim).await)?
                 && !matches!(error, PluginCallError::NotFound(_))
             {
                 return Err(format!("{what}: {error}"));
@@ -223,10 +232,10 @@ async fn release(plugin: &DevicePlugin, found: &DeviceFingerprint) -> Result<Str
     Ok(format!("{tried} devices can be released twice"))
 }
 
-async fn stats(plugin: &DevicePlugin, found: &DeviceFingerprint, findings: &mut Findings) {
-    let groups = match said("", plugin.stats().await) {
-        Ok(Said::Yes(groups)) => groups,
-        Ok(Said::No(error)) => {
+async fn stats(plugin: &LoadedDevice, found: &DeviceFingerprint, findings: &mut Findings) {
+    let groups = match call_reply("", plugin.stats().await) {
+        Ok(CallReply::Yes(groups)) => groups,
+        Ok(CallReply::No(error)) => {
             return findings.skip(rules::STATS, format!("it measures nothing now: {error}"));
         }
         Err(text) => return findings.fail(rules::STATS, text),

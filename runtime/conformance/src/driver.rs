@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::bench::{Bench, Said, Surroundings, said};
+use super::bench::{Bench, BenchSurroundings, CallReply, call_reply};
 use super::report::Findings;
-use super::settings::object;
+use super::settings::as_object;
 use super::{Subject, rules};
 use ostler_model::clock;
 use ostler_model::cores::CoreSet;
-use ostler_model::grants::answers::Answers;
+use ostler_model::grants::answers::AnswerCheck;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{HANDLE_BYTES_MAX, MIB};
-use ostler_model::plugin::Manifest;
-use ostler_model::ports::{ByteSink, PluginCallError, Started, TaskConfig, TaskContext};
+use ostler_model::plugin::PluginManifest;
+use ostler_model::ports::{ByteSink, PluginCallError, StartedTask, TaskConfig, TaskContext};
 use ostler_model::task::{DriverHandle, RawExit};
 use ostler_plugin::Plugin;
 use ostler_plugin::convert::DriverFingerprint;
-use ostler_plugin::driver::DriverPlugin;
+use ostler_plugin::driver::LoadedDriver;
 
-/// How long a start goes on before it is given up for the rule on cancelled tasks.
+/// How long a start runs before it is given up, for the rule on cancelled tasks.
 const GIVEN_UP_AFTER: Duration = Duration::from_micros(200);
 /// How long after `stop` the task is killed.
 const STOP_TIMEOUT: Duration = Duration::from_millis(100);
@@ -31,20 +31,23 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(100);
 pub(super) async fn check(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
-    driver: &DriverPlugin,
+    manifest: &PluginManifest,
+    driver: &LoadedDriver,
     findings: &mut Findings,
 ) {
-    match said("", driver.fingerprint().await) {
-        Ok(Said::Yes(found)) => {
+    match call_reply("", driver.fingerprint().await) {
+        Ok(CallReply::Yes(found)) => {
             findings.pass(rules::FINGERPRINT, format!("{:?}", found.health.state));
-            findings.outcome(rules::STABLE, stable(bench, subject, manifest, driver, &found).await);
+            findings.outcome(
+                rules::STABLE,
+                check_stable(bench, subject, manifest, driver, &found).await,
+            );
         }
-        Ok(Said::No(error)) => findings.warn(rules::FINGERPRINT, format!("cannot: {error}")),
+        Ok(CallReply::No(error)) => findings.warn(rules::FINGERPRINT, format!("cannot: {error}")),
         Err(text) => findings.fail(rules::FINGERPRINT, text),
     }
-    let answers = Answers { name: &subject.name, grants: &subject.grants };
-    match answers.driver(driver.name.as_str()) {
+    let answers = AnswerCheck { name: &subject.name, grants: &subject.grants };
+    match answers.check_driver(driver.name.as_str()) {
         Ok(()) => findings.pass(rules::ANSWERS, "it is called as it may be"),
         Err(excess) => findings.warn(rules::ANSWERS, excess.to_string()),
     }
@@ -54,10 +57,10 @@ pub(super) async fn check(
             return findings.skip_rest(manifest.kind, &format!("no temporary directory: {error}"));
         }
     };
-    findings.outcome(rules::HANDLES, odd_handles(driver, &scene).await);
+    findings.outcome(rules::HANDLES, call_odd_handles(driver, &scene).await);
     findings.outcome(rules::RECOVER, recover_unknown(driver, &scene).await);
-    findings.outcome(rules::UNKNOWN_TASK, unknown_task(driver, &scene).await);
-    findings.outcome(rules::START_WRONG, start_wrong(driver, &scene).await);
+    findings.outcome(rules::UNKNOWN_TASK, end_unknown_task(driver, &scene).await);
+    findings.outcome(rules::START_WRONG, start_odd_configs(driver, &scene).await);
     match &subject.task_config {
         None => {
             let reason = "give a task's config with --task-config, and the grants it needs";
@@ -65,33 +68,33 @@ pub(super) async fn check(
             findings.skip(rules::CANCELLED, reason);
         }
         Some(config) => {
-            findings.outcome(rules::LIFE, life(driver, &scene, config).await);
-            findings.outcome(rules::CANCELLED, cancelled(driver, &scene, config).await);
+            findings.outcome(rules::LIFE, run_life(driver, &scene, config).await);
+            findings.outcome(rules::CANCELLED, cancel_start(driver, &scene, config).await);
         }
     }
 }
 
-/// A task's surroundings that lead nowhere.
+/// The surroundings of a task, which lead nowhere.
 struct Scene<'a> {
     bench: &'a Bench,
     dir: tempfile::TempDir,
 }
 
-struct Nowhere;
+struct DiscardingSink;
 
-impl ByteSink for Nowhere {
+impl ByteSink for DiscardingSink {
     fn write(&self, _bytes: &[u8]) {}
 }
 
 impl<'a> Scene<'a> {
     fn new(bench: &'a Bench) -> std::io::Result<Self> {
-        // What a driver under test starts is nobody else's to read or to change.
+        // Nobody else may read or change what a driver under test starts.
         let owner_alone = std::fs::Permissions::from_mode(0o700);
         let dir = tempfile::Builder::new().prefix("ostler-").permissions(owner_alone).tempdir()?;
         Ok(Self { bench, dir })
     }
 
-    /// A run that was not there before.
+    /// A new run.
     fn run(&self) -> Option<Arc<TaskContext>> {
         let rng = &self.bench.services().rng;
         let alloc_id = AllocId::new(rng.uuid());
@@ -105,13 +108,17 @@ impl<'a> Scene<'a> {
             }
         }
         Some(Arc::new(TaskContext {
-            run_id: RunId::new(alloc_id, &task, u32::try_from(rng.below(1 << 32)).unwrap_or(0)),
+            run_id: RunId::new(
+                alloc_id,
+                &task,
+                u32::try_from(rng.number_below(1 << 32)).unwrap_or(0),
+            ),
             alloc_id,
             job_id: JobId::new("check").ok()?,
             group: GroupName::new("check").ok()?,
             task,
-            stdout: Arc::new(Nowhere),
-            stderr: Arc::new(Nowhere),
+            stdout: Arc::new(DiscardingSink),
+            stderr: Arc::new(DiscardingSink),
             record_identity: Arc::new(|_| Box::pin(std::future::ready(Ok(())))),
             events: Arc::new(|_, _| {}),
             cpu_mhz: 100,
@@ -154,7 +161,7 @@ impl<'a> Scene<'a> {
     }
 
     /// End what the host owns of a run.
-    fn end(&self, context: &TaskContext) {
+    fn end_run(&self, context: &TaskContext) {
         let services = self.bench.services();
         services.processes.kill_run(&context.run_id);
         services.processes.forget_run(&context.run_id);
@@ -175,11 +182,11 @@ impl<'a> Scene<'a> {
 
 const NO_SCENE: &str = "no task could be made up: a mistake in this program";
 
-async fn stable(
+async fn check_stable(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
-    driver: &DriverPlugin,
+    manifest: &PluginManifest,
+    driver: &LoadedDriver,
     first: &DriverFingerprint,
 ) -> Result<String, String> {
     let names = |found: &DriverFingerprint| -> Vec<String> {
@@ -196,7 +203,8 @@ async fn stable(
     };
     let again = driver.fingerprint().await.map_err(|error| format!("the second time: {error}"))?;
     same("the second time", &again)?;
-    if let Ok(Plugin::Driver(driver)) = bench.load(subject, manifest, Surroundings::Elsewhere).await
+    if let Ok(Plugin::Driver(driver)) =
+        bench.load(subject, manifest, BenchSurroundings::Elsewhere).await
     {
         let what = "at another time, with other random numbers,";
         let again = driver.fingerprint().await.map_err(|error| format!("{what} {error}"))?;
@@ -205,60 +213,60 @@ async fn stable(
     Ok(format!("health and {} attributes are the same three times", first.attributes.len()))
 }
 
-fn handle(driver: &DriverPlugin, version: u32, data: &[u8]) -> DriverHandle {
+fn handle_with(driver: &LoadedDriver, version: u32, data: &[u8]) -> DriverHandle {
     DriverHandle { plugin: driver.name.to_string(), version, data: data.to_owned() }
 }
 
-/// Handles that the driver cannot have made, and what is odd about them.
-fn odd(driver: &DriverPlugin) -> Vec<(&'static str, DriverHandle)> {
+/// Handles that the driver cannot have made, and what is odd about each.
+fn odd_driver_handles(driver: &LoadedDriver) -> Vec<(&'static str, DriverHandle)> {
     let nested = [b"[".repeat(10_000), b"{\"a\":".repeat(2_000)].concat();
     vec![
-        ("garbage", handle(driver, 1, &[0xff, 0x00, 0x80, 0x7f, 0xc3])),
-        ("nothing", handle(driver, 1, b"")),
-        ("JSON of another shape", handle(driver, 1, br#"{"id":7,"state":[null]}"#)),
-        ("deep JSON", handle(driver, 1, &nested)),
-        ("64 KiB", handle(driver, 1, &vec![b'x'; HANDLE_BYTES_MAX])),
-        ("an older version", handle(driver, 0, br#"{"id":"x"}"#)),
-        ("a version of the future", handle(driver, u32::MAX, br#"{"id":"x"}"#)),
+        ("garbage", handle_with(driver, 1, &[0xff, 0x00, 0x80, 0x7f, 0xc3])),
+        ("nothing", handle_with(driver, 1, b"")),
+        ("JSON of another shape", handle_with(driver, 1, br#"{"id":7,"state":[null]}"#)),
+        ("deep JSON", handle_with(driver, 1, &nested)),
+        ("64 KiB", handle_with(driver, 1, &vec![b'x'; HANDLE_BYTES_MAX])),
+        ("an older version", handle_with(driver, 0, br#"{"id":"x"}"#)),
+        ("a version of the future", handle_with(driver, u32::MAX, br#"{"id":"x"}"#)),
     ]
 }
 
-/// Every function that takes a handle, with handles that cannot be.
-async fn odd_handles(driver: &DriverPlugin, scene: &Scene<'_>) -> Result<String, String> {
-    let odd = odd(driver);
+/// Call every function that takes a handle, with handles that cannot exist.
+async fn call_odd_handles(driver: &LoadedDriver, scene: &Scene<'_>) -> Result<String, String> {
+    let odd = odd_driver_handles(driver);
     for (what, handle) in &odd {
         let what = format!("a handle of {what}");
         let run = scene.run().ok_or(NO_SCENE)?;
         let (of, handle) = (|| Arc::clone(&run), || handle.clone());
-        said(&what, driver.inspect(of(), handle()).await)?;
-        said(&what, driver.exited(of(), handle(), scene.exit()).await)?;
+        call_reply(&what, driver.inspect(of(), handle()).await)?;
+        call_reply(&what, driver.interpret_exit(of(), handle(), scene.exit()).await)?;
         let signal = Some("SIGTERM".to_owned());
-        said(&what, driver.stop(of(), handle(), signal, STOP_TIMEOUT).await)?;
-        said(&what, driver.signal(of(), handle(), "SIGNOTHING".to_owned()).await)?;
-        said(&what, driver.kill(of(), handle()).await)?;
-        said(&what, driver.destroy(of(), handle(), false).await)?;
-        said(&what, driver.destroy(of(), handle(), true).await)?;
+        call_reply(&what, driver.stop(of(), handle(), signal, STOP_TIMEOUT).await)?;
+        call_reply(&what, driver.signal(of(), handle(), "SIGNOTHING".to_owned()).await)?;
+        call_reply(&what, driver.kill(of(), handle()).await)?;
+        call_reply(&what, driver.destroy(of(), handle(), false).await)?;
+        call_reply(&what, driver.destroy(of(), handle(), true).await)?;
     }
     Ok(format!("7 functions answer for {} handles that are not its own", odd.len()))
 }
 
-async fn recover_unknown(driver: &DriverPlugin, scene: &Scene<'_>) -> Result<String, String> {
-    let mut odd = odd(driver);
+async fn recover_unknown(driver: &LoadedDriver, scene: &Scene<'_>) -> Result<String, String> {
+    let mut odd = odd_driver_handles(driver);
     odd.retain(|(what, _)| !what.contains("version"));
     let tried = odd.len();
     for (what, handle) in odd {
         let what = format!("a handle of {what}");
         let run = scene.run().ok_or(NO_SCENE)?;
-        if let Said::Yes(_) = said(&what, driver.recover(run, handle).await)? {
+        if let CallReply::Yes(_) = call_reply(&what, driver.recover(run, handle).await)? {
             return Err(format!("{what} is recovered as a task that runs"));
         }
     }
     Ok(format!("{tried} handles of no task are refused"))
 }
 
-/// What is not there can be stopped, and killed, and forgotten.
-async fn unknown_task(driver: &DriverPlugin, scene: &Scene<'_>) -> Result<String, String> {
-    let nobody = handle(driver, 1, br#"{"id":"ostler-check-none"}"#);
+/// Stop, kill and destroy a task that does not exist, which must succeed.
+async fn end_unknown_task(driver: &LoadedDriver, scene: &Scene<'_>) -> Result<String, String> {
+    let nobody = handle_with(driver, 1, br#"{"id":"ostler-check-none"}"#);
     let run = scene.run().ok_or(NO_SCENE)?;
     let (of, handle) = (|| Arc::clone(&run), || nobody.clone());
     let what = "a task that was never started";
@@ -269,16 +277,16 @@ async fn unknown_task(driver: &DriverPlugin, scene: &Scene<'_>) -> Result<String
     ];
     let mut words = Vec::new();
     for (call, answer) in calls {
-        words.push(match said(what, answer)? {
-            Said::Yes(()) => format!("{call} answers well"),
-            Said::No(PluginCallError::NotFound(_)) => format!("{call} finds nothing"),
-            Said::No(error) => format!("{call} is refused ({error})"),
+        words.push(match call_reply(what, answer)? {
+            CallReply::Yes(()) => format!("{call} answers well"),
+            CallReply::No(PluginCallError::NotFound(_)) => format!("{call} finds nothing"),
+            CallReply::No(error) => format!("{call} is refused ({error})"),
         });
     }
     Ok(words.join(", "))
 }
 
-async fn start_wrong(driver: &DriverPlugin, scene: &Scene<'_>) -> Result<String, String> {
+async fn start_odd_configs(driver: &LoadedDriver, scene: &Scene<'_>) -> Result<String, String> {
     let odd = [
         json!({}),
         json!({ "command": 7, "args": "x", "run_for": [], "path": null }),
@@ -289,20 +297,20 @@ async fn start_wrong(driver: &DriverPlugin, scene: &Scene<'_>) -> Result<String,
     for config in odd {
         let what = format!("a task with the config {config}");
         let run = scene.run().ok_or(NO_SCENE)?;
-        let task = scene.task(&run, object(config)).ok_or(NO_SCENE)?;
+        let task = scene.task(&run, as_object(config)).ok_or(NO_SCENE)?;
         let answer = driver.start(Arc::clone(&run), task).await;
-        scene.end(&run);
-        refused += usize::from(matches!(said(&what, answer)?, Said::No(_)));
+        scene.end_run(&run);
+        refused += usize::from(matches!(call_reply(&what, answer)?, CallReply::No(_)));
     }
     Ok(format!("{refused} of 4 odd configurations are refused, none with a trap"))
 }
 
 async fn start(
-    driver: &DriverPlugin,
+    driver: &LoadedDriver,
     scene: &Scene<'_>,
     run: &Arc<TaskContext>,
     config: &JsonObject,
-) -> Result<Started, String> {
+) -> Result<StartedTask, String> {
     let problems = driver.task_schema.check(config);
     if !problems.is_empty() {
         let problems = ostler_plugin::schema::one_line(&problems);
@@ -312,20 +320,20 @@ async fn start(
     driver.start(Arc::clone(run), task).await.map_err(|error| format!("start: {error}"))
 }
 
-/// One task from start to destroy, with each call that may come twice.
-async fn life(
-    driver: &DriverPlugin,
+/// Run one task from start to destroy, with each call that may come twice.
+async fn run_life(
+    driver: &LoadedDriver,
     scene: &Scene<'_>,
     config: &JsonObject,
 ) -> Result<String, String> {
     let run = scene.run().ok_or(NO_SCENE)?;
-    let lived = live(driver, scene, config, &run).await;
-    scene.end(&run);
+    let lived = run_life_calls(driver, scene, config, &run).await;
+    scene.end_run(&run);
     lived
 }
 
-async fn live(
-    driver: &DriverPlugin,
+async fn run_life_calls(
+    driver: &LoadedDriver,
     scene: &Scene<'_>,
     config: &JsonObject,
     run: &Arc<TaskContext>,
@@ -340,28 +348,29 @@ async fn live(
     if again.workload != started.workload {
         return Err("recover answers another workload than start".to_owned());
     }
-    said("after start", driver.inspect(of(), handle()).await)?;
-    said("after start", driver.destroy(of(), handle(), false).await)?;
-    said("after start", driver.stop(of(), handle(), None, STOP_TIMEOUT).await)?;
-    said("after stop", driver.stop(of(), handle(), None, STOP_TIMEOUT).await)?;
-    said("after stop", driver.kill(of(), handle()).await)?;
-    let exit = driver.exited(of(), handle(), scene.exit()).await.map_err(refused("exited"))?;
+    call_reply("after start", driver.inspect(of(), handle()).await)?;
+    call_reply("after start", driver.destroy(of(), handle(), false).await)?;
+    call_reply("after start", driver.stop(of(), handle(), None, STOP_TIMEOUT).await)?;
+    call_reply("after stop", driver.stop(of(), handle(), None, STOP_TIMEOUT).await)?;
+    call_reply("after stop", driver.kill(of(), handle()).await)?;
+    let exit =
+        driver.interpret_exit(of(), handle(), scene.exit()).await.map_err(refused("exited"))?;
     if exit.exit_code != 0 || exit.signal != 0 {
         return Err(format!(
             "an exit with code 0 is taken for {} ({})",
             exit.exit_code, exit.signal
         ));
     }
-    said("after the exit", driver.kill(of(), handle()).await)?;
-    said("after the exit", driver.destroy(of(), handle(), true).await)?;
-    said("the second time", driver.destroy(of(), handle(), true).await)?;
-    said("after destroy", driver.inspect(of(), handle()).await)?;
+    call_reply("after the exit", driver.kill(of(), handle()).await)?;
+    call_reply("after the exit", driver.destroy(of(), handle(), true).await)?;
+    call_reply("the second time", driver.destroy(of(), handle(), true).await)?;
+    call_reply("after destroy", driver.inspect(of(), handle()).await)?;
     Ok("start, recover, inspect, stop twice, kill, exited, destroy twice".to_owned())
 }
 
-/// A start that is given up half-way, and the next one.
-async fn cancelled(
-    driver: &DriverPlugin,
+/// Give up a start half-way, and check the next one.
+async fn cancel_start(
+    driver: &LoadedDriver,
     scene: &Scene<'_>,
     config: &JsonObject,
 ) -> Result<String, String> {
@@ -369,14 +378,15 @@ async fn cancelled(
     let task = scene.task(&run, config.clone()).ok_or(NO_SCENE)?;
     let start_again = driver.start(Arc::clone(&run), task);
     let ended = clock::timeout(GIVEN_UP_AFTER, start_again).await;
-    scene.end(&run);
+    scene.end_run(&run);
     let given_up = ended.is_none();
     let run = scene.run().ok_or(NO_SCENE)?;
     let started = start(driver, scene, &run, config).await;
-    scene.end(&run);
+    scene.end_run(&run);
     started.map_err(|error| format!("after a start that was given up: {error}"))?;
-    Ok(match given_up {
-        true => "the start after one that was given up succeeds".to_owned(),
-        false => "the start after one whose handle was lost succeeds".to_owned(),
+    Ok(if given_up {
+        "the start after one that was given up succeeds".to_owned()
+    } else {
+        "the start after one whose handle was lost succeeds".to_owned()
     })
 }

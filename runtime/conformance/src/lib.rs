@@ -1,15 +1,17 @@
-//! The conformance suite for authors: is this component a plugin that an agent can rely on?
+//! The conformance suite for authors of plugins: it checks whether an agent can rely on
+//! a component.
 //!
 //! ```text
 //! bytes ─► manifest ─► asks ─► loaded several times, in other surroundings ─► rules of its kind
 //!                                                                                  │
-//!   Report { findings: rule, verdict, what was seen; costs by function; peaks } ◄──┴─ meter
+//! ConformanceReport { findings: rule, verdict, detail; costs by function; peaks } ◄┴─ meter
 //! ```
-//! It runs without an agent and only in the sandbox. What is not granted is refused call by call, so
-//! that a plugin can be looked at before it is trusted; rules that need a grant are skipped.
+//! It runs without an agent and only in the sandbox. Functions that are not granted are refused
+//! call by call, so that a plugin can be examined before it is trusted. Rules that need a grant
+//! are skipped.
 //!
-//! It uses what the agent uses of plugins, and nothing of the agent uses it. Start with `rules.rs`: what
-//! is asked of a plugin, and why.
+//! It uses the parts of the agent that handle plugins, and nothing of the agent uses it. Start
+//! reading with `rules.rs`: what is asked of a plugin, and why.
 
 mod bench;
 mod device;
@@ -21,63 +23,67 @@ mod settings;
 use std::sync::Arc;
 
 pub use bench::Bench;
-pub use report::{Costs, Finding, Report, Verdict};
+pub use report::{ConformanceReport, Costs, Finding, RuleVerdict};
 pub use rules::Rule;
 
 use ostler_model::grants::Grants;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
-use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginManifest;
 use ostler_plugin::manifest::{self, ManifestError};
 use ostler_plugin::{Plugin, PluginError};
 use report::Findings;
 
-/// What is checked, and with what.
+/// The plugin to check, with its settings.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// Name of its `plugin` block.
+    /// The name of its `plugin` block.
     pub name: String,
-    /// The component.
+    /// The bytes of the component.
     pub bytes: Arc<[u8]>,
-    /// Its configuration.
+    /// The configuration of the plugin, as in its block.
     pub config: JsonObject,
-    /// What it may do during the check.
+    /// The grants of the plugin during the check.
     pub grants: Grants,
-    /// What one call may use.
+    /// The limits of one call.
     pub limits: PluginLimits,
-    /// The `config` of a task, with which a driver starts one; without it none is started.
+    /// The `config` of a task that the driver can start; without it no task is started.
     pub task_config: Option<JsonObject>,
 }
 
-/// Check a plugin by every rule. Never fails: what goes wrong is in the report.
-pub async fn check(bench: &Bench, subject: &Subject) -> Report {
+/// Check a plugin by every rule. This never fails: problems are in the report.
+pub async fn check(bench: &Bench, subject: &Subject) -> ConformanceReport {
     let mut findings = Findings::default();
     let manifest = match manifest::read(&subject.bytes) {
         Ok(manifest) => manifest,
-        Err(error) => return not_a_plugin(&error, subject, findings),
+        Err(error) => return manifest_report(&error, subject, findings),
     };
     let kind = format!("{} plugin, ostler:plugin@{}", manifest.kind, manifest.interface_version);
     findings.pass(rules::MANIFEST, kind);
-    let mut report = Report::of(subject, Some(&manifest));
-    if asks(subject, &manifest, &mut findings) {
+    let mut report = ConformanceReport::for_subject(subject, Some(&manifest));
+    if check_asks(subject, &manifest, &mut findings) {
         run(bench, subject, &manifest, &mut findings, &mut report).await;
     } else {
         findings.skip_rest(manifest.kind, "it cannot be loaded with what it imports");
     }
-    report.take(findings);
+    report.take_findings(findings);
     report
 }
 
-fn not_a_plugin(error: &ManifestError, subject: &Subject, mut findings: Findings) -> Report {
+fn manifest_report(
+    error: &ManifestError,
+    subject: &Subject,
+    mut findings: Findings,
+) -> ConformanceReport {
     findings.fail(rules::MANIFEST, error.to_string());
-    let mut report = Report::of(subject, None);
-    report.take(findings);
+    let mut report = ConformanceReport::for_subject(subject, None);
+    report.take_findings(findings);
     report
 }
 
-/// May it be run at all?
-fn asks(subject: &Subject, manifest: &Manifest, findings: &mut Findings) -> bool {
-    let Some(missing) = subject.grants.missing(&subject.name, manifest) else {
+/// Check whether the plugin may be run at all.
+fn check_asks(subject: &Subject, manifest: &PluginManifest, findings: &mut Findings) -> bool {
+    let Some(missing) = subject.grants.find_missing(&subject.name, manifest) else {
         findings.pass(rules::ASKS, "all that it imports is harmless or granted");
         return true;
     };
@@ -98,14 +104,14 @@ fn asks(subject: &Subject, manifest: &Manifest, findings: &mut Findings) -> bool
 async fn run(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
+    manifest: &PluginManifest,
     findings: &mut Findings,
-    report: &mut Report,
+    report: &mut ConformanceReport,
 ) {
-    let plugin = match bench.load(subject, manifest, bench::Surroundings::Here).await {
+    let plugin = match bench.load(subject, manifest, bench::BenchSurroundings::Here).await {
         Ok(plugin) => plugin,
         Err(error) => {
-            findings.fail(rule_of(&error), error.to_string());
+            findings.fail(broken_rule(&error), error.to_string());
             findings.skip_rest(manifest.kind, "it did not load");
             return;
         }
@@ -128,13 +134,13 @@ async fn run(
         Plugin::Driver(plugin) => plugin.meter(),
         Plugin::Device(plugin) => plugin.meter(),
     };
-    let costs = Costs::of(&meter.report());
-    costs.judge(&subject.limits, findings);
+    let costs = Costs::from_activity(&meter.report());
+    costs.judge_peaks(&subject.limits, findings);
     report.costs = Some(costs);
 }
 
-/// The rule that a plugin breaks which does not load.
-fn rule_of(error: &PluginError) -> Rule {
+/// The rule that a plugin breaks if it does not load.
+fn broken_rule(error: &PluginError) -> Rule {
     match error {
         PluginError::Schema { .. } => rules::SCHEMA,
         PluginError::Config(_) => rules::CONFIG,

@@ -1,4 +1,4 @@
-//! The rules: what each asks, why it matters, what an author does about it.
+//! The rules: what each asks, why it matters, and what an author does about it.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use ostler_model::plugin::PluginKind;
 /// One rule of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Rule {
-    /// Stable name.
+    /// The stable name of the rule.
     pub id: &'static str,
-    /// Why an agent cares.
+    /// Why the rule matters to an agent.
     pub why: &'static str,
-    /// What to do when it is broken.
+    /// What an author does if the rule is broken.
     pub advice: &'static str,
 }
 
@@ -108,7 +108,7 @@ rules! {
         "Do less in one call; ask for the next fingerprint later instead of waiting.";
 }
 
-/// The rules that are tried of a plugin of this kind once it is loaded.
+/// The rules that are tried for a plugin of this kind once it is loaded.
 pub(super) fn of_kind(kind: PluginKind) -> &'static [Rule] {
     match kind {
         PluginKind::Device => &[

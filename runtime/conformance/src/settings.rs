@@ -1,32 +1,35 @@
-//! Rules for both kinds: descriptions, schemas, configurations, grants.
+//! The rules for both kinds of plugins: descriptions, schemas, configurations, grants.
 
 use serde_json::{Value, json};
 
-use super::bench::{Bench, Said, Surroundings, said};
+use super::bench::{Bench, BenchSurroundings, CallReply, call_reply};
 use super::report::Findings;
 use super::{Subject, rules};
 use ostler_model::json::JsonObject;
-use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginManifest;
 use ostler_plugin::Plugin;
 use ostler_plugin::schema::ConfigSchema;
 
-/// Fresh instances that must describe themselves alike, in each of the surroundings.
+/// The number of fresh instances that must describe themselves alike, in each of the surroundings.
 const DESCRIPTIONS: usize = 3;
 
 pub(super) async fn check(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
+    manifest: &PluginManifest,
     plugin: &Plugin,
     findings: &mut Findings,
 ) {
-    findings.outcome(rules::DETERMINISM, same_description(bench, subject, manifest, plugin).await);
+    findings.outcome(
+        rules::DETERMINISM,
+        check_same_description(bench, subject, manifest, plugin).await,
+    );
     schemas(plugin, findings);
-    findings.outcome(rules::NO_GRANTS, without_grants(bench, subject, manifest).await);
-    findings.outcome(rules::OTHER_CONFIG, other_configs(bench, subject, manifest).await);
+    findings.outcome(rules::NO_GRANTS, try_without_grants(bench, subject, manifest).await);
+    findings.outcome(rules::OTHER_CONFIG, try_other_configs(bench, subject, manifest).await);
 }
 
-/// All that a plugin says of itself.
+/// Everything that a plugin says of itself, as a text.
 fn description(plugin: &Plugin) -> String {
     match plugin {
         Plugin::Driver(driver) => format!(
@@ -43,14 +46,14 @@ fn description(plugin: &Plugin) -> String {
     }
 }
 
-async fn same_description(
+async fn check_same_description(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
+    manifest: &PluginManifest,
     plugin: &Plugin,
 ) -> Result<String, String> {
     let first = description(plugin);
-    for surroundings in [Surroundings::Here, Surroundings::Elsewhere] {
+    for surroundings in [BenchSurroundings::Here, BenchSurroundings::Elsewhere] {
         for _ in 0..DESCRIPTIONS {
             let again = bench.load(subject, manifest, surroundings).await;
             let again = again.map_err(|error| format!("described itself once, then: {error}"))?;
@@ -70,56 +73,57 @@ fn schemas(plugin: &Plugin, findings: &mut Findings) {
         }
         Plugin::Device(device) => vec![("plugin", &device.config_schema)],
     };
-    let unknown = object(json!({ "ostler check: no plugin has this key": 1 }));
+    let unknown = as_object(json!({ "ostler check: no plugin has this key": 1 }));
     let open: Vec<&str> = schemas
         .iter()
         .filter(|(_, schema)| schema.check(&unknown).is_empty())
         .map(|(which, _)| *which)
         .collect();
-    match open.is_empty() {
-        true => findings.pass(rules::SCHEMA, "its schemas are valid and refuse unknown keys"),
-        false => findings.warn(
+    if open.is_empty() {
+        findings.pass(rules::SCHEMA, "its schemas are valid and refuse unknown keys");
+    } else {
+        findings.warn(
             rules::SCHEMA,
             format!("the schema of the {} configuration allows unknown keys", open.join(" and ")),
-        ),
+        );
     }
 }
 
-async fn fingerprint(what: &str, plugin: &Plugin) -> Result<Said<()>, String> {
+async fn fingerprint(what: &str, plugin: &Plugin) -> Result<CallReply<()>, String> {
     match plugin {
-        Plugin::Driver(driver) => said(what, driver.fingerprint().await.map(drop)),
-        Plugin::Device(device) => said(what, device.found().await.map(drop)),
+        Plugin::Driver(driver) => call_reply(what, driver.fingerprint().await.map(drop)),
+        Plugin::Device(device) => call_reply(what, device.raw_fingerprint().await.map(drop)),
     }
 }
 
-async fn without_grants(
+async fn try_without_grants(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
+    manifest: &PluginManifest,
 ) -> Result<String, String> {
     let bare = bench.load_bare(subject, manifest).await;
     let bare = bare.ok_or("does not load without its grants, which describe must not need")?;
     Ok(match fingerprint("without any grant", &bare).await? {
-        Said::Yes(()) => "without any grant, fingerprint answers".to_owned(),
-        Said::No(error) => format!("without any grant, fingerprint is refused: {error}"),
+        CallReply::Yes(()) => "without any grant, fingerprint answers".to_owned(),
+        CallReply::No(error) => format!("without any grant, fingerprint is refused: {error}"),
     })
 }
 
 /// Configurations that have little to do with the given one.
-fn odd() -> [Value; 4] {
+fn odd_configs() -> [Value; 4] {
     let deep = (0..64).fold(json!({}), |inner, _| json!({ "a": inner }));
     [json!({}), json!({ "unexpected": null }), json!({ "dir": 1, "mode": [] }), deep]
 }
 
-async fn other_configs(
+async fn try_other_configs(
     bench: &Bench,
     subject: &Subject,
-    manifest: &Manifest,
+    manifest: &PluginManifest,
 ) -> Result<String, String> {
     let (mut tried, mut refused) = (0, 0);
-    for config in odd() {
+    for config in odd_configs() {
         let what = format!("with the configuration {config}");
-        match bench.load_with(subject, manifest, object(config)).await {
+        match bench.load_with(subject, manifest, as_object(config)).await {
             Some(plugin) => {
                 fingerprint(&what, &plugin).await?;
                 tried += 1;
@@ -130,7 +134,7 @@ async fn other_configs(
     Ok(format!("{refused} odd configurations are refused by its schema, {tried} by itself or not"))
 }
 
-pub(super) fn object(value: Value) -> JsonObject {
+pub(super) fn as_object(value: Value) -> JsonObject {
     match value {
         Value::Object(map) => JsonObject::from(map),
         _ => JsonObject::default(),

@@ -1,30 +1,31 @@
-//! Whether a job fits on this node, and what each of its allocations gets.
+//! Decides whether a job fits on this node, and what each of its allocations gets.
 //!
 //! ```text
 //!                       ┌ data center, constraints, drivers        (once per group)
 //! Job + NodeView ─ check┤
 //!                       └ memory, processor, cores, devices, ports (once per allocation)
-//!                               │ every claim goes into a copy of the ledgers
-//!              any problem? ─ yes ─► copy dropped, Refusal with all problems of all groups
-//!                               │ no
-//!                               ▼ the copy becomes the ledgers
+//!                             │ every claim goes into the ledgers
+//!            any problem? ─ yes ─► claims taken back, Refusal with all problems of all groups
+//!                             │ no
+//!                             ▼ the claims stay
 //!                        Vec<Allocation>
 //! ```
-//! So a refused job changes nothing. An allocation that is over, or was read from the state file,
-//! comes in by [`Admission::release_alloc`] and [`Admission::adopt`]. Pure but for the port probe.
+//! So a refused job changes nothing. [`Admission::release_alloc`] takes back what an ended
+//! allocation has, and [`Admission::adopt`] enters one that was read from the state file. Pure but
+//! for the port probe.
 
+mod alloc_claims;
+mod attempt_names;
 mod cores;
 mod device_plan;
 mod distinct;
 mod instance;
+mod job_check;
 pub(crate) mod looks;
 mod needs;
-mod owed;
+mod owed_devices;
 mod refusal;
 mod room;
-mod sought;
-mod taken;
-mod tried;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,24 +40,25 @@ use ostler_model::job::{Constraint, Job, Task, TaskGroup};
 use ostler_model::network::NetworkMode;
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
-use ostler_node::{NodeResources, NodeView, constraint};
+use ostler_node::{NodeTotals, NodeView, constraint};
 
 use cores::CoreLedger;
-use distinct::{Live, Of};
+use distinct::{JobGroupKey, LiveCounts};
 use instance::Instance;
 
+pub(crate) use attempt_names::AttemptNames;
 pub use device_plan::{DeviceExplanation, DevicePlan};
+pub(crate) use job_check::{Indexes, JobCheck};
 pub use refusal::{Attempt, GroupRefusal, Problem, Refusal, RefusalScope, Resource};
-pub(crate) use sought::{Indexes, Sought};
-pub(crate) use tried::Tried;
 
-/// What placing needs from outside.
+/// What the placement of allocations needs from outside.
 pub struct Placing<'a> {
-    /// An id for each allocation, by its group and index: a new one, or that of an earlier trial.
+    /// Gives an id for each allocation, by its group and index: a new one, or that of an earlier
+    /// trial.
     pub new_id: &'a mut dyn FnMut(&GroupName, u32) -> AllocId,
-    /// Written into the allocations.
+    /// The time that is written into the allocations.
     pub now: Timestamp,
-    /// For dynamic ports.
+    /// Chooses dynamic ports.
     pub rng: &'a Rng,
     /// Does somebody listen on this port? Usually [`super::ports::port_in_use`].
     pub port_in_use: &'a dyn Fn(u16) -> bool,
@@ -64,69 +66,69 @@ pub struct Placing<'a> {
     pub explain: Option<&'a mut DevicePlan>,
 }
 
-/// What of the node is assigned to whom.
+/// The resources of the node that are assigned, and their holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     devices: DeviceLedger,
-    /// Tasks of live allocations whose plugins were told that they ended.
+    /// Tasks of live allocations whose plugins know that they ended.
     released: BTreeSet<InstanceHolder>,
     ports: PortLedger,
     cores: CoreLedger,
-    assigned: BTreeMap<AllocId, Assigned>,
-    live: Live,
-    /// The sum of those.
-    total: NodeResources,
-    /// How many of those have a task without cores of its own.
+    assigned: BTreeMap<AllocId, AllocShare>,
+    live: LiveCounts,
+    /// Sum of the totals of all assigned allocations.
+    total: NodeTotals,
+    /// Number of assigned allocations that have a task without cores of its own.
     sharing: usize,
 }
 
-/// What an allocation has of the node's totals, and whose it is.
+/// The part of the node's totals that an allocation has, and the group it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Assigned {
-    needs: NodeResources,
-    of: Of,
-    /// A task of it has no cores of its own.
+struct AllocShare {
+    needs: NodeTotals,
+    of: JobGroupKey,
+    /// Some task of the allocation has no cores of its own.
     shares: bool,
 }
 
 /// Why an allocation read from the state file could not be entered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdoptError {
-    /// It is here already.
+    /// The allocation is entered already.
     #[error("allocation {} is entered already", alloc.short())]
     Known {
-        /// The allocation.
+        /// Id of the allocation.
         alloc: AllocId,
     },
     /// Its job has no such group.
     #[error("allocation {} is of task group {group}, which its job does not have", alloc.short())]
     UnknownGroup {
-        /// The allocation.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// The group.
+        /// Name of the group that the job does not have.
         group: GroupName,
     },
-    /// A device of it is somebody else's.
+    /// Another allocation holds one of its devices.
     #[error("allocation {} cannot have its device back", alloc.short())]
     Device {
-        /// The allocation.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Which device and who has it.
+        /// The device and its holder.
         #[source]
         source: ClaimError,
     },
-    /// A core of it is somebody else's.
+    /// Another allocation holds one of its cores.
     #[error("allocation {} cannot have its cores back: another has one of them", alloc.short())]
     Cores {
-        /// The allocation.
+        /// Id of the allocation.
         alloc: AllocId,
     },
-    /// A port of it is somebody else's.
+    /// Another allocation holds one of its ports.
     #[error("allocation {} cannot have its port back", alloc.short())]
     Port {
-        /// The allocation.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Which port and who has it.
+        /// The port and its holder.
         #[source]
         source: PortError,
     },
@@ -147,8 +149,8 @@ impl Admission {
         self.place_some(job, &|group| (0..group.count).collect(), view, placing)
     }
 
-    /// As [`Admission::place`], for these indexes of each group only. A group without any is not
-    /// looked at.
+    /// Place as [`Admission::place`] does, for these indexes of each group only. A group without
+    /// indexes is not considered.
     ///
     /// # Errors
     /// As [`Admission::place`].
@@ -159,26 +161,26 @@ impl Admission {
         view: &NodeView,
         placing: &mut Placing<'_>,
     ) -> Result<Vec<Allocation>, Refusal> {
-        let sought = Sought::new(job, view);
+        let sought = JobCheck::new(job, view);
         let fits = sought.problems.is_ok();
         let groups = job.groups.iter().filter(|_| fits);
         let indexes = groups.map(|group| (&group.name, indexes(group)));
-        self.place_sought(&sought, &indexes.collect(), view, placing)
+        self.place_indexes(&sought, &indexes.collect(), view, placing)
     }
 
-    /// As [`Admission::place_some`], of a job that was looked at as a whole: what that takes grows with the
-    /// places that are tried, not with the job.
+    /// Place as [`Admission::place_some`] does, for a job that was checked as a whole before. The
+    /// cost grows with the places that are tried, not with the job.
     ///
     /// # Errors
     /// As [`Admission::place`].
-    pub(crate) fn place_sought(
+    pub(crate) fn place_indexes(
         &mut self,
-        sought: &Sought<'_>,
+        sought: &JobCheck<'_>,
         indexes: &Indexes<'_>,
         view: &NodeView,
         placing: &mut Placing<'_>,
     ) -> Result<Vec<Allocation>, Refusal> {
-        let Sought { job, reserved, .. } = sought;
+        let JobCheck { job, reserved, .. } = sought;
         let mut refusal = Refusal::new(job.id.clone(), view.name.clone());
         match &sought.problems {
             Ok(problems) => refusal.add(None, problems.clone()),
@@ -187,10 +189,10 @@ impl Admission {
                 return Err(refusal);
             }
         }
-        // In place, and taken back when it is refused: a copy of what ten thousand hold for each
-        // place that is tried takes seconds.
+        // The claims are made in place and taken back when the job is refused: for each place that
+        // is tried, a copy of what ten thousand allocations hold would take seconds.
         let (mut placed, mut attempts) = (Vec::new(), Vec::new());
-        for (group, indexes) in sought.in_order(indexes) {
+        for (group, indexes) in sought.groups_in_order(indexes) {
             if indexes.is_empty() {
                 continue;
             }
@@ -207,7 +209,7 @@ impl Admission {
                 if !instance.problems.is_empty() {
                     self.release_alloc(instance.id);
                     problems.append(&mut instance.problems);
-                    // It may stand in its own way: two of its ports, two of its devices.
+                    // The allocation may be in its own way: two of its ports, two of its devices.
                     let Allocation { id, name, .. } = allocation;
                     attempts.push(Attempt { id, name });
                     break;
@@ -222,15 +224,16 @@ impl Admission {
         placed.iter().for_each(|done| self.release_alloc(done.id));
         let attempt = |done: Allocation| Attempt { id: done.id, name: done.name };
         attempts.extend(placed.into_iter().map(attempt));
-        refusal.note_tried(&attempts);
+        refusal.note_attempts(&attempts);
         Err(refusal)
     }
 
-    /// Enter an allocation that runs already, all or nothing. Whether it still fits is not asked:
-    /// it is there.
+    /// Enter an allocation that runs already, all or nothing. It is not asked whether it still
+    /// fits, because it runs.
     ///
     /// # Errors
-    /// [`AdoptError`] when it is known, or when another has a device or port of it.
+    /// [`AdoptError`] when it is known, or when another allocation has a device, core or port of
+    /// it.
     pub fn adopt(&mut self, allocation: &Allocation) -> Result<(), AdoptError> {
         let alloc = allocation.id;
         if self.assigned.contains_key(&alloc) {
@@ -239,7 +242,8 @@ impl Admission {
         let group = allocation
             .task_group()
             .ok_or_else(|| AdoptError::UnknownGroup { alloc, group: allocation.group.clone() })?;
-        // In place: a start restores all allocations of the node one after the other.
+        // The claims are made in place: a start restores all allocations of the node one after the
+        // other.
         let claimed = self.claim_again(allocation);
         match claimed {
             Ok(()) => {
@@ -269,21 +273,21 @@ impl Admission {
         ports.map_err(|source| AdoptError::Port { alloc, source })
     }
 
-    /// Take back everything assigned to an allocation. Nothing happens the second time.
+    /// Take back everything assigned to an allocation. The second time nothing happens.
     pub fn release_alloc(&mut self, alloc: AllocId) {
         let _nobodys = self.take_alloc(alloc);
     }
 
     fn assign(&mut self, alloc: AllocId, job: &Job, group: &TaskGroup, mhz: &dyn Fn(&Task) -> u64) {
         self.unassign(alloc);
-        let (needs, shares) = (needs::of_group(group, mhz), cores::shares(group));
+        let (needs, shares) = (needs::group_needs(group, mhz), cores::shares_cores(group));
         let of = self.live.add(&job.id, &group.name);
-        self.assigned.insert(alloc, Assigned { needs, of, shares });
+        self.assigned.insert(alloc, AllocShare { needs, of, shares });
         self.total = needs::add(self.total, needs);
         self.sharing = self.sharing.saturating_add(usize::from(shares));
     }
 
-    fn unassign(&mut self, alloc: AllocId) -> Option<Assigned> {
+    fn unassign(&mut self, alloc: AllocId) -> Option<AllocShare> {
         let had = self.assigned.remove(&alloc)?;
         self.live.remove(&had.of);
         self.total = needs::sub(self.total, had.needs);
@@ -297,13 +301,13 @@ impl Admission {
         self.assigned.keys().copied().collect()
     }
 
-    /// Who holds which device.
+    /// The ledger of the devices.
     #[must_use]
     pub fn devices(&self) -> &DeviceLedger {
         &self.devices
     }
 
-    /// Who holds which port.
+    /// The ledger of the ports.
     #[must_use]
     pub fn ports(&self) -> &PortLedger {
         &self.ports
@@ -311,18 +315,18 @@ impl Admission {
 
     /// Processor and memory assigned to all allocations together.
     #[must_use]
-    pub const fn assigned(&self) -> NodeResources {
+    pub const fn assigned_totals(&self) -> NodeTotals {
         self.total
     }
 }
 
 fn group_problems(group: &TaskGroup, view: &NodeView) -> Vec<Problem> {
     let mut problems: Vec<Problem> =
-        unmet(&group.constraints, &RefusalScope::Group, view).collect();
+        unmet_constraints(&group.constraints, &RefusalScope::Group, view).collect();
     let mode = group.network.as_ref().map(|network| &network.mode);
     problems.extend(mode.and_then(|mode| network_problem(mode, view)));
     for (name, request) in &group.volumes {
-        let met = request.met_by(view.host_volumes.get(&request.source));
+        let met = request.check_volume(view.host_volumes.get(&request.source));
         problems.extend(met.err().map(|reason| {
             let (volume, source_name) = (name.clone(), request.source.clone());
             Problem::Volume { volume, source_name, reason }
@@ -331,12 +335,12 @@ fn group_problems(group: &TaskGroup, view: &NodeView) -> Vec<Problem> {
     for task in &group.tasks {
         problems.extend(driver_problem(task, view).or_else(|| cores_problem(task, view)));
         let scope = RefusalScope::Task(task.name.clone());
-        problems.extend(unmet(&task.constraints, &scope, view));
+        problems.extend(unmet_constraints(&task.constraints, &scope, view));
     }
     problems
 }
 
-/// What of the network of a group this node cannot make, by its attributes.
+/// The problem with the network of a group, where the node's attributes say that it cannot be made.
 fn network_problem(mode: &NetworkMode, view: &NodeView) -> Option<Problem> {
     let attribute = match mode {
         NetworkMode::Host => return None,
@@ -356,7 +360,7 @@ fn network_problem(mode: &NetworkMode, view: &NodeView) -> Option<Problem> {
     Some(Problem::Network { mode: mode.text(), reason })
 }
 
-fn unmet<'a>(
+fn unmet_constraints<'a>(
     constraints: &'a [Constraint],
     scope: &'a RefusalScope,
     view: &'a NodeView,
@@ -367,7 +371,8 @@ fn unmet<'a>(
         .map(|unmet| Problem::Constraint { scope: scope.clone(), unmet })
 }
 
-/// Why this node gives no cores to the task, however few are asked for.
+/// The problem of a task that asks for cores, where this node gives it none, however few it asks
+/// for.
 fn cores_problem(task: &Task, view: &NodeView) -> Option<Problem> {
     task.resources.cores?;
     let (name, driver) = (task.name.clone(), task.driver.clone());
@@ -378,17 +383,17 @@ fn cores_problem(task: &Task, view: &NodeView) -> Option<Problem> {
     (view.cores.ids.is_empty()).then_some(Problem::NoCores { task: name, reason: missing })
 }
 
-/// A driver that is not on this node and will not be with what it has.
+/// A driver that this node does not have, and will not have with its present plugins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoDriver {
-    /// What there is, for people.
+    /// The drivers that there are, for people.
     pub message: String,
     /// The loaded driver that may have been meant.
     pub nearest: Option<String>,
 }
 
-/// Is there no such driver, nor a plugin of this name that could not be loaded? What is loaded still may be
-/// any.
+/// The error for a driver that does not exist. `None` where it exists, where a plugin of this name
+/// was refused, or where plugins are still being loaded, because any of them may be it.
 #[must_use]
 pub fn no_driver(driver: &PluginName, view: &NodeView) -> Option<NoDriver> {
     let known = view.drivers.contains_key(driver)

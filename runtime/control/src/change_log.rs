@@ -1,10 +1,10 @@
-//! The last visible changes, in their order, for those who follow each of them. Pure.
+//! The latest visible changes in their order, for followers that need each of them. Pure.
 //!
 //! ```text
-//! tables: note ─► step ─► owner: ChangeLog::add ─► index grows ─► followers: ChangeLog::after(position)
-//!                                    │ full: the oldest go, and who did not read them is told so
+//! tables: note ─► step ─► owner: add ─► index grows ─► followers: changes_after(position)
+//!                              │ full: the oldest go, and followers that missed them are told
 //! ```
-//! Only what changed is kept, not how it was: a follower looks at what is there when it reads.
+//! Only the subject of a change is kept, not the state: a follower reads the present state.
 
 use std::collections::VecDeque;
 
@@ -12,16 +12,17 @@ use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::CHANGES_KEPT_MAX;
 use ostler_model::scheduling::NodeEventKind;
 
-/// What changed.
+/// The subject of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChangeOf {
-    /// A job: a new version, stopped, removed, or other places of it wait. Was it stopped then, or gone?
+pub enum ChangeSubject {
+    /// A job: a new version, a stop, a removal, or other places of it wait. The flag: the job was
+    /// stopped or gone then.
     Job(JobId, bool),
-    /// An allocation.
+    /// The allocation with this id.
     Alloc(AllocId),
     /// A deployment of a job.
     Deployment(JobId, Box<str>),
-    /// The node.
+    /// The node; the kind of its event.
     Node(NodeEventKind),
 }
 
@@ -30,26 +31,26 @@ pub enum ChangeOf {
 pub struct NotedChange {
     /// The index from which it is visible.
     pub index: u64,
-    /// What changed.
-    pub of: ChangeOf,
+    /// The thing that changed.
+    pub of: ChangeSubject,
 }
 
-/// What a follower gets.
+/// The changes that a follower reads at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChangesSeen {
+pub struct ChangeBatch {
     /// The changes, oldest first.
     pub changes: Vec<NotedChange>,
-    /// Where to go on.
+    /// The position to go on from.
     pub position: u64,
-    /// So many changes before these are gone: they came faster than they were read.
+    /// Number of changes before these that are lost, because they came faster than they were read.
     pub missed: u64,
 }
 
-/// See the module.
+/// The kept changes. See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {
     kept: VecDeque<NotedChange>,
-    /// Position of the first one that is kept.
+    /// Position of the first change that is kept.
     first: u64,
 }
 
@@ -61,20 +62,20 @@ impl ChangeLog {
         self.first = self.first.saturating_add(u64::try_from(over).unwrap_or(u64::MAX));
     }
 
-    /// The position of the first change that is kept of those after an index.
+    /// The position of the first kept change after an index.
     pub(crate) fn position_after(&self, index: u64) -> u64 {
         let before = self.kept.iter().take_while(|change| change.index <= index).count();
         self.first.saturating_add(u64::try_from(before).unwrap_or(u64::MAX))
     }
 
     /// At most `most` changes from a position on.
-    pub(crate) fn after(&self, position: u64, most: usize) -> ChangesSeen {
+    pub(crate) fn changes_after(&self, position: u64, most: usize) -> ChangeBatch {
         let missed = self.first.saturating_sub(position);
         let from = usize::try_from(position.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let changes: Vec<_> = self.kept.iter().skip(from).take(most).cloned().collect();
         let read = u64::try_from(changes.len()).unwrap_or(u64::MAX);
         let position = position.max(self.first).saturating_add(read);
-        ChangesSeen { changes, position, missed }
+        ChangeBatch { changes, position, missed }
     }
 }
 
@@ -85,10 +86,10 @@ mod tests {
     use super::*;
 
     fn change(index: u64) -> NotedChange {
-        NotedChange { index, of: ChangeOf::Job(JobId::new("web").unwrap(), false) }
+        NotedChange { index, of: ChangeSubject::Job(JobId::new("web").unwrap(), false) }
     }
 
-    fn indexes(seen: &ChangesSeen) -> Vec<u64> {
+    fn indexes(seen: &ChangeBatch) -> Vec<u64> {
         seen.changes.iter().map(|change| change.index).collect()
     }
 
@@ -97,15 +98,15 @@ mod tests {
         let mut log = ChangeLog::default();
         log.add(vec![change(5), change(5), change(7)]);
         let begin = log.position_after(4);
-        let first = log.after(begin, 2);
+        let first = log.changes_after(begin, 2);
         assert_eq!((indexes(&first), first.missed), (vec![5, 5], 0));
-        let rest = log.after(first.position, 2);
+        let rest = log.changes_after(first.position, 2);
         assert_eq!(indexes(&rest), [7]);
-        assert_eq!(indexes(&log.after(log.position_after(5), 9)), [7]);
-        let end = log.after(log.position_after(7), 9);
+        assert_eq!(indexes(&log.changes_after(log.position_after(5), 9)), [7]);
+        let end = log.changes_after(log.position_after(7), 9);
         assert_eq!(end.changes, []);
         log.add(vec![change(8)]);
-        assert_eq!(indexes(&log.after(end.position, 9)), [8]);
+        assert_eq!(indexes(&log.changes_after(end.position, 9)), [8]);
     }
 
     #[test]
@@ -114,9 +115,9 @@ mod tests {
         let begin = log.position_after(0);
         let many = u64::try_from(CHANGES_KEPT_MAX).unwrap() + 3;
         log.add((1..=many).map(change).collect());
-        let seen = log.after(begin, 2);
+        let seen = log.changes_after(begin, 2);
         assert_eq!((indexes(&seen), seen.missed), (vec![4, 5], 3));
-        let next = log.after(seen.position, 1);
+        let next = log.changes_after(seen.position, 1);
         assert_eq!((indexes(&next), next.missed), (vec![6], 0));
     }
 }

@@ -1,4 +1,4 @@
-//! How a new version of a job takes over, and what becomes of it. Pure.
+//! Decides how a new version of a job takes over, and what becomes of its deployment. Pure.
 //!
 //! ```text
 //!              ┌────── pause, resume ──────┐
@@ -9,12 +9,12 @@
 //!              │  somebody says so ─────────────────────────► failed ─ auto_revert ─► the newest stable
 //!              └─ a newer version, the job is stopped ──────► cancelled              version comes back
 //! ```
-//! A canary that somebody ends before it was accepted (`alloc stop`, a drain) is no failure: until its
-//! replacement is placed no time runs for its place, and from then on that has the whole time. One that follows
-//! a canary that failed has what is left.
+//! A canary that somebody ends before it was accepted (`alloc stop`, a drain) is no failure. Until
+//! its replacement is placed, no time runs for its place; then the replacement has the whole time.
+//! A canary that follows a failed one has the time that is left.
 //!
-//! What is to be placed and stopped meanwhile is [`crate::reconcile`]'s to say. Deadlines are times of day
-//! on record, so a restart of the agent changes none.
+//! [`crate::reconcile`] decides what is placed and stopped meanwhile. Deadlines are recorded as
+//! times of day, so a restart of the agent changes none.
 
 mod ask;
 mod history;
@@ -33,77 +33,77 @@ use ostler_model::time::Timestamp;
 pub use ask::{DeploymentAsk, DeploymentError};
 pub use history::History;
 
-/// What is said of a deployment, as Nomad says it: clients look for these.
+/// The descriptions of deployments, in Nomad's words: clients look for these.
 pub mod description {
-    /// It goes on.
+    /// The deployment goes on.
     pub const RUNNING: &str = "Deployment is running";
-    /// Its canaries wait for somebody.
+    /// Its canaries wait for somebody to accept them.
     pub const NEEDS_PROMOTION: &str = "Deployment is running but requires manual promotion";
-    /// Its canaries wait for their health.
+    /// Its canaries wait to become healthy.
     pub const AUTO_PROMOTION: &str = "Deployment is running pending automatic promotion";
     /// Somebody halted it.
     pub const PAUSED: &str = "Deployment is paused";
-    /// All is healthy.
+    /// Every allocation is healthy.
     pub const SUCCESSFUL: &str = "Deployment completed successfully";
     /// The job was stopped.
     pub const STOPPED_JOB: &str = "Cancelled because job is stopped";
     /// The job has a newer version.
     pub const NEWER_JOB: &str = "Cancelled due to newer version of job";
-    /// Something is not healthy.
+    /// Some allocation is not healthy.
     pub const UNHEALTHY: &str = "Failed due to unhealthy allocations";
     /// Nothing became healthy in time.
     pub const DEADLINE: &str = "Failed due to progress deadline";
-    /// Somebody gave it up.
+    /// Somebody marked it as failed.
     pub const BY_USER: &str = "Deployment marked as failed";
 }
 
-/// An allocation of a deployment, as far as its health goes.
+/// An allocation of a deployment, with what counts for its health.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// Which.
+pub struct AllocJudgement {
+    /// Id of the allocation.
     pub id: AllocId,
-    /// Its group.
+    /// Name of its task group.
     pub group: GroupName,
-    /// One of the first of its version.
+    /// It is one of the canaries of its version.
     pub canary: bool,
-    /// The one before it.
+    /// The allocation before it in its place.
     pub previous: Option<AllocId>,
-    /// Is it to run?
-    pub standing: JudgedStanding,
-    /// The verdict.
+    /// Whether it is to run.
+    pub standing: AllocStanding,
+    /// The verdict on its health; `None`: there is none yet.
     pub healthy: Option<bool>,
-    /// When that was given.
+    /// The time of the verdict.
     pub judged_at: Timestamp,
 }
 
-impl Judged {
-    /// Is it to run, not over, and healthy?
+impl AllocJudgement {
+    /// Is it live and healthy?
     fn is_live_and_healthy(&self) -> bool {
-        self.standing == JudgedStanding::Live && self.healthy == Some(true)
+        self.standing == AllocStanding::Live && self.healthy == Some(true)
     }
 }
 
 /// Whether an allocation of a deployment is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JudgedStanding {
-    /// It is, and is not over.
+pub enum AllocStanding {
+    /// It is to run, and is not over.
     Live,
-    /// It is, and is over.
+    /// It is to run, and is over.
     Over,
-    /// It failed, and is told to stop for the one that follows it.
+    /// It failed, and is told to stop for its successor.
     Followed,
     /// It is told to stop for any other reason.
     Stopped,
 }
 
-/// An allocation that enters a deployment.
+/// An allocation that becomes part of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entrant {
-    /// Which.
+pub struct DeploymentEntrant {
+    /// Id of the allocation.
     pub id: AllocId,
     /// It runs beside what it may replace.
     pub canary: bool,
-    /// The one before it failed.
+    /// The allocation before it in its place failed.
     pub follows: bool,
 }
 
@@ -114,10 +114,10 @@ pub fn is_deployed(kind: JobKind, group: &TaskGroup) -> bool {
     kind == JobKind::Service && policy.is_some() && group.count > 0
 }
 
-/// The deployment of a version that is about to be placed; `None`: it needs none. `progress`: what is to be
-/// done for each group. Its indexes are given with the change.
+/// The deployment of a version that is about to be placed. `None`: the version needs none.
+/// `progress` says what is to be done for each group. The indexes are set with the change.
 #[must_use]
-pub fn begin(
+pub fn begin_deployment(
     id: &str,
     record: &JobRecord,
     progress: &BTreeMap<GroupName, GroupProgress>,
@@ -159,7 +159,7 @@ pub fn begin(
     Some(deployment)
 }
 
-/// What is said of a running one.
+/// Set the description of a running deployment.
 fn describe(deployment: &mut Deployment) {
     let awaiting = || deployment.groups.values().filter(|group| group.awaits_promotion());
     let text = match (awaiting().next(), awaiting().all(|group| group.auto_promote)) {
@@ -170,21 +170,21 @@ fn describe(deployment: &mut Deployment) {
     deployment.description = text.to_owned();
 }
 
-/// An allocation of this group is placed in it, or taken over by it.
+/// Add an allocation to the deployment: one that is placed for it, or taken over by it.
 pub fn enter(
     deployment: &mut Deployment,
     group: &GroupName,
-    entrant: Entrant,
+    entrant: DeploymentEntrant,
     now: Timestamp,
 ) -> Option<AllocDeployment> {
-    let Entrant { id, canary, follows } = entrant;
+    let DeploymentEntrant { id, canary, follows } = entrant;
     let running = deployment.phase.is_active();
     let deployed = deployment.groups.get_mut(group).filter(|_| running)?;
     deployed.placed = deployed.placed.saturating_add(1);
     if canary {
         deployed.canaries.push(id);
     }
-    // What replaces a canary that nobody's failure ended has its own time.
+    // The replacement of a canary that did not end by a failure has the whole time.
     let anew = canary && !follows && deployed.awaits_promotion();
     if anew || deployed.require_progress_by.is_none() {
         let by = deadline_from(deployed, now);
@@ -193,9 +193,13 @@ pub fn enter(
     Some(AllocDeployment { id: deployment.id.clone(), since: now, canary })
 }
 
-/// Take in what its allocations say, and what follows from that and the time: promotion, failure. It says
-/// whether the deployment failed just now and is to be reverted.
-pub fn observe(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) -> Option<bool> {
+/// Take in the state of its allocations, and do what follows from it and from the time: promotion,
+/// failure. Returns `Some` when the deployment failed just now: whether it is to be reverted.
+pub fn observe(
+    deployment: &mut Deployment,
+    allocs: &[AllocJudgement],
+    now: Timestamp,
+) -> Option<bool> {
     if !deployment.phase.is_active() {
         return None;
     }
@@ -204,7 +208,7 @@ pub fn observe(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) -
         return None;
     }
     start_time(deployment, allocs, now);
-    if let Some((groups, why)) = failing(deployment, allocs, now) {
+    if let Some((groups, why)) = failing_groups(deployment, allocs, now) {
         let reverts =
             groups.iter().any(|name| deployment.groups.get(name).is_some_and(|g| g.auto_revert));
         deployment.phase = DeploymentPhase::Failed;
@@ -224,11 +228,11 @@ pub fn observe(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) -
     None
 }
 
-fn count(deployment: &mut Deployment, allocs: &[Judged]) {
+fn count(deployment: &mut Deployment, allocs: &[AllocJudgement]) {
     for (name, group) in &mut deployment.groups {
         let of_group = || allocs.iter().filter(|alloc| alloc.group == *name);
         let judged = |verdict| of_group().filter(move |alloc| alloc.healthy == Some(verdict));
-        // Those that were collected are counted no more.
+        // Allocations that were collected are not counted any more.
         group.placed = group.placed.max(number(of_group().count()));
         group.healthy = group.healthy.max(number(judged(true).count()));
         group.unhealthy = group.unhealthy.max(number(judged(false).count()));
@@ -248,48 +252,49 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn healthy_canaries(allocs: &[Judged], group: &GroupName) -> u32 {
-    let healthy =
-        |alloc: &&Judged| alloc.group == *group && alloc.canary && alloc.is_live_and_healthy();
+fn healthy_canaries(allocs: &[AllocJudgement], group: &GroupName) -> u32 {
+    let healthy = |alloc: &&AllocJudgement| {
+        alloc.group == *group && alloc.canary && alloc.is_live_and_healthy()
+    };
     number(allocs.iter().filter(healthy).count())
 }
 
-/// Canaries of a group that are there, or are to come after one that failed. When all that it wants were placed
-/// once, somebody ended the others.
-fn canaries_tried(allocs: &[Judged], group: &GroupName) -> u32 {
+/// Number of canaries of a group that are there, or are to follow a failed one. Where all wanted
+/// canaries were placed once, somebody ended the missing ones.
+fn canaries_tried(allocs: &[AllocJudgement], group: &GroupName) -> u32 {
     let canaries = || allocs.iter().filter(|alloc| alloc.group == *group && alloc.canary);
-    let tried = |alloc: &&Judged| match alloc.standing {
-        JudgedStanding::Live | JudgedStanding::Over => true,
-        JudgedStanding::Followed => !canaries().any(|other| other.previous == Some(alloc.id)),
-        JudgedStanding::Stopped => false,
+    let tried = |alloc: &&AllocJudgement| match alloc.standing {
+        AllocStanding::Live | AllocStanding::Over => true,
+        AllocStanding::Followed => !canaries().any(|other| other.previous == Some(alloc.id)),
+        AllocStanding::Stopped => false,
     };
     number(canaries().filter(tried).count())
 }
 
-/// Canaries of a group that were placed and follow none before them.
-fn canaries_begun(name: &GroupName, group: &DeployedGroup, allocs: &[Judged]) -> u32 {
-    let follows = |alloc: &&Judged| {
+/// Number of canaries of a group that were placed and follow no other canary.
+fn canaries_begun(name: &GroupName, group: &DeployedGroup, allocs: &[AllocJudgement]) -> u32 {
+    let follows = |alloc: &&AllocJudgement| {
         let of_group = alloc.group == *name && group.canaries.contains(&alloc.id);
         of_group && alloc.previous.is_some_and(|id| group.canaries.contains(&id))
     };
     number(group.canaries.len()).saturating_sub(number(allocs.iter().filter(follows).count()))
 }
 
-/// Has the group all that it can have for now? What was healthy once and is not there any more does not
-/// count.
-fn is_content(name: &GroupName, group: &DeployedGroup, allocs: &[Judged]) -> bool {
+/// Does the group have everything that it can have for now? An allocation that was healthy once and
+/// is gone does not count.
+fn is_content(name: &GroupName, group: &DeployedGroup, allocs: &[AllocJudgement]) -> bool {
     if group.awaits_promotion() {
         let desired = group.desired_canaries;
         let all_placed = canaries_begun(name, group, allocs) >= desired;
         let wanted = if all_placed { canaries_tried(allocs, name).min(desired) } else { desired };
         return healthy_canaries(allocs, name) >= wanted;
     }
-    let healthy = |alloc: &&Judged| alloc.group == *name && alloc.is_live_and_healthy();
+    let healthy = |alloc: &&AllocJudgement| alloc.group == *name && alloc.is_live_and_healthy();
     number(allocs.iter().filter(healthy).count()) >= group.desired_total
 }
 
-/// The time of a group that had all begins when it lacks something.
-fn start_time(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) {
+/// Start the time of a group that had everything and lacks something now.
+fn start_time(deployment: &mut Deployment, allocs: &[AllocJudgement], now: Timestamp) {
     for (name, group) in &mut deployment.groups {
         let had = group.placed > 0 && group.require_progress_by.is_none();
         if had && !is_content(name, group, allocs) {
@@ -298,8 +303,9 @@ fn start_time(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) {
     }
 }
 
-/// No time runs for groups that have all that they can have for now, while the others go on.
-pub fn stop_time(deployment: &mut Deployment, allocs: &[Judged]) {
+/// Stop the time of groups that have everything that they can have for now, while other groups go
+/// on.
+pub fn stop_time(deployment: &mut Deployment, allocs: &[AllocJudgement]) {
     if deployment.phase != DeploymentPhase::Running {
         return;
     }
@@ -310,10 +316,10 @@ pub fn stop_time(deployment: &mut Deployment, allocs: &[Judged]) {
     }
 }
 
-/// Groups that fail, and why.
-fn failing(
+/// The groups that fail, and the reason.
+fn failing_groups(
     deployment: &Deployment,
-    allocs: &[Judged],
+    allocs: &[AllocJudgement],
     now: Timestamp,
 ) -> Option<(Vec<GroupName>, &'static str)> {
     let named = |fails: &dyn Fn(&GroupName, &DeployedGroup) -> bool| {
@@ -330,9 +336,9 @@ fn failing(
     (!late.is_empty()).then_some((late, description::DEADLINE))
 }
 
-/// When it fails if nothing becomes healthy.
+/// The time at which the deployment fails if nothing more becomes healthy.
 #[must_use]
-pub fn deadline(deployment: &Deployment, allocs: &[Judged]) -> Option<Timestamp> {
+pub fn deadline(deployment: &Deployment, allocs: &[AllocJudgement]) -> Option<Timestamp> {
     if deployment.phase != DeploymentPhase::Running || planted("deployment-without-deadline") {
         return None;
     }
@@ -340,7 +346,7 @@ pub fn deadline(deployment: &Deployment, allocs: &[Judged]) -> Option<Timestamp>
     open.filter_map(|(_, group)| group.require_progress_by).min()
 }
 
-/// Its canaries are accepted: of these groups, or of all.
+/// Accept the canaries of these groups, or of all groups.
 fn promote(deployment: &mut Deployment, groups: Option<&BTreeSet<GroupName>>, now: Timestamp) {
     for (name, group) in &mut deployment.groups {
         if group.awaits_promotion() && groups.is_none_or(|groups| groups.contains(name)) {
@@ -351,7 +357,7 @@ fn promote(deployment: &mut Deployment, groups: Option<&BTreeSet<GroupName>>, no
     describe(deployment);
 }
 
-/// Its time begins anew.
+/// Start the time of a group anew.
 fn renew(group: &mut DeployedGroup, now: Timestamp) {
     if group.require_progress_by.is_some() {
         group.require_progress_by = deadline_from(group, now);
@@ -362,7 +368,7 @@ fn deadline_from(group: &DeployedGroup, now: Timestamp) -> Option<Timestamp> {
     (!group.progress_deadline.is_zero()).then(|| now.plus(group.progress_deadline))
 }
 
-/// Every group is as it is to be: it has succeeded.
+/// Mark the deployment as successful when every group is done. Returns whether it is.
 pub fn complete(
     deployment: &mut Deployment,
     progress: &BTreeMap<GroupName, GroupProgress>,

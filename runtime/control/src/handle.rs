@@ -1,4 +1,4 @@
-//! The way to the owner of a node: requests, and what is read of it.
+//! The handle of a node's owner: requests to it, and what is read of the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,16 +7,20 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::change_log::ChangesSeen;
+use super::change_log::ChangeBatch;
 use super::deployments::DeploymentAsk;
 use super::error::{AllocError, SubmitError};
 use super::gc::choice::GcPolicy;
-use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MAX, RestoredNode};
-use super::owner::{Message, Shared};
-use super::tables::{AllocEntry, JobEntry, PlacedBy, Tables};
+use super::machine::{
+    ControlAnswer, ControlEvent, ControlRequest, DecidedChange, JobAction, LEAVE_WALL_MAX,
+    RestoredNode,
+};
+use super::owner::{Message, OwnerState};
+use super::tables::{AllocEntry, JobEntry, NodeTables, PlacedBy};
 use super::views::{
-    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobView, Plan,
-    RegisterOptions, Registered, Stage, StopOptions, Stopped,
+    AgentStage, AllocRef, AllocView, AssignOutcome, BlockedPlacement, CollectOutcome,
+    DeploymentOutcome, JobPlan, JobView, RegisterOptions, RegisterOutcome, StopOptions,
+    StopOutcome,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;
@@ -29,137 +33,140 @@ use ostler_model::limits::STATE_WRITE_WALL_MAX;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord, SavedAllocState};
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 use ostler_state::StateError;
 
-/// The way to the owner of a node. Clones share it; when the last one goes, the owner ends.
+/// The handle of a node's owner. Clones share it; when the last one goes, the owner ends.
 #[derive(Clone)]
 pub struct ControlHandle {
-    shared: Arc<Shared>,
+    shared: Arc<OwnerState>,
     queue: mpsc::Sender<Message>,
 }
 
 impl ControlHandle {
-    pub(crate) const fn new(shared: Arc<Shared>, queue: mpsc::Sender<Message>) -> Self {
+    pub(crate) const fn new(shared: Arc<OwnerState>, queue: mpsc::Sender<Message>) -> Self {
         Self { shared, queue }
     }
 
-    /// The index of the last visible change. Grows with each, and over restarts of the agent.
+    /// The index of the last visible change. It grows with each, and over restarts of the agent.
     #[must_use]
     pub fn index(&self) -> u64 {
         *self.shared.index.borrow()
     }
 
-    /// The index as it grows, for blocking queries: wait until it is above the last one seen, then
-    /// look again.
+    /// The index as it grows: wait until it is above the last one seen, then read again.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.index.subscribe()
     }
 
-    /// Where to begin with [`ControlHandle::changes_from`] so that the first is one after this index, or
-    /// the oldest that is kept.
+    /// The position for [`ControlHandle::changes_from`] whose first change comes after this index,
+    /// or is the oldest one kept.
     #[must_use]
     pub fn change_position(&self, index: u64) -> u64 {
-        self.shared.changes().position_after(index)
+        self.shared.lock_changes().position_after(index)
     }
 
     /// At most `most` visible changes from a position on; more come when [`ControlHandle::changes`]
     /// grows.
     #[must_use]
-    pub fn changes_from(&self, position: u64, most: usize) -> ChangesSeen {
-        self.shared.changes().after(position, most)
+    pub fn changes_from(&self, position: u64, most: usize) -> ChangeBatch {
+        self.shared.lock_changes().changes_after(position, most)
     }
 
-    /// How far the agent is.
+    /// The stage of the agent.
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> AgentStage {
         *self.shared.stage.borrow()
     }
 
-    /// The same, as it changes.
+    /// The stage of the agent, as it changes.
     #[must_use]
-    pub fn stages(&self) -> watch::Receiver<Stage> {
+    pub fn stages(&self) -> watch::Receiver<AgentStage> {
         self.shared.stage.subscribe()
     }
 
-    /// Look at what the node knows. The owner waits meanwhile: be short.
-    pub fn look<T>(&self, look: impl FnOnce(&Tables) -> T) -> T {
-        look(self.shared.now().machine.tables())
+    /// Read the tables. The owner waits meanwhile, so `look` must be short.
+    pub fn read_tables<T>(&self, look: impl FnOnce(&NodeTables) -> T) -> T {
+        look(self.shared.lock_node().machine.tables())
     }
 
     /// Every registered job, by id.
     #[must_use]
     pub fn jobs(&self) -> Vec<JobView> {
-        let now = self.shared.now();
+        let now = self.shared.lock_node();
         let status = |entry: &AllocEntry| status_of(&now.owners, entry);
         let tables = now.machine.tables();
         tables.jobs().filter_map(|(id, _)| tables.job_view(id, &status)).collect()
     }
 
-    /// One registered job.
+    /// A registered job by its id.
     #[must_use]
     pub fn job(&self, id: &JobId) -> Option<JobView> {
-        let now = self.shared.now();
+        let now = self.shared.lock_node();
         now.machine.tables().job_view(id, &|entry| status_of(&now.owners, entry))
     }
 
-    /// Every allocation that has an owner, by id; those that are over until they are collected.
+    /// Every allocation that has an owner, by id, until it is collected.
     #[must_use]
     pub fn allocs(&self) -> Vec<AllocView> {
         // Their states are copied without the lock: the owner would wait for ten thousand copies.
         self.alloc_refs(|_| true).into_iter().map(AllocRef::view).collect()
     }
 
-    /// Those of them that are `wanted`.
+    /// The allocations with an owner that are `wanted`.
     #[must_use]
     pub fn alloc_refs(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<AllocRef> {
-        let now = self.shared.now();
+        let now = self.shared.lock_node();
         let tables = now.machine.tables();
         let all = tables.allocs().filter(|entry| wanted(&entry.allocation));
-        all.filter_map(|entry| Some(found(tables, entry, now.owners.get(&entry.allocation.id)?)))
-            .collect()
+        all.filter_map(|entry| {
+            Some(alloc_ref(tables, entry, now.owners.get(&entry.allocation.id)?))
+        })
+        .collect()
     }
 
-    /// Allocations that servers placed, whatever became of them.
+    /// Allocations that servers placed, in any state.
     #[must_use]
-    pub fn assigned(&self) -> Vec<AllocRef> {
-        let now = self.shared.now();
+    pub fn assigned_allocs(&self) -> Vec<AllocRef> {
+        let now = self.shared.lock_node();
         let tables = now.machine.tables();
         let all = tables.allocs().filter(|entry| entry.placed_by == PlacedBy::Server);
-        all.filter_map(|entry| Some(found(tables, entry, now.owners.get(&entry.allocation.id)?)))
-            .collect()
+        all.filter_map(|entry| {
+            Some(alloc_ref(tables, entry, now.owners.get(&entry.allocation.id)?))
+        })
+        .collect()
     }
 
-    /// The index at which one of them went last; 0: none did.
+    /// The index at which the last allocation was forgotten; 0: none was.
     #[must_use]
-    pub fn allocs_forgot(&self) -> u64 {
-        self.look(Tables::forgot)
+    pub fn last_forget_index(&self) -> u64 {
+        self.read_tables(NodeTables::last_forget_index)
     }
 
-    /// The ids of all of them.
+    /// The ids of all allocations that have an owner.
     #[must_use]
     pub fn alloc_ids(&self) -> BTreeSet<AllocId> {
-        self.shared.now().owners.keys().copied().collect()
+        self.shared.lock_node().owners.keys().copied().collect()
     }
 
-    /// One allocation; absent too while its record is on the way to the disk.
+    /// An allocation by its id; absent while its record is on the way to the disk.
     #[must_use]
     pub fn alloc(&self, id: AllocId) -> Option<AllocView> {
-        let now = self.shared.now();
+        let now = self.shared.lock_node();
         let tables = now.machine.tables();
-        Some(found(tables, tables.alloc(id)?, now.owners.get(&id)?).view())
+        Some(alloc_ref(tables, tables.alloc(id)?, now.owners.get(&id)?).view())
     }
 
     /// Is the record of an allocation on the way to the disk?
     #[must_use]
     pub fn is_entering(&self, id: AllocId) -> bool {
-        let now = self.shared.now();
+        let now = self.shared.lock_node();
         now.machine.tables().alloc(id).is_some() && !now.owners.contains_key(&id)
     }
 
-    /// An allocation with its owner, also when it is only being entered: its job tells its id by then.
-    pub async fn entered(&self, id: AllocId) -> Option<AllocView> {
+    /// An allocation with its owner. Waits for the owner of one that is only being entered.
+    pub async fn wait_for_alloc(&self, id: AllocId) -> Option<AllocView> {
         let mut changes = self.changes();
         let there = async {
             loop {
@@ -167,7 +174,7 @@ impl ControlHandle {
                 if let Some(view) = self.alloc(id) {
                     return Some(view);
                 }
-                self.look(|tables| tables.alloc(id).map(drop))?;
+                self.read_tables(|tables| tables.alloc(id).map(drop))?;
                 changes.changed().await.ok()?;
             }
         };
@@ -175,26 +182,26 @@ impl ControlHandle {
     }
 
     /// Make a job run as it says: start what is missing, change what differs, stop what is too
-    /// much. A job equal to the present version changes nothing. What does not fit on this node
-    /// now waits, and what it would replace runs on until it does. What is told is durable.
+    /// much. A job equal to the present version changes nothing. What does not fit now waits, and
+    /// what it would replace runs on until it fits. The result is durable.
     ///
     /// # Errors
-    /// When the index is not the expected one, somebody else gave the job, another change of it takes too
-    /// long, or it cannot be made durable; then nothing is changed. With [`SubmitError::Unanswered`] that is
-    /// not known yet.
+    /// When the index is not the expected one, somebody else gave the job, another change of it
+    /// takes too long, or it cannot be made durable; then nothing is changed. With
+    /// [`SubmitError::Unanswered`] that is not known yet.
     pub async fn register(
         &self,
         job: Arc<Job>,
         options: RegisterOptions,
-    ) -> Result<Registered, SubmitError> {
+    ) -> Result<RegisterOutcome, SubmitError> {
         let id = job.id.clone();
         let change = self.change(id, JobAction::Version(job, options), false).await?;
-        Ok(registered(change))
+        Ok(register_outcome(change))
     }
 
-    /// Run allocations that a server placed, all of one job: new ones, and newer copies of known ones. What
-    /// is older than what is known is left aside; what cannot be entered now is in
-    /// [`Assigned::refused`]. What is told is durable.
+    /// Run allocations that a server placed, all of one job: new ones, and newer copies of known
+    /// ones. Older copies are ignored; what cannot be entered now is in [`AssignOutcome::refused`]. The
+    /// result is durable.
     ///
     /// # Errors
     /// When another change of the job takes too long, or they cannot be made durable; then none of them is
@@ -203,17 +210,17 @@ impl ControlHandle {
         &self,
         job: JobId,
         allocs: Vec<Allocation>,
-    ) -> Result<Assigned, SubmitError> {
+    ) -> Result<AssignOutcome, SubmitError> {
         let change = self.change(job, JobAction::Assign(allocs), false).await?;
-        Ok(Assigned {
+        Ok(AssignOutcome {
             placed: change.placed.iter().map(|alloc| alloc.id).collect(),
-            updated: change.updated(),
+            updated: change.updated_allocs(),
             refused: change.refused,
         })
     }
 
-    /// Stop a job, by whoever gave it. Returns the index of the stop, which is durable; the allocations
-    /// end later.
+    /// Stop a job, whoever gave it. Returns the index of the stop, which is durable; the
+    /// allocations end later.
     ///
     /// # Errors
     /// When there is no such job, somebody else gave it, or the stop cannot be made durable.
@@ -222,17 +229,17 @@ impl ControlHandle {
         id: &JobId,
         options: StopOptions,
         origin: JobOrigin,
-    ) -> Result<Stopped, SubmitError> {
+    ) -> Result<StopOutcome, SubmitError> {
         let StopOptions { purge, skip_shutdown_delay, reason } = options;
         let asked = JobAction::Stop { origin, reason, purge };
         let change = self.change(id.clone(), asked, skip_shutdown_delay).await?;
         if change.before.is_none() {
             return Err(SubmitError::Unknown { job: id.clone() });
         }
-        Ok(Stopped { index: change.index, unwritten: change.unwritten })
+        Ok(StopOutcome { index: change.index, unwritten: change.unwritten })
     }
 
-    /// Stop one allocation of a job. Its registered job puts a new one in its place.
+    /// Stop one allocation of a job. A registered job puts a new one in its place.
     ///
     /// # Errors
     /// When the stop cannot be made durable.
@@ -242,13 +249,13 @@ impl ControlHandle {
         alloc: AllocId,
         reason: &str,
         skip_shutdown_delay: bool,
-    ) -> Result<Stopped, AllocError> {
+    ) -> Result<StopOutcome, AllocError> {
         let asked = JobAction::StopAlloc { alloc, reason: reason.to_owned() };
         let change = self.change(job, asked, skip_shutdown_delay).await?;
-        Ok(Stopped { index: change.index, unwritten: change.unwritten })
+        Ok(StopOutcome { index: change.index, unwritten: change.unwritten })
     }
 
-    /// Go back to an earlier version of a job: it is the newest one then. `enforce`: only when the
+    /// Go back to an earlier version of a job, as its newest version. `enforce`: only when the
     /// present version is this one.
     ///
     /// # Errors
@@ -259,15 +266,15 @@ impl ControlHandle {
         id: &JobId,
         version: u64,
         enforce: Option<u64>,
-    ) -> Result<Registered, SubmitError> {
+    ) -> Result<RegisterOutcome, SubmitError> {
         let asked = JobAction::Revert { version, enforce, origin: JobOrigin::Api };
-        self.known(id)?;
+        self.require_job(id)?;
         let change = self.change(id.clone(), asked, false).await?;
-        Ok(registered(change))
+        Ok(register_outcome(change))
     }
 
-    /// Say whether a version of a job is stable: what a deployment that fails may go back to. The index
-    /// of the change.
+    /// Mark a version of a job as stable or not: a failed deployment goes back to a stable one.
+    /// Returns the index of the change.
     ///
     /// # Errors
     /// When there is no such job or version, or it cannot be made durable.
@@ -277,36 +284,36 @@ impl ControlHandle {
         version: u64,
         stable: bool,
     ) -> Result<u64, SubmitError> {
-        self.known(id)?;
+        self.require_job(id)?;
         let asked = JobAction::Stable { version, stable };
         Ok(self.change(id.clone(), asked, false).await?.index)
     }
 
-    /// Ask something of the newest deployment of a job.
+    /// Send a request to the newest deployment of a job.
     ///
     /// # Errors
     /// When there is no such deployment, it is over, or has nothing to promote; when it cannot be made
     /// durable.
-    pub async fn deployment(
+    pub async fn change_deployment(
         &self,
         job: JobId,
         id: &str,
         ask: DeploymentAsk,
-    ) -> Result<Deployed, SubmitError> {
+    ) -> Result<DeploymentOutcome, SubmitError> {
         let change = self.change(job, JobAction::Deployment(id.into(), ask), false).await?;
         let before = change.before.as_ref().map_or(0, |before| before.version);
         let version = change.record.as_ref().map(|record| record.version);
         let reverted = version.filter(|version| *version > before).and_then(|_| {
-            let stable = change.history.as_ref()?.now.stable()?;
+            let stable = change.history.as_ref()?.now.stable_version()?;
             Some(stable.version)
         });
-        Ok(Deployed { index: change.index, reverted })
+        Ok(DeploymentOutcome { index: change.index, reverted })
     }
 
-    /// Every deployment, with the job it is of.
+    /// Every deployment, with its job.
     #[must_use]
     pub fn deployments(&self) -> Vec<(Arc<Job>, Arc<Deployment>)> {
-        self.look(|tables| {
+        self.read_tables(|tables| {
             let of_job = |entry: &JobEntry| {
                 let job = Arc::clone(&entry.record.job);
                 let all = entry.history.deployments.clone();
@@ -319,13 +326,13 @@ impl ControlHandle {
     /// Earlier versions of a job, oldest first; the present one is its record.
     #[must_use]
     pub fn versions(&self, id: &JobId) -> Vec<Arc<JobRecord>> {
-        self.look(|tables| {
+        self.read_tables(|tables| {
             tables.job(id).map(|entry| entry.history.versions.clone()).unwrap_or_default()
         })
     }
 
-    fn known(&self, id: &JobId) -> Result<(), SubmitError> {
-        let known = self.look(|tables| tables.job(id).is_some());
+    fn require_job(&self, id: &JobId) -> Result<(), SubmitError> {
+        let known = self.read_tables(|tables| tables.job(id).is_some());
         known.then_some(()).ok_or_else(|| SubmitError::Unknown { job: id.clone() })
     }
 
@@ -334,28 +341,27 @@ impl ControlHandle {
         job: JobId,
         asked: JobAction,
         skip_shutdown_delay: bool,
-    ) -> Result<Change, SubmitError> {
-        match self.ask(Ask::Change { job, asked, skip_shutdown_delay }).await {
-            Some(Answer::Changed(result)) => result,
+    ) -> Result<DecidedChange, SubmitError> {
+        match self.ask(ControlRequest::Change { job, asked, skip_shutdown_delay }).await {
+            Some(ControlAnswer::Changed(result)) => result,
             _ => Err(SubmitError::Leaving),
         }
     }
 
-    /// Remove directory and records of one allocation that is over, or of all of them.
+    /// Remove directory and records of one allocation that is over, or of all that are over.
     ///
     /// # Errors
     /// When there is no such allocation, it is not over, another one waits for its data, or the one
     /// that was named could not be removed. Of all of them those that stay are in
-    /// [`Collected::failed`].
-    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<Collected, AllocError> {
-        match self.ask(Ask::Collect(alloc)).await {
-            Some(Answer::Collected(result)) => result,
+    /// [`CollectOutcome::failed`].
+    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<CollectOutcome, AllocError> {
+        match self.ask(ControlRequest::Collect(alloc)).await {
+            Some(ControlAnswer::Collected(result)) => result,
             _ => Err(AllocError::Leaving),
         }
     }
 
-    /// Take over what an earlier agent left. `allocs`: what their owners need. Once, and before any
-    /// change.
+    /// Take over what an earlier agent left: once, before any change. `allocs`: for their owners.
     ///
     /// # Errors
     /// When records cannot be queued.
@@ -365,56 +371,56 @@ impl ControlHandle {
         allocs: BTreeMap<AllocId, RestoredAlloc>,
     ) -> Result<(), StateError> {
         let services = &self.shared.options.services;
-        // Before the first of them runs: it may ask for another's.
-        services.expect(with_services(&restored));
-        let ask = Ask::Restore(Box::new(restored));
+        // Before the first of them runs, because it may ask for another's services.
+        services.expect(service_allocs(&restored));
+        let ask = ControlRequest::Restore(Box::new(restored));
         let told = self.send(|reply| Message::Restore { ask, allocs, reply }).await;
         match told {
-            Some(Answer::Written(result)) => result,
+            Some(ControlAnswer::Written(result)) => result,
             _ => Ok(()),
         }
     }
 
-    /// Changes are taken from now on; with a policy, allocations are collected.
-    pub async fn ready(&self, policy: Option<GcPolicy>) {
-        self.ask(Ask::Ready(policy)).await;
+    /// Accept changes from now on; with a policy, collect allocations.
+    pub async fn set_ready(&self, policy: Option<GcPolicy>) {
+        self.ask(ControlRequest::Ready(policy)).await;
     }
 
-    /// Collect allocations by another policy from now on, where they are collected.
-    pub async fn collect_by(&self, policy: GcPolicy) {
-        self.ask(Ask::CollectBy(policy)).await;
+    /// Change the policy of collection, where allocations are collected.
+    pub async fn set_gc_policy(&self, policy: GcPolicy) {
+        self.ask(ControlRequest::CollectBy(policy)).await;
     }
 
-    /// Returns when the owner answers, with whether it did: it has not ended.
-    pub async fn answers(&self) -> bool {
-        self.ask(Ask::Probe).await.is_some()
+    /// Wait for an answer of the owner. `false`: it has ended.
+    pub async fn is_answering(&self) -> bool {
+        self.ask(ControlRequest::Probe).await.is_some()
     }
 
-    /// A run that nobody owned has ended.
-    pub async fn run_ended(&self, name: String) {
+    /// Report that a run which nobody owned has ended.
+    pub async fn report_run_end(&self, name: String) {
         self.tell(ControlEvent::RunEnded { name }).await;
     }
 
-    /// Servers know how these allocations have ended: they may be collected.
-    pub async fn ends_told(&self, allocs: Vec<AllocId>) {
+    /// Report that servers know how these allocations have ended: they may be collected.
+    pub async fn mark_ends_told(&self, allocs: Vec<AllocId>) {
         self.tell(ControlEvent::EndsTold(allocs)).await;
     }
 
-    /// Stop every allocation in order; kill what is left at the deadline. Returns when all are over.
+    /// Stop every allocation; kill what is left at the deadline. Returns when all are over.
     pub async fn drain(&self, deadline: Duration) {
-        self.ask(Ask::Drain(deadline)).await;
+        self.ask(ControlRequest::Drain(deadline)).await;
     }
 
-    /// Take no more changes. Returns when those under way have ended, or have had their time.
+    /// Accept no more changes. Returns when those under way have ended, or their time is over.
     pub async fn leave(&self) {
-        self.ask(Ask::Leave).await;
+        self.ask(ControlRequest::Leave).await;
     }
 
-    /// Every owner of an allocation ends, side by side; native tasks run on.
+    /// End every owner of an allocation, side by side; native tasks run on.
     pub async fn leave_allocs(&self) {
-        // What runs goes on, and its services with it.
+        // What runs goes on, and so do its services.
         self.shared.options.services.freeze();
-        let owners = std::mem::take(&mut self.shared.now().owners);
+        let owners = std::mem::take(&mut self.shared.lock_node().owners);
         let mut leaving: JoinSet<()> =
             owners.into_values().map(|owner| async move { owner.shutdown().await }).collect();
         let all = async { while leaving.join_next().await.is_some() {} };
@@ -430,15 +436,15 @@ impl ControlHandle {
         self.queue.closed().await;
     }
 
-    async fn ask(&self, ask: Ask) -> Option<Answer> {
+    async fn ask(&self, ask: ControlRequest) -> Option<ControlAnswer> {
         self.send(|reply| Message::Ask { ask, reply }).await
     }
 
-    /// `None`: the owner has ended.
+    /// Send a message and wait for its answer. `None`: the owner has ended.
     async fn send(
         &self,
-        message: impl FnOnce(oneshot::Sender<Answer>) -> Message,
-    ) -> Option<Answer> {
+        message: impl FnOnce(oneshot::Sender<ControlAnswer>) -> Message,
+    ) -> Option<ControlAnswer> {
         let (reply, answer) = oneshot::channel();
         self.queue.send(message(reply)).await.ok()?;
         answer.await.ok()
@@ -450,16 +456,16 @@ impl ControlHandle {
     }
 
     /// Who holds which device instance: running allocations, and those that are over while a
-    /// plugin was not told of it yet.
+    /// release is owed to a plugin.
     #[must_use]
     pub fn device_holders(&self) -> DeviceLedger {
-        self.look(|tables| tables.admission().devices().clone())
+        self.read_tables(|tables| tables.admission().devices().clone())
     }
 
-    /// Where it is written who holds which device, for the device manager.
+    /// The record of who holds which device, for the device manager.
     #[must_use]
     pub fn ledger_book(&self) -> Arc<dyn LedgerBook> {
-        Arc::new(Book(self.queue.downgrade()))
+        Arc::new(ControlLedgerBook(self.queue.downgrade()))
     }
 }
 
@@ -468,37 +474,36 @@ mod node;
 #[path = "handle_plan.rs"]
 mod plan;
 
-pub use plan::Planning;
+pub use plan::PlanSnapshot;
 
-fn registered(change: Change) -> Registered {
+fn register_outcome(change: DecidedChange) -> RegisterOutcome {
     let record = change.record.as_ref().or(change.before.as_ref());
-    Registered {
+    RegisterOutcome {
         job_modify_index: record.map_or(change.index, |record| record.job_modify_index),
         version: record.map_or(0, |record| record.version),
-        index: change.done_at(),
+        index: change.done_index(),
         placed: change.placed.iter().map(|alloc| alloc.id).collect(),
-        updated: change.updated(),
-        stopped: change.stopped(),
-        warnings: waits(&change.blocked),
+        updated: change.updated_allocs(),
+        stopped: change.stopped_allocs(),
+        warnings: waiting_sentences(&change.blocked),
     }
 }
 
-/// The node's ledger, as the device manager writes it. Keeps the owner from ending no longer than it is
-/// asked.
-struct Book(mpsc::WeakSender<Message>);
+/// The node's ledger for the device manager. It keeps the owner alive only during a call.
+struct ControlLedgerBook(mpsc::WeakSender<Message>);
 
-impl Book {
+impl ControlLedgerBook {
     async fn keep_entry(&self, holder: &InstanceHolder) -> Result<(), String> {
         let Some(queue) = self.0.upgrade() else { return Err("the agent ends".to_owned()) };
         let (reply, answer) = oneshot::channel();
-        let ask = Ask::KeepDevices(holder.clone());
+        let ask = ControlRequest::KeepDevices(holder.clone());
         let kept = async {
             queue.send(Message::Ask { ask, reply }).await.ok()?;
             answer.await.ok()
         };
         match clock::timeout(STATE_WRITE_WALL_MAX, kept).await {
-            Some(Some(Answer::Written(Ok(())))) => Ok(()),
-            Some(Some(Answer::Written(Err(error)))) => {
+            Some(Some(ControlAnswer::Written(Ok(())))) => Ok(()),
+            Some(Some(ControlAnswer::Written(Err(error)))) => {
                 Err(format!("who holds the devices could not be written: {error}"))
             }
             Some(_) => Err("the agent ends".to_owned()),
@@ -507,7 +512,7 @@ impl Book {
     }
 }
 
-impl LedgerBook for Book {
+impl LedgerBook for ControlLedgerBook {
     fn keep<'a>(
         &'a self,
         holder: &'a InstanceHolder,
@@ -515,7 +520,7 @@ impl LedgerBook for Book {
         Box::pin(async move { self.keep_entry(holder).await.map_err(PluginCallError::Recoverable) })
     }
 
-    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
+    fn clear_holder<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Some(queue) = self.0.upgrade() {
                 let released = Message::ControlEvent(ControlEvent::DevicesReleased(holder.clone()));
@@ -531,9 +536,9 @@ fn status_of(owners: &BTreeMap<AllocId, AllocHandle>, entry: &AllocEntry) -> Cli
     entry.ended_before.or_else(said).unwrap_or_else(|| entry.client_status())
 }
 
-fn found(tables: &Tables, entry: &AllocEntry, owner: &AllocHandle) -> AllocRef {
+fn alloc_ref(tables: &NodeTables, entry: &AllocEntry, owner: &AllocHandle) -> AllocRef {
     let alloc = &entry.allocation;
-    let job = tables.job(&alloc.job.id).filter(|_| entry.registered());
+    let job = tables.job(&alloc.job.id).filter(|_| entry.is_registered());
     AllocRef {
         successor_at: job.and_then(|job| job.later.get(&alloc.id).copied()),
         canary: tables.is_canary(alloc),
@@ -544,21 +549,21 @@ fn found(tables: &Tables, entry: &AllocEntry, owner: &AllocHandle) -> AllocRef {
     }
 }
 
-impl Plan {
+impl JobPlan {
     /// What would wait and why, a sentence for each group.
     #[must_use]
-    pub fn waits(&self) -> Vec<String> {
-        waits(&self.waiting)
+    pub fn waiting_sentences(&self) -> Vec<String> {
+        waiting_sentences(&self.waiting)
     }
 }
 
-/// What of a job waits, a sentence for each group.
-fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
+/// What waits of a job and why, a sentence for each group.
+fn waiting_sentences(blocked: &[BlockedPlacement]) -> Vec<String> {
     let mut said = Vec::new();
     let soon = blocked.iter().filter(|place| place.soon).count();
     if soon > 0 {
         let they = if soon == 1 { "it replaces" } else { "they replace" };
-        let waiting = allocations(soon, "waits", "wait");
+        let waiting = allocations_text(soon, "waits", "wait");
         said.push(format!("{waiting} until what {they} is over: there is no room beside it"));
     }
     let mut groups: BTreeMap<&GroupName, Vec<&BlockedPlacement>> = BTreeMap::new();
@@ -566,8 +571,8 @@ fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
         groups.entry(&place.group).or_default().push(place);
     }
     for (group, places) in groups {
-        let waiting = allocations(places.len(), "waits", "wait");
-        // Places of a group are alike: the first one's reason is that of all.
+        let waiting = allocations_text(places.len(), "waits", "wait");
+        // Places of a group are alike, so the reason of the first one counts for all.
         let Some(refusal) = places.first().map(|place| &place.refusal) else { continue };
         let until = if refusal.waits_for_room() { " until there is room" } else { "" };
         said.push(format!("group {group}: {waiting}{until}: {}", refusal.problems()));
@@ -575,8 +580,8 @@ fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
     said
 }
 
-/// Allocations that run on and will say what they offer.
-fn with_services(restored: &RestoredNode) -> impl Iterator<Item = AllocId> {
+/// Allocations that run on and will report the services they offer.
+fn service_allocs(restored: &RestoredNode) -> impl Iterator<Item = AllocId> {
     let ran = |saved: &Option<SavedAllocState>| {
         saved.as_ref().is_some_and(|saved| saved.client_status == ClientStatus::Running)
     };
@@ -589,6 +594,6 @@ fn with_services(restored: &RestoredNode) -> impl Iterator<Item = AllocId> {
     running.map(|(alloc, _)| alloc.id)
 }
 
-fn allocations(count: usize, one: &str, many: &str) -> String {
-    format!("{} {}", counted(count, "allocation"), if count == 1 { one } else { many })
+fn allocations_text(count: usize, one: &str, many: &str) -> String {
+    format!("{} {}", count_noun(count, "allocation"), if count == 1 { one } else { many })
 }

@@ -1,44 +1,46 @@
-//! Planning beside the owner of a node.
+//! Plans a job beside the owner of a node.
 //!
 //! ```text
-//!  planning ── the tables are locked for a copy ──► Planning ── nothing is locked ──► plan
+//! plan_snapshot ── the tables are locked for a copy ──► PlanSnapshot ── nothing is locked ──► plan
 //! ```
-//! A plan takes as long as its job is large, and is of the moment of the copy, whatever happens meanwhile.
+//! A plan takes as long as its job is large. It is about the moment of the copy, whatever happens
+//! meanwhile.
 
 use std::sync::Arc;
 
 use super::ControlHandle;
-use crate::owner::Shared;
-use crate::tables::Tables;
-use crate::views::{JobOptions, Plan};
+use crate::owner::OwnerState;
+use crate::tables::NodeTables;
+use crate::views::{JobOptions, JobPlan};
 use ostler_model::job::Job;
 
-/// A job, and what the node knew at one moment, as far as it decides about it.
+/// A job, and a copy of the node's tables as far as they decide about it.
 #[must_use]
-pub struct Planning {
-    shared: Arc<Shared>,
+pub struct PlanSnapshot {
+    shared: Arc<OwnerState>,
     job: Arc<Job>,
-    tables: Tables,
+    tables: NodeTables,
 }
 
 impl ControlHandle {
-    /// What is needed to plan a job. The owner waits for the copy.
-    pub fn planning(&self, job: Arc<Job>) -> Planning {
-        let tables = self.look(|tables| tables.about(&job.id));
-        Planning { shared: Arc::clone(&self.shared), job, tables }
+    /// Copy what is needed to plan a job. The owner waits for the copy.
+    pub fn plan_snapshot(&self, job: Arc<Job>) -> PlanSnapshot {
+        let tables = self.read_tables(|tables| tables.copy_for_job(&job.id));
+        PlanSnapshot { shared: Arc::clone(&self.shared), job, tables }
     }
 }
 
-impl Planning {
-    /// The job.
+impl PlanSnapshot {
+    /// The job that is planned.
     #[must_use]
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// What [`ControlHandle::register`] would have done then; nothing is changed, and nobody waits meanwhile.
+    /// The result that [`ControlHandle::register`] would have had at that moment. Nothing is
+    /// changed, and nobody waits meanwhile.
     #[must_use]
-    pub fn plan(&self, meant: JobOptions) -> Plan {
+    pub fn plan(&self, meant: JobOptions) -> JobPlan {
         self.shared.with_world(|world| self.tables.plan(world, &self.job, meant))
     }
 }

@@ -1,4 +1,4 @@
-//! Namespaces of jobs: those of the configuration, and those that were made over the API.
+//! The namespaces of jobs: those of the configuration, and those that were made over the API.
 //!
 //! ```text
 //!   configuration ─┐                      ┌─► list, "is there one?"
@@ -6,7 +6,8 @@
 //!   put, delete ───┘     ▲                └─► index, for those who wait
 //!      one at a time ─► record durable ─► entered
 //! ```
-//! One of the configuration hides a record of its name: it comes back when the configuration has it no more.
+//! A namespace of the configuration hides a record of its name, which comes back when the
+//! configuration does not have it any more.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,16 +18,16 @@ use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{NAMESPACE, Namespace};
 use ostler_model::limits::{NAMESPACE_DESCRIPTION_BYTES_MAX, NAMESPACES_MAX, STATE_WRITE_WALL_MAX};
 use ostler_model::saved::NamespaceRecord;
-use ostler_model::words::counted;
-use ostler_state::{Key, Prefix, StateError, StateStore};
+use ostler_model::words::count_noun;
+use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
-/// As Nomad describes the one that is always there.
+/// Nomad's description of the namespace that always exists.
 const DEFAULT: &str = "Default shared namespace";
 
-/// A namespace.
+/// A namespace, as it is known to the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownNamespace {
-    /// What people say of it.
+    /// The description that people gave it.
     pub description: String,
     /// Index at which it was made.
     pub create_index: u64,
@@ -39,50 +40,50 @@ pub struct KnownNamespace {
 /// Why a namespace was not made, changed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
-    /// Only the configuration changes it.
+    /// The namespace is in the configuration, and only the configuration changes it.
     #[error(
         "namespace {name} is in the agent's configuration: change or remove its block there and start the agent anew"
     )]
     Configured {
-        /// Its name.
+        /// Name of the namespace.
         name: Namespace,
     },
-    /// It is always there.
+    /// The namespace `default` always exists.
     #[error("namespace {NAMESPACE} is always there and cannot be removed")]
     Default,
-    /// There is none.
+    /// There is no such namespace.
     #[error("there is no namespace {name}")]
     Unknown {
         /// The name asked for.
         name: Namespace,
     },
-    /// Jobs are in it.
+    /// There are jobs in the namespace.
     #[error(
         "namespace {name} has {}; purge {} first, with `ostler job stop --purge --namespace {name}`",
-        counted(*jobs, "job"),
+        count_noun(*jobs, "job"),
         if *jobs == 1 { "it" } else { "them" }
     )]
     InUse {
-        /// Its name.
+        /// Name of the namespace.
         name: Namespace,
-        /// How many, those that are stopped included.
+        /// Number of its jobs, those that are stopped included.
         jobs: usize,
     },
-    /// There are enough.
+    /// There are as many namespaces as allowed.
     #[error("there are {NAMESPACES_MAX} namespaces already; remove some first")]
     TooMany,
-    /// Its description is no such text.
+    /// The description is too long.
     #[error(
         "a description has at most {NAMESPACE_DESCRIPTION_BYTES_MAX} bytes; this one has {bytes}"
     )]
     Description {
-        /// Its length.
+        /// Length of the description, bytes.
         bytes: usize,
     },
     /// The change could not be made durable.
     #[error("the change of the namespace could not be recorded: {0}")]
     State(#[source] StateError),
-    /// The disk does not say in time whether it is.
+    /// The disk did not answer in time whether the change is on record.
     #[error(
         "the change of the namespace did not reach the disk within {STATE_WRITE_WALL_MAX:?}; it may still do: \
          look at the namespace before you try again"
@@ -92,28 +93,29 @@ pub enum NamespaceError {
 
 /// The namespaces of a node. Clones share them.
 #[derive(Clone)]
-pub struct NodeNamespaces(Arc<Inner>);
+pub struct NodeNamespaces(Arc<NodeNamespacesInner>);
 
-struct Inner {
+struct NodeNamespacesInner {
     state: StateStore,
     clock: Clock,
-    /// Those of the configuration.
+    /// Namespaces of the configuration, with their descriptions.
     configured: BTreeMap<Namespace, String>,
-    /// Those on record.
+    /// Namespaces on record.
     made: Mutex<BTreeMap<Namespace, NamespaceRecord>>,
-    /// The index when the agent started: that of all of the configuration.
+    /// The index at the start of the agent, which is that of all namespaces of the configuration.
     began: u64,
     index: watch::Sender<u64>,
-    /// One change at a time: what is decided is true until it is on disk.
+    /// Allows one change at a time, so that a decision stays true until it is on disk.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl NodeNamespaces {
-    /// Those of the configuration and those on record. `index`: above any that an earlier agent gave out of
-    /// something else. Records that cannot be read are put aside, a sentence for each.
+    /// Load the namespaces of the configuration and those on record. Their index is above `index`,
+    /// the highest one that an earlier agent gave out for anything else. Records that cannot be
+    /// read are put aside; a sentence is returned for each.
     ///
     /// # Errors
-    /// When the state file cannot be read, or what is bad of it not put aside.
+    /// When the state file cannot be read, or a bad record cannot be put aside.
     pub async fn load(
         state: StateStore,
         clock: Clock,
@@ -121,9 +123,9 @@ impl NodeNamespaces {
         index: u64,
     ) -> Result<(Self, Vec<String>), StateError> {
         let (mut made, mut bad) = (BTreeMap::new(), Vec::new());
-        for record in state.scan(&Prefix::Namespaces)? {
+        for record in state.scan(&KeyPrefix::Namespaces)? {
             match (&record.key, record.decode::<NamespaceRecord>()) {
-                (Key::Namespace(name), Ok(known)) => drop(made.insert(name.clone(), known)),
+                (RecordKey::Namespace(name), Ok(known)) => drop(made.insert(name.clone(), known)),
                 _ => bad.push(record.key),
             }
         }
@@ -136,10 +138,21 @@ impl NodeNamespaces {
         let began = newest.max(index).saturating_add(1).max(millis(&clock));
         let (index, turn) = (watch::Sender::new(began), tokio::sync::Mutex::default());
         let made = Mutex::new(made);
-        Ok((Self(Arc::new(Inner { state, clock, configured, made, began, index, turn })), notices))
+        Ok((
+            Self(Arc::new(NodeNamespacesInner {
+                state,
+                clock,
+                configured,
+                made,
+                began,
+                index,
+                turn,
+            })),
+            notices,
+        ))
     }
 
-    fn made(&self) -> MutexGuard<'_, BTreeMap<Namespace, NamespaceRecord>> {
+    fn lock_records(&self) -> MutexGuard<'_, BTreeMap<Namespace, NamespaceRecord>> {
         self.0.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,7 +162,7 @@ impl NodeNamespaces {
         self.0.index.subscribe()
     }
 
-    /// All of them, by name; `default` is always there.
+    /// All namespaces, by name; `default` is always among them.
     #[must_use]
     pub fn all(&self) -> BTreeMap<Namespace, KnownNamespace> {
         let began = self.0.began;
@@ -160,7 +173,7 @@ impl NodeNamespaces {
             configured,
         };
         let mut all = BTreeMap::from([(Namespace::default(), known(DEFAULT, false))]);
-        all.extend(self.made().iter().map(|(name, record)| {
+        all.extend(self.lock_records().iter().map(|(name, record)| {
             let NamespaceRecord { description, create_index, modify_index } = record.clone();
             let made =
                 KnownNamespace { description, create_index, modify_index, configured: false };
@@ -171,13 +184,16 @@ impl NodeNamespaces {
         all
     }
 
-    /// Is there one of this name?
+    /// Is there a namespace of this name?
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        name == NAMESPACE || self.0.configured.contains_key(name) || self.made().contains_key(name)
+        name == NAMESPACE
+            || self.0.configured.contains_key(name)
+            || self.lock_records().contains_key(name)
     }
 
-    /// Make a namespace, or give one another description. The index of the change, which is durable.
+    /// Make a namespace, or change its description. Returns the index of the change, which is
+    /// durable.
     ///
     /// # Errors
     /// See [`NamespaceError`]. With [`NamespaceError::Unanswered`] it is not known whether it was made.
@@ -185,22 +201,23 @@ impl NodeNamespaces {
         if description.len() > NAMESPACE_DESCRIPTION_BYTES_MAX {
             return Err(NamespaceError::Description { bytes: description.len() });
         }
-        let _turn = self.turn_of(&name).await?;
-        let known = self.made().get(&name).cloned();
-        if known.is_none() && self.made().len() >= NAMESPACES_MAX {
+        let _turn = self.lock_turn(&name).await?;
+        let known = self.lock_records().get(&name).cloned();
+        if known.is_none() && self.lock_records().len() >= NAMESPACES_MAX {
             return Err(NamespaceError::TooMany);
         }
         let index = self.next_index();
         let create_index = known.map_or(index, |known| known.create_index);
         let record = NamespaceRecord { description, create_index, modify_index: index };
-        let key = Key::Namespace(name.clone());
-        in_time(async { self.0.state.put(&key, &record).await.map(drop) }).await?;
-        self.made().insert(name, record);
+        let key = RecordKey::Namespace(name.clone());
+        write_in_time(async { self.0.state.put(&key, &record).await.map(drop) }).await?;
+        self.lock_records().insert(name, record);
         self.0.index.send_replace(index);
         Ok(index)
     }
 
-    /// Remove a namespace. The index of the change, which is durable. `jobs`: how many are in it.
+    /// Remove a namespace. Returns the index of the change, which is durable. `jobs` counts its
+    /// jobs.
     ///
     /// # Errors
     /// See [`NamespaceError`]. With [`NamespaceError::Unanswered`] it is not known whether it was removed.
@@ -212,21 +229,21 @@ impl NodeNamespaces {
         if name.as_str() == NAMESPACE {
             return Err(NamespaceError::Default);
         }
-        let _turn = self.turn_of(&name).await?;
-        let Some(known) = self.made().remove(&name) else {
+        let _turn = self.lock_turn(&name).await?;
+        let Some(known) = self.lock_records().remove(&name) else {
             return Err(NamespaceError::Unknown { name });
         };
-        // From here on no job comes into it.
+        // From here on no job can come into it.
         let used = jobs(&name);
         let removed = match used {
             0 => {
-                let key = Key::Namespace(name.clone());
-                in_time(async { self.0.state.delete(&key).await.map(drop) }).await
+                let key = RecordKey::Namespace(name.clone());
+                write_in_time(async { self.0.state.delete(&key).await.map(drop) }).await
             }
             jobs => Err(NamespaceError::InUse { name: name.clone(), jobs }),
         };
         if let Err(error) = removed {
-            self.made().insert(name, known);
+            self.lock_records().insert(name, known);
             return Err(error);
         }
         let index = self.next_index();
@@ -234,7 +251,7 @@ impl NodeNamespaces {
         Ok(index)
     }
 
-    async fn turn_of(
+    async fn lock_turn(
         &self,
         name: &Namespace,
     ) -> Result<tokio::sync::MutexGuard<'_, ()>, NamespaceError> {
@@ -254,7 +271,7 @@ fn millis(clock: &Clock) -> u64 {
     clock.now().nanos() / 1_000_000
 }
 
-async fn in_time(
+async fn write_in_time(
     write: impl Future<Output = Result<(), StateError>>,
 ) -> Result<(), NamespaceError> {
     match clock::timeout(STATE_WRITE_WALL_MAX, write).await {

@@ -1,4 +1,4 @@
-//! Emptying a node: what is asked, and what is stopped next. Pure.
+//! The drain of a node: the requests, and the allocations that are stopped next. Pure.
 //!
 //! ```text
 //!   services    ─► of each group so many at a time as its `migrate` says
@@ -6,8 +6,8 @@
 //!   deadline    ─► all of them at once, system jobs too
 //!   all over    ─► system jobs, unless they are left alone ─► over ─► the drain is complete
 //! ```
-//! There is no other node that what is stopped could go to: its jobs wait, and run here again when the node
-//! is eligible. So nothing waits for the health of successors.
+//! There is no other node that could take what is stopped. Its jobs wait, and run here again when
+//! the node is eligible. So nothing waits for the health of successors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,90 +16,95 @@ use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::job::JobKind;
 use ostler_state::StateError;
 
-/// What is asked of a node.
+/// A request about the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAsk {
-    /// Take what is new, or do not.
+    /// Whether the node is to take new allocations.
     Eligible(bool),
-    /// Empty it.
+    /// Begin a drain, or change the present one.
     Drain(DrainAsk),
-    /// Empty it no further. Take what is new, or do not yet.
+    /// End the drain, as far as it has come.
     EndDrain {
-        /// See above.
+        /// Whether the node takes new allocations again.
         eligible: bool,
     },
 }
 
-/// How a node is to be emptied.
+/// How the node is to be drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainAsk {
-    /// What is left then is stopped at once; zero: from the beginning; `None`: never.
+    /// After this time everything that is left is stopped at once; zero: at once; `None`: never.
     pub deadline: Option<Duration>,
     /// Allocations of system jobs run on.
     pub ignore_system: bool,
 }
 
-/// Why a node did not do what it was asked.
+/// Why a request about the node was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeAskError {
-    /// First the drain has to end.
+    /// The drain has to end first.
     #[error(
         "the node is being drained and cannot be made eligible; end the drain with `ostler node drain --disable`"
     )]
     Draining,
-    /// Too far away.
+    /// The deadline is too far away.
     #[error("a drain has at most {} days; give a shorter deadline, or none", .most.as_secs() / 86_400)]
     Deadline {
-        /// [`ostler_model::limits::NODE_DRAIN_DEADLINE_MAX`].
+        /// The bound, [`ostler_model::limits::NODE_DRAIN_DEADLINE_MAX`].
         most: Duration,
     },
-    /// Servers decide on it.
+    /// The node belongs to a cluster, whose servers decide.
     #[error(
         "this node is one of a cluster, and its servers place on it and drain it: ask them, with `nomad node`"
     )]
     Joined,
-    /// It could not be made durable, and is as it was.
+    /// The change could not be made durable; the node is as before.
     #[error("the change of the node could not be recorded: {0}")]
     State(#[source] StateError),
-    /// The agent ends.
+    /// The agent is ending.
     #[error("the agent is leaving")]
     Leaving,
 }
 
-/// An allocation that is not over.
+/// An allocation that is not over, as far as a drain is concerned.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Live<'a> {
+pub(crate) struct LiveAlloc<'a> {
     pub(crate) id: AllocId,
     pub(crate) job: &'a JobId,
     pub(crate) kind: JobKind,
     pub(crate) group: &'a GroupName,
-    /// It is told to stop.
+    /// It is told to stop already.
     pub(crate) stopping: bool,
-    /// See [`ostler_model::job::TaskGroup::migrate_parallel`].
+    /// The most allocations of its group that may stop at a time; see
+    /// [`ostler_model::job::TaskGroup::migrate_parallel`].
     pub(crate) parallel: u32,
 }
 
-impl Live<'_> {
+impl LiveAlloc<'_> {
     const fn is_system(&self) -> bool {
         matches!(self.kind, JobKind::System | JobKind::Sysbatch)
     }
 }
 
-/// What a drain does next.
+/// The next step of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Next {
-    /// To be stopped now.
+pub(crate) struct DrainStep {
+    /// Ids of the allocations that are to be stopped now.
     pub(crate) stop: Vec<AllocId>,
-    /// Nothing is left.
+    /// Nothing is left to be stopped.
     pub(crate) done: bool,
 }
 
-/// See the module. `live`: oldest first.
-pub(crate) fn next(live: &[Live<'_>], forced: bool, ignore_system: bool) -> Next {
-    let (system, others): (Vec<&Live<'_>>, Vec<&Live<'_>>) =
+/// The next step of a drain. `live`: oldest first. See the module.
+pub(crate) fn next_drain_step(
+    live: &[LiveAlloc<'_>],
+    forced: bool,
+    ignore_system: bool,
+) -> DrainStep {
+    let (system, others): (Vec<&LiveAlloc<'_>>, Vec<&LiveAlloc<'_>>) =
         live.iter().partition(|alloc| alloc.is_system());
     let system = if ignore_system { Vec::new() } else { system };
-    let running = |all: &[&Live<'_>]| -> Vec<AllocId> {
+    let running = |all: &[&LiveAlloc<'_>]| -> Vec<AllocId> {
         all.iter().filter(|alloc| !alloc.stopping).map(|alloc| alloc.id).collect()
     };
     let stop = if forced {
@@ -107,13 +112,13 @@ pub(crate) fn next(live: &[Live<'_>], forced: bool, ignore_system: bool) -> Next
     } else if others.is_empty() {
         running(&system)
     } else {
-        step(&others)
+        next_stops(&others)
     };
-    Next { stop, done: others.is_empty() && system.is_empty() }
+    DrainStep { stop, done: others.is_empty() && system.is_empty() }
 }
 
-/// So many of each group of a service as may be on their way out at the same time.
-fn step(others: &[&Live<'_>]) -> Vec<AllocId> {
+/// As many allocations of each group of a service as may stop at the same time.
+fn next_stops(others: &[&LiveAlloc<'_>]) -> Vec<AllocId> {
     let mut leaving: BTreeMap<(&JobId, &GroupName), u32> = BTreeMap::new();
     for alloc in others.iter().filter(|alloc| alloc.stopping) {
         let count = leaving.entry((alloc.job, alloc.group)).or_default();
@@ -150,10 +155,10 @@ mod tests {
         }
 
         /// Allocations by their job, a number and whether they are told to stop.
-        fn live(&self, allocs: &[(usize, u128, bool)]) -> Vec<Live<'_>> {
+        fn live(&self, allocs: &[(usize, u128, bool)]) -> Vec<LiveAlloc<'_>> {
             let live = |(job, id, stopping): &(usize, u128, bool)| {
                 let (job, kind, parallel) = self.jobs.get(*job).unwrap();
-                Live {
+                LiveAlloc {
                     id: alloc(*id),
                     job,
                     kind: *kind,
@@ -170,7 +175,7 @@ mod tests {
         AllocId::new(uuid::Uuid::from_u128(id))
     }
 
-    fn stops(next: &Next) -> Vec<u128> {
+    fn stops(next: &DrainStep) -> Vec<u128> {
         next.stop.iter().map(|id| uuid::Uuid::from_bytes(*id.as_bytes()).as_u128()).collect()
     }
 
@@ -178,23 +183,23 @@ mod tests {
     fn of_each_group_of_a_service_so_many_are_stopped_at_a_time_as_it_says() {
         let node = Node::new(&[("web", JobKind::Service, 2), ("db", JobKind::Service, 1)]);
         let all = [(0, 1, false), (0, 2, false), (0, 3, false), (1, 4, false), (1, 5, false)];
-        assert_eq!(stops(&next(&node.live(&all), false, false)), [1, 2, 4]);
+        assert_eq!(stops(&next_drain_step(&node.live(&all), false, false)), [1, 2, 4]);
         let later = [(0, 2, true), (0, 3, false), (1, 5, false)];
-        assert_eq!(stops(&next(&node.live(&later), false, false)), [3, 5]);
+        assert_eq!(stops(&next_drain_step(&node.live(&later), false, false)), [3, 5]);
         let full = [(1, 4, true), (1, 5, false)];
-        assert_eq!(next(&node.live(&full), false, false), Next::default());
+        assert_eq!(next_drain_step(&node.live(&full), false, false), DrainStep::default());
     }
 
     #[test]
     fn batch_jobs_may_end_and_system_jobs_go_last() {
         let node = Node::new(&[("sum", JobKind::Batch, 1), ("log", JobKind::System, 1)]);
         let both = [(0, 1, false), (1, 2, false)];
-        assert_eq!(next(&node.live(&both), false, false), Next::default());
+        assert_eq!(next_drain_step(&node.live(&both), false, false), DrainStep::default());
         let last = [(1, 2, false)];
-        assert_eq!(stops(&next(&node.live(&last), false, false)), [2]);
-        assert!(!next(&node.live(&last), false, false).done);
-        assert!(next(&node.live(&last), false, true).done, "they are left alone");
-        assert!(next(&[], false, false).done);
+        assert_eq!(stops(&next_drain_step(&node.live(&last), false, false)), [2]);
+        assert!(!next_drain_step(&node.live(&last), false, false).done);
+        assert!(next_drain_step(&node.live(&last), false, true).done, "they are left alone");
+        assert!(next_drain_step(&[], false, false).done);
     }
 
     #[test]
@@ -205,8 +210,12 @@ mod tests {
             ("log", JobKind::System, 1),
         ]);
         let all = [(0, 1, false), (0, 2, true), (1, 3, false), (2, 4, false)];
-        assert_eq!(stops(&next(&node.live(&all), true, false)), [1, 3, 4]);
-        assert_eq!(stops(&next(&node.live(&all), true, true)), [1, 3]);
-        assert_eq!(next(&node.live(&all), false, false), Next::default(), "none may be stopped");
+        assert_eq!(stops(&next_drain_step(&node.live(&all), true, false)), [1, 3, 4]);
+        assert_eq!(stops(&next_drain_step(&node.live(&all), true, true)), [1, 3]);
+        assert_eq!(
+            next_drain_step(&node.live(&all), false, false),
+            DrainStep::default(),
+            "none may be stopped"
+        );
     }
 }

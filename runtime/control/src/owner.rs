@@ -1,13 +1,13 @@
-//! The one task that owns the node: feeds the machine, carries its effects out.
+//! The one task that owns the node: it feeds events to the machine and carries its effects out.
 //!
 //! ```text
-//!   requests (bounded queue) ─┐                          ┌─► answers
-//!   owners of allocations ────┤                          ├─► records: one batch after the other
-//!   commits, removals ────────┼─► Machine::step ─► Effect┼─► owners of allocations
-//!   node, alarm ──────────────┘                          └─► devices, measuring, removals
+//! requests (bounded queue) ─┐                          ┌─► answers
+//! owners of allocations ────┤                          ├─► records: one batch after the other
+//! commits, removals ────────┼─► Machine::step ─► effect┼─► owners of allocations
+//! node, alarm ──────────────┘                          └─► devices, measuring, removals
 //! ```
-//! Whatever takes time is a future of this task, so all of it ends with the task. What is read of the
-//! node is read off the machine's tables, under a lock that is held for a step and never over a wait.
+//! Whatever takes time is a future of this task, so all of it ends with the task. The node is read
+//! from the machine's tables, under a lock that is held for a step and never over a wait.
 
 mod carry;
 mod lane;
@@ -24,12 +24,14 @@ use tokio::task::JoinHandle;
 
 use crate::ControlHandle;
 use crate::change_log::ChangeLog;
-use crate::gc::gauge::Gauge;
-use crate::held::Holds;
-use crate::machine::{Answer, Ask, ControlEvent, JobAction, Machine, RequestId, World};
-use crate::tables::{AllocReport, Tables};
+use crate::gc::gauge::DiskGauge;
+use crate::machine::{
+    ControlAnswer, ControlEvent, ControlRequest, JobAction, Machine, RequestId, World,
+};
+use crate::tables::{AllocReport, NodeTables};
+use crate::unowned_runs::UnownedRuns;
 use crate::variables::NodeVariables;
-use crate::views::Stage;
+use crate::views::AgentStage;
 use ostler_device::manager::DeviceManager;
 use ostler_lifecycle::alloc::users::AllocUsers;
 use ostler_lifecycle::alloc::{
@@ -46,87 +48,87 @@ use ostler_model::network::Networks;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{BoxFuture, Drivers, Workloads};
 use ostler_model::rng::Rng;
-use ostler_node::{Node, NodeChanges, NodeView};
+use ostler_node::{NodeChanges, NodePublisher, NodeView};
 use ostler_state::StateStore;
 use ostler_trace::TraceContext;
 
-/// Events in a row after which an alarm that is due comes before further ones.
+/// After so many events in a row an alarm that is due comes before further events.
 const EVENTS_BEFORE_ALARM: u32 = 64;
 
-/// What the node consists of beside its tables.
+/// The parts of the node beside its tables.
 pub struct ControlOptions {
-    /// Allocations live below `allocs` in it.
+    /// Directory of the agent. Allocations live below `allocs` in it.
     pub data_dir: PathBuf,
-    /// The node.
-    pub node: Node,
-    /// The drivers.
+    /// Publishes the view of the node.
+    pub node: NodePublisher,
+    /// The drivers that run tasks.
     pub drivers: Arc<dyn Drivers>,
-    /// What the host runs.
+    /// The workloads that the host itself runs.
     pub workloads: Arc<dyn Workloads>,
-    /// The node's devices.
+    /// The manager of the node's devices.
     pub devices: DeviceManager,
-    /// Those who fetch what tasks bring along.
+    /// Fetches the artifacts of tasks; `None`: tasks cannot have any.
     pub artifacts: Option<Arc<dyn Artifacts>>,
-    /// Where records are.
+    /// The store of the records.
     pub state: StateStore,
-    /// Tells how full the file system of the allocations is.
-    pub gauge: Arc<dyn Gauge>,
+    /// Measures how full the file system of the allocations is.
+    pub gauge: Arc<dyn DiskGauge>,
     /// Does a program that is not ours listen on this port? Usually [`crate::ports::port_in_use`].
     pub port_in_use: Arc<dyn Fn(u16) -> bool + Send + Sync>,
     /// Kills every task of the node at once.
     pub kill_tasks: Arc<dyn Fn() + Send + Sync>,
-    /// Time.
+    /// Source of the time of day.
     pub clock: Clock,
-    /// Randomness.
+    /// Source of ids, secrets and dynamic ports.
     pub rng: Rng,
     /// Secrets of tasks are kept in memory, where a file system can be mounted there.
     pub secrets_in_memory: bool,
-    /// Gives allocations user ids of their own.
+    /// Gives each allocation a user id of its own.
     pub users: AllocUsers,
     /// The highest index on record.
     pub recorded_index: u64,
     /// Runs that live and that nobody owns.
-    pub holds: Holds,
-    /// Longest `kill_timeout` that is waited for.
+    pub holds: UnownedRuns,
+    /// The longest `kill_timeout` that is waited for.
     pub kill_timeout_max: Duration,
-    /// Which services run.
+    /// The services that run on the node.
     pub services: NodeServices,
-    /// What is kept for tasks.
+    /// The variables that tasks may read.
     pub variables: NodeVariables,
-    /// The other nodes of the cluster that this is a node of.
+    /// The other nodes of the cluster that this node belongs to.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
-    /// Makes networks of allocations.
+    /// Makes the networks of allocations.
     pub networks: Arc<dyn Networks>,
 }
 
-/// What the owner and its handles share.
-pub(crate) struct Shared {
-    now: Mutex<Now>,
+/// The state that the owner and its handles share.
+pub(crate) struct OwnerState {
+    now: Mutex<NodeState>,
     pub(crate) index: watch::Sender<u64>,
     pub(crate) changes: Mutex<ChangeLog>,
-    pub(crate) stage: watch::Sender<Stage>,
+    pub(crate) stage: watch::Sender<AgentStage>,
     pub(crate) options: ControlOptions,
     began: Stopwatch,
 }
 
-/// The node as it is.
-pub(crate) struct Now {
+/// The machine, and the owners of allocations.
+pub(crate) struct NodeState {
     pub(crate) machine: Machine,
     pub(crate) owners: BTreeMap<AllocId, AllocHandle>,
 }
 
-impl Shared {
-    pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
-        // A step that panicked ended the owner; the tables can still be read.
+impl OwnerState {
+    pub(crate) fn lock_node(&self) -> MutexGuard<'_, NodeState> {
+        // A step that panicked has ended the owner, but the tables can still be read.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The last visible changes.
-    pub(crate) fn changes(&self) -> MutexGuard<'_, ChangeLog> {
+    pub(crate) fn lock_changes(&self) -> MutexGuard<'_, ChangeLog> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Look at the world for a step.
+    /// Read the world for a step.
     pub(crate) fn with_world<T>(&self, look: impl FnOnce(&World<'_>) -> T) -> T {
         let node = self.options.node.current();
         look(&World {
@@ -139,20 +141,20 @@ impl Shared {
     }
 }
 
-/// What the owner is told.
+/// A message to the owner.
 pub(crate) enum Message {
     Ask {
-        ask: Ask,
-        reply: oneshot::Sender<Answer>,
+        ask: ControlRequest,
+        reply: oneshot::Sender<ControlAnswer>,
     },
-    /// As a request, with what owners of restored allocations need.
+    /// A request to restore, with what the owners of restored allocations need.
     Restore {
-        ask: Ask,
+        ask: ControlRequest,
         allocs: BTreeMap<AllocId, RestoredAlloc>,
-        reply: oneshot::Sender<Answer>,
+        reply: oneshot::Sender<ControlAnswer>,
     },
     ControlEvent(ControlEvent),
-    /// What is placed of the job from now on belongs there in a trace, or in none.
+    /// Later placements of the job belong to this trace, or to none.
     Trace {
         job: JobId,
         trace: Option<TraceContext>,
@@ -160,17 +162,17 @@ pub(crate) enum Message {
     Close,
 }
 
-/// Start the owner of a node. It ends with [`ControlHandle::close`], or when all handles are gone. Needs
-/// a tokio runtime.
+/// Start the owner of a node. It ends with [`ControlHandle::close`], or when all handles are gone.
+/// It needs a tokio runtime.
 #[must_use]
 pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
     let now = options.clock.now();
-    let tables = Tables::new(options.recorded_index, now, options.holds.clone());
+    let tables = NodeTables::new(options.recorded_index, now, options.holds.clone());
     let (index, stage) = (watch::Sender::new(tables.index()), watch::Sender::new(tables.stage()));
     let machine = Machine::new(tables);
     let changes = options.node.changes();
-    let now = Mutex::new(Now { machine, owners: BTreeMap::new() });
-    let shared = Arc::new(Shared {
+    let now = Mutex::new(NodeState { machine, owners: BTreeMap::new() });
+    let shared = Arc::new(OwnerState {
         now,
         index,
         changes: Mutex::default(),
@@ -182,12 +184,12 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
     let (options, meter) = (&shared.options, Arc::clone(&shared.options.gauge));
     let allocs = options.data_dir.join("allocs");
     let disk_watch = DiskWatch::new(allocs, meter as Arc<dyn DiskMeter>, options.clock.clone());
-    let owner = Owner {
+    let owner = NodeOwner {
         shared: Arc::clone(&shared),
         replies: BTreeMap::new(),
         last_request: 0,
         events: VecDeque::new(),
-        lane: lane::Lane::default(),
+        lane: lane::BatchLane::default(),
         restored: BTreeMap::new(),
         facts: None,
         traces: traces::JobTraces::default(),
@@ -198,46 +200,46 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
     (ControlHandle::new(shared, queue), task)
 }
 
-/// What a future of the owner came to.
-enum Done {
+/// The result of one of the owner's futures.
+enum FutureOutcome {
     Nothing,
     ControlEvent(ControlEvent),
-    /// Something takes long: this is told now, and its end when it has one.
-    Slow(ControlEvent, BoxFuture<'static, Done>),
-    Queued(lane::Queued),
-    Changed(Follow, bool),
+    /// Something takes long: this event is fed now, and the future goes on to its end.
+    Slow(ControlEvent, BoxFuture<'static, FutureOutcome>),
+    Queued(lane::QueuedBatch),
+    Changed(AllocWatch, bool),
     Node(NodeChanges, bool),
 }
 
-/// The state and phase of an allocation.
-struct Follow {
+/// The state and phase of an allocation, which are followed.
+struct AllocWatch {
     alloc: AllocId,
     state: ostler_lifecycle::watch::Subscriber<AllocState>,
     phase: PhaseWatch,
 }
 
-struct Owner {
-    shared: Arc<Shared>,
-    replies: BTreeMap<RequestId, oneshot::Sender<Answer>>,
+struct NodeOwner {
+    shared: Arc<OwnerState>,
+    replies: BTreeMap<RequestId, oneshot::Sender<ControlAnswer>>,
     last_request: RequestId,
-    /// What follows from effects, before anything else.
+    /// Events that follow from effects; they come before anything else.
     events: VecDeque<ControlEvent>,
-    lane: lane::Lane,
-    /// What owners of restored allocations need.
+    lane: lane::BatchLane,
+    /// What the owners of restored allocations need, by allocation.
     restored: BTreeMap<AllocId, RestoredAlloc>,
-    /// The node as its allocations see it, and the view it was read off.
+    /// The node as its allocations see it, and the view that it was made from.
     facts: Option<(Arc<NodeView>, Arc<NodeFacts>)>,
     traces: traces::JobTraces,
     disk_watch: DiskWatch,
-    running: FuturesUnordered<BoxFuture<'static, Done>>,
+    running: FuturesUnordered<BoxFuture<'static, FutureOutcome>>,
 }
 
-impl Owner {
+impl NodeOwner {
     async fn run(mut self, mut inbox: mpsc::Receiver<Message>, changes: NodeChanges) {
         self.follow_node(changes);
         let mut events = 0_u32;
         loop {
-            let alarm = self.shared.now().machine.next_alarm();
+            let alarm = self.shared.lock_node().machine.next_alarm();
             let left = alarm.map(|at| at.saturating_sub(self.shared.began.elapsed()));
             let due = left.is_some_and(|left| left.is_zero());
             if due && events >= EVENTS_BEFORE_ALARM {
@@ -254,10 +256,10 @@ impl Owner {
             };
             tokio::select! {
                 biased;
-                Some(done) = self.running.next() => self.done(done),
+                Some(done) = self.running.next() => self.handle_outcome(done),
                 message = inbox.recv() => match message {
                     Some(Message::Close) | None => return,
-                    Some(message) => self.told(message),
+                    Some(message) => self.handle_message(message),
                 },
                 () = time => {
                     events = 0;
@@ -267,51 +269,52 @@ impl Owner {
         }
     }
 
-    fn told(&mut self, message: Message) {
+    fn handle_message(&mut self, message: Message) {
         match message {
-            Message::Ask { ask, reply } => self.asked(ask, reply),
+            Message::Ask { ask, reply } => self.handle_request(ask, reply),
             Message::Restore { ask, allocs, reply } => {
                 self.restored.extend(allocs);
-                self.asked(ask, reply);
+                self.handle_request(ask, reply);
             }
             Message::ControlEvent(event) => self.feed(event),
             Message::Trace { job, trace } => {
-                self.traces.registered(&job, trace, self.shared.options.clock.now())
+                self.traces.note_registration(&job, trace, self.shared.options.clock.now())
             }
             Message::Close => {}
         }
     }
 
-    fn asked(&mut self, ask: Ask, reply: oneshot::Sender<Answer>) {
-        if matches!(ask, Ask::Collect(_)) {
-            self.askers_gone();
+    fn handle_request(&mut self, ask: ControlRequest, reply: oneshot::Sender<ControlAnswer>) {
+        if matches!(ask, ControlRequest::Collect(_)) {
+            self.drop_gone_askers();
         }
-        if let Ask::Change { job, asked: JobAction::Version(_, options), .. } = &ask {
-            self.traces.registered(job, options.trace, self.shared.options.clock.now());
+        if let ControlRequest::Change { job, asked: JobAction::Version(_, options), .. } = &ask {
+            self.traces.note_registration(job, options.trace, self.shared.options.clock.now());
         }
         self.last_request = self.last_request.saturating_add(1);
         self.replies.insert(self.last_request, reply);
         self.feed(ControlEvent::Asked { request: self.last_request, ask });
     }
 
-    /// Requests to collect have places; those that nobody waits for give theirs back.
-    fn askers_gone(&mut self) {
+    /// Drop the requests that nobody waits for, because the number of requests to collect is
+    /// bounded.
+    fn drop_gone_askers(&mut self) {
         let gone = self.replies.extract_if(.., |_, reply| reply.is_closed());
         let gone: Vec<RequestId> = gone.map(|(request, _)| request).collect();
         gone.into_iter().for_each(|request| self.feed(ControlEvent::AskerGone(request)));
     }
 
-    fn done(&mut self, done: Done) {
+    fn handle_outcome(&mut self, done: FutureOutcome) {
         match done {
-            Done::Nothing => {}
-            Done::ControlEvent(event) => self.feed(event),
-            Done::Slow(event, rest) => {
+            FutureOutcome::Nothing => {}
+            FutureOutcome::ControlEvent(event) => self.feed(event),
+            FutureOutcome::Slow(event, rest) => {
                 self.running.push(rest);
                 self.feed(event);
             }
-            Done::Queued(queued) => self.queued(queued),
-            Done::Changed(follow, gone) => self.followed(follow, gone),
-            Done::Node(changes, gone) => {
+            FutureOutcome::Queued(queued) => self.finish_queue(queued),
+            FutureOutcome::Changed(follow, gone) => self.report_alloc(follow, gone),
+            FutureOutcome::Node(changes, gone) => {
                 self.feed(ControlEvent::NodeChanged);
                 if !gone {
                     self.follow_node(changes);
@@ -320,7 +323,7 @@ impl Owner {
         }
     }
 
-    /// Take an event and what follows from it at once.
+    /// Feed an event to the machine, and the events that follow from it at once.
     fn feed(&mut self, event: ControlEvent) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
@@ -329,9 +332,9 @@ impl Owner {
                 _ => None,
             };
             let effects = {
-                let mut now = self.shared.now();
+                let mut now = self.shared.lock_node();
                 let effects = self.shared.with_world(|world| now.machine.step(world, event));
-                self.shared.changes().add(now.machine.take_noted());
+                self.shared.lock_changes().add(now.machine.take_changes());
                 // The handle of a removed allocation goes with it.
                 if let Some(id) = removed.filter(|id| now.machine.tables().alloc(*id).is_none()) {
                     now.owners.remove(&id);
@@ -347,35 +350,36 @@ impl Owner {
 
     fn publish(&self) {
         let (index, stage) = {
-            let now = self.shared.now();
+            let now = self.shared.lock_node();
             (now.machine.tables().index(), now.machine.tables().stage())
         };
         let newer = |seen: &mut u64| std::mem::replace(seen, index) != index;
         self.shared.index.send_if_modified(newer);
-        let other = |seen: &mut Stage| std::mem::replace(seen, stage) != stage;
+        let other = |seen: &mut AgentStage| std::mem::replace(seen, stage) != stage;
         self.shared.stage.send_if_modified(other);
     }
 
     fn follow_node(&self, mut changes: NodeChanges) {
         self.running.push(Box::pin(async move {
             let gone = changes.next().await.is_err();
-            Done::Node(changes, gone)
+            FutureOutcome::Node(changes, gone)
         }));
     }
 
-    /// Follow the owner of an allocation, beginning with what it says now.
+    /// Follow the owner of an allocation, beginning with its present state.
     fn follow(&mut self, handle: &AllocHandle) {
-        let follow = Follow { alloc: handle.id(), state: handle.state(), phase: handle.phase() };
-        self.followed(follow, false);
+        let follow =
+            AllocWatch { alloc: handle.id(), state: handle.state(), phase: handle.phase() };
+        self.report_alloc(follow, false);
     }
 
-    fn followed(&mut self, mut follow: Follow, gone: bool) {
+    fn report_alloc(&mut self, mut follow: AllocWatch, gone: bool) {
         let ended = matches!(
             *follow.phase.borrow_and_update(),
-            // `Left` is not among them: the next agent goes on with it.
+            // `Left` is not among them, because the next agent goes on with such an allocation.
             AllocPhase::Done | AllocPhase::Destroying | AllocPhase::Destroyed
         );
-        let report = AllocReport::of(&follow.state.borrow_and_update(), ended);
+        let report = AllocReport::from_state(&follow.state.borrow_and_update(), ended);
         let alloc = follow.alloc;
         if !gone {
             self.running.push(Box::pin(async move {
@@ -385,7 +389,7 @@ impl Owner {
                     changed = phase.changed() => changed.is_err(),
                     changed = state.changed() => changed.is_err(),
                 };
-                Done::Changed(follow, gone)
+                FutureOutcome::Changed(follow, gone)
             }));
         }
         self.feed(ControlEvent::Reported { alloc, report });

@@ -1,12 +1,12 @@
-//! Ports assigned to allocations.
+//! Assigns ports to allocations.
 //!
 //! ```text
 //! fixed ports of a request ─► assigned already? in use by somebody else? ─► taken
 //! dynamic ports ─► random start in the range, first that is neither assigned, reserved nor in use
 //!                                                        all of a request or none
 //! ```
-//! Whether a port is in use by a program that is not ours is asked of a probe. That is a courtesy:
-//! another program may take the port right after. That one port is assigned once is certain.
+//! A probe tells whether a program that is not ours uses a port. That is only a courtesy, because
+//! another program may take the port right after. It is certain that no port is assigned twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,12 +23,12 @@ use ostler_model::resources::AllocatedPort;
 use ostler_model::rng::Rng;
 use ostler_node::HostNetworkView;
 
-/// Who has a port.
+/// The allocation that has a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PortHolder {
-    /// The allocation.
+    /// Id of the allocation.
     pub alloc: AllocId,
-    /// Its name for the port.
+    /// The label that the allocation gives the port.
     pub label: String,
 }
 
@@ -41,14 +41,14 @@ impl fmt::Display for PortHolder {
 /// Why a port could not be assigned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub enum PortError {
-    /// Assigned already.
+    /// Another allocation has the port.
     #[error("port {port} ({label:?}) is held by {holder}; ask for another or a dynamic one")]
     Taken {
         /// Name of the port in the job.
         label: String,
-        /// The port.
+        /// Number of the port.
         port: u16,
-        /// Who has it.
+        /// The allocation that has it.
         holder: PortHolder,
     },
     /// A program that is not ours listens on it.
@@ -58,20 +58,20 @@ pub enum PortError {
     InUse {
         /// Name of the port in the job.
         label: String,
-        /// The port.
+        /// Number of the port.
         port: u16,
     },
-    /// Nothing left in the dynamic range.
+    /// No port of the dynamic range is left.
     #[error("no free port for {label:?}: all of {first}-{last} are assigned, reserved or in use")]
     Exhausted {
         /// Name of the port in the job.
         label: String,
-        /// First of the range.
+        /// First port of the dynamic range.
         first: u16,
-        /// Last of the range.
+        /// Last port of the dynamic range.
         last: u16,
     },
-    /// The node has no addresses of this name.
+    /// The node has no address in this host network.
     #[error(
         "port {label:?} is to be at host network {name:?}, which this node has no address of; the operator \
          gives it one by client {{ host_network \"{name}\" {{ cidr = … }} }}"
@@ -79,22 +79,22 @@ pub enum PortError {
     NoHostNetwork {
         /// Name of the port in the job.
         label: String,
-        /// Of the host network.
+        /// Name of the host network.
         name: String,
     },
-    /// The configuration keeps it from allocations.
+    /// The configuration keeps the port from allocations.
     #[error(
         "port {port} ({label:?}) is reserved on host network {name:?} by the node's configuration"
     )]
     Reserved {
         /// Name of the port in the job.
         label: String,
-        /// The port.
+        /// Number of the port.
         port: u16,
-        /// Of the host network.
+        /// Name of the host network.
         name: String,
     },
-    /// Zero means "any" to the kernel and nothing here.
+    /// The port is zero, which means "any" to the kernel and has no meaning here.
     #[error("port {label:?} cannot be 0; leave `static` out for a dynamic port")]
     Zero {
         /// Name of the port in the job.
@@ -102,25 +102,26 @@ pub enum PortError {
     },
 }
 
-/// What decides about ports beside the request.
+/// The rules that decide about ports, beside the request.
 pub struct PortRules<'a> {
-    /// Address written into the ports.
+    /// The address that is written into the ports.
     pub host_ip: IpAddr,
     /// Addresses that ports may ask for by name.
     pub host_networks: &'a BTreeMap<String, HostNetworkView>,
-    /// Where the search for dynamic ports starts.
+    /// Chooses where the search for dynamic ports starts.
     pub rng: &'a Rng,
-    /// Never assigned as dynamic: fixed ports that later allocations of the same job ask for.
+    /// Ports that are never assigned as dynamic ones: later allocations of the same job ask for
+    /// them as fixed ports.
     pub reserved: &'a BTreeSet<u16>,
-    /// Does somebody listen on this port?
+    /// Does a program that is not ours listen on this port?
     pub in_use: &'a dyn Fn(u16) -> bool,
 }
 
-/// Who has which port.
+/// The assigned ports and their holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLedger {
     assigned: BTreeMap<u16, PortHolder>,
-    /// The same by allocation; who has none is not listed.
+    /// The ports by allocation. An allocation without ports is not listed.
     of: BTreeMap<AllocId, BTreeSet<u16>>,
     dynamic: RangeInclusive<u16>,
 }
@@ -132,16 +133,17 @@ impl Default for PortLedger {
 }
 
 impl PortLedger {
-    /// Nothing assigned; dynamic ports come from `dynamic`.
+    /// A ledger without assigned ports. Dynamic ports come from `dynamic`.
     #[must_use]
     pub fn new(dynamic: RangeInclusive<u16>) -> Self {
         Self { assigned: BTreeMap::new(), of: BTreeMap::new(), dynamic }
     }
 
-    /// Assign everything in `ports`, of a group or of a task of it, in their order, or nothing.
+    /// Assign all of `ports`, of a group or of a task of it, in their order, or none of them.
     ///
     /// # Errors
-    /// A [`PortError`] for each port that cannot be assigned; of dynamic ones for the first.
+    /// A [`PortError`] for each port that cannot be assigned. Of dynamic ports only the first one
+    /// is reported.
     pub fn assign(
         &mut self,
         alloc: AllocId,
@@ -150,15 +152,16 @@ impl PortLedger {
         rules: &PortRules<'_>,
     ) -> Result<Vec<AllocatedPort>, Vec<PortError>> {
         let mut errors: Vec<PortError> =
-            ports.iter().filter_map(|port| not_at(port, rules).err()).collect();
+            ports.iter().filter_map(|port| check_named_network(port, rules).err()).collect();
         if !errors.is_empty() {
             return Err(errors);
         }
-        // In place: a copy of all ports for each of a thousand allocations takes seconds.
+        // The ports are assigned in place: a copy of all ports for each of a thousand allocations
+        // takes seconds.
         let mut entered = Vec::with_capacity(ports.len());
-        // Fixed ports first, so that no dynamic one of the same request takes their place.
+        // Fixed ports come first, so that no dynamic port of the same request takes their place.
         for (label, port) in ports.iter().filter_map(|p| p.fixed.map(|port| (&p.label, port))) {
-            match self.fixed_is_free(label, port, rules) {
+            match self.check_fixed(label, port, rules) {
                 Ok(()) => {
                     self.enter(alloc, label, port);
                     entered.push(port);
@@ -177,7 +180,7 @@ impl PortLedger {
                         port
                     }
                     Err(error) => {
-                        // The others would search the whole range in vain.
+                        // The other dynamic ports would search the whole range in vain.
                         errors.push(error);
                         break;
                     }
@@ -187,7 +190,9 @@ impl PortLedger {
                 label: spec.label.clone(),
                 value: port,
                 to: spec.to.unwrap_or(port),
-                host_ip: at(spec, rules).map_or(rules.host_ip, |at| at.address).to_string(),
+                host_ip: named_network(spec, rules)
+                    .map_or(rules.host_ip, |at| at.address)
+                    .to_string(),
                 task: task.cloned(),
             });
         }
@@ -198,15 +203,15 @@ impl PortLedger {
         Ok(given)
     }
 
-    /// Enter what an allocation read from the state file has. All or nothing; nobody is asked
-    /// whether the ports are in use, for they are: by the allocation.
+    /// Enter the ports of an allocation that was read from the state file, all or none. It is not
+    /// asked whether they are in use, because the allocation itself uses them.
     ///
     /// # Errors
     /// [`PortError::Taken`] for the first port that somebody else, or the allocation itself, has.
     pub fn adopt(&mut self, alloc: AllocId, ports: &[AllocatedPort]) -> Result<(), PortError> {
-        // In place, as in `assign`.
+        // The ports are entered in place, as in `assign`.
         let entered = ports.iter().try_for_each(|port| {
-            self.not_assigned(&port.label, port.value)?;
+            self.check_unassigned(&port.label, port.value)?;
             self.enter(alloc, &port.label, port.value);
             Ok(())
         });
@@ -216,31 +221,31 @@ impl PortLedger {
         entered
     }
 
-    /// Take back what an allocation has. Returns how many; 0 the second time.
+    /// Take back the ports of an allocation. Returns their number; 0 the second time.
     pub fn release(&mut self, alloc: AllocId) -> usize {
         self.take(alloc).len()
     }
 
-    /// As [`PortLedger::release`], with what it had.
+    /// Take back the ports of an allocation, and return them.
     pub(crate) fn take(&mut self, alloc: AllocId) -> Vec<(u16, PortHolder)> {
         let ports = self.of.remove(&alloc).into_iter().flatten();
         ports.filter_map(|port| Some((port, self.assigned.remove(&port)?))).collect()
     }
 
-    /// Give back what was taken, and what nobody has been given since.
+    /// Give ports back that were taken and that nobody has been given since.
     pub(crate) fn put_back(&mut self, taken: Vec<(u16, PortHolder)>) {
         for (port, PortHolder { alloc, label }) in taken {
             self.enter(alloc, &label, port);
         }
     }
 
-    /// Who has this port.
+    /// The holder of this port.
     #[must_use]
     pub fn holder(&self, port: u16) -> Option<&PortHolder> {
         self.assigned.get(&port)
     }
 
-    /// Everything assigned, by port.
+    /// All assigned ports with their holders, by port.
     pub fn holders(&self) -> impl Iterator<Item = (u16, &PortHolder)> {
         self.assigned.iter().map(|(port, holder)| (*port, holder))
     }
@@ -260,7 +265,7 @@ impl PortLedger {
         }
     }
 
-    fn not_assigned(&self, label: &str, port: u16) -> Result<(), PortError> {
+    fn check_unassigned(&self, label: &str, port: u16) -> Result<(), PortError> {
         match self.assigned.get(&port) {
             Some(holder) => {
                 Err(PortError::Taken { label: label.to_owned(), port, holder: holder.clone() })
@@ -269,16 +274,11 @@ impl PortLedger {
         }
     }
 
-    fn fixed_is_free(
-        &self,
-        label: &str,
-        port: u16,
-        rules: &PortRules<'_>,
-    ) -> Result<(), PortError> {
+    fn check_fixed(&self, label: &str, port: u16, rules: &PortRules<'_>) -> Result<(), PortError> {
         if port == 0 {
             return Err(PortError::Zero { label: label.to_owned() });
         }
-        self.not_assigned(label, port)?;
+        self.check_unassigned(label, port)?;
         if (rules.in_use)(port) {
             return Err(PortError::InUse { label: label.to_owned(), port });
         }
@@ -287,11 +287,11 @@ impl PortLedger {
 
     fn free_dynamic(&self, spec: &PortSpec, rules: &PortRules<'_>) -> Result<u16, PortError> {
         let label = &spec.label;
-        let kept = |port| at(spec, rules).is_some_and(|at| at.reserves(port));
+        let kept = |port| named_network(spec, rules).is_some_and(|at| at.reserves(port));
         let (first, last) = (*self.dynamic.start(), *self.dynamic.end());
         let exhausted = || PortError::Exhausted { label: label.clone(), first, last };
         let size = u64::from(last.checked_sub(first).ok_or_else(exhausted)?) + 1;
-        let start = rules.rng.below(size);
+        let start = rules.rng.number_below(size);
         (0..size)
             .filter_map(|step| u16::try_from((start + step) % size).ok()?.checked_add(first))
             .find(|port| {
@@ -304,16 +304,16 @@ impl PortLedger {
     }
 }
 
-/// The addresses that a port asks for by name.
-fn at<'a>(spec: &PortSpec, rules: &PortRules<'a>) -> Option<&'a HostNetworkView> {
+/// The host network that a port asks for by name, where the node has it.
+fn named_network<'a>(spec: &PortSpec, rules: &PortRules<'a>) -> Option<&'a HostNetworkView> {
     rules.host_networks.get(spec.host_network.as_ref()?)
 }
 
-/// What of the node's networks stands in the way of a port.
-fn not_at(spec: &PortSpec, rules: &PortRules<'_>) -> Result<(), PortError> {
+/// Check that the node's networks allow a port.
+fn check_named_network(spec: &PortSpec, rules: &PortRules<'_>) -> Result<(), PortError> {
     let (Some(name), label) = (&spec.host_network, &spec.label) else { return Ok(()) };
     let (name, label) = (name.clone(), label.clone());
-    match (at(spec, rules), spec.fixed) {
+    match (named_network(spec, rules), spec.fixed) {
         (None, _) => Err(PortError::NoHostNetwork { label, name }),
         (Some(at), Some(port)) if at.reserves(port) => {
             Err(PortError::Reserved { label, port, name })
@@ -322,8 +322,8 @@ fn not_at(spec: &PortSpec, rules: &PortRules<'_>) -> Result<(), PortError> {
     }
 }
 
-/// Does a program listen on this TCP port, on any address of the node? Asks by listening there
-/// for a moment. A port that only root may use counts as free: the task may run as root.
+/// Does a program listen on this TCP port, on any address of the node? The check listens there for
+/// a moment. A port that only root may use counts as free, because the task may run as root.
 #[must_use]
 pub fn port_in_use(port: u16) -> bool {
     matches!(

@@ -32,7 +32,7 @@ fn assign(
     let rules = PortRules {
         host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
         host_networks: &BTreeMap::new(),
-        rng: &Rng::seeded(3),
+        rng: &Rng::from_seed(3),
         reserved: &BTreeSet::from([105]),
         in_use,
     };
@@ -120,7 +120,7 @@ proptest! {
         steps in prop::collection::vec((0_u128..4, 0_usize..4, any::<bool>()), 0..40),
         seed in any::<u64>(),
     ) {
-        let rng = Rng::seeded(seed);
+        let rng = Rng::from_seed(seed);
         let mut ledger = PortLedger::new(100..=109);
         let mut assigned: BTreeMap<u16, u128> = BTreeMap::new();
         for (owner, count, release) in steps {

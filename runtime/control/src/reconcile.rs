@@ -1,4 +1,4 @@
-//! What is to be done so that a job runs as it says. Pure.
+//! Decides what is to be done so that a job runs as its record says. Pure.
 //!
 //! ```text
 //!                             place (group, index) of the job
@@ -14,21 +14,23 @@
 //!     older, runs, differs          ─► Stop and Place, after the newest one of the place
 //!   places the job does not have, a stopped job: what runs ─► Stop
 //! ```
-//! Of a job that is deployed step by step only so many are stopped and placed as its policy and the
-//! health of the new ones allow; what is left of the older version lives on by its own rules (`places`).
+//! Of a job that is deployed step by step, only as many allocations are stopped and placed as its
+//! policy and the health of the new ones allow. The rest of the older version lives on by its own
+//! rules (`places`).
 //!
-//! Level-triggered: it looks at what is, not at what happened, so that it can be asked again at any
-//! time, and after a crash. When everything it said was done, it says [`PlaceAction::Ignore`] only, and
-//! goes on saying so when allocations that are over are collected: [`Ended`] remembers their places.
+//! The decision looks at the present state, not at what happened. So it can be asked for at any
+//! time, and after a crash. When every action was done, the only action is [`PlaceAction::Ignore`].
+//! That stays so when allocations that are over are collected, because [`EndedPlaceIndex`] keeps their
+//! places.
 
 mod places;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::ended::Ended;
+use super::ended_places::EndedPlaceIndex;
 use ostler_model::alloc::{Allocation, ClientStatus};
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
 use ostler_model::placement::Placement;
@@ -36,7 +38,7 @@ use ostler_model::rollout::{Deployment, RescheduleEvent, ReschedulePolicy};
 use ostler_model::saved::JobRecord;
 use ostler_model::time::Timestamp;
 
-/// Why an allocation is stopped, as people read it.
+/// The reasons for stops, as people read them.
 pub mod reason {
     /// The job was stopped.
     pub const JOB_STOPPED: &str = "alloc not needed as job is stopped";
@@ -44,48 +46,51 @@ pub mod reason {
     pub const NOT_NEEDED: &str = "alloc not needed due to job update";
     /// A new one with the job's changes takes its place.
     pub const REPLACED: &str = "alloc is being updated due to job update";
-    /// The node is being emptied.
+    /// The node is being drained.
     pub const MIGRATED: &str = "alloc is being migrated";
     /// It failed, and its successor takes its place.
     pub const RESCHEDULED: &str = "alloc was rescheduled because it failed";
-    /// A newer one has the same place.
+    /// A newer allocation has the same place.
     pub const DOUBLE: &str = "another allocation has the same place";
 }
 
-/// A job as it is to be.
+/// A job as its record says it.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedJob<'a> {
-    /// Its newest version.
+    /// The job with its newest version.
     pub job: &'a Job,
-    /// The number of that version.
+    /// Number of the newest version.
     pub version: u64,
-    /// Index at which the job first came: older allocations are those of a purged job of its name.
+    /// Index at which the job first came. Older allocations belong to a purged job of its name.
     pub create_index: u64,
-    /// Nothing of it is to run.
+    /// The job is stopped: nothing of it is to run.
     pub stopped: bool,
     /// Places that were filled with this version and are over.
-    pub ended: Option<&'a Ended>,
-    /// Time of day.
+    pub ended: Option<&'a EndedPlaceIndex>,
+    /// The time of day.
     pub now: Timestamp,
-    /// It outlives what fails of it, and changes step by step: a run that ends with its agent does not.
+    /// Failed allocations are replaced, and changes are made step by step. False for a run that
+    /// ends with its agent.
     pub lives_on: bool,
-    /// The deployment of this version.
+    /// The deployment of this version, where there is one.
     pub deployment: Option<&'a Deployment>,
-    /// What failed gets its successor now, whatever its policy says.
+    /// Failed allocations get their successors now, whatever the policy says.
     pub forced: bool,
 }
 
-/// A version of a job, and the index at which the job came; of an allocation that at which it was placed.
+/// A version of a job, and the index at which the job came. For an allocation it is the index at
+/// which it was placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VersionAt {
     pub(crate) version: u64,
     pub(crate) create_index: u64,
 }
 
-/// Of several allocations of one place that of the highest rank came last: those of a later version of the job
-/// come after those of an earlier one, whenever they were placed. While canaries run beside what they may
-/// replace, that gets successors of its own version, which do not come after canaries that are accepted then.
-/// Versions later than the present one were taken back, and count as that.
+/// The rank of an allocation among those of its place: the one with the highest rank came last.
+/// Allocations of a later version of the job come after those of an earlier one, whenever they were
+/// placed. While canaries run beside what they may replace, that gets successors of its own
+/// version, which do not come after the canaries that are accepted then. Versions later than the
+/// present one were taken back, and count as the present one.
 pub(crate) fn rank(alloc: VersionAt, present: VersionAt) -> (bool, u64, u64) {
     let VersionAt { version, create_index } = alloc;
     let of_job = create_index >= present.create_index;
@@ -107,18 +112,18 @@ impl From<&JobRecord> for VersionAt {
 
 impl WantedJob<'_> {
     fn has_ended(&self, group: &GroupName, index: u32) -> bool {
-        self.ended.is_some_and(|ended| ended.has(group, index))
+        self.ended.is_some_and(|ended| ended.has_ended(group, index))
     }
 }
 
-/// An allocation of the job as it is.
+/// An allocation of the job, in its present state.
 #[derive(Clone, Copy, Debug)]
-pub struct Existing<'a> {
-    /// Its id.
+pub struct ExistingAlloc<'a> {
+    /// Id of the allocation.
     pub id: AllocId,
-    /// The job as it was placed or updated to last.
+    /// The job as it was placed with, or updated to last.
     pub job: &'a Job,
-    /// Its group.
+    /// Name of its task group.
     pub group: &'a GroupName,
     /// Its index in the group.
     pub index: u32,
@@ -128,33 +133,33 @@ pub struct Existing<'a> {
     pub create_index: u64,
     /// It is told to stop.
     pub stopping: bool,
-    /// And that because it failed and another one follows it.
+    /// It is told to stop because it failed and another one follows it.
     pub followed: bool,
-    /// When it was placed.
+    /// The time when it was placed.
     pub created_at: Timestamp,
-    /// What became of it.
+    /// Its client status.
     pub status: ClientStatus,
-    /// When its last task ended, where all have.
+    /// The time when its last task ended, where all have ended.
     pub ended_at: Timestamp,
-    /// It is over as a whole: nothing of it is on its way out.
+    /// It is over as a whole: no task or hook of it runs any more.
     pub over: bool,
-    /// Those before it in its place that had failed.
+    /// The failed allocations before it in its place.
     pub before: &'a [RescheduleEvent],
-    /// One of the first of its version, and nobody has accepted those yet.
+    /// It is a canary of its version that nobody has accepted yet.
     pub canary: bool,
     /// It belongs to [`WantedJob::deployment`].
     pub deployed: bool,
-    /// The verdict on its health.
+    /// The verdict on its health; `None`: there is none yet.
     pub healthy: Option<bool>,
 }
 
-impl Existing<'_> {
+impl ExistingAlloc<'_> {
     fn is_of(&self, wanted: &WantedJob<'_>) -> bool {
         self.version == wanted.version && self.create_index >= wanted.create_index
     }
 
-    /// It was placed for a version that is not there any more: its update was taken back, and an agent was
-    /// killed before this one was gone.
+    /// Was it placed for a version that does not exist any more? Its update was taken back, and an
+    /// agent was killed before this allocation was gone.
     fn was_taken_back(&self, wanted: &WantedJob<'_>) -> bool {
         self.version > wanted.version && self.create_index >= wanted.create_index
     }
@@ -165,88 +170,89 @@ impl Existing<'_> {
         (rank(alloc, present), self.id)
     }
 
-    /// It failed, and is told to stop for the one that follows it.
+    /// Did it fail, and is it told to stop for its successor?
     fn is_followed(&self) -> bool {
         self.stopping && self.followed && self.status == ClientStatus::Failed
     }
 }
 
-/// One thing to do.
+/// One action for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlaceAction {
-    /// Make an allocation.
+    /// Place a new allocation.
     Place {
-        /// Of this group.
+        /// Name of its task group.
         group: GroupName,
-        /// With this index.
+        /// Its index in the group.
         index: u32,
-        /// In the place of this one, which it waits for and whose data it gets.
+        /// The allocation before it in the place. The new one waits for its end and gets its data.
         previous: Option<AllocId>,
-        /// One that runs now is stopped for this one.
+        /// A running allocation is stopped for this one.
         replaces: bool,
-        /// What else there is to say of it.
-        how: How,
+        /// What else is special about it.
+        how: PlacementDetails,
     },
-    /// Give it the new version of the job; its tasks run on.
+    /// Give this allocation the new version of the job. Its tasks run on.
     Update(AllocId),
-    /// Stop it.
+    /// Stop an allocation.
     Stop {
-        /// The allocation.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// One of [`reason`].
+        /// The reason, one of [`reason`].
         reason: &'static str,
     },
-    /// Nothing.
+    /// Leave this allocation as it is.
     Ignore(AllocId),
 }
 
-/// What is special about an allocation that is to be made.
+/// What is special about an allocation that is to be placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct How {
-    /// Those before it in its place that had failed.
+pub struct PlacementDetails {
+    /// The failed allocations before it in its place.
     pub reschedules: Vec<RescheduleEvent>,
     /// It runs beside what it may replace.
     pub canary: bool,
-    /// It is of the job's version that this one is of; absent: of the wanted one.
+    /// It gets the job's version of this allocation; `None`: the wanted version.
     pub like: Option<AllocId>,
 }
 
-/// How far the groups of a job are from what it says.
+/// How far a group is from what the job says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupProgress {
-    /// Something of it is of an older version and changes, now or later.
+    /// Something of it has an older version and changes, now or later.
     pub updates: bool,
-    /// Something of it is placed.
+    /// Something of it is placed now.
     pub places: bool,
-    /// Something of the wanted version was there before.
+    /// Something of the wanted version existed before.
     pub known: bool,
     /// Canaries are to come first.
     pub wants_canaries: bool,
-    /// Every place has an allocation of the wanted version that is healthy where that is asked, and
-    /// nothing is left to do.
+    /// Every place has an allocation of the wanted version, which is healthy where that is
+    /// required, and nothing is left to do.
     pub done: bool,
 }
 
-/// What is to be done, now and later.
+/// The actions for a job, now and later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reconciled {
-    /// Now.
+pub struct ReconcilePlan {
+    /// The actions for now, in their order.
     pub actions: Vec<PlaceAction>,
-    /// Allocations that failed, and when each gets its successor.
+    /// Allocations that failed, with the time when each gets its successor.
     pub later: BTreeMap<AllocId, Timestamp>,
-    /// When there is more to do, where time decides.
+    /// The next time at which something is to be done, where time decides.
     pub next: Option<Timestamp>,
-    /// How far each group is.
+    /// The progress of each group.
     pub groups: BTreeMap<GroupName, GroupProgress>,
-    /// Those of an older version that run on for now, and are replaced or stopped in a later step.
+    /// Allocations of an older version that run on for now, and are replaced or stopped in a later
+    /// step.
     pub behind: BTreeSet<AllocId>,
 }
 
-/// See the module. Stops come first, highest indexes before lower ones, then updates, then
-/// placements in the order of the job file.
+/// The actions for a job. Stops come first, the highest indexes before lower ones, then updates,
+/// then placements in the order of the job file. See the module.
 #[must_use]
-pub fn reconcile<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reconciled {
-    places::all(wanted, existing)
+pub fn reconcile<'a>(wanted: &WantedJob<'a>, existing: &[ExistingAlloc<'a>]) -> ReconcilePlan {
+    places::reconcile_places(wanted, existing)
 }
 
 #[derive(Default)]
@@ -258,43 +264,43 @@ struct Actions {
 }
 
 impl Actions {
-    fn stop(&mut self, alloc: &Existing<'_>, reason: &'static str) {
+    fn stop(&mut self, alloc: &ExistingAlloc<'_>, reason: &'static str) {
         self.stops.push((alloc.index, PlaceAction::Stop { alloc: alloc.id, reason }));
     }
 
-    /// Stop it if it runs and does not know yet.
-    fn end(&mut self, alloc: &Existing<'_>, reason: &'static str) {
-        if alloc.stopping || alloc.status.terminal() {
+    /// Stop an allocation, unless it is over or told to stop already.
+    fn end(&mut self, alloc: &ExistingAlloc<'_>, reason: &'static str) {
+        if alloc.stopping || alloc.status.is_terminal() {
             self.ignored.push(PlaceAction::Ignore(alloc.id));
         } else {
             self.stop(alloc, reason);
         }
     }
 
-    fn in_order(mut self) -> Vec<PlaceAction> {
+    fn into_ordered(mut self) -> Vec<PlaceAction> {
         self.stops.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
         let stops = self.stops.into_iter().map(|(_, action)| action);
         stops.chain(self.updates).chain(self.places).chain(self.ignored).collect()
     }
 }
 
-/// Must an allocation of this group be made anew to get from `old` to `new`? What only says how
-/// its tasks are watched, stopped, restarted or judged does not count: owners read that when they
-/// use it.
+/// Must an allocation of this group be placed anew to get from `old` to `new`? Rules about how its
+/// tasks are watched, stopped, restarted or judged do not count, because owners read them when they
+/// use them.
 #[must_use]
 pub fn is_destructive(old: &Job, new: &Job, group: &GroupName) -> bool {
     let (Some(before), Some(after)) = (old.group(group), new.group(group)) else {
         return true;
     };
-    // `${job.…}`, the environment and what an exit means.
+    // They appear in `${job.…}`, in the environment and in the meaning of an exit.
     let of_job = |job: &Job| (job.name.clone(), job.kind, job.source_dir.clone());
     of_job(old) != of_job(new) || essence(old, before) != essence(new, after)
 }
 
-/// What of a job cannot change under its tasks; where two versions have the same, nothing is made anew.
-/// Allocations get the `meta` of the job by their tasks.
+/// The part of a job that cannot change under running tasks. Where it is the same in two versions,
+/// nothing is placed anew. The `meta` of the job is part of its tasks here.
 #[must_use]
-pub fn decisive(job: &Job) -> Job {
+pub fn job_essence(job: &Job) -> Job {
     let groups = job.groups.iter().map(|group| essence(job, group)).collect();
     Job {
         groups,
@@ -308,9 +314,10 @@ pub fn decisive(job: &Job) -> Job {
     }
 }
 
-/// What of a group cannot change under its tasks: everything but rules, each with one value.
+/// The part of a group that cannot change under running tasks: everything but rules, which get
+/// fixed values.
 fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
-    // All fields by name, so that a new one must be decided on.
+    // All fields are named, so that somebody has to decide about a new one.
     let TaskGroup {
         name,
         meta,
@@ -333,7 +340,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
     } = group;
     let mut merged = job.meta.clone();
     merged.extend(meta.clone());
-    let essences = tasks.iter().map(|task| HeldOnce::from(task_essence(&merged, task)));
+    let essences = tasks.iter().map(|task| CowArc::from(task_essence(&merged, task)));
     let mut tasks: Vec<_> = essences.collect();
     tasks.sort_by(|a, b| a.name.cmp(&b.name));
     TaskGroup {

@@ -1,11 +1,11 @@
-//! When an allocation that failed gets a successor. Pure.
+//! Decides when a failed allocation gets a successor. Pure.
 //!
 //! ```text
-//!   failed ─ attempts of the interval left? ─► wait: delay, as it grew with those before ─► successor
-//!               └─ none ─► it stays failed
+//! failed ─ attempts of the interval left? ─► wait for the delay, grown with earlier ones ─► placed
+//!             └─ none ─► it stays failed
 //! ```
-//! Everything is read off what is on record (when it failed, what came before it), so a restart of the
-//! agent changes no time.
+//! Everything is computed from the records (the time of the failure, the earlier attempts), so a
+//! restart of the agent changes no time.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use ostler_model::planted::planted;
 use ostler_model::rollout::{DelayFunction, RescheduleEvent, ReschedulePolicy};
 use ostler_model::time::Timestamp;
 
-/// When the successor is to be placed, and the wait until then; `None`: there is none. `before`: what came
-/// before the one that failed, oldest first.
+/// The time when the successor is to be placed, and the wait until then. `None`: there is no
+/// successor. `before`: the attempts before the failed one, oldest first.
 #[must_use]
-pub fn due(
+pub fn successor_time(
     policy: ReschedulePolicy,
     before: &[RescheduleEvent],
     failed_at: Timestamp,
@@ -58,13 +58,13 @@ fn next_delay(
     if policy.max_delay.is_zero() || delay <= policy.max_delay {
         return delay;
     }
-    // One that lived longer than the longest wait begins anew.
+    // An allocation that lived longer than the longest wait begins a new series.
     if failed_at.since(last.time) > policy.max_delay { policy.delay } else { policy.max_delay }
 }
 
-/// What the record of a successor says of those before it.
+/// The attempts that the record of a successor lists.
 #[must_use]
-pub fn followed(
+pub fn successor_events(
     policy: ReschedulePolicy,
     before: &[RescheduleEvent],
     previous: AllocId,
@@ -105,13 +105,13 @@ mod tests {
         let (mut now, mut events, mut waits) = (START, Vec::new(), Vec::new());
         for (n, life) in (1..).zip(lives) {
             let failed_at = now.plus(secs(*life));
-            let Some((at, delay)) = due(policy, &events, failed_at) else {
+            let Some((at, delay)) = successor_time(policy, &events, failed_at) else {
                 waits.push(None);
                 break;
             };
             assert_eq!(at, failed_at.plus(delay));
             waits.push(Some(delay.as_secs()));
-            events = followed(policy, &events, id(n), at, delay);
+            events = successor_events(policy, &events, id(n), at, delay);
             assert_eq!(events.last().unwrap().previous, id(n));
             now = at;
         }
@@ -163,9 +163,9 @@ mod tests {
         let none = |n: usize| [some(&vec![5; n]), vec![None]].concat();
         assert_eq!(waits(twice, &[1; 9]), none(2));
         assert_eq!(waits(twice, &[1, 1, 99, 1, 1]), none(4), "the first two are out of the window");
-        assert_eq!(due(ReschedulePolicy::NEVER, &[], START), None);
+        assert_eq!(successor_time(ReschedulePolicy::NEVER, &[], START), None);
         for kind in [JobKind::System, JobKind::Sysbatch] {
-            assert_eq!(due(ReschedulePolicy::default_for(kind), &[], START), None);
+            assert_eq!(successor_time(ReschedulePolicy::default_for(kind), &[], START), None);
         }
         let batch = ReschedulePolicy::default_for(JobKind::Batch);
         assert_eq!(waits(batch, &[1, 1]), none(1));
@@ -176,7 +176,7 @@ mod tests {
     fn of_an_unlimited_line_the_newest_are_on_record() {
         let (mut events, endless) = (Vec::new(), policy(DelayFunction::Exponential, 5, 60));
         for n in 0..20 {
-            events = followed(endless, &events, id(n), START.plus(secs(1)), secs(5));
+            events = successor_events(endless, &events, id(n), START.plus(secs(1)), secs(5));
         }
         assert_eq!(events.len(), RESCHEDULE_EVENTS_MAX);
         assert_eq!(events.last().unwrap().previous, id(19));
@@ -202,9 +202,9 @@ mod tests {
             let (mut now, mut events, mut all) = (START, Vec::new(), Vec::new());
             for life in lives {
                 let failed_at = now.plus(secs(life));
-                let Some((at, wait)) = due(limited, &events, failed_at) else { break };
+                let Some((at, wait)) = successor_time(limited, &events, failed_at) else { break };
                 prop_assert!(wait <= secs(120).max(limited.delay));
-                events = followed(limited, &events, id(1), at, wait);
+                events = successor_events(limited, &events, id(1), at, wait);
                 all.push(at);
                 // Those within one interval before the failure that led to the newest.
                 let counted = all.iter().filter(|time| failed_at.since(**time) < limited.interval);

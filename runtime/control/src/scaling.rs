@@ -1,4 +1,4 @@
-//! A job with another count of one of its groups, or why there is none. Pure.
+//! Changes the count of one group of a job, or says why that is refused. Pure.
 
 use ostler_model::ids::GroupName;
 use ostler_model::job::{Job, JobKind};
@@ -6,7 +6,7 @@ use ostler_model::placement::OutOfRange;
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::JobRecord;
 
-/// Why a group is not scaled, in the words that clients know.
+/// Why a group is not scaled. The texts are the ones that clients know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScaleError {
     /// The request names no group.
@@ -18,42 +18,42 @@ pub enum ScaleError {
     /// The job has no such group.
     #[error("task group {0:?} specified for scaling does not exist in job")]
     UnknownGroup(String),
-    /// The group's `scaling` says so.
+    /// The `scaling` block of the group does not allow the count.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
-    /// It is on every node once, or not at all.
+    /// A system job has one allocation on the node, or none.
     #[error("jobs of type {0:?} can only be scaled between 0 and 1")]
     EveryNode(&'static str),
-    /// A deployment goes on: what it brings would change under it.
+    /// A deployment is under way, and the count must not change under it.
     #[error("job scaling blocked due to active deployment")]
     Deployment,
-    /// Nothing of it is to run.
+    /// The job is stopped: nothing of it is to run.
     #[error("the job is stopped; run it again instead")]
     Stopped,
-    /// Less than nothing.
+    /// The count is negative.
     #[error("scaling action count can't be negative")]
     Negative,
-    /// A count that no group can have.
+    /// No group can have such a count.
     #[error("new scaling count is too large: {0}")]
     TooLarge(i64),
-    /// An event says that something went wrong, and asks for a count.
+    /// The request reports an error and asks for a count as well.
     #[error("scaling action should not contain count if error is true")]
     CountOfError,
-    /// What is beside the count is too long to be kept.
+    /// The text and data of the request are too long to be kept.
     #[error("message and meta of a scaling action have {bytes} bytes; at most {most} are kept")]
     TooLong {
-        /// Together.
+        /// Length of message and meta together, bytes.
         bytes: usize,
-        /// The bound.
+        /// The most bytes that are kept.
         most: usize,
     },
 }
 
-/// The job with `count` allocations of `group`. `newest`: its newest deployment.
+/// The job with `count` allocations of `group`. `newest`: the newest deployment of the job.
 ///
 /// # Errors
 /// When the job does not allow that count, or not now.
-pub fn scaled(
+pub fn scale_job(
     record: &JobRecord,
     newest: Option<&Deployment>,
     group: &GroupName,
@@ -111,7 +111,7 @@ mod tests {
 
     fn scale(record: &JobRecord, group: &str, count: u32) -> Result<u32, String> {
         let group = GroupName::new(group).unwrap();
-        let job = scaled(record, None, &group, count).map_err(|error| error.to_string())?;
+        let job = scale_job(record, None, &group, count).map_err(|error| error.to_string())?;
         Ok(job.groups[0].count)
     }
 

@@ -1,15 +1,16 @@
-//! Everything the node knows: jobs, allocations, what is assigned to them, and the index that grows with
-//! each visible change. Plain data; [`crate::machine`] changes it.
+//! The tables of everything the node knows: jobs, allocations, their resources, and the index that
+//! grows with each visible change. Plain data; [`crate::machine`] changes it.
 //!
-//! The index never goes back, over restarts neither: it starts above every index on record and at
-//! least at the present time in milliseconds. Changes that are not on record (a task's state) would
-//! otherwise be counted a second time with other meanings, and a client that waits for an index
-//! above the last one it saw would sleep through them. With less than a thousand changes a second
-//! on average the time is always ahead; a clock that is set back is caught by the records alone.
+//! The index never goes back, not even over restarts: it starts above every index on record, and at
+//! least at the present time in milliseconds. Otherwise changes that are not on record (a task's
+//! state) would be counted a second time with other meanings, and a client that waits for an index
+//! above the last one it saw would miss them. With less than a thousand changes a second on average
+//! the time is always ahead. Where the clock was set back, the records alone keep the index
+//! growing.
 
-mod about;
 mod entry;
 mod garbage;
+mod job_copy;
 mod places;
 mod view;
 
@@ -19,11 +20,11 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::admission::{Admission, Problem};
-use super::change_log::{ChangeOf, NotedChange};
+use super::change_log::{ChangeSubject, NotedChange};
 use super::deployments::History;
-use super::ended::Ended;
-use super::held::Holds;
-use super::views::{BlockedPlacement, Stage};
+use super::ended_places::EndedPlaceIndex;
+use super::unowned_runs::UnownedRuns;
+use super::views::{AgentStage, BlockedPlacement};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::rollout::Deployment;
@@ -33,69 +34,70 @@ use ostler_model::time::Timestamp;
 use uuid::Uuid;
 
 pub use entry::{AllocEntry, AllocReport, AllocVerdict, PlacedBy};
-pub(crate) use entry::{KnownAgain, Ownership, Removal};
+pub(crate) use entry::{Ownership, RemovalState, RestoredReport};
 
-/// A job.
+/// A registered job, with what is known of it.
 #[derive(Clone, Debug)]
 pub struct JobEntry {
-    /// The newest version.
+    /// The record of its newest version.
     pub record: Arc<JobRecord>,
     /// Places that wait to be filled.
     pub blocked: Vec<BlockedPlacement>,
     /// Places that have ended, perhaps of an older version.
-    pub ended: Ended,
+    pub ended: EndedPlaceIndex,
     /// Earlier versions, and deployments.
     pub history: History,
-    /// Allocations that failed, and when each gets its successor.
+    /// Allocations that failed, with the time when each gets its successor.
     pub later: BTreeMap<AllocId, Timestamp>,
 }
 
 impl JobEntry {
-    /// Places of this version that have ended.
-    pub(crate) fn ended(&self, record: &JobRecord) -> Option<&Ended> {
+    /// The ended places of this version of the job.
+    pub(crate) fn ended_places_of(&self, record: &JobRecord) -> Option<&EndedPlaceIndex> {
         Some(&self.ended).filter(|ended| ended.is_of(record))
     }
 }
 
-/// See the module.
+/// The tables of the node. See the module.
 #[derive(Clone, Debug)]
-pub struct Tables {
+pub struct NodeTables {
     /// Registered jobs.
     pub(crate) jobs: BTreeMap<JobId, JobEntry>,
     allocs: BTreeMap<AllocId, AllocEntry>,
-    /// By index in their groups, so that those of a place are found among ten thousand.
+    /// Allocations by job, and by index in their groups, so that those of a place are found among
+    /// ten thousand.
     by_job: BTreeMap<JobId, BTreeSet<(u32, AllocId)>>,
-    /// What of the node is assigned to whom.
+    /// The resources of the node that are assigned, and their holders.
     pub(crate) admission: Admission,
     /// Runs that live and that nobody owns, and what waits for their ends.
-    pub(crate) holds: Holds,
-    /// How far the agent is.
-    pub(crate) stage: Stage,
-    /// Whether the node takes what is new, and how it is emptied.
+    pub(crate) holds: UnownedRuns,
+    /// The stage of the agent.
+    pub(crate) stage: AgentStage,
+    /// Whether the node takes new allocations, and its drain.
     scheduling: NodeScheduling,
     index: u64,
-    /// The index at which an allocation was forgotten last.
+    /// The index at which an allocation was forgotten last; 0: none was.
     forgot: u64,
-    /// What changed visibly since the last look; nothing of what is restored.
+    /// The visible changes since they were taken last. What is restored does not count.
     noted: Vec<NotedChange>,
 }
 
-/// Indexes begin where the time of day is, in milliseconds: so they grow over restarts.
+/// The time in milliseconds, as an index: so indexes grow over restarts.
 const fn millis(at: Timestamp) -> u64 {
     at.nanos() / 1_000_000
 }
 
-impl Tables {
-    /// Empty. `recorded`: the highest index on record.
+impl NodeTables {
+    /// Empty tables. `recorded`: the highest index on record.
     #[must_use]
-    pub fn new(recorded: u64, now: Timestamp, holds: Holds) -> Self {
+    pub fn new(recorded: u64, now: Timestamp, holds: UnownedRuns) -> Self {
         Self {
             jobs: BTreeMap::new(),
             allocs: BTreeMap::new(),
             by_job: BTreeMap::new(),
             admission: Admission::default(),
             holds,
-            stage: Stage::Starting,
+            stage: AgentStage::Starting,
             scheduling: NodeScheduling::default(),
             index: recorded.saturating_add(1).max(millis(now)),
             forgot: 0,
@@ -103,22 +105,22 @@ impl Tables {
         }
     }
 
-    /// What changed visibly since this was asked last.
-    pub(crate) fn take_noted(&mut self) -> Vec<NotedChange> {
+    /// Take the visible changes since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<NotedChange> {
         std::mem::take(&mut self.noted)
     }
 
-    fn note(&mut self, index: u64, of: ChangeOf) {
-        if self.stage.restored() {
+    fn note(&mut self, index: u64, of: ChangeSubject) {
+        if self.stage.is_restored() {
             self.noted.push(NotedChange { index, of });
         }
     }
 
-    /// A job is gone, which is visible from now on.
+    /// Remove a job. That is visible from now on.
     pub(crate) fn remove_job(&mut self, job: &JobId) -> u64 {
         self.jobs.remove(job);
         let index = self.next_index();
-        self.note(index, ChangeOf::Job(job.clone(), true));
+        self.note(index, ChangeSubject::Job(job.clone(), true));
         index
     }
 
@@ -128,31 +130,31 @@ impl Tables {
         self.index
     }
 
-    /// The index at which an allocation was forgotten last: a list of them from before then may name one that is
-    /// gone. 0: none was.
+    /// The index at which an allocation was forgotten last; 0: none was. A list of allocations from
+    /// before that index may name one that is gone.
     #[must_use]
-    pub const fn forgot(&self) -> u64 {
+    pub const fn last_forget_index(&self) -> u64 {
         self.forgot
     }
 
-    /// How far the agent is.
+    /// The stage of the agent.
     #[must_use]
-    pub const fn stage(&self) -> Stage {
+    pub const fn stage(&self) -> AgentStage {
         self.stage
     }
 
-    /// Whether the node takes what is new, and how it is emptied.
+    /// Whether the node takes new allocations, and its drain.
     #[must_use]
     pub const fn scheduling(&self) -> &NodeScheduling {
         &self.scheduling
     }
 
-    /// As an earlier agent left it, or as it was before a change that is taken back.
+    /// Set the state that an earlier agent left, or the one before a change that is taken back.
     pub(crate) fn restore_scheduling(&mut self, scheduling: NodeScheduling) {
         self.scheduling = scheduling;
     }
 
-    /// Something happened to the node, which is visible from now on.
+    /// Change the node's scheduling, with an event. That is visible from now on.
     pub(crate) fn schedule(
         &mut self,
         kind: NodeEventKind,
@@ -162,16 +164,16 @@ impl Tables {
         let index = self.next_index();
         change(&mut self.scheduling);
         self.scheduling.note(NodeEvent { at: now, index, kind });
-        self.note(index, ChangeOf::Node(kind));
+        self.note(index, ChangeSubject::Node(kind));
     }
 
-    /// Why nothing new is placed, where that is so.
-    pub(crate) fn closed(&self) -> Option<Problem> {
+    /// The problem of every new placement, where the node takes no new allocations.
+    pub(crate) fn closed_problem(&self) -> Option<Problem> {
         let closed = self.scheduling.ineligible;
         closed.then(|| Problem::Closed { draining: self.scheduling.drain.is_some() })
     }
 
-    /// What of the node is assigned to whom.
+    /// The resources of the node that are assigned, and their holders.
     #[must_use]
     pub const fn admission(&self) -> &Admission {
         &self.admission
@@ -179,7 +181,7 @@ impl Tables {
 
     /// Runs that live and that nobody owns.
     #[must_use]
-    pub const fn holds(&self) -> &Holds {
+    pub const fn holds(&self) -> &UnownedRuns {
         &self.holds
     }
 
@@ -194,7 +196,7 @@ impl Tables {
         self.jobs.get(id)
     }
 
-    /// The index of a change that is visible from now on.
+    /// Take the next index, for a change that is visible from now on.
     pub(crate) const fn next_index(&mut self) -> u64 {
         self.index = self.index.saturating_add(1);
         self.index
@@ -206,16 +208,17 @@ impl Tables {
         let new = || JobEntry {
             record: Arc::clone(&record),
             blocked: Vec::new(),
-            ended: Ended::default(),
+            ended: EndedPlaceIndex::default(),
             history: History::default(),
             later: BTreeMap::new(),
         };
         self.jobs.entry(id).or_insert_with(new).record = Arc::clone(&record);
-        let of = ChangeOf::Job(record.job.id.clone(), record.stopped);
+        let of = ChangeSubject::Job(record.job.id.clone(), record.stopped);
         self.note(record.modify_index, of);
     }
 
-    /// Enter places that an earlier agent found ended, of the job's present version.
+    /// Enter the ended places that an earlier agent recorded, where they are of the job's present
+    /// version.
     pub(crate) fn restore_ended(&mut self, job: &JobId, group: &GroupName, places: EndedPlaces) {
         let Some(entry) = self.jobs.get_mut(job) else { return };
         let record = &entry.record;
@@ -224,18 +227,19 @@ impl Tables {
         }
     }
 
-    /// These places of a job wait. A visible change when they differ from those before.
+    /// Set the waiting places of a job. It is a visible change when they differ from those before.
     pub(crate) fn block(&mut self, job: &JobId, blocked: Vec<BlockedPlacement>) {
         let Some(entry) = self.jobs.get_mut(job) else { return };
         if entry.blocked != blocked {
             entry.blocked = blocked;
-            let of = ChangeOf::Job(job.clone(), entry.record.stopped);
+            let of = ChangeSubject::Job(job.clone(), entry.record.stopped);
             let index = self.next_index();
             self.note(index, of);
         }
     }
 
-    /// These allocations of a job get successors later. A visible change when it is another one.
+    /// Set the allocations of a job that get successors later. It is a visible change when they
+    /// differ.
     pub(crate) fn follow_later(&mut self, job: &JobId, later: BTreeMap<AllocId, Timestamp>) {
         let Some(entry) = self.jobs.get_mut(job) else { return };
         if entry.later != later {
@@ -244,24 +248,24 @@ impl Tables {
         }
     }
 
-    /// Earlier versions and deployments of a job; none of one that is not there.
+    /// Earlier versions and deployments of a job; empty where there is no such job.
     pub(crate) fn history(&self, job: &JobId) -> History {
         self.jobs.get(job).map(|entry| entry.history.clone()).unwrap_or_default()
     }
 
-    /// These are the earlier versions and deployments of a job.
+    /// Set the earlier versions and deployments of a job.
     pub(crate) fn put_history(&mut self, job: &JobId, history: History) {
         let Some(entry) = self.jobs.get_mut(job) else { return };
         let known = std::mem::replace(&mut entry.history, history).deployments;
         let is_new = |one: &&Arc<Deployment>| !known.contains(one);
         let changed: Vec<_> = entry.history.deployments.iter().filter(is_new).cloned().collect();
         for deployment in changed {
-            let of = ChangeOf::Deployment(job.clone(), deployment.id.clone());
+            let of = ChangeSubject::Deployment(job.clone(), deployment.id.clone());
             self.note(deployment.modify_index, of);
         }
     }
 
-    /// Was it placed beside what it may replace, accepted since or not?
+    /// Was it placed as a canary, whether it was accepted since or not?
     fn came_as_canary(&self, alloc: &Allocation) -> bool {
         let Some(of) = &alloc.deployment else { return false };
         let history = self.jobs.get(&alloc.job.id).map(|entry| &entry.history);
@@ -270,7 +274,7 @@ impl Tables {
         of.canary || group.is_some_and(|group| group.canaries.contains(&alloc.id))
     }
 
-    /// Is this allocation one of the first of its version, which nobody has accepted yet?
+    /// Is this allocation a canary of its version that nobody has accepted yet?
     pub(crate) fn is_canary(&self, alloc: &Allocation) -> bool {
         let deployment = alloc.deployment.as_ref().filter(|deployment| deployment.canary);
         let entry = self.jobs.get(&alloc.job.id).filter(|_| deployment.is_some());
@@ -279,13 +283,13 @@ impl Tables {
         })
     }
 
-    /// Jobs with places that wait.
-    pub(crate) fn blocked(&self) -> Vec<JobId> {
+    /// Jobs with places that wait to be filled.
+    pub(crate) fn blocked_jobs(&self) -> Vec<JobId> {
         let waiting = self.jobs.iter().filter(|(_, entry)| !entry.blocked.is_empty());
         waiting.map(|(id, _)| id.clone()).collect()
     }
 
-    /// What decides which of two jobs gets room first: the lower has it.
+    /// The rank of a job: of two jobs the one with the lower rank gets room first.
     pub(crate) fn rank(&self, job: &JobId) -> (Reverse<u8>, u64) {
         let record = self.jobs.get(job).map(|entry| &entry.record);
         record.map_or((Reverse(0), u64::MAX), |record| {
@@ -293,17 +297,17 @@ impl Tables {
         })
     }
 
-    /// How many places wait, of all jobs.
+    /// The number of waiting places of all jobs.
     pub(crate) fn places_waiting(&self) -> usize {
         self.jobs.values().map(|entry| entry.blocked.len()).sum()
     }
 
-    /// Every allocation of a job.
+    /// The ids of all allocations of a job.
     pub(crate) fn ids_of(&self, job: &JobId) -> Vec<AllocId> {
         self.by_job.get(job).into_iter().flatten().map(|(_, id)| *id).collect()
     }
 
-    /// Every allocation.
+    /// The ids of all allocations.
     #[must_use]
     pub fn ids(&self) -> Vec<AllocId> {
         self.allocs.keys().copied().collect()
@@ -314,7 +318,7 @@ impl Tables {
         self.allocs.values()
     }
 
-    /// How many allocations there are.
+    /// The number of allocations.
     #[must_use]
     pub fn count(&self) -> usize {
         self.allocs.len()
@@ -330,8 +334,8 @@ impl Tables {
         self.allocs.get_mut(&id)
     }
 
-    /// Allocations that may run something.
-    pub(crate) fn not_ended(&self) -> impl Iterator<Item = &AllocEntry> {
+    /// Allocations that may still run something.
+    pub(crate) fn unended_allocs(&self) -> impl Iterator<Item = &AllocEntry> {
         self.allocs.values().filter(|entry| !entry.ended)
     }
 
@@ -340,7 +344,7 @@ impl Tables {
         self.allocs_at(job, ..)
     }
 
-    /// Those of a job whose index in their group is one of these.
+    /// Allocations of a job whose index in their group is in this range.
     pub(crate) fn allocs_at(
         &self,
         job: &JobId,
@@ -354,10 +358,11 @@ impl Tables {
         ids.into_iter().flatten().filter_map(|(_, id)| self.allocs.get(id))
     }
 
-    /// Earlier allocations of this one's place that are not over, newest first. Not only the one before it: that
-    /// one may never have started, and be over although an earlier one runs.
-    pub(crate) fn before(&self, allocation: &Allocation) -> Vec<AllocId> {
-        // The first allocation of a place waits for none.
+    /// Earlier allocations of the same place that are not over, newest first. The one directly
+    /// before is not enough: it may never have started and be over, while an earlier one still
+    /// runs.
+    pub(crate) fn earlier_allocs(&self, allocation: &Allocation) -> Vec<AllocId> {
+        // The first allocation of a place waits for no other.
         let Some(previous) = allocation.previous else { return Vec::new() };
         let entry = |id| self.allocs.get(&id);
         let by_server = |entry: &AllocEntry| entry.placed_by == PlacedBy::Server;
@@ -382,7 +387,7 @@ impl Tables {
         earlier.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Enter an allocation, or a newer copy of a known one; what is known beside the copy stays.
+    /// Enter an allocation, or a newer copy of a known one. What is known beside the copy stays.
     pub(crate) fn put_alloc(
         &mut self,
         allocation: Arc<Allocation>,
@@ -396,7 +401,7 @@ impl Tables {
         entry.allocation = allocation;
         entry.modify_index = index.max(entry.modify_index);
         entry.modify_time = now;
-        self.note(index, ChangeOf::Alloc(id));
+        self.note(index, ChangeSubject::Alloc(id));
     }
 
     /// Enter an allocation of an earlier agent.
@@ -409,9 +414,9 @@ impl Tables {
     ) {
         self.put_alloc(Arc::clone(allocation), placed_by, now);
         let Some(entry) = self.allocs.get_mut(&allocation.id) else { return };
-        // Who tells servers goes by the index: they are told each state at least once.
+        // Servers are told of states by the index, and must be told each state at least once.
         if placed_by != PlacedBy::Server {
-            entry.known_again = KnownAgain::No;
+            entry.known_again = RestoredReport::No;
             entry.modify_time = allocation.created_at;
         }
         if let Some(saved) = saved.filter(|saved| saved.finished) {
@@ -420,43 +425,43 @@ impl Tables {
         }
     }
 
-    /// The owner of an allocation says how it is. What an earlier agent knew already is no change: the same
-    /// index and time follow from the same records, whatever agent reads them.
+    /// Take the report of an allocation's owner. What an earlier agent knew already is no change:
+    /// from the same records follow the same index and time, whichever agent reads them.
     pub(crate) fn report(&mut self, id: AllocId, report: AllocReport, now: Timestamp) {
         let index = self.index;
         let Some(entry) = self.allocs.get_mut(&id) else { return };
         let as_before = match entry.known_again {
-            KnownAgain::No => true,
-            KnownAgain::AsBefore => {
-                // Its owner finds again, a moment later, that it is over.
+            RestoredReport::No => true,
+            RestoredReport::AsBefore => {
+                // A moment later its owner finds again that it is over.
                 let ended = entry.ended_before.is_some() || entry.report.ended == report.ended;
                 ended && AllocReport { ended: report.ended, ..entry.report.clone() } == report
             }
-            KnownAgain::Yes => false,
+            RestoredReport::Yes => false,
         };
         entry.report = report;
         if !as_before {
-            entry.known_again = KnownAgain::Yes;
+            entry.known_again = RestoredReport::Yes;
             self.touch(id, now);
             return;
         }
-        if let (KnownAgain::No, Some(at)) = (entry.known_again, entry.report.changed_at) {
+        if let (RestoredReport::No, Some(at)) = (entry.known_again, entry.report.changed_at) {
             entry.modify_index = millis(at).max(entry.modify_index).min(index);
             entry.modify_time = at.max(entry.modify_time);
         }
-        entry.known_again = KnownAgain::AsBefore;
-        // Whoever looked before looks again.
+        entry.known_again = RestoredReport::AsBefore;
+        // Whoever has read it before reads it again.
         self.index = index.saturating_add(1);
     }
 
-    /// An allocation's state or phase changed, which is visible from now on.
+    /// An allocation's state or phase changed. That is visible from now on.
     fn touch(&mut self, id: AllocId, now: Timestamp) {
         let Some(entry) = self.allocs.get_mut(&id) else { return };
         let at = entry.report.changed_at.unwrap_or(now).min(now).max(entry.modify_time);
         let index = self.index.saturating_add(1).max(millis(at));
         (entry.modify_index, entry.modify_time) = (index, at);
         self.index = index;
-        self.note(index, ChangeOf::Alloc(id));
+        self.note(index, ChangeSubject::Alloc(id));
     }
 
     /// Forget an allocation.

@@ -7,21 +7,21 @@ use super::*;
 use ostler_model::ids::{NodeId, TaskName};
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
-use ostler_state::Prefix;
+use ostler_state::KeyPrefix;
 
 fn id(n: u64) -> AllocId {
-    AllocId::new(Rng::seeded(n).uuid())
+    AllocId::new(Rng::from_seed(n).uuid())
 }
 
 /// A state file that is as old as this.
 async fn state_since(since: Timestamp) -> StateStore {
     let state = StateStore::in_memory().unwrap();
     let node = NodeRegistration {
-        id: NodeId::new(Rng::seeded(9).uuid()),
+        id: NodeId::new(Rng::from_seed(9).uuid()),
         name: "box".into(),
         registered_at: since,
     };
-    state.put(&Key::NodeRegistration, &node).await.unwrap();
+    state.put(&RecordKey::NodeRegistration, &node).await.unwrap();
     state
 }
 
@@ -33,7 +33,7 @@ fn made(root: &Path, ids: impl IntoIterator<Item = u64>) {
 
 fn found(root: &Path, recorded: &[u64], state: &StateStore) -> Vec<AllocId> {
     let recorded = recorded.iter().map(|n| id(*n)).collect();
-    find(root.to_owned(), &recorded, state).allocs
+    find_orphan_dirs(root.to_owned(), &recorded, state).allocs
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn only_directories_without_any_record_are_removed_and_nothing_outside_the
     symlink(outside.path(), root.path().join(id(4).to_string())).unwrap();
     std::fs::create_dir(root.path().join("not-an-allocation")).unwrap();
     let state = state_since(Timestamp::from_nanos(1)).await;
-    let unowned = find(root.path().to_owned(), &BTreeSet::from([id(1)]), &state);
+    let unowned = find_orphan_dirs(root.path().to_owned(), &BTreeSet::from([id(1)]), &state);
     unowned.remove(CancellationToken::new()).unwrap().await.unwrap();
     assert_eq!(AllocDir::list(root.path()).unwrap(), [id(1)]);
     assert!(root.path().join("not-an-allocation").exists());
@@ -64,19 +64,19 @@ async fn directories_stay_while_a_record_is_in_quarantine() {
     let path = dir.path().join("state.redb");
     let state = StateStore::open(&path).unwrap();
     let node = NodeRegistration {
-        id: NodeId::new(Rng::seeded(9).uuid()),
+        id: NodeId::new(Rng::from_seed(9).uuid()),
         name: "box".into(),
         registered_at: Timestamp::from_nanos(1),
     };
-    state.put(&Key::NodeRegistration, &node).await.unwrap();
+    state.put(&RecordKey::NodeRegistration, &node).await.unwrap();
     assert_eq!(found(&root, &[], &state), [id(1)]);
-    let key = Key::TaskState(id(1), TaskName::new("t").unwrap());
+    let key = RecordKey::TaskState(id(1), TaskName::new("t").unwrap());
     state.put(&key, &TaskState::default()).await.unwrap();
     state.quarantine(&key).await.unwrap();
     state.close().await;
     drop(state);
     let state = StateStore::open(&path).unwrap();
-    assert!(state.scan(&Prefix::Alloc(id(1))).unwrap().is_empty());
+    assert!(state.scan(&KeyPrefix::Alloc(id(1))).unwrap().is_empty());
     assert_eq!(found(&root, &[], &state), []);
 }
 
@@ -96,13 +96,13 @@ async fn an_agent_that_leaves_removes_no_more() {
     let root = tempfile::tempdir().unwrap();
     made(root.path(), [1]);
     let state = state_since(Timestamp::from_nanos(1)).await;
-    let unowned = find(root.path().to_owned(), &BTreeSet::new(), &state);
+    let unowned = find_orphan_dirs(root.path().to_owned(), &BTreeSet::new(), &state);
     let ended = CancellationToken::new();
     ended.cancel();
     unowned.remove(ended).unwrap().await.unwrap();
     assert_eq!(AllocDir::list(root.path()).unwrap(), [id(1)]);
     assert!(
-        find(root.path().join("no"), &BTreeSet::new(), &state)
+        find_orphan_dirs(root.path().join("no"), &BTreeSet::new(), &state)
             .remove(CancellationToken::new())
             .is_none()
     );

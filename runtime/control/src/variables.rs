@@ -1,11 +1,11 @@
-//! The variables of a node: kept on disk, held in memory, changed one after the other.
+//! The variables of a node: kept on disk and in memory, and changed one after the other.
 //!
 //! ```text
 //!   put, delete ─► table (pure): cas, bounds ─► record durable ─► true for readers ─► changed
 //!                                     └── refused: nothing happens
 //! ```
-//! A change that was begun ends, whoever waits for it: what readers see is what is on disk. The index of a
-//! removal is kept beside them, so that no index comes twice.
+//! A change that was begun ends even when nobody waits for it: readers see what is on disk. The
+//! index of a removal is recorded as well, so that no index is given out twice.
 
 mod table;
 
@@ -13,47 +13,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, watch};
 
-use self::table::{Change, Decided, Table};
-use ostler_lifecycle::services::other_than;
+use self::table::{VariableChange, VariableDecision, VariableTable};
+use ostler_lifecycle::services::wait_for_change;
 use ostler_model::clock::{self, Clock};
 use ostler_model::limits::{VAR_CHANGES_MAX, VAR_WRITE_WALL_MAX, VARS_BYTES_MAX, VARS_MAX};
 use ostler_model::ports::BoxFuture;
-use ostler_model::vars::{Items, ItemsError, KeptVariables, VarKey, VarList, Variable};
-use ostler_state::{Key, Prefix, StateError, StateStore};
+use ostler_model::vars::{Items, ItemsError, VarKey, VarList, Variable, VariableStore};
+use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
-/// Why a variable was not changed. Says nothing of what is in one.
+/// Why a variable was not changed. The error reveals nothing of a variable's content.
 #[derive(Debug, thiserror::Error)]
 pub enum VariableError {
-    /// Somebody else changed it.
+    /// Somebody else has changed the variable.
     #[error(
         "variable {key} has index {index}, not {asked}: it was changed meanwhile; look at it and try again"
     )]
     Conflict {
-        /// Which.
+        /// Namespace and path of the variable.
         key: VarKey,
-        /// The index that it was to have.
+        /// The index that the requester expects.
         asked: u64,
-        /// The one it has; 0: there is none.
+        /// The present index; 0: there is no such variable.
         index: u64,
-        /// It, as it is.
+        /// The present variable, where there is one.
         present: Option<Arc<Variable>>,
     },
-    /// The items are wrong.
+    /// The items are not allowed.
     #[error(transparent)]
     Items(#[from] ItemsError),
-    /// There are as many as there may be.
+    /// There are as many variables as allowed.
     #[error("this node keeps {VARS_MAX} variables, the most allowed; purge some")]
     TooMany,
-    /// There is as much as there may be.
+    /// The variables are as large as allowed, all together.
     #[error(
         "the variables of this node may have {VARS_BYTES_MAX} bytes together, and would have more; purge \
          some"
     )]
     TooLarge,
-    /// Many others wait for the disk.
+    /// Too many others wait for the disk.
     #[error("too many changes of variables wait for the disk; try again in a moment")]
     Busy,
-    /// The disk refuses.
+    /// The disk refuses the change.
     #[error("the change of the variable cannot be written")]
     State(#[source] StateError),
     /// The disk does not answer, or the agent ends.
@@ -66,35 +66,36 @@ pub enum VariableError {
 
 /// The variables of a node. Clones share them.
 #[derive(Clone)]
-pub struct NodeVariables(Arc<Inner>);
+pub struct NodeVariables(Arc<NodeVariablesInner>);
 
-struct Inner {
+struct NodeVariablesInner {
     state: StateStore,
     clock: Clock,
-    table: Mutex<Table>,
+    table: Mutex<VariableTable>,
     index: watch::Sender<u64>,
-    /// One change at a time: what is decided is true until it is on disk.
+    /// Allows one change at a time, so that a decision stays true until it is on disk.
     turn: tokio::sync::Mutex<()>,
-    /// Places for those that wait.
+    /// Bounds the number of changes that wait.
     places: Arc<Semaphore>,
 }
 
 impl NodeVariables {
-    /// Those on record. `index` is what theirs is above: any that an earlier agent gave out of something
-    /// else. Records that cannot be read are put aside, a sentence for each.
+    /// Load the variables on record. Their index is above `index`, the highest one that an earlier
+    /// agent gave out for anything else. Records that cannot be read are put aside; a sentence is
+    /// returned for each.
     ///
     /// # Errors
-    /// When the state file cannot be read, or what is bad of it not put aside.
+    /// When the state file cannot be read, or a bad record cannot be put aside.
     pub async fn load(
         state: StateStore,
         clock: Clock,
         index: u64,
     ) -> Result<(Self, Vec<String>), StateError> {
         let (mut all, mut index, mut bad) = (Vec::new(), index, Vec::new());
-        for record in state.scan(&Prefix::Variables)? {
+        for record in state.scan(&KeyPrefix::Variables)? {
             let read = match &record.key {
-                Key::Variable(key) => record.decode::<Variable>().map(|variable| {
-                    // One under another's name is none.
+                RecordKey::Variable(key) => record.decode::<Variable>().map(|variable| {
+                    // A variable under the key of another one does not count.
                     let own = variable.key() == **key;
                     own.then(|| all.push(variable)).is_some()
                 }),
@@ -112,14 +113,14 @@ impl NodeVariables {
             state.quarantine(&key).await?;
             notices.push(format!("record {key} could not be read and was put aside"));
         }
-        Ok((Self::new(state, clock, Table::new(index, all)), notices))
+        Ok((Self::new(state, clock, VariableTable::new(index, all)), notices))
     }
 
-    fn new(state: StateStore, clock: Clock, table: Table) -> Self {
+    fn new(state: StateStore, clock: Clock, table: VariableTable) -> Self {
         let index = watch::Sender::new(table.index());
         let (table, turn) = (Mutex::new(table), tokio::sync::Mutex::default());
         let places = Arc::new(Semaphore::new(VAR_CHANGES_MAX));
-        Self(Arc::new(Inner { state, clock, table, index, turn, places }))
+        Self(Arc::new(NodeVariablesInner { state, clock, table, index, turn, places }))
     }
 
     /// The index of the last change, as it grows.
@@ -128,8 +129,8 @@ impl NodeVariables {
         self.0.index.subscribe()
     }
 
-    /// Write a variable. `cas`: only while it has this index; 0: while there is none. It is durable when this
-    /// returns.
+    /// Write a variable. `cas`: only while it has this index; 0: while there is none. The change is
+    /// durable when this returns.
     ///
     /// # Errors
     /// See [`VariableError`]. With [`VariableError::Unanswered`] it is not known whether it was written.
@@ -139,31 +140,36 @@ impl NodeVariables {
         items: Items,
         cas: Option<u64>,
     ) -> Result<Arc<Variable>, VariableError> {
-        match self.change(Change::Put(key, items), cas).await? {
-            Decided::Put(variable) => Ok(variable),
+        match self.change(VariableChange::Put(key, items), cas).await? {
+            VariableDecision::Put(variable) => Ok(variable),
             _ => Err(VariableError::Unanswered),
         }
     }
 
-    /// Remove a variable, where there is one. The index of the change; it is durable when this returns.
+    /// Remove a variable, where there is one. Returns the index of the change, which is durable.
     ///
     /// # Errors
     /// As [`NodeVariables::put`].
     pub async fn delete(&self, key: VarKey, cas: Option<u64>) -> Result<u64, VariableError> {
-        match self.change(Change::Delete(key), cas).await? {
-            Decided::Delete(_, index) | Decided::Nothing(index) => Ok(index),
-            Decided::Put(_) => Err(VariableError::Unanswered),
+        match self.change(VariableChange::Delete(key), cas).await? {
+            VariableDecision::Delete(_, index) | VariableDecision::Nothing(index) => Ok(index),
+            VariableDecision::Put(_) => Err(VariableError::Unanswered),
         }
     }
 
-    async fn change(&self, change: Change, cas: Option<u64>) -> Result<Decided, VariableError> {
+    async fn change(
+        &self,
+        change: VariableChange,
+        cas: Option<u64>,
+    ) -> Result<VariableDecision, VariableError> {
         let place = Arc::clone(&self.0.places).try_acquire_owned();
         let place = place.map_err(|_| VariableError::Busy)?;
         let own = self.clone();
-        // A task of its own: what was begun is not to stop half-way when who asked hangs up.
+        // The change is a task of its own, so that it does not stop half-way when the requester
+        // hangs up.
         let done = tokio::spawn(async move {
             let _place = place;
-            own.in_turn(change, cas).await
+            own.change_in_turn(change, cas).await
         });
         match clock::timeout(VAR_WRITE_WALL_MAX, done).await {
             Some(Ok(result)) => result,
@@ -171,7 +177,11 @@ impl NodeVariables {
         }
     }
 
-    async fn in_turn(&self, change: Change, cas: Option<u64>) -> Result<Decided, VariableError> {
+    async fn change_in_turn(
+        &self,
+        change: VariableChange,
+        cas: Option<u64>,
+    ) -> Result<VariableDecision, VariableError> {
         let inner = &self.0;
         let _turn = inner.turn.lock().await;
         let decided = self.table().decide(change, cas, inner.clock.now())?;
@@ -179,52 +189,55 @@ impl NodeVariables {
         let mut table = self.table();
         match &written {
             Ok(()) => table.apply(&decided),
-            // The disk may have it all the same: what it has counts.
-            Err(_) => match there(&inner.state, &decided) {
-                true => table.apply(&decided),
-                false => table.skip(&decided),
-            },
+            // The disk may have the change all the same: what is on disk counts.
+            Err(_) => {
+                if is_on_disk(&inner.state, &decided) {
+                    table.apply(&decided);
+                } else {
+                    table.skip(&decided);
+                }
+            }
         }
-        // Under the lock: what is read and its index belong together.
+        // This happens under the lock, because the variables and their index belong together.
         let index = table.index();
         inner.index.send_if_modified(|known| std::mem::replace(known, index) != index);
         drop(table);
         written.map(|()| decided).map_err(VariableError::State)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, VariableTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Make a change durable.
-async fn write(state: &StateStore, decided: &Decided) -> Result<(), StateError> {
+async fn write(state: &StateStore, decided: &VariableDecision) -> Result<(), StateError> {
     match decided {
-        Decided::Put(variable) => {
-            state.put(&Key::Variable(Box::new(variable.key())), &**variable).await.map(drop)
+        VariableDecision::Put(variable) => {
+            state.put(&RecordKey::Variable(Box::new(variable.key())), &**variable).await.map(drop)
         }
-        Decided::Delete(key, index) => {
-            // Goes with the same commit.
-            state.put_later(&Key::VariablesIndex, index).await?;
-            state.delete(&Key::Variable(Box::new(key.clone()))).await
+        VariableDecision::Delete(key, index) => {
+            // It is written with the same commit.
+            state.put_later(&RecordKey::VariablesIndex, index).await?;
+            state.delete(&RecordKey::Variable(Box::new(key.clone()))).await
         }
-        Decided::Nothing(_) => Ok(()),
+        VariableDecision::Nothing(_) => Ok(()),
     }
 }
 
-/// Is a change on disk whose write failed?
-fn there(state: &StateStore, decided: &Decided) -> bool {
-    let kept = |key: VarKey| state.get::<Variable>(&Key::Variable(Box::new(key)));
+/// Is a change on disk although its write failed?
+fn is_on_disk(state: &StateStore, decided: &VariableDecision) -> bool {
+    let kept = |key: VarKey| state.get::<Variable>(&RecordKey::Variable(Box::new(key)));
     match decided {
-        Decided::Put(variable) => {
+        VariableDecision::Put(variable) => {
             kept(variable.key()).is_ok_and(|kept| kept.as_ref() == Some(&**variable))
         }
-        Decided::Delete(key, _) => kept(key.clone()).is_ok_and(|kept| kept.is_none()),
-        Decided::Nothing(_) => false,
+        VariableDecision::Delete(key, _) => kept(key.clone()).is_ok_and(|kept| kept.is_none()),
+        VariableDecision::Nothing(_) => false,
     }
 }
 
-impl KeptVariables for NodeVariables {
+impl VariableStore for NodeVariables {
     fn get(&self, key: &VarKey) -> (u64, Option<Arc<Variable>>) {
         let table = self.table();
         (table.index(), table.get(key))
@@ -238,8 +251,8 @@ impl KeptVariables for NodeVariables {
         *self.0.index.borrow()
     }
 
-    fn changed(&self, index: u64) -> BoxFuture<'static, ()> {
-        other_than(self.0.index.subscribe(), index)
+    fn wait_for_change(&self, index: u64) -> BoxFuture<'static, ()> {
+        wait_for_change(self.0.index.subscribe(), index)
     }
 }
 

@@ -1,11 +1,11 @@
-//! What the agent tells and is told about jobs and allocations: plain data, snapshots.
+//! Requests about jobs and allocations, and views of them: plain data, snapshots.
 //!
 //! ```text
-//! register(Job, RegisterOptions) ─► Registered        jobs()   ─► JobView
-//! plan(Job, JobOptions)               ─► Plan              allocs() ─► AllocView
-//! deregister(JobId, StopOptions) ─► Stopped            readiness() ─► Readiness
+//! register(Job, RegisterOptions) ─► RegisterOutcome     jobs()   ─► JobView
+//! plan(Job, JobOptions)           ─► JobPlan             allocs() ─► AllocView
+//! deregister(JobId, StopOptions)  ─► StopOutcome         stage()  ─► AgentStage
 //! ```
-//! A view is what was true at one moment; its `modify_index` says which one, and
+//! A view is what was true at one moment. Its `modify_index` says which moment, and
 //! [`super::ControlHandle::changes`] tells when there is a newer one.
 
 use std::borrow::Cow;
@@ -29,33 +29,33 @@ use ostler_trace::TraceContext;
 pub struct RegisterOptions {
     /// Only when the job's `job_modify_index` is this one; 0: only when there is no such job.
     pub enforce_job_modify_index: Option<u64>,
-    /// Who gives the job. A job that came from a file changes only with that file, and a job that
-    /// came by the API only by the API.
+    /// The origin of the job. A job that came from a file changes only with that file, and a job
+    /// that came by the API only by the API.
     pub origin: JobOrigin,
-    /// Everything of it is placed now, or nothing is changed.
+    /// Either the whole job is placed now, or nothing is changed.
     pub all_or_nothing: bool,
-    /// How its text is meant.
+    /// How the text of the job is meant.
     pub meant: JobOptions,
-    /// A job that is the same as before becomes a new version all the same: what has ended of it is placed
-    /// again, what runs goes on.
+    /// A job that is the same as before becomes a new version all the same: its ended allocations
+    /// are placed again, and running ones go on.
     pub rerun: bool,
-    /// Where its allocations belong in a trace; decides nothing.
+    /// The trace of its new allocations. It decides nothing.
     pub trace: Option<TraceContext>,
 }
 
-/// How the text of a job is meant beside what it says.
+/// How the text of a job is meant, beyond what it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
-    /// It is stopped, or stays so.
+    /// The job is stopped, or stays stopped.
     pub stopped: bool,
     /// Groups that the job has already keep their counts, whatever the text says.
     pub keeps_counts: bool,
 }
 
 impl JobOptions {
-    /// The job that is meant: with the counts that its groups have where they keep them.
+    /// The job that is meant: where groups keep their counts, it has the present counts.
     #[must_use]
-    pub fn of<'a>(self, job: &'a Job, known: Option<&JobRecord>) -> Cow<'a, Job> {
+    pub fn apply_to<'a>(self, job: &'a Job, known: Option<&JobRecord>) -> Cow<'a, Job> {
         let Some(known) = known.filter(|_| self.keeps_counts) else { return Cow::Borrowed(job) };
         let kept = |group: &TaskGroup| known.job.group(&group.name).map(|known| known.count);
         if job.groups.iter().all(|group| kept(group).is_none_or(|count| count == group.count)) {
@@ -69,11 +69,11 @@ impl JobOptions {
     }
 }
 
-/// What a registration did. Durable when it is told.
+/// The result of a registration, which is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Registered {
-    /// Index at which this version of the job came. That of the present version when the job is
-    /// the same as before.
+pub struct RegisterOutcome {
+    /// Index at which this version of the job came. It is that of the present version when the job
+    /// is the same as before.
     pub job_modify_index: u64,
     /// Version of the job, 0 for the first.
     pub version: u64,
@@ -81,16 +81,16 @@ pub struct Registered {
     pub index: Option<u64>,
     /// New allocations. What does not fit now comes later: see [`JobView::blocked`].
     pub placed: Vec<AllocId>,
-    /// Allocations that take the change without a restart.
+    /// Allocations that take the change without a restart of their tasks.
     pub updated: Vec<AllocId>,
     /// Allocations told to stop.
     pub stopped: Vec<AllocId>,
-    /// What the caller should hear, as sentences.
+    /// Warnings for the caller, as sentences.
     pub warnings: Vec<String>,
 }
 
-impl Registered {
-    /// The index that an answer names: that of the change, or of the version that is as asked already.
+impl RegisterOutcome {
+    /// The index for an answer: that of the change, or of the version that was as asked already.
     #[must_use]
     pub fn answer_index(&self) -> u64 {
         self.index.unwrap_or(self.job_modify_index)
@@ -100,51 +100,53 @@ impl Registered {
 /// How a job is stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopOptions {
-    /// Forget the job at once; its allocations are collected as soon as they are over.
+    /// Remove the job at once. Its allocations are collected as soon as they are over.
     pub purge: bool,
     /// Do not wait for the `shutdown_delay` of group and tasks.
     pub skip_shutdown_delay: bool,
-    /// Told in the events of the tasks; empty: a default text.
+    /// The reason in the events of the tasks; empty: a default text.
     pub reason: String,
 }
 
-/// What a stop did.
+/// The result of a stop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stopped {
+pub struct StopOutcome {
     /// Index of the change.
     pub index: u64,
-    /// Why it is not on record, for people: the disk refuses it. What it ends is ended all the same.
+    /// Why the stop is not on record, for people: the disk refuses it. The tasks are ended all the
+    /// same.
     pub unwritten: Option<String>,
 }
 
-/// What came of a request to a deployment.
+/// The result of a request to a deployment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deployed {
+pub struct DeploymentOutcome {
     /// Index of the change.
     pub index: u64,
-    /// The version that came back, where it failed.
+    /// The version that came back, where the deployment failed.
     pub reverted: Option<u64>,
 }
 
-/// What became of allocations that a server placed.
+/// The result of a request to run allocations that a server placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Assigned {
-    /// New ones.
+pub struct AssignOutcome {
+    /// Ids of allocations that are new here.
     pub placed: Vec<AllocId>,
-    /// Those that have a newer copy now.
+    /// Ids of allocations that have a newer copy now.
     pub updated: Vec<AllocId>,
-    /// Those that cannot be entered, and why, for people. What they need may become free.
+    /// Allocations that cannot be entered, each with the reason, for people. What they need may
+    /// become free.
     pub refused: Vec<(AllocId, String)>,
 }
 
-/// Where a job is.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobStatus {
     /// Nothing of it runs yet, and something waits to be placed.
     #[default]
     Pending,
-    /// An allocation of it is not over.
+    /// Some allocation of it is not over.
     Running,
     /// Nothing of it runs or will run.
     Dead,
@@ -160,18 +162,18 @@ impl std::fmt::Display for JobStatus {
     }
 }
 
-/// Allocations of one group by client status.
+/// Numbers of one group's allocations, by client status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GroupCounts {
-    /// Wait to be placed; not allocations yet.
+    /// Places that wait to be filled; they are not allocations yet.
     pub queued: u32,
-    /// [`ClientStatus::Pending`]
+    /// Allocations that are [`ClientStatus::Pending`].
     pub pending: u32,
-    /// [`ClientStatus::Running`]
+    /// Allocations that are [`ClientStatus::Running`].
     pub running: u32,
-    /// [`ClientStatus::Complete`]
+    /// Allocations that are [`ClientStatus::Complete`].
     pub complete: u32,
-    /// [`ClientStatus::Failed`]
+    /// Allocations that are [`ClientStatus::Failed`].
     pub failed: u32,
 }
 
@@ -188,100 +190,100 @@ impl GroupCounts {
     }
 }
 
-/// A place of a job that is empty and cannot be filled now. It is filled as soon as it can be.
+/// An empty place of a job that cannot be filled now. It is filled as soon as possible.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BlockedPlacement {
-    /// The group.
+    /// Name of the task group.
     pub group: GroupName,
-    /// 0 to count − 1.
+    /// Index of the place in its group, 0 to count − 1.
     pub index: u32,
     /// The allocation that had the place last.
     pub previous: Option<AllocId>,
-    /// It is one beside another allocation, to try a new version.
+    /// A canary is to be placed there, beside another allocation.
     pub canary: bool,
-    /// It fits when what goes for it is over. Otherwise something else must become free.
+    /// It fits when what gives way to it is over. Otherwise something else must become free.
     pub soon: bool,
-    /// What stands in the way.
+    /// The problems that keep the place empty.
     pub refusal: Arc<Refusal>,
 }
 
-/// Places of the present version of a job that have no allocation.
+/// Numbers of places of a job's present version that have no allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct PlaceCounts {
-    /// They wait for something to become free that is not the job's own.
+    /// Places that wait for something to become free that the job itself does not have.
     pub waiting: u32,
-    /// Their allocations completed and were collected.
+    /// Places whose allocations completed and were collected.
     pub complete: u32,
-    /// Their allocations failed and were collected.
+    /// Places whose allocations failed and were collected.
     pub failed: u32,
 }
 
-/// A job as it is now.
+/// A view of a job.
 #[derive(Clone, Debug)]
 pub struct JobView {
-    /// The newest version, and who gave it when.
+    /// The newest version of the job, its origin and its time.
     pub record: Arc<JobRecord>,
-    /// Derived from the allocations.
+    /// The state of the job, derived from its allocations.
     pub status: JobStatus,
     /// Index of the last change of the record or of an allocation of the job.
     pub modify_index: u64,
-    /// Allocations that are known, oldest first. Those collected are not.
+    /// Known allocations, oldest first. Collected ones are not among them.
     pub allocs: Vec<AllocId>,
-    /// By group, also groups of older versions that still have allocations. Of the present version
-    /// with those that were collected.
+    /// Numbers by group, also for groups of older versions that still have allocations. They
+    /// include the collected allocations of the present version.
     pub groups: BTreeMap<GroupName, GroupCounts>,
     /// Places that wait to be filled.
     pub blocked: Vec<BlockedPlacement>,
-    /// Places without an allocation.
+    /// Numbers of places without an allocation.
     pub places: PlaceCounts,
-    /// Allocations that failed, and when each gets its successor.
+    /// Allocations that failed, with the time when each gets its successor.
     pub later: BTreeMap<AllocId, Timestamp>,
-    /// Its newest deployment.
+    /// The newest deployment of the job.
     pub deployment: Option<Arc<Deployment>>,
 }
 
-/// An allocation as it is now.
+/// A view of an allocation.
 #[derive(Clone)]
 pub struct AllocView {
-    /// What was asked, the newest copy.
+    /// The newest copy of the allocation.
     pub allocation: Arc<Allocation>,
-    /// What became of it.
+    /// The state of its tasks, as its owner reports it.
     pub state: AllocState,
-    /// Where its owner is.
+    /// The phase that its owner is in.
     pub phase: AllocPhase,
-    /// It failed, and gets a successor then.
+    /// The time when its successor is placed, if it failed and gets one.
     pub successor_at: Option<Timestamp>,
-    /// It runs beside what it may replace, and nobody has accepted it yet.
+    /// It is a canary that nobody has accepted yet.
     pub canary: bool,
     /// Index of the last change of `allocation`, `state` or `phase`.
     pub modify_index: u64,
-    /// When that was.
+    /// The time of that change.
     pub modify_time: Timestamp,
-    /// The way to its owner.
+    /// The handle of its owner.
     pub handle: AllocHandle,
 }
 
-/// An allocation whose state is read when it is asked for: thousands are found without a copy of any
-/// state.
+/// An allocation whose state is read only when it is asked for. So thousands can be found without
+/// copying a state.
 #[derive(Clone)]
 pub struct AllocRef {
-    /// What was asked, the newest copy.
+    /// The newest copy of the allocation.
     pub allocation: Arc<Allocation>,
     /// See [`AllocView::successor_at`].
     pub successor_at: Option<Timestamp>,
     /// See [`AllocView::canary`].
     pub canary: bool,
-    /// Index of its last change.
+    /// Index of the last change of the allocation.
     pub modify_index: u64,
-    /// When that was.
+    /// The time of that change.
     pub modify_time: Timestamp,
-    /// The way to its owner.
+    /// The handle of its owner.
     pub handle: AllocHandle,
 }
 
 impl AllocRef {
-    /// As it is now.
+    /// Read the state, and make a view of it.
     #[must_use]
     pub fn view(self) -> AllocView {
         let Self { allocation, successor_at, canary, modify_index, modify_time, handle } = self;
@@ -299,84 +301,85 @@ impl AllocRef {
     }
 }
 
-/// What a registration would do to one group.
+/// What a registration would do to one group, in numbers of allocations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GroupPlan {
-    /// New allocations in empty places.
+    /// New ones in empty places.
     pub place: u32,
-    /// Updated without a restart.
+    /// Updated ones, without a restart of their tasks.
     pub in_place: u32,
-    /// Stopped and replaced.
+    /// Ones that are stopped and replaced.
     pub destructive: u32,
-    /// Placed beside old ones, to try the new version.
+    /// New canaries beside old ones, to try the new version.
     pub canary: u32,
-    /// Stopped.
+    /// Ones that are stopped and not replaced.
     pub stop: u32,
-    /// Left as they are for now: replaced or stopped in a later step, or as soon as what replaces them fits.
+    /// Ones left as they are for now. They are replaced or stopped in a later step, or as soon as
+    /// their replacement fits.
     pub later: u32,
-    /// Not placed, because they do not fit.
+    /// Ones that are not placed, because they do not fit.
     pub waiting: u32,
-    /// Left as they are.
+    /// Ones that stay as they are.
     pub ignore: u32,
 }
 
-/// What a registration would do.
+/// What a registration would do to a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Plan {
+pub struct JobPlan {
     /// `job_modify_index` of the present version; 0 when there is no such job. For
     /// [`RegisterOptions::enforce_job_modify_index`].
     pub job_modify_index: u64,
-    /// The version it would be.
+    /// The version that the job would have.
     pub version: u64,
-    /// Every group, of the old version too.
+    /// Numbers for every group, those of the old version included.
     pub groups: BTreeMap<GroupName, GroupPlan>,
-    /// Places that would wait for something to become free, and why.
+    /// Places that would wait for something to become free, each with the reason.
     pub waiting: Vec<BlockedPlacement>,
-    /// What differs from the present version, for people: `group "web" count: 1 -> 3`.
+    /// Differences from the present version, for people: `group "web" count: 1 -> 3`.
     pub changes: Vec<String>,
-    /// The present version.
+    /// The record of the present version; `None`: there is no such job.
     #[serde(skip)]
     pub known: Option<Arc<JobRecord>>,
-    /// Each device request of what would be placed: every candidate, why it fits or not, and the
+    /// The device requests of what would be placed, each with every candidate, the reasons and the
     /// choice. At most [`ostler_model::limits::PLAN_DEVICE_REQUESTS_MAX`].
     pub devices: Vec<DeviceExplanation>,
-    /// What the caller should hear, as sentences.
+    /// Warnings for the caller, as sentences.
     pub warnings: Vec<String>,
 }
 
-/// What was collected on demand.
+/// The result of a requested collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Collected {
-    /// Allocations that are gone, with their directories and records.
+pub struct CollectOutcome {
+    /// Allocations that were removed, with their directories and records.
     pub allocs: Vec<AllocId>,
-    /// Those of which something is still there, and why.
+    /// Allocations of which something is left, each with the reason.
     pub failed: Vec<(AllocId, String)>,
 }
 
-/// How far the agent is.
+/// The stage that the agent is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "stage")]
-pub enum Stage {
-    /// State and node.
+pub enum AgentStage {
+    /// The agent opens its state and describes the node.
     #[default]
     Starting,
     /// Allocations of earlier agents get their owners back.
     Restoring {
-        /// Those that have one.
+        /// Number of allocations that have their owners.
         done: usize,
-        /// All.
+        /// Number of all allocations that get owners.
         total: usize,
     },
-    /// Jobs are taken. Those of plugins that are not there yet wait.
+    /// Jobs are accepted. A job waits for plugins that are not loaded yet.
     Ready,
-    /// The agent ends.
+    /// The agent is ending.
     Leaving,
 }
 
-impl Stage {
-    /// What is known of jobs and allocations is complete, and jobs can be changed.
+impl AgentStage {
+    /// Are jobs and allocations known completely, so that jobs can be changed?
     #[must_use]
-    pub const fn restored(self) -> bool {
+    pub const fn is_restored(self) -> bool {
         matches!(self, Self::Ready | Self::Leaving)
     }
 }

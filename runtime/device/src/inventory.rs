@@ -1,15 +1,16 @@
-//! What the device plugins found, and which of them a group belongs to.
+//! The device groups that the plugins reported, and the plugin that owns each group.
 //!
 //! ```text
 //!  plugin p: groups a, b ─┐  found                    a ─► p   (by grant; of equals the first to report
 //!  plugin q: groups a, c ─┼────────► owners, groups   b ─► p    it, until it no longer does; then q)
 //!  plugin p failed        ┘  failed                   c ─► q
 //! ```
-//! Pure. A plugin that fails keeps its groups, every instance unhealthy with the reason: it may come
-//! back, and tasks may hold them. So are the instances of one that says itself that it is unhealthy. A
-//! group that two plugins report belongs to one: two owners of one name could not be told apart in a
-//! reservation. That is the one to whom the configuration grants it most narrowly, and of two equals
-//! the first.
+//! Pure. A plugin that fails keeps its groups, because it may come back and tasks may hold their
+//! instances. Every instance of it is unhealthy then, with the reason. The same holds for a plugin
+//! that reports itself as unhealthy. A group that two plugins report belongs to only one of them,
+//! because a reservation names a group and not a plugin. The owner is the plugin to which the
+//! configuration grants the group most narrowly; of two equals it is the one that reported it
+//! first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,48 +20,53 @@ use ostler_model::ids::PluginName;
 use ostler_model::stats::DeviceGroupStats;
 
 #[derive(Default)]
-struct Answer {
+struct PluginAnswer {
     groups: BTreeMap<GroupKey, DeviceGroup>,
-    /// How narrowly each of them is granted to the plugin, where that is known.
+    /// How narrowly each group is granted to the plugin, where that is known.
     claims: BTreeMap<GroupKey, u32>,
     health: Health,
-    /// It did not answer when it was last asked, or wrongly.
+    /// The plugin did not answer the last question, or its answer was wrong.
     failed: bool,
 }
 
-impl Answer {
-    fn healthy(&self) -> bool {
+impl PluginAnswer {
+    fn is_healthy(&self) -> bool {
         self.health.state == HealthState::Healthy
     }
 
-    /// Of an instance: what is said of the plugin goes before.
+    /// The health of an instance. The health of the plugin itself goes before it.
     fn health_of<'a>(&'a self, instance: &'a DeviceInstance) -> &'a Health {
-        if self.healthy() { &instance.health } else { &self.health }
+        if self.is_healthy() { &instance.health } else { &self.health }
     }
 }
 
-/// See the module.
+/// The newest answer of each plugin, and the owner of each group. See the module.
 #[derive(Default)]
 pub struct Inventory {
-    answers: BTreeMap<PluginName, Answer>,
+    answers: BTreeMap<PluginName, PluginAnswer>,
     owners: BTreeMap<GroupKey, PluginName>,
 }
 
-/// What an answer changed of who owns what.
+/// The changes of ownership that an answer caused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupChanges {
-    /// Groups of the answer that another plugin has, and which.
+    /// Groups of the answer that another plugin owns, with that plugin.
     pub left_out: Vec<(GroupKey, PluginName)>,
-    /// Groups that are no longer the plugin's, and whose they are now.
+    /// Groups that the plugin lost or gained, with the new owner.
     pub passed_on: Vec<(GroupKey, PluginName)>,
     /// Groups that nobody reports any more.
     pub gone: Vec<GroupKey>,
 }
 
 impl Inventory {
-    /// Is this what the plugin said last? Then nothing is to be done.
+    /// Is this the plugin's last answer again? Then nothing is to be done.
     #[must_use]
-    pub fn says(&self, plugin: &PluginName, health: &Health, groups: &[DeviceGroup]) -> bool {
+    pub fn is_latest_answer(
+        &self,
+        plugin: &PluginName,
+        health: &Health,
+        groups: &[DeviceGroup],
+    ) -> bool {
         self.answers.get(plugin).is_some_and(|answer| {
             !answer.failed
                 && answer.health == *health
@@ -69,8 +75,9 @@ impl Inventory {
         })
     }
 
-    /// A plugin answered: how it is, all it sees now, and how narrowly each group is granted to it.
-    pub fn found(
+    /// Record a plugin's answer: its health, all the groups it sees now, and how narrowly each
+    /// group is granted to it.
+    pub fn record_answer(
         &mut self,
         plugin: &PluginName,
         health: Health,
@@ -79,7 +86,7 @@ impl Inventory {
     ) -> GroupChanges {
         let claims = groups.iter().map(|group| (group.key.clone(), claim(&group.key))).collect();
         let groups = groups.into_iter().map(|group| (group.key.clone(), group)).collect();
-        self.answers.insert(plugin.clone(), Answer { groups, claims, health, failed: false });
+        self.answers.insert(plugin.clone(), PluginAnswer { groups, claims, health, failed: false });
         let mut moved = GroupChanges::default();
         let own = self.owners.iter().filter(|(_, owner)| *owner == plugin);
         let lost: Vec<GroupKey> =
@@ -115,8 +122,8 @@ impl Inventory {
         claims.and_then(|claims| claims.get(key)).copied().unwrap_or_default()
     }
 
-    /// A plugin did not answer, or wrongly.
-    pub fn failed(&mut self, plugin: &PluginName, reason: &str) {
+    /// Record that a plugin did not answer, or that its answer was wrong.
+    pub fn record_failure(&mut self, plugin: &PluginName, reason: &str) {
         let answer = self.answers.entry(plugin.clone()).or_default();
         answer.health = Health { state: HealthState::Unhealthy, reason: reason.to_owned() };
         answer.failed = true;
@@ -126,25 +133,26 @@ impl Inventory {
         self.answers.get(plugin).is_some_and(|answer| answer.groups.contains_key(key))
     }
 
-    /// Who gets a group that its owner lost: one to whom it is granted more narrowly, then one that
-    /// works.
+    /// The plugin that gets a group which its owner lost: first one to which it is granted more
+    /// narrowly, then one that works.
     fn next_owner(&self, key: &GroupKey) -> Option<PluginName> {
         let candidates = self.answers.iter().filter(|(_, a)| a.groups.contains_key(key));
-        let claim = |answer: &Answer| answer.claims.get(key).copied().unwrap_or_default();
-        let next = candidates.min_by_key(|(_, answer)| (Reverse(claim(answer)), !answer.healthy()));
+        let claim = |answer: &PluginAnswer| answer.claims.get(key).copied().unwrap_or_default();
+        let next =
+            candidates.min_by_key(|(_, answer)| (Reverse(claim(answer)), !answer.is_healthy()));
         next.map(|(name, _)| name.clone())
     }
 
-    /// Whose group this is.
+    /// The plugin that owns this group.
     #[must_use]
     pub fn owner(&self, key: &GroupKey) -> Option<&PluginName> {
         self.owners.get(key)
     }
 
-    /// Whose group this is, when its newest answer has these instances.
+    /// The plugin that owns this group, if its newest answer has these instances.
     ///
     /// # Errors
-    /// The first instance it does not have; nothing when nobody has the group.
+    /// The first instance that the owner does not have; nothing when nobody owns the group.
     pub fn owner_with<'a>(
         &self,
         key: &GroupKey,
@@ -158,8 +166,8 @@ impl Inventory {
         }
     }
 
-    /// The first of these instances that its owner's newest answer does not call healthy. While the
-    /// owner fails nothing is known of them: its own answer to a reserve then counts.
+    /// The first of these instances that is not healthy by its owner's newest answer. While the
+    /// owner fails nothing is known of them, and the owner's answer to a reserve decides.
     #[must_use]
     pub fn first_unhealthy(
         &self,
@@ -179,7 +187,8 @@ impl Inventory {
         instances.map(|instance| instance.id.as_str()).collect()
     }
 
-    /// Of what a plugin measured, only what is its own stays. What went, as texts.
+    /// Remove from a plugin's measurements what is not its own. Returns the names of what was
+    /// removed.
     pub fn keep_own(&self, plugin: &PluginName, stats: &mut Vec<DeviceGroupStats>) -> Vec<String> {
         let mut foreign = Vec::new();
         stats.retain_mut(|group| {
@@ -200,13 +209,14 @@ impl Inventory {
         foreign
     }
 
-    /// How a plugin was when it was last asked; absent: it has not answered yet.
+    /// The health of a plugin when it was last asked; `None`: it has not answered yet.
     #[must_use]
     pub fn health(&self, plugin: &PluginName) -> Option<&Health> {
         self.answers.get(plugin).map(|answer| &answer.health)
     }
 
-    /// Every group, by name, as its owner sees it; unhealthy where the owner fails.
+    /// Every group, by name, as its owner reports it. Its instances are unhealthy while the owner
+    /// fails.
     #[must_use]
     pub fn groups(&self) -> Vec<DeviceGroup> {
         let groups = self.owners.iter().filter_map(|(key, owner)| {
@@ -220,7 +230,7 @@ impl Inventory {
         groups.collect()
     }
 
-    /// How the plugins that were asked are.
+    /// The health of every plugin that was asked.
     #[must_use]
     pub fn plugins(&self) -> BTreeMap<PluginName, Health> {
         self.answers.iter().map(|(name, answer)| (name.clone(), answer.health.clone())).collect()

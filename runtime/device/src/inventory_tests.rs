@@ -32,7 +32,7 @@ fn unhealthy(reason: &str) -> Health {
 
 /// A healthy plugin to whom nothing is granted more narrowly than to others.
 fn found(inventory: &mut Inventory, who: &str, groups: Vec<DeviceGroup>) -> GroupChanges {
-    inventory.found(&plugin(who), healthy(), groups, |_| 0)
+    inventory.record_answer(&plugin(who), healthy(), groups, |_| 0)
 }
 
 fn owners(inventory: &Inventory) -> Vec<(String, String)> {
@@ -63,14 +63,19 @@ fn a_group_of_two_plugins_is_the_first_ones_until_it_no_longer_reports_it() {
 #[test]
 fn a_group_belongs_to_the_plugin_to_whom_it_is_granted_most_narrowly_whoever_comes_first() {
     let mut inventory = Inventory::default();
-    inventory.found(&plugin("any"), healthy(), vec![group("any", "a"), group("any", "b")], |_| 1);
-    let moved = inventory.found(&plugin("own"), healthy(), vec![group("own", "a")], |_| 9);
+    inventory.record_answer(
+        &plugin("any"),
+        healthy(),
+        vec![group("any", "a"), group("any", "b")],
+        |_| 1,
+    );
+    let moved = inventory.record_answer(&plugin("own"), healthy(), vec![group("own", "a")], |_| 9);
     assert_eq!(moved.passed_on, [(key("a"), plugin("own"))]);
     assert_eq!(owners(&inventory), pairs(&[("a", "own"), ("b", "any")]));
     let again = vec![group("any", "a"), group("any", "b")];
-    let moved = inventory.found(&plugin("any"), healthy(), again, |_| 1);
+    let moved = inventory.record_answer(&plugin("any"), healthy(), again, |_| 1);
     assert_eq!(moved.left_out, [(key("a"), plugin("own"))]);
-    inventory.failed(&plugin("own"), "it trapped");
+    inventory.record_failure(&plugin("own"), "it trapped");
     assert_eq!(owners(&inventory), pairs(&[("a", "own"), ("b", "any")]), "it may come back");
     found(&mut inventory, "own", vec![]);
     assert_eq!(owners(&inventory), pairs(&[("a", "any"), ("b", "any")]));
@@ -80,21 +85,30 @@ fn a_group_belongs_to_the_plugin_to_whom_it_is_granted_most_narrowly_whoever_com
 fn only_an_answer_that_is_the_last_one_again_is_no_news() {
     let mut inventory = Inventory::default();
     let answer = [group("p", "a"), group("p", "b")];
-    assert!(!inventory.says(&plugin("p"), &healthy(), &answer), "it has said nothing");
-    assert!(!inventory.says(&plugin("p"), &healthy(), &[]), "not even that it has none");
+    assert!(!inventory.is_latest_answer(&plugin("p"), &healthy(), &answer), "it has said nothing");
+    assert!(
+        !inventory.is_latest_answer(&plugin("p"), &healthy(), &[]),
+        "not even that it has none"
+    );
     found(&mut inventory, "p", answer.to_vec());
-    assert!(inventory.says(&plugin("p"), &healthy(), &answer));
-    assert!(!inventory.says(&plugin("q"), &healthy(), &answer), "another one");
-    assert!(!inventory.says(&plugin("p"), &healthy(), &answer[..1]), "one is gone");
+    assert!(inventory.is_latest_answer(&plugin("p"), &healthy(), &answer));
+    assert!(!inventory.is_latest_answer(&plugin("q"), &healthy(), &answer), "another one");
+    assert!(!inventory.is_latest_answer(&plugin("p"), &healthy(), &answer[..1]), "one is gone");
     let mut ill = answer.to_vec();
     ill[1].instances[0].health.state = HealthState::Unhealthy;
-    assert!(!inventory.says(&plugin("p"), &healthy(), &ill), "one is ill");
-    inventory.failed(&plugin("p"), "it trapped");
-    assert!(!inventory.says(&plugin("p"), &healthy(), &answer), "it comes back");
-    assert!(!inventory.says(&plugin("p"), &unhealthy("it trapped"), &answer), "it says so itself");
-    inventory.found(&plugin("p"), unhealthy("hot"), answer.to_vec(), |_| 0);
-    assert!(inventory.says(&plugin("p"), &unhealthy("hot"), &answer));
-    assert!(!inventory.says(&plugin("p"), &unhealthy("wet"), &answer), "for another reason");
+    assert!(!inventory.is_latest_answer(&plugin("p"), &healthy(), &ill), "one is ill");
+    inventory.record_failure(&plugin("p"), "it trapped");
+    assert!(!inventory.is_latest_answer(&plugin("p"), &healthy(), &answer), "it comes back");
+    assert!(
+        !inventory.is_latest_answer(&plugin("p"), &unhealthy("it trapped"), &answer),
+        "it says so itself"
+    );
+    inventory.record_answer(&plugin("p"), unhealthy("hot"), answer.to_vec(), |_| 0);
+    assert!(inventory.is_latest_answer(&plugin("p"), &unhealthy("hot"), &answer));
+    assert!(
+        !inventory.is_latest_answer(&plugin("p"), &unhealthy("wet"), &answer),
+        "for another reason"
+    );
 }
 
 #[test]
@@ -102,7 +116,7 @@ fn a_plugin_that_fails_keeps_its_groups_unhealthy_and_touches_no_others() {
     let mut inventory = Inventory::default();
     found(&mut inventory, "p", vec![group("p", "a")]);
     found(&mut inventory, "q", vec![group("q", "a"), group("q", "b")]);
-    inventory.failed(&plugin("p"), "it trapped");
+    inventory.record_failure(&plugin("p"), "it trapped");
     let groups = inventory.groups();
     assert_eq!(owners(&inventory), pairs(&[("a", "p"), ("b", "q")]));
     let health = &groups[0].instances[0].health;
@@ -112,7 +126,7 @@ fn a_plugin_that_fails_keeps_its_groups_unhealthy_and_touches_no_others() {
     assert_eq!(states, [HealthState::Unhealthy, HealthState::Healthy]);
     found(&mut inventory, "p", vec![group("p", "a")]);
     assert_eq!(inventory.groups()[0].instances[0].health.state, HealthState::Healthy);
-    inventory.failed(&plugin("never-answered"), "it hangs");
+    inventory.record_failure(&plugin("never-answered"), "it hangs");
     assert_eq!(inventory.groups().len(), 2);
 }
 
@@ -120,11 +134,11 @@ fn a_plugin_that_fails_keeps_its_groups_unhealthy_and_touches_no_others() {
 fn a_plugin_that_says_it_is_unhealthy_says_so_of_each_of_its_instances() {
     let mut inventory = Inventory::default();
     let held = (key("a"), ["0".to_owned()]);
-    inventory.found(&plugin("p"), unhealthy("being updated"), vec![group("p", "a")], |_| 0);
+    inventory.record_answer(&plugin("p"), unhealthy("being updated"), vec![group("p", "a")], |_| 0);
     assert_eq!(inventory.groups()[0].instances[0].health, unhealthy("being updated"));
     let first = inventory.first_unhealthy(&held.0, &held.1);
     assert_eq!(first, Some(("0".to_owned(), unhealthy("being updated"))));
-    inventory.failed(&plugin("p"), "it trapped");
+    inventory.record_failure(&plugin("p"), "it trapped");
     assert_eq!(inventory.first_unhealthy(&held.0, &held.1), None, "nothing is known of them now");
     found(&mut inventory, "p", vec![group("p", "a")]);
     assert_eq!(inventory.first_unhealthy(&held.0, &held.1), None);
@@ -149,7 +163,7 @@ fn nothing_for_a_plugin_on_this_node_is_no_failure() {
     let mut inventory = Inventory::default();
     found(&mut inventory, "p", vec![group("p", "a")]);
     let undetected = Health { state: HealthState::Undetected, reason: "no card".into() };
-    let moved = inventory.found(&plugin("p"), undetected, vec![], |_| 0);
+    let moved = inventory.record_answer(&plugin("p"), undetected, vec![], |_| 0);
     assert_eq!(moved.gone, [key("a")]);
     assert_eq!(inventory.groups(), vec![]);
     let health = inventory.health(&plugin("p")).unwrap();
@@ -164,7 +178,7 @@ fn an_instance_is_its_owners_while_the_newest_answer_has_it() {
     let ids = ["0".to_owned(), "1".to_owned()];
     assert_eq!(inventory.owner_with(&key("a"), &ids[..1]), Ok(&plugin("p")));
     assert_eq!(inventory.owner_with(&key("a"), &ids), Err(Some("1")));
-    inventory.failed(&plugin("p"), "it trapped");
+    inventory.record_failure(&plugin("p"), "it trapped");
     assert_eq!(inventory.owner_with(&key("a"), &ids[..1]), Ok(&plugin("p")));
 }
 
@@ -218,7 +232,7 @@ proptest! {
                     p
                 }
                 Said::Failed(p) => {
-                    inventory.failed(&plugin(names[p]), "no");
+                    inventory.record_failure(&plugin(names[p]), "no");
                     p
                 }
             };

@@ -7,7 +7,7 @@
 //!     └──── release, release_alloc ────────────┘   (a second one finds nothing and is fine)
 //! ```
 //! Health plays no part: an instance that turns unhealthy, or vanishes from the fingerprint, stays
-//! with its holder until that one lets go. Pure: no I/O, no plugins.
+//! with its holder until the holder releases it. Pure: no I/O, no plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,12 +18,12 @@ use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::resources::AllocatedDevice;
 
-/// Who holds an instance.
+/// The task that holds an instance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InstanceHolder {
-    /// The allocation.
+    /// Id of the allocation that the task belongs to.
     pub alloc: AllocId,
-    /// Its task.
+    /// Name of the task in its allocation.
     pub task: TaskName,
 }
 
@@ -40,12 +40,12 @@ pub struct HeldInstance {
     pub group: GroupKey,
     /// Id of the instance in its group.
     pub instance: String,
-    /// Who has it.
+    /// The task that has it.
     pub holder: InstanceHolder,
 }
 
-/// An instance asked for is not free: which, and who has it (another task, or the asker itself when
-/// it asks for the same instance twice). Nothing was claimed.
+/// An instance that was asked for is not free. The error names the instance and its holder: another
+/// task, or the asker itself when it asks for the same instance twice. Nothing was claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error(
     "device {} instance {} is held by {}; stop that allocation to free it",
@@ -53,7 +53,7 @@ pub struct HeldInstance {
 )]
 pub struct ClaimError(pub Box<HeldInstance>);
 
-/// The ledger. As data it is a list of [`HeldInstance`].
+/// Who holds which instance. As data it is a list of [`HeldInstance`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<HeldInstance>", try_from = "Vec<HeldInstance>")]
 pub struct DeviceLedger {
@@ -61,8 +61,8 @@ pub struct DeviceLedger {
 }
 
 impl DeviceLedger {
-    /// Take all the instances of `devices` for `holder`, or none. An instance that the same
-    /// holder has already is refused too: nobody claims twice.
+    /// Take all the instances of `devices` for `holder`, or none. An instance that the same holder
+    /// has already is refused as well: nobody claims twice.
     ///
     /// # Errors
     /// [`ClaimError`] with the first instance that is not free and its holder.
@@ -72,7 +72,7 @@ impl DeviceLedger {
         devices: &[AllocatedDevice],
     ) -> Result<(), ClaimError> {
         let mut asked = BTreeSet::new();
-        for (group, id) in each(devices) {
+        for (group, id) in device_instances(devices) {
             let taken_by =
                 if asked.insert((group, id)) { self.holder(group, id) } else { Some(holder) };
             if let Some(taken_by) = taken_by {
@@ -83,24 +83,24 @@ impl DeviceLedger {
                 })));
             }
         }
-        for (group, id) in each(devices) {
+        for (group, id) in device_instances(devices) {
             self.held.entry(group.clone()).or_default().insert(id.clone(), holder.clone());
         }
         Ok(())
     }
 
-    /// Free what a task holds. Returns what was freed; nothing the second time.
+    /// Free what a task holds. Returns what was freed; the second time that is nothing.
     pub fn release(&mut self, holder: &InstanceHolder) -> Vec<HeldInstance> {
         self.release_where(|candidate| candidate == holder)
     }
 
-    /// Free what all the tasks of an allocation hold. Returns what was freed; nothing the second
-    /// time.
+    /// Free what all the tasks of an allocation hold. Returns what was freed; the second time that
+    /// is nothing.
     pub fn release_alloc(&mut self, alloc: AllocId) -> Vec<HeldInstance> {
         self.release_where(|candidate| candidate.alloc == alloc)
     }
 
-    /// Free what the holders of whom `goes` is true hold. Returns what was freed.
+    /// Free what the holders have for which `goes` is true. Returns what was freed.
     pub fn release_where(&mut self, goes: impl Fn(&InstanceHolder) -> bool) -> Vec<HeldInstance> {
         let freed: Vec<HeldInstance> = self.holders().filter(|held| goes(&held.holder)).collect();
         self.held.retain(|_, instances| {
@@ -110,16 +110,17 @@ impl DeviceLedger {
         freed
     }
 
-    /// Who holds this instance; `None` when it is free.
+    /// The holder of this instance; `None` when it is free.
     #[must_use]
     pub fn holder(&self, group: &GroupKey, instance: &str) -> Option<&InstanceHolder> {
         self.held.get(group)?.get(instance)
     }
 
-    /// Does this one hold any of these instances?
+    /// Does this task hold any of these instances?
     #[must_use]
     pub fn holds(&self, holder: &InstanceHolder, devices: &[AllocatedDevice]) -> bool {
-        each(devices).any(|(group, instance)| self.holder(group, instance) == Some(holder))
+        device_instances(devices)
+            .any(|(group, instance)| self.holder(group, instance) == Some(holder))
     }
 
     /// Everything held, by group and instance.
@@ -134,7 +135,7 @@ impl DeviceLedger {
     }
 }
 
-fn each(devices: &[AllocatedDevice]) -> impl Iterator<Item = (&GroupKey, &String)> {
+fn device_instances(devices: &[AllocatedDevice]) -> impl Iterator<Item = (&GroupKey, &String)> {
     devices.iter().flat_map(|device| device.ids.iter().map(move |id| (&device.group, id)))
 }
 

@@ -1,12 +1,13 @@
 //! Devices as the node sees them.
 //!
 //! ```text
-//!  plugins ([`source`]) ─ fingerprint ─► [`inventory`] ─► Node ─► [`matching`] ─► [`ledger`]
-//!                       ◄─ reserve, release ── [`reservation`] ◄── tasks            who holds what
-//!                       ─ statistics ─► [`stats`] ─► API, CLI
+//! plugins ([`source`]) ─ fingerprint ─► [`inventory`] ─► NodePublisher ─► [`matching`]
+//!           ◄─ reserve, release ── [`reservation`] ◄── tasks                  │ who holds what
+//!           ─ statistics ─► [`stats`] ─► API, CLI                             └─► [`ledger`]
 //! ```
-//! [`manager`] drives it: it asks the plugins, retries, and contains those that fail. All the others
-//! but [`source`] are pure. Start with [`manager`]; who holds what is decided in [`ledger`].
+//! [`manager`] drives the others: it asks the plugins, retries, and contains those that fail. All
+//! modules but [`manager`] and [`source`] are pure. Start with [`manager`]; [`ledger`] decides who
+//! holds what.
 
 pub mod inventory;
 pub mod ledger;

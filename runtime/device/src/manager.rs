@@ -1,13 +1,14 @@
 //! All device plugins of the node.
 //!
 //! ```text
-//! DeviceSource ─ fingerprint loop ─► inventory (whose group is it) ─► Node
+//! DeviceSource ─ fingerprint loop ─► inventory (the owner of each group) ─► NodePublisher
 //!              ─ statistics loop ──► index ─► of a task, of an allocation, of all
 //!              ◄─ reserve, release ─ claims ◄── task runner          claims ─► the agent's ledger
 //! ```
-//! A plugin that fails, hangs or lies turns its own devices and statistics bad, with the reason, and
-//! is asked again; tasks keep what they hold. Each has loops of its own, every call has a bound, and
-//! no more than [`DEVICE_CALLS_MAX`] reserves and releases of one wait for it: it delays no other.
+//! A plugin that fails, hangs or lies spoils only its own devices and statistics, which then carry
+//! the reason, and it is asked again. Tasks keep what they hold. Each plugin has loops of its own,
+//! every call has a bound, and at most [`DEVICE_CALLS_MAX`] reserves and releases of one plugin
+//! wait: no plugin delays another.
 
 mod claims;
 mod collect;
@@ -36,44 +37,44 @@ use ostler_model::limits::{
 use ostler_model::ports::{BoxFuture, Devices, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::DeviceGroupStats;
-use ostler_node::Node;
+use ostler_node::NodePublisher;
 
 pub use claims::{ClaimReport, ClaimState, LedgerBook};
 
-/// How devices are managed.
+/// Settings of the device manager.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// Time.
+    /// Source of the time of day.
     pub clock: Clock,
-    /// From one collection of a plugin's statistics to the next; 5 s unless given, at least
-    /// [`DEVICE_STATS_INTERVAL_MIN`].
+    /// Time from one collection of a plugin's statistics to the next. The default is 5 s, the least
+    /// is [`DEVICE_STATS_INTERVAL_MIN`].
     pub stats_interval: Option<Duration>,
 }
 
-/// A plugin with what keeps it from taking too much.
-struct Plugin {
+/// A plugin, and the bound on its calls.
+struct ManagedPlugin {
     source: Arc<dyn DeviceSource>,
-    /// One that takes its place has no more of them.
+    /// Bounds the calls in flight. A plugin that replaces this one shares the bound.
     slots: Arc<Semaphore>,
 }
 
-struct Inner {
-    node: Node,
+struct DeviceManagerInner {
+    node: NodePublisher,
     clock: Clock,
     stats_interval: Duration,
-    plugins: Mutex<BTreeMap<PluginName, Arc<Plugin>>>,
+    plugins: Mutex<BTreeMap<PluginName, Arc<ManagedPlugin>>>,
     inventory: Mutex<Inventory>,
     stats: Mutex<StatsIndex>,
-    claims: Mutex<BTreeMap<InstanceHolder, Arc<claims::Entry>>>,
+    claims: Mutex<BTreeMap<InstanceHolder, Arc<claims::ClaimEntry>>>,
     book: OnceLock<Arc<dyn LedgerBook>>,
     refresher: Refresher,
     stop: CancellationToken,
     running: TaskTracker,
 }
 
-/// See the module. Clones share it.
+/// Asks all device plugins of the node. Clones share it. See the module.
 #[derive(Clone)]
-pub struct DeviceManager(Arc<Inner>);
+pub struct DeviceManager(Arc<DeviceManagerInner>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -82,13 +83,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl DeviceManager {
     /// A manager without plugins; `refresher` asks them.
     #[must_use]
-    pub fn new(node: Node, options: DeviceOptions, refresher: Refresher) -> Self {
+    pub fn new(node: NodePublisher, options: DeviceOptions, refresher: Refresher) -> Self {
         let stats_interval = options
             .stats_interval
             .unwrap_or(DEVICE_STATS_INTERVAL_DEFAULT)
             .max(DEVICE_STATS_INTERVAL_MIN);
         let old_after = stats_interval.saturating_mul(DEVICE_STATS_OLD_INTERVALS);
-        Self(Arc::new(Inner {
+        Self(Arc::new(DeviceManagerInner {
             node,
             clock: options.clock,
             stats_interval,
@@ -103,21 +104,22 @@ impl DeviceManager {
         }))
     }
 
-    /// Where it is written who holds what. Before the first reserve; a second one is ignored.
+    /// Set where the agent records who holds what. It is set before the first reserve; a second
+    /// call is ignored.
     pub fn set_book(&self, book: Arc<dyn LedgerBook>) {
         let _second = self.0.book.set(book);
     }
 
-    /// Take a plugin. The future asks for the first fingerprint (bounded wait), then goes on
-    /// asking, and measuring, in the background. `None` when a plugin of that name is already
-    /// there.
+    /// Add a plugin. The future asks for the first fingerprint (bounded wait) and then goes on
+    /// asking, and measuring, in the background. `None` when there is a plugin of that name
+    /// already.
     pub fn add<S: DeviceSource + 'static>(
         &self,
         source: S,
     ) -> Option<impl Future<Output = ()> + use<S>> {
         let name = source.name().clone();
         let slots = Arc::new(Semaphore::new(DEVICE_CALLS_MAX));
-        let plugin = Arc::new(Plugin { source: Arc::new(source), slots });
+        let plugin = Arc::new(ManagedPlugin { source: Arc::new(source), slots });
         {
             let mut plugins = lock(&self.0.plugins);
             if plugins.contains_key(&name) {
@@ -128,10 +130,10 @@ impl DeviceManager {
         Some(self.clone().keep_asking(plugin))
     }
 
-    /// Put a plugin in the place of the one of its name, between two calls: those in flight end on
-    /// the old one, all later ones go to the new. It is asked for a fingerprint by the future, and
-    /// again and again, and measured, in the background; until it answers, the last answer of the
-    /// old one stands. `None` when there is none of that name.
+    /// Put a plugin in the place of the one with its name, between two calls: calls in flight end
+    /// on the old plugin, later ones go to the new one. The future asks it for a fingerprint, then
+    /// it is asked and measured in the background. Until it answers, the last answer of the old
+    /// plugin stands. `None` when there is no plugin of that name.
     pub fn switch(
         &self,
         source: Arc<dyn DeviceSource>,
@@ -139,15 +141,15 @@ impl DeviceManager {
         let plugin = {
             let mut plugins = lock(&self.0.plugins);
             let old = plugins.get_mut(source.name())?;
-            let plugin = Arc::new(Plugin { source, slots: Arc::clone(&old.slots) });
-            // Woken, the loop of the old one sees that it was replaced, and ends.
-            std::mem::replace(old, Arc::clone(&plugin)).source.meter().ask_now();
+            let plugin = Arc::new(ManagedPlugin { source, slots: Arc::clone(&old.slots) });
+            // The loop of the old plugin wakes, sees that the plugin was replaced, and ends.
+            std::mem::replace(old, Arc::clone(&plugin)).source.meter().request_check();
             plugin
         };
         Some(self.clone().keep_asking(plugin))
     }
 
-    /// The plugin of this name that is asked now.
+    /// The plugin that is asked under this name now.
     #[must_use]
     pub fn source(&self, name: &PluginName) -> Option<Arc<dyn DeviceSource>> {
         lock(&self.0.plugins).get(name).map(|plugin| Arc::clone(&plugin.source))
@@ -155,32 +157,32 @@ impl DeviceManager {
 
     /// Devices of this plugin that tasks hold.
     #[must_use]
-    pub fn assigned(&self, name: &PluginName) -> Vec<AllocatedDevice> {
+    pub fn assigned_devices(&self, name: &PluginName) -> Vec<AllocatedDevice> {
         let inventory = lock(&self.0.inventory);
         let own = |device: &AllocatedDevice| inventory.owner(&device.group) == Some(name);
         self.claims().into_iter().flat_map(|claim| claim.devices).filter(own).collect()
     }
 
-    async fn keep_asking(self, plugin: Arc<Plugin>) {
+    async fn keep_asking(self, plugin: Arc<ManagedPlugin>) {
         let (meter, asking) = (plugin.source.meter(), (self.clone(), Arc::clone(&plugin)));
         let ask = move || {
             let (manager, plugin) = asking.clone();
             async move { manager.fingerprint(&plugin).await }
         };
         self.0.refresher.add(meter, ask).await;
-        if self.current(&plugin) {
+        if self.is_current(&plugin) {
             self.0.running.spawn(collect::run(self.clone(), plugin));
         }
     }
 
-    /// Has no other taken its place?
-    fn current(&self, plugin: &Arc<Plugin>) -> bool {
+    /// Is this plugin still the one of its name?
+    fn is_current(&self, plugin: &Arc<ManagedPlugin>) -> bool {
         let plugins = lock(&self.0.plugins);
         plugins.get(plugin.source.name()).is_some_and(|now| Arc::ptr_eq(now, plugin))
     }
 
-    /// Ask a plugin now, beside its own turns, and publish what it says. `false` when there is none
-    /// of that name.
+    /// Ask a plugin now, beside its own turns, and publish its answer. `false` when there is no
+    /// plugin of that name.
     pub async fn ask(&self, name: &PluginName) -> bool {
         let plugin = lock(&self.0.plugins).get(name).cloned();
         let Some(plugin) = plugin else { return false };
@@ -188,26 +190,29 @@ impl DeviceManager {
         true
     }
 
-    async fn fingerprint(&self, plugin: &Arc<Plugin>) -> FingerprintOutcome {
+    async fn fingerprint(&self, plugin: &Arc<ManagedPlugin>) -> FingerprintOutcome {
         let name = plugin.source.name();
-        if !self.current(plugin) {
+        if !self.is_current(plugin) {
             return FingerprintOutcome::Over;
         }
-        let found = bounded(&*plugin.source, "fingerprint", plugin.source.fingerprint()).await;
-        if !self.current(plugin) {
+        let found = call_bounded(&*plugin.source, "fingerprint", plugin.source.fingerprint()).await;
+        if !self.is_current(plugin) {
             return FingerprintOutcome::Over;
         }
         match found {
             Ok(DeviceFingerprint { health, groups, next }) => {
-                let asked = FingerprintOutcome::of(&health, next);
-                // Nearly always nothing changed: compared in place, without a copy.
-                let same = lock(&self.0.inventory).says(name, &health, &groups);
+                let asked = FingerprintOutcome::from_health(&health, next);
+                // An answer is nearly always the same as before, so it is compared in place,
+                // without a copy.
+                let same = lock(&self.0.inventory).is_latest_answer(name, &health, &groups);
                 if !same {
                     if health.state == HealthState::Unhealthy {
                         lock(&self.0.stats).mark_stale(name, &health.reason);
                     }
                     let claim = |group: &_| plugin.source.claim(group);
-                    self.publish(name, |inventory| inventory.found(name, health, groups, claim));
+                    self.publish(name, |inventory| {
+                        inventory.record_answer(name, health, groups, claim)
+                    });
                 }
                 asked
             }
@@ -215,7 +220,7 @@ impl DeviceManager {
                 tracing::warn!(plugin = %name, %error, "device fingerprint failed");
                 let reason = error.to_string();
                 self.publish(name, |inventory| {
-                    inventory.failed(name, &reason);
+                    inventory.record_failure(name, &reason);
                     GroupChanges::default()
                 });
                 lock(&self.0.stats).mark_stale(name, &reason);
@@ -224,8 +229,8 @@ impl DeviceManager {
         }
     }
 
-    /// Change the inventory and show it. Under one lock: a later answer is never shown before an
-    /// earlier one.
+    /// Change the inventory and publish it. Both happen under one lock, so that a later answer is
+    /// never published before an earlier one.
     fn publish(&self, plugin: &PluginName, change: impl FnOnce(&mut Inventory) -> GroupChanges) {
         let mut inventory = lock(&self.0.inventory);
         let moved = change(&mut inventory);
@@ -245,8 +250,8 @@ impl DeviceManager {
         });
     }
 
-    /// The plugin that has these instances now.
-    fn owner(&self, device: &AllocatedDevice) -> Result<Arc<Plugin>, PluginCallError> {
+    /// The plugin that reports these instances now.
+    fn owner(&self, device: &AllocatedDevice) -> Result<Arc<ManagedPlugin>, PluginCallError> {
         let inventory = lock(&self.0.inventory);
         let group = &device.group;
         let name = match inventory.owner_with(group, &device.ids) {
@@ -266,32 +271,32 @@ impl DeviceManager {
         self.plugin(&name)
     }
 
-    fn plugin(&self, name: &PluginName) -> Result<Arc<Plugin>, PluginCallError> {
+    fn plugin(&self, name: &PluginName) -> Result<Arc<ManagedPlugin>, PluginCallError> {
         lock(&self.0.plugins).get(name).cloned().ok_or_else(|| PluginCallError::NotReady {
             name: name.to_string(),
             reason: "the plugin is not loaded".to_owned(),
         })
     }
 
-    /// Newest statistics of these devices, by group: of a task, or of several. Requests served by
-    /// one group come as one.
+    /// Newest statistics of these devices, by group. The devices may be those of one task or of
+    /// several. Requests that one group serves come as one group.
     #[must_use]
     pub fn stats_of<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a AllocatedDevice>,
     ) -> Vec<DeviceGroupStats> {
         let now = self.0.clock.now();
-        lock(&self.0.stats).of(devices, now)
+        lock(&self.0.stats).stats_of_devices(devices, now)
     }
 
     /// Newest statistics of all devices, by group.
     #[must_use]
     pub fn all_stats(&self) -> Vec<DeviceGroupStats> {
         let now = self.0.clock.now();
-        lock(&self.0.stats).all(now)
+        lock(&self.0.stats).all_stats(now)
     }
 
-    /// Stop asking. A call in flight is waited for: it has its bound. A release that is still to be
+    /// Stop asking. Calls in flight are waited for, since each has a bound. A release that is to be
     /// tried again stays in the ledger for the next start.
     pub async fn shutdown(&self) {
         self.0.stop.cancel();
@@ -301,8 +306,8 @@ impl DeviceManager {
     }
 }
 
-/// An answer within the bound, or that there was none.
-async fn bounded<T>(
+/// Wait for an answer within the bound of the call; without one, return an error.
+async fn call_bounded<T>(
     source: &dyn DeviceSource,
     call: &'static str,
     answer: BoxFuture<'_, Result<T, PluginCallError>>,
@@ -312,7 +317,7 @@ async fn bounded<T>(
     match clock::timeout(bound, answer).await {
         Some(answer) => answer,
         None => {
-            source.given_up(call, bound);
+            source.record_hang(call, bound);
             Err(PluginCallError::CallFailed {
                 plugin: source.name().to_string(),
                 call,

@@ -11,20 +11,21 @@
 //!  any of these ──────► releasing ───────────────► released    waiting ───► releasing
 //!                          └── a plugin is not there ──► waiting ─┘ (up to a bound, then released)
 //! ```
-//! Pure. The claim itself is in the [`super::ledger`], and the ledger's entry is what a crash leaves:
-//! an entry on disk means that a release may be owed. So it is there before the first plugin is
-//! asked ([`ClaimEffect::Keep`]) and goes when none is owed any more ([`ClaimEffect::Done`]); whoever starts
-//! after a crash begins with [`Claim::restored`] and owes all of it.
+//! Pure. The claim itself is in the [`super::ledger`]. A crash leaves the ledger's entry: an entry
+//! on disk means that a release may be owed. So the entry is there before the first plugin is asked
+//! ([`ClaimEffect::Keep`]), and it goes when no release is owed any more ([`ClaimEffect::Done`]).
+//! An agent that starts after a crash begins with [`Claim::from_ledger`] and owes every release.
 //!
-//! Each reserve that may have had an effect is released once: one that was answered, and one of which
-//! it is not known (the call trapped, hung or was dropped). A crash between a plugin's answer to a
-//! release and the ledger's entry going repeats that one release; the instance is assigned to nobody in
-//! between.
+//! Each reserve that may have had an effect is released once: one that was answered, and one whose
+//! result is not known (the call trapped, hung or was dropped). A crash after a plugin's answer to
+//! a release and before the entry goes repeats that one release; meanwhile the instance is assigned
+//! to nobody.
 //!
-//! An instance whose plugin cannot be reached is not assigned again while its release is tried: the next
-//! holder would find it as the last one left it. After [`DEVICE_RELEASE_TRIES_MAX`] rounds it is
-//! given up and assigned again, for a plugin that never comes back must not take the device with it:
-//! each start reserves anew, and a plugin has to make a device usable whatever was before.
+//! While the plugin of an instance cannot be reached, its release is tried and the instance is not
+//! assigned again: the next holder would find it as the last one left it. After
+//! [`DEVICE_RELEASE_TRIES_MAX`] rounds the release is given up and the instance is assigned again,
+//! because a plugin that never comes back must not take the device with it. Each start reserves
+//! anew, and a plugin has to make a device usable in any case.
 
 use std::time::Duration;
 
@@ -38,15 +39,16 @@ use ostler_model::resources::AllocatedDevice;
 /// Instances of one group that the task holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimItem {
-    /// Which instances.
+    /// The group and the ids of the instances.
     pub device: AllocatedDevice,
-    /// The plugin that answered, where one did: it gets the release, whoever has the group by then.
+    /// The plugin that granted them, where one did. It gets the release, whoever owns the group by
+    /// then.
     pub plugin: Option<PluginName>,
     /// A reserve may have had an effect that was not released.
     pub owed: bool,
 }
 
-/// Where a claim is.
+/// The step that a claim is at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClaimPhase {
     /// No plugin is being asked.
@@ -58,33 +60,33 @@ pub enum ClaimPhase {
     Reserving {
         /// Index of the item.
         at: usize,
-        /// It was owed before this question.
+        /// A release was owed before this question already.
         before: bool,
     },
-    /// One refused: the others are released, this one now.
+    /// One plugin refused: the others are released, this item now.
     Undoing {
         /// Index of the item.
         at: usize,
-        /// The refusal.
+        /// The error of the plugin that refused.
         error: PluginCallError,
     },
     /// The task ended: this item is released.
     Releasing {
         /// Index of the item.
         at: usize,
-        /// Rounds that left something.
+        /// Number of rounds after which something was left.
         tries: u32,
     },
-    /// Some plugin did not answer; tried again later.
+    /// Some plugin did not answer; the release is tried again later.
     Waiting {
-        /// Rounds so far.
+        /// Number of rounds so far.
         tries: u32,
     },
     /// Nothing is owed and the task needs nothing any more.
     Done,
 }
 
-/// What happened.
+/// An event for the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimEvent {
     /// The task is about to start, or goes on after the agent was away, with these instances.
@@ -93,11 +95,11 @@ pub enum ClaimEvent {
     Kept(Result<(), PluginCallError>),
     /// The plugin said how the instances are used.
     Reserved(PluginName),
-    /// It did not.
+    /// The plugin refused, or did not answer.
     Refused(PluginCallError),
-    /// A release was answered.
+    /// A plugin answered a release.
     Released(Result<(), PluginCallError>),
-    /// Whoever was asking is gone; its question may have had an effect.
+    /// The future that was asking is gone; its question may have had an effect.
     Dropped,
     /// The task ended for good.
     End,
@@ -105,22 +107,22 @@ pub enum ClaimEvent {
     Again,
 }
 
-/// What is to be done. Each is answered by the event in parentheses.
+/// What is to be done. The event in parentheses answers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimEffect {
     /// See that the ledger's entry is on disk ([`ClaimEvent::Kept`]).
     Keep,
     /// Ask the plugin how these instances are used ([`ClaimEvent::Reserved`], [`ClaimEvent::Refused`]).
     Reserve(AllocatedDevice),
-    /// Tell the plugin that they are no longer ([`ClaimEvent::Released`]).
+    /// Tell the plugin that they are not used any more ([`ClaimEvent::Released`]).
     Release(AllocatedDevice, Option<PluginName>),
-    /// All plugins answered (none).
+    /// All plugins granted the devices (no answer).
     Granted,
-    /// Not all did; nothing was changed, or all was undone (none).
+    /// Not all plugins did; nothing was changed, or everything was undone (no answer).
     Denied(PluginCallError),
     /// Come back after this time ([`ClaimEvent::Again`]).
     Wait(Duration),
-    /// Free the ledger's entry; these were given up (none).
+    /// Free the ledger's entry; the items whose release was given up are listed (no answer).
     Done(Vec<ClaimItem>),
 }
 
@@ -137,10 +139,10 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The claim of a task that an earlier agent left, where the ledger has an entry for it: what
-    /// was answered is not known, so that all of it is owed.
+    /// The claim of a task that an earlier agent left, where the ledger has an entry for it. The
+    /// plugins' answers are not known, so all of it is owed.
     #[must_use]
-    pub fn restored(devices: &[AllocatedDevice]) -> Self {
+    pub fn from_ledger(devices: &[AllocatedDevice]) -> Self {
         let item = |device: &AllocatedDevice| ClaimItem {
             device: device.clone(),
             plugin: None,
@@ -150,13 +152,13 @@ impl Claim {
         Self { items, kept: true, committed: true, ..Self::default() }
     }
 
-    /// Where it is.
+    /// The step that the claim is at.
     #[must_use]
     pub const fn phase(&self) -> &ClaimPhase {
         &self.phase
     }
 
-    /// What it has.
+    /// The items of the claim, one for each request.
     #[must_use]
     pub fn items(&self) -> &[ClaimItem] {
         &self.items
@@ -168,9 +170,9 @@ impl Claim {
         self.last_error.as_deref()
     }
 
-    /// Somebody has to answer an effect. When nobody does any more, [`ClaimEvent::Dropped`] says so.
+    /// An effect waits for its answer. When nobody will give it, [`ClaimEvent::Dropped`] says so.
     #[must_use]
-    pub const fn in_flight(&self) -> bool {
+    pub const fn is_in_flight(&self) -> bool {
         !matches!(self.phase, ClaimPhase::Idle | ClaimPhase::Waiting { .. } | ClaimPhase::Done)
     }
 
@@ -180,19 +182,19 @@ impl Claim {
         self.kept
     }
 
-    /// Take an event; what is to be done about it. One that does not fit the phase (a late answer,
-    /// a wait that is over after the task was started again) changes nothing.
+    /// Take an event; returns what is to be done. An event that does not fit the phase (a late
+    /// answer, the end of a wait after the task was started again) changes nothing.
     pub fn step(&mut self, event: ClaimEvent) -> Option<ClaimEffect> {
         match (std::mem::take(&mut self.phase), event) {
             (
                 ClaimPhase::Idle | ClaimPhase::Waiting { .. } | ClaimPhase::Done,
                 ClaimEvent::Reserve(devices),
-            ) => self.begin(devices),
+            ) => self.begin_reserve(devices),
             (ClaimPhase::Keeping, ClaimEvent::Kept(Ok(()))) => {
                 self.kept = true;
                 self.ask(0)
             }
-            (ClaimPhase::Keeping, ClaimEvent::Kept(Err(error))) => self.denied(error),
+            (ClaimPhase::Keeping, ClaimEvent::Kept(Err(error))) => self.deny(error),
             (ClaimPhase::Reserving { at, .. }, ClaimEvent::Reserved(plugin)) => {
                 if let Some(item) = self.items.get_mut(at) {
                     item.plugin = Some(plugin);
@@ -200,18 +202,18 @@ impl Claim {
                 self.ask(at + 1)
             }
             (ClaimPhase::Reserving { at, before }, ClaimEvent::Refused(error)) => {
-                self.refused(at, before, error)
+                self.handle_refusal(at, before, error)
             }
             (ClaimPhase::Undoing { at, error }, ClaimEvent::Released(answer)) => {
-                self.answered(at, answer);
+                self.take_release_answer(at, answer);
                 self.undo(at, error)
             }
             (ClaimPhase::Releasing { at, tries }, ClaimEvent::Released(answer)) => {
-                self.answered(at, answer);
+                self.take_release_answer(at, answer);
                 self.release(at, tries)
             }
             (phase, ClaimEvent::Dropped) => {
-                self.dropped(phase);
+                self.handle_drop(phase);
                 None
             }
             (ClaimPhase::Idle, ClaimEvent::End) => self.release(self.items.len(), 0),
@@ -225,7 +227,7 @@ impl Claim {
         }
     }
 
-    fn begin(&mut self, devices: Vec<AllocatedDevice>) -> Option<ClaimEffect> {
+    fn begin_reserve(&mut self, devices: Vec<AllocatedDevice>) -> Option<ClaimEffect> {
         for device in devices {
             if !self.items.iter().any(|item| item.device == device) {
                 self.items.push(ClaimItem { device, plugin: None, owed: false });
@@ -253,28 +255,33 @@ impl Claim {
         Some(ClaimEffect::Reserve(item.device.clone()))
     }
 
-    fn refused(&mut self, at: usize, before: bool, error: PluginCallError) -> Option<ClaimEffect> {
+    fn handle_refusal(
+        &mut self,
+        at: usize,
+        before: bool,
+        error: PluginCallError,
+    ) -> Option<ClaimEffect> {
         if let Some(item) = self.items.get_mut(at) {
-            // A call that failed may have reserved the device. One whose answer was refused by the
-            // grants has. A plugin that answered with an error has not.
+            // A call that failed may have reserved the device. A plugin whose answer the grants
+            // refused has reserved it. A plugin that answered with an error has not.
             item.owed = before
                 || matches!(
                     error,
                     PluginCallError::CallFailed { .. } | PluginCallError::NotGranted(_)
                 );
         }
-        // A task that was granted its devices may be running: it keeps them.
-        if self.committed { self.denied(error) } else { self.undo(self.items.len(), error) }
+        // A task that was granted its devices may be running, so it keeps them.
+        if self.committed { self.deny(error) } else { self.undo(self.items.len(), error) }
     }
 
-    fn denied(&mut self, error: PluginCallError) -> Option<ClaimEffect> {
+    fn deny(&mut self, error: PluginCallError) -> Option<ClaimEffect> {
         self.last_error = Some(error.to_string());
         Some(ClaimEffect::Denied(error))
     }
 
     /// Release the last item before `end` that is owed.
     fn undo(&mut self, end: usize, error: PluginCallError) -> Option<ClaimEffect> {
-        let Some((at, effect)) = self.last_owed(end) else { return self.denied(error) };
+        let Some((at, effect)) = self.last_owed(end) else { return self.deny(error) };
         self.phase = ClaimPhase::Undoing { at, error };
         Some(effect)
     }
@@ -299,10 +306,10 @@ impl Claim {
         owed.map(|(at, item)| (at, ClaimEffect::Release(item.device.clone(), item.plugin.clone())))
     }
 
-    fn answered(&mut self, at: usize, answer: Result<(), PluginCallError>) {
+    fn take_release_answer(&mut self, at: usize, answer: Result<(), PluginCallError>) {
         let Some(item) = self.items.get_mut(at) else { return };
         match answer {
-            // The plugin does not know the device or has nothing to release: nothing is held.
+            // The plugin does not know the device or has nothing to release, so nothing is held.
             Ok(()) | Err(PluginCallError::NotFound(_) | PluginCallError::Unsupported(_)) => {
                 item.owed = false;
             }
@@ -310,8 +317,8 @@ impl Claim {
         }
     }
 
-    /// Nobody waits for the answer. What was asked may have had an effect: it stays owed.
-    fn dropped(&mut self, phase: ClaimPhase) {
+    /// Nobody waits for the answer. The question may have had an effect, so the item stays owed.
+    fn handle_drop(&mut self, phase: ClaimPhase) {
         self.phase = match phase {
             ClaimPhase::Releasing { tries, .. } => ClaimPhase::Waiting { tries },
             ClaimPhase::Waiting { .. } | ClaimPhase::Done => phase,
@@ -323,7 +330,7 @@ impl Claim {
     }
 }
 
-/// Doubles with each round, up to its bound.
+/// The wait before the next round. It doubles with each round, up to its bound.
 fn back_off(tries: u32) -> Duration {
     let doublings = tries.saturating_sub(1).min(16);
     DEVICE_RELEASE_RETRY_FIRST.saturating_mul(1 << doublings).min(DEVICE_RELEASE_RETRY_MAX)

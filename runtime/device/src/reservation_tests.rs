@@ -196,7 +196,7 @@ impl World {
         for (who, devices) in &self.placed {
             let entry = self.disk.holders().any(|held| &held.holder == who);
             if entry {
-                self.claims.insert(who.clone(), Claim::restored(devices));
+                self.claims.insert(who.clone(), Claim::from_ledger(devices));
             }
             if entry || !self.ended.contains(who) {
                 // Two of them never share an instance: what is free on disk was free in memory.
@@ -279,7 +279,7 @@ fn a_refusal_before_a_later_start_takes_nothing_from_the_task() {
 #[test]
 fn a_restored_claim_that_is_refused_keeps_its_devices_until_the_task_ends() {
     let devices = vec![assigned("a", "0")];
-    let mut claim = Claim::restored(&devices);
+    let mut claim = Claim::from_ledger(&devices);
     assert!(matches!(claim.step(ClaimEvent::Reserve(devices)), Some(ClaimEffect::Reserve(_))));
     assert!(matches!(claim.step(ClaimEvent::Refused(no())), Some(ClaimEffect::Denied(_))));
     assert!(matches!(claim.step(ClaimEvent::End), Some(ClaimEffect::Release(..))));
@@ -316,7 +316,7 @@ fn the_waits_double_up_to_their_bound() {
 fn a_plugin_that_knows_nothing_of_it_has_nothing_to_release() {
     for answer in [PluginCallError::NotFound("x".into()), PluginCallError::Unsupported("x".into())]
     {
-        let mut claim = Claim::restored(&[assigned("a", "0")]);
+        let mut claim = Claim::from_ledger(&[assigned("a", "0")]);
         assert!(matches!(claim.step(ClaimEvent::End), Some(ClaimEffect::Release(..))));
         let released = claim.step(ClaimEvent::Released(Err(answer)));
         assert_eq!(released, Some(ClaimEffect::Done(vec![])));
@@ -325,7 +325,7 @@ fn a_plugin_that_knows_nothing_of_it_has_nothing_to_release() {
 
 #[test]
 fn a_release_that_nobody_waits_for_any_more_is_still_owed() {
-    let mut claim = Claim::restored(&[assigned("a", "0")]);
+    let mut claim = Claim::from_ledger(&[assigned("a", "0")]);
     claim.step(ClaimEvent::End);
     assert_eq!(claim.step(ClaimEvent::Dropped), None);
     assert!(matches!(claim.step(ClaimEvent::Again), Some(ClaimEffect::Release(..))));
@@ -334,7 +334,7 @@ fn a_release_that_nobody_waits_for_any_more_is_still_owed() {
 #[test]
 fn a_late_answer_or_a_late_timer_changes_nothing() {
     let devices = vec![assigned("a", "0")];
-    let mut claim = Claim::restored(&devices);
+    let mut claim = Claim::from_ledger(&devices);
     claim.step(ClaimEvent::Reserve(devices.clone()));
     claim.step(ClaimEvent::Dropped);
     let before = claim.clone();

@@ -1,4 +1,4 @@
-//! Where devices come from: a device plugin, or what stands for one in a test.
+//! The source of devices: a device plugin, or its stand-in in a test.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,27 +15,28 @@ use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::DeviceGroupStats;
 
-/// What a device plugin found.
+/// The answer of a device plugin to a fingerprint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceFingerprint {
-    /// Of the plugin; one that is undetected has no groups.
+    /// Health of the plugin itself. An undetected plugin has no groups.
     pub health: Health,
     /// All groups, sorted.
     pub groups: Vec<DeviceGroup>,
-    /// When to ask again.
+    /// When the plugin is to be asked again.
     pub next: NextCheck,
 }
 
-/// The calls of a device plugin. Answers are checked: bounded, and each name there once. A call may
-/// take long or never end: [`super::manager`] bounds it.
+/// The calls of a device plugin. Answers have been checked: they are bounded, and each name occurs
+/// once. A call may take long or never end: [`super::manager`] bounds it.
 pub trait DeviceSource: Send + Sync {
-    /// Its name.
+    /// Name of the plugin, unique on the node.
     fn name(&self) -> &PluginName;
-    /// What is counted of its calls, and how it does: one that nobody reads, unless it has its own.
+    /// The meter that counts its calls. The default is one that nobody reads.
     fn meter(&self) -> Arc<PluginMeter> {
         Arc::new(PluginMeter::new(self.name().as_str(), FailurePolicy::default(), Clock::system()))
     }
-    /// How narrowly a group is granted to it: of two that report one group the narrower has it.
+    /// How narrowly a group is granted to the plugin: of two plugins that report one group the
+    /// narrower one owns it.
     fn claim(&self, _group: &GroupKey) -> u32 {
         0
     }
@@ -43,23 +44,24 @@ pub trait DeviceSource: Send + Sync {
     fn call_wall(&self) -> Duration {
         Duration::ZERO
     }
-    /// A call was given up after so long, longer than its own deadline: it counts as one that hangs.
-    fn given_up(&self, _call: &'static str, _after: Duration) {}
-    /// Which devices are here: a snapshot.
+    /// A call was given up after this time, which is longer than the plugin's own deadline: it
+    /// counts as a call that hangs.
+    fn record_hang(&self, _call: &'static str, _after: Duration) {}
+    /// The devices that are present now.
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>>;
-    /// How a task uses these instances; asked before each of its starts.
+    /// How a task uses these instances. Asked before each start of the task.
     fn reserve<'a>(
         &'a self,
         device: &'a AllocatedDevice,
     ) -> BoxFuture<'a, Result<Reservation, PluginCallError>>;
-    /// The task that used these instances ended.
+    /// Tell the plugin that the task which used these instances ended.
     fn release<'a>(
         &'a self,
         device: &'a AllocatedDevice,
     ) -> BoxFuture<'a, Result<(), PluginCallError>>;
-    /// Measure; `Unsupported` when it never does.
+    /// Measure the devices; `Unsupported` from a plugin that never measures.
     fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>>;
-    /// Write its last calls to a file: nothing, unless they are kept.
+    /// Write its last calls to a file, where they are kept; otherwise nothing.
     fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
         Box::pin(std::future::ready(Ok(None)))
     }

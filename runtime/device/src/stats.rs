@@ -4,10 +4,10 @@
 //!  plugin's answer ─ replace ─► group ─► instance ─► Arc<InstanceStats>
 //!  plugin failed ── mark_stale ─► of the plugin: the reason, until its next answer
 //!                                   │
-//!  of_task(its devices) ◄───────────┘   looks up what the task has, and nothing else
+//! stats_of_task(its devices) ◄──────┘   looks up the task's own devices, and nothing else
 //! ```
-//! Pure. What a task's statistics cost depends on the task's own devices: neither the number of
-//! tasks nor that of devices on the node counts. Values are shared, never copied.
+//! Pure. The cost of a task's statistics depends on the task's own devices, neither on the number
+//! of tasks nor on the number of devices on the node. Values are shared, never copied.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats};
 use ostler_model::time::Timestamp;
 
-struct Group {
+struct StatsGroup {
     plugin: PluginName,
     instances: HashMap<String, Arc<InstanceStats>>,
 }
 
-struct Answer {
+struct StatsAnswer {
     at: Timestamp,
     /// Why the plugin has not answered since.
     failure: Option<String>,
 }
 
-/// See the module.
+/// The newest statistics by group and instance. See the module.
 pub struct StatsIndex {
-    groups: HashMap<GroupKey, Group>,
-    plugins: BTreeMap<PluginName, Answer>,
+    groups: HashMap<GroupKey, StatsGroup>,
+    plugins: BTreeMap<PluginName, StatsAnswer>,
     old_after: Duration,
 }
 
@@ -45,8 +45,8 @@ impl StatsIndex {
         Self { groups: HashMap::new(), plugins: BTreeMap::new(), old_after }
     }
 
-    /// Take an answer of a plugin: it replaces the plugin's earlier one as a whole, what is not in
-    /// it is gone. Groups that are another plugin's are left out and returned.
+    /// Take an answer of a plugin. It replaces the plugin's earlier answer as a whole. Groups that
+    /// belong to another plugin are left out and returned.
     pub fn replace(
         &mut self,
         plugin: &PluginName,
@@ -54,7 +54,7 @@ impl StatsIndex {
         now: Timestamp,
     ) -> Vec<GroupKey> {
         self.groups.retain(|_, group| &group.plugin != plugin);
-        self.plugins.insert(plugin.clone(), Answer { at: now, failure: None });
+        self.plugins.insert(plugin.clone(), StatsAnswer { at: now, failure: None });
         let mut foreign = Vec::new();
         for group in groups {
             if self.groups.contains_key(&group.key) {
@@ -62,32 +62,33 @@ impl StatsIndex {
                 continue;
             }
             let instances = group.instances.into_iter().collect();
-            self.groups.insert(group.key, Group { plugin: plugin.clone(), instances });
+            self.groups.insert(group.key, StatsGroup { plugin: plugin.clone(), instances });
         }
         foreign
     }
 
-    /// The plugin failed: what it said last is shown on, with this reason, until it answers again.
+    /// The plugin failed. Its last statistics are shown on, with this reason, until it answers
+    /// again.
     pub fn mark_stale(&mut self, plugin: &PluginName, reason: &str) {
         if let Some(answer) = self.plugins.get_mut(plugin) {
             answer.failure = Some(reason.to_owned());
         }
     }
 
-    /// Drop the groups that `keep` does not want; of a group that went to another plugin, say.
+    /// Drop the groups for which `keep` is false, for example a group that went to another plugin.
     pub fn retain(&mut self, keep: impl Fn(&PluginName, &GroupKey) -> bool) {
         self.groups.retain(|key, group| keep(&group.plugin, key));
     }
 
-    /// Statistics of these instances, by group. Several requests served by one group come as one
-    /// group; an instance without statistics is left out, and so is a group that no plugin
+    /// Statistics of these instances, by group. Several requests that one group serves come as one
+    /// group. An instance without statistics is left out, and so is a group that no plugin
     /// measures.
-    pub fn of<'a>(
+    pub fn stats_of_devices<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a AllocatedDevice>,
         now: Timestamp,
     ) -> Vec<DeviceGroupStats> {
-        let mut found: BTreeMap<&GroupKey, (&Group, BTreeMap<_, _>)> = BTreeMap::new();
+        let mut found: BTreeMap<&GroupKey, (&StatsGroup, BTreeMap<_, _>)> = BTreeMap::new();
         for device in devices {
             let Some(group) = self.groups.get(&device.group) else { continue };
             let (_, instances) =
@@ -101,20 +102,24 @@ impl StatsIndex {
         let shown = found.into_iter().map(|(key, (group, instances))| DeviceGroupStats {
             key: key.clone(),
             instances,
-            stale: self.stale(&group.plugin, now),
+            stale: self.stale_reason(&group.plugin, now),
         });
         shown.collect()
     }
 
-    /// As [`StatsIndex::of`], for one task.
+    /// Statistics of one task's instances. See [`StatsIndex::stats_of_devices`].
     #[must_use]
-    pub fn of_task(&self, devices: &[AllocatedDevice], now: Timestamp) -> Vec<DeviceGroupStats> {
-        self.of(devices, now)
+    pub fn stats_of_task(
+        &self,
+        devices: &[AllocatedDevice],
+        now: Timestamp,
+    ) -> Vec<DeviceGroupStats> {
+        self.stats_of_devices(devices, now)
     }
 
-    /// Statistics of everything, by group.
+    /// Statistics of all devices, by group.
     #[must_use]
-    pub fn all(&self, now: Timestamp) -> Vec<DeviceGroupStats> {
+    pub fn all_stats(&self, now: Timestamp) -> Vec<DeviceGroupStats> {
         let mut all: Vec<DeviceGroupStats> = self
             .groups
             .iter()
@@ -125,14 +130,14 @@ impl StatsIndex {
                     .iter()
                     .map(|(id, stats)| (id.clone(), Arc::clone(stats)))
                     .collect(),
-                stale: self.stale(&group.plugin, now),
+                stale: self.stale_reason(&group.plugin, now),
             })
             .collect();
         all.sort_by(|a, b| a.key.cmp(&b.key));
         all
     }
 
-    fn stale(&self, plugin: &PluginName, now: Timestamp) -> Option<String> {
+    fn stale_reason(&self, plugin: &PluginName, now: Timestamp) -> Option<String> {
         let answer = self.plugins.get(plugin)?;
         if let Some(reason) = &answer.failure {
             return Some(reason.clone());

@@ -40,7 +40,7 @@ fn ids(stats: &DeviceGroupStats) -> Vec<&str> {
 fn two_requests_served_by_one_group_both_show_in_one_group() {
     let mut index = StatsIndex::new(OLD_AFTER);
     index.replace(&plugin("p"), vec![measured("a", &["0", "1", "2"], 7)], at(1));
-    let shown = index.of_task(&[assigned("a", &["0"]), assigned("a", &["2"])], at(1));
+    let shown = index.stats_of_task(&[assigned("a", &["0"]), assigned("a", &["2"])], at(1));
     assert_eq!(shown.len(), 1);
     assert_eq!(ids(&shown[0]), ["0", "2"]);
     assert_eq!(shown[0].stale, None);
@@ -50,9 +50,9 @@ fn two_requests_served_by_one_group_both_show_in_one_group() {
 fn what_was_not_measured_is_absent_and_a_measured_group_shows_even_when_empty() {
     let mut index = StatsIndex::new(OLD_AFTER);
     index.replace(&plugin("p"), vec![measured("a", &["0"], 7)], at(1));
-    assert_eq!(index.of_task(&[], at(1)), vec![]);
-    assert_eq!(index.of_task(&[assigned("b", &["0"])], at(1)), vec![]);
-    let shown = index.of_task(&[assigned("a", &["9"])], at(1));
+    assert_eq!(index.stats_of_task(&[], at(1)), vec![]);
+    assert_eq!(index.stats_of_task(&[assigned("b", &["0"])], at(1)), vec![]);
+    let shown = index.stats_of_task(&[assigned("a", &["9"])], at(1));
     assert_eq!((shown.len(), shown[0].instances.len()), (1, 0));
 }
 
@@ -62,7 +62,7 @@ fn values_are_shared_with_the_index() {
     let given = measured("a", &["0"], 7);
     let value = Arc::clone(&given.instances["0"]);
     index.replace(&plugin("p"), vec![given], at(1));
-    let shown = index.of_task(&[assigned("a", &["0"])], at(1));
+    let shown = index.stats_of_task(&[assigned("a", &["0"])], at(1));
     assert!(Arc::ptr_eq(&shown[0].instances["0"], &value));
 }
 
@@ -74,7 +74,7 @@ fn a_plugin_that_failed_is_stale_until_it_answers_and_no_other_is() {
     index.mark_stale(&plugin("p"), "it trapped");
     index.mark_stale(&plugin("never-heard-of"), "whatever");
     let stale = |index: &StatsIndex, now| -> Vec<Option<String>> {
-        index.all(now).into_iter().map(|group| group.stale).collect()
+        index.all_stats(now).into_iter().map(|group| group.stale).collect()
     };
     assert_eq!(stale(&index, at(2)), [Some("it trapped".to_owned()), None]);
     index.replace(&plugin("p"), vec![measured("a", &["0"], 2)], at(3));
@@ -85,10 +85,10 @@ fn a_plugin_that_failed_is_stale_until_it_answers_and_no_other_is() {
 fn an_answer_grows_old_without_a_failure() {
     let mut index = StatsIndex::new(OLD_AFTER);
     index.replace(&plugin("p"), vec![measured("a", &["0"], 1)], at(100));
-    assert_eq!(index.all(at(115))[0].stale, None);
-    let stale = index.all(at(116))[0].stale.clone();
+    assert_eq!(index.all_stats(at(115))[0].stale, None);
+    let stale = index.all_stats(at(116))[0].stale.clone();
     assert_eq!(stale.as_deref(), Some("plugin p last measured 16 s ago"));
-    assert_eq!(index.all(at(90))[0].stale, None, "a clock set back makes nothing old");
+    assert_eq!(index.all_stats(at(90))[0].stale, None, "a clock set back makes nothing old");
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn an_answer_replaces_the_plugins_earlier_one_and_takes_no_group_of_another() {
     let foreign = index.replace(&plugin("q"), vec![measured("a", &["0"], 9)], at(1));
     assert_eq!(foreign, [key("a")]);
     index.replace(&plugin("p"), vec![measured("a", &["1"], 2)], at(2));
-    let all = index.all(at(2));
+    let all = index.all_stats(at(2));
     assert_eq!(all.len(), 1, "b is gone");
     assert_eq!(ids(&all[0]), ["1"]);
     index.retain(|owner, _| owner == &plugin("q"));
-    assert_eq!(index.all(at(2)), vec![]);
+    assert_eq!(index.all_stats(at(2)), vec![]);
 }
 
 /// What a scan over all devices of the node says of a task: the rule, without an index.
@@ -164,15 +164,15 @@ proptest! {
         }
         let host: Vec<DeviceGroupStats> = newest.concat();
         for devices in &tasks {
-            prop_assert_eq!(index.of_task(devices, at(1)), scan(&host, devices));
+            prop_assert_eq!(index.stats_of_task(devices, at(1)), scan(&host, devices));
         }
         // An allocation: its tasks' groups merged.
         let all: Vec<AllocatedDevice> = tasks.concat();
-        prop_assert_eq!(index.of(tasks.iter().flatten(), at(1)), scan(&host, &all));
+        prop_assert_eq!(index.stats_of_devices(tasks.iter().flatten(), at(1)), scan(&host, &all));
         let everything: Vec<AllocatedDevice> = host.iter().map(|group| AllocatedDevice {
             group: group.key.clone(),
             ids: group.instances.keys().cloned().collect(),
         }).collect();
-        prop_assert_eq!(index.all(at(1)), scan(&host, &everything));
+        prop_assert_eq!(index.all_stats(at(1)), scan(&host, &everything));
     }
 }

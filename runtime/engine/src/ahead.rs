@@ -1,57 +1,62 @@
-//! Code that is made when the agent is built, for any processor of its architecture, so that no node
-//! compiles what every agent brings along.
+//! Code that is compiled when the agent is built, for any processor of its architecture, so that no
+//! node has to compile the guests that every agent contains.
 //!
 //! ```text
 //! artefact │ seal, under a key that everybody knows │ digest of the wasm, 32 bytes
 //! ```
-//! The seal is a checksum here: it binds code to the wasm it was made of and to the engine it is for.
-//! Whoever can change it can change the program.
+//! The seal is only a checksum here: it binds code to the wasm it was compiled from and to the
+//! engine it is for. Whoever can change the seal can change the program as well.
 
 use wasmtime::Engine;
 
-use super::config::{EngineKind, Format, base_config, compatibility, precompile};
-use super::seal::{Meant, SEAL_BYTES, Sealer};
+use super::config::{EngineKind, WasmFormat, base_config, compatibility, precompile};
+use super::seal::{CodeIdentity, SEAL_BYTES, Sealer};
 use ostler_model::digest::Digest;
 
 const KEY: &[u8; 32] = b"ostler: made when it was built\0\0";
 const DIGEST_BYTES: usize = 32;
 
-/// Compile trusted bytes for the least processor of this machine's architecture.
+/// Compile trusted bytes for any processor of this machine's architecture.
 ///
 /// # Errors
 /// Wasmtime's.
-pub fn make(wasm: &[u8], kind: EngineKind, format: Format) -> wasmtime::Result<Vec<u8>> {
+pub fn make(wasm: &[u8], kind: EngineKind, format: WasmFormat) -> wasmtime::Result<Vec<u8>> {
     let engine = engine(kind)?;
-    let meant = meant(&engine, Digest::of(wasm), kind, format);
+    let meant = code_identity(&engine, Digest::compute(wasm), kind, format);
     let mut code = precompile(&engine, wasm, format)?;
-    let seal = Sealer::new(KEY).of(&*code, code.len() as u64, &meant)?;
+    let seal = Sealer::new(KEY).compute_seal(&*code, code.len() as u64, &meant)?;
     code.extend(seal);
     code.extend(meant.digest.as_bytes());
     Ok(code)
 }
 
-/// Of which wasm some code was made, as it says itself.
+/// Digest of the wasm that some code was compiled from, as the code itself says it.
 #[must_use]
 pub fn digest(code: &[u8]) -> Option<Digest> {
     code.last_chunk::<DIGEST_BYTES>().map(|bytes| Digest::from_bytes(*bytes))
 }
 
-/// The artefact, when it is whole and was made of this wasm for the engine that this program has.
-/// Wasmtime has the last word on whether this processor can run it.
+/// The artefact, when it is whole and was compiled from this wasm for this program's engine.
+/// Whether the processor can run it is decided by wasmtime.
 #[must_use]
-pub fn artefact(code: &[u8], wasm: Digest, kind: EngineKind, format: Format) -> Option<&[u8]> {
+pub fn artefact(code: &[u8], wasm: Digest, kind: EngineKind, format: WasmFormat) -> Option<&[u8]> {
     let sealed = code.get(..code.len().checked_sub(DIGEST_BYTES)?)?;
-    let meant = meant(&engine(kind).ok()?, wasm, kind, format);
+    let meant = code_identity(&engine(kind).ok()?, wasm, kind, format);
     let whole = Sealer::new(KEY).is_sealed(sealed, sealed.len() as u64, &meant);
     whole.ok()?.then(|| sealed.get(..sealed.len().checked_sub(SEAL_BYTES)?)).flatten()
 }
 
-fn meant(engine: &Engine, digest: Digest, kind: EngineKind, format: Format) -> Meant {
-    Meant { digest, kind, format, engine: compatibility(engine) }
+fn code_identity(
+    engine: &Engine,
+    digest: Digest,
+    kind: EngineKind,
+    format: WasmFormat,
+) -> CodeIdentity {
+    CodeIdentity { digest, kind, format, engine: compatibility(engine) }
 }
 
-/// One that only compiles, with nothing that not every processor of the architecture has: where a
-/// target is named, this machine is not asked.
+/// An engine that only compiles, and only uses what every processor of the architecture has: where
+/// a target is named, the features of this machine do not count.
 fn engine(kind: EngineKind) -> wasmtime::Result<Engine> {
     let mut config = base_config(kind);
     config.target(match std::env::consts::ARCH {
@@ -72,16 +77,16 @@ mod tests {
     /// An empty component.
     const WASM: &[u8] = b"\0asm\x0d\0\x01\0";
     const KIND: EngineKind = EngineKind::Plugin;
-    const FORMAT: Format = Format::Component;
+    const FORMAT: WasmFormat = WasmFormat::Component;
 
     #[test]
     fn code_is_for_one_wasm_one_engine_and_whole() {
         let code = make(WASM, KIND, FORMAT).unwrap();
-        let wasm = Digest::of(WASM);
+        let wasm = Digest::compute(WASM);
         assert_eq!(digest(&code), Some(wasm));
         let found = artefact(&code, wasm, KIND, FORMAT).unwrap();
         assert_eq!(found.len(), code.len() - SEAL_BYTES - DIGEST_BYTES);
-        assert_eq!(artefact(&code, Digest::of(b"other"), KIND, FORMAT), None);
+        assert_eq!(artefact(&code, Digest::compute(b"other"), KIND, FORMAT), None);
         assert_eq!(artefact(&code, wasm, EngineKind::Task, FORMAT), None);
         for cut in [0, 1, DIGEST_BYTES, SEAL_BYTES + DIGEST_BYTES, code.len() - 1] {
             assert_eq!(artefact(&code[..cut], wasm, KIND, FORMAT), None, "of length {cut}");
@@ -96,7 +101,7 @@ mod tests {
     #[test]
     fn this_machine_runs_what_is_made_for_the_least_of_its_kind() {
         let code = make(WASM, KIND, FORMAT).unwrap();
-        let artefact = artefact(&code, Digest::of(WASM), KIND, FORMAT).unwrap();
+        let artefact = artefact(&code, Digest::compute(WASM), KIND, FORMAT).unwrap();
         let engine = crate::compiler_engine(KIND).unwrap();
         // SAFETY: compiled by wasmtime, above.
         let component = unsafe { wasmtime::component::Component::deserialize(&engine, artefact) };

@@ -1,7 +1,9 @@
-//! How a wasmtime engine is configured, for the agent and for whatever compiles for it alike.
+//! Configuration of the wasmtime engines, for the agent and for everything that compiles code for
+//! it.
 //!
-//! Code compiled under one configuration loads only under an equal one, so all sides call
-//! [`base_config`]; only the memory allocator differs, which compiled code does not depend on.
+//! Code that was compiled under one configuration loads only under an equal one, so all sides call
+//! [`base_config`]. They differ only in the memory allocator, on which compiled code does not
+//! depend.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -12,15 +14,15 @@ use wasmtime::{Config, Engine, WasmBacktraceDetails, WasmFeatures};
 
 use ostler_model::limits;
 
-/// Which of the two engines: they have pools and file limits of their own.
+/// The kind of an engine. Each has a pool and file limits of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// Driver and device plugins: many short calls, small memories.
     Plugin,
     /// WASM tasks: long-lived, memories as large as the job asks.
     Task,
-    /// WASM tasks in the dense profile: their code is another one. For whoever runs them they are
-    /// [`EngineKind::Task`].
+    /// WASM tasks in the dense profile. Their code is compiled differently; where a task is run
+    /// they count as [`EngineKind::Task`].
     Dense,
 }
 
@@ -59,14 +61,14 @@ impl fmt::Display for EngineKind {
 
 /// The two binary formats of WebAssembly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum WasmFormat {
     /// A component.
     Component,
     /// A core module (WASI preview 1 tasks).
     Module,
 }
 
-impl Format {
+impl WasmFormat {
     /// Name on the command line of the compile child and in cache file names.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -76,14 +78,14 @@ impl Format {
         }
     }
 
-    /// The inverse of [`Format::as_str`].
+    /// The inverse of [`WasmFormat::as_str`].
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Component, Self::Module].into_iter().find(|format| format.as_str() == text)
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for WasmFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Component => "component",
@@ -92,7 +94,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What no guest may use.
+/// The WebAssembly features that no guest may use.
 ///
 /// The proposals that need garbage collection must be off: this build has no collector, and without
 /// this mask a module of 60 bytes (a subtype and a `ref.test`) aborts the whole process. The others
@@ -125,19 +127,19 @@ pub fn forbidden_features() -> WasmFeatures {
         | WasmFeatures::CM_IMPLEMENTS
 }
 
-/// What compiled code of the dense profile depends on: no memory is reserved or guarded.
-fn without_mappings(config: &mut Config) {
+/// Set what compiled code of the dense profile depends on: no memory is reserved or guarded.
+fn disable_mappings(config: &mut Config) {
     config
         .memory_reservation(0)
         .memory_reservation_for_growth(0)
         .memory_guard_size(0)
         .guard_before_linear_memory(false)
         .memory_may_move(true)
-        // An image is a mapping. What a guest begins with is copied.
+        // An image would be a mapping, so the initial memory of a guest is copied.
         .memory_init_cow(false);
 }
 
-/// Everything about an engine but its allocator (on-demand unless the caller sets the pool).
+/// Everything about an engine except its allocator (on-demand unless the caller sets the pool).
 #[must_use]
 pub fn base_config(kind: EngineKind) -> Config {
     let mut config = Config::new();
@@ -146,20 +148,21 @@ pub fn base_config(kind: EngineKind) -> Config {
         // Spinning guests yield at every tick. Fuel would count exactly but costs 76 % on calls
         // where epochs cost 7 %.
         .epoch_interruption(true)
-        // Off, because merely compiled-in concurrency makes a plain call 4.4 times as dear.
+        // It is off because compiled-in concurrency alone makes a plain call 4.4 times as
+        // expensive.
         .concurrency_support(false)
         // The guest overflows its own stack (a typed trap) before the fiber ends under a host
         // function (an abort of the process).
         .max_wasm_stack(limits::GUEST_STACK_BYTES_MAX)
         .async_stack_size(limits::GUEST_FIBER_BYTES)
-        // A deep recursion would otherwise be collected whole; names suffice, lines need the
-        // debug sections parsed at the moment of the trap.
+        // Without a bound a deep recursion would be collected as a whole. Names suffice; for lines
+        // the debug sections would have to be parsed at the moment of the trap.
         .wasm_backtrace_max_frames(NonZeroUsize::new(limits::GUEST_BACKTRACE_FRAMES_MAX))
         .wasm_backtrace_details(WasmBacktraceDetails::Disable)
         // Data images are mapped from the code file and copied page by page when written.
         .memory_init_cow(true);
     if kind == EngineKind::Dense {
-        without_mappings(&mut config);
+        disable_mappings(&mut config);
     }
     config
 }
@@ -172,18 +175,19 @@ pub fn compiler_engine(kind: EngineKind) -> wasmtime::Result<Engine> {
     Engine::new(&base_config(kind))
 }
 
-/// Compile `wasm`, here and now: trusted bytes, or a process that may die of it.
+/// Compile `wasm` in this process. The bytes must be trusted, or the process must be allowed to
+/// die.
 ///
 /// # Errors
 /// Wasmtime's.
-pub fn precompile(engine: &Engine, wasm: &[u8], format: Format) -> wasmtime::Result<Vec<u8>> {
+pub fn precompile(engine: &Engine, wasm: &[u8], format: WasmFormat) -> wasmtime::Result<Vec<u8>> {
     match format {
-        Format::Component => engine.precompile_component(wasm),
-        Format::Module => engine.precompile_module(wasm),
+        WasmFormat::Component => engine.precompile_component(wasm),
+        WasmFormat::Module => engine.precompile_module(wasm),
     }
 }
 
-/// What identifies compatible compiled code: 16 hexadecimal digits, part of cache file names.
+/// Identifies compatible compiled code: 16 hexadecimal digits, part of cache file names.
 #[must_use]
 pub fn compatibility(engine: &Engine) -> String {
     let mut hasher = StableHasher(Sha256::new());
@@ -191,7 +195,8 @@ pub fn compatibility(engine: &Engine) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-/// The standard hasher may change between releases of the standard library; names on disk may not.
+/// A hasher with stable results. The standard hasher may change between releases of the standard
+/// library, but names on disk must not.
 struct StableHasher(Sha256);
 
 impl Hasher for StableHasher {

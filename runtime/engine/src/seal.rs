@@ -1,46 +1,48 @@
-//! What proves that whoever has a secret made some code, and of what: a cache its entries.
+//! Seals of compiled code. A seal proves that the code was made by an owner of the secret, and what
+//! it was made from. A cache seals its entries.
 //!
 //! ```text
 //! entry:  artefact │ "OSTLERC2" │ length of the artefact, 8 bytes │ HMAC-SHA256, 32 bytes
 //!                                                                       ▲
 //! secret of the cache ─ over ─ wasm digest, engine, kind, format, length, artefact
 //! ```
-//! So a file that somebody else put there, the code of one plugin under the name of another, that of
-//! another engine, and a damaged or shortened file (mapping which ends in SIGBUS) are all found.
+//! So the check finds a file that somebody else put there, the code of one plugin under the name of
+//! another, code for another engine, and a damaged or shortened file (whose mapping would end in
+//! SIGBUS).
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 
 use ring::{digest, hmac};
 
-use crate::config::{EngineKind, Format};
+use crate::config::{EngineKind, WasmFormat};
 use ostler_model::digest::Digest;
 
 const MAGIC: &[u8; 8] = b"OSTLERC2";
-/// Bytes that follow the artefact.
+/// Length of the seal that follows the artefact, bytes.
 pub const SEAL_BYTES: usize = 48;
-/// Tells these seals from anything else that is ever made with the secret.
+/// Distinguishes these seals from anything else that is ever made with the secret.
 const PURPOSE: &[u8] = b"ostler code cache 2\0";
 
-/// What an entry is the code of.
+/// Identifies what some code was compiled from, and the engine it is for.
 #[derive(Clone, Debug)]
-pub struct Meant {
+pub struct CodeIdentity {
     /// Digest of the wasm.
     pub digest: Digest,
-    /// The engine it is for.
+    /// Kind of the engine that runs the code.
     pub kind: EngineKind,
-    /// What the wasm is.
-    pub format: Format,
-    /// What identifies the engine's version and configuration.
+    /// Binary format of the wasm.
+    pub format: WasmFormat,
+    /// The engine's version and configuration, as [`crate::compatibility`] gives it.
     pub engine: String,
 }
 
-/// Makes and checks seals; clones share the key.
+/// Makes and checks seals. Clones share the key.
 #[derive(Clone)]
 pub struct Sealer(hmac::Key);
 
 impl Sealer {
-    /// With this secret.
+    /// A sealer with this secret.
     #[must_use]
     pub fn new(secret: &[u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, secret))
@@ -50,37 +52,43 @@ impl Sealer {
     ///
     /// # Errors
     /// The file's.
-    pub fn seal(&self, mut file: &File, meant: &Meant) -> io::Result<()> {
+    pub fn seal(&self, mut file: &File, meant: &CodeIdentity) -> io::Result<()> {
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(0))?;
-        let seal = self.of(file, length, meant)?;
-        // Reading ended where the artefact does, unless the file grew meanwhile.
+        let seal = self.compute_seal(file, length, meant)?;
+        // The reading ended at the end of the artefact, unless the file grew meanwhile.
         file.seek(SeekFrom::Start(length))?;
         file.write_all(&seal)
     }
 
-    /// Whether so many bytes end with the seal of what they hold before.
+    /// Do the first `bytes` bytes of a reader end with the seal of the bytes before it?
     ///
     /// # Errors
     /// The reader's.
-    pub fn is_sealed(&self, mut sealed: impl Read, bytes: u64, meant: &Meant) -> io::Result<bool> {
+    pub fn is_sealed(
+        &self,
+        mut sealed: impl Read,
+        bytes: u64,
+        meant: &CodeIdentity,
+    ) -> io::Result<bool> {
         let Some(length) = bytes.checked_sub(SEAL_BYTES as u64) else {
             return Ok(false);
         };
-        let wanted = self.of(&mut sealed, length, meant)?;
+        let wanted = self.compute_seal(&mut sealed, length, meant)?;
         let mut found = [0; SEAL_BYTES];
         sealed.read_exact(&mut found)?;
-        // Compared as digests of them: how long it takes says nothing about the right one.
+        // The digests of the two seals are compared, so that the time of the comparison says
+        // nothing about the right seal.
         let hash = |seal: &[u8]| digest::digest(&digest::SHA256, seal);
         Ok(hash(&found).as_ref() == hash(&wanted).as_ref())
     }
 
-    /// The seal of the next `length` bytes.
-    pub(crate) fn of(
+    /// Compute the seal of the next `length` bytes.
+    pub(crate) fn compute_seal(
         &self,
         artefact: impl Read,
         length: u64,
-        meant: &Meant,
+        meant: &CodeIdentity,
     ) -> io::Result<[u8; SEAL_BYTES]> {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(PURPOSE);
@@ -115,23 +123,23 @@ mod tests {
 
     use super::*;
 
-    fn meant() -> Meant {
-        Meant {
-            digest: Digest::of(b"wasm"),
+    fn meant() -> CodeIdentity {
+        CodeIdentity {
+            digest: Digest::compute(b"wasm"),
             kind: EngineKind::Plugin,
-            format: Format::Component,
+            format: WasmFormat::Component,
             engine: "0123456789abcdef".to_owned(),
         }
     }
 
-    fn sealed(secret: [u8; 32], meant: &Meant) -> File {
+    fn sealed(secret: [u8; 32], meant: &CodeIdentity) -> File {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 100_000]).unwrap();
         Sealer::new(&secret).seal(&file, meant).unwrap();
         file
     }
 
-    fn holds(mut file: &File, secret: [u8; 32], meant: &Meant) -> bool {
+    fn holds(mut file: &File, secret: [u8; 32], meant: &CodeIdentity) -> bool {
         file.seek(SeekFrom::Start(0)).unwrap();
         let bytes = file.metadata().unwrap().len();
         Sealer::new(&secret).is_sealed(file, bytes, meant).unwrap()
@@ -144,10 +152,10 @@ mod tests {
         assert!(holds(&file, secret, &meant()));
         assert!(!holds(&file, [2; 32], &meant()), "another secret");
         for other in [
-            Meant { digest: Digest::of(b"other"), ..meant() },
-            Meant { kind: EngineKind::Task, ..meant() },
-            Meant { format: Format::Module, ..meant() },
-            Meant { engine: "0123456789abcdee".to_owned(), ..meant() },
+            CodeIdentity { digest: Digest::compute(b"other"), ..meant() },
+            CodeIdentity { kind: EngineKind::Task, ..meant() },
+            CodeIdentity { format: WasmFormat::Module, ..meant() },
+            CodeIdentity { engine: "0123456789abcdee".to_owned(), ..meant() },
         ] {
             assert!(!holds(&file, secret, &other), "{other:?}");
         }

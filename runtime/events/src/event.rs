@@ -27,7 +27,7 @@ pub enum EventTopic {
 }
 
 impl EventTopic {
-    /// The word for it.
+    /// The word for the topic in JSON and on the command line: `node`, `job` …
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,10 +42,10 @@ impl EventTopic {
     }
 }
 
-/// Something that happened, as it is noted.
+/// Something that happened, as the agent notes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Noted {
+pub struct EventNote {
     /// What it is about.
     pub topic: EventTopic,
     /// What happened, in a word or two: `Terminated`, `registered`.
@@ -65,18 +65,18 @@ pub struct Noted {
     /// The plugin, the device or the deployment, or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// In words.
+    /// The sentence that people read.
     pub message: String,
     /// Something is not as it should be.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub trouble: bool,
 }
 
-/// An event that is kept: what happened, and how often.
+/// An event with its count: what happened, how often, and when.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct KeptEvent {
-    /// Grows with each event, and with each time that one happens again.
+    /// Number of the event. Each event, and each repetition of one, gets the next number.
     pub seq: u64,
     /// When it happened first, nanoseconds since 1970.
     pub first: Timestamp,
@@ -84,13 +84,13 @@ pub struct KeptEvent {
     pub last: Timestamp,
     /// How often it happened.
     pub times: u64,
-    /// What.
+    /// What happened; its fields stand beside the count in JSON.
     #[serde(flatten)]
-    pub what: Noted,
+    pub what: EventNote,
 }
 
-impl Noted {
-    /// About how much memory it takes, bytes.
+impl EventNote {
+    /// About how many bytes of memory the event takes.
     pub(crate) fn bytes(&self) -> usize {
         let texts = [
             &self.kind,

@@ -1,8 +1,8 @@
-//! The file that keeps events over restarts: a line of JSON for each time one is written; of several lines
-//! of the same event the last counts.
+//! The file that keeps events over restarts. Each write of an event adds a line of JSON; of several
+//! lines of the same event the last one counts.
 //!
-//! It is read once, at the start, and only as far as it may be large: what is beyond, and lines that are not
-//! whole, are left out. Nothing else depends on it, so it is not synced.
+//! The file is read once, at the start, and only up to a bound. What lies beyond the bound, and
+//! lines that are not whole, are left out. Nothing else depends on the file, so it is not synced.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use crate::event::KeptEvent;
 use ostler_model::limits::EVENTS_FILE_BYTES_MAX;
 
-/// For its user alone.
+/// Mode of the file: only the agent's user reads and writes it.
 const MODE: u32 = 0o600;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct EventsFile {
     path: PathBuf,
-    /// As far as is known.
+    /// Size of the file in bytes, as far as the agent knows.
     bytes: u64,
-    /// What is in it is not known to be whole: it is written anew.
+    /// The content may not be whole, so the next write replaces the file.
     anew: bool,
 }
 
@@ -31,9 +31,9 @@ impl EventsFile {
         Self { path, bytes: 0, anew: false }
     }
 
-    /// What is in it, in the order in which it was written; nothing where it cannot be read.
+    /// The events of the file in the order in which they were written; none where there is no file.
     pub fn read(&mut self) -> io::Result<Vec<KeptEvent>> {
-        let file = match own(File::options().read(true), &self.path) {
+        let file = match open_own(File::options().read(true), &self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -54,7 +54,7 @@ impl EventsFile {
         Ok(events.into_values().collect())
     }
 
-    /// Add events, or write all anew where the file gets too large or is not whole.
+    /// Append events, or replace the file where it gets too large or is not whole.
     pub fn write(
         &mut self,
         new: &[KeptEvent],
@@ -62,9 +62,10 @@ impl EventsFile {
     ) -> io::Result<()> {
         let text = lines(new)?;
         let grown = self.bytes.saturating_add(u64::try_from(text.len()).unwrap_or(u64::MAX));
-        let written = match self.anew || grown > EVENTS_FILE_BYTES_MAX {
-            true => self.replace(&lines(&all())?),
-            false => append(&self.path, &text).map(|()| grown),
+        let written = if self.anew || grown > EVENTS_FILE_BYTES_MAX {
+            self.replace(&lines(&all())?)
+        } else {
+            append(&self.path, &text).map(|()| grown)
         };
         self.anew = written.is_err();
         self.bytes = written?;
@@ -75,7 +76,7 @@ impl EventsFile {
         let beside = self.path.with_extension("new");
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(true).mode(MODE);
-        let mut file = own(options, &beside)?;
+        let mut file = open_own(options, &beside)?;
         file.write_all(text)?;
         std::fs::rename(&beside, &self.path)?;
         Ok(u64::try_from(text.len()).unwrap_or(u64::MAX))
@@ -84,11 +85,11 @@ impl EventsFile {
 
 fn append(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    own(options.append(true).create(true).mode(MODE), path)?.write_all(text)
+    open_own(options.append(true).create(true).mode(MODE), path)?.write_all(text)
 }
 
 /// Open a file of the data directory: a link in its place is not followed.
-fn own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
@@ -106,10 +107,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::event::Noted;
+    use crate::event::EventNote;
 
     fn event(seq: u64, message: &str) -> KeptEvent {
-        let what = Noted { message: message.to_owned(), ..Noted::default() };
+        let what = EventNote { message: message.to_owned(), ..EventNote::default() };
         KeptEvent { seq, times: 1, what, ..KeptEvent::default() }
     }
 

@@ -1,4 +1,4 @@
-//! The events that are kept, in the order in which each happened last. Pure.
+//! The events that are held in memory, ordered by when each happened last. Pure.
 //!
 //! ```text
 //! add ─► was the same noted before, not too long ago? ─ yes ─► it moves to the end, counted
@@ -10,27 +10,27 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use crate::event::{KeptEvent, Noted};
+use crate::event::{EventNote, KeptEvent};
 use ostler_model::event::EventKind;
 use ostler_model::time::Timestamp;
 
-/// How much is kept.
+/// How much the ring holds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    /// Events.
+pub(crate) struct EventRingBounds {
+    /// Number of events.
     pub events: usize,
-    /// Bytes of all of them, about.
+    /// About how many bytes all events take together.
     pub bytes: usize,
-    /// The same event later than this after the last one is another one.
+    /// An event that repeats after a longer time than this counts as another event.
     pub apart: Duration,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Ring {
-    bounds: Bounds,
+pub(crate) struct EventRing {
+    bounds: EventRingBounds,
     kept: BTreeMap<u64, KeptEvent>,
-    /// By what happened: where its last one is.
+    /// Number of the last event of each kind, by a hash of what happened.
     same: HashMap<u64, u64>,
     bytes: usize,
     /// The last number that was given.
@@ -39,28 +39,28 @@ pub(crate) struct Ring {
     gone: u64,
 }
 
-impl Ring {
-    pub fn new(bounds: Bounds) -> Self {
+impl EventRing {
+    pub fn new(bounds: EventRingBounds) -> Self {
         let (kept, same) = (BTreeMap::new(), HashMap::new());
         Self { bounds, kept, same, bytes: 0, last: 0, gone: 0 }
     }
 
-    /// The number of the newest.
+    /// The number of the newest event; 0 before the first.
     pub const fn newest(&self) -> u64 {
         self.last
     }
 
     /// Note what happened at a time.
-    pub fn add(&mut self, what: Noted, at: Timestamp) {
+    pub fn add(&mut self, what: EventNote, at: Timestamp) {
         let event = KeptEvent { seq: 0, first: at, last: at, times: 1, what };
         self.put(event);
     }
 
-    /// Put one in that was kept before, with its counts; the numbers are given anew.
+    /// Add an event with its counts, as a file kept it. It gets a new number.
     pub fn put(&mut self, mut event: KeptEvent) {
         let key = key(&event.what);
         if let Some(before) = self.same.get(&key).copied()
-            && self.kept.get(&before).is_some_and(|known| self.again(known, &event))
+            && self.kept.get(&before).is_some_and(|known| self.is_repeat(known, &event))
             && let Some(known) = self.kept.remove(&before)
         {
             self.bytes = self.bytes.saturating_sub(known.what.bytes());
@@ -86,20 +86,20 @@ impl Ring {
         }
     }
 
-    fn again(&self, known: &KeptEvent, event: &KeptEvent) -> bool {
-        event.last.since(known.last) <= self.bounds.apart && same(&known.what, &event.what)
+    fn is_repeat(&self, known: &KeptEvent, event: &KeptEvent) -> bool {
+        event.last.since(known.last) <= self.bounds.apart && is_same(&known.what, &event.what)
     }
 
-    /// Those after a number, oldest first, and whether some between are gone.
-    pub fn after(&self, seq: u64) -> (impl DoubleEndedIterator<Item = &KeptEvent>, bool) {
+    /// The events after a number, oldest first, and whether some of those were dropped.
+    pub fn events_after(&self, seq: u64) -> (impl DoubleEndedIterator<Item = &KeptEvent>, bool) {
         let missed = seq > 0 && seq < self.gone;
         (self.kept.range(seq.saturating_add(1)..).map(|(_, event)| event), missed)
     }
 }
 
-/// What of a message tells one event from another of its kind: how long a task waits before it starts again, or how far a
-/// download is, does not.
-fn telling(what: &Noted) -> &str {
+/// The part of a message that tells one event from another of its kind. How long a task waits
+/// before it starts again, or how far a download is, makes no difference.
+fn telling_text(what: &EventNote) -> &str {
     if what.kind == EventKind::Restarting.as_str() {
         return what.message.split(" - Task restarting in ").next().unwrap_or(&what.message);
     }
@@ -109,23 +109,23 @@ fn telling(what: &Noted) -> &str {
     &what.message
 }
 
-fn key(what: &Noted) -> u64 {
+fn key(what: &EventNote) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let Noted { topic, kind, namespace, job, alloc, task, name, message: _, trouble: _ } = what;
-    (topic, kind, namespace, job, alloc, task, name, telling(what)).hash(&mut hasher);
+    let EventNote { topic, kind, namespace, job, alloc, task, name, message: _, trouble: _ } = what;
+    (topic, kind, namespace, job, alloc, task, name, telling_text(what)).hash(&mut hasher);
     hasher.finish()
 }
 
-/// Two with the same hash may still differ.
-fn same(a: &Noted, b: &Noted) -> bool {
-    let parts = |what: &Noted| {
+/// Are two events the same? Different events may have the same hash.
+fn is_same(a: &EventNote, b: &EventNote) -> bool {
+    let parts = |what: &EventNote| {
         (
             what.topic,
             [&what.kind, &what.namespace, &what.job, &what.alloc, &what.task, &what.name]
                 .map(String::clone),
         )
     };
-    parts(a) == parts(b) && telling(a) == telling(b)
+    parts(a) == parts(b) && telling_text(a) == telling_text(b)
 }
 
 #[cfg(test)]
@@ -141,17 +141,24 @@ mod tests {
         Timestamp::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn ring(events: usize) -> Ring {
-        Ring::new(Bounds { events, bytes: usize::MAX, apart: Duration::from_secs(60) })
+    fn ring(events: usize) -> EventRing {
+        EventRing::new(EventRingBounds {
+            events,
+            bytes: usize::MAX,
+            apart: Duration::from_secs(60),
+        })
     }
 
-    fn noted(kind: &str, message: &str) -> Noted {
+    fn noted(kind: &str, message: &str) -> EventNote {
         let (kind, message) = (kind.to_owned(), message.to_owned());
-        Noted { topic: EventTopic::Task, kind, message, ..Noted::default() }
+        EventNote { topic: EventTopic::Task, kind, message, ..EventNote::default() }
     }
 
-    fn seen(ring: &Ring, after: u64) -> Vec<(u64, &str, u64)> {
-        ring.after(after).0.map(|event| (event.seq, &*event.what.message, event.times)).collect()
+    fn seen(ring: &EventRing, after: u64) -> Vec<(u64, &str, u64)> {
+        ring.events_after(after)
+            .0
+            .map(|event| (event.seq, &*event.what.message, event.times))
+            .collect()
     }
 
     #[test]
@@ -162,7 +169,8 @@ mod tests {
         }
         assert_eq!(seen(&ring, 0), [(2, "b", 1), (4, "a", 3)]);
         assert_eq!(seen(&ring, 2), [(4, "a", 3)], "who read up to 2 hears of it again");
-        let (first, last) = ring.after(2).0.map(|event| (event.first, event.last)).next().unwrap();
+        let (first, last) =
+            ring.events_after(2).0.map(|event| (event.first, event.last)).next().unwrap();
         assert_eq!((first, last), (at(1), at(4)));
     }
 
@@ -197,11 +205,11 @@ mod tests {
         }
         assert_eq!(seen(&ring, 0), [(2, "b", 1), (3, "c", 1)]);
         assert!(
-            !ring.after(1).1 && !ring.after(0).1,
+            !ring.events_after(1).1 && !ring.events_after(0).1,
             "read up to what is gone, or from the beginning"
         );
         ring.add(noted("x", "d"), at(4));
-        assert!(ring.after(1).1);
+        assert!(ring.events_after(1).1);
     }
 
     proptest! {
@@ -209,8 +217,8 @@ mod tests {
         fn whatever_comes_it_stays_within_its_bounds_and_in_order(
             events in proptest::collection::vec((0..4_u8, 0..200_u64), 0..200)
         ) {
-            let bounds = Bounds { events: 5, bytes: 2_000, apart: Duration::from_secs(30) };
-            let mut ring = Ring::new(bounds);
+            let bounds = EventRingBounds { events: 5, bytes: 2_000, apart: Duration::from_secs(30) };
+            let mut ring = EventRing::new(bounds);
             let mut sorted = events;
             sorted.sort_by_key(|(_, second)| *second);
             let count = sorted.len();
@@ -220,7 +228,7 @@ mod tests {
                 prop_assert!(ring.kept.len() <= 5 && bytes <= 2_000 && bytes == ring.bytes);
                 prop_assert!(ring.same.len() <= ring.kept.len());
             }
-            let last: Vec<_> = ring.after(0).0.map(|event| event.last).collect();
+            let last: Vec<_> = ring.events_after(0).0.map(|event| event.last).collect();
             prop_assert!(last.is_sorted());
             prop_assert_eq!(ring.newest(), u64::try_from(count).unwrap());
         }

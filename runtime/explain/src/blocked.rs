@@ -1,4 +1,4 @@
-//! Why a place of a job is empty, and what would fill it.
+//! Explains why a place of a job is empty, and what would fill it.
 
 use std::collections::BTreeMap;
 
@@ -7,32 +7,32 @@ use serde_json::Value;
 
 use crate::commands;
 
-/// Holders that are named at most.
+/// The most holders that are named.
 const HOLDERS_MAX: usize = 6;
 
-/// A place that waits to be filled, as the agent tells it.
+/// A place that waits to be filled, as the agent reports it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BlockedPlace {
-    /// The group.
+    /// Name of the task group.
     pub group: String,
-    /// 0 to count − 1.
+    /// Index of the place in its group, 0 to count − 1.
     pub index: u32,
-    /// It fits when what goes for it has ended.
+    /// The place is filled when what gives way to it has ended.
     pub soon: bool,
-    /// Everything that stands in the way.
+    /// Everything that keeps the place from being filled.
     pub problems: Vec<BlockedProblem>,
 }
 
-/// One thing that stands in the way.
+/// One thing that keeps a place from being filled.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BlockedProblem {
-    /// What it is about: `resource`, `port`, `device` …
+    /// The kind of problem: `resource`, `port`, `device` …
     pub kind: String,
-    /// In words.
+    /// The problem in words.
     pub text: String,
-    /// The same as data; by `kind`.
+    /// The problem as data; its form depends on `kind`.
     #[serde(flatten)]
     pub data: Value,
 }
@@ -46,8 +46,8 @@ impl BlockedProblem {
         self.data.pointer(path).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// What it is, in words. A plugin that is loaded and finds nothing is a reason of its own.
-    pub(crate) fn because(&self) -> String {
+    /// The problem in words. A plugin that is loaded and finds nothing is mentioned as well.
+    pub(crate) fn reason_text(&self) -> String {
         let text = self.text.replace('\n', " ");
         let silent = self.silent_plugins().into_iter().map(|(name, why)| match why {
             "" => format!("; plugin {name} is loaded and finds no device"),
@@ -56,14 +56,14 @@ impl BlockedProblem {
         std::iter::once(text).chain(silent).collect()
     }
 
-    /// What would change it.
-    pub(crate) fn next(&self, holders: &Holders<'_>) -> Vec<String> {
+    /// Advice on what would solve the problem.
+    pub(crate) fn advice(&self, holders: &Holders<'_>) -> Vec<String> {
         let one = |text: String| vec![text];
         let task = self.text_of("/task");
         match self.kind.as_str() {
-            "resource" => self.resource(),
-            "port" => self.port(holders),
-            "device" => self.device(holders),
+            "resource" => self.resource_advice(),
+            "port" => self.port_advice(holders),
+            "device" => self.device_advice(holders),
             "device_held" | "cores" => one(format!(
                 "stop a job whose allocation holds what it asks for, or let task {task} ask for fewer"
             )),
@@ -73,7 +73,7 @@ impl BlockedProblem {
             "no_shared_core" => {
                 one("ask for fewer cores: one must stay for tasks without their own".to_owned())
             }
-            "unknown_driver" => self.unknown_driver(),
+            "unknown_driver" => self.unknown_driver_advice(),
             "driver_still_loading" => {
                 one("nothing: it is placed when its driver is loaded".to_owned())
             }
@@ -90,13 +90,13 @@ impl BlockedProblem {
                 let actual = self.text_of("/actual");
                 one(format!("datacenters = [\"{actual}\"] in the job"))
             }
-            "held_back" => self.held_back(),
+            "held_back" => self.held_back_advice(),
             "too_many_tasks" => one("lower count, or split the job".to_owned()),
             _ => Vec::new(),
         }
     }
 
-    fn resource(&self) -> Vec<String> {
+    fn resource_advice(&self) -> Vec<String> {
         let (total, assigned) = (self.number("/total"), self.number("/lent"));
         let (wanted, free) = (self.number("/wanted"), total.saturating_sub(assigned));
         let (key, unit) = match self.text_of("/resource") {
@@ -122,21 +122,22 @@ impl BlockedProblem {
         ]
     }
 
-    /// A run of this agent's own is ended, one of another agent is left to that one.
-    fn held_back(&self) -> Vec<String> {
+    /// A run of this agent is ended by a command; a run of another agent is left to that agent.
+    fn held_back_advice(&self) -> Vec<String> {
         let end = self.text_of("/end_with");
-        match end.contains(" state end-run ") {
-            true => vec![format!("`{end}` ends what runs, or wait for its end")],
-            false => vec![
+        if end.contains(" state end-run ") {
+            vec![format!("`{end}` ends what runs, or wait for its end")]
+        } else {
+            vec![
                 "start this agent with a data directory of its own (--data-dir): what runs belongs to the agent \
                  whose directory this one is a copy of, and is not to be ended from here"
                     .to_owned(),
                 format!("`{end}` ends the job at that agent, where it is not wanted there; or wait for its end"),
-            ],
+            ]
         }
     }
 
-    fn port(&self, holders: &Holders<'_>) -> Vec<String> {
+    fn port_advice(&self, holders: &Holders<'_>) -> Vec<String> {
         let taken = self.data.pointer("/error/Taken");
         let label =
             self.data.pointer("/error/Taken/label").or(self.data.pointer("/error/InUse/label"));
@@ -145,13 +146,15 @@ impl BlockedProblem {
         if let Some(taken) = taken {
             let holder = taken.pointer("/holder/alloc").and_then(Value::as_str);
             let port = taken.pointer("/port").and_then(Value::as_u64).unwrap_or(0);
-            let stop = holder.map(|id| match holders.is_own(id) {
-                true => format!(
+            let stop = holder.map(|id| {
+                if !holders.is_own(id) {
+                    return holders.stop(id);
+                }
+                format!(
                     "the job's own allocation {} has port {port}, which there is once on a node: set count = 1 in \
                      the group, or another static port where that one is of another group",
                     short(id)
-                ),
-                false => holders.stop(id),
+                )
             });
             return stop.into_iter().chain([dynamic]).collect();
         }
@@ -164,7 +167,7 @@ impl BlockedProblem {
         Vec::new()
     }
 
-    fn unknown_driver(&self) -> Vec<String> {
+    fn unknown_driver_advice(&self) -> Vec<String> {
         let mut next = Vec::new();
         let task = self.text_of("/task");
         if let Some(nearest) = self.data.pointer("/nearest").and_then(Value::as_str) {
@@ -183,12 +186,12 @@ impl BlockedProblem {
         next
     }
 
-    fn device(&self, holders: &Holders<'_>) -> Vec<String> {
+    fn device_advice(&self, holders: &Holders<'_>) -> Vec<String> {
         let request = self.text_of("/refusal/request");
         let count = self.number("/refusal/count");
         let candidates = self.data.pointer("/refusal/candidates").and_then(Value::as_array);
         let mut next = Vec::new();
-        let mut ill = Ill::default();
+        let mut ill = UnhealthyInstances::default();
         let mut offered = false;
         for candidate in candidates.into_iter().flatten() {
             let Some(why) = candidate.pointer("/why") else { continue };
@@ -215,7 +218,7 @@ impl BlockedProblem {
                 ill.fewer.push(format!("ask for {} of {request} or fewer", number("/healthy")));
             }
         }
-        next.extend(ill.next());
+        next.extend(ill.advice());
         if !offered {
             let silent = self.silent_plugins();
             let ways = silent.iter().map(|(name, _)| {
@@ -223,18 +226,20 @@ impl BlockedProblem {
             });
             next.extend(ways);
             let devices = commands::devices();
-            next.push(match silent.is_empty() {
-                true => format!(
+            next.push(if silent.is_empty() {
+                format!(
                     "load a device plugin that offers {request}, or ask for a device that is there ({devices})"
-                ),
-                false => format!("ask for a device that is there ({devices})"),
+                )
+            } else {
+                format!("ask for a device that is there ({devices})")
             });
         }
         next.extend(self.refused_plugins());
         next
     }
 
-    /// Device plugins that are loaded, find nothing and may be the ones that were meant, each with its reason.
+    /// Device plugins that are loaded, find nothing, and may be meant by the request, each with its
+    /// reason.
     fn silent_plugins(&self) -> Vec<(&str, &str)> {
         let silent = self.data.pointer("/silent").and_then(Value::as_object);
         let request = self.text_of("/refusal/request");
@@ -244,7 +249,7 @@ impl BlockedProblem {
             .collect()
     }
 
-    /// Where to look for each plugin that is there and refused.
+    /// Where to look for each plugin that is present and refused.
     fn refused_plugins(&self) -> impl Iterator<Item = String> {
         let refused = self.data.pointer("/refused").and_then(Value::as_object);
         let names = refused.into_iter().flat_map(|all| all.keys());
@@ -254,8 +259,9 @@ impl BlockedProblem {
     }
 }
 
-/// Does the name of a plugin fit a request for devices, `nvidia` one for `nvidia/gpu`? One that finds nothing
-/// says nothing of the vendor of its devices. A type alone is of any vendor.
+/// Does the name of a plugin fit a request for devices, as `nvidia` fits `nvidia/gpu`? A plugin
+/// that finds nothing does not tell the vendor of its devices. A request for a type alone fits
+/// every vendor.
 fn name_fits(plugin: &str, request: &str) -> bool {
     let words = |text: &str| -> Vec<String> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric());
@@ -265,16 +271,17 @@ fn name_fits(plugin: &str, request: &str) -> bool {
     !request.contains('/') || plugin.iter().any(|word| wanted.contains(word))
 }
 
-/// Instances that are not healthy, by what ails them: one that many share is advised on once.
+/// Instances that are not healthy, grouped by the reason, so that there is one advice for all that
+/// share it.
 #[derive(Default)]
-struct Ill<'a> {
+struct UnhealthyInstances<'a> {
     /// The plugin, where it is known, the reason, and the instances.
     by_reason: Vec<(&'a str, &'a str, Vec<&'a str>)>,
-    /// What can be asked for in the meantime.
+    /// Smaller requests that would fit meanwhile.
     fewer: Vec<String>,
 }
 
-impl<'a> Ill<'a> {
+impl<'a> UnhealthyInstances<'a> {
     fn add(&mut self, candidate: &'a Value, few: &'a Value) {
         let plugin = candidate.pointer("/plugin").and_then(Value::as_str).unwrap_or_default();
         let all = few.pointer("/unhealthy").and_then(Value::as_array);
@@ -290,14 +297,14 @@ impl<'a> Ill<'a> {
         }
     }
 
-    fn next(self) -> Vec<String> {
+    fn advice(self) -> Vec<String> {
         let told = self.by_reason.into_iter().map(|(plugin, why, ids)| {
             let (devices, count) = (if ids.len() == 1 { "device" } else { "devices" }, ids.len());
             if why.contains("in quarantine since ") && !plugin.is_empty() {
                 return format!(
                     "{} has plugin {plugin} and its {} tried again now; {} says what it failed of",
                     commands::lift_plugin(plugin),
-                    ostler_model::words::counted(count, "device"),
+                    ostler_model::words::count_noun(count, "device"),
                     commands::explain_plugin(plugin)
                 );
             }
@@ -311,11 +318,11 @@ impl<'a> Ill<'a> {
     }
 }
 
-/// Who has what a job asks for.
+/// The allocations that have what a job asks for.
 pub(crate) struct Holders<'a> {
-    /// The job that asks.
+    /// Id of the job that asks.
     pub own: &'a str,
-    /// Jobs of allocations, by id, where they are known.
+    /// Job of each allocation, by the allocation's id, where it is known.
     pub jobs: &'a BTreeMap<String, String>,
 }
 
@@ -325,7 +332,8 @@ impl Holders<'_> {
         self.jobs.get(alloc).is_some_and(|job| job == self.own)
     }
 
-    /// What frees that which an allocation holds. In the place of one that is stopped alone its job puts another.
+    /// Advice that frees what an allocation holds. An allocation that is stopped alone is replaced
+    /// by its job.
     fn stop(&self, id: &str) -> String {
         match self.jobs.get(id) {
             Some(job) => format!(

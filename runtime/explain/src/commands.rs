@@ -1,11 +1,12 @@
-//! The command lines that advice has people type: all of them are written here, and nowhere else.
+//! The command lines that advice tells people to type. All of them are written here, and nowhere
+//! else.
 //!
-//! Each is a function of what goes into it. [`all`] has one of each, so that the command line's own tests read every
-//! one of them as it is typed.
+//! Each is a function of its words. [`all`] has an example of each, so that the tests of the
+//! command line can parse every one as it is typed.
 
 use ostler_model::words::shell_word;
 
-/// What stands for a word of a command line in the list of them.
+/// The word that stands for a parameter in the list of examples.
 macro_rules! sample {
     ($word:ident) => {
         stringify!($word)
@@ -15,8 +16,8 @@ macro_rules! sample {
     };
 }
 
-/// Functions that make a command line in backticks, and a list with one line of each; `word = "1"` has what stands
-/// there for one that is no name.
+/// Defines functions that make a command line in backticks, and a list with one example of each.
+/// `word = "1"` gives the example for a word that is not a name.
 macro_rules! commands {
     ($($(#[$doc:meta])* $name:ident($($word:ident $(= $sample:literal)?),*) = $line:literal;)*) => {
         $(
@@ -28,7 +29,7 @@ macro_rules! commands {
             }
         )*
 
-        /// One of each, with the name of what goes into it in its place.
+        /// An example of each command line, with the name of each parameter in its place.
         #[must_use]
         pub fn all() -> Vec<String> {
             vec![$($name($(sample!($word $($sample)?)),*)),*]
@@ -37,35 +38,35 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Give a job again, although nothing of it changed: what has ended of it runs again.
+    /// Register a job again although nothing changed: what has ended of it runs again.
     run_again() = "`ostler job run --rerun FILE`";
-    /// Give a job that was corrected.
+    /// Register a job that was corrected.
     run_corrected() = "`ostler job run FILE`";
-    /// Everything that is wrong with a job file.
+    /// Show everything that is wrong with a job file.
     validate() = "`ostler job validate FILE`";
-    /// A job and its allocations.
+    /// Show a job and its allocations.
     job_status(job) = "`ostler job status {job}`";
-    /// The kept versions of a job, whole.
+    /// Show the kept versions of a job as a whole.
     job_versions(job) = "`ostler job history --json {job}`";
     /// Go back to an earlier version of a job.
     revert(job, version = "0") = "`ostler job revert {job} {version}`";
     /// Stop a job.
     stop_job(job) = "`ostler job stop {job}`";
-    /// One allocation for a group that has none.
+    /// Start one allocation of a group that has none.
     scale_to_one(job, group) = "`ostler job scale {job} {group} 1`";
-    /// What a task said on its standard error.
+    /// Show what a task wrote to its standard error.
     task_errors(alloc, task) = "`ostler alloc logs --stderr {alloc} {task}`";
-    /// The allocations.
+    /// List the allocations of the node.
     allocs() = "`ostler alloc status`";
     /// Stop an allocation.
     stop_alloc(alloc) = "`ostler alloc stop {alloc}`";
-    /// Stop an allocation whose tasks wait for their `shutdown_delay`, at once.
+    /// Stop an allocation at once although its tasks wait for their `shutdown_delay`.
     stop_without_delay(alloc) = "`ostler alloc stop --no-shutdown-delay {alloc}`";
-    /// Why something is as it is.
+    /// Explain the state of something.
     explain(what) = "`ostler explain {what}`";
-    /// Why a plugin is as it is, whatever else has its name.
+    /// Explain the state of a plugin, even where something else has its name.
     explain_plugin(plugin) = "`ostler explain --kind plugin {plugin}`";
-    /// The deployments.
+    /// List the deployments of all jobs.
     deployments() = "`ostler deployment list`";
     /// Accept the canaries of a deployment.
     promote(deployment) = "`ostler deployment promote {deployment}`";
@@ -75,31 +76,31 @@ commands! {
     resume_deployment(deployment) = "`ostler deployment resume {deployment}`";
     /// Set a variable of the default namespace.
     put_variable(path) = "`ostler var put {path} KEY=VALUE`";
-    /// Set a variable.
+    /// Set a variable of a namespace.
     put_variable_in(namespace, path) = "`ostler var put --namespace {namespace} {path} KEY=VALUE`";
-    /// The services that run.
+    /// List the services that run.
     services() = "`ostler service list`";
-    /// What the node has and uses.
+    /// Show what the node has and uses.
     node_use() = "`ostler node status --stats`";
-    /// What the node has, with what it says of itself.
+    /// Show what the node has, with its facts.
     node() = "`ostler node status`";
-    /// The devices.
+    /// List the devices of the node and their holders.
     devices() = "`ostler device list`";
-    /// Remove what has ended.
+    /// Remove allocations that have ended.
     collect() = "`ostler gc`";
-    /// The plugins.
+    /// List the plugins of the node.
     plugins() = "`ostler plugin list`";
-    /// How all plugins do.
+    /// Show the state of all plugins.
     plugins_status() = "`ostler plugin status`";
-    /// How one plugin does.
+    /// Show the state of one plugin.
     plugin_status(plugin) = "`ostler plugin status {plugin}`";
-    /// What a plugin asks for.
+    /// Show what a plugin asks for.
     inspect_plugin(file) = "`ostler plugin inspect {file}`";
-    /// The last calls of a plugin, as a file.
+    /// Save the last calls of a plugin to a file.
     record_plugin(plugin) = "`ostler plugin record {plugin}`";
     /// End a quarantine.
     lift_plugin(plugin) = "`ostler plugin lift {plugin}`";
-    /// Put another version of a plugin in its place.
+    /// Replace a plugin by another version.
     upgrade_plugin(plugin) = "`ostler plugin upgrade {plugin} --file FILE`";
 }
 

@@ -1,70 +1,70 @@
-//! Why a device is as it is.
+//! Explains the state of a device.
 
 use ostler_model::device::{GroupKey, Health, HealthState, Locality};
 use ostler_model::time::Timestamp;
 use serde::Deserialize;
 
 use crate::commands;
-use crate::words::{ago, sentence};
-use crate::{ExplainedKind, Explanation};
+use crate::words::{sentence, time_ago};
+use crate::{Explanation, SubjectKind};
 
-/// What is on record of a device, as the agent tells it (`/v1/ostler/devices`).
+/// The records about a device, as the agent reports them (`/v1/ostler/devices`).
 #[derive(Clone, Debug, Deserialize)]
 pub struct DeviceHistory {
-    /// Its group.
+    /// Name of the device group it belongs to.
     pub group: GroupKey,
     /// The plugin that reports it.
     #[serde(default)]
     pub plugin: Option<String>,
-    /// Why its statistics are old.
+    /// Why its statistics are old; absent where they are not.
     #[serde(default)]
     pub stale: Option<String>,
-    /// Of all instances the one that is asked about.
-    pub instance: InstanceTold,
+    /// The instance that the question is about.
+    pub instance: InstanceFacts,
 }
 
 /// One device.
 #[derive(Clone, Debug, Deserialize)]
-pub struct InstanceTold {
-    /// Unique in its group.
+pub struct InstanceFacts {
+    /// Id of the instance, unique in its group.
     pub id: String,
-    /// Only healthy ones are assigned.
+    /// Its health; only healthy instances are assigned.
     pub health: Health,
-    /// Where it sits in the machine.
+    /// Where the device is in the machine.
     #[serde(default)]
     pub locality: Option<Locality>,
-    /// Who has it.
+    /// The task that has it.
     #[serde(default)]
-    pub holder: Option<HolderTold>,
-    /// What it measured last.
+    pub holder: Option<HolderFacts>,
+    /// The last measurement of it.
     #[serde(default)]
-    pub stats: Option<MeasureTold>,
+    pub stats: Option<MeasureFacts>,
 }
 
-/// Who holds a device.
+/// The task that holds a device.
 #[derive(Clone, Debug, Deserialize)]
-pub struct HolderTold {
-    /// The allocation.
+pub struct HolderFacts {
+    /// Id of the allocation.
     pub alloc: String,
-    /// Its task.
+    /// Name of the task in its allocation.
     pub task: String,
-    /// Its job; absent where that is not known any longer.
+    /// Id of its job; absent where that is not known any longer.
     #[serde(default)]
     pub job: Option<String>,
-    /// What is to be said beyond that it holds the device.
+    /// Something to add to the statement that it holds the device.
     #[serde(default)]
     pub note: Option<String>,
 }
 
-/// When it was measured.
+/// The last measurement of a device.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct MeasureTold {
-    /// When.
+pub struct MeasureFacts {
+    /// The time of the measurement.
     pub taken_at: Timestamp,
 }
 
-/// Why it is as it is.
+/// Explain the state of a device.
 #[must_use]
 pub fn explain(record: &DeviceHistory, now: Timestamp) -> Explanation {
     let DeviceHistory { group, plugin, stale, instance } = record;
@@ -72,7 +72,7 @@ pub fn explain(record: &DeviceHistory, now: Timestamp) -> Explanation {
         Some(plugin) => format!("reported by plugin {plugin}"),
         None => "reported by no plugin now".to_owned(),
     };
-    let mut told = Explanation::new(ExplainedKind::Device, format!("{group}/{}", instance.id), by);
+    let mut told = Explanation::new(SubjectKind::Device, format!("{group}/{}", instance.id), by);
     let mut said = Vec::new();
     let reason = match instance.health.reason.as_str() {
         "" => String::new(),
@@ -96,7 +96,7 @@ pub fn explain(record: &DeviceHistory, now: Timestamp) -> Explanation {
             )),
         }
     }
-    if let Some(HolderTold { alloc, task, job, note }) = &instance.holder {
+    if let Some(HolderFacts { alloc, task, job, note }) = &instance.holder {
         let short = alloc.get(..8).unwrap_or(alloc);
         let of = job.as_ref().map(|job| format!(" of job {job}")).unwrap_or_default();
         said.push(format!(
@@ -104,13 +104,13 @@ pub fn explain(record: &DeviceHistory, now: Timestamp) -> Explanation {
         ));
         said.extend(note.iter().map(|note| format!("of this: {note}")));
         told.advise(match job {
-            // In the place of one that is stopped alone the job puts another.
+            // An allocation that is stopped alone is replaced by its job.
             Some(job) => format!("{} gives it back", commands::stop_job(job)),
             None => format!("{} gives it back", commands::stop_alloc(short)),
         });
     }
     if let Some(stale) = stale {
-        let since = instance.stats.map(|stats| format!(" of {}", ago(stats.taken_at, now)));
+        let since = instance.stats.map(|stats| format!(" of {}", time_ago(stats.taken_at, now)));
         said.push(format!("its measurements{} are old: {stale}", since.unwrap_or_default()));
     }
     told.because = said.iter().map(|text| sentence(text)).collect();

@@ -1,92 +1,97 @@
-//! How a run of a task ended, in words, and what would change that.
+//! Describes how a run of a task ended, and what would change that.
 
 use ostler_model::event::{EventKind, NO_SIGNALS};
 use ostler_model::time::Timestamp;
-use ostler_wire::TaskEvent;
+use ostler_wire::WireTaskEvent;
 
 use crate::commands;
 use crate::words::{signal, wire_span};
 
-/// Exit code with which shells say that a command is there and cannot be executed.
+/// Exit code of shells for a command that exists and cannot be executed.
 const NOT_EXECUTABLE: i64 = 126;
-/// Exit code with which shells say that there is no such command.
+/// Exit code of shells for a command that does not exist.
 const NOT_FOUND: i64 = 127;
-/// Exit code of a run of which nobody can say how it ended.
+/// Exit code of a run whose end nobody saw.
 const EXIT_UNKNOWN: i64 = ostler_model::task::EXIT_UNKNOWN as i64;
-/// The signal that cannot be caught.
+/// Number of the signal that cannot be caught.
 const KILL: i64 = 9;
 
-/// The end of a run.
+/// The end of a run, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct End {
-    /// What became of the task: `exited with code 3`.
+pub(crate) struct RunEnd {
+    /// What became of the task, for example `exited with code 3`.
     pub text: String,
-    /// What would change it.
+    /// Advice on what would change it.
     pub next: Vec<String>,
-    /// It was not an end that anybody asked for or that is well.
+    /// The end was neither asked for nor a success.
     pub trouble: bool,
 }
 
-/// What is known of a task beside its events.
+/// The facts about a task beside its events.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told<'a> {
-    /// The allocation, as people type it.
+pub(crate) struct TaskFacts<'a> {
+    /// Id of the allocation in its short form, as people type it.
     pub alloc: &'a str,
-    /// The task.
+    /// Name of the task in its allocation.
     pub task: &'a str,
-    /// Its memory, MiB; 0: not known.
+    /// Memory of the task, MiB; 0: not known.
     pub memory_mib: u64,
-    /// The namespace of its job.
+    /// The namespace of the task's job.
     pub namespace: &'a str,
-    /// The file of the jobs directory that gives its job, where one does.
+    /// Path of the file in the jobs directory that gives the job, where there is one.
     pub file: Option<&'a str>,
 }
 
-impl Told<'_> {
-    /// Have its job run anew although nothing of it changed, as the end of a sentence.
+impl TaskFacts<'_> {
+    /// Advice to run the job again although nothing of it changed, as the end of a sentence.
     pub fn run_again(self) -> String {
         match self.file {
             None => format!("run the job again: {}", commands::run_again()),
-            Some(file) => changed(file),
+            Some(file) => change_file_advice(file),
         }
     }
 
-    /// Give its job corrected, likewise.
+    /// Advice to run the corrected job, as the end of a sentence.
     pub fn run_corrected(self) -> String {
         match self.file {
             None => format!("run the job again: {}", commands::run_corrected()),
-            Some(file) => changed(file),
+            Some(file) => change_file_advice(file),
         }
     }
 }
 
-/// What a job of the jobs directory is run again by.
-pub(crate) fn changed(file: &str) -> String {
+/// Advice to change the file by which the jobs directory gives a job.
+pub(crate) fn change_file_advice(file: &str) -> String {
     format!("change {file}: the agent reads it again and runs what it says")
 }
 
 /// An order to stop a run.
 #[derive(Clone, Copy)]
-pub(crate) struct Order<'a> {
-    /// What is on record of it.
-    pub event: &'a TaskEvent<'a>,
-    /// When the task itself was told.
+pub(crate) struct StopOrder<'a> {
+    /// The event that records the order.
+    pub event: &'a WireTaskEvent<'a>,
+    /// When the task itself was told to stop.
     pub told_at: Timestamp,
 }
 
 /// A number among the details of an event.
-fn number(event: &TaskEvent, key: &str) -> i64 {
+fn number(event: &WireTaskEvent, key: &str) -> i64 {
     event.details.get(key).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// What an event of the kind `Terminated` says; `stop` is the order to stop before it in the same run.
-pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<Order<'_>>) -> End {
-    let Told { alloc, task, memory_mib, .. } = told;
+/// Describe an event of the kind `Terminated`. `stop` is the order to stop before it in the same
+/// run.
+pub(crate) fn describe_end(
+    told: TaskFacts<'_>,
+    event: &WireTaskEvent,
+    stop: Option<StopOrder<'_>>,
+) -> RunEnd {
+    let TaskFacts { alloc, task, memory_mib, .. } = told;
     let (code, number_of_signal) = (number(event, "exit_code"), number(event, "signal"));
     let message = event.details.get("exit_message").map_or("", String::as_str);
     let logs = format!("read what it said: {}", commands::task_errors(alloc, task));
-    let trouble = |text: String, next: Vec<String>| End { text, next, trouble: true };
-    if out_of_memory(event, message) {
+    let trouble = |text: String, next: Vec<String>| RunEnd { text, next, trouble: true };
+    if is_out_of_memory(event, message) {
         let limit = limit_of(message, memory_mib);
         let limit_text = limit.map(|mib| format!(" (limit {mib} MiB)")).unwrap_or_default();
         let above = limit.map(|mib| format!(" above {mib} MiB")).unwrap_or_default();
@@ -94,11 +99,11 @@ pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<Order<'_>>) 
         return trouble(format!("was killed: out of memory{limit_text}"), vec![next]);
     }
     if let Some(stop) = stop {
-        return stopped(told, event, stop);
+        return describe_stop(told, event, stop);
     }
     match (number_of_signal, code) {
         (0, 0) if message.is_empty() => {
-            End { text: "ended well (exit code 0)".to_owned(), ..End::default() }
+            RunEnd { text: "ended well (exit code 0)".to_owned(), ..RunEnd::default() }
         }
         (0, NOT_FOUND) if message.is_empty() => trouble(
             "exited with code 127: its shell did not find the command".to_owned(),
@@ -112,7 +117,7 @@ pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<Order<'_>>) 
             vec![format!("make the command in config of task {task} executable"), logs],
         ),
         (0, code) if message.is_empty() => trouble(format!("exited with code {code}"), vec![logs]),
-        // Nobody saw its end: there is nothing to read.
+        // Nobody saw its end, so there is nothing to read.
         (0, EXIT_UNKNOWN) => trouble(format!("ended, nobody saw how: {message}"), Vec::new()),
         (0, code) => trouble(format!("failed: {message} (exit code {code})"), vec![logs]),
         (KILL, _) => trouble(
@@ -125,14 +130,12 @@ pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<Order<'_>>) 
     }
 }
 
-/// The end of a run that was told to stop.
-fn stopped(told: Told<'_>, event: &TaskEvent, stop: Order<'_>) -> End {
+/// Describe the end of a run that was told to stop.
+fn describe_stop(told: TaskFacts<'_>, event: &WireTaskEvent, stop: StopOrder<'_>) -> RunEnd {
     let (code, number_of_signal) = (number(event, "exit_code"), number(event, "signal"));
-    let order = match stop.event.kind == EventKind::RestartSignaled.as_str() {
-        true => "to restart",
-        false => "to stop",
-    };
-    let well = |text: String| End { text, ..End::default() };
+    let restarts = stop.event.kind == EventKind::RestartSignaled.as_str();
+    let order = if restarts { "to restart" } else { "to stop" };
+    let well = |text: String| RunEnd { text, ..RunEnd::default() };
     match number_of_signal {
         KILL => {}
         0 if code == 0 => return well(format!("ended well when it was told {order}")),
@@ -155,17 +158,18 @@ fn stopped(told: Told<'_>, event: &TaskEvent, stop: Order<'_>) -> End {
         told.task
     );
     let text = format!("did not end within its kill_timeout of {limit} and was killed by force");
-    End { text, next: vec![next], trouble: false }
+    RunEnd { text, next: vec![next], trouble: false }
 }
 
-/// By its flag, or by its message where the driver has only words.
-fn out_of_memory(event: &TaskEvent, message: &str) -> bool {
+/// Was the task killed for want of memory? Its flag says so, or its message where the driver has
+/// only words.
+fn is_out_of_memory(event: &WireTaskEvent, message: &str) -> bool {
     let flag = event.details.get("oom_killed").is_some_and(|flag| flag == "true");
     let failed = number(event, "exit_code") != 0 || number(event, "signal") != 0;
     failed && (flag || message.contains("out of memory"))
 }
 
-/// MiB at which it was killed: as the message says, else what the task was given.
+/// The limit at which it was killed, MiB: as the message says, else what the task was given.
 fn limit_of(message: &str, memory_mib: u64) -> Option<u64> {
     let said = message
         .split_once(" MiB")
@@ -173,27 +177,28 @@ fn limit_of(message: &str, memory_mib: u64) -> Option<u64> {
     said.or(Some(memory_mib)).filter(|mib| *mib > 0)
 }
 
-/// Why something of the start failed, and what would change it; `event` is of a kind that says so.
-pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
-    let Told { task, .. } = told;
+/// Describe why a start failed, and what would change it. `event` is of a kind that reports a
+/// failed start.
+pub(crate) fn describe_failed_start(told: TaskFacts<'_>, event: &WireTaskEvent) -> RunEnd {
+    let TaskFacts { task, .. } = told;
     let message = event.display_message.trim();
     let is = |kind: EventKind| event.kind == kind.as_str();
     let has = |part: &str| message.contains(part);
     let again = format!("and {}", told.run_again());
     let next = if is(EventKind::ArtifactDownloadFailed) {
-        format!("{}, {again}", artifact(task, message))
+        format!("{}, {again}", artifact_advice(task, message))
     } else if has("was not found") && is(EventKind::DriverFailure) {
         let program = program_of(message).unwrap_or("the program");
-        // An absolute path is looked for where it says, nowhere else.
-        let bring = match program.starts_with('/') {
-            true => String::new(),
-            false => {
-                format!("bring {program} into local/ of task {task} (an artifact or a template), ")
-            }
+        // An absolute path is looked for only where it points.
+        let bring = if program.starts_with('/') {
+            String::new()
+        } else {
+            format!("bring {program} into local/ of task {task} (an artifact or a template), ")
         };
-        let install = match bring.is_empty() {
-            true => format!("install {program} on this node"),
-            false => "install it on this node".to_owned(),
+        let install = if bring.is_empty() {
+            format!("install {program} on this node")
+        } else {
+            "install it on this node".to_owned()
         };
         format!("{bring}{install}, or correct config.command of task {task}, {again}")
     } else if is(EventKind::FailedValidation) {
@@ -217,14 +222,16 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
     } else {
         format!("mend what it names, {again}")
     };
-    let text = match is(EventKind::ArtifactDownloadFailed) {
-        true => message.to_owned(),
-        false => format!("could not be started: {message}"),
+    let text = if is(EventKind::ArtifactDownloadFailed) {
+        message.to_owned()
+    } else {
+        format!("could not be started: {message}")
     };
-    End { text, next: vec![next], trouble: true }
+    RunEnd { text, next: vec![next], trouble: true }
 }
 
-/// The command that was not found: `command "x" was not found; looked for: …`, or the one place of it.
+/// The command that was not found, from `command "x" was not found; looked for: …`, or its one
+/// possible path.
 fn program_of(message: &str) -> Option<&str> {
     let (before, _) = message.split_once(" was not found")?;
     let last = before.rsplit(": ").next()?;
@@ -232,8 +239,8 @@ fn program_of(message: &str) -> Option<&str> {
     Some(named.unwrap_or(last)).filter(|name| !name.is_empty())
 }
 
-/// What would let an artifact be had: it did not come, or what came is not what it is to be.
-fn artifact(task: &str, message: &str) -> String {
+/// Advice for an artifact that did not come, or that is not what it should be.
+fn artifact_advice(task: &str, message: &str) -> String {
     let has = |part: &str| message.contains(part);
     if has("the archive cannot be unpacked: cannot ") {
         "mend what it names on the disk of the data directory".to_owned()
@@ -261,40 +268,44 @@ mod tests {
 
     use super::*;
 
-    fn terminated(details: &[(&str, &str)]) -> TaskEvent<'static> {
+    fn terminated(details: &[(&str, &str)]) -> WireTaskEvent<'static> {
         let details: BTreeMap<String, String> =
             details.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        TaskEvent {
+        WireTaskEvent {
             kind: "Terminated".into(),
             details: Cow::Owned(details),
-            ..TaskEvent::default()
+            ..WireTaskEvent::default()
         }
     }
 
     #[test]
     fn an_end_for_want_of_memory_names_the_limit_whoever_says_it() {
-        let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 64, ..Told::default() };
+        let told =
+            TaskFacts { alloc: "0f01c0de", task: "web", memory_mib: 64, ..TaskFacts::default() };
         let by_flag = terminated(&[("exit_code", "137"), ("signal", "9"), ("oom_killed", "true")]);
-        assert_eq!(ended(told, &by_flag, None).text, "was killed: out of memory (limit 64 MiB)");
+        assert_eq!(
+            describe_end(told, &by_flag, None).text,
+            "was killed: out of memory (limit 64 MiB)"
+        );
         let said = [("exit_code", "134"), ("exit_message", "out of memory at 96 MiB")];
         assert_eq!(
-            ended(told, &terminated(&said), None).text,
+            describe_end(told, &terminated(&said), None).text,
             "was killed: out of memory (limit 96 MiB)"
         );
         let child = terminated(&[("exit_code", "0"), ("oom_killed", "true")]);
-        assert!(!ended(told, &child, None).trouble, "only a child of it was");
+        assert!(!describe_end(told, &child, None).trouble, "only a child of it was");
     }
 
     #[test]
     fn an_artifact_that_came_is_not_said_to_be_out_of_reach() {
         let next = |reason: &str| {
-            let event = TaskEvent {
+            let event = WireTaskEvent {
                 kind: "Failed Artifact Download".into(),
                 display_message: format!("failed to download artifact \"u\": {reason}").into(),
-                ..TaskEvent::default()
+                ..WireTaskEvent::default()
             };
-            let told = Told { alloc: "0f01c0de", task: "web", ..Told::default() };
-            not_started(told, &event).next.concat()
+            let told = TaskFacts { alloc: "0f01c0de", task: "web", ..TaskFacts::default() };
+            describe_failed_start(told, &event).next.concat()
         };
         let broken =
             next("the archive cannot be unpacked: it is no zip archive that can be read: x");
@@ -316,15 +327,15 @@ mod tests {
 
     #[test]
     fn a_kill_of_ours_is_told_from_that_of_others() {
-        let told = Told { alloc: "0f01c0de", task: "web", ..Told::default() };
+        let told = TaskFacts { alloc: "0f01c0de", task: "web", ..TaskFacts::default() };
         let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
-        let killed = |seconds| TaskEvent {
+        let killed = |seconds| WireTaskEvent {
             time: at(seconds),
             ..terminated(&[("exit_code", "137"), ("signal", "9")])
         };
-        let ended_by = |seconds, order: &TaskEvent<'static>| {
-            let order = Order { event: order, told_at: at(10) };
-            let end = ended(told, &killed(seconds), Some(order));
+        let ended_by = |seconds, order: &WireTaskEvent<'static>| {
+            let order = StopOrder { event: order, told_at: at(10) };
+            let end = describe_end(told, &killed(seconds), Some(order));
             (end.text, end.next.len())
         };
         let stop = terminated(&[("kill_timeout", "5s")]);
@@ -336,6 +347,6 @@ mod tests {
         let (text, next) = ended_by(11, &deaf);
         assert!(text.contains("its driver has no signals") && next == 0, "{text}");
         assert_eq!(ended_by(15, &deaf), (forced.to_owned(), 1));
-        assert!(ended(told, &killed(15), None).text.contains("this agent did not send"));
+        assert!(describe_end(told, &killed(15), None).text.contains("this agent did not send"));
     }
 }

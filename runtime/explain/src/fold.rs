@@ -1,4 +1,4 @@
-//! The same event again and again, as one with a count.
+//! Joins repeated events into one with a count.
 //!
 //! ```text
 //! Started, Terminated (3), Restarting, Started, Terminated (3), Restarting
@@ -10,40 +10,41 @@ use std::collections::HashMap;
 use ostler_model::event::EventKind;
 use ostler_model::time::Timestamp;
 
-/// An event and how often it was there.
+/// An event that occurred once or more, with the count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Folded<T> {
-    /// The last of them.
+pub struct RepeatedEvent<T> {
+    /// The last occurrence of the event.
     pub event: T,
-    /// When the first of them was.
+    /// Time of the first occurrence.
     pub first: Timestamp,
-    /// When the last of them was.
+    /// Time of the last occurrence.
     pub last: Timestamp,
-    /// How many.
+    /// Number of occurrences.
     pub times: u64,
 }
 
-/// Fold events, oldest first, that have the same key; each stands where its last one was.
+/// Fold events with the same key. The events come oldest first; each result stands where its last
+/// occurrence was.
 pub fn fold<T, K: std::hash::Hash + Eq>(
     events: impl IntoIterator<Item = T>,
     key: impl Fn(&T) -> K,
     time: impl Fn(&T) -> Timestamp,
-) -> Vec<Folded<T>> {
+) -> Vec<RepeatedEvent<T>> {
     let mut places: HashMap<K, usize> = HashMap::new();
-    let mut all: Vec<Option<Folded<T>>> = Vec::new();
+    let mut all: Vec<Option<RepeatedEvent<T>>> = Vec::new();
     for event in events {
         let (key, at) = (key(&event), time(&event));
         let before = places.insert(key, all.len()).and_then(|place| all.get_mut(place)?.take());
         let (first, times) = before.map_or((at, 0), |before| (before.first, before.times));
-        all.push(Some(Folded { event, first, last: at, times: times.saturating_add(1) }));
+        all.push(Some(RepeatedEvent { event, first, last: at, times: times.saturating_add(1) }));
     }
     all.into_iter().flatten().collect()
 }
 
-/// What of a message tells one event of a kind from another. How long a task waits before it starts
-/// again, or how far a download is, differs each time and means the same.
+/// The part of a message that distinguishes events of one kind. The wait of a task before it starts
+/// again, or the progress of a download, differs each time and means the same.
 #[must_use]
-pub fn same<'a>(kind: &str, message: &'a str) -> &'a str {
+pub fn message_key<'a>(kind: &str, message: &'a str) -> &'a str {
     if kind == EventKind::Restarting.as_str() {
         return message.split(" - Task restarting in ").next().unwrap_or(message);
     }
@@ -70,11 +71,17 @@ mod tests {
 
     #[test]
     fn delays_and_progress_make_no_other_event() {
-        let one = same("Restarting", "Restart within policy - Task restarting in 1.2s");
-        assert_eq!(one, same("Restarting", "Restart within policy - Task restarting in 9s"));
-        assert_eq!(same("Restarting", "Task restarting in 0s"), "Task restarting in 0s");
+        let one = message_key("Restarting", "Restart within policy - Task restarting in 1.2s");
+        assert_eq!(one, message_key("Restarting", "Restart within policy - Task restarting in 9s"));
+        assert_eq!(message_key("Restarting", "Task restarting in 0s"), "Task restarting in 0s");
         let (one, other) = ("x.tgz: 1 of 9 MiB", "x.tgz: 8 of 9 MiB");
-        assert_eq!(same("Downloading Artifacts", one), same("Downloading Artifacts", other));
-        assert_ne!(same("Terminated", "Exit Code: 1"), same("Terminated", "Exit Code: 2"));
+        assert_eq!(
+            message_key("Downloading Artifacts", one),
+            message_key("Downloading Artifacts", other)
+        );
+        assert_ne!(
+            message_key("Terminated", "Exit Code: 1"),
+            message_key("Terminated", "Exit Code: 2")
+        );
     }
 }

@@ -1,69 +1,69 @@
-//! Why a job is as it is.
+//! Explains the state of a job.
 
 use std::collections::BTreeMap;
 
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
-use ostler_model::words::counted;
-use ostler_wire::{Deployment, Job, JobSummary};
+use ostler_model::words::count_noun;
+use ostler_wire::{JobSummary, WireDeployment, WireJob};
 use serde::Deserialize;
 
 use crate::alloc::{self, AllocHistory};
 use crate::blocked::{BlockedPlace, BlockedProblem, Holders};
 use crate::commands;
-use crate::exit::Told;
+use crate::exit::TaskFacts;
 use crate::words::sentence;
-use crate::{ExplainedKind, Explanation};
+use crate::{Explanation, SubjectKind};
 
-/// Allocations in trouble that are explained with their job.
+/// The most allocations in trouble that are explained with their job.
 const ALLOCS_MAX: usize = 3;
-/// Places that are explained with their job.
+/// The most waiting places that are explained with their job.
 const PLACES_MAX: usize = 3;
 
-/// What is on record of a job.
+/// The records about a job.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JobHistory<'a> {
-    /// The job.
-    pub job: Job<'a>,
-    /// Its allocations by group.
+    /// The job with its newest version.
+    pub job: WireJob<'a>,
+    /// Numbers of its allocations by task group.
     pub summary: JobSummary<'a>,
-    /// Its allocations, in their short or their full form, each with what is on record of it.
+    /// Its allocations, in their short or their full form, each with its records.
     pub allocs: Vec<AllocHistory<'a>>,
-    /// Its places that wait.
+    /// Its places that wait to be filled.
     pub blocked: Vec<BlockedPlace>,
     /// Its newest deployments, the newest first.
-    pub deployments: Vec<Deployment<'a>>,
-    /// Jobs of other allocations, by id: of those that hold what it asks for.
+    pub deployments: Vec<WireDeployment<'a>>,
+    /// The job of each allocation that holds what this job asks for, by the allocation's id.
     pub holders: BTreeMap<String, String>,
-    /// What happened to it and its deployments, as far as the node keeps that.
+    /// The events of the job and its deployments, as far as the node keeps them.
     pub events: Vec<JobEvent>,
 }
 
-/// An event of a job or a deployment, as the agent tells it (`/v1/ostler/events`).
+/// An event of a job or a deployment, as the agent reports it (`/v1/ostler/events`).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JobEvent {
-    /// `job` or `deployment`; others are passed over.
+    /// `job` or `deployment`; events of other topics are passed over.
     pub topic: String,
-    /// What happened, in a word: `stopped`, `failed`.
+    /// The event in one word: `stopped`, `failed`.
     pub kind: String,
-    /// Id of the deployment.
+    /// Id of the deployment that the event is about.
     pub name: String,
     /// When it last happened, nanoseconds since 1970.
     pub last: Timestamp,
 }
 
-/// Why it is as it is.
+/// Explain the state of a job.
 #[must_use]
 pub fn explain(record: &JobHistory<'_>, now: Timestamp) -> Explanation {
     let job = &record.job;
     let given = file_of(job).map(|file| format!(", given by the file {file}")).unwrap_or_default();
     let name =
         format!("{}, version {}, namespace {}{given}", job.kind, job.facts.version, job.namespace);
-    let mut told = Explanation::new(ExplainedKind::Job, &*job.id, name);
-    let mut said = vec![how_it_is(record)];
+    let mut told = Explanation::new(SubjectKind::Job, &*job.id, name);
+    let mut said = vec![state_sentence(record)];
     if !job.facts.stop && asks_for_nothing(job) && file_of(job).is_none() {
         for group in record.summary.summary.keys() {
             let one = commands::scale_to_one(&job.id, group);
@@ -73,39 +73,39 @@ pub fn explain(record: &JobHistory<'_>, now: Timestamp) -> Explanation {
     if job.facts.submit_time != Timestamp::default() {
         told.note(job.facts.submit_time, format!("version {} of the job came", job.facts.version));
     }
-    if let Some(at) = stopped(record) {
+    if let Some(at) = stop_time(record) {
         told.note(at, "the job was told to stop");
         told.since = Some(at);
     }
-    blocked(record, &mut said, &mut told);
-    deployment(record, &mut said, &mut told);
-    failed_deployments(record, &mut told);
-    allocations(record, now, &mut said, &mut told);
+    explain_blocked(record, &mut said, &mut told);
+    explain_deployment(record, &mut said, &mut told);
+    note_failed_deployments(record, &mut told);
+    explain_troubled_allocs(record, now, &mut said, &mut told);
     told.happened.sort_by_key(|one| one.at);
     told.because = said.iter().map(|text| sentence(text)).collect();
     told
 }
 
-/// The file of the jobs directory that gives it, where one does.
+/// Path of the file in the jobs directory that gives the job, where there is one.
 #[must_use]
-pub fn file_of(job: &Job<'_>) -> Option<String> {
+pub fn file_of(job: &WireJob<'_>) -> Option<String> {
     match &job.facts.origin {
         Some(JobOrigin::File(path)) => Some(path.display().to_string()),
         _ => None,
     }
 }
 
-/// When it was told to stop, where it is and that is on record.
-fn stopped(record: &JobHistory<'_>) -> Option<Timestamp> {
+/// The time when the job was told to stop, if it was and the time is on record.
+fn stop_time(record: &JobHistory<'_>) -> Option<Timestamp> {
     let facts = &record.job.facts;
     let of = |event: &&JobEvent| event.topic == "job" && event.kind == "stopped";
     let last = record.events.iter().filter(of).map(|event| event.last).max();
-    // An older one is that of a version, or of a job of the same name, before it.
+    // An older event is about an earlier version, or an earlier job of the same name.
     last.filter(|at| facts.stop && *at >= facts.submit_time)
 }
 
-/// When the deployments failed that it is told of.
-fn failed_deployments(record: &JobHistory<'_>, told: &mut Explanation) {
+/// Note when the newest deployments failed.
+fn note_failed_deployments(record: &JobHistory<'_>, told: &mut Explanation) {
     for one in record.deployments.iter().take(2).filter(|one| one.status == "failed") {
         let of = |event: &&JobEvent| {
             event.topic == "deployment" && event.kind == "failed" && event.name == one.id
@@ -124,8 +124,8 @@ fn failed_deployments(record: &JobHistory<'_>, told: &mut Explanation) {
     }
 }
 
-/// In one sentence.
-fn how_it_is(record: &JobHistory<'_>) -> String {
+/// The state of the job in one sentence.
+fn state_sentence(record: &JobHistory<'_>) -> String {
     let job = &record.job;
     let total = record.summary.total();
     let live = total.running.saturating_add(total.starting);
@@ -134,7 +134,7 @@ fn how_it_is(record: &JobHistory<'_>) -> String {
             0 => "it was stopped, and nothing of it runs".to_owned(),
             live => format!(
                 "it was stopped, and {} of it still {}",
-                counted(live, "allocation"),
+                count_noun(live, "allocation"),
                 if live == 1 { "ends" } else { "end" }
             ),
         };
@@ -157,13 +157,16 @@ fn how_it_is(record: &JobHistory<'_>) -> String {
         _ if live == 0 && asks_for_nothing(job) => {
             "nothing of it is to run: the counts of its groups are 0".to_owned()
         }
-        // What failed before may have been run again.
-        "dead" if places(job) > 0 && done(record) >= places(job) => {
-            format!("its work is done: {} ended well", counted(done(record), "allocation"))
+        // Allocations that failed before may have been run again.
+        "dead" if place_count(job) > 0 && completed_count(record) >= place_count(job) => {
+            format!(
+                "its work is done: {} ended well",
+                count_noun(completed_count(record), "allocation")
+            )
         }
-        "dead" if total.failed == 0 && total.complete > 0 => match done(record) {
+        "dead" if total.failed == 0 && total.complete > 0 => match completed_count(record) {
             0 => "nothing of it runs or will run".to_owned(),
-            done => format!("its work is done: {} ended well", counted(done, "allocation")),
+            done => format!("its work is done: {} ended well", count_noun(done, "allocation")),
         },
         "dead" => format!("it is dead, nothing of it runs or will run: {parts}"),
         status if parts.is_empty() => format!("it is {status} and has no allocations"),
@@ -171,18 +174,19 @@ fn how_it_is(record: &JobHistory<'_>) -> String {
     }
 }
 
-/// How many allocations it asks for.
-fn places(job: &Job<'_>) -> u64 {
+/// The number of allocations it asks for.
+fn place_count(job: &WireJob<'_>) -> u64 {
     job.task_groups.iter().map(|group| u64::from(group.count)).sum()
 }
 
-/// Are the counts of all of its groups 0?
-fn asks_for_nothing(job: &Job<'_>) -> bool {
+/// Do all of its groups have the count 0?
+fn asks_for_nothing(job: &WireJob<'_>) -> bool {
     !job.task_groups.is_empty() && job.task_groups.iter().all(|group| group.count == 0)
 }
 
-/// How many of its allocations did their work. Those that were told to stop did not, nor those that others followed.
-fn done(record: &JobHistory<'_>) -> u64 {
+/// The number of allocations that did their work. Those that were told to stop did not, nor did
+/// those that were replaced.
+fn completed_count(record: &JobHistory<'_>) -> u64 {
     let whole = record.allocs.iter().filter(|one| {
         one.alloc.client_status == ClientStatus::Complete
             && one.alloc.desired_status == DesiredStatus::Run
@@ -192,16 +196,18 @@ fn done(record: &JobHistory<'_>) -> u64 {
     kept.saturating_add(record.job.facts.places.complete)
 }
 
-fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
+fn explain_blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
     if record.blocked.is_empty() && !record.job.facts.status_description.is_empty() {
         said.push(record.job.facts.status_description.to_string());
     }
     let holders = Holders { own: &record.job.id, jobs: &record.holders };
     for place in record.blocked.iter().take(PLACES_MAX) {
-        let problems: Vec<String> = place.problems.iter().map(BlockedProblem::because).collect();
-        let when = match place.soon {
-            true => "is filled when what goes for it has ended",
-            false => "cannot be filled",
+        let problems: Vec<String> =
+            place.problems.iter().map(BlockedProblem::reason_text).collect();
+        let when = if place.soon {
+            "is filled when what goes for it has ended"
+        } else {
+            "cannot be filled"
         };
         said.push(format!(
             "place {}[{}] {when}: {}",
@@ -213,7 +219,7 @@ fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanati
             place
                 .problems
                 .iter()
-                .flat_map(|one| one.next(&holders))
+                .flat_map(|one| one.advice(&holders))
                 .for_each(|next| told.advise(next));
         }
     }
@@ -221,16 +227,16 @@ fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanati
     if more > 0 {
         said.push(format!(
             "{} more {} too",
-            counted(more, "place"),
+            count_noun(more, "place"),
             if more == 1 { "waits" } else { "wait" }
         ));
     }
 }
 
-fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
+fn explain_deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
     let Some(newest) = record.deployments.first() else { return };
     let file = file_of(&record.job);
-    let again = Told { file: file.as_deref(), ..Told::default() }.run_corrected();
+    let again = TaskFacts { file: file.as_deref(), ..TaskFacts::default() }.run_corrected();
     let short = newest.id.get(..8).unwrap_or(&newest.id);
     let (healthy, wanted, unhealthy) = newest.task_groups.values().fold((0, 0, 0), |sum, group| {
         (sum.0 + group.healthy_allocs, sum.1 + group.desired_total, sum.2 + group.unhealthy_allocs)
@@ -291,7 +297,7 @@ fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explan
         }
         _ => {}
     }
-    // A version that came back is a deployment of its own, after the one that failed.
+    // A version that came back has a deployment of its own, after the one that failed.
     if let Some(failed) = record.deployments.get(1).filter(|before| before.status == "failed")
         && newest.status != "failed"
         && failed.status_description.contains("rolling back")
@@ -312,7 +318,7 @@ fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explan
     }
 }
 
-/// A description of a deployment, as the end of a sentence.
+/// The reason in the description of a deployment, as the end of a sentence.
 fn reason(description: &str) -> String {
     let text = description.split(" - ").next().unwrap_or(description);
     match text {
@@ -325,9 +331,13 @@ fn reason(description: &str) -> String {
     }
 }
 
-/// Is an allocation of it one that is explained with it?
+/// Is an allocation of the job in trouble, so that it is explained with the job?
 #[must_use]
-pub fn in_trouble(job: &Job<'_>, deployments: &[Deployment<'_>], one: &AllocHistory<'_>) -> bool {
+pub fn is_in_trouble(
+    job: &WireJob<'_>,
+    deployments: &[WireDeployment<'_>],
+    one: &AllocHistory<'_>,
+) -> bool {
     let alloc = &one.alloc;
     let reverted = deployments.get(1).filter(|before| before.status == "failed");
     let reverted = reverted.map(|before| before.job_version);
@@ -335,7 +345,7 @@ pub fn in_trouble(job: &Job<'_>, deployments: &[Deployment<'_>], one: &AllocHist
     match alloc.client_status {
         ClientStatus::Failed | ClientStatus::Pending => alloc.version() == job.facts.version,
         ClientStatus::Running => {
-            alloc.healthy() == Some(false) || restarts > 0 || one.failing().next().is_some()
+            alloc.healthy() == Some(false) || restarts > 0 || one.failing_checks().next().is_some()
         }
         ClientStatus::Complete => {
             reverted == Some(alloc.version()) && alloc.healthy() == Some(false)
@@ -343,8 +353,8 @@ pub fn in_trouble(job: &Job<'_>, deployments: &[Deployment<'_>], one: &AllocHist
     }
 }
 
-/// Those in trouble, the newest first.
-fn allocations(
+/// Explain the allocations in trouble, the newest first.
+fn explain_troubled_allocs(
     record: &JobHistory<'_>,
     now: Timestamp,
     said: &mut Vec<String>,
@@ -352,7 +362,7 @@ fn allocations(
 ) {
     let all = record.allocs.iter();
     let mut all: Vec<_> =
-        all.filter(|one| in_trouble(&record.job, &record.deployments, one)).collect();
+        all.filter(|one| is_in_trouble(&record.job, &record.deployments, one)).collect();
     all.sort_by_key(|one| std::cmp::Reverse(one.alloc.create_time));
     for record in all.iter().take(ALLOCS_MAX) {
         let short = record.alloc.id.short();
@@ -360,7 +370,7 @@ fn allocations(
         let because = one.because.join(" ");
         let because = because.strip_prefix("It ").unwrap_or(&because);
         said.push(format!("allocation {short} {because}"));
-        // That is what is read here.
+        // The reader has this explanation already.
         let this = commands::explain(&told.id);
         let others = one.next.iter().filter(|next| !next.contains(&this));
         others.for_each(|next| told.advise(next.clone()));
@@ -373,7 +383,7 @@ fn allocations(
     if more > 0 {
         said.push(format!(
             "{} more of it in trouble: {}",
-            counted(more, "allocation"),
+            count_noun(more, "allocation"),
             commands::job_status(&record.job.id)
         ));
     }

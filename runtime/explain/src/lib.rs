@@ -1,17 +1,17 @@
-//! Why a job, an allocation, a plugin or a device is as it is, in sentences. Pure.
+//! Explains in sentences the state of a job, an allocation, a plugin or a device. Pure.
 //!
 //! ```text
 //! recorded: answers of the agent's API ─► alloc, job, plugin, device ─► Explanation ─► text
 //!           (task events, places that wait,        │ fold: the same event, counted   └► JSON
 //!            deployments, strikes, holders)        └ next: what would change it
 //! ```
-//! Nothing is asked and no clock is read: the same history gives the same sentences, which is how they
-//! are tested (`tests/histories/`). A sentence is only said where the record says it; what is not known
-//! is left out. Start with [`alloc::explain`].
+//! The crate asks nothing and reads no clock: the same history gives the same sentences, which is
+//! how they are tested (`tests/histories/`). A sentence is only written where the record says so;
+//! what is not known is left out. Start with [`alloc::explain`].
 
 pub mod alloc;
-mod alloc_happened;
 mod alloc_task;
+mod alloc_timeline;
 mod blocked;
 pub mod commands;
 pub mod device;
@@ -19,7 +19,7 @@ mod exit;
 pub mod fold;
 pub mod job;
 pub mod plugin;
-mod waiting;
+mod wait_reason;
 mod words;
 
 use std::fmt::Write as _;
@@ -28,24 +28,24 @@ use ostler_model::time::Timestamp;
 use serde::Serialize;
 
 pub use blocked::{BlockedPlace, BlockedProblem};
-pub use words::{ago, moment, span};
+pub use words::{moment, span, time_ago};
 
-/// What somebody asked about.
+/// The kind of thing that is explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ExplainedKind {
+pub enum SubjectKind {
     /// An instance of a task group.
     Allocation,
-    /// A job.
+    /// A registered job.
     Job,
     /// A driver or device plugin.
     Plugin,
-    /// One device.
+    /// One device instance.
     Device,
 }
 
-impl ExplainedKind {
-    /// The word for it.
+impl SubjectKind {
+    /// The word for the kind, as in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,38 +57,38 @@ impl ExplainedKind {
     }
 }
 
-/// Something that happened and matters for how it is now.
+/// An event that matters for the present state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Happened {
+pub struct TimelineEntry {
     /// When it last happened, nanoseconds since 1970.
     pub at: Timestamp,
-    /// How often it did, as far as that is kept.
+    /// Number of occurrences, as far as they are on record.
     pub times: u64,
     /// A sentence without its full stop.
     pub text: String,
 }
 
-/// Why something is as it is.
+/// The explanation of a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// What it is.
-    pub kind: ExplainedKind,
-    /// Its id, whole.
+    /// The kind of the thing explained.
+    pub kind: SubjectKind,
+    /// The whole id of the thing.
     pub id: String,
-    /// What it is called and belongs to.
+    /// Its name and what it belongs to.
     pub name: String,
-    /// What it is and why, in sentences; the first says most.
+    /// The state and its reasons, in sentences; the first says most.
     pub because: Vec<String>,
-    /// Since when it is so, nanoseconds since 1970; absent where that is not on record.
+    /// Since when the state lasts, nanoseconds since 1970; absent where that is not on record.
     pub since: Option<Timestamp>,
-    /// What led to it, oldest first.
-    pub happened: Vec<Happened>,
-    /// What would change it, the best first; empty where nothing needs to.
+    /// The events that led to the state, oldest first.
+    pub happened: Vec<TimelineEntry>,
+    /// Advice on what would change the state, the best first; empty where nothing needs to change.
     pub next: Vec<String>,
 }
 
 impl Explanation {
-    pub(crate) fn new(kind: ExplainedKind, id: impl Into<String>, name: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: SubjectKind, id: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             kind,
             id: id.into(),
@@ -100,7 +100,7 @@ impl Explanation {
         }
     }
 
-    /// Add what would change it, once: not where something says it and more.
+    /// Add an advice once. It is left out where a known advice begins with it.
     pub(crate) fn advise(&mut self, next: impl Into<String>) {
         let next = next.into();
         if !next.is_empty() && !self.next.iter().any(|known| known.starts_with(&next)) {
@@ -108,12 +108,12 @@ impl Explanation {
         }
     }
 
-    /// Note something that happened.
+    /// Note an event of the timeline.
     pub(crate) fn note(&mut self, at: Timestamp, text: impl Into<String>) {
-        self.happened.push(Happened { at, times: 1, text: text.into() });
+        self.happened.push(TimelineEntry { at, times: 1, text: text.into() });
     }
 
-    /// For people, in lines that are not wrapped.
+    /// The explanation for people, in lines that are not wrapped.
     #[must_use]
     pub fn text(&self, now: Timestamp) -> String {
         let mut text = format!("{} {}", self.kind.as_str(), self.id);
@@ -125,16 +125,16 @@ impl Explanation {
             let _ = writeln!(text, "{sentence}");
         }
         if let Some(since) = self.since {
-            let _ = writeln!(text, "Since {}, {}.", moment(since, now), ago(since, now));
+            let _ = writeln!(text, "Since {}, {}.", moment(since, now), time_ago(since, now));
         }
         if !self.happened.is_empty() {
             text.push_str("\nWhat happened\n");
             let width =
                 self.happened.iter().map(|one| moment(one.at, now).len()).max().unwrap_or(0);
-            for Happened { at, times, text: what } in &self.happened {
+            for TimelineEntry { at, times, text: what } in &self.happened {
                 let _ = write!(text, "  {:width$}  {what}", moment(*at, now));
                 if *times > 1 {
-                    let _ = write!(text, " (x{times}, last {})", ago(*at, now));
+                    let _ = write!(text, " (x{times}, last {})", time_ago(*at, now));
                 }
                 text.push('\n');
             }

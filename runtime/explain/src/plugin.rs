@@ -1,127 +1,127 @@
-//! Why a plugin is as it is.
+//! Explains the state of a plugin.
 
 use std::collections::BTreeMap;
 
 use ostler_model::device::{Health, HealthState};
 use ostler_model::time::Timestamp;
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::commands;
-use crate::words::{sentence, until};
-use crate::{ExplainedKind, Explanation};
+use crate::words::{sentence, time_until};
+use crate::{Explanation, SubjectKind};
 
-/// What is on record of a plugin, as the agent tells it (`/v1/ostler/plugins/status`).
+/// The records about a plugin, as the agent reports them (`/v1/ostler/plugins/status`).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PluginHistory {
-    /// The name it gives itself.
+    /// The name that the plugin gives itself.
     pub name: String,
     /// Name of its block in the configuration.
     pub block: String,
-    /// `driver` or `device`.
+    /// Kind of the plugin: `driver` or `device`.
     pub kind: Option<String>,
-    /// Its version.
+    /// Version of the plugin, as it reports it.
     pub version: Option<String>,
-    /// `built-in`, or the file.
+    /// `built-in`, or the path of its file.
     pub source: String,
-    /// In use or not, and why.
-    pub status: StatusTold,
-    /// What it says of itself.
+    /// Whether it is in use, and why not.
+    pub status: StatusFacts,
+    /// What it reports about its own health.
     pub health: Option<Health>,
-    /// How it does.
-    pub activity: Option<ActivityTold>,
-    /// How its upgrades went.
-    pub upgrade: Option<UpgradeTold>,
+    /// The state of its calls, while it is in use.
+    pub activity: Option<ActivityFacts>,
+    /// The course of its upgrades.
+    pub upgrade: Option<UpgradeFacts>,
 }
 
-/// In use or not.
+/// Whether a plugin is in use.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct StatusTold {
-    /// `loaded`, `refused`, `disabled`, `loading`, `waiting`.
+pub struct StatusFacts {
+    /// One of `loaded`, `refused`, `disabled`, `loading`, `waiting`.
     pub state: String,
-    /// Why it is refused.
+    /// The reason for a refusal.
     pub reason: String,
 }
 
-/// How a plugin in use does.
+/// The state of a plugin in use.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct ActivityTold {
-    /// `starting`, `running`, `backing_off`, `quarantined`.
+pub struct ActivityFacts {
+    /// One of `starting`, `running`, `backing_off`, `quarantined`.
     pub state: String,
-    /// Calls that failed lately.
+    /// Number of calls that failed lately.
     pub strikes: u64,
-    /// Of those: what counts towards the quarantine.
+    /// Number of strikes that count towards a quarantine.
     pub strikes_counted: u64,
-    /// With so many it is put there.
+    /// Number of counted strikes that put the plugin into quarantine.
     pub strikes_max: u64,
-    /// Of those: the ones of calls about a task, by task.
+    /// Failed calls about a task, by task.
     pub strikes_by_task: BTreeMap<String, u64>,
-    /// Why and for how long it gets no calls.
-    pub quarantine: Option<QuarantineTold>,
-    /// How often it was there since the agent started.
+    /// The present quarantine: its reason and its end.
+    pub quarantine: Option<QuarantineFacts>,
+    /// Number of quarantines since the agent started.
     pub quarantines: u64,
-    /// Fingerprints that failed in a row.
+    /// Number of fingerprints that failed in a row.
     pub failures_in_a_row: u64,
-    /// What went wrong last.
-    pub last_error: Option<FailureTold>,
+    /// The last failure.
+    pub last_error: Option<FailureFacts>,
     /// When a call last answered.
     pub last_ok: Option<Timestamp>,
-    /// When it is asked again.
+    /// When the plugin is asked again.
     pub next_check: Option<Timestamp>,
 }
 
 /// A quarantine.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct QuarantineTold {
-    /// Since when.
+pub struct QuarantineFacts {
+    /// When the quarantine began.
     pub since: Timestamp,
-    /// When it is tried again; absent: when a person lifts it.
+    /// When the plugin is tried again; absent: when a person lifts the quarantine.
     pub until: Option<Timestamp>,
-    /// What brought it here.
+    /// The failure that caused it.
     pub reason: String,
-    /// How often in a row it came back here.
+    /// How often in a row the plugin came back into quarantine.
     pub relapses: u64,
 }
 
-/// Something that went wrong.
+/// A failure of a plugin.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct FailureTold {
-    /// When.
+pub struct FailureFacts {
+    /// The time of the failure.
     pub at: Timestamp,
-    /// What.
+    /// The failure in words.
     pub reason: String,
 }
 
-/// How its upgrades went.
+/// The course of a plugin's upgrades.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct UpgradeTold {
-    /// When what runs was put in its place.
+pub struct UpgradeFacts {
+    /// When the present version was put in its place.
     pub upgraded_at: Option<Timestamp>,
-    /// Until when what runs proves itself.
+    /// Until when the present version proves itself.
     pub proving_until: Option<Timestamp>,
-    /// The last that was rolled back, and why.
+    /// The last upgrade that was rolled back, with the reason.
     pub rolled_back: Option<Value>,
 }
 
-/// Why it is as it is.
+/// Explain the state of a plugin.
 #[must_use]
 pub fn explain(record: &PluginHistory, now: Timestamp) -> Explanation {
     let kind = record.kind.as_deref().unwrap_or("plugin");
     let version = record.version.as_ref().map(|version| format!(" {version}")).unwrap_or_default();
     let name = format!("{kind}{version}, {}", record.source);
-    let mut told = Explanation::new(ExplainedKind::Plugin, record.name.clone(), name);
+    let mut told = Explanation::new(SubjectKind::Plugin, record.name.clone(), name);
     let mut said = Vec::new();
     match record.status.state.as_str() {
-        "loaded" => in_use(record, now, &mut said, &mut told),
+        "loaded" => explain_in_use(record, now, &mut said, &mut told),
         "refused" => {
-            let (why, next) = refused(record);
+            let (why, next) = explain_refusal(record);
             said.push(format!("it is refused and not in use: {why}"));
             told.advise(next);
         }
@@ -140,8 +140,8 @@ pub fn explain(record: &PluginHistory, now: Timestamp) -> Explanation {
     told
 }
 
-/// Why it is refused, and what would change that. A reason may end in lines of the configuration to copy.
-fn refused(record: &PluginHistory) -> (String, String) {
+/// The reason for a refusal, and advice. A reason may end in lines of the configuration to copy.
+fn explain_refusal(record: &PluginHistory) -> (String, String) {
     let (reason, block) = (record.status.reason.trim_end(), &record.block);
     let again = "restart the agent";
     if let Some((first, lines)) = reason.split_once('\n')
@@ -165,10 +165,10 @@ fn refused(record: &PluginHistory) -> (String, String) {
     (reason.to_owned(), next)
 }
 
-/// The calls that failed lately, and how many more are a quarantine: those for one task count once, and not
-/// at all while nothing else fails.
-fn strikes(activity: &ActivityTold) -> Vec<String> {
-    let failed = format!("{} failed lately", of_its_calls(activity.strikes));
+/// The calls that failed lately, and how many more cause a quarantine. Failures for one task count
+/// once, and not at all while nothing else fails.
+fn strikes(activity: &ActivityFacts) -> Vec<String> {
+    let failed = format!("{} failed lately", calls_phrase(activity.strikes));
     let max = activity.strikes_max.max(1);
     if activity.strikes_counted == 0 {
         let about = match activity.strikes_by_task.keys().next() {
@@ -180,27 +180,27 @@ fn strikes(activity: &ActivityTold) -> Vec<String> {
             format!("{failed}{about}"),
             format!(
                 "what fails for one task alone counts against that task: {} put the plugin into quarantine",
-                more_that_count(left)
+                strikes_left_phrase(left)
             ),
         ];
     }
     let left = max.saturating_sub(activity.strikes_counted).max(1);
     vec![format!(
         "{failed}, which count as {}: {} put it into quarantine",
-        counted(activity.strikes_counted, "strike"),
-        more_that_count(left)
+        count_noun(activity.strikes_counted, "strike"),
+        strikes_left_phrase(left)
     )]
 }
 
-fn of_its_calls(strikes: u64) -> String {
+fn calls_phrase(strikes: u64) -> String {
     match strikes {
         1 => "one of its calls".to_owned(),
         many => format!("{many} of its calls"),
     }
 }
 
-/// What adds so many strikes to those that count, as the beginning of a clause.
-fn more_that_count(left: u64) -> String {
+/// The calls that would add this many counted strikes, as the beginning of a clause.
+fn strikes_left_phrase(left: u64) -> String {
     match left {
         1 => "one more call that fails for another task, or for none, would".to_owned(),
         many => format!(
@@ -209,15 +209,20 @@ fn more_that_count(left: u64) -> String {
     }
 }
 
-fn in_use(record: &PluginHistory, now: Timestamp, said: &mut Vec<String>, told: &mut Explanation) {
-    let default = ActivityTold::default();
+fn explain_in_use(
+    record: &PluginHistory,
+    now: Timestamp,
+    said: &mut Vec<String>,
+    told: &mut Explanation,
+) {
+    let default = ActivityFacts::default();
     let activity = record.activity.as_ref().unwrap_or(&default);
     match (&activity.quarantine, activity.state.as_str()) {
-        (Some(quarantine), _) => quarantined(record, activity, quarantine, now, said, told),
+        (Some(quarantine), _) => explain_quarantine(record, activity, quarantine, now, said, told),
         (None, "backing_off") => {
-            let times = counted(activity.failures_in_a_row, "time");
+            let times = count_noun(activity.failures_in_a_row, "time");
             said.push(format!("it is backing off: its fingerprint failed {times} in a row"));
-            let again = activity.next_check.map(|at| until(at, now));
+            let again = activity.next_check.map(|at| time_until(at, now));
             said.push(match again {
                 Some(when) => format!("it is asked again {when}"),
                 None => "it is asked again when what it watches changes".to_owned(),
@@ -258,7 +263,7 @@ fn in_use(record: &PluginHistory, now: Timestamp, said: &mut Vec<String>, told: 
     told.happened.sort_by_key(|one| one.at);
 }
 
-/// What it says of itself.
+/// What the plugin reports about its own health.
 fn health(record: &PluginHistory) -> String {
     let Some(Health { state, reason }) = &record.health else { return "it is in use".to_owned() };
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
@@ -271,10 +276,10 @@ fn health(record: &PluginHistory) -> String {
     }
 }
 
-fn quarantined(
+fn explain_quarantine(
     record: &PluginHistory,
-    activity: &ActivityTold,
-    quarantine: &QuarantineTold,
+    activity: &ActivityFacts,
+    quarantine: &QuarantineFacts,
     now: Timestamp,
     said: &mut Vec<String>,
     told: &mut Explanation,
@@ -287,7 +292,7 @@ fn quarantined(
     if activity.strikes_counted > 0 {
         said.push(format!(
             "{} {} against it now; {} are a quarantine",
-            counted(activity.strikes_counted, "strike"),
+            count_noun(activity.strikes_counted, "strike"),
             if activity.strikes_counted == 1 { "counts" } else { "count" },
             activity.strikes_max
         ));
@@ -295,11 +300,11 @@ fn quarantined(
     if quarantine.relapses > 0 {
         said.push(format!(
             "it was tried again and failed {}",
-            counted(quarantine.relapses, "time")
+            count_noun(quarantine.relapses, "time")
         ));
     }
     said.push(match quarantine.until {
-        Some(at) => format!("it is tried again {}", until(at, now)),
+        Some(at) => format!("it is tried again {}", time_until(at, now)),
         None => "it stays there until somebody lifts it".to_owned(),
     });
     told.note(quarantine.since, "put into quarantine");

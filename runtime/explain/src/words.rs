@@ -1,4 +1,4 @@
-//! Times, spans and names as people say them.
+//! Times, spans and names as people write them.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use ostler_model::time::Timestamp;
 /// Seconds of a day.
 const DAY: u64 = 86_400;
 
-/// A span of time by its largest unit, and the next below where it matters: `250ms`, `12s`, `4m05s`, `2h30m`, `3d04h`.
+/// A span of time by its largest unit, and the next smaller one where it matters: `250ms`, `12s`,
+/// `4m05s`, `2h30m`, `3d04h`.
 #[must_use]
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -24,18 +25,19 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// A span as events have it: `1m30s`, `1.5s`, `250ms`; none where it is no such text.
+/// A span as events write it: `1m30s`, `1.5s`, `250ms`. `None` where the text is no span.
 pub(crate) fn wire_span(text: &str) -> Option<Duration> {
     ostler_jobspec::units::parse_duration(text).ok()
 }
 
-/// Why an allocation or a task of it is stopped, in words: as it is on the wire where that is none of ours.
+/// Why an allocation or a task of it is stopped, in words. A text that is none of ours stays as it
+/// is on the wire.
 pub(crate) fn stop_reason(wire: &str) -> &str {
     match wire {
         "alloc not needed as job is stopped" => "its job was stopped",
         "alloc not needed due to job update" => "the job wants fewer, or its group no longer",
         "alloc is being updated due to job update" => "a new version of the job takes its place",
-        // There is one node: nothing goes on elsewhere.
+        // There is only one node, so nothing goes on elsewhere.
         "alloc is being migrated" => "its node was drained",
         "alloc was rescheduled because it failed" => "it failed, and another took its place",
         "another allocation has the same place" => "another allocation has its place",
@@ -45,19 +47,19 @@ pub(crate) fn stop_reason(wire: &str) -> &str {
 
 /// How long ago something was, in whole seconds: `12s ago`.
 #[must_use]
-pub fn ago(at: Timestamp, now: Timestamp) -> String {
+pub fn time_ago(at: Timestamp, now: Timestamp) -> String {
     format!("{} ago", span(Duration::from_secs(now.since(at).as_secs())))
 }
 
-/// How long it is until then: `in 12s`; `now` when that is over.
-pub(crate) fn until(at: Timestamp, now: Timestamp) -> String {
+/// The time until then: `in 12s`, or `now` when it is over.
+pub(crate) fn time_until(at: Timestamp, now: Timestamp) -> String {
     match at.since(now).as_secs() {
         0 => "now".to_owned(),
         seconds => format!("in {}", span(Duration::from_secs(seconds))),
     }
 }
 
-/// A time of day where it is of today, else with its day; UTC.
+/// The time of day, with the date where it is not today; UTC.
 #[must_use]
 pub fn moment(at: Timestamp, now: Timestamp) -> String {
     let day = |time: Timestamp| time.nanos() / 1_000_000_000 / DAY;
@@ -88,7 +90,7 @@ pub(crate) fn list(names: &[String]) -> String {
     }
 }
 
-/// With a capital and a full stop.
+/// The text with a capital letter and a full stop.
 pub(crate) fn sentence(text: &str) -> String {
     let mut chars = text.trim_end().chars();
     let mut text: String =
@@ -119,7 +121,7 @@ mod tests {
         assert_eq!(moment(at(3_661), at(7_000)), "01:01:01");
         assert_eq!(moment(at(3_661), at(90_000)), "1970-01-01 01:01:01");
         assert_eq!(
-            (until(at(9), at(5)), until(at(5), at(9))),
+            (time_until(at(9), at(5)), time_until(at(5), at(9))),
             ("in 4s".to_owned(), "now".to_owned())
         );
     }

@@ -1,13 +1,14 @@
-//! Downloads that are kept for later tasks, by their checksum.
+//! Keeps downloads for later tasks, by their checksum.
 //!
 //! ```text
 //! cache/<key>/data    the file, never written again; its other names beside it are for tasks
 //!            /sum     its checksum, where the key is none
 //!            /signature
 //! ```
-//! A directory's own time says when it was used last: the oldest goes first, and none that is in use. A file
-//! is summed when an agent uses it for the first time, and again when it is another one than then; one that
-//! has another sum is removed. Nothing here is synced: after a power cut that check finds what is damaged.
+//! A directory's own time says when it was last used. The oldest goes first, but none that is in
+//! use. The sum of a file is computed when an agent uses it for the first time, and again when the
+//! file has changed since. A file with another sum is removed. Nothing here is synced: after a
+//! power cut that check finds what is damaged.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use ostler_model::artifact::{Checksum, KeptFile};
+use ostler_model::artifact::{Checksum, PinnedFile};
 use ostler_model::clock::Clock;
 use ostler_model::limits::{ARTIFACT_CACHE_ENTRIES_MAX, ARTIFACT_CACHE_NAMES_MAX, KIB};
 
@@ -28,45 +29,45 @@ use crate::work::private_dir;
 const DATA: &str = "data";
 const SUM: &str = "sum";
 const SIGNATURE: &str = "signature";
-/// Most bytes of a sum or a signature.
+/// The largest size of a sum or a signature, in bytes.
 const SMALL_MAX: u64 = 64 * KIB;
 
-/// By what something is kept.
+/// The key under which a file is kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
-    /// Name of its directory.
+pub(crate) struct CacheKey {
+    /// The name of its directory.
     pub(crate) name: String,
-    /// What it must have; absent: it stands beside it.
+    /// The sum that the file must have; `None` if the sum stands beside the file.
     pub(crate) sum: Option<Checksum>,
 }
 
-/// See the module.
+/// The directory of kept downloads. See the module.
 pub(crate) struct Cache {
     dir: PathBuf,
     bytes_max: u64,
     clock: Clock,
-    inner: Mutex<Inner>,
+    inner: Mutex<CacheInner>,
 }
 
 #[derive(Default)]
-struct Inner {
-    /// How many hold it.
+struct CacheInner {
+    /// The number of holders of each file, by key.
     used: HashMap<String, usize>,
-    /// What was summed.
-    seen: HashMap<String, Stamp>,
+    /// The stamps of files whose sum was computed, by path.
+    seen: HashMap<String, SummedStamp>,
 }
 
-/// What tells that a file is the one that was summed.
+/// The properties by which a file is recognised whose sum was computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct SummedStamp {
     device: u64,
     inode: u64,
     size: u64,
     modified: (i64, i64),
 }
 
-impl Stamp {
-    fn of(path: &Path) -> io::Result<Self> {
+impl SummedStamp {
+    fn from_file(path: &Path) -> io::Result<Self> {
         let meta = std::fs::symlink_metadata(path)?;
         if !meta.is_file() {
             return Err(io::ErrorKind::NotFound.into());
@@ -76,22 +77,22 @@ impl Stamp {
     }
 }
 
-/// Something kept, as long as this is held.
-pub(crate) struct InUse {
+/// A file that is kept as long as this is held.
+pub(crate) struct CachedFile {
     cache: Arc<Cache>,
     key: String,
     path: PathBuf,
-    /// The text of its signature.
+    /// The text of the file's signature, if it has one.
     pub(crate) signature: Option<Vec<u8>>,
 }
 
-impl KeptFile for InUse {
+impl PinnedFile for CachedFile {
     fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for InUse {
+impl Drop for CachedFile {
     fn drop(&mut self) {
         let mut inner = self.cache.inner();
         if let Some(count) = inner.used.get_mut(&self.key) {
@@ -104,49 +105,49 @@ impl Drop for InUse {
 }
 
 impl Cache {
-    /// What is below `dir`. Blocking.
+    /// Open the cache below `dir`. Blocking.
     pub(crate) fn open(dir: PathBuf, bytes_max: u64, clock: Clock) -> io::Result<Self> {
         private_dir(&dir)?;
         Ok(Self { dir, bytes_max, clock, inner: Mutex::default() })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, CacheInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hold it against being removed, whether it is there or not.
-    fn hold(self: &Arc<Self>, key: &str) -> InUse {
+    /// Keep a file from being removed, whether it is there or not.
+    fn hold(self: &Arc<Self>, key: &str) -> CachedFile {
         let mut inner = self.inner();
         let count = inner.used.entry(key.to_owned()).or_default();
         *count = count.saturating_add(1);
         let path = self.dir.join(key).join(DATA);
-        InUse { cache: Arc::clone(self), key: key.to_owned(), path, signature: None }
+        CachedFile { cache: Arc::clone(self), key: key.to_owned(), path, signature: None }
     }
 
-    /// What is kept under `key`, if it is what it must be. Blocking.
+    /// The file that is kept under `key`, if it has the right sum. Blocking.
     pub(crate) fn find(
         self: &Arc<Self>,
-        key: &Key,
+        key: &CacheKey,
         stop: &AtomicBool,
-    ) -> io::Result<Option<InUse>> {
+    ) -> io::Result<Option<CachedFile>> {
         let mut held = self.hold(&key.name);
         let dir = self.dir.join(&key.name);
-        let Ok(stamp) = Stamp::of(&held.path) else { return Ok(None) };
+        let Ok(stamp) = SummedStamp::from_file(&held.path) else { return Ok(None) };
         let known = self.inner().seen.get(&key.name) == Some(&stamp);
-        if !known && !self.has_its_sum(key, &dir, &held.path, stop)? {
+        if !known && !self.has_expected_sum(key, &dir, &held.path, stop)? {
             tracing::warn!(kept = %dir.display(), "a kept download is damaged; it is removed and fetched again");
             std::fs::remove_dir_all(&dir)?;
             return Ok(None);
         }
         self.inner().seen.insert(key.name.clone(), stamp);
-        held.signature = small(&dir.join(SIGNATURE))?;
+        held.signature = read_small(&dir.join(SIGNATURE))?;
         self.touch(&dir);
         Ok(Some(held))
     }
 
-    fn has_its_sum(
+    fn has_expected_sum(
         &self,
-        key: &Key,
+        key: &CacheKey,
         dir: &Path,
         data: &Path,
         stop: &AtomicBool,
@@ -154,31 +155,32 @@ impl Cache {
         let sum = match &key.sum {
             Some(sum) => sum.clone(),
             None => {
-                let text = small(&dir.join(SUM))?.and_then(|text| String::from_utf8(text).ok());
+                let text =
+                    read_small(&dir.join(SUM))?.and_then(|text| String::from_utf8(text).ok());
                 let Some(Ok(sum)) = text.map(|text| text.parse::<Checksum>()) else {
                     return Ok(false);
                 };
                 sum
             }
         };
-        Ok(sums::of_file(data, sum.kind, stop)? == sum)
+        Ok(sums::file_sum(data, sum.kind, stop)? == sum)
     }
 
-    /// Keep a file, which has `sum`, and take it from where it is; `None`: it is too large to be kept, and
-    /// stays there. Blocking.
+    /// Keep a file with this sum, and move it from where it is. Returns `None` if it is too large
+    /// to be kept; it stays there then. Blocking.
     pub(crate) fn keep(
         self: &Arc<Self>,
-        key: &Key,
+        key: &CacheKey,
         file: &Path,
         sum: &Checksum,
         signature: Option<&[u8]>,
-    ) -> io::Result<Option<InUse>> {
+    ) -> io::Result<Option<CachedFile>> {
         if std::fs::metadata(file)?.len() > self.bytes_max {
             return Ok(None);
         }
         let mut held = self.hold(&key.name);
         let dir = self.dir.join(&key.name);
-        // Names of what was there before would be of another file.
+        // Names from before would belong to another file.
         let _absent = std::fs::remove_dir_all(&dir);
         private_dir(&dir)?;
         if key.sum.is_none() {
@@ -188,7 +190,7 @@ impl Cache {
             std::fs::write(dir.join(SIGNATURE), signature)?;
         }
         std::fs::rename(file, &held.path)?;
-        let stamp = Stamp::of(&held.path)?;
+        let stamp = SummedStamp::from_file(&held.path)?;
         self.inner().seen.insert(key.name.clone(), stamp);
         held.signature = signature.map(<[u8]>::to_vec);
         self.touch(&dir);
@@ -196,14 +198,14 @@ impl Cache {
         Ok(Some(held))
     }
 
-    /// The same file under a name that says something to people and programs. Blocking.
-    pub(crate) fn named(&self, held: &InUse, name: &str) -> PathBuf {
+    /// The same file under a name that means something to people and programs. Blocking.
+    pub(crate) fn link_name(&self, held: &CachedFile, name: &str) -> PathBuf {
         let dir = self.dir.join(&held.key);
         let path = dir.join(name);
         if [DATA, SUM, SIGNATURE].contains(&name) {
             return held.path.clone();
         }
-        let same = |path: &Path| matches!((Stamp::of(path), Stamp::of(&held.path)), (Ok(a), Ok(b)) if a == b);
+        let same = |path: &Path| matches!((SummedStamp::from_file(path), SummedStamp::from_file(&held.path)), (Ok(a), Ok(b)) if a == b);
         if same(&path) {
             return path;
         }
@@ -220,11 +222,11 @@ impl Cache {
     fn touch(&self, dir: &Path) {
         let nanos = self.clock.now().nanos();
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_nanos(nanos);
-        // A time that cannot be set only makes it go earlier.
+        // If the time cannot be set, the directory is only removed earlier.
         let _ = File::open(dir).and_then(|dir| dir.set_modified(now));
     }
 
-    /// Remove what was not used for the longest time until the rest fits.
+    /// Remove what was not used for the longest time, until the rest fits.
     fn evict(&self) {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return };
         let mut all: Vec<(SystemTime, u64, String)> = Vec::new();
@@ -254,7 +256,7 @@ impl Cache {
     }
 }
 
-fn small(path: &Path) -> io::Result<Option<Vec<u8>>> {
+fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     use std::io::Read as _;
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -20,22 +20,22 @@ fn place(bytes_max: u64) -> SourcePlace {
 }
 
 impl SourcePlace {
-    fn keep(&self, text: &str) -> (Key, Option<InUse>) {
+    fn keep(&self, text: &str) -> (CacheKey, Option<CachedFile>) {
         self.clock.advance(Duration::from_secs(60));
         let file = self.dir.path().join("download");
         std::fs::write(&file, text).unwrap();
-        let sum = sums::of_file(&file, ChecksumKind::Sha256, &AtomicBool::new(false)).unwrap();
-        let key = Key { name: sum.digits(), sum: Some(sum.clone()) };
+        let sum = sums::file_sum(&file, ChecksumKind::Sha256, &AtomicBool::new(false)).unwrap();
+        let key = CacheKey { name: sum.digits(), sum: Some(sum.clone()) };
         let kept = self.cache.keep(&key, &file, &sum, None).unwrap();
         (key, kept)
     }
 
-    fn find(&self, key: &Key) -> Option<InUse> {
+    fn find(&self, key: &CacheKey) -> Option<CachedFile> {
         self.clock.advance(Duration::from_secs(60));
         self.cache.find(key, &AtomicBool::new(false)).unwrap()
     }
 
-    /// As a new agent finds it.
+    /// The cache as a new agent finds it.
     fn again(&self) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = self.dir.path().join("cache");
@@ -53,7 +53,7 @@ fn what_is_kept_is_found_by_this_agent_and_the_next() {
         let found = place.find(&key).unwrap();
         assert_eq!(std::fs::read_to_string(found.path()).unwrap(), "text");
     }
-    let other = Key { name: "other".to_owned(), sum: None };
+    let other = CacheKey { name: "other".to_owned(), sum: None };
     assert!(place.find(&other).is_none());
 }
 
@@ -101,12 +101,12 @@ fn a_module_has_the_name_that_its_tasks_know() {
     let place = place(1_000);
     let (_, kept) = place.keep("text");
     let kept = kept.unwrap();
-    let named = place.cache.named(&kept, "app.wasm");
+    let named = place.cache.link_name(&kept, "app.wasm");
     assert_eq!(named.file_name().unwrap(), "app.wasm");
     assert_eq!(std::fs::read_to_string(&named).unwrap(), "text");
-    assert_eq!(place.cache.named(&kept, "app.wasm"), named);
-    assert_eq!(place.cache.named(&kept, "data"), kept.path());
-    let names = (0..100).map(|number| place.cache.named(&kept, &format!("{number}.wasm")));
+    assert_eq!(place.cache.link_name(&kept, "app.wasm"), named);
+    assert_eq!(place.cache.link_name(&kept, "data"), kept.path());
+    let names = (0..100).map(|number| place.cache.link_name(&kept, &format!("{number}.wasm")));
     let made = names.filter(|path| path != kept.path()).count();
     assert!(made < ARTIFACT_CACHE_NAMES_MAX, "{made}");
 }
@@ -116,8 +116,8 @@ fn what_has_its_sum_beside_it_is_checked_against_that() {
     let place = place(1_000);
     let file = place.dir.path().join("download");
     std::fs::write(&file, "module").unwrap();
-    let sum = sums::of_file(&file, ChecksumKind::Sha256, &AtomicBool::new(false)).unwrap();
-    let key = Key { name: "manifest-x".to_owned(), sum: None };
+    let sum = sums::file_sum(&file, ChecksumKind::Sha256, &AtomicBool::new(false)).unwrap();
+    let key = CacheKey { name: "manifest-x".to_owned(), sum: None };
     place.cache.keep(&key, &file, &sum, Some(b"signed")).unwrap();
     let found = place.again().find(&key).unwrap();
     assert_eq!(found.signature.as_deref(), Some(&b"signed"[..]));

@@ -1,41 +1,41 @@
-//! Readers of what is packed, each with a bound on the memory it may use.
+//! Readers of compressed data, each with a bound on its memory.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
-use ostler_model::artifact::Packing;
+use ostler_model::artifact::ArchiveCompression;
 use ostler_model::limits::{ARTIFACT_DECOMPRESSOR_BYTES_MAX, KIB};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Read `from` as what it is packed as.
-pub(crate) fn unpacked<'a>(
+/// A reader of the decompressed content of `from`.
+pub(crate) fn decompress<'a>(
     from: impl Read + 'a,
-    packing: Packing,
+    packing: ArchiveCompression,
 ) -> Result<Box<dyn Read + 'a>, io::Error> {
     let from = BufReader::new(from);
     Ok(match packing {
-        Packing::Plain => Box::new(from),
-        Packing::Gz => Box::new(MultiGzDecoder::new(from)),
-        Packing::Bz2 => Box::new(MultiBzDecoder::new(from)),
-        Packing::Xz => {
+        ArchiveCompression::Plain => Box::new(from),
+        ArchiveCompression::Gz => Box::new(MultiGzDecoder::new(from)),
+        ArchiveCompression::Bz2 => Box::new(MultiBzDecoder::new(from)),
+        ArchiveCompression::Xz => {
             let kib = u32::try_from(ARTIFACT_DECOMPRESSOR_BYTES_MAX / KIB).unwrap_or(u32::MAX);
             Box::new(XzReader::new_mem_limit(from, true, kib))
         }
-        Packing::Zst => Box::new(Zst::new(from)),
+        ArchiveCompression::Zst => Box::new(Zst::new(from)),
     })
 }
 
-/// Frames of Zstandard, one behind the other.
+/// A reader of consecutive frames of Zstandard.
 struct Zst<R> {
     from: R,
     decoder: FrameDecoder,
     state: ZstState,
 }
 
-/// Where it is.
+/// The place of the reader among the frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ZstState {
     Between,
@@ -43,7 +43,7 @@ enum ZstState {
     Ended,
 }
 
-fn invalid(error: impl ToString) -> io::Error {
+fn invalid_data(error: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
@@ -54,8 +54,8 @@ impl<R: BufRead> Zst<R> {
         Self { from, decoder, state: ZstState::Between }
     }
 
-    /// Begin the next frame; what is to be skipped is.
-    fn begin(&mut self) -> io::Result<ZstState> {
+    /// Begin the next frame, and skip frames that are to be skipped.
+    fn begin_frame(&mut self) -> io::Result<ZstState> {
         loop {
             if self.from.fill_buf()?.is_empty() {
                 return Ok(ZstState::Ended);
@@ -71,16 +71,16 @@ impl<R: BufRead> Zst<R> {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Err(error) => return Err(invalid(error)),
+                Err(error) => return Err(invalid_data(error)),
             }
         }
     }
 
-    /// Where the frame says its sum, it must have it.
+    /// Check the sum of a frame, if the frame states one.
     fn check(&self) -> io::Result<()> {
         let said = self.decoder.get_checksum_from_data();
         if said.is_some() && said != self.decoder.get_calculated_checksum() {
-            return Err(invalid("the sum of what was unpacked is another one"));
+            return Err(invalid_data("the sum of what was unpacked is another one"));
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl<R: BufRead> Read for Zst<R> {
         loop {
             match self.state {
                 ZstState::Ended => return Ok(0),
-                ZstState::Between => self.state = self.begin()?,
+                ZstState::Between => self.state = self.begin_frame()?,
                 ZstState::Within if self.decoder.can_collect() > 0 => {
                     return self.decoder.read(into);
                 }
@@ -104,7 +104,7 @@ impl<R: BufRead> Read for Zst<R> {
                 }
                 ZstState::Within => {
                     let one = BlockDecodingStrategy::UptoBlocks(1);
-                    self.decoder.decode_blocks(&mut self.from, one).map_err(invalid)?;
+                    self.decoder.decode_blocks(&mut self.from, one).map_err(invalid_data)?;
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! Fetches for tasks: from what is kept, with others who want the same, or by a child of its own.
+//! Fetches files for tasks: from the cache, together with others who want the same file, or by a
+//! child process.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use ostler_artifact::trust::{self, Demand, PluginOrigin, Signature};
 use ostler_model::artifact::{
-    ArchiveKind, ArtifactAsk, ArtifactConfig, ArtifactError, ArtifactOutcome, ArtifactSource,
-    Artifacts, Checksum, ChecksumKind, FetchProgress, KeptFile, SourcePlace, Staged,
+    ArchiveKind, ArtifactConfig, ArtifactError, ArtifactOutcome, ArtifactRequest, ArtifactSource,
+    Artifacts, Checksum, ChecksumKind, FetchProgress, PinnedFile, SourcePlace, StagedArtifact,
 };
 use ostler_model::clock::{self, Clock};
 use ostler_model::digest::Digest;
@@ -23,114 +24,114 @@ use ostler_model::trust::{PluginSource, TrustConfig};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cache::{Cache, InUse, Key};
-use crate::order::{DOWNLOAD, ONE, Order, TREE};
-use crate::run::{Brought, NotBrought, carry_out};
+use crate::cache::{Cache, CacheKey, CachedFile};
+use crate::order::{DOWNLOAD, FetchOrder, ONE, TREE};
+use crate::run::{OrderFailure, OrderResult, carry_out};
 use crate::sums;
-use crate::work::{Work, WorkPlace, make_tree};
+use crate::work::{WorkPlace, WorkRoot, make_tree};
 
-/// What a child gets beyond its own bound, so that its own words come first.
+/// The additional time of a child beyond its own limit, so that its own error comes first.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// What a [`Fetcher`] works with.
+/// The settings of a [`Fetcher`].
 #[derive(Clone, Debug)]
 pub struct FetchOptions {
-    /// Where it works and keeps: below `artifacts`.
+    /// The data directory. Files are made and kept below its `artifacts`.
     pub data_dir: PathBuf,
     /// A program that calls [`crate::main`] when its first argument is [`crate::ARGUMENT`].
     pub program: PathBuf,
-    /// Bounds, and what is allowed.
+    /// The limits, and the sources that are allowed.
     pub config: ArtifactConfig,
     /// Registries that are asked over plain HTTP.
     pub insecure: Vec<String>,
-    /// Whose modules from registries are trusted.
+    /// The trust settings for modules from registries.
     pub trust: TrustConfig,
-    /// Time.
+    /// The source of time, which a test can replace.
     pub clock: Clock,
 }
 
-/// Those who fetch. Clones are the same.
+/// The fetcher of an agent. Clones are the same fetcher.
 #[derive(Clone)]
-pub struct Fetcher(Arc<Inner>);
+pub struct Fetcher(Arc<FetcherInner>);
 
-struct Inner {
+struct FetcherInner {
     options: FetchOptions,
-    work: Work,
+    work: WorkRoot,
     cache: Arc<Cache>,
     fetches: Semaphore,
     unpacks: Semaphore,
-    flights: Mutex<HashMap<String, Weak<Flight>>>,
+    flights: Mutex<HashMap<String, Weak<SharedDownload>>>,
 }
 
-/// A file that came.
+/// A file that was fetched, and what keeps it where it is.
 #[derive(Clone)]
-struct Got {
+struct FetchedFile {
     path: PathBuf,
-    held: Held,
+    held: FileHold,
 }
 
 /// What keeps a file where it is.
 #[derive(Clone)]
-enum Held {
-    /// It is kept for later tasks as well.
-    Kept(Arc<InUse>),
-    /// It goes with this.
+enum FileHold {
+    /// The cache, which keeps it for later tasks as well.
+    Kept(Arc<CachedFile>),
+    /// A work directory, which is removed with this.
     Here(Arc<WorkPlace>),
 }
 
-impl KeptFile for Got {
+impl PinnedFile for FetchedFile {
     fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Got {
-    fn kept(kept: InUse) -> Self {
-        Self { path: kept.path().to_owned(), held: Held::Kept(Arc::new(kept)) }
+impl FetchedFile {
+    fn from_cached(kept: CachedFile) -> Self {
+        Self { path: kept.path().to_owned(), held: FileHold::Kept(Arc::new(kept)) }
     }
 }
 
-/// A download that several wait for. It is broken off when nobody does any more.
-struct Flight {
-    done: watch::Receiver<Option<Result<Got, ArtifactError>>>,
+/// A download that several tasks wait for. It is cancelled when nobody waits any more.
+struct SharedDownload {
+    done: watch::Receiver<Option<Result<FetchedFile, ArtifactError>>>,
     progress: watch::Receiver<(u64, Option<u64>)>,
     _work: AbortOnDropHandle<()>,
 }
 
-/// Ends what blocks when whoever waits for it is gone.
-struct Stop(Arc<AtomicBool>);
+/// Stops blocking work when whoever waits for it is gone.
+struct StopOnDrop(Arc<AtomicBool>);
 
-impl Drop for Stop {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Work that blocks, and ends early when it is not waited for any more.
-async fn blocking<T: Send + 'static>(
+/// Run blocking work, which ends early when nobody waits for it any more.
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce(&AtomicBool) -> io::Result<T> + Send + 'static,
 ) -> Result<T, ArtifactError> {
-    let stop = Stop(Arc::default());
+    let stop = StopOnDrop(Arc::default());
     let seen = Arc::clone(&stop.0);
-    let done = clock::blocking(move || work(&seen)).await;
+    let done = clock::run_blocking(move || work(&seen)).await;
     drop(stop);
-    let done = done.map_err(ArtifactError::passing)?;
+    let done = done.map_err(ArtifactError::transient)?;
     done.map_err(|error| {
-        ArtifactError::passing(format!("the data directory cannot be used: {error}"))
+        ArtifactError::transient(format!("the data directory cannot be used: {error}"))
     })
 }
 
 impl Fetcher {
-    /// Ready; what an earlier agent left half-way is removed. Blocking.
+    /// Open the fetcher, and remove what an earlier agent left half-way. Blocking.
     ///
     /// # Errors
     /// When its directories cannot be made.
-    pub fn begin(options: FetchOptions) -> io::Result<Self> {
+    pub fn open(options: FetchOptions) -> io::Result<Self> {
         let root = options.data_dir.join("artifacts");
-        let work = Work::begin(root.join("work"))?;
+        let work = WorkRoot::open_empty(root.join("work"))?;
         let cache =
             Cache::open(root.join("cache"), options.config.cache_size, options.clock.clone())?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(FetcherInner {
             options,
             work,
             cache: Arc::new(cache),
@@ -144,98 +145,98 @@ impl Fetcher {
 impl Artifacts for Fetcher {
     fn fetch(
         &self,
-        ask: ArtifactAsk,
+        ask: ArtifactRequest,
         progress: FetchProgress,
-    ) -> BoxFuture<'_, Result<Staged, ArtifactError>> {
-        Box::pin(self.0.staged(ask, progress))
+    ) -> BoxFuture<'_, Result<StagedArtifact, ArtifactError>> {
+        Box::pin(self.0.stage_artifact(ask, progress))
     }
 
-    fn module(
+    fn fetch_module(
         &self,
-        ask: ArtifactAsk,
+        ask: ArtifactRequest,
         progress: FetchProgress,
-    ) -> BoxFuture<'_, Result<Arc<dyn KeptFile>, ArtifactError>> {
-        Box::pin(self.0.kept_module(ask, progress))
+    ) -> BoxFuture<'_, Result<Arc<dyn PinnedFile>, ArtifactError>> {
+        Box::pin(self.0.fetch_module(ask, progress))
     }
 }
 
-impl Inner {
-    async fn staged(
+impl FetcherInner {
+    async fn stage_artifact(
         self: &Arc<Self>,
-        ask: ArtifactAsk,
+        ask: ArtifactRequest,
         progress: FetchProgress,
-    ) -> Result<Staged, ArtifactError> {
-        let outcome = ask.source.outcome(ask.mode).map_err(ArtifactError::lasting)?;
+    ) -> Result<StagedArtifact, ArtifactError> {
+        let outcome = ask.source.outcome(ask.mode).map_err(ArtifactError::permanent)?;
         let got = self.obtain(&ask, &progress).await?;
         let (place, path) = match ask.source.archive {
-            // What others wait for too, or what is kept, is copied.
-            None => self.copied(got, key(&ask.source).is_some()).await?,
-            Some(kind) => self.tree(&ask, kind, &outcome, got, &progress).await?,
+            // A file that others wait for too, or that is in the cache, is copied.
+            None => self.own_copy(got, cache_key(&ask.source).is_some()).await?,
+            Some(kind) => self.unpack_tree(&ask, kind, &outcome, got, &progress).await?,
         };
-        Ok(Staged { path, outcome, held: Box::new(place) })
+        Ok(StagedArtifact { path, outcome, held: Box::new(place) })
     }
 
-    /// A module is one file that is kept; an archive of one has it in it.
-    async fn kept_module(
+    /// Fetch a module, which is one file that is kept. An archive is refused.
+    async fn fetch_module(
         self: &Arc<Self>,
-        ask: ArtifactAsk,
+        ask: ArtifactRequest,
         progress: FetchProgress,
-    ) -> Result<Arc<dyn KeptFile>, ArtifactError> {
+    ) -> Result<Arc<dyn PinnedFile>, ArtifactError> {
         if ask.source.archive.is_some() {
             let reason = "a module is one file, not an archive; name the archive in an artifact block and the \
                           module in it by its path";
-            return Err(ArtifactError::lasting(reason));
+            return Err(ArtifactError::permanent(reason));
         }
         let got = self.obtain(&ask, &progress).await?;
         let name = ask.source.name();
         let (cache, named) = (Arc::clone(&self.cache), got.clone());
-        let got = blocking(move |_| {
-            let (Held::Kept(held), Some(name)) = (&named.held, name) else {
+        let got = run_blocking(move |_| {
+            let (FileHold::Kept(held), Some(name)) = (&named.held, name) else {
                 return Ok(named);
             };
-            let path = cache.named(held, &name);
-            Ok(Got { path, held: named.held.clone() })
+            let path = cache.link_name(held, &name);
+            Ok(FetchedFile { path, held: named.held.clone() })
         });
         Ok(Arc::new(got.await?))
     }
 
-    /// The file, as it is at its source.
+    /// Get the file as it is at its source.
     async fn obtain(
         self: &Arc<Self>,
-        ask: &ArtifactAsk,
+        ask: &ArtifactRequest,
         progress: &FetchProgress,
-    ) -> Result<Got, ArtifactError> {
-        let got = match key(&ask.source) {
+    ) -> Result<FetchedFile, ArtifactError> {
+        let got = match cache_key(&ask.source) {
             None => {
                 progress(0, None);
                 self.fetch(ask, None, progress).await?
             }
-            Some(key) => match self.kept(&key).await? {
+            Some(key) => match self.find_cached(&key).await? {
                 Some(got) => got,
                 None => {
                     progress(0, None);
-                    self.joined(ask, key, progress).await?
+                    self.join_download(ask, key, progress).await?
                 }
             },
         };
-        self.judged(&ask.source, got).await
+        self.check_trust(&ask.source, got).await
     }
 
-    /// What is kept under this key.
-    async fn kept(&self, key: &Key) -> Result<Option<Got>, ArtifactError> {
+    /// The file that is in the cache under this key.
+    async fn find_cached(&self, key: &CacheKey) -> Result<Option<FetchedFile>, ArtifactError> {
         let (cache, key) = (Arc::clone(&self.cache), key.clone());
-        let kept = blocking(move |stop| cache.find(&key, stop)).await?;
-        Ok(kept.map(Got::kept))
+        let kept = run_blocking(move |stop| cache.find(&key, stop)).await?;
+        Ok(kept.map(FetchedFile::from_cached))
     }
 
-    /// One download for all who want the same at the same time.
-    async fn joined(
+    /// Join the one download for all who want the same file at the same time.
+    async fn join_download(
         self: &Arc<Self>,
-        ask: &ArtifactAsk,
-        key: Key,
+        ask: &ArtifactRequest,
+        key: CacheKey,
         progress: &FetchProgress,
-    ) -> Result<Got, ArtifactError> {
-        let flight = self.flight(ask, key);
+    ) -> Result<FetchedFile, ArtifactError> {
+        let flight = self.find_download(ask, key);
         let (mut done, mut told) = (flight.done.clone(), flight.progress.clone());
         loop {
             tokio::select! {
@@ -245,7 +246,7 @@ impl Inner {
                         return result;
                     }
                     if changed.is_err() {
-                        return Err(ArtifactError::passing("the download ended unexpectedly"));
+                        return Err(ArtifactError::transient("the download ended unexpectedly"));
                     }
                 }
                 Ok(()) = told.changed() => {
@@ -256,12 +257,16 @@ impl Inner {
         }
     }
 
-    fn flight(self: &Arc<Self>, ask: &ArtifactAsk, key: Key) -> Arc<Flight> {
-        let name = flight_name(ask, &key);
+    fn find_download(
+        self: &Arc<Self>,
+        ask: &ArtifactRequest,
+        key: CacheKey,
+    ) -> Arc<SharedDownload> {
+        let name = download_name(ask, &key);
         let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
         let known = flights.get(&name).and_then(Weak::upgrade);
-        // One that failed is not what a later one waits for.
-        let live = |flight: &Arc<Flight>| !matches!(&*flight.done.borrow(), Some(Err(_)));
+        // A later task does not wait for a download that has failed.
+        let live = |flight: &Arc<SharedDownload>| !matches!(&*flight.done.borrow(), Some(Err(_)));
         if let Some(flight) = known.filter(live) {
             return flight;
         }
@@ -272,8 +277,9 @@ impl Inner {
             let tell: FetchProgress = Arc::new(move |bytes, of| {
                 let _nobody = told.send((bytes, of));
             });
-            // A download may have ended between the look of whoever asks and this one's begin.
-            let result = match this.kept(&key).await {
+            // A download may have ended between the caller's check of the cache and the start of
+            // this one.
+            let result = match this.find_cached(&key).await {
                 Ok(None) => this.fetch(&ask, Some(key), &tell).await,
                 Ok(Some(got)) => Ok(got),
                 Err(error) => Err(error),
@@ -281,100 +287,103 @@ impl Inner {
             let _nobody = done_to.send(Some(result));
         });
         let _work = AbortOnDropHandle::new(work);
-        let flight = Arc::new(Flight { done, progress, _work });
+        let flight = Arc::new(SharedDownload { done, progress, _work });
         flights.retain(|_, flight| flight.strong_count() > 0);
         flights.insert(name, Arc::downgrade(&flight));
         flight
     }
 
-    /// Have a child fetch it, check it, keep it.
+    /// Let a child process fetch the file, then check it and keep it.
     async fn fetch(
         self: &Arc<Self>,
-        ask: &ArtifactAsk,
-        key: Option<Key>,
+        ask: &ArtifactRequest,
+        key: Option<CacheKey>,
         progress: &FetchProgress,
-    ) -> Result<Got, ArtifactError> {
-        let permit = self.fetches.acquire().await.map_err(ArtifactError::passing)?;
+    ) -> Result<FetchedFile, ArtifactError> {
+        let permit = self.fetches.acquire().await.map_err(ArtifactError::transient)?;
         let mut tries = 1;
         let (place, brought) = loop {
             let work = self.work.clone();
-            let place = blocking(move |_| work.place()).await?;
+            let place = run_blocking(move |_| work.new_place()).await?;
             let (order, wall) = self.order(ask)?;
             let dir = place.path().to_owned();
             match carry_out(&self.options.program, dir, &order, wall, progress).await {
                 Ok(brought) => break (place, brought),
-                Err(NotBrought::Hung) if tries < ARTIFACT_CHILD_TRIES_MAX => tries += 1,
-                Err(error) => return Err(error.told()),
+                Err(OrderFailure::Hung) if tries < ARTIFACT_CHILD_TRIES_MAX => tries += 1,
+                Err(error) => return Err(error.into_artifact_error()),
             }
         };
         drop(permit);
         let (source, manifest) =
-            (ask.source.shown(), brought.manifest.as_deref().unwrap_or_default());
+            (ask.source.public_text(), brought.manifest.as_deref().unwrap_or_default());
         tracing::debug!(source, bytes = brought.bytes, manifest, "fetched for a task");
         let file = place.path().join(DOWNLOAD);
         let wanted = ask.source.checksum.clone();
         let kind = wanted.as_ref().map_or(ChecksumKind::Sha256, |sum| sum.kind);
-        // What nobody asks the sum of is not summed.
+        // The sum is not computed if nobody asks for it.
         if wanted.is_none() && key.is_none() && !matches!(ask.source.place, SourcePlace::Oci(_)) {
-            return Ok(Got { path: file, held: Held::Here(place) });
+            return Ok(FetchedFile { path: file, held: FileHold::Here(place) });
         }
         let summed = file.clone();
-        let sum = blocking(move |stop| sums::of_file(&summed, kind, stop)).await?;
+        let sum = run_blocking(move |stop| sums::file_sum(&summed, kind, stop)).await?;
         if let Some(wanted) = wanted.filter(|wanted| *wanted != sum) {
             let reason = format!("its checksum is {sum}, and the job wants {wanted}");
-            return Err(ArtifactError::passing(reason));
+            return Err(ArtifactError::transient(reason));
         }
-        self.keep(place, file, key, sum, brought).await
+        self.keep_file(place, file, key, sum, brought).await
     }
 
-    async fn keep(
+    async fn keep_file(
         self: &Arc<Self>,
         place: Arc<WorkPlace>,
         file: PathBuf,
-        key: Option<Key>,
+        key: Option<CacheKey>,
         sum: Checksum,
-        brought: Brought,
-    ) -> Result<Got, ArtifactError> {
+        brought: OrderResult,
+    ) -> Result<FetchedFile, ArtifactError> {
         let cache = Arc::clone(&self.cache);
-        blocking(move |_| {
+        run_blocking(move |_| {
             let signature = brought.signature.as_deref();
             if let Some(key) = key
                 && let Some(kept) = cache.keep(&key, &file, &sum, signature)?
             {
-                return Ok(Got::kept(kept));
+                return Ok(FetchedFile::from_cached(kept));
             }
             if let Some(signature) = signature {
                 std::fs::write(place.path().join("signature"), signature)?;
             }
-            Ok(Got { path: file, held: Held::Here(place) })
+            Ok(FetchedFile { path: file, held: FileHold::Here(place) })
         })
         .await
     }
 
-    /// What the child is to do, and how long that may take.
-    fn order(&self, ask: &ArtifactAsk) -> Result<(Order, Duration), ArtifactError> {
+    /// The order for the child process, and how long it may take.
+    fn order(&self, ask: &ArtifactRequest) -> Result<(FetchOrder, Duration), ArtifactError> {
         let config = &self.options.config;
         let bytes_max = config.http_max_size;
         let wall = config.http_read_timeout;
         Ok(match &ask.source.place {
             SourcePlace::Http(url) => {
                 let (url, headers) = (url.clone(), ask.headers.clone());
-                (Order::Download { url, headers, bytes_max, wall }, wall.saturating_add(MARGIN))
+                (
+                    FetchOrder::Download { url, headers, bytes_max, wall },
+                    wall.saturating_add(MARGIN),
+                )
             }
             SourcePlace::File(path) => {
-                let (root, below) = self.allowed(path)?;
-                (Order::Copy { root, below, bytes_max }, wall)
+                let (root, below) = self.allowed_root(path)?;
+                (FetchOrder::Copy { root, below, bytes_max }, wall)
             }
             SourcePlace::Oci(reference) => {
                 let (reference, insecure) = (reference.to_string(), self.options.insecure.clone());
                 let wall = REGISTRY_PULL_WALL.saturating_mul(2).saturating_add(MARGIN);
-                (Order::Pull { reference, insecure }, wall)
+                (FetchOrder::Pull { reference, insecure }, wall)
             }
         })
     }
 
     /// The directory that the operator allows, and the path below it.
-    fn allowed(&self, path: &Path) -> Result<(PathBuf, PathBuf), ArtifactError> {
+    fn allowed_root(&self, path: &Path) -> Result<(PathBuf, PathBuf), ArtifactError> {
         let up = path.components().any(|part| part == Component::ParentDir);
         let roots = self.options.config.file_sources.iter().filter(|_| !up);
         for root in roots {
@@ -383,30 +392,30 @@ impl Inner {
             }
         }
         let dir = path.parent().unwrap_or(path).display();
-        Err(ArtifactError::lasting(format!(
+        Err(ArtifactError::permanent(format!(
             "files of the node may be taken from directories that its configuration allows; this one would be \
              with\nclient {{\n  artifact {{\n    file_sources = [\"{dir}\"]\n  }}\n}}"
         )))
     }
 
-    /// The file, for the task alone.
-    async fn copied(
+    /// The file as a copy for the task alone.
+    async fn own_copy(
         self: &Arc<Self>,
-        got: Got,
+        got: FetchedFile,
         shared: bool,
     ) -> Result<(Arc<WorkPlace>, PathBuf), ArtifactError> {
         let work = self.work.clone();
-        blocking(move |stop| {
+        run_blocking(move |stop| {
             let (place, path) = match got.held {
-                Held::Here(place) if !shared => (place, got.path),
+                FileHold::Here(place) if !shared => (place, got.path),
                 _ => {
-                    let place = work.place()?;
+                    let place = work.new_place()?;
                     let path = place.path().join(ONE);
                     copy(&got.path, &path, stop)?;
                     (place, path)
                 }
             };
-            // It is perhaps a program; Nomad's drivers make what they start executable.
+            // The file may be a program; Nomad's drivers make what they start executable.
             let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             std::fs::set_permissions(&path, all)?;
             Ok((place, path))
@@ -414,19 +423,19 @@ impl Inner {
         .await
     }
 
-    async fn tree(
+    async fn unpack_tree(
         self: &Arc<Self>,
-        ask: &ArtifactAsk,
+        ask: &ArtifactRequest,
         kind: ArchiveKind,
         outcome: &ArtifactOutcome,
-        got: Got,
+        got: FetchedFile,
         progress: &FetchProgress,
     ) -> Result<(Arc<WorkPlace>, PathBuf), ArtifactError> {
-        let permit = self.unpacks.acquire().await.map_err(ArtifactError::passing)?;
+        let permit = self.unpacks.acquire().await.map_err(ArtifactError::transient)?;
         let config = &self.options.config;
         let one_file = *outcome == ArtifactOutcome::Named;
         let (most, room) = (config.decompression_size_limit, ask.room_bytes.unwrap_or(u64::MAX));
-        let order = Order::Unpack {
+        let order = FetchOrder::Unpack {
             archive: got.path.clone(),
             kind,
             part: ask.source.part.clone(),
@@ -438,8 +447,8 @@ impl Inner {
         let mut tries = 1;
         let (place, tree) = loop {
             let work = self.work.clone();
-            let (place, tree) = blocking(move |_| {
-                let place = work.place()?;
+            let (place, tree) = run_blocking(move |_| {
+                let place = work.new_place()?;
                 let tree = make_tree(place.path())?;
                 Ok((place, tree))
             })
@@ -447,9 +456,9 @@ impl Inner {
             let (dir, wall) = (place.path().to_owned(), ARTIFACT_UNPACK_WALL);
             match carry_out(&self.options.program, dir, &order, wall, progress).await {
                 Ok(_) => break (place, tree),
-                Err(NotBrought::Hung) if tries < ARTIFACT_CHILD_TRIES_MAX => tries += 1,
+                Err(OrderFailure::Hung) if tries < ARTIFACT_CHILD_TRIES_MAX => tries += 1,
                 Err(error) => {
-                    let ArtifactError { reason, recoverable } = error.told();
+                    let ArtifactError { reason, recoverable } = error.into_artifact_error();
                     let reason = format!("the archive cannot be unpacked: {reason}");
                     return Err(ArtifactError { reason, recoverable });
                 }
@@ -460,8 +469,12 @@ impl Inner {
         Ok((place, path))
     }
 
-    /// A module from a registry is used where the trust file lets it.
-    async fn judged(&self, source: &ArtifactSource, got: Got) -> Result<Got, ArtifactError> {
+    /// Check a module from a registry against the trust file.
+    async fn check_trust(
+        &self,
+        source: &ArtifactSource,
+        got: FetchedFile,
+    ) -> Result<FetchedFile, ArtifactError> {
         let SourcePlace::Oci(reference) = &source.place else { return Ok(got) };
         let config = self.options.trust.clone();
         if config == TrustConfig::default() {
@@ -469,32 +482,33 @@ impl Inner {
         }
         let place = reference.to_string();
         let name = reference.repository().rsplit('/').next().unwrap_or_default().to_owned();
-        let verdict = blocking(move |_| {
-            let policy = trust::policy(&config);
-            let bytes = bounded(&got.path)?;
+        let verdict = run_blocking(move |_| {
+            let policy = trust::read_policy(&config);
+            let bytes = read_bounded(&got.path)?;
             let signature = match &got.held {
-                Held::Kept(held) => held.signature.clone(),
-                Held::Here(place) => std::fs::read(place.path().join("signature")).ok(),
+                FileHold::Kept(held) => held.signature.clone(),
+                FileHold::Here(place) => std::fs::read(place.path().join("signature")).ok(),
             };
             let signature = signature.map(|text| Signature::parse(&text));
             let signed = trust::check(&bytes, signature.as_ref(), policy.trust());
-            let (source, digest) = (PluginSource::Oci, Digest::of(&bytes));
+            let (source, digest) = (PluginSource::Oci, Digest::compute(&bytes));
             let origin = PluginOrigin { name: &name, source, place: &place, kind: None, digest };
             let verdict = trust::verdict(&policy, &Demand::default(), &origin, &signed);
             Ok(verdict.map(|_| got).map_err(|refusal| refusal.to_string()))
         });
-        verdict.await?.map_err(ArtifactError::lasting)
+        verdict.await?.map_err(ArtifactError::permanent)
     }
 }
 
-fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(TASK_FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Copy a file; ends early when `stop` is set. Where the file system can, both share their blocks.
+/// Copy a file. This ends early when `stop` is set. If the file system can, both files share
+/// their blocks.
 fn copy(from: &Path, to: &Path, stop: &AtomicBool) -> io::Result<()> {
     use std::io::{Read as _, Write as _};
     let mut from = std::fs::File::open(from)?;
@@ -514,21 +528,23 @@ fn copy(from: &Path, to: &Path, stop: &AtomicBool) -> io::Result<()> {
     }
 }
 
-/// By what a source is kept: a checksum, or the digest of a manifest. What has neither is not kept.
-fn key(source: &ArtifactSource) -> Option<Key> {
+/// The key under which a source is kept: its checksum, or the digest of a manifest. A source with
+/// neither is not kept.
+fn cache_key(source: &ArtifactSource) -> Option<CacheKey> {
     if let Some(sum) = &source.checksum {
         let name = sum.to_string().replace(':', "-");
-        // Somebody may make another file with the same sum: of the same address, it is the same one.
-        let name = match sum.kind.is_strong() {
-            true => name,
-            false => format!("{name}-{}", Digest::of(address(source).as_bytes())),
+        // Somebody may make another file with the same weak sum, so the address is part of the key.
+        let name = if sum.kind.is_strong() {
+            name
+        } else {
+            format!("{name}-{}", Digest::compute(address(source).as_bytes()))
         };
-        return Some(Key { name, sum: Some(sum.clone()) });
+        return Some(CacheKey { name, sum: Some(sum.clone()) });
     }
     match &source.place {
         SourcePlace::Oci(reference) => {
             let digest = reference.digest()?;
-            Some(Key { name: format!("manifest-{digest}"), sum: None })
+            Some(CacheKey { name: format!("manifest-{digest}"), sum: None })
         }
         _ => None,
     }
@@ -542,10 +558,11 @@ fn address(source: &ArtifactSource) -> String {
     }
 }
 
-/// Who asks the same server the same waits for the same answer.
-fn flight_name(ask: &ArtifactAsk, key: &Key) -> String {
+/// The name of a shared download: tasks that ask the same server for the same file wait for the
+/// same answer.
+fn download_name(ask: &ArtifactRequest, key: &CacheKey) -> String {
     let asked = format!("{}\n{:?}", address(&ask.source), ask.headers);
-    format!("{} {}", key.name, Digest::of(asked.as_bytes()))
+    format!("{} {}", key.name, Digest::compute(asked.as_bytes()))
 }
 
 #[cfg(test)]

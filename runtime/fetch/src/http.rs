@@ -1,5 +1,5 @@
-//! One download by HTTP: redirects followed, headers shown to the host they are meant for, every wait
-//! bounded.
+//! Downloads a file by HTTP. Redirects are followed, headers are shown only to the host they are
+//! meant for, and every wait is bounded.
 
 use std::io::Write;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// Why nothing came.
+/// Why a download failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
     #[error("cannot connect to {host}: {source}")]
@@ -57,21 +57,21 @@ pub(crate) enum HttpError {
     Write(std::io::Error),
 }
 
-/// What is asked for.
-pub(crate) struct Ask {
+/// The request for a download.
+pub(crate) struct DownloadRequest {
     pub(crate) url: HttpUrl,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) bytes_max: u64,
-    /// Longest for all of it.
+    /// The longest time for the whole download.
     pub(crate) wall: Duration,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
-/// Get it, piece by piece; how many bytes came.
+/// Download the file piece by piece. Returns the number of bytes.
 pub(crate) async fn download(
-    ask: &Ask,
+    ask: &DownloadRequest,
     tls: Option<&TlsConnector>,
     into: &mut impl Write,
     told: &mut dyn FnMut(u64, Option<u64>),
@@ -82,14 +82,14 @@ pub(crate) async fn download(
 }
 
 async fn follow(
-    ask: &Ask,
+    ask: &DownloadRequest,
     tls: Option<&TlsConnector>,
     into: &mut impl Write,
     told: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<u64, HttpError> {
     let mut at = ask.url.clone();
     for _ in 0..=ARTIFACT_REDIRECTS_MAX {
-        // What is meant for one host is shown to no other.
+        // Headers that are meant for one host are shown to no other.
         let own = at.is_same_place(&ask.url);
         let (response, _connection) = get(&at, own.then_some(ask), tls).await?;
         let (host, status) = (at.host(), response.status());
@@ -134,7 +134,7 @@ async fn body(
         let frame = frame.ok_or_else(|| HttpError::TimedOut { host: host.clone(), what, limit })?;
         let Some(frame) = frame else { return Ok(bytes) };
         let frame = frame.map_err(|source| HttpError::Http { host: host.clone(), source })?;
-        // Trailers are none.
+        // Trailers are not expected.
         let Ok(data) = frame.into_data() else { continue };
         bytes = bytes.saturating_add(data.len() as u64);
         if bytes > max {
@@ -145,10 +145,10 @@ async fn body(
     }
 }
 
-/// One request. The connection ends with what comes beside the answer.
+/// Send one request. The connection ends when the task returned beside the answer is dropped.
 async fn get(
     at: &HttpUrl,
-    own: Option<&Ask>,
+    own: Option<&DownloadRequest>,
     tls: Option<&TlsConnector>,
 ) -> Result<(Response<Incoming>, JoinSet<()>), HttpError> {
     let host = at.host();
@@ -168,7 +168,7 @@ async fn get(
     Ok((response.ok_or_else(late)?.map_err(http)?, driver))
 }
 
-fn request(at: &HttpUrl, own: Option<&Ask>) -> Option<Request<Empty<Bytes>>> {
+fn request(at: &HttpUrl, own: Option<&DownloadRequest>) -> Option<Request<Empty<Bytes>>> {
     let mut request = Request::get(at.target()).body(Empty::new()).ok()?;
     let headers = request.headers_mut();
     headers.insert(
@@ -183,14 +183,17 @@ fn request(at: &HttpUrl, own: Option<&Ask>) -> Option<Request<Empty<Bytes>>> {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         headers.insert(name, HeaderValue::from_bytes(value.as_bytes()).ok()?);
     }
-    // Its own, where the job gives one: that is how virtual hosts are asked.
+    // If the job gives a host header, it is used: this is how virtual hosts are addressed.
     if !headers.contains_key(HOST) {
         headers.insert(HOST, HeaderValue::from_str(&at.authority()).ok()?);
     }
     Some(request)
 }
 
-async fn connect(at: &HttpUrl, tls: Option<&TlsConnector>) -> Result<Box<dyn Stream>, HttpError> {
+async fn connect(
+    at: &HttpUrl,
+    tls: Option<&TlsConnector>,
+) -> Result<Box<dyn HttpStream>, HttpError> {
     let (host, limit) = (at.host(), ARTIFACT_CONNECT_WALL);
     let late = |what| HttpError::TimedOut { host: host.clone(), what, limit };
     let stream = clock::timeout(limit, TcpStream::connect((host.as_str(), at.port()))).await;
@@ -210,7 +213,8 @@ async fn connect(at: &HttpUrl, tls: Option<&TlsConnector>) -> Result<Box<dyn Str
     Ok(Box::new(stream))
 }
 
-/// The machine's authorities, read before the process may not any more.
+/// A TLS connector with the machine's authorities, read before the process may not read them
+/// any more.
 pub(crate) fn tls() -> Option<TlsConnector> {
     ostler_artifact::registry::machine_tls()
 }

@@ -1,4 +1,4 @@
-//! What the agent tells the child, and what the child says: one line of JSON each.
+//! The messages between the agent and the child process: one line of JSON each.
 
 use std::io::{self, BufRead, Read as _, Write};
 use std::path::PathBuf;
@@ -8,30 +8,30 @@ use ostler_model::artifact::{ArchiveKind, HttpUrl};
 use ostler_model::limits::ARTIFACT_LINE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-/// Name of the file that a download becomes, in the directory that the child works in.
+/// The name of the downloaded file in the child's directory.
 pub(crate) const DOWNLOAD: &str = "download";
-/// Name of the directory that an archive becomes.
+/// The name of the directory into which an archive is unpacked.
 pub(crate) const TREE: &str = "tree";
-/// Name of the one file, where one is wanted, in that directory.
+/// The name of the one file in that directory, if only one is wanted.
 pub(crate) const ONE: &str = "file";
 
-/// One thing to do.
+/// An order for the child process.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Order {
-    /// Get what is at an address.
+pub(crate) enum FetchOrder {
+    /// Download the file at an address.
     Download {
-        /// The address.
+        /// The address of the file.
         url: HttpUrl,
         /// Headers of the request.
         headers: Vec<(String, String)>,
-        /// Most bytes.
+        /// The largest number of bytes.
         bytes_max: u64,
-        /// Longest that it may take.
+        /// The longest time for the whole download.
         wall: Duration,
     },
-    /// Get the module that a registry has.
+    /// Pull a module from a registry.
     Pull {
-        /// The place in the registry.
+        /// The reference of the module in the registry.
         reference: String,
         /// Registries that are asked over plain HTTP.
         insecure: Vec<String>,
@@ -42,68 +42,70 @@ pub(crate) enum Order {
         root: PathBuf,
         /// The file below it.
         below: PathBuf,
-        /// Most bytes.
+        /// The largest number of bytes.
         bytes_max: u64,
     },
-    /// Make a tree of an archive.
+    /// Unpack an archive into a tree.
     Unpack {
-        /// The archive.
+        /// The path of the archive.
         archive: PathBuf,
-        /// What it is.
+        /// The format of the archive.
         kind: ArchiveKind,
-        /// The part of it that is meant.
+        /// The part of the archive that is wanted; `None` means all of it.
         part: Option<Vec<String>>,
-        /// The one file in it is meant.
+        /// Whether the one file in the archive is wanted.
         one_file: bool,
-        /// Most bytes that it may become.
+        /// The largest number of bytes of the tree.
         bytes_max: u64,
-        /// That is what its allocation may still hold.
+        /// Whether that limit is what the allocation may still hold.
         of_alloc: bool,
-        /// Most files, directories and links.
+        /// The largest number of files, directories and links.
         entries_max: u64,
     },
 }
 
-/// What is said.
+/// A message from the child process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Word {
-    /// How far it is.
+pub(crate) enum ChildMessage {
+    /// The progress of the work.
     Progress {
-        /// Bytes so far.
+        /// The number of bytes so far.
         bytes: u64,
-        /// Of so many, where that is known.
+        /// The number of bytes in total, if it is known.
         of: Option<u64>,
     },
-    /// It lives, and has nothing else to say.
+    /// The child is alive and has nothing else to report.
     Alive,
-    /// It is done.
+    /// The order is carried out.
     Done {
-        /// What came.
+        /// The number of bytes of the result.
         bytes: u64,
         /// The text of a module's signature.
         signature: Option<Vec<u8>>,
-        /// SHA-256 of a manifest, where one was asked for by its tag.
+        /// The SHA-256 of a manifest, if one was asked for by its tag.
         manifest: Option<String>,
     },
-    /// It is not.
+    /// The order failed.
     Failed {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// May it go better next time?
+        /// Whether another try may succeed.
         recoverable: bool,
     },
 }
 
-/// Write one line.
-pub(crate) fn say<T: Serialize>(to: &mut impl Write, what: &T) -> io::Result<()> {
+/// Write a message as one line.
+pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     to.write_all(&line)?;
     to.flush()
 }
 
-/// Read one line; none where nothing comes any more.
-pub(crate) fn hear<T: for<'de> Deserialize<'de>>(from: &mut impl BufRead) -> io::Result<Option<T>> {
+/// Read a message from one line; `None` at the end of the input.
+pub(crate) fn read_line<T: for<'de> Deserialize<'de>>(
+    from: &mut impl BufRead,
+) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     let most = u64::try_from(ARTIFACT_LINE_BYTES_MAX).unwrap_or(u64::MAX);
     from.take(most).read_until(b'\n', &mut line)?;

@@ -1,33 +1,38 @@
-//! A module from a registry.
+//! Pulls a module from a registry.
 
-use ostler_artifact::registry::{Client, ClientOptions, Credentials, machine_authorities};
-use ostler_model::oci::Reference;
+use ostler_artifact::registry::{
+    ClientOptions, RegistryClient, RegistryCredentials, machine_authorities,
+};
+use ostler_model::oci::OciReference;
 
-use crate::child::Failure;
+use crate::child::FetchFailure;
 
-/// What came.
-pub(crate) struct Pulled {
+/// A module that was pulled.
+pub(crate) struct PulledModule {
     pub(crate) bytes: std::sync::Arc<[u8]>,
     pub(crate) signature: Option<Vec<u8>>,
-    /// Digest of the manifest.
+    /// The digest of the manifest.
     pub(crate) manifest: String,
 }
 
-/// Read what is needed of the machine: credentials and authorities.
-pub(crate) fn prepare(insecure: Vec<String>) -> Client {
-    Client::new(ClientOptions {
+/// A client with everything it needs from the machine: credentials and authorities.
+pub(crate) fn new_client(insecure: Vec<String>) -> RegistryClient {
+    RegistryClient::new(ClientOptions {
         insecure: insecure.into_iter().collect(),
-        credentials: Credentials::of_environment(),
+        credentials: RegistryCredentials::from_environment(),
         authorities: Some(machine_authorities()),
         ..ClientOptions::default()
     })
 }
 
-/// Pull it, every byte checked against its manifest.
-pub(crate) async fn pull(client: Client, reference: &str) -> Result<Pulled, Failure> {
-    let reference: Reference = reference.parse().map_err(Failure::lasting)?;
-    let resolved = client.resolve(&reference).await.map_err(Failure::passing)?;
-    let pulled = client.fetch(&reference, &resolved).await.map_err(Failure::passing)?;
-    let manifest = resolved.manifest.tagged();
-    Ok(Pulled { bytes: pulled.component, signature: pulled.signature, manifest })
+/// Pull a module, and check every byte against its manifest.
+pub(crate) async fn pull_module(
+    client: RegistryClient,
+    reference: &str,
+) -> Result<PulledModule, FetchFailure> {
+    let reference: OciReference = reference.parse().map_err(FetchFailure::lasting)?;
+    let resolved = client.resolve(&reference).await.map_err(FetchFailure::passing)?;
+    let pulled = client.fetch(&reference, &resolved).await.map_err(FetchFailure::passing)?;
+    let manifest = resolved.manifest.to_tagged();
+    Ok(PulledModule { bytes: pulled.component, signature: pulled.signature, manifest })
 }

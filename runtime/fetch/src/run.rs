@@ -1,4 +1,4 @@
-//! The agent's side of a child: its order, and what it says until it ends.
+//! The agent's side of a child process: it sends the order and reads the messages.
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
@@ -11,13 +11,14 @@ use ostler_model::limits::{
     ARTIFACT_CHILD_ADDRESS_SPACE_BYTES_MAX, ARTIFACT_CHILD_SILENCE_WALL_MAX,
     ARTIFACT_LINE_BYTES_MAX, ARTIFACT_REASON_BYTES_MAX, MIB,
 };
-use ostler_model::shown::shown;
-use ostler_process::limited::{self, LimitedSpec};
+use ostler_model::printable::printable_line;
+use ostler_process::limited_process::{self, LimitedSpec};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-use crate::order::{Order, Word};
+use crate::order::{ChildMessage, FetchOrder};
 
-/// Variables of the agent that the child needs: for certificates, and for the credentials of registries.
+/// Variables of the agent that the child needs: for certificates, and for the credentials of
+/// registries.
 const PASSED: [&str; 7] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -28,34 +29,34 @@ const PASSED: [&str; 7] = [
     "OSTLER_REGISTRY_PASSWORD",
 ];
 
-/// What a child brought.
+/// The result of an order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Brought {
+pub(crate) struct OrderResult {
     pub(crate) bytes: u64,
     pub(crate) signature: Option<Vec<u8>>,
     pub(crate) manifest: Option<String>,
 }
 
-/// Why nothing was brought.
-pub(crate) enum NotBrought {
-    /// The child hung and was killed: another one may do it, in a place of its own.
+/// Why an order has no result.
+pub(crate) enum OrderFailure {
+    /// The child hung and was killed. Another child may succeed, in a directory of its own.
     Hung,
-    /// It cannot be had, or not now.
+    /// The file cannot be had at all, or not now.
     Failed(ArtifactError),
 }
 
-impl From<ArtifactError> for NotBrought {
+impl From<ArtifactError> for OrderFailure {
     fn from(error: ArtifactError) -> Self {
         Self::Failed(error)
     }
 }
 
-impl NotBrought {
-    /// What is said after the last try.
-    pub(crate) fn told(self) -> ArtifactError {
+impl OrderFailure {
+    /// The error to report after the last try.
+    pub(crate) fn into_artifact_error(self) -> ArtifactError {
         match self {
             Self::Failed(error) => error,
-            Self::Hung => ArtifactError::passing(format!(
+            Self::Hung => ArtifactError::transient(format!(
                 "the process that fetches said nothing for {} and was killed",
                 humantime(ARTIFACT_CHILD_SILENCE_WALL_MAX)
             )),
@@ -63,19 +64,19 @@ impl NotBrought {
     }
 }
 
-/// Have an order carried out in `dir`. Dropping this kills the child.
+/// Let a child process carry out an order in `dir`. Dropping the future kills the child.
 pub(crate) async fn carry_out(
     program: &Path,
     dir: PathBuf,
-    order: &Order,
+    order: &FetchOrder,
     wall: Duration,
     progress: &FetchProgress,
-) -> Result<Brought, NotBrought> {
+) -> Result<OrderResult, OrderFailure> {
     let late = || {
         let text = format!("it was not done within {}", humantime(wall));
-        NotBrought::Failed(ArtifactError::passing(text))
+        OrderFailure::Failed(ArtifactError::transient(text))
     };
-    clock::timeout(wall, attended(program, &dir, order, progress))
+    clock::timeout(wall, run_child(program, &dir, order, progress))
         .await
         .unwrap_or_else(|| Err(late()))
 }
@@ -84,22 +85,22 @@ fn humantime(wall: Duration) -> String {
     format!("{} s", wall.as_secs())
 }
 
-async fn attended(
+async fn run_child(
     program: &Path,
     dir: &Path,
-    order: &Order,
+    order: &FetchOrder,
     progress: &FetchProgress,
-) -> Result<Brought, NotBrought> {
+) -> Result<OrderResult, OrderFailure> {
     let not_run = |error: std::io::Error| {
-        ArtifactError::passing(format!("the process that fetches cannot be run: {error}"))
+        ArtifactError::transient(format!("the process that fetches cannot be run: {error}"))
     };
     let env: Vec<(String, OsString)> = PASSED
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), std::env::var_os(name)?)))
         .collect();
     let spec = LimitedSpec { program, argument: crate::ARGUMENT, dir, env: &env };
-    let mut child = limited::start(&spec).map_err(not_run)?;
-    let mut line = serde_json::to_vec(order).map_err(ArtifactError::lasting)?;
+    let mut child = limited_process::start_limited(&spec).map_err(not_run)?;
+    let mut line = serde_json::to_vec(order).map_err(ArtifactError::permanent)?;
     line.push(b'\n');
     if let Some(stdin) = &mut child.stdin {
         stdin.write_all(&line).await.map_err(not_run)?;
@@ -109,15 +110,15 @@ async fn attended(
     if let Some(stdout) = child.stdout.take() {
         let mut stdout = BufReader::new(stdout);
         loop {
-            let word = clock::timeout(ARTIFACT_CHILD_SILENCE_WALL_MAX, next_word(&mut stdout));
+            let word = clock::timeout(ARTIFACT_CHILD_SILENCE_WALL_MAX, next_message(&mut stdout));
             let Some(word) = word.await else {
                 tracing::warn!("a process that fetches hangs, and is killed");
-                return Err(NotBrought::Hung);
+                return Err(OrderFailure::Hung);
             };
             let Some(word) = word? else { break };
             match word {
-                Word::Alive => {}
-                Word::Progress { bytes, of } => progress(bytes, of),
+                ChildMessage::Alive => {}
+                ChildMessage::Progress { bytes, of } => progress(bytes, of),
                 other => {
                     last = Some(other);
                     break;
@@ -126,16 +127,16 @@ async fn attended(
         }
     }
     match last {
-        Some(Word::Done { bytes, signature, manifest }) => {
-            Ok(Brought { bytes, signature, manifest })
+        Some(ChildMessage::Done { bytes, signature, manifest }) => {
+            Ok(OrderResult { bytes, signature, manifest })
         }
-        Some(Word::Failed { reason, recoverable }) => {
-            let reason = shown(reason, ARTIFACT_REASON_BYTES_MAX);
+        Some(ChildMessage::Failed { reason, recoverable }) => {
+            let reason = printable_line(reason, ARTIFACT_REASON_BYTES_MAX);
             Err(ArtifactError { reason, recoverable }.into())
         }
-        Some(Word::Progress { .. } | Word::Alive) | None => {
-            let status = child.ended().await.map_err(not_run)?;
-            let failed = ArtifactError::passing(match status.signal() {
+        Some(ChildMessage::Progress { .. } | ChildMessage::Alive) | None => {
+            let status = child.wait_for_end().await.map_err(not_run)?;
+            let failed = ArtifactError::transient(match status.signal() {
                 Some(signal) => format!(
                     "the process that fetches was ended by signal {signal}: it needed more than {} MiB of memory or \
                      too much processor time, or somebody killed it",
@@ -148,15 +149,15 @@ async fn attended(
     }
 }
 
-async fn next_word(
+async fn next_message(
     from: &mut BufReader<tokio::process::ChildStdout>,
-) -> Result<Option<Word>, ArtifactError> {
+) -> Result<Option<ChildMessage>, ArtifactError> {
     let most = u64::try_from(ARTIFACT_LINE_BYTES_MAX).unwrap_or(u64::MAX);
     let mut line = Vec::new();
     let read = from.take(most).read_until(b'\n', &mut line).await;
-    if read.map_err(ArtifactError::passing)? == 0 {
+    if read.map_err(ArtifactError::transient)? == 0 {
         return Ok(None);
     }
     let word = serde_json::from_slice(&line);
-    word.map(Some).map_err(|_| ArtifactError::passing("the process that fetches talked nonsense"))
+    word.map(Some).map_err(|_| ArtifactError::transient("the process that fetches talked nonsense"))
 }

@@ -1,4 +1,4 @@
-//! Checksums of files.
+//! Computes checksums of files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,22 +10,22 @@ use ostler_model::artifact::{Checksum, ChecksumKind};
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 
-/// Read at once.
+/// The number of bytes read at once.
 const PIECE: usize = 256 * 1_024;
 
-/// The sum of a file, of one kind. Blocking; ends early when `stop` is set.
-pub(crate) fn of_file(path: &Path, kind: ChecksumKind, stop: &AtomicBool) -> io::Result<Checksum> {
+/// Compute the sum of a file, of this kind. Blocking; this ends early when `stop` is set.
+pub(crate) fn file_sum(path: &Path, kind: ChecksumKind, stop: &AtomicBool) -> io::Result<Checksum> {
     let mut file = File::open(path)?;
     let value = match kind {
-        ChecksumKind::Md5 => summed::<Md5>(&mut file, stop)?,
-        ChecksumKind::Sha1 => summed::<Sha1>(&mut file, stop)?,
-        ChecksumKind::Sha256 => summed::<Sha256>(&mut file, stop)?,
-        ChecksumKind::Sha512 => summed::<Sha512>(&mut file, stop)?,
+        ChecksumKind::Md5 => hash_file::<Md5>(&mut file, stop)?,
+        ChecksumKind::Sha1 => hash_file::<Sha1>(&mut file, stop)?,
+        ChecksumKind::Sha256 => hash_file::<Sha256>(&mut file, stop)?,
+        ChecksumKind::Sha512 => hash_file::<Sha512>(&mut file, stop)?,
     };
     Ok(Checksum { kind, value })
 }
 
-fn summed<D: Digest>(file: &mut File, stop: &AtomicBool) -> io::Result<Vec<u8>> {
+fn hash_file<D: Digest>(file: &mut File, stop: &AtomicBool) -> io::Result<Vec<u8>> {
     let (mut sum, mut piece) = (D::new(), vec![0; PIECE]);
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -55,8 +55,8 @@ mod tests {
             "sha512:ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
         ] {
             let known: Checksum = known.parse().unwrap();
-            assert_eq!(of_file(file.path(), known.kind, &AtomicBool::new(false)).unwrap(), known);
+            assert_eq!(file_sum(file.path(), known.kind, &AtomicBool::new(false)).unwrap(), known);
         }
-        of_file(file.path(), ChecksumKind::Md5, &AtomicBool::new(true)).unwrap_err();
+        file_sum(file.path(), ChecksumKind::Md5, &AtomicBool::new(true)).unwrap_err();
     }
 }

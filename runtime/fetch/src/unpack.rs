@@ -1,8 +1,9 @@
-//! An archive of a stranger becomes a tree below a directory that is empty. Blocks on the disk.
+//! Unpacks the archive of a stranger into a tree below an empty directory. Blocks on the disk.
 //!
-//! Nothing of it leads out: names lead down, each directory is opened in the one above and never through a
-//! link, links stay inside, devices and pipes are refused, rights are who may read, write and execute. What
-//! it becomes is bounded in bytes, entries and depth. Of two entries of one name the later one counts.
+//! Nothing leads out of the tree: names lead down, each directory is opened in the one above and
+//! never through a link, links stay inside, devices and pipes are refused, and only the permission
+//! bits of a mode are kept. The size of the tree is bounded in bytes, entries and depth. Of two
+//! entries with one name, the later one counts.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,53 +12,53 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
 use ostler_lifecycle::alloc::snapshot::{ArchiveEntryKind, ArchiveError, ArchiveReader};
-use ostler_model::artifact::{ArchiveKind, Packing};
+use ostler_model::artifact::{ArchiveCompression, ArchiveKind};
 use ostler_model::limits::MIB;
 use ostler_model::links::stays_inside;
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use crate::decompress::unpacked;
-use crate::inside::{BadName, names, of_part};
+use crate::decompress::decompress;
+use crate::inside::{EntryNameError, split_path, strip_part};
 use crate::order::ONE;
 
-/// Read at once.
+/// The number of bytes read at once.
 const PIECE: usize = 64 * 1_024;
-/// What stays of a mode.
+/// The bits of a mode that are kept.
 const RIGHTS: u32 = 0o777;
-/// Longest target of a link, bytes; the kernel's.
+/// The longest target of a link in bytes, which is the kernel's limit.
 const TARGET_BYTES_MAX: u64 = 4_096;
-/// Bytes of a tar archive beside its files, for each entry.
+/// The number of bytes of a tar archive beside its files, for each entry.
 const TAR_HEADERS: u64 = 16 * 1_024;
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What is taken at most.
+/// The limits of unpacking.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct UnpackLimits {
     pub(crate) bytes: u64,
-    /// So many because its allocation may hold no more.
+    /// Whether `bytes` is the rest of what the allocation may hold.
     pub(crate) of_alloc: bool,
     pub(crate) entries: u64,
 }
 
-/// What is to become of it.
+/// The way in which an archive is unpacked.
 #[derive(Clone, Debug)]
-pub(crate) struct What {
+pub(crate) struct UnpackOptions {
     pub(crate) kind: ArchiveKind,
-    /// Only this part.
+    /// The only part that is wanted; `None` means all of it.
     pub(crate) part: Option<Vec<String>>,
-    /// The one file in it.
+    /// Whether the one file in the archive is wanted.
     pub(crate) one_file: bool,
 }
 
 /// Why an archive was refused.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum UnpackError {
+pub(crate) enum ArchiveUnpackError {
     #[error("it is no {kind} archive that can be read: {reason}")]
     Archive { kind: ArchiveKind, reason: String },
     #[error("its entry {name:?} {why}")]
-    Name { name: String, why: BadName },
+    Name { name: String, why: EntryNameError },
     #[error("its entry {name:?} is {what}, which is not unpacked")]
     Kind { name: String, what: &'static str },
     #[error("its link {name:?} leads out of it")]
@@ -84,66 +85,69 @@ pub(crate) enum UnpackError {
     Io { action: &'static str, name: String, source: io::Error },
 }
 
-impl UnpackError {
-    /// Of the node, not of the archive.
-    pub(crate) const fn passing(&self) -> bool {
+impl ArchiveUnpackError {
+    /// Whether the error is the node's and not the archive's.
+    pub(crate) const fn is_passing(&self) -> bool {
         matches!(self, Self::Io { .. })
     }
 }
 
-fn text(name: &[u8]) -> String {
-    shown(String::from_utf8_lossy(name), 256)
+fn name_text(name: &[u8]) -> String {
+    printable_line(String::from_utf8_lossy(name), 256)
 }
 
-/// Unpack `from` below `top`; how many bytes it became. `told` hears of them as they come.
+/// Unpack `from` below `top`. Returns the number of bytes of the tree. `told` is called with the
+/// number so far.
 pub(crate) fn unpack(
     top: OwnedFd,
     from: impl Read + Seek,
-    what: &What,
-    bounds: Bounds,
+    what: &UnpackOptions,
+    bounds: UnpackLimits,
     told: &mut dyn FnMut(u64),
-) -> Result<u64, UnpackError> {
-    let mut tree = Tree { top, what, bounds, told, bytes: 0, entries: 0, files: 0, found: false };
+) -> Result<u64, ArchiveUnpackError> {
+    let mut tree =
+        UnpackTree { top, what, bounds, told, bytes: 0, entries: 0, files: 0, found: false };
     match what.kind {
-        ArchiveKind::Tar(packing) => tree.tar(from, packing)?,
-        ArchiveKind::Zip => tree.zip(from)?,
-        ArchiveKind::File(packing) => tree.packed(from, packing)?,
+        ArchiveKind::Tar(packing) => tree.unpack_tar(from, packing)?,
+        ArchiveKind::Zip => tree.unpack_zip(from)?,
+        ArchiveKind::File(packing) => tree.unpack_single(from, packing)?,
     }
     match &what.part {
-        Some(part) if !tree.found => Err(UnpackError::NoPart { part: part.join("/") }),
-        None if !tree.found => Err(UnpackError::Empty),
-        _ if what.one_file && tree.files == 0 => Err(UnpackError::NotOne("none")),
+        Some(part) if !tree.found => Err(ArchiveUnpackError::NoPart { part: part.join("/") }),
+        None if !tree.found => Err(ArchiveUnpackError::Empty),
+        _ if what.one_file && tree.files == 0 => Err(ArchiveUnpackError::NotOne("none")),
         _ => Ok(tree.bytes),
     }
 }
 
-/// An entry, of whatever archive.
-struct Entry<'a> {
+/// An entry of an archive of any format.
+struct UnpackEntry<'a> {
     path: &'a [u8],
     kind: ArchiveEntryKind,
     mode: u32,
     changed: Option<u64>,
 }
 
-struct Tree<'a> {
+struct UnpackTree<'a> {
     top: OwnedFd,
-    what: &'a What,
-    bounds: Bounds,
+    what: &'a UnpackOptions,
+    bounds: UnpackLimits,
     told: &'a mut dyn FnMut(u64),
     bytes: u64,
     entries: u64,
     files: u64,
-    /// Something of what is meant was there.
+    /// Whether something of the wanted part was there.
     found: bool,
 }
 
-/// Reads no more than so many bytes: what is packed is not read to its end when it is too much.
-struct Bounded<R> {
+/// A reader of a limited number of bytes, so that an archive that is too large is not read to
+/// its end.
+struct BoundedReader<R> {
     from: R,
     left: u64,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
         if most == 0 && !into.is_empty() {
@@ -155,38 +159,43 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-impl Tree<'_> {
-    fn wrong(&self, error: impl ToString) -> UnpackError {
-        let reason = shown(error.to_string(), 512);
-        UnpackError::Archive { kind: self.what.kind, reason }
+impl UnpackTree<'_> {
+    fn archive_error(&self, error: impl ToString) -> ArchiveUnpackError {
+        let reason = printable_line(error.to_string(), 512);
+        ArchiveUnpackError::Archive { kind: self.what.kind, reason }
     }
 
-    const fn too_large(&self) -> UnpackError {
+    const fn too_large_error(&self) -> ArchiveUnpackError {
         let bytes = self.bounds.bytes;
-        match self.bounds.of_alloc {
-            true => UnpackError::NoRoom { bytes },
-            false => UnpackError::TooLarge { bytes },
+        if self.bounds.of_alloc {
+            ArchiveUnpackError::NoRoom { bytes }
+        } else {
+            ArchiveUnpackError::TooLarge { bytes }
         }
     }
 
-    /// What went wrong while bytes of the archive were read.
-    fn unread(&self, error: &io::Error) -> UnpackError {
+    /// The error of reading bytes of the archive.
+    fn read_error(&self, error: &io::Error) -> ArchiveUnpackError {
         match error.kind() {
-            io::ErrorKind::FileTooLarge => self.too_large(),
-            _ => self.wrong(error),
+            io::ErrorKind::FileTooLarge => self.too_large_error(),
+            _ => self.archive_error(error),
         }
     }
 
-    fn tar(&mut self, from: impl Read, packing: Packing) -> Result<(), UnpackError> {
-        let from = unpacked(from, packing).map_err(|error| self.unread(&error))?;
-        // Its headers count too: an archive of nothing but them would never end.
+    fn unpack_tar(
+        &mut self,
+        from: impl Read,
+        packing: ArchiveCompression,
+    ) -> Result<(), ArchiveUnpackError> {
+        let from = decompress(from, packing).map_err(|error| self.read_error(&error))?;
+        // The headers count too, because an archive of nothing but headers would never end.
         let headers = self.bounds.entries.saturating_mul(TAR_HEADERS).saturating_add(MIB);
         let left = self.bounds.bytes.saturating_add(headers);
-        let mut archive = ArchiveReader::new(Bounded { from, left });
+        let mut archive = ArchiveReader::new(BoundedReader { from, left });
         loop {
-            let next = archive.next_entry().map_err(|error| self.of_tar(error))?;
+            let next = archive.next_entry().map_err(|error| self.tar_error(error))?;
             let Some(entry) = next else { return Ok(()) };
-            let one = Entry {
+            let one = UnpackEntry {
                 path: &entry.path,
                 kind: entry.kind,
                 mode: entry.mode,
@@ -197,24 +206,24 @@ impl Tree<'_> {
                 Err(ArchiveError::Read(error)) => Err(error),
                 Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
             };
-            self.entry(&one, &mut read)?;
+            self.unpack_entry(&one, &mut read)?;
         }
     }
 
-    fn of_tar(&self, error: ArchiveError) -> UnpackError {
+    fn tar_error(&self, error: ArchiveError) -> ArchiveUnpackError {
         match error {
-            ArchiveError::Read(error) => self.unread(&error),
-            other => self.wrong(other),
+            ArchiveError::Read(error) => self.read_error(&error),
+            other => self.archive_error(other),
         }
     }
 
-    fn zip(&mut self, from: impl Read + Seek) -> Result<(), UnpackError> {
-        let mut archive = zip::ZipArchive::new(from).map_err(|error| self.wrong(error))?;
+    fn unpack_zip(&mut self, from: impl Read + Seek) -> Result<(), ArchiveUnpackError> {
+        let mut archive = zip::ZipArchive::new(from).map_err(|error| self.archive_error(error))?;
         if archive.len() as u64 > self.bounds.entries {
-            return Err(UnpackError::TooMany { entries: self.bounds.entries });
+            return Err(ArchiveUnpackError::TooMany { entries: self.bounds.entries });
         }
         for index in 0..archive.len() {
-            let mut file = archive.by_index(index).map_err(|error| self.wrong(error))?;
+            let mut file = archive.by_index(index).map_err(|error| self.archive_error(error))?;
             let path = file.name_raw().to_vec();
             let mut kind = if file.is_dir() || path.ends_with(b"/") {
                 ArchiveEntryKind::Directory
@@ -227,124 +236,132 @@ impl Tree<'_> {
                 Some(0o120_000) => {
                     let mut target = Vec::new();
                     let mut all = (&mut file).take(TARGET_BYTES_MAX);
-                    all.read_to_end(&mut target).map_err(|error| self.wrong(error))?;
+                    all.read_to_end(&mut target).map_err(|error| self.archive_error(error))?;
                     kind = ArchiveEntryKind::Symlink(target);
                 }
                 Some(_) => kind = ArchiveEntryKind::Other("a device or a pipe"),
             }
-            // One that does not say rights is perhaps a program.
+            // An entry without permission bits may be a program.
             let mode = mode.filter(|mode| mode & RIGHTS != 0).unwrap_or(0o755);
-            let one = Entry { path: &path, kind, mode, changed: None };
-            self.entry(&one, &mut |into| file.read(into))?;
+            let one = UnpackEntry { path: &path, kind, mode, changed: None };
+            self.unpack_entry(&one, &mut |into| file.read(into))?;
         }
         Ok(())
     }
 
-    /// One packed file.
-    fn packed(&mut self, from: impl Read, packing: Packing) -> Result<(), UnpackError> {
-        let mut from = unpacked(from, packing).map_err(|error| self.unread(&error))?;
-        let entry = Entry {
+    /// Unpack a single compressed file.
+    fn unpack_single(
+        &mut self,
+        from: impl Read,
+        packing: ArchiveCompression,
+    ) -> Result<(), ArchiveUnpackError> {
+        let mut from = decompress(from, packing).map_err(|error| self.read_error(&error))?;
+        let entry = UnpackEntry {
             path: ONE.as_bytes(),
             kind: ArchiveEntryKind::File,
             mode: 0o755,
             changed: None,
         };
-        self.entry(&entry, &mut |into| from.read(into))
+        self.unpack_entry(&entry, &mut |into| from.read(into))
     }
 
-    fn entry(
+    fn unpack_entry(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &UnpackEntry<'_>,
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
-    ) -> Result<(), UnpackError> {
+    ) -> Result<(), ArchiveUnpackError> {
         self.entries = self.entries.saturating_add(1);
         if self.entries > self.bounds.entries {
-            return Err(UnpackError::TooMany { entries: self.bounds.entries });
+            return Err(ArchiveUnpackError::TooMany { entries: self.bounds.entries });
         }
-        let bad = |why| UnpackError::Name { name: text(entry.path), why };
-        let full = names(entry.path).map_err(bad)?;
+        let bad = |why| ArchiveUnpackError::Name { name: name_text(entry.path), why };
+        let full = split_path(entry.path).map_err(bad)?;
         let part = self.what.part.as_deref().unwrap_or_default();
-        let Some(mut names) = of_part(full.clone(), part) else { return Ok(()) };
+        let Some(mut names) = strip_part(full.clone(), part) else { return Ok(()) };
         self.found |= !full.is_empty();
         if names.is_empty() {
             match (&entry.kind, part.last()) {
                 (ArchiveEntryKind::Directory, _) => return Ok(()),
-                // The part is a file.
+                // The wanted part is this file.
                 (_, Some(name)) => names = vec![name.as_bytes().to_vec()],
-                (_, None) => return Err(bad(BadName::NoPath)),
+                (_, None) => return Err(bad(EntryNameError::NoPath)),
             }
         }
         if self.what.one_file {
             match entry.kind {
                 ArchiveEntryKind::Directory => return Ok(()),
                 ArchiveEntryKind::File if self.files == 0 => names = vec![ONE.as_bytes().to_vec()],
-                ArchiveEntryKind::File => return Err(UnpackError::NotOne("several")),
-                _ => return Err(UnpackError::NotOne("something else")),
+                ArchiveEntryKind::File => return Err(ArchiveUnpackError::NotOne("several")),
+                _ => return Err(ArchiveUnpackError::NotOne("something else")),
             }
         }
-        self.make(entry, &names, read)
+        self.make_entry(entry, &names, read)
     }
 
-    fn make(
+    fn make_entry(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &UnpackEntry<'_>,
         names: &[Vec<u8>],
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
-    ) -> Result<(), UnpackError> {
+    ) -> Result<(), ArchiveUnpackError> {
         let failed = |action| {
-            move |error: Errno| UnpackError::Io {
+            move |error: Errno| ArchiveUnpackError::Io {
                 action,
-                name: text(entry.path),
+                name: name_text(entry.path),
                 source: error.into(),
             }
         };
         let Some((name, above)) = names.split_last() else { return Ok(()) };
-        let parent = self.enter(above).map_err(failed("make the directory of"))?;
+        let parent = self.make_dirs(above).map_err(failed("make the directory of"))?;
         let name = OsStr::from_bytes(name);
         match &entry.kind {
             ArchiveEntryKind::Directory => {
-                let dir = directory(parent.as_fd(), name).map_err(failed("make"))?;
+                let dir = make_dir(parent.as_fd(), name).map_err(failed("make"))?;
                 let mode = Mode::from_raw_mode(entry.mode & RIGHTS | 0o700);
                 rustix::fs::fchmod(dir, mode).map_err(failed("set the mode of"))
             }
             ArchiveEntryKind::Symlink(target) => {
                 if !stays_inside(names.len(), target) {
-                    return Err(UnpackError::Link { name: text(entry.path) });
+                    return Err(ArchiveUnpackError::Link { name: name_text(entry.path) });
                 }
-                cleared(parent.as_fd(), name).map_err(failed("replace"))?;
+                clear_name(parent.as_fd(), name).map_err(failed("replace"))?;
                 rustix::fs::symlinkat(target.as_slice(), parent, name).map_err(failed("make"))
             }
             ArchiveEntryKind::HardLink(target) => {
-                let bad = |why| UnpackError::Name { name: text(target), why };
-                let at = crate::inside::names(target).map_err(bad)?;
-                let out = || UnpackError::Link { name: text(entry.path) };
+                let bad = |why| ArchiveUnpackError::Name { name: name_text(target), why };
+                let at = crate::inside::split_path(target).map_err(bad)?;
+                let out = || ArchiveUnpackError::Link { name: name_text(entry.path) };
                 let wanted = self.what.part.as_deref().unwrap_or_default();
-                let at = of_part(at, wanted).ok_or_else(out)?;
+                let at = strip_part(at, wanted).ok_or_else(out)?;
                 let (last, above) = at.split_last().ok_or_else(out)?;
-                let from = self.opened(above).map_err(failed("find what is linked by"))?;
-                cleared(parent.as_fd(), name).map_err(failed("replace"))?;
+                let from = self.open_dirs(above).map_err(failed("find what is linked by"))?;
+                clear_name(parent.as_fd(), name).map_err(failed("replace"))?;
                 let last = OsStr::from_bytes(last);
                 let flags = AtFlags::empty();
                 rustix::fs::linkat(from, last, parent, name, flags).map_err(failed("make"))
             }
-            ArchiveEntryKind::File => self.file(entry, parent.as_fd(), name, read),
+            ArchiveEntryKind::File => self.make_file(entry, parent.as_fd(), name, read),
             ArchiveEntryKind::Other(what) => {
-                Err(UnpackError::Kind { name: text(entry.path), what })
+                Err(ArchiveUnpackError::Kind { name: name_text(entry.path), what })
             }
         }
     }
 
-    fn file(
+    fn make_file(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &UnpackEntry<'_>,
         parent: BorrowedFd<'_>,
         name: &OsStr,
         read: &mut dyn FnMut(&mut [u8]) -> io::Result<usize>,
-    ) -> Result<(), UnpackError> {
+    ) -> Result<(), ArchiveUnpackError> {
         let io = |action| {
-            move |source: io::Error| UnpackError::Io { action, name: text(entry.path), source }
+            move |source: io::Error| ArchiveUnpackError::Io {
+                action,
+                name: name_text(entry.path),
+                source,
+            }
         };
-        cleared(parent, name).map_err(io::Error::from).map_err(io("replace"))?;
+        clear_name(parent, name).map_err(io::Error::from).map_err(io("replace"))?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let file =
             rustix::fs::openat(parent, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
@@ -355,11 +372,11 @@ impl Tree<'_> {
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.unread(&error)),
+                Err(error) => return Err(self.read_error(&error)),
             };
             self.bytes = self.bytes.saturating_add(count as u64);
             if self.bytes > self.bounds.bytes {
-                return Err(self.too_large());
+                return Err(self.too_large_error());
             }
             file.write_all(piece.get(..count).unwrap_or_default()).map_err(io("write"))?;
             (self.told)(self.bytes);
@@ -375,13 +392,13 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Open the directory of these names, made where it is not there.
-    fn enter(&self, names: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
+    /// Open the directory of these names, and create what is missing.
+    fn make_dirs(&self, names: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
         let top = rustix::io::fcntl_dupfd_cloexec(&self.top, 0)?;
-        names.iter().try_fold(top, |dir, name| directory(dir.as_fd(), OsStr::from_bytes(name)))
+        names.iter().try_fold(top, |dir, name| make_dir(dir.as_fd(), OsStr::from_bytes(name)))
     }
 
-    fn opened(&self, names: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
+    fn open_dirs(&self, names: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
         let top = rustix::io::fcntl_dupfd_cloexec(&self.top, 0)?;
         names.iter().try_fold(top, |dir, name| {
             rustix::fs::openat(dir, OsStr::from_bytes(name), DIRECTORY, Mode::empty())
@@ -389,8 +406,8 @@ impl Tree<'_> {
     }
 }
 
-/// Made, or there already.
-fn directory(at: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+/// Open a directory, and create it if it is missing.
+fn make_dir(at: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     match rustix::fs::mkdirat(at, name, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(error),
@@ -398,8 +415,8 @@ fn directory(at: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, name, DIRECTORY, Mode::empty())
 }
 
-/// Nothing but a directory is in the place any more.
-fn cleared(at: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+/// Remove whatever has the name, unless it is a directory.
+fn clear_name(at: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
     match rustix::fs::unlinkat(at, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error),

@@ -8,7 +8,7 @@ use super::*;
 use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
-const BOUNDS: Bounds = Bounds { bytes: 1 << 20, of_alloc: false, entries: 20 };
+const BOUNDS: UnpackLimits = UnpackLimits { bytes: 1 << 20, of_alloc: false, entries: 20 };
 
 fn header(path: &str, kind: EntryType, size: usize, mode: u32) -> Header {
     let mut header = Header::new_gnu();
@@ -16,7 +16,7 @@ fn header(path: &str, kind: EntryType, size: usize, mode: u32) -> Header {
     header.set_size(size as u64);
     header.set_mode(mode);
     header.set_mtime(1_600_000_000);
-    // As hostile ones do: the crate refuses such paths.
+    // Hostile archives do this; the crate refuses such paths.
     header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
     header.set_cksum();
     header
@@ -51,18 +51,23 @@ impl Made {
     }
 }
 
-fn what(kind: ArchiveKind) -> What {
-    What { kind, part: None, one_file: false }
+fn what(kind: ArchiveKind) -> UnpackOptions {
+    UnpackOptions { kind, part: None, one_file: false }
 }
 
-fn run(dir: &Path, bytes: &[u8], what: &What, bounds: Bounds) -> Result<u64, UnpackError> {
+fn run(
+    dir: &Path,
+    bytes: &[u8],
+    what: &UnpackOptions,
+    bounds: UnpackLimits,
+) -> Result<u64, ArchiveUnpackError> {
     let top = File::open(dir).unwrap().into();
     unpack(top, Cursor::new(bytes), what, bounds, &mut |_| {})
 }
 
-fn tar(bytes: &[u8]) -> (tempfile::TempDir, Result<u64, UnpackError>) {
+fn tar(bytes: &[u8]) -> (tempfile::TempDir, Result<u64, ArchiveUnpackError>) {
     let dir = tempfile::tempdir().unwrap();
-    let done = run(dir.path(), bytes, &what(ArchiveKind::Tar(Packing::Plain)), BOUNDS);
+    let done = run(dir.path(), bytes, &what(ArchiveKind::Tar(ArchiveCompression::Plain)), BOUNDS);
     (dir, done)
 }
 
@@ -70,7 +75,7 @@ fn refused(made: Made) -> String {
     let outer = tempfile::tempdir().unwrap();
     let dir = outer.path().join("in");
     std::fs::create_dir(&dir).unwrap();
-    let what = what(ArchiveKind::Tar(Packing::Plain));
+    let what = what(ArchiveKind::Tar(ArchiveCompression::Plain));
     let error = run(&dir, &made.bytes(), &what, BOUNDS).unwrap_err().to_string();
     let beside = std::fs::read_dir(outer.path()).unwrap().count();
     assert_eq!(beside, 1, "something is outside");
@@ -81,32 +86,37 @@ fn text(dir: &Path, at: &str) -> String {
     std::fs::read_to_string(dir.join(at)).unwrap()
 }
 
-fn packed(packing: Packing, bytes: &[u8]) -> Vec<u8> {
+fn packed(packing: ArchiveCompression, bytes: &[u8]) -> Vec<u8> {
     match packing {
-        Packing::Plain => bytes.to_vec(),
-        Packing::Gz => {
+        ArchiveCompression::Plain => bytes.to_vec(),
+        ArchiveCompression::Gz => {
             let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             to.write_all(bytes).unwrap();
             to.finish().unwrap()
         }
-        Packing::Bz2 => {
+        ArchiveCompression::Bz2 => {
             let mut to = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
             to.write_all(bytes).unwrap();
             to.finish().unwrap()
         }
-        Packing::Xz => {
+        ArchiveCompression::Xz => {
             let options = lzma_rust2::XzOptions::with_preset(1);
             let mut to = lzma_rust2::XzWriter::new(Vec::new(), options).unwrap();
             to.write_all(bytes).unwrap();
             to.finish().unwrap()
         }
-        Packing::Zst => {
+        ArchiveCompression::Zst => {
             ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
         }
     }
 }
 
-const PACKINGS: [Packing; 4] = [Packing::Gz, Packing::Bz2, Packing::Xz, Packing::Zst];
+const PACKINGS: [ArchiveCompression; 4] = [
+    ArchiveCompression::Gz,
+    ArchiveCompression::Bz2,
+    ArchiveCompression::Xz,
+    ArchiveCompression::Zst,
+];
 
 #[test]
 fn every_kind_of_tar_and_packed_file_is_unpacked() {
@@ -117,7 +127,7 @@ fn every_kind_of_tar_and_packed_file_is_unpacked() {
         .entry("bin/hard", EntryType::Link, "bin/tool")
         .file("made/above/x", "x")
         .bytes();
-    for packing in PACKINGS.into_iter().chain([Packing::Plain]) {
+    for packing in PACKINGS.into_iter().chain([ArchiveCompression::Plain]) {
         let dir = tempfile::tempdir().unwrap();
         let kind = ArchiveKind::Tar(packing);
         run(dir.path(), &packed(packing, &archive), &what(kind), BOUNDS).unwrap();
@@ -130,9 +140,9 @@ fn every_kind_of_tar_and_packed_file_is_unpacked() {
     }
     for packing in PACKINGS {
         let dir = tempfile::tempdir().unwrap();
-        // Two packed one behind the other are one.
+        // Two compressed files one after the other count as one.
         let twice = [packed(packing, b"one "), packed(packing, b"two")].concat();
-        let one = What { one_file: true, ..what(ArchiveKind::File(packing)) };
+        let one = UnpackOptions { one_file: true, ..what(ArchiveKind::File(packing)) };
         run(dir.path(), &twice, &one, BOUNDS).unwrap();
         assert_eq!(text(dir.path(), ONE), "one two", "{packing:?}");
     }
@@ -156,7 +166,7 @@ fn nothing_leads_out() {
     ] {
         assert!(entry("x", kind, "").contains(what));
     }
-    // Through a link that stays inside, and one in the place of a directory.
+    // These go through a link that stays inside, and through one in the place of a directory.
     let through = Made::new()
         .entry("a", EntryType::Directory, "")
         .entry("link", EntryType::Symlink, "a")
@@ -178,7 +188,7 @@ fn of_two_entries_of_one_name_the_later_counts_and_links_are_not_followed() {
     );
     let (_, done) =
         tar(&Made::new().entry("x", EntryType::Directory, "").file("x", "file").bytes());
-    assert!(matches!(done, Err(UnpackError::Io { .. })));
+    assert!(matches!(done, Err(ArchiveUnpackError::Io { .. })));
 }
 
 #[test]
@@ -193,17 +203,17 @@ fn what_is_too_much_is_refused() {
     let deep = "d/".repeat(45);
     let (_, done) = tar(&Made::new().file(&format!("{deep}x"), "").bytes());
     done.unwrap();
-    // Where that is what its allocation has left, the job is what allows more.
+    // If this is the rest of what the allocation may hold, the job must allow more.
     let dir = tempfile::tempdir().unwrap();
-    let of_alloc = Bounds { of_alloc: true, ..BOUNDS };
-    let plain = what(ArchiveKind::Tar(Packing::Plain));
+    let of_alloc = UnpackLimits { of_alloc: true, ..BOUNDS };
+    let plain = what(ArchiveKind::Tar(ArchiveCompression::Plain));
     let error = run(dir.path(), &Made::new().file("large", &large).bytes(), &plain, of_alloc);
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("1048576 bytes that the allocation's ephemeral_disk.size leaves"),
         "{error}"
     );
-    // Some hundred bytes that become a gigabyte.
+    // These are some hundred bytes that become a gigabyte.
     let zeros = vec![0; 64 << 20];
     for packing in PACKINGS {
         let bomb = packed(packing, &zeros);
@@ -229,19 +239,19 @@ fn what_is_cut_off_or_damaged_is_refused() {
         let one = what(ArchiveKind::File(packing));
         let dir = tempfile::tempdir().unwrap();
         let done = run(dir.path(), &all[..all.len() - 3], &one, BOUNDS);
-        assert!(matches!(done, Err(UnpackError::Archive { .. })), "{packing:?} {done:?}");
+        assert!(matches!(done, Err(ArchiveUnpackError::Archive { .. })), "{packing:?} {done:?}");
     }
     let (_, done) = tar(b"");
     assert!(done.is_err());
     let (_, done) = tar(&Made::new().bytes());
-    assert!(matches!(done, Err(UnpackError::Empty)));
+    assert!(matches!(done, Err(ArchiveUnpackError::Empty)));
 }
 
 #[test]
 fn a_part_of_an_archive_and_the_one_file_in_it_can_be_meant() {
     let archive = Made::new().file("v1/bin/tool", "tool").file("v1/README", "read").bytes();
-    let kind = ArchiveKind::Tar(Packing::Plain);
-    let part = |names: &[&str]| What {
+    let kind = ArchiveKind::Tar(ArchiveCompression::Plain);
+    let part = |names: &[&str]| UnpackOptions {
         part: Some(names.iter().map(|name| (*name).to_owned()).collect()),
         ..what(kind)
     };
@@ -252,9 +262,12 @@ fn a_part_of_an_archive_and_the_one_file_in_it_can_be_meant() {
     run(dir.path(), &archive, &part(&["v1", "README"]), BOUNDS).unwrap();
     assert_eq!(text(dir.path(), "README"), "read");
     let done = run(dir.path(), &archive, &part(&["v2"]), BOUNDS);
-    assert!(matches!(done, Err(UnpackError::NoPart { .. })));
-    let one = What { one_file: true, ..what(kind) };
-    assert!(matches!(run(dir.path(), &archive, &one, BOUNDS), Err(UnpackError::NotOne("several"))));
+    assert!(matches!(done, Err(ArchiveUnpackError::NoPart { .. })));
+    let one = UnpackOptions { one_file: true, ..what(kind) };
+    assert!(matches!(
+        run(dir.path(), &archive, &one, BOUNDS),
+        Err(ArchiveUnpackError::NotOne("several"))
+    ));
     let dir = tempfile::tempdir().unwrap();
     run(dir.path(), &Made::new().file("a/b", "one").bytes(), &one, BOUNDS).unwrap();
     assert_eq!(text(dir.path(), ONE), "one");
@@ -313,10 +326,10 @@ fn hostile_zip_files_are_refused() {
     let whole = zipped(&[("a", 0o644, "text")]);
     let dir = tempfile::tempdir().unwrap();
     let done = run(dir.path(), &whole[..whole.len() - 5], &what(ArchiveKind::Zip), BOUNDS);
-    assert!(matches!(done, Err(UnpackError::Archive { .. })));
+    assert!(matches!(done, Err(ArchiveUnpackError::Archive { .. })));
 }
 
-/// Everything below `dir`, relative.
+/// Every path below `dir`, relative to it.
 fn listed(dir: &Path, below: &Path, into: &mut Vec<std::path::PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = below.join(entry.file_name());
@@ -330,7 +343,8 @@ fn listed(dir: &Path, below: &Path, into: &mut Vec<std::path::PathBuf>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever an archive says, nothing is made outside, every link stays inside, and the bounds hold.
+    /// Whatever an archive says, nothing is made outside, every link stays inside, and the
+    /// limits hold.
     #[test]
     fn any_archive_stays_inside(entries in prop::collection::vec(
         ("[ab./]{1,8}", prop_oneof![
@@ -347,13 +361,13 @@ proptest! {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("in");
         std::fs::create_dir(&dir).unwrap();
-        let _ = run(&dir, &made.bytes(), &what(ArchiveKind::Tar(Packing::Plain)), BOUNDS);
+        let _ = run(&dir, &made.bytes(), &what(ArchiveKind::Tar(ArchiveCompression::Plain)), BOUNDS);
         prop_assert_eq!(std::fs::read_dir(outer.path()).unwrap().count(), 1);
         let mut all = Vec::new();
         listed(&dir, Path::new(""), &mut all);
         let real = dir.canonicalize().unwrap();
         for path in all {
-            // What leads nowhere leads nowhere outside either.
+            // A link that leads nowhere does not lead outside either.
             if let Ok(at) = dir.join(&path).canonicalize() {
                 prop_assert!(at.starts_with(&real), "{:?} leads to {:?}", path, at);
             }
@@ -364,13 +378,13 @@ proptest! {
     fn any_bytes_are_unpacked_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..600), kind in 0..10_usize) {
         let kinds = ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "zip", "gz", "bz2", "xz", "zst"];
         let dir = tempfile::tempdir().unwrap();
-        let _ = run(dir.path(), &bytes, &what(ArchiveKind::named(kinds[kind]).unwrap()), BOUNDS);
+        let _ = run(dir.path(), &bytes, &what(ArchiveKind::from_name(kinds[kind]).unwrap()), BOUNDS);
     }
 
     #[test]
     fn a_damaged_archive_is_unpacked_or_refused(at in 0..2_000_usize, bit in 0..8_u32, kind in 0..5_usize) {
         let archive = Made::new().file("a/b", "text").entry("c", EntryType::Symlink, "a/b").bytes();
-        let packing = [Packing::Plain, Packing::Gz, Packing::Bz2, Packing::Xz, Packing::Zst][kind];
+        let packing = [ArchiveCompression::Plain, ArchiveCompression::Gz, ArchiveCompression::Bz2, ArchiveCompression::Xz, ArchiveCompression::Zst][kind];
         let mut bytes = packed(packing, &archive);
         let at = at % bytes.len();
         bytes[at] ^= 1 << bit;

@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use ostler_artifact::registry::Artifact;
-use ostler_artifact::trust::{Signature, Signed, check};
-use ostler_model::artifact::{ArchiveKind, ArtifactMode, ArtifactSource, shown_source};
+use ostler_artifact::trust::{Signature, SignatureCheck, check};
+use ostler_model::artifact::{ArchiveKind, ArtifactMode, ArtifactSource, public_source};
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
@@ -82,7 +82,7 @@ pub fn archive(bytes: &[u8]) {
         ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "zip", "gz", "bz2", "xz", "zst"];
     let Some((first, bytes)) = bytes.split_first() else { return };
     let name = KINDS.get(usize::from(*first) % KINDS.len());
-    let Some(kind) = name.and_then(|name| ArchiveKind::named(name)) else { return };
+    let Some(kind) = name.and_then(|name| ArchiveKind::from_name(name)) else { return };
     let Ok(dir) = tempfile::tempdir() else { return };
     let inside = dir.path().join("in");
     if std::fs::create_dir(&inside).is_ok() {
@@ -95,9 +95,9 @@ pub fn archive(bytes: &[u8]) {
 /// The address of an artifact, its checksum, and where it goes.
 pub fn source(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let _shown = shown_source(&text);
+    let _shown = public_source(&text);
     if let Ok(source) = ArtifactSource::parse(&text, &std::collections::BTreeMap::new()) {
-        let _shown = source.shown();
+        let _shown = source.public_text();
         for mode in [ArtifactMode::Any, ArtifactMode::File, ArtifactMode::Dir] {
             let _outcome = source.outcome(mode);
         }
@@ -160,7 +160,7 @@ pub fn trust(bytes: &[u8]) {
 pub fn signature(bytes: &[u8]) {
     let signature = Signature::parse(bytes);
     let signed = check(bytes, Some(&signature), None);
-    debug_assert!(!matches!(signed, Signed::By { .. }), "signed by nobody");
+    debug_assert!(!matches!(signed, SignatureCheck::By { .. }), "signed by nobody");
 }
 
 /// A manifest of a registry.
@@ -298,7 +298,7 @@ mod tests {
         let call = RecordedCall {
             function: "start".to_owned(),
             trace: vec![0; 40],
-            outcome: CallOutcome::answered(),
+            outcome: CallOutcome::new_answered(),
             ..RecordedCall::default()
         };
         file::encode(&Recording { calls: vec![call], ..Recording::default() }).unwrap()
@@ -411,7 +411,7 @@ mod tests {
         assert!(ostler_jobspec::parse(JOB.as_bytes(), Path::new("/fuzz/job.hcl"), None).is_ok());
         assert!(file::decode(&recorded()).is_ok());
         let dir = tempfile::tempdir().unwrap();
-        let tar = ArchiveKind::named("tar").unwrap();
+        let tar = ArchiveKind::from_name("tar").unwrap();
         ostler_fetch::fuzz::unpack(&archived()[1..], tar, dir.path()).unwrap();
         let trust = Path::new("/fuzz/trust.hcl");
         assert!(ostler_jobspec::parse_trust_file(TRUST.as_bytes(), trust).is_ok());

@@ -1,7 +1,7 @@
-//! How plugins do: what is counted of their calls, strikes and quarantine, and the loops that ask them
-//! for their fingerprints again and again.
+//! The health of plugins: counts of their calls, strikes and quarantine, and the loops that ask
+//! them for their fingerprints.
 //!
-//! May not: call a plugin. Whoever does tells the meter how it went.
+//! This crate must not call a plugin. Whoever calls one reports the result to the meter.
 //!
 //! Start reading at `policy.rs` (whom a failure counts against; pure), then `meter.rs`.
 

@@ -1,4 +1,4 @@
-//! One plugin's counts and health, as calls and fingerprint loops report them.
+//! The counts and the health of one plugin, as calls and fingerprint loops report them.
 //!
 //! ```text
 //! Caller ─ may it be called? ◄─ policy: quarantine, poisonous tasks
@@ -7,8 +7,8 @@
 //! Refresher ─ each fingerprint ─► policy ─ wait  ─┘
 //!           ◄─ woken when a quarantine begins or is lifted
 //! ```
-//! A plugin in quarantine gets no calls but those that running tasks need to end (`ENDING`); the
-//! host ends processes without it anyway, when these fail too.
+//! A plugin in quarantine gets only the calls that running tasks need to end (`ENDING`). The host
+//! ends processes without it anyway if these calls fail too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::metrics::{BytesMoved, FunctionStats, Metrics};
+use super::metrics::{BytesMoved, FunctionMeters, FunctionStats};
 use super::policy::{
     FailurePolicy, PluginEvent, PluginFailure, PluginHealth, PluginState, PolicyEffect, Quarantine,
 };
@@ -26,107 +26,108 @@ use super::strikes::TaskKey;
 use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::ports::PluginCallError;
 
-/// What a plugin in quarantine is still asked, for what it runs to end in order: how to stop it, what
-/// its exit means, and to forget it.
+/// The functions that are still called in quarantine, so that running tasks end in order: how to
+/// stop a task, what its exit means, and to forget it.
 const ENDING: [&str; 6] = ["stop", "kill", "exited", "inspect", "destroy", "release"];
 
-/// See the module.
+/// The meter of one plugin. See the module.
 #[derive(Debug)]
 pub struct PluginMeter {
-    /// Of its block, for messages.
+    /// The name of the plugin's block, for messages.
     name: String,
     policy: FailurePolicy,
     clock: Clock,
-    metrics: Metrics,
-    /// Processor time of the guest.
+    metrics: FunctionMeters,
+    /// The processor time of the guest, in nanoseconds.
     cpu_nanos: AtomicU64,
-    /// Most linear memory of one call, bytes.
+    /// The most linear memory of one call, in bytes.
     peak_memory: AtomicU64,
-    /// Most host calls of one call.
+    /// The most host calls of one call.
     peak_host_calls: AtomicU64,
-    /// When a call last answered; zero: never.
+    /// The time at which a call was last answered; zero means never.
     last_ok: AtomicU64,
     health: Mutex<PluginHealth>,
-    /// Something stands against it or a task: calls look at `health` first.
+    /// Whether there are strikes against the plugin or a task, so that calls must check
+    /// `health` first.
     suspect: AtomicBool,
-    /// To be asked at once: a quarantine began, or was lifted.
+    /// Signals that the plugin is to be asked at once, because a quarantine began or was lifted.
     ask_now: Notify,
-    /// Who is to be told when something about a quarantine changes.
+    /// The listener for changes of a quarantine.
     told: OnceLock<Arc<Notify>>,
-    /// Strikes so far, forgotten ones too.
+    /// The number of strikes so far, forgotten ones included.
     struck: AtomicU64,
-    /// It grew.
+    /// Signals that `struck` has grown.
     struck_now: Notify,
-    /// The strike of a fingerprint whose failure is still to be told.
+    /// Whether the next failed fingerprint was already counted as a strike.
     fingerprint_struck: AtomicBool,
-    /// Tasks whose strikes are not counted there.
+    /// The tasks whose strikes are not counted in `struck`.
     excused: OnceLock<BTreeSet<TaskKey>>,
-    /// When it is asked again; absent: only when a watch fires.
+    /// When the plugin is asked again; `None` means only when a watch fires.
     next_check: Mutex<Option<Timestamp>>,
 }
 
-/// How a plugin does, to be shown.
+/// The state and the counts of a plugin, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginActivity {
-    /// Where it is.
+    /// The state of the plugin, such as running or in quarantine.
     pub state: PluginState,
-    /// Calls that failed lately, see [`FailurePolicy::strike_window`].
+    /// The number of calls that failed recently, see [`FailurePolicy::strike_window`].
     pub strikes: usize,
-    /// Of those: what counts towards the quarantine. The strikes of one task alone do not.
+    /// How many of them count towards the quarantine. The strikes of one task alone do not.
     #[serde(default)]
     pub strikes_counted: usize,
-    /// With so many counted it is put into quarantine.
+    /// The number of counted strikes at which the plugin is put into quarantine.
     #[serde(default)]
     pub strikes_max: u32,
-    /// Tasks about which calls failed lately, and how many of them.
+    /// The tasks about which calls failed recently, and how many.
     #[serde(default)]
     pub strikes_by_task: BTreeMap<String, usize>,
-    /// Why and for how long it gets no calls.
+    /// The quarantine, if the plugin gets no calls.
     #[serde(default)]
     pub quarantine: Option<Quarantine>,
-    /// How often it was put into quarantine since the agent started.
+    /// How often the plugin was put into quarantine since the agent started.
     #[serde(default)]
     pub quarantines: u64,
-    /// Fingerprints that failed in a row.
+    /// The number of fingerprints that failed in a row.
     pub failures_in_a_row: u32,
-    /// What went wrong last, also when it works again.
+    /// The last failure, also if the plugin works again.
     pub last_error: Option<PluginFailure>,
-    /// When a call last answered.
+    /// When a call was last answered.
     pub last_ok: Option<Timestamp>,
-    /// When it is asked again; absent: only when what it watches changes.
+    /// When the plugin is asked again; `None` means only when something that it watches changes.
     pub next_check: Option<Timestamp>,
-    /// Processor time of its code, nanoseconds.
+    /// The processor time of its code, in nanoseconds.
     pub cpu_nanos: u64,
-    /// Most linear memory of one call, bytes.
+    /// The most linear memory of one call, in bytes.
     #[serde(default)]
     pub peak_memory_bytes: u64,
-    /// Most host calls of one call, WASI included.
+    /// The most host calls of one call, WASI included.
     #[serde(default)]
     pub peak_host_calls: u64,
-    /// What its calls cost, by function; those never called are absent.
+    /// The costs of its calls, by function. Functions that were never called are left out.
     pub calls: BTreeMap<String, FunctionStats>,
 }
 
-/// How long a fingerprint is not to be asked for.
+/// How long to wait before the next fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FingerprintWait {
-    /// As the plugin wants.
+    /// As long as the plugin wants.
     Free,
-    /// It failed: about so long.
+    /// About this long, because the fingerprint failed.
     BackOff(Duration),
-    /// In quarantine: exactly so long, or until it is lifted.
+    /// In quarantine: exactly this long, or until it is lifted.
     Until(Option<Duration>),
 }
 
 impl PluginMeter {
-    /// A meter for a plugin that has not been called; `name` is that of its block.
+    /// A meter for a plugin that has not been called. `name` is that of its block.
     #[must_use]
     pub fn new(name: &str, policy: FailurePolicy, clock: Clock) -> Self {
         Self {
             name: name.to_owned(),
             policy,
             clock,
-            metrics: Metrics::default(),
+            metrics: FunctionMeters::default(),
             cpu_nanos: AtomicU64::new(0),
             peak_memory: AtomicU64::new(0),
             peak_host_calls: AtomicU64::new(0),
@@ -143,8 +144,8 @@ impl PluginMeter {
         }
     }
 
-    /// May this function be called now? `task` and the fingerprint of its configuration where the
-    /// call begins one.
+    /// Check that this function may be called now. For a call that starts a task, `task` has the
+    /// task and the fingerprint of its configuration.
     ///
     /// # Errors
     /// [`PluginCallError::NotReady`] in quarantine; [`PluginCallError::Fatal`] for a task whose
@@ -154,19 +155,19 @@ impl PluginMeter {
         call: &'static str,
         task: Option<(&TaskKey, u64)>,
     ) -> Result<(), PluginCallError> {
-        if !self.suspect() {
+        if !self.is_suspect() {
             return Ok(());
         }
         let (health, now) = (self.health(), self.clock.now());
         if let Some(quarantine) = &health.quarantine {
-            let probe = call == "fingerprint" && quarantine.due(now);
+            let probe = call == "fingerprint" && quarantine.is_over(now);
             if !probe && !ENDING.contains(&call) {
-                let reason = self.in_quarantine(quarantine);
+                let reason = self.quarantine_text(quarantine);
                 return Err(PluginCallError::NotReady { name: self.name.clone(), reason });
             }
         }
         let poisoned =
-            task.and_then(|(key, config)| health.poisoned(&self.policy, now, key, config));
+            task.and_then(|(key, config)| health.poisoned_task(&self.policy, now, key, config));
         match poisoned {
             None => Ok(()),
             Some(poisoned) => Err(PluginCallError::Fatal(format!(
@@ -177,12 +178,12 @@ impl PluginMeter {
         }
     }
 
-    /// Does anything stand against it or a task?
-    pub fn suspect(&self) -> bool {
+    /// Whether there are strikes against the plugin or a task.
+    pub fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Acquire)
     }
 
-    fn in_quarantine(&self, quarantine: &Quarantine) -> String {
+    fn quarantine_text(&self, quarantine: &Quarantine) -> String {
         let end = match quarantine.until {
             Some(until) => format!("until {until}"),
             None => format!("until `ostler plugin lift {}`", self.name),
@@ -190,32 +191,33 @@ impl PluginMeter {
         format!("in quarantine since {}, {end}: {}", quarantine.since, quarantine.reason)
     }
 
-    /// A call ended, well or not.
-    pub fn ended(&self, call: &str, took: Duration, cpu: Duration, moved: BytesMoved) {
-        self.metrics.ended(call, took, moved);
+    /// Record that a call ended, with or without success.
+    pub fn record_end(&self, call: &str, took: Duration, cpu: Duration, moved: BytesMoved) {
+        self.metrics.record_end(call, took, moved);
         let cpu = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
         self.cpu_nanos.fetch_add(cpu, Ordering::Relaxed);
     }
 
-    /// What a call used inside the sandbox; not heard of calls that were given up.
-    pub fn used(&self, memory_bytes: u64, host_calls: u64) {
+    /// Record what a call used inside the sandbox. Calls that were given up are not recorded.
+    pub fn record_peaks(&self, memory_bytes: u64, host_calls: u64) {
         raise(&self.peak_memory, memory_bytes);
         raise(&self.peak_host_calls, host_calls);
     }
 
-    /// It answered, if only that it cannot.
-    pub fn answered(&self) {
+    /// Record that the plugin answered, even if only with a refusal.
+    pub fn record_answer(&self) {
         self.last_ok.store(self.clock.now().nanos(), Ordering::Relaxed);
     }
 
-    /// It failed: a strike, against the task that the call was about, if any.
-    pub fn failed(
+    /// Record that a call failed. It is a strike, against the task that the call was about, if
+    /// there is one.
+    pub fn record_failure(
         &self,
         call: &str,
         task: Option<(TaskKey, Option<u64>)>,
         error: &impl std::fmt::Display,
     ) {
-        self.metrics.failed(call);
+        self.metrics.record_failure(call);
         let excused = |(key, _): &(TaskKey, Option<u64>)| {
             self.excused.get().is_some_and(|excused| excused.contains(key))
         };
@@ -235,8 +237,9 @@ impl PluginMeter {
         self.struck_now.notify_one();
     }
 
-    /// A fingerprint was answered. In quarantine: how long to wait nevertheless.
-    pub fn fingerprinted(&self) -> FingerprintWait {
+    /// Record that a fingerprint was answered. In quarantine, the result says how long to
+    /// wait nevertheless.
+    pub fn record_fingerprint(&self) -> FingerprintWait {
         let effect = self.step(PluginEvent::Fingerprinted);
         match self.health().quarantine {
             Some(_) => FingerprintWait::Until(effect.retry_after),
@@ -244,8 +247,8 @@ impl PluginMeter {
         }
     }
 
-    /// A fingerprint failed: how long to wait before the next.
-    pub fn fingerprint_failed(&self, reason: String) -> FingerprintWait {
+    /// Record that a fingerprint failed. Returns how long to wait before the next.
+    pub fn record_fingerprint_failure(&self, reason: String) -> FingerprintWait {
         let effect = self.step(PluginEvent::FingerprintFailed(reason));
         if !self.fingerprint_struck.swap(false, Ordering::Relaxed) {
             self.count();
@@ -256,8 +259,9 @@ impl PluginMeter {
         }
     }
 
-    /// A person vouches for it: it is asked at once. `false` when it is not in quarantine; what
-    /// stood against it or a task is forgotten all the same.
+    /// Lift the quarantine, because a person vouches for the plugin, and have it asked at once.
+    /// Returns `false` if it is not in quarantine. The strikes against it and its tasks are
+    /// forgotten in any case.
     pub fn lift(&self) -> bool {
         let lifted = self.step(PluginEvent::Lifted).turned.is_some();
         if lifted {
@@ -266,64 +270,65 @@ impl PluginMeter {
         lifted
     }
 
-    /// An earlier agent had it in quarantine.
+    /// Restore the quarantine in which an earlier agent had the plugin.
     pub fn restore(&self, quarantine: Quarantine) {
         self.step(PluginEvent::Restored(quarantine));
     }
 
-    /// Whom to tell when something about a quarantine changes; the first one stays.
-    pub fn tell(&self, told: Arc<Notify>) {
+    /// Set the listener for changes of a quarantine. Only the first one counts.
+    pub fn set_listener(&self, told: Arc<Notify>) {
         let _second = self.told.set(told);
     }
 
-    /// Why it gets no calls, if so.
+    /// The quarantine, if the plugin is in one.
     #[must_use]
     pub fn quarantine(&self) -> Option<Quarantine> {
         self.health().quarantine.clone()
     }
 
-    /// Have it asked out of turn.
-    pub fn ask_now(&self) {
+    /// Have the plugin asked out of turn.
+    pub fn request_check(&self) {
         self.ask_now.notify_one();
     }
 
-    /// Calls that failed so far, forgotten ones too, but for those about excused tasks; and
-    /// fingerprints that failed in whatever way.
+    /// The number of failed calls so far, forgotten ones included, except calls about excused
+    /// tasks, and of fingerprints that failed in any way.
     #[must_use]
-    pub fn struck(&self) -> u64 {
+    pub fn strike_count(&self) -> u64 {
         self.struck.load(Ordering::Relaxed)
     }
 
-    /// Wait until [`PluginMeter::struck`] grows. One who waits at a time.
-    pub async fn strikes(&self) {
+    /// Wait until [`PluginMeter::struck`] grows. Only one task may wait at a time.
+    pub async fn wait_strike(&self) {
         self.struck_now.notified().await;
     }
 
-    /// What went wrong last.
+    /// The last failure.
     #[must_use]
     pub fn last_error(&self) -> Option<PluginFailure> {
         self.health().last_error.clone()
     }
 
-    /// The tasks about which calls failed lately.
+    /// The tasks about which calls failed recently.
     #[must_use]
     pub fn struck_tasks(&self) -> BTreeSet<TaskKey> {
         self.health().tasks(&self.policy, self.clock.now()).into_keys().collect()
     }
 
-    /// Strikes about these tasks are not [`PluginMeter::struck`]: they were there before.
-    pub fn excuse(&self, tasks: BTreeSet<TaskKey>) {
+    /// Excuse these tasks: their strikes were there before and do not count in
+    /// [`PluginMeter::struck`].
+    pub fn excuse_tasks(&self, tasks: BTreeSet<TaskKey>) {
         let _second = self.excused.set(tasks);
     }
 
-    /// Its policy.
+    /// The failure policy from the plugin's block.
     #[must_use]
     pub const fn policy(&self) -> &FailurePolicy {
         &self.policy
     }
 
-    /// Wait until it is to be asked out of turn. One who waits at a time.
-    pub async fn asked_for(&self) {
+    /// Wait until the plugin is to be asked out of turn. Only one task may wait at a time.
+    pub async fn wait_check_request(&self) {
         self.ask_now.notified().await;
     }
 
@@ -340,7 +345,7 @@ impl PluginMeter {
         let plugin = self.name.as_str();
         match (effect.turned, quarantine) {
             (Some(PluginState::Quarantined), Some(quarantine)) => {
-                tracing::error!(plugin, "{}", self.in_quarantine(&quarantine));
+                tracing::error!(plugin, "{}", self.quarantine_text(&quarantine));
                 self.ask_now.notify_one();
             }
             (Some(PluginState::Running), _) => tracing::info!(plugin, "the plugin runs"),
@@ -353,14 +358,14 @@ impl PluginMeter {
         effect
     }
 
-    /// When it will be asked again.
-    pub fn due(&self, after: Option<Duration>) {
+    /// Set the time at which the plugin will be asked again, as a duration from now.
+    pub fn set_next_check(&self, after: Option<Duration>) {
         let now = self.clock.now();
         let due = after.map(|after| now.plus(after));
         *self.next_check.lock().unwrap_or_else(PoisonError::into_inner) = due;
     }
 
-    /// How it does now.
+    /// The present state and counts.
     #[must_use]
     pub fn report(&self) -> PluginActivity {
         let (health, now) = (self.health().clone(), self.clock.now());
@@ -381,7 +386,7 @@ impl PluginMeter {
             cpu_nanos: self.cpu_nanos.load(Ordering::Relaxed),
             peak_memory_bytes: self.peak_memory.load(Ordering::Relaxed),
             peak_host_calls: self.peak_host_calls.load(Ordering::Relaxed),
-            calls: self.metrics.all(),
+            calls: self.metrics.function_stats(),
         }
     }
 
@@ -390,7 +395,7 @@ impl PluginMeter {
     }
 }
 
-/// Most calls raise nothing, and then nothing is written.
+/// Raise a peak. Most calls raise nothing, and then nothing is written.
 fn raise(peak: &AtomicU64, to: u64) {
     if peak.load(Ordering::Relaxed) < to {
         peak.fetch_max(to, Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! What calls of a plugin cost: how many, how long, how many bytes; counted without a lock.
+//! Counts the costs of a plugin's calls: their number, their time and their bytes, without a lock.
 //!
 //! ```text
 //! call ─► answered ─┐
 //!      └► failed ───┴─► FunctionMeter of its name: a few atomic additions
 //!                          └─ histogram: a bucket for each eighth of a doubling, 1 µs to 137 s
 //! ```
-//! A time read back is the middle of its bucket, so at most a sixteenth off.
+//! A time that is read back is the middle of its bucket, so it is wrong by a sixteenth at most.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets in each doubling, as a power of two.
+/// The number of buckets in each doubling, as a power of two.
 const STEPS_LOG2: u32 = 3;
 const STEPS: usize = 1 << STEPS_LOG2;
-/// Times below 2^10 ns share the first bucket, those from 2^37 ns on (137 s) the last.
+/// Times below 2^10 ns share the first bucket, and those from 2^37 ns on (137 s) the last.
 const LEAST_LOG2: u32 = 10;
 const MOST_LOG2: u32 = 37;
 const BUCKETS: usize = (MOST_LOG2 - LEAST_LOG2) as usize * STEPS + 2;
 
-/// How long something took, counted by size.
+/// A histogram of durations.
 #[derive(Debug)]
 pub struct Histogram([AtomicU64; BUCKETS]);
 
@@ -32,16 +32,17 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Count one.
+    /// Count one duration.
     pub fn record(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        if let Some(bucket) = self.0.get(bucket(nanos)) {
+        if let Some(bucket) = self.0.get(bucket_index(nanos)) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// What was counted so far, each of `shares` (of 1,000) as nanoseconds: half of all took at most
-    /// that for 500. Zero when nothing was counted.
+    /// The quantiles of the counted durations, in nanoseconds, for each of `shares` (of 1,000). The
+    /// value for 500 is the time that half of all durations do not exceed. It is zero if nothing
+    /// was counted.
     #[must_use]
     pub fn quantiles<const N: usize>(&self, shares: [u64; N]) -> [u64; N] {
         let counts: Vec<u64> = self.0.iter().map(|count| count.load(Ordering::Relaxed)).collect();
@@ -57,14 +58,14 @@ fn quantile(counts: &[u64], total: u64, share: u64) -> u64 {
     for (index, count) in counts.iter().enumerate() {
         seen = seen.saturating_add(*count);
         if seen >= rank {
-            return middle(index);
+            return bucket_middle(index);
         }
     }
     0
 }
 
-/// The bucket of a time.
-fn bucket(nanos: u64) -> usize {
+/// The index of the bucket of a time.
+fn bucket_index(nanos: u64) -> usize {
     let Some(log2) = nanos.checked_ilog2().filter(|log2| *log2 >= LEAST_LOG2) else { return 0 };
     if log2 >= MOST_LOG2 {
         return BUCKETS - 1;
@@ -73,20 +74,20 @@ fn bucket(nanos: u64) -> usize {
     1 + (log2 - LEAST_LOG2) as usize * STEPS + step
 }
 
-/// The least time of a bucket.
-fn least(index: usize) -> u64 {
+/// The shortest time of a bucket.
+fn bucket_start(index: usize) -> u64 {
     let Some(above) = index.checked_sub(1) else { return 0 };
     let (doublings, step) = (above / STEPS, above % STEPS);
     ((STEPS + step) as u64) << (doublings as u32 + LEAST_LOG2 - STEPS_LOG2)
 }
 
-/// The time a bucket stands for.
-fn middle(index: usize) -> u64 {
-    let from = least(index);
-    if index + 1 >= BUCKETS { from } else { from + (least(index + 1) - from) / 2 }
+/// The time that a bucket stands for.
+fn bucket_middle(index: usize) -> u64 {
+    let from = bucket_start(index);
+    if index + 1 >= BUCKETS { from } else { from + (bucket_start(index + 1) - from) / 2 }
 }
 
-/// What the calls of one function cost.
+/// The counters of the calls of one function.
 #[derive(Debug, Default)]
 pub struct FunctionMeter {
     failed: AtomicU64,
@@ -96,30 +97,30 @@ pub struct FunctionMeter {
     times: Histogram,
 }
 
-/// The same to be shown.
+/// The costs of the calls of one function, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionStats {
-    /// Calls that ended, well or not.
+    /// The number of calls that ended, with or without success.
     pub calls: u64,
-    /// Of those: trapped, hung, broke a limit or answered against the rules.
+    /// The number of calls that trapped, hung, broke a limit or answered against the rules.
     pub failed: u64,
-    /// Half of the calls took at most so long, nanoseconds of wall time, the wait for a free instance
-    /// included.
+    /// The time that half of the calls did not exceed, in nanoseconds of wall time. The wait for a
+    /// free instance is included.
     pub p50_nanos: u64,
-    /// The same for 99 of 100.
+    /// The time that 99 of 100 calls did not exceed, in nanoseconds.
     pub p99_nanos: u64,
-    /// Bytes given to the plugin: arguments and what its calls of the host returned.
+    /// The bytes given to the plugin: arguments, and what its calls of the host returned.
     pub bytes_in: u64,
-    /// Bytes taken from it: answers and what it passed to the host.
+    /// The bytes taken from it: answers, and what it passed to the host.
     pub bytes_out: u64,
 }
 
-/// Bytes of one call.
+/// The bytes of one call, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BytesMoved {
-    /// To the plugin.
+    /// The number of bytes to the plugin.
     pub bytes_in: u64,
-    /// From the plugin.
+    /// The number of bytes from the plugin.
     pub bytes_out: u64,
 }
 
@@ -156,20 +157,20 @@ const FUNCTIONS: [&str; 15] = [
     "other",
 ];
 
-/// Meters of every function of a plugin; those never called take no memory.
+/// The meters of all functions of a plugin. Functions that were never called take no memory.
 #[derive(Debug, Default)]
-pub struct Metrics([OnceLock<Box<FunctionMeter>>; FUNCTIONS.len()]);
+pub struct FunctionMeters([OnceLock<Box<FunctionMeter>>; FUNCTIONS.len()]);
 
-impl Metrics {
-    fn of(&self, function: &str) -> Option<&FunctionMeter> {
+impl FunctionMeters {
+    fn function_meter(&self, function: &str) -> Option<&FunctionMeter> {
         let index = FUNCTIONS.iter().position(|name| *name == function);
         let meter = self.0.get(index.unwrap_or(FUNCTIONS.len() - 1))?;
         Some(meter.get_or_init(Box::default))
     }
 
-    /// A call ended.
-    pub fn ended(&self, function: &str, took: Duration, moved: BytesMoved) {
-        if let Some(meter) = self.of(function) {
+    /// Record that a call ended.
+    pub fn record_end(&self, function: &str, took: Duration, moved: BytesMoved) {
+        if let Some(meter) = self.function_meter(function) {
             meter.calls.fetch_add(1, Ordering::Relaxed);
             meter.times.record(took);
             meter.bytes_in.fetch_add(moved.bytes_in, Ordering::Relaxed);
@@ -177,16 +178,16 @@ impl Metrics {
         }
     }
 
-    /// A call that ended counts as failed.
-    pub fn failed(&self, function: &str) {
-        if let Some(meter) = self.of(function) {
+    /// Record that a call that ended counts as failed.
+    pub fn record_failure(&self, function: &str) {
+        if let Some(meter) = self.function_meter(function) {
             meter.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Every function that was called.
+    /// The costs of every function that was called.
     #[must_use]
-    pub fn all(&self) -> std::collections::BTreeMap<String, FunctionStats> {
+    pub fn function_stats(&self) -> std::collections::BTreeMap<String, FunctionStats> {
         let called = FUNCTIONS.iter().zip(&self.0);
         let stats = |(name, meter): (&&str, &OnceLock<Box<FunctionMeter>>)| {
             Some(((*name).to_owned(), meter.get()?.stats()))
@@ -203,28 +204,28 @@ mod tests {
 
     #[test]
     fn every_time_has_a_bucket_and_buckets_are_in_order() {
-        assert_eq!(bucket(0), 0);
-        assert_eq!(bucket(1_023), 0);
-        assert_eq!(bucket(1_024), 1);
-        assert_eq!(bucket((1 << MOST_LOG2) - 1), BUCKETS - 2);
-        assert_eq!(bucket(1 << MOST_LOG2), BUCKETS - 1);
-        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_index(0), 0);
+        assert_eq!(bucket_index(1_023), 0);
+        assert_eq!(bucket_index(1_024), 1);
+        assert_eq!(bucket_index((1 << MOST_LOG2) - 1), BUCKETS - 2);
+        assert_eq!(bucket_index(1 << MOST_LOG2), BUCKETS - 1);
+        assert_eq!(bucket_index(u64::MAX), BUCKETS - 1);
         for index in 1..BUCKETS {
-            assert_eq!(bucket(least(index)), index);
-            assert_eq!(bucket(least(index) - 1), index - 1);
+            assert_eq!(bucket_index(bucket_start(index)), index);
+            assert_eq!(bucket_index(bucket_start(index) - 1), index - 1);
         }
     }
 
     #[test]
     fn what_was_called_is_told_by_function_and_what_was_not_is_absent() {
-        let metrics = Metrics::default();
+        let metrics = FunctionMeters::default();
         let moved = BytesMoved { bytes_in: 3, bytes_out: 500 };
-        metrics.ended("fingerprint", Duration::from_micros(40), moved);
-        metrics.ended("fingerprint", Duration::from_micros(40), moved);
-        metrics.ended("reserve", Duration::from_secs(5), BytesMoved::default());
-        metrics.failed("reserve");
-        metrics.ended("to come", Duration::ZERO, BytesMoved::default());
-        let all = metrics.all();
+        metrics.record_end("fingerprint", Duration::from_micros(40), moved);
+        metrics.record_end("fingerprint", Duration::from_micros(40), moved);
+        metrics.record_end("reserve", Duration::from_secs(5), BytesMoved::default());
+        metrics.record_failure("reserve");
+        metrics.record_end("to come", Duration::ZERO, BytesMoved::default());
+        let all = metrics.function_stats();
         assert_eq!(all.keys().collect::<Vec<_>>(), ["fingerprint", "other", "reserve"]);
         let stats = all["fingerprint"];
         assert_eq!((stats.calls, stats.failed), (2, 0));

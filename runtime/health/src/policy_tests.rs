@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use ostler_model::ids::{GroupName, JobId, TaskName};
 use ostler_model::limits::PLUGIN_STRIKES_KEPT_MAX;
-use ostler_model::shown::REST_BYTES_MAX;
+use ostler_model::printable::REST_BYTES_MAX;
 
 fn at(secs: u64) -> Timestamp {
     Timestamp::from_nanos(secs * 1_000_000_000)
@@ -130,7 +130,7 @@ proptest! {
     #[test]
     fn jitter_stays_between_half_the_wait_and_the_whole(millis in 0u64..200_000, random: u64) {
         let wait = Duration::from_millis(millis);
-        let jittered = jittered(wait, random);
+        let jittered = jitter_wait(wait, random);
         prop_assert!(jittered >= wait / 2 && jittered <= wait, "{jittered:?} of {wait:?}");
     }
 }
@@ -138,8 +138,8 @@ proptest! {
 #[test]
 fn the_whole_range_of_the_jitter_is_used() {
     let wait = Duration::from_secs(2);
-    assert_eq!(jittered(wait, 0), Duration::from_secs(1));
-    assert_eq!(jittered(wait, u64::MAX), wait);
+    assert_eq!(jitter_wait(wait, 0), Duration::from_secs(1));
+    assert_eq!(jitter_wait(wait, u64::MAX), wait);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn the_last_strike_of_too_many_puts_a_plugin_into_quarantine_and_says_why() {
     assert_eq!((quarantine.since, quarantine.until), (at(30), Some(at(630))));
     assert!(quarantine.reason.contains("3 strikes within 10m"), "{}", quarantine.reason);
     assert!(quarantine.reason.contains("stats: hang"), "{}", quarantine.reason);
-    // What is on its way when it happens changes nothing.
+    // A fingerprint that was on its way before changes nothing.
     let late = health.step(&policy, at(40), PluginEvent::Fingerprinted);
     assert_eq!((late.turned, late.retry_after), (None, Some(Duration::from_secs(590))));
     let late = health.step(&policy, at(50), failed());
@@ -194,7 +194,7 @@ fn an_answered_probe_lifts_the_quarantine_and_a_relapse_doubles_it_up_to_its_bou
     }
     assert_eq!(&lengths[..4], [600, 1_200, 2_400, 4_800]);
     assert_eq!(lengths.last(), Some(&QUARANTINE_MAX.as_secs()));
-    // After a long time of peace it is as if nothing had been.
+    // After a long time without failures, it is as if nothing had happened.
     now += 2 * QUARANTINE_MAX.as_secs();
     for _ in 0..3 {
         health.step(&policy, at(now), strike("trap"));
@@ -259,9 +259,13 @@ fn one_task_that_poisons_its_driver_a_thousand_times_never_puts_it_into_quaranti
         assert_eq!(health.step(&policy, at(n), poison("a", 7)).turned, None, "start {n}");
     }
     assert_eq!(health.weight(&policy, at(1_000)), 0);
-    assert!(health.poisoned(&policy, at(1_000), &task("a"), 7).is_some(), "it is not started");
-    assert_eq!(health.poisoned(&policy, at(1_000), &task("a"), 8), None, "its job was changed");
-    assert_eq!(health.poisoned(&policy, at(1_000), &task("b"), 7), None, "another task");
+    assert!(health.poisoned_task(&policy, at(1_000), &task("a"), 7).is_some(), "it is not started");
+    assert_eq!(
+        health.poisoned_task(&policy, at(1_000), &task("a"), 8),
+        None,
+        "its job was changed"
+    );
+    assert_eq!(health.poisoned_task(&policy, at(1_000), &task("b"), 7), None, "another task");
 }
 
 #[test]
@@ -294,17 +298,17 @@ fn a_poisonous_configuration_is_tried_again_when_enough_of_its_strikes_are_forgo
     let policy = three_strikes(TEN_MINUTES);
     let mut health = PluginHealth::default();
     for second in [0, 100, 200] {
-        assert_eq!(health.poisoned(&policy, at(second), &task("a"), 1), None);
+        assert_eq!(health.poisoned_task(&policy, at(second), &task("a"), 1), None);
         health.step(&policy, at(second), poison("a", 1));
     }
-    let poisoned = health.poisoned(&policy, at(300), &task("a"), 1).unwrap();
+    let poisoned = health.poisoned_task(&policy, at(300), &task("a"), 1).unwrap();
     assert_eq!((poisoned.strikes, poisoned.until), (3, at(600)));
     assert_eq!(&*poisoned.reason, "start: trapped on a");
-    assert!(health.poisoned(&policy, at(599), &task("a"), 1).is_some());
-    assert_eq!(health.poisoned(&policy, at(600), &task("a"), 1), None);
+    assert!(health.poisoned_task(&policy, at(599), &task("a"), 1).is_some());
+    assert_eq!(health.poisoned_task(&policy, at(600), &task("a"), 1), None);
 }
 
-/// One of the things that happen, about one of `tasks` tasks or none.
+/// A random event, about one of `tasks` tasks or none.
 fn happens(tasks: usize) -> impl Strategy<Value = (PluginEventKind, u64)> {
     let kind = prop_oneof![
         3 => (0..tasks.max(1), 0u64..3).prop_map(|(t, c)| PluginEventKind::Poison(t, c)),
@@ -319,7 +323,7 @@ fn happens(tasks: usize) -> impl Strategy<Value = (PluginEventKind, u64)> {
 enum PluginEventKind {
     Poison(usize, u64),
     Answered,
-    /// A fingerprint that failed in the way the interface has for it.
+    /// A fingerprint that failed with the refusal that the interface has for it.
     Refused,
     Lifted,
 }
@@ -341,7 +345,7 @@ proptest! {
             };
             health.step(&policy, at(now), event);
             prop_assert_eq!(&health.quarantine, &None);
-            prop_assert_eq!(health.poisoned(&policy, at(now), &task("other"), 0), None);
+            prop_assert_eq!(health.poisoned_task(&policy, at(now), &task("other"), 0), None);
         }
     }
 
@@ -367,9 +371,10 @@ proptest! {
         events in prop::collection::vec((0u8..5, 0u64..2_000), 0..300),
         first in 1u64..100_000, manual: bool
     ) {
-        let quarantine = match manual {
-            true => QuarantineFor::Manual,
-            false => QuarantineFor::Time(Duration::from_secs(first)),
+        let quarantine = if manual {
+            QuarantineFor::Manual
+        } else {
+            QuarantineFor::Time(Duration::from_secs(first))
         };
         let policy = three_strikes(quarantine);
         let (mut health, mut now, mut entered) = (PluginHealth::default(), 1, 0);
@@ -395,8 +400,9 @@ proptest! {
                 prop_assert!(until.since(quarantine.since).as_secs() <= longest);
             }
             if let (Some(before), false) = (before, inside) {
-                // It ends by a person, or by an answer when its time is over, never otherwise.
-                let over = before.due(at(now)) && event == PluginEvent::Fingerprinted;
+                // A quarantine is ended by a person, or by an answer when its time is over, and
+                // never otherwise.
+                let over = before.is_over(at(now)) && event == PluginEvent::Fingerprinted;
                 prop_assert!(event == PluginEvent::Lifted || over);
             }
         }

@@ -10,7 +10,7 @@ use crate::policy::{FailurePolicy, PluginState, QuarantineFor};
 use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::limits::{WATCH_DEBOUNCE_MAX, WATCH_QUIET};
 
-/// When a plugin was asked, since the start, on virtual time.
+/// The times at which a plugin was asked, since the start, on virtual time.
 #[derive(Clone)]
 struct Times(Arc<Mutex<Vec<Duration>>>, Instant);
 
@@ -19,7 +19,7 @@ impl Times {
         self.0.lock().unwrap().clone()
     }
 
-    /// Seconds between two questions.
+    /// The seconds between two questions.
     fn gaps(&self) -> Vec<f64> {
         self.all().windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect()
     }
@@ -27,7 +27,7 @@ impl Times {
 
 struct Node {
     refresher: Refresher,
-    watcher: Watcher,
+    watcher: ChangeWatcher,
     meter: Arc<PluginMeter>,
     times: Times,
 }
@@ -45,10 +45,10 @@ fn failed() -> FingerprintOutcome {
     FingerprintOutcome::Failed("broken".to_owned())
 }
 
-/// A plugin that answers so; `answer` is told how often it was asked before.
+/// A plugin with these answers. `answer` gets the number of questions before.
 async fn asked(answer: impl Fn(usize) -> FingerprintOutcome + Send + Sync + 'static) -> Node {
-    let watcher = Watcher::without_thread().unwrap();
-    let refresher = Refresher::new(watcher.clone(), Rng::seeded(1));
+    let watcher = ChangeWatcher::without_thread().unwrap();
+    let refresher = Refresher::new(watcher.clone(), Rng::from_seed(1));
     let meter = Arc::new(PluginMeter::new(
         "p",
         FailurePolicy::default(),
@@ -151,7 +151,7 @@ async fn failures_back_off_with_jitter_and_an_answer_ends_it() {
 async fn a_change_shortens_a_back_off_but_not_without_end() {
     let answer = |count| if count == 0 { every(Some(30), Some("/x")) } else { failed() };
     let node = asked(answer).await;
-    // Until the back-off is at its longest.
+    // This is until the back-off has reached its longest.
     pass(1_000.0).await;
     assert_eq!(node.meter.report().state, PluginState::BackingOff);
     let before = node.times.all().len();
@@ -179,7 +179,7 @@ async fn what_is_watched_is_what_the_newest_answer_says() {
     node.refresher.shutdown().await;
 }
 
-/// The answer that there is nothing for it, without a word of when to ask again.
+/// The answer that there is nothing for the plugin, without a time to ask again.
 fn nothing_here() -> FingerprintOutcome {
     FingerprintOutcome::Undetected(NextCheck::default())
 }
@@ -208,7 +208,7 @@ async fn a_plugin_that_finds_nothing_and_says_what_to_watch_is_heard() {
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_hangs_at_first_is_waited_for_with_a_bound_and_asked_again() {
-    let refresher = Refresher::new(Watcher::without_thread().unwrap(), Rng::seeded(1));
+    let refresher = Refresher::new(ChangeWatcher::without_thread().unwrap(), Rng::from_seed(1));
     let clock = Clock::fixed(Timestamp::from_nanos(1));
     let meter = Arc::new(PluginMeter::new("p", FailurePolicy::default(), clock));
     let count = Arc::new(AtomicUsize::new(0));
@@ -231,31 +231,31 @@ async fn a_plugin_that_hangs_at_first_is_waited_for_with_a_bound_and_asked_again
     assert_eq!(meter.report().state, PluginState::Running);
 }
 
-/// A plugin whose fingerprint traps `traps` times, then answers; its clock goes with virtual time.
+/// A plugin whose fingerprint traps `traps` times and then answers. Its clock follows virtual time.
 struct Trapping {
     clock: Clock,
     meter: Arc<PluginMeter>,
-    watcher: Watcher,
+    watcher: ChangeWatcher,
     times: Times,
     _refresher: Refresher,
 }
 
 impl Trapping {
     async fn new(traps: usize, policy: FailurePolicy) -> Self {
-        let watcher = Watcher::without_thread().unwrap();
-        let refresher = Refresher::new(watcher.clone(), Rng::seeded(1));
+        let watcher = ChangeWatcher::without_thread().unwrap();
+        let refresher = Refresher::new(watcher.clone(), Rng::from_seed(1));
         let clock = Clock::fixed(Timestamp::from_nanos(1_000_000_000));
         let meter = Arc::new(PluginMeter::new("p", policy, clock.clone()));
         let times = Times(Arc::default(), Instant::now());
         let (asked, noted) = (Arc::clone(&meter), times.clone());
         let ask = move || {
-            // As a plugin in use: it is not called when it may not be.
+            // Like a plugin in use, it is not called when it must not be.
             let answer = match asked.admit("fingerprint", None) {
                 Err(refused) => FingerprintOutcome::Failed(refused.to_string()),
                 Ok(()) => {
                     noted.0.lock().unwrap().push(noted.1.elapsed());
                     if noted.all().len() <= traps {
-                        asked.failed("fingerprint", None, &"trapped");
+                        asked.record_failure("fingerprint", None, &"trapped");
                         failed()
                     } else {
                         every(Some(30), Some("/x"))
@@ -299,7 +299,7 @@ async fn a_plugin_in_quarantine_is_not_called_whatever_changes_and_tried_once_wh
         plugin.pass(1).await;
     }
     assert_eq!(plugin.asked(), 3);
-    // The probe traps, too: twice as long, and then it answers.
+    // The probe traps too, so the wait is twice as long, and then the plugin answers.
     plugin.pass(10).await;
     assert_eq!((plugin.asked(), plugin.state()), (4, PluginState::Quarantined));
     plugin.pass(110).await;
@@ -327,10 +327,10 @@ async fn a_plugin_whose_place_was_taken_is_never_asked_again() {
     let node =
         asked(|count| if count == 0 { every(Some(1_000), None) } else { FingerprintOutcome::Over })
             .await;
-    node.meter.ask_now();
+    node.meter.request_check();
     pass(1.0).await;
     assert_eq!(node.times.all().len(), 2);
-    node.meter.ask_now();
+    node.meter.request_check();
     pass(10_000.0).await;
     assert_eq!(node.times.all().len(), 2);
 }

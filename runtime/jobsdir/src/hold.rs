@@ -14,44 +14,45 @@ use std::time::Duration;
 
 use ostler_model::limits::JOBS_DIR_HOLD;
 
-/// Tells a directory from one that takes its place.
+/// The identity of a directory: it tells a directory from another one that takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirId {
-    /// Of its file system.
+    /// The number of the device that holds its file system.
     pub device: u64,
-    /// In it.
+    /// The number of its inode on that device.
     pub inode: u64,
 }
 
-/// Are missing files to be taken as removed?
+/// Whether missing files count as removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingFiles {
-    /// Yes.
+    /// The missing files count as removed: their jobs are stopped.
     Removed,
-    /// Not yet.
+    /// The missing files do not count as removed yet: nothing is stopped.
     Held {
-        /// Look again after this time.
+        /// The time until the directory has to be looked at again.
         left: Duration,
     },
 }
 
-/// What is remembered between two looks.
+/// What is remembered of an empty directory between two scans.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Hold {
-    /// The directory in which there were job files last.
+pub struct EmptyDirHold {
+    /// The directory that had job files at the last scan that found any.
     filled: Option<DirId>,
-    /// The one that is empty now, and since when.
+    /// The directory that is empty now, and the time since which it is.
     empty: Option<(DirId, Duration)>,
 }
 
-impl Hold {
-    /// The directory could not be read.
-    pub const fn unread(&mut self) {
+impl EmptyDirHold {
+    /// Note that the directory could not be read: the hold begins anew.
+    pub const fn mark_unreadable(&mut self) {
         self.empty = None;
     }
 
-    /// The directory was read. `at`: time since the first look, which never goes back; `files`: it
-    /// has job files; `jobs`: how many run by files.
+    /// Note that the directory was read, and decide about its missing files. `at` is the time since the
+    /// first scan and never goes back. `files` says whether the directory has job files. `jobs` is the
+    /// number of jobs that run by files.
     pub fn step(&mut self, at: Duration, dir: DirId, files: bool, jobs: usize) -> MissingFiles {
         if files {
             *self = Self { filled: Some(dir), empty: None };

@@ -33,106 +33,106 @@ use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::limits::JOBS_DIR_HOLD;
+use ostler_model::printable::printable_path;
 use ostler_model::saved::JobOrigin;
-use ostler_model::shown::shown_path;
 use ostler_trace::Registration;
 
 pub use hold::DirId;
-use hold::{Hold, MissingFiles};
-use scan::Known;
-pub use scan::{FilesOnDisk, JobFiles, Stamp};
+use hold::{EmptyDirHold, MissingFiles};
+use scan::FileCache;
+pub use scan::{FileStamp, FilesOnDisk, JobFiles};
 pub use step::Content;
 use step::{Action, Scan, step};
 pub use watch::DirWatch;
 
-/// A change is acted on when the directory was quiet for this long.
+/// A change is acted on when nothing else has changed for this long.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// But not later than this after the first change.
+/// A change is acted on at the latest this long after the first one.
 const DEBOUNCE_MAX: Duration = Duration::from_secs(2);
 /// The directory is read at least this often.
 const RESCAN: Duration = Duration::from_secs(60);
-/// And this often while a job of it was refused, or the kernel does not tell of changes.
+/// The directory is read this often while a job of it is refused, or while the kernel reports no changes.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// One file of the jobs directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobsDirEntry {
-    /// The file.
+    /// The path of the job file, in the jobs directory.
     pub path: PathBuf,
-    /// The job that runs by this file, perhaps of an older content.
+    /// The job that runs by this file, perhaps with an older content of the file.
     pub job: Option<JobId>,
-    /// Why the present content is not used.
+    /// Why the present content of the file is not used; absent when it is.
     pub problem: Option<String>,
 }
 
-/// What the jobs directory has.
+/// What the last scan found in the jobs directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct JobsDirReport {
-    /// The directory.
+    /// The path of the jobs directory.
     pub dir: PathBuf,
-    /// Why the directory as a whole could not be read, the last time.
+    /// Why the directory as a whole could not be used at the last scan; absent when it could.
     pub problem: Option<String>,
-    /// Its job files, by path.
+    /// The job files of the directory, in the order of their paths.
     pub files: Vec<JobsDirEntry>,
 }
 
 /// A jobs directory, and what was found in it last. Clones share it.
 #[derive(Clone)]
-pub struct JobsDir(Arc<Shared>);
+pub struct JobsDir(Arc<JobsDirInner>);
 
-struct Shared {
+struct JobsDirInner {
     report: Mutex<JobsDirReport>,
     rescan: Notify,
 }
 
-/// Whether a job may be registered at all, as far as that can be told without placing it.
+/// A check of whether a job may be registered, as far as that can be decided without placing it.
 type Check = dyn Fn(&Job) -> Result<(), SubmitError> + Send + Sync;
 
-/// What is remembered of the directory between two looks.
-struct Followed {
+/// What is remembered of the directory between two scans.
+struct DirFollower {
     dir: JobsDir,
     files: Arc<dyn JobFiles>,
     control: ControlHandle,
-    /// Is its namespace there?
+    /// Checks that the namespace of a job exists.
     is_somewhere: Arc<Check>,
     check: Arc<Check>,
-    known: Known,
-    hold: Hold,
+    known: FileCache,
+    hold: EmptyDirHold,
     began: Stopwatch,
-    /// As it was read last.
+    /// The directory that the last scan read.
     id: Option<DirId>,
 }
 
-/// When to look again.
+/// When to scan the directory again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Next {
-    /// At the latest; a change comes first.
+struct NextScan {
+    /// Scan after this time at the latest; a change leads to an earlier scan.
     within: Duration,
-    /// It may be another directory than the one that is watched.
+    /// The directory may be another one than the one that is watched: watch it anew.
     watch_anew: bool,
 }
 
 impl JobsDir {
-    /// A directory that nobody has looked at yet.
+    /// A directory that has not been scanned yet.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
         let report = Mutex::new(JobsDirReport { dir, ..JobsDirReport::default() });
-        Self(Arc::new(Shared { report, rescan: Notify::new() }))
+        Self(Arc::new(JobsDirInner { report, rescan: Notify::new() }))
     }
 
-    /// What it has.
+    /// What the last scan found in the directory.
     #[must_use]
     pub fn report(&self) -> JobsDirReport {
         self.0.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Look at it now instead of at its next change.
+    /// Scan the directory now instead of at its next change.
     pub fn rescan(&self) {
         self.0.rescan.notify_one();
     }
 
-    /// Make jobs run as its files say, until `ended`. `is_somewhere`: is the job in a namespace that is
-    /// there? `check`: may it be registered?
+    /// Make jobs run as the files of the directory say, until `ended`. `is_somewhere` checks that the
+    /// namespace of a job exists; `check` checks that the job may be registered.
     pub async fn follow(
         self,
         files: impl JobFiles,
@@ -141,14 +141,14 @@ impl JobsDir {
         check: impl Fn(&Job) -> Result<(), SubmitError> + Send + Sync + 'static,
         ended: CancellationToken,
     ) {
-        let mut followed = Followed {
+        let mut followed = DirFollower {
             dir: self.clone(),
             files: Arc::new(files),
             control,
             is_somewhere: Arc::new(is_somewhere),
             check: Arc::new(check),
-            known: Known::new(),
-            hold: Hold::default(),
+            known: FileCache::new(),
+            hold: EmptyDirHold::default(),
             began: Stopwatch::start(),
             id: None,
         };
@@ -158,14 +158,16 @@ impl JobsDir {
             if watch.is_none() {
                 watch = followed.files.watch().ok();
             }
-            let Next { within, watch_anew } = followed.look().await;
+            let NextScan { within, watch_anew } = followed.sync_jobs().await;
             let again = if watch.is_none() { within.min(RETRY) } else { within };
             let next = async {
                 match &watch {
-                    Some(watch) => match clock::timeout(again, settled(watch.as_ref())).await {
-                        Some(told) => told.is_ok(),
-                        None => true,
-                    },
+                    Some(watch) => {
+                        match clock::timeout(again, wait_settled(watch.as_ref())).await {
+                            Some(told) => told.is_ok(),
+                            None => true,
+                        }
+                    }
                     None => {
                         clock::sleep(again).await;
                         true
@@ -173,7 +175,7 @@ impl JobsDir {
                 }
             };
             tokio::select! {
-                // What is drawn among them would differ from play to play of a simulation.
+                // A random choice among the branches would differ between two runs of a simulation.
                 biased;
                 () = ended.cancelled() => return,
                 () = self.0.rescan.notified() => {}
@@ -185,7 +187,7 @@ impl JobsDir {
         }
     }
 
-    /// The directory as a whole is not as it should be; its files are those of the last time.
+    /// Report a problem of the directory as a whole; the files of the last scan stay in the report.
     fn report_problem(&self, problem: String) {
         self.change_report(|report| report.problem = Some(problem));
     }
@@ -201,20 +203,20 @@ impl JobsDir {
         {
             tracing::error!("{problem}");
         }
-        // Each problem is told once, until it is another one.
+        // A problem is logged once, until it changes.
         for entry in report.files.iter().filter(|entry| !before.files.contains(entry)) {
             if let Some(problem) = &entry.problem {
-                tracing::error!(path = %shown_path(&entry.path), "job file is not used: {problem}");
+                tracing::error!(path = %printable_path(&entry.path), "job file is not used: {problem}");
             }
         }
     }
 }
 
-/// Something changed, and then nothing for a while.
-async fn settled(watch: &dyn DirWatch) -> io::Result<()> {
-    watch.changed().await?;
+/// Wait until something has changed, and then nothing for [`DEBOUNCE`].
+async fn wait_settled(watch: &dyn DirWatch) -> io::Result<()> {
+    watch.wait_changed().await?;
     let quiet = async {
-        while let Some(told) = clock::timeout(DEBOUNCE, watch.changed()).await {
+        while let Some(told) = clock::timeout(DEBOUNCE, watch.wait_changed()).await {
             told?;
         }
         Ok(())
@@ -222,12 +224,12 @@ async fn settled(watch: &dyn DirWatch) -> io::Result<()> {
     clock::timeout(DEBOUNCE_MAX, quiet).await.unwrap_or(Ok(()))
 }
 
-impl Followed {
+impl DirFollower {
     /// Make jobs run as the files say.
-    async fn look(&mut self) -> Next {
-        let soon = Next { within: RETRY, watch_anew: true };
+    async fn sync_jobs(&mut self) -> NextScan {
+        let soon = NextScan { within: RETRY, watch_anew: true };
         let (files, mut taken) = (Arc::clone(&self.files), std::mem::take(&mut self.known));
-        let scanned = clock::blocking(move || {
+        let scanned = clock::run_blocking(move || {
             let scanned = scan::scan(files.as_ref(), &mut taken);
             (scanned, taken)
         });
@@ -241,30 +243,31 @@ impl Followed {
         let (id, scan) = match scan {
             Ok(found) => found,
             Err(error) => {
-                self.hold.unread();
-                self.dir.report_problem(unread(&dir, &error, jobs.len()));
+                self.hold.mark_unreadable();
+                self.dir.report_problem(unreadable_message(&dir, &error, jobs.len()));
                 return soon;
             }
         };
-        // A directory that was replaced is another one for the kernel.
+        // The kernel still watches the directory that was there before.
         let replaced = self.id.replace(id).is_some_and(|before| before != id);
         let files = !scan.files.is_empty() || scan.incomplete;
         if let MissingFiles::Held { left } =
             self.hold.step(self.began.elapsed(), id, files, jobs.len())
         {
-            self.dir.report_problem(emptied(&dir, jobs.len()));
-            return Next { within: left.min(RETRY), watch_anew: true };
+            self.dir.report_problem(emptied_message(&dir, jobs.len()));
+            return NextScan { within: left.min(RETRY), watch_anew: true };
         }
         if !files && !jobs.is_empty() {
-            let (dir, jobs) = (shown_path(&dir), jobs.len());
+            let (dir, jobs) = (printable_path(&dir), jobs.len());
             tracing::warn!(%dir, jobs, "the jobs directory is empty: its jobs are stopped");
         }
         let (problems, refused) = self.apply(step(&jobs, &scan)).await;
         self.report_files(&scan, &problems);
-        if refused { soon } else { Next { within: RESCAN, watch_anew: replaced } }
+        if refused { soon } else { NextScan { within: RESCAN, watch_anew: replaced } }
     }
 
-    /// A file whose job is nowhere is as one that cannot be read: what runs by it runs on.
+    /// Treat a file whose job is in an unknown namespace like one that cannot be read: the job that runs by
+    /// the file runs on.
     fn leave_out_unknown_namespaces(&self, scan: &mut Scan) {
         for content in scan.files.values_mut() {
             let Ok(job) = content else { continue };
@@ -274,18 +277,18 @@ impl Followed {
         }
     }
 
-    /// Jobs that run by files, with their files.
+    /// The jobs that run by files, with the path of each one's file.
     fn jobs_of_files(&self) -> BTreeMap<JobId, PathBuf> {
         let file_of = |(id, entry): (&JobId, &ostler_control::JobEntry)| match &entry.record.origin
         {
             JobOrigin::File(path) if !entry.record.stopped => Some((id.clone(), path.clone())),
             JobOrigin::File(_) | JobOrigin::Api | JobOrigin::Run => None,
         };
-        self.control.look(|tables| tables.jobs().filter_map(file_of).collect())
+        self.control.read_tables(|tables| tables.jobs().filter_map(file_of).collect())
     }
 
-    /// Stops first, then registrations side by side. Problems by file, and whether one of them may
-    /// pass by itself.
+    /// Apply the actions: first the stops, then the registrations concurrently. Returns the problems by
+    /// file, and whether any action was refused and is worth another try.
     async fn apply(&self, actions: Vec<Action>) -> (BTreeMap<PathBuf, String>, bool) {
         let (mut problems, mut refused) = (BTreeMap::new(), false);
         let mut registrations = JoinSet::new();
@@ -293,7 +296,8 @@ impl Followed {
             match action {
                 Action::Problem { path, text } => drop(problems.insert(path, text)),
                 Action::Stop { job, path } => {
-                    let reason = format!("{} does not give the job any more", shown_path(&path));
+                    let reason =
+                        format!("{} does not give the job any more", printable_path(&path));
                     let options = StopOptions { reason, ..StopOptions::default() };
                     let origin = JobOrigin::File(path);
                     match self.control.deregister(&job, options, origin).await {
@@ -352,27 +356,27 @@ impl Followed {
 async fn register(control: &ControlHandle, path: &Path, job: Arc<Job>) -> Result<(), SubmitError> {
     let origin = JobOrigin::File(path.to_owned());
     let id = job.id.clone();
-    let registration = Registration::begin(None, id.as_str(), id.namespace(), "file");
+    let registration = Registration::start_span(None, id.as_str(), id.namespace(), "file");
     let trace = registration.context;
     let options = RegisterOptions { origin, trace, ..RegisterOptions::default() };
     let done = registration.run(control.register(job, options)).await?;
-    registration.done(done.version, done.answer_index(), None);
+    registration.record_result(done.version, done.answer_index(), None);
     let changed = done.placed.len() + done.updated.len() + done.stopped.len();
     if changed > 0 {
-        let (path, version) = (shown_path(path), done.version);
+        let (path, version) = (printable_path(path), done.version);
         tracing::info!(%path, job = %id, version, "job of a file taken");
     }
     Ok(())
 }
 
-fn unread(dir: &Path, error: &io::Error, jobs: usize) -> String {
-    let dir = shown_path(dir);
+fn unreadable_message(dir: &Path, error: &io::Error, jobs: usize) -> String {
+    let dir = printable_path(dir);
     let run_on = if jobs == 0 { "" } else { "; the jobs of its files run on as they are" };
     format!("the jobs directory {dir} cannot be read: {error}{run_on}")
 }
 
-fn emptied(dir: &Path, jobs: usize) -> String {
-    let (dir, minutes) = (shown_path(dir), JOBS_DIR_HOLD.as_secs() / 60);
+fn emptied_message(dir: &Path, jobs: usize) -> String {
+    let (dir, minutes) = (printable_path(dir), JOBS_DIR_HOLD.as_secs() / 60);
     let (jobs, run) =
         if jobs == 1 { ("job", "runs on and is") } else { ("jobs", "run on and are") };
     format!(

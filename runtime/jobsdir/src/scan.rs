@@ -11,55 +11,57 @@ use std::sync::Arc;
 
 use super::hold::DirId;
 use super::step::{Content, Scan};
-use super::watch::{DirWatch, Watch};
+use super::watch::{DirWatch, InotifyWatch};
 use ostler_jobspec::{Inputs, JobFileError};
-use ostler_model::shown::shown_path;
+use ostler_model::printable::printable_path;
 use rustix::fs::{Mode, OFlags};
 
-/// Most job files that are looked at, and most entries of the directory.
+/// The largest number of job files that are read.
 pub const FILES_MAX: usize = 1_024;
+/// The largest number of entries of the directory that are listed.
 const ENTRIES_MAX: usize = 16 * FILES_MAX;
-/// Ends of the names of job files.
+/// The extensions of the names of job files.
 const ENDS: [&str; 3] = ["hcl", "nomad", "json"];
 
-/// Tells whether a file is still the one that was read.
+/// The identity, size and times of a file, which tell whether it is still the one that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp(pub [u64; 4], pub [i64; 4]);
+pub struct FileStamp(pub [u64; 4], pub [i64; 4]);
 
-/// What was read, so that unchanged files are not read again.
-pub type Known = BTreeMap<PathBuf, (Stamp, Content)>;
+/// The files that were read, with their contents, so that unchanged files are not read again.
+pub type FileCache = BTreeMap<PathBuf, (FileStamp, Content)>;
 
-/// A directory of job files. All of it may block.
+/// A directory of job files. Every function may block.
 pub trait JobFiles: Send + Sync + 'static {
-    /// Which directory there is now.
+    /// The identity of the directory that is there now.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no directory.
     fn id(&self) -> io::Result<DirId>;
 
-    /// The paths of everything in it, of so many at most.
+    /// The paths of the entries of the directory; `most` is the largest number of them.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the directory cannot be read.
     fn entries(&self, most: usize) -> io::Result<Vec<PathBuf>>;
 
-    /// What changes with the content of a file. `None`: it is no regular file, or there is none.
+    /// The stamp of a file, which changes with its content. `None` means that it is no regular file or is
+    /// missing.
     ///
     /// # Errors
-    /// When that cannot be told.
-    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>>;
+    /// When the file cannot be examined.
+    fn stamp(&self, path: &Path) -> io::Result<Option<FileStamp>>;
 
-    /// The job of a file.
+    /// Read the job of a file, or why the file has none.
     fn read(&self, path: &Path) -> Content;
 
-    /// Hear of changes from now on. Needs a tokio runtime.
+    /// Watch the directory for changes from now on. Needs a tokio runtime.
     ///
     /// # Errors
-    /// When nobody can tell of them.
+    /// When the directory cannot be watched.
     fn watch(&self) -> io::Result<Box<dyn DirWatch>>;
 }
 
-/// Those of a directory on disk, at this path.
+/// The job files of a directory on disk, which is at this path.
 #[derive(Clone, Debug)]
 pub struct FilesOnDisk(pub PathBuf);
 
@@ -73,16 +75,16 @@ impl JobFiles for FilesOnDisk {
         std::fs::read_dir(&self.0)?.take(most).map(|entry| Ok(entry?.path())).collect()
     }
 
-    /// Links to regular files count as such; one that leads nowhere is a file that cannot be read, since
-    /// what it leads to may only be unmounted.
-    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
+    /// A link to a regular file counts as a regular file. A link to nothing counts as a file that cannot be
+    /// read, because its target may be unmounted for the moment.
+    fn stamp(&self, path: &Path) -> io::Result<Option<FileStamp>> {
         match std::fs::metadata(path) {
             Ok(meta) if !meta.is_file() => Ok(None),
-            Ok(meta) => Ok(Some(Stamp(
+            Ok(meta) => Ok(Some(FileStamp(
                 [meta.dev(), meta.ino(), meta.size(), 1],
                 [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()],
             ))),
-            // Not a link: it was removed since the directory was read.
+            // It is no link: the file was removed after the directory was read.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => Ok(None),
             Err(error) => Err(error),
         }
@@ -93,34 +95,34 @@ impl JobFiles for FilesOnDisk {
     }
 
     fn watch(&self) -> io::Result<Box<dyn DirWatch>> {
-        Ok(Box::new(Watch::new(&self.0)?))
+        Ok(Box::new(InotifyWatch::new(&self.0)?))
     }
 }
 
-/// Look at every job file: regular files with one of the known ends that do not begin with a dot. `known`
-/// becomes what was read.
+/// Read every job file: the regular files with one of the known extensions whose names do not begin with
+/// a dot. `known` holds what was read before, and then what was read now.
 ///
 /// # Errors
 /// When the directory itself cannot be read, or another one took its place meanwhile.
-pub fn scan(dir: &dyn JobFiles, known: &mut Known) -> io::Result<(DirId, Scan)> {
+pub fn scan(dir: &dyn JobFiles, known: &mut FileCache) -> io::Result<(DirId, Scan)> {
     let before = dir.id()?;
     let mut paths = dir.entries(ENTRIES_MAX + 1)?;
     let beyond = paths.len() > ENTRIES_MAX;
     paths.retain(|path| is_job_file(path));
     let incomplete = beyond || paths.len() > FILES_MAX;
     paths.truncate(FILES_MAX);
-    let mut now = Known::new();
+    let mut now = FileCache::new();
     for path in paths {
         let stamped = match dir.stamp(&path) {
             Ok(Some(stamp)) => stamp,
             Ok(None) => continue,
             Err(error) => {
-                let none = Stamp([0; 4], [0; 4]);
+                let none = FileStamp([0; 4], [0; 4]);
                 now.insert(path, (none, Err(format!("cannot be read: {error}"))));
                 continue;
             }
         };
-        // The stamp is taken before the content: what changes in between is read the next time.
+        // The stamp is taken before the content is read, so that a change in between is noticed by the next scan.
         let content = match known.remove(&path) {
             Some((before, content)) if before == stamped => content,
             _ => dir.read(&path),
@@ -128,7 +130,7 @@ pub fn scan(dir: &dyn JobFiles, known: &mut Known) -> io::Result<(DirId, Scan)> 
         now.insert(path, (stamped, content));
     }
     *known = now;
-    // What is gone now is gone with the directory, not from it.
+    // The directory itself was replaced: files that are missing were not removed from it.
     if dir.id()? != before {
         return Err(io::Error::other("another one was put in its place while it was read"));
     }
@@ -143,8 +145,9 @@ fn is_job_file(path: &Path) -> bool {
 }
 
 fn read(path: &Path) -> Content {
-    let opened = open(path).map_err(|error| format!("job file {} {error}", shown_path(path)))?;
-    let read = ostler_jobspec::read_opened(opened, path, &Inputs::default()).map(|file| {
+    let opened =
+        open(path).map_err(|error| format!("job file {} {error}", printable_path(path)))?;
+    let read = ostler_jobspec::read_open_file(opened, path, &Inputs::default()).map(|file| {
         for warning in &file.parsed.warnings {
             tracing::warn!("{warning}");
         }
@@ -161,7 +164,7 @@ fn read(path: &Path) -> Content {
     })
 }
 
-/// Why a file is not opened, as what comes after its name.
+/// Why a file is not opened, as words that follow its name.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error("cannot be opened: {0}")]
@@ -173,17 +176,17 @@ enum OpenError {
     OfAnother { link: u32, file: u32 },
 }
 
-/// Open a file. A link is followed where it is of root or of the agent's user, who may read what it leads to, or
-/// where it leads to a file of its own owner: others could see by it what they may not read.
+/// Open a file. A link is followed only if root or the agent's user owns it, or if its owner also owns the
+/// target: by another link, users could see files that they may not read.
 fn open(path: &Path) -> Result<File, OpenError> {
-    // Opening a pipe nobody writes to waits for ever without the last flag; files do not mind it.
+    // Without the last flag, opening a pipe that has no writer waits for ever. The flag does not affect files.
     let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     match rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty()) {
         Ok(file) => return Ok(file.into()),
         Err(rustix::io::Errno::LOOP) => {}
         Err(error) => return Err(io::Error::from(error).into()),
     }
-    // The link itself: another one may have its name by now.
+    // Open the link itself, because another file may have its name by now.
     let link = rustix::fs::open(path, OFlags::PATH | flags, Mode::empty());
     let link = File::from(link.map_err(io::Error::from)?);
     let to = rustix::fs::readlinkat(&link, "", Vec::new()).map_err(io::Error::from)?;
@@ -192,9 +195,10 @@ fn open(path: &Path) -> Result<File, OpenError> {
     let file = File::from(rustix::fs::open(&to, flags, Mode::empty()).map_err(io::Error::from)?);
     let (link, owner) = (link.metadata()?.uid(), file.metadata()?.uid());
     let own = rustix::process::geteuid().as_raw();
-    match link == 0 || link == own || link == owner {
-        true => Ok(file),
-        false => Err(OpenError::OfAnother { link, file: owner }),
+    if link == 0 || link == own || link == owner {
+        Ok(file)
+    } else {
+        Err(OpenError::OfAnother { link, file: owner })
     }
 }
 

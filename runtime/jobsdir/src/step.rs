@@ -6,8 +6,8 @@
 //!    └── no job ──────────────────────────────► Problem; what runs by it runs on
 //!  job of a file ─ the file is gone, or has another job now ─ no other file gives it ─► Stop
 //! ```
-//! It looks at what is, not at what changed, so that files changed while no agent ran need nothing
-//! of their own. Registering what is registered already changes nothing.
+//! The decision depends on the present state, not on changes, so that files that changed while no agent ran
+//! are no special case. Registering a job again as it is registered already changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,47 +15,48 @@ use std::sync::Arc;
 
 use ostler_model::ids::JobId;
 use ostler_model::job::Job;
-use ostler_model::shown::shown_path;
+use ostler_model::printable::printable_path;
 
-/// What a file says: its job, or why it has none.
+/// The content of a file: its job, or why it has none.
 pub type Content = Result<Arc<Job>, String>;
 
-/// What was found in the directory.
+/// What one scan found in the directory.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// Every job file, by path.
+    /// The contents of the job files that were read, by path.
     pub files: BTreeMap<PathBuf, Content>,
-    /// Not every file was looked at: one that is not in `files` may be there.
+    /// Not every file was read: a file that is not in `files` may exist.
     pub incomplete: bool,
 }
 
-/// One thing to do.
+/// One action that brings the jobs closer to what the files ask for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// The job runs by this file and no file gives it any more.
+    /// Stop a job that runs by this file, because no file gives it any more.
     Stop {
-        /// The job.
+        /// The id of the job to stop.
         job: JobId,
         /// The file it came from.
         path: PathBuf,
     },
-    /// Make the job run as this file says.
+    /// Register the job as this file says.
     Register {
-        /// The file.
+        /// The path of the job file.
         path: PathBuf,
-        /// Its job.
+        /// The job that the file gives.
         job: Arc<Job>,
     },
-    /// The file is not used.
+    /// Report a file that is not used.
     Problem {
-        /// The file.
+        /// The path of the file that is not used.
         path: PathBuf,
-        /// Why, and what to do.
+        /// Why the file is not used, and what to do about it.
         text: String,
     },
 }
 
-/// See the module. `running`: jobs that came from files, with the file of each. Stops come first.
+/// Decide what to do, as the module describes. `running` has the jobs that came from files, with the path
+/// of each one's file. Stops come first.
 #[must_use]
 pub fn step(running: &BTreeMap<JobId, PathBuf>, scan: &Scan) -> Vec<Action> {
     let mut givers: BTreeMap<&JobId, BTreeSet<&PathBuf>> = BTreeMap::new();
@@ -76,13 +77,13 @@ pub fn step(running: &BTreeMap<JobId, PathBuf>, scan: &Scan) -> Vec<Action> {
     for (path, content) in &scan.files {
         actions.push(match content {
             Err(text) => Action::Problem { path: path.clone(), text: text.clone() },
-            Ok(job) => match used(running, &givers, scan, &job.id) {
+            Ok(job) => match owning_file(running, &givers, scan, &job.id) {
                 Some(other) if other != path => Action::Problem {
                     path: path.clone(),
                     text: format!(
                         "job {} is that of {} already; give it another id or remove one file",
                         job.id,
-                        shown_path(other)
+                        printable_path(other)
                     ),
                 },
                 _ => Action::Register { path: path.clone(), job: Arc::clone(job) },
@@ -92,8 +93,8 @@ pub fn step(running: &BTreeMap<JobId, PathBuf>, scan: &Scan) -> Vec<Action> {
     actions
 }
 
-/// The file whose job this is.
-fn used<'a>(
+/// The file that the job belongs to, of all files that give it.
+fn owning_file<'a>(
     running: &'a BTreeMap<JobId, PathBuf>,
     givers: &BTreeMap<&JobId, BTreeSet<&'a PathBuf>>,
     scan: &Scan,

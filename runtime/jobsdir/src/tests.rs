@@ -8,7 +8,7 @@
 
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
-use super::watch::Watch;
+use super::watch::InotifyWatch;
 use super::*;
 
 const JOB: &str = r#"group "g" {
@@ -105,7 +105,7 @@ fn seconds(seconds: u64) -> Duration {
 
 #[test]
 fn a_directory_that_loses_all_its_files_at_once_is_held_and_then_counts_as_emptied() {
-    let mut hold = Hold::default();
+    let mut hold = EmptyDirHold::default();
     assert_eq!(hold.step(seconds(0), DIR, true, 3), MissingFiles::Removed);
     assert_eq!(hold.step(seconds(9), DIR, false, 3), held(JOBS_DIR_HOLD));
     let almost = seconds(8) + JOBS_DIR_HOLD;
@@ -117,7 +117,7 @@ fn a_directory_that_loses_all_its_files_at_once_is_held_and_then_counts_as_empti
 
 #[test]
 fn files_that_come_back_in_time_end_the_hold() {
-    let mut hold = Hold::default();
+    let mut hold = EmptyDirHold::default();
     let _filled = hold.step(seconds(0), DIR, true, 2);
     let _held = hold.step(seconds(1), DIR, false, 2);
     assert_eq!(hold.step(seconds(200), DIR, true, 2), MissingFiles::Removed);
@@ -127,21 +127,25 @@ fn files_that_come_back_in_time_end_the_hold() {
 #[test]
 fn the_only_file_counts_as_removed_where_its_directory_is_still_the_same() {
     let filled = |jobs| {
-        let mut hold = Hold::default();
+        let mut hold = EmptyDirHold::default();
         let _filled = hold.step(seconds(0), DIR, true, jobs);
         hold
     };
     assert_eq!(filled(1).step(seconds(1), DIR, false, 1), MissingFiles::Removed);
     assert_eq!(filled(1).step(seconds(1), OTHER, false, 1), held(JOBS_DIR_HOLD), "unmounted");
-    assert_eq!(Hold::default().step(seconds(1), DIR, false, 1), held(JOBS_DIR_HOLD), "not mounted");
-    assert_eq!(Hold::default().step(seconds(1), DIR, false, 0), MissingFiles::Removed);
+    assert_eq!(
+        EmptyDirHold::default().step(seconds(1), DIR, false, 1),
+        held(JOBS_DIR_HOLD),
+        "not mounted"
+    );
+    assert_eq!(EmptyDirHold::default().step(seconds(1), DIR, false, 0), MissingFiles::Removed);
 }
 
 #[test]
 fn a_hold_is_over_only_when_one_directory_was_empty_all_the_time() {
-    let mut hold = Hold::default();
+    let mut hold = EmptyDirHold::default();
     let _held = hold.step(seconds(0), DIR, false, 2);
-    hold.unread();
+    hold.mark_unreadable();
     assert_eq!(hold.step(JOBS_DIR_HOLD, DIR, false, 2), held(JOBS_DIR_HOLD), "it was not there");
     let twice = JOBS_DIR_HOLD * 2;
     assert_eq!(hold.step(twice, OTHER, false, 2), held(JOBS_DIR_HOLD), "it is another");
@@ -215,7 +219,7 @@ fn only_regular_files_with_a_known_end_are_job_files() {
     std::os::unix::fs::symlink(at("a.hcl"), at("f.hcl")).unwrap();
     std::os::unix::fs::symlink(at("gone"), at("g.hcl")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe.hcl"), rustix::fs::Mode::RWXU).unwrap();
-    let mut known = Known::new();
+    let mut known = FileCache::new();
     let (_, scan) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
     let names: Vec<_> = scan.files.keys().map(|path| path.file_name().unwrap()).collect();
     assert_eq!(names, ["a.hcl", "b.nomad", "f.hcl", "g.hcl"]);
@@ -229,7 +233,7 @@ fn a_file_is_read_again_only_when_it_changed_and_a_bad_one_says_where() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.hcl");
     std::fs::write(&path, text("one")).unwrap();
-    let mut known = Known::new();
+    let mut known = FileCache::new();
     let (id, first) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
     let (same, second) = scan::scan(&FilesOnDisk(dir.path().to_owned()), &mut known).unwrap();
     assert_eq!(id, same);
@@ -259,8 +263,8 @@ fn a_file_is_read_again_only_when_it_changed_and_a_bad_one_says_where() {
 #[tokio::test]
 async fn a_file_that_comes_is_told_by_the_kernel() {
     let dir = tempfile::tempdir().unwrap();
-    let watch = Watch::new(dir.path()).unwrap();
+    let watch = InotifyWatch::new(dir.path()).unwrap();
     std::fs::write(dir.path().join("a.hcl"), "x").unwrap();
-    watch.changed().await.unwrap();
-    assert!(Watch::new(&dir.path().join("gone")).is_err());
+    watch.wait_changed().await.unwrap();
+    assert!(InotifyWatch::new(&dir.path().join("gone")).is_err());
 }

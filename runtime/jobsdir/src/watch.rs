@@ -1,4 +1,4 @@
-//! Tells when something in a directory changes.
+//! Watches a directory for changes.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -10,19 +10,20 @@ use tokio::io::unix::AsyncFd;
 
 use ostler_model::ports::BoxFuture;
 
-/// Tells that something in a directory changed. What changed is not told: it is read as a whole.
+/// Reports that something in a directory changed. It does not report what changed, because the directory is
+/// read as a whole.
 pub trait DirWatch: Send + Sync {
-    /// Wait for something to change.
+    /// Wait until something in the directory changes.
     ///
     /// # Errors
-    /// When nobody can tell any more.
-    fn changed(&self) -> BoxFuture<'_, std::io::Result<()>>;
+    /// When the directory can no longer be watched.
+    fn wait_changed(&self) -> BoxFuture<'_, std::io::Result<()>>;
 }
 
-/// The kernel's word on one directory.
-pub struct Watch(AsyncFd<OwnedFd>);
+/// The kernel's notifications of changes in one directory.
+pub struct InotifyWatch(AsyncFd<OwnedFd>);
 
-impl Watch {
+impl InotifyWatch {
     /// Watch a directory for files that come, go or are written. Needs a tokio runtime.
     ///
     /// # Errors
@@ -44,7 +45,7 @@ impl Watch {
         Ok(Self(fd?))
     }
 
-    async fn readable(&self) -> std::io::Result<()> {
+    async fn wait_event(&self) -> std::io::Result<()> {
         let mut seen = false;
         let mut buffer = [0_u8; 4_096];
         loop {
@@ -66,8 +67,8 @@ impl Watch {
     }
 }
 
-impl DirWatch for Watch {
-    fn changed(&self) -> BoxFuture<'_, std::io::Result<()>> {
-        Box::pin(self.readable())
+impl DirWatch for InotifyWatch {
+    fn wait_changed(&self) -> BoxFuture<'_, std::io::Result<()>> {
+        Box::pin(self.wait_event())
     }
 }

@@ -1,32 +1,33 @@
-//! Nomad's access policies. A node reads of them what they say of namespaces.
+//! Nomad's access policies. A node reads only the rules for namespaces in them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use ostler_model::limits::ACCESS_POLICY_BYTES_MAX;
 
-use crate::diagnostic::{Diagnostics, Sink, shown};
-use crate::tree::{Body, Item, Key, Value, ValueKind};
+use crate::diagnostic::{Diagnostics, Sink, quote_text};
+use crate::tree::{Body, Item, SpannedKey, SpannedValue, ValueKind};
 use crate::{Inputs, Syntax, hcl, json, text};
 
-/// What a policy says of one namespace.
+/// The rule of a policy for one namespace, or for those that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceRule {
-    /// Its name; with `*` in it, those that it fits.
+    /// The name of the namespace, or a pattern with `*` for several.
     pub namespace: String,
-    /// Single capabilities that are named. Those that stand behind a word (`policy = "write"`) are not listed.
+    /// The capabilities that are listed by name. Those that a word such as `policy = "write"` stands for are not
+    /// included.
     pub capabilities: BTreeSet<String>,
-    /// Everything is refused there.
+    /// Whether everything is refused in the namespace.
     pub denied: bool,
 }
 
-/// Read the rules of a policy, HCL or its JSON form. What they say of anything but namespaces is passed over.
+/// Read the rules of a policy, in HCL or in its JSON form. Rules for anything but namespaces are skipped.
 ///
 /// # Errors
-/// Everything in the way, with places; never empty. Such a policy allows nothing.
+/// All problems of the text, with their places; never empty. A policy with problems allows nothing.
 pub fn namespace_rules(policy: &str) -> Result<Vec<NamespaceRule>, Diagnostics> {
     let file = Path::new("the policy");
-    let read = text::whole(
+    let read = text::read_whole(
         policy.as_bytes(),
         file,
         ACCESS_POLICY_BYTES_MAX,
@@ -34,32 +35,32 @@ pub fn namespace_rules(policy: &str) -> Result<Vec<NamespaceRule>, Diagnostics> 
         |text, sink| {
             let body = match Syntax::guess(text, file) {
                 Syntax::Hcl => hcl::read(text, &Inputs::default(), sink)?,
-                Syntax::Json => Body::of(members(json::value(text, sink)?, sink)?),
+                Syntax::Json => Body::from_members(members(json::value(text, sink)?, sink)?),
             };
             let namespaces = body.items.into_iter().filter(|item| item.key().name == "namespace");
-            Some(namespaces.flat_map(|item| of_item(item, sink)).collect())
+            Some(namespaces.flat_map(|item| item_rules(item, sink)).collect())
         },
     );
     read.map(|(rules, _, _)| rules)
 }
 
-fn members(value: Value, sink: &mut Sink) -> Option<Vec<(Key, Value)>> {
+fn members(value: SpannedValue, sink: &mut Sink) -> Option<Vec<(SpannedKey, SpannedValue)>> {
     match value.kind {
         ValueKind::Object(members) => Some(members),
         kind => sink.refuse(value.span, format!("an object is needed, not {}", kind.describe())),
     }
 }
 
-/// Objects one after another: one, or a list of them, as HCL writes a block in JSON.
-fn objects(value: Value, sink: &mut Sink) -> Vec<Vec<(Key, Value)>> {
+/// The objects of a value that is one object or a list of objects, as the JSON form of HCL writes a block.
+fn objects(value: SpannedValue, sink: &mut Sink) -> Vec<Vec<(SpannedKey, SpannedValue)>> {
     let all = match value.kind {
         ValueKind::List(items) => items,
-        kind => vec![Value { kind, span: value.span }],
+        kind => vec![SpannedValue { kind, span: value.span }],
     };
     all.into_iter().filter_map(|value| members(value, sink)).collect()
 }
 
-fn of_item(item: Item, sink: &mut Sink) -> Vec<NamespaceRule> {
+fn item_rules(item: Item, sink: &mut Sink) -> Vec<NamespaceRule> {
     match item {
         Item::Block(block) => {
             let [name] = block.labels.as_slice() else {
@@ -87,8 +88,8 @@ fn of_item(item: Item, sink: &mut Sink) -> Vec<NamespaceRule> {
 }
 
 fn rule(
-    name: &Key,
-    said: impl IntoIterator<Item = (Key, Value)>,
+    name: &SpannedKey,
+    said: impl IntoIterator<Item = (SpannedKey, SpannedValue)>,
     sink: &mut Sink,
 ) -> NamespaceRule {
     let (mut capabilities, mut denied) = (BTreeSet::new(), false);
@@ -99,7 +100,7 @@ fn rule(
                 let ValueKind::List(items) = value.kind else {
                     sink.error(
                         value.span,
-                        format!("capabilities of {} are no list", shown(&name.name)),
+                        format!("capabilities of {} are no list", quote_text(&name.name)),
                     );
                     continue;
                 };
@@ -112,7 +113,7 @@ fn rule(
     NamespaceRule { namespace: name.name.clone(), capabilities, denied }
 }
 
-fn text_of(value: Value, sink: &mut Sink) -> Option<String> {
+fn text_of(value: SpannedValue, sink: &mut Sink) -> Option<String> {
     match value.kind {
         ValueKind::Text(text) => Some(text),
         kind => sink.refuse(value.span, format!("a text is needed, not {}", kind.describe())),

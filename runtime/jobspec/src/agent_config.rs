@@ -1,4 +1,4 @@
-//! What the operator configures: the node's name and place, plugins, their grants and limits.
+//! The configuration of the agent: the node's name and place, plugins, their grants and limits.
 //!
 //! ```text
 //! ostler.hcl ─ decode ─► AgentConfig (paths as written)
@@ -52,11 +52,11 @@ use ostler_model::config::AgentConfig;
 
 use crate::Diagnostics;
 
-/// Read a configuration. `file` is for messages; relative paths inside are relative to its
-/// directory and absolute in the result.
+/// Read a configuration. `file` is the path for messages. Relative paths in the text are relative to its
+/// directory; in the result they are absolute.
 ///
 /// # Errors
-/// Everything that is wrong, with places; never empty.
+/// All problems of the text, with their places; never empty.
 pub fn parse_agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostics> {
     let mut config = crate::decode::agent_config(input, file)?;
     resolve_paths(&mut config, &directory_of(file));
@@ -70,7 +70,7 @@ fn resolve_paths(config: &mut AgentConfig, base: &Path) {
     config.plugin_dir.iter_mut().for_each(resolve);
     config.jobs_dir.iter_mut().for_each(resolve);
     if let Some(file) = &mut config.log.file {
-        // A '/' at the end stays.
+        // A '/' at the end is kept.
         file.path = base.join(&file.path);
     }
     if let Some(tls) = &mut config.cluster.tls {
@@ -96,7 +96,7 @@ fn resolve_paths(config: &mut AgentConfig, base: &Path) {
 }
 
 fn directory_of(file: &Path) -> PathBuf {
-    // Fails only without a working directory; then paths stay as written.
+    // This fails only where there is no working directory. Then paths stay as they are written.
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     absolute.parent().map(Path::to_path_buf).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! The keys of a file → [`Job`](ostler_model::job::Job) or the agent's configuration. Beside each
-//! block's description stands what makes its keys the model's values and checks what belongs
-//! together. Nothing stops at the first problem: a value that cannot be used is reported and counts
-//! as not given.
+//! block's description stands the code that turns its keys into the model's values and checks that the
+//! values fit each other. Nothing stops at the first problem: a value that cannot be used is reported and
+//! counts as not given.
 
 mod acl;
 pub(crate) mod agent;
@@ -32,7 +32,7 @@ pub(crate) mod volume;
 
 pub(crate) use agent::agent_config;
 pub use agent::{agent_key, agent_key_paths};
-pub(crate) use constraint::RulesRead;
+pub(crate) use constraint::RulesCost;
 pub(crate) use job::job;
 pub use trust::parse_trust_file;
 
@@ -41,12 +41,12 @@ use std::fmt::Display;
 use crate::diagnostic::Span;
 use crate::keys::Context;
 
-/// A name, or its problem reported.
-fn named<T, E: Display>(name: Result<T, E>, at: Span, cx: &mut Context<'_>) -> Option<T> {
+/// The name, if it is valid; otherwise its problem is reported.
+fn accept_name<T, E: Display>(name: Result<T, E>, at: Span, cx: &mut Context<'_>) -> Option<T> {
     name.map_err(|error| cx.error(at, error.to_string())).ok()
 }
 
-/// A position in the text, for messages of later.
+/// The first byte of a span, for messages that are written later.
 fn offset(span: Span) -> u32 {
     u32::try_from(span.start).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a job file, and where.
+//! The problems of a job file, and their places.
 //!
 //! ```text
 //! reader, decoder ─ Sink::error(span, message) ─► Sink ─ finish ─► Diagnostics (sorted, bounded)
@@ -19,15 +19,15 @@ use serde::{Deserialize, Serialize};
 use super::{json, suggest};
 use ostler_model::limits::JOB_DIAGNOSTICS_MAX;
 
-/// Longest text of the user repeated in a message, characters.
+/// The longest text of the user that is repeated in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// A range of bytes in a job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
-    /// First byte.
+    /// The first byte of the range.
     pub start: usize,
-    /// One past the last byte.
+    /// One more than the last byte of the range.
     pub end: usize,
 }
 
@@ -65,29 +65,30 @@ impl Severity {
 /// One problem of a job file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDiagnostic {
-    /// How bad it is.
+    /// How bad the problem is.
     pub severity: Severity,
-    /// The file as it was named by the user.
+    /// The file, as the user named it.
     pub file: String,
-    /// Line, from 1.
+    /// The line, counted from 1.
     pub line: u32,
-    /// Column in characters, from 1.
+    /// The column in characters, counted from 1.
     pub column: u32,
-    /// Characters concerned, within the line; at least 1.
+    /// The number of characters that are concerned, within the line; at least 1.
     pub length: u32,
     /// What is wrong, and the next step where it is not obvious.
     pub message: String,
     /// What may have been meant instead of the text at the position.
     pub suggestion: Option<String>,
-    /// In JSON, the keys that lead there: `TaskGroups[0] ("web") > Count`.
+    /// In JSON, the keys that lead to the place: `TaskGroups[0] ("web") > Count`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
 
 impl FileDiagnostic {
-    /// The message alone, for whoever does not have the file; in JSON with the keys that lead there.
+    /// The message for a reader who does not have the file: without line and column, and in JSON with the keys
+    /// that lead to the place.
     #[must_use]
-    pub fn in_words(&self) -> String {
+    pub fn message_with_path(&self) -> String {
         match &self.path {
             Some(path) => format!("{path}: {}", self.message),
             None => self.message.clone(),
@@ -112,28 +113,28 @@ impl fmt::Display for FileDiagnostic {
 /// Every problem found in one job file, sorted by position; at most [`JOB_DIAGNOSTICS_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnostics {
-    /// The problems.
+    /// The problems that were kept, sorted by position.
     pub diagnostics: Vec<FileDiagnostic>,
-    /// Problems found beyond the bound, further down in the file.
+    /// The number of problems beyond the bound; they stand further down in the file.
     pub omitted: usize,
 }
 
 impl Diagnostics {
-    /// Problems kept.
+    /// The number of problems that were kept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.diagnostics.len()
     }
 
-    /// No problem.
+    /// Whether there is no problem.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.diagnostics.is_empty()
     }
 
-    /// How many were found, those beyond the bound included.
+    /// The number of problems that were found, with those beyond the bound.
     #[must_use]
-    pub fn found(&self) -> usize {
+    pub fn total_count(&self) -> usize {
         self.diagnostics.len().saturating_add(self.omitted)
     }
 
@@ -142,14 +143,14 @@ impl Diagnostics {
         self.diagnostics.iter()
     }
 
-    /// Text for a terminal: position, message, the line of `source` and a caret under the place.
+    /// The problems as text for a terminal: position, message, the line of `source`, and a caret under the place.
     /// Control characters of the source are replaced, so that a file cannot steer the terminal.
     #[must_use]
     pub fn render(&self, source: &str, colour: bool) -> String {
         let lines: Vec<&str> = source.split('\n').collect();
         let mut out = String::new();
         for diagnostic in &self.diagnostics {
-            render::one(&mut out, diagnostic, &lines, colour);
+            render::render_diagnostic(&mut out, diagnostic, &lines, colour);
         }
         if self.omitted > 0 {
             let _ = writeln!(out, "and {} more", self.omitted);
@@ -184,26 +185,27 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// The user's own text in quotes, cut and escaped, for a message.
-pub(super) fn shown(text: &str) -> String {
+/// A text of the user for a message: in quotes, cut and escaped.
+pub(super) fn quote_text(text: &str) -> String {
     let cut: String = text.chars().take(SHOWN_CHARS_MAX).collect();
     if cut.len() < text.len() { format!("{cut:?}…") } else { format!("{cut:?}") }
 }
 
-/// Collects problems while a file is read. Bounded: of many, those furthest up are kept.
+/// Collects problems while a file is read. The number is bounded: of many problems, those furthest up in the
+/// file are kept.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
     found: BTreeMap<(usize, usize), (Span, String, Option<String>)>,
     count: usize,
-    /// What the job can do without, each said once. They do not make a job unusable.
+    /// Warnings, each one once. They do not make a job unusable.
     warnings: Vec<(Span, String)>,
-    /// The text is JSON: places are said in words too.
+    /// The text is JSON: a problem also has the keys that lead to its place.
     json: bool,
 }
 
 impl Sink {
-    /// Say places in words too: the text is JSON.
-    pub(super) fn is_json(&mut self) {
+    /// Note that the text is JSON, so that problems also have the keys that lead to their places.
+    pub(super) fn set_json(&mut self) {
         self.json = true;
     }
 
@@ -212,19 +214,19 @@ impl Sink {
         self.push(at, message.into(), None);
     }
 
-    /// Report a problem of what cannot be used then.
+    /// Report a problem of a value that cannot be used, and return `None` for the value.
     pub(super) fn refuse<T>(&mut self, at: Span, message: impl Into<String>) -> Option<T> {
         self.error(at, message);
         None
     }
 
-    /// Report a problem and what may have been meant.
+    /// Report a problem, and what may have been meant instead.
     pub(super) fn suggest(&mut self, at: Span, message: impl Into<String>, instead: Option<&str>) {
         self.push(at, message.into(), instead.map(str::to_owned));
     }
 
-    /// Report what will not be as it is written; the job can be used. Said once: where the first
-    /// one stands, of several with the same words.
+    /// Report a warning: something will not be done as it is written, and the job can be used. Of several
+    /// warnings with the same words, the first one is kept.
     pub(super) fn warn(&mut self, at: Span, message: impl Into<String>) {
         let message = message.into();
         let known = self.warnings.iter().any(|(_, said)| *said == message);
@@ -233,8 +235,8 @@ impl Sink {
         }
     }
 
-    /// The valid name nearest to a mistyped one. None once there are far more problems than are
-    /// shown: a file of unknown names would cost seconds.
+    /// The valid name nearest to a mistyped one. There is none once there are far more problems than are shown,
+    /// because a file full of unknown names would cost seconds.
     pub(super) fn nearest<'a>(
         &self,
         given: &str,
@@ -246,7 +248,7 @@ impl Sink {
         suggest::nearest(given, valid)
     }
 
-    /// The errors, with their places; without what may have been meant.
+    /// The messages of the errors, with their places. What may have been meant is part of the message.
     pub(super) fn messages(self) -> Vec<(Span, String)> {
         let text = |(at, message, instead): (Span, String, Option<String>)| match instead {
             Some(instead) => (at, format!("{message} (did you mean {instead}?)")),
@@ -255,17 +257,17 @@ impl Sink {
         self.found.into_values().map(text).collect()
     }
 
-    /// The errors of another text than the file, each with the name, line and column in its words.
-    pub(super) fn located(self, text: &str, name: &str) -> Vec<String> {
+    /// The errors of another text than the job file, as messages that begin with name, line and column.
+    pub(super) fn located_messages(self, text: &str, name: &str) -> Vec<String> {
         self.finish(text, name).iter().map(ToString::to_string).collect()
     }
 
-    /// No error was reported.
+    /// Whether no error was reported.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many errors were reported.
+    /// The number of errors that were reported.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -278,11 +280,11 @@ impl Sink {
         }
     }
 
-    /// Lines and columns in `text` for all errors, or where there is none for the warnings.
+    /// The errors with lines and columns in `text`; or, where there is no error, the warnings.
     pub(super) fn finish(self, text: &str, file: &str) -> Diagnostics {
         let omitted = self.count.saturating_sub(self.found.len());
         let mut lines = LineCursor::new(text);
-        // A file that cannot be used has to be changed first: what else is in it is told then.
+        // A file with errors has to be changed first: its warnings are reported after that.
         let warnings = if self.count == 0 { self.warnings } else { Vec::new() }.into_iter();
         let mut found: Vec<_> = warnings
             .map(|(at, message)| (at, Severity::Warning, message, None))
@@ -316,7 +318,7 @@ impl Sink {
     }
 }
 
-/// Walks a text once while positions are asked for in rising order.
+/// Turns positions into lines and columns. It walks the text once, so positions are asked for in rising order.
 struct LineCursor<'a> {
     text: &'a str,
     line: u32,
@@ -328,7 +330,7 @@ impl<'a> LineCursor<'a> {
         Self { text, line: 1, line_start: 0 }
     }
 
-    /// Line, column and length of `at`, moved back into the text when it points past its end.
+    /// The line, column and length of a range. A range past the end is moved back into the text.
     fn locate(&mut self, at: Span) -> (u32, u32, u32) {
         // The end of a file that ends with a line break belongs to its last line.
         let last = self.text.trim_end_matches(['\n', '\r']).len();

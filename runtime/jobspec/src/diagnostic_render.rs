@@ -3,21 +3,28 @@
 use std::fmt::Write as _;
 
 use super::{FileDiagnostic, Severity};
-use ostler_model::shown::hides;
+use ostler_model::printable::is_hidden_char;
 
-/// Longest source line shown in full, characters; of a longer one the part around the problem.
+/// The longest source line that is shown in full, in characters. Of a longer line, the part around the problem is
+/// shown.
 const LINE_CHARS_MAX: usize = 160;
 
-/// One problem: position and message, source line, caret, suggestion.
-pub(super) fn one(out: &mut String, diagnostic: &FileDiagnostic, lines: &[&str], colour: bool) {
+/// Write one problem: its position and message, the source line, the carets and the suggestion.
+pub(super) fn render_diagnostic(
+    out: &mut String,
+    diagnostic: &FileDiagnostic,
+    lines: &[&str],
+    colour: bool,
+) {
     let (bold, accent, faint, reset) = match (colour, diagnostic.severity) {
         (false, _) => ("", "", "", ""),
         (true, Severity::Error) => ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"),
         (true, Severity::Warning) => ("\x1b[1m", "\x1b[33m", "\x1b[2m", "\x1b[0m"),
     };
     let FileDiagnostic { file, line, column, .. } = diagnostic;
-    let (severity, message) = (diagnostic.severity.as_str(), printable(&diagnostic.in_words()));
-    // What a program wrote has one line: its keys say where, its columns nothing.
+    let (severity, message) =
+        (diagnostic.severity.as_str(), printable(&diagnostic.message_with_path()));
+    // JSON that a program wrote has one line: its keys say where a problem is, and its columns do not help.
     let is_line =
         diagnostic.path.is_some() && lines.iter().filter(|line| !line.is_empty()).count() <= 1;
     let place = match (is_line, file.is_empty()) {
@@ -42,7 +49,7 @@ pub(super) fn one(out: &mut String, diagnostic: &FileDiagnostic, lines: &[&str],
     }
 }
 
-/// The part of a line to show, the blanks before the caret and the number of carets.
+/// The part of a line to show, the blanks before the carets, and the number of carets.
 fn excerpt(line: &str, column: u32, length: u32) -> (String, String, usize) {
     let column = usize::try_from(column.saturating_sub(1)).unwrap_or(0);
     let line = line.trim_end_matches('\r');
@@ -61,5 +68,5 @@ fn excerpt(line: &str, column: u32, length: u32) -> (String, String, usize) {
 }
 
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if hides(c) && c != '\t' { '\u{fffd}' } else { c }).collect()
+    text.chars().map(|c| if is_hidden_char(c) && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! What functions of a job file may see of the disk, where the one who runs the command reads it.
+//! The access to the disk that functions of a job file have, where the user who runs the command reads it.
 
 use std::fs::OpenOptions;
 use std::io::Read as _;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use globset::GlobBuilder;
 use ostler_model::limits::{JOB_FILE_BYTES_MAX, JOB_FILESET_ENTRIES_MAX};
 
-/// Deepest directory that `fileset` looks into.
+/// The deepest level of directories that `fileset` reads.
 const DEPTH_MAX: usize = 32;
 
-/// The text of a regular file of at most [`JOB_FILE_BYTES_MAX`].
+/// The text of a regular file of at most [`JOB_FILE_BYTES_MAX`] bytes.
 pub(crate) fn text(path: &Path) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
-    // Opening a pipe nobody writes to waits for ever without this flag; files do not mind it.
+    // Without this flag, opening a pipe that has no writer waits for ever. The flag does not affect files.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
@@ -29,7 +29,7 @@ pub(crate) fn text(path: &Path) -> Result<String, String> {
     text.map_err(|_| format!("{} is no text: a job file holds UTF-8 alone", path.display()))
 }
 
-/// Is it a regular file? A directory is an error.
+/// Whether a path is a regular file. A directory is an error.
 pub(crate) fn exists(path: &Path) -> Result<bool, String> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
@@ -39,7 +39,7 @@ pub(crate) fn exists(path: &Path) -> Result<bool, String> {
     }
 }
 
-/// The regular files below a directory whose path from there fits the pattern, in order.
+/// The regular files below a directory whose relative paths match the pattern, sorted.
 pub(crate) fn matching(directory: &Path, pattern: &str) -> Result<Vec<String>, String> {
     let glob = GlobBuilder::new(pattern).literal_separator(true).build();
     let glob = glob.map_err(|error| format!("the pattern cannot be used: {error}"))?;
@@ -51,7 +51,7 @@ pub(crate) fn matching(directory: &Path, pattern: &str) -> Result<Vec<String>, S
         let here = directory.join(&below);
         let entries = match std::fs::read_dir(&here) {
             Ok(entries) => entries,
-            // A directory that is not there holds nothing.
+            // A directory that does not exist holds nothing.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && depth == 0 => break,
             Err(error) => return Err(format!("cannot look into {}: {error}", here.display())),
         };

@@ -1,5 +1,5 @@
-//! Job → JSON as Nomad's API has it: its names, units (nanoseconds, MHz, MiB) and the fields that
-//! are always there. What is read back from it is the same job.
+//! Writes a job as JSON in the form of Nomad's API: with its names, its units (nanoseconds, MHz, MiB) and the
+//! fields that are always there. Reading the JSON gives the same job again.
 
 #[path = "encode_services.rs"]
 mod services;
@@ -22,8 +22,8 @@ use crate::decode::task::TaskKeys;
 use crate::decode::template;
 use crate::decode::volume::{VolumeKeys, VolumeMountKeys};
 use crate::diagnostic::Span;
-use crate::keys::{ByName, Free, Keys as _};
-use crate::tree::Key;
+use crate::keys::{ByName, FreeForm, Keys as _};
+use crate::tree::SpannedKey;
 use ostler_model::artifact::TaskArtifact;
 use ostler_model::job::{
     Affinity, Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy,
@@ -32,17 +32,17 @@ use ostler_model::job::{
 use ostler_model::resources::{DeviceRequest, NumaAffinity, Resources};
 use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
 
-/// The job as the object that stands at `Job` in a request to Nomad's API and that `/v1/job/ID`
-/// answers with, less what only the keeper of jobs knows (`Status`, `Version`, `SubmitTime`,
-/// `Stable`, `Stop` and the indexes). Two fields are Ostler's own: `SourceDir`, for `${job.dir}`, which is
-/// null where there is none or its name is not text; and `SizeStated` of an `EphemeralDisk`.
+/// The job as the object that stands at `Job` in a request to Nomad's API, and that `/v1/job/ID` answers with.
+/// The fields that do not depend on the job alone are left out (`Status`, `Version`, `SubmitTime`, `Stable`,
+/// `Stop` and the indexes). Two fields are Ostler's own: `SourceDir`, for `${job.dir}`, which is null where there
+/// is no directory or its name is not text; and `SizeStated` of an `EphemeralDisk`.
 #[must_use]
 pub fn nomad_json(job: &Job) -> Value {
     let keys = JobKeys {
         id: job.id.to_string().into(),
         name: job.name.clone().into(),
         region: REGION.to_owned().into(),
-        datacenters: placed(&job.datacenters).into(),
+        datacenters: spanned_texts(&job.datacenters).into(),
         kind: job.kind.into(),
         namespace: job.namespace().to_owned().into(),
         priority: job.priority.into(),
@@ -69,20 +69,23 @@ fn group(group: &TaskGroup, of: &Job) -> GroupKeys {
         constraints: constraints(&group.constraints),
         affinities: affinities(&group.placement.affinities),
         spreads: group.placement.spreads.iter().map(Into::into).collect(),
-        scaling: group.scaling.as_ref().map(|own| ScalingKeys::of(own, &of.id, &group.name)),
+        scaling: group
+            .scaling
+            .as_ref()
+            .map(|own| ScalingKeys::from_policy(own, &of.id, &group.name)),
         networks: group.network.iter().map(network).collect(),
         tasks: group.tasks.iter().map(|t| task(t, &group.services)).collect(),
         services: own.map(service).collect(),
         shutdown_delay: group.shutdown_delay.into(),
         max_run_duration: group.max_run_duration.into(),
         ephemeral_disk: Some(group.ephemeral_disk.into()),
-        volumes: ByName(group.volumes.iter().map(VolumeKeys::of).collect()),
+        volumes: ByName(group.volumes.iter().map(VolumeKeys::from_request).collect()),
         update: group.health.map(|health| update(health, group.update.unwrap_or_default())),
         reschedule: reschedule(group.reschedule, job),
-        // What Nomad fills in; `Update` says what counts.
+        // Nomad fills this in; `Update` has the values that count.
         migrate: (job == JobKind::Service || group.migrate_parallel != 1)
             .then(|| MigratePolicy::new(HealthPolicy::default(), group.migrate_parallel).into()),
-        // Each task has its own, which is what counts.
+        // Each task has its own policy, and that one counts.
         restart: Some(RestartPolicy::default_for(job).into()),
         ..GroupKeys::default()
     }
@@ -93,7 +96,7 @@ fn task(task: &Task, services: &[Service]) -> TaskKeys {
     TaskKeys {
         label: label(task.name.as_str()),
         driver: task.driver.to_string().into(),
-        config: Free { members: task.config.clone(), ..Free::default() },
+        config: FreeForm { members: task.config.clone(), ..FreeForm::default() },
         env: task.env.clone(),
         meta: task.meta.clone(),
         constraints: constraints(&task.constraints),
@@ -126,11 +129,11 @@ fn artifact(artifact: &TaskArtifact) -> ArtifactKeys {
     }
 }
 
-fn label(name: &str) -> Key {
-    Key::new(name, Span::default())
+fn label(name: &str) -> SpannedKey {
+    SpannedKey::new(name, Span::default())
 }
 
-fn placed(texts: &[String]) -> Vec<(String, Span)> {
+fn spanned_texts(texts: &[String]) -> Vec<(String, Span)> {
     texts.iter().map(|text| (text.clone(), Span::default())).collect()
 }
 
@@ -139,7 +142,7 @@ fn constraints(constraints: &[Constraint]) -> Vec<ConstraintKeys> {
 }
 
 fn network(network: &NetworkSpec) -> NetworkKeys {
-    let texts = |texts: &Vec<String>| (!texts.is_empty()).then(|| placed(texts));
+    let texts = |texts: &Vec<String>| (!texts.is_empty()).then(|| spanned_texts(texts));
     let (fixed, dynamic) = ports(&network.ports);
     NetworkKeys {
         mode: network.mode.text().into(),
@@ -166,7 +169,7 @@ fn network_of_task(own: &[PortSpec]) -> TaskNetworkKeys {
     }
 }
 
-/// Those with a number of their own, and the others.
+/// The ports with a fixed number, and the other ones.
 fn ports(ports: &[PortSpec]) -> (Vec<PortKeys>, Vec<PortKeys>) {
     let port = |port: &PortSpec| PortKeys {
         label: label(&port.label),
@@ -194,7 +197,7 @@ fn update(health: HealthPolicy, policy: UpdatePolicy) -> UpdateKeys {
     }
 }
 
-/// The job's own block, which says nothing: those of its groups do.
+/// The block of the job itself, which is empty: the blocks of its groups have the values.
 fn update_of_job(job: JobKind) -> UpdateKeys {
     let service = job == JobKind::Service;
     let stagger = if service { 30 } else { 0 };
@@ -211,7 +214,7 @@ fn update_of_job(job: JobKind) -> UpdateKeys {
     }
 }
 
-/// Of jobs that run on every node there is none.
+/// The `reschedule` block; a job that runs on every node has none.
 fn reschedule(policy: ReschedulePolicy, job: JobKind) -> Option<RescheduleKeys> {
     let every = matches!(job, JobKind::System | JobKind::Sysbatch);
     (!every).then(|| policy.into())

@@ -1,6 +1,6 @@
-//! Services and checks as Nomad's API has them.
+//! Writes services and checks in the form of Nomad's API.
 
-use super::{label, placed};
+use super::{label, spanned_texts};
 use crate::decode::check::{CheckKeys, CheckRestartKeys, CheckType, Protocol};
 use crate::decode::service::ServiceKeys;
 use crate::keys::TextListMap;
@@ -25,9 +25,9 @@ pub(super) fn service(service: &Service) -> ServiceKeys {
     }
 }
 
-/// An empty list is none, as Nomad writes it.
+/// Texts as the value of a key. An empty list is left out, as Nomad does.
 fn texts(texts: &[String]) -> crate::keys::Texts {
-    Some(placed(texts)).filter(|texts| !texts.is_empty()).into()
+    Some(spanned_texts(texts)).filter(|texts| !texts.is_empty()).into()
 }
 
 fn check(check: &Check) -> CheckKeys {
@@ -56,16 +56,16 @@ fn check(check: &Check) -> CheckKeys {
             method: http.method.clone().into(),
             protocol: http.tls.as_ref().map(|_| Protocol::Https).into(),
             header: TextListMap(
-                http.headers.iter().map(|(name, of)| (label(name), placed(of))).collect(),
+                http.headers.iter().map(|(name, of)| (label(name), spanned_texts(of))).collect(),
             ),
             body: Some(http.body.clone()).filter(|body| !body.is_empty()).into(),
-            ..over_tls(keys, http.tls.as_ref())
+            ..set_tls(keys, http.tls.as_ref())
         },
         CheckKind::Grpc { service, tls } => CheckKeys {
             kind: CheckType::Grpc.into(),
             grpc_service: Some(service.clone()).filter(|name| !name.is_empty()).into(),
             grpc_use_tls: tls.is_some().into(),
-            ..over_tls(keys, tls.as_ref())
+            ..set_tls(keys, tls.as_ref())
         },
         CheckKind::Script { command, args } => CheckKeys {
             kind: CheckType::Script.into(),
@@ -76,7 +76,7 @@ fn check(check: &Check) -> CheckKeys {
     }
 }
 
-fn over_tls(keys: CheckKeys, tls: Option<&CheckTls>) -> CheckKeys {
+fn set_tls(keys: CheckKeys, tls: Option<&CheckTls>) -> CheckKeys {
     CheckKeys {
         tls_skip_verify: tls.is_some_and(|tls| tls.skip_verify).into(),
         tls_server_name: tls.and_then(|tls| tls.server_name.clone()).into(),

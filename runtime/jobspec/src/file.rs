@@ -1,78 +1,81 @@
-//! Reading a job file from disk.
+//! Reads a job file from disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::{Diagnostics, Inputs, Parsed, read_with};
+use super::{Diagnostics, Inputs, ParsedJob, read_with};
 use ostler_model::job::Job;
 use ostler_model::limits::JOB_FILE_BYTES_MAX;
-use ostler_model::shown::shown_path;
-use ostler_model::words::counted;
+use ostler_model::printable::printable_path;
+use ostler_model::words::count_noun;
 
 /// Why a job file could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobFileError {
-    /// Not there.
-    #[error("there is no job file {}; check the path", shown_path(path))]
+    /// The file does not exist.
+    #[error("there is no job file {}; check the path", printable_path(path))]
     Missing {
         /// The path given.
         path: PathBuf,
     },
-    /// The system refused.
-    #[error("cannot read job file {}; check its permissions", shown_path(path))]
+    /// The system refused to open or to read the file.
+    #[error("cannot read job file {}; check its permissions", printable_path(path))]
     Read {
         /// The path given.
         path: PathBuf,
-        /// Its reason.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// A directory, a pipe, a device.
-    #[error("job file {} is a {what}; give a regular file", shown_path(path))]
+    /// The path is a directory, a pipe, a socket or a device.
+    #[error("job file {} is a {what}; give a regular file", printable_path(path))]
     NotAFile {
         /// The path given.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file that it is, as one word.
         what: &'static str,
     },
-    /// More than [`JOB_FILE_BYTES_MAX`].
+    /// The file has more than [`JOB_FILE_BYTES_MAX`] bytes.
     #[error(
         "job file {} is larger than {JOB_FILE_BYTES_MAX} bytes; split the job",
-        shown_path(path)
+        printable_path(path)
     )]
     TooLarge {
         /// The path given.
         path: PathBuf,
     },
-    /// Nothing or blanks.
-    #[error("job file {} is empty; write job \"name\" {{ … }}", shown_path(path))]
+    /// The file holds nothing, or blanks alone.
+    #[error("job file {} is empty; write job \"name\" {{ … }}", printable_path(path))]
     Empty {
         /// The path given.
         path: PathBuf,
     },
-    /// NUL or not UTF-8.
-    #[error("job file {} is no text (byte {offset}); give an HCL or JSON file", shown_path(path))]
+    /// The file holds a NUL character, or is not UTF-8.
+    #[error(
+        "job file {} is no text (byte {offset}); give an HCL or JSON file",
+        printable_path(path)
+    )]
     Binary {
         /// The path given.
         path: PathBuf,
         /// The first byte that is not text, from 0.
         offset: usize,
     },
-    /// Read, but wrong. Show [`Diagnostics::render`] of `source_text` to a person.
+    /// The file was read and has problems. Show [`Diagnostics::render`] of `source_text` to a person.
     #[error(
         "job file {} has {}; correct {} and try again",
-        shown_path(path), counted(diagnostics.found(), "problem"),
-        if diagnostics.found() == 1 { "it" } else { "them" }
+        printable_path(path), count_noun(diagnostics.total_count(), "problem"),
+        if diagnostics.total_count() == 1 { "it" } else { "them" }
     )]
     Invalid {
         /// The path given.
         path: PathBuf,
-        /// What was read.
+        /// The text of the file.
         source_text: String,
-        /// What is wrong.
+        /// The problems of the text.
         #[source]
         diagnostics: Diagnostics,
     },
@@ -82,12 +85,12 @@ pub enum JobFileError {
 #[derive(Clone, Debug)]
 pub struct JobFile {
     /// The job and what goes with it.
-    pub parsed: Parsed,
-    /// What was read.
+    pub parsed: ParsedJob,
+    /// The text of the file.
     pub text: String,
 }
 
-/// As [`read_file`], the job alone.
+/// Read a job as [`read_file`] does, and return the job alone.
 ///
 /// # Errors
 /// As [`read_file`].
@@ -95,8 +98,8 @@ pub fn parse_file(path: &Path) -> Result<Job, JobFileError> {
     read_file(path).map(|file| file.parsed.job)
 }
 
-/// Read a job from a regular file of at most [`JOB_FILE_BYTES_MAX`]. The job's source directory is
-/// absolute; it has one where something of it refers to that.
+/// Read a job from a regular file of at most [`JOB_FILE_BYTES_MAX`] bytes. The job has a source directory if a
+/// text of it refers to the directory; the path of it is absolute.
 ///
 /// # Errors
 /// See [`JobFileError`]; each names the path and the next step.
@@ -104,19 +107,19 @@ pub fn read_file(path: &Path) -> Result<JobFile, JobFileError> {
     read_file_with(path, &Inputs::default())
 }
 
-/// As [`read_file`], with values of variables.
+/// Read a job as [`read_file`] does, with values for its variables.
 ///
 /// # Errors
 /// As [`read_file`].
 pub fn read_file_with(path: &Path, inputs: &Inputs) -> Result<JobFile, JobFileError> {
-    read_opened(open(path)?, path, inputs)
+    read_open_file(open(path)?, path, inputs)
 }
 
-/// As [`read_file_with`], of a file that is open already, by the path that it had.
+/// Read a job as [`read_file_with`] does, from a file that is open already; `path` is where it was opened.
 ///
 /// # Errors
 /// As [`read_file`].
-pub fn read_opened(file: File, path: &Path, inputs: &Inputs) -> Result<JobFile, JobFileError> {
+pub fn read_open_file(file: File, path: &Path, inputs: &Inputs) -> Result<JobFile, JobFileError> {
     let bytes = bytes_of(file, path)?;
     let invalid = |offset| JobFileError::Binary { path: path.to_owned(), offset };
     if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
@@ -137,7 +140,7 @@ pub fn read_opened(file: File, path: &Path, inputs: &Inputs) -> Result<JobFile, 
     Ok(JobFile { parsed, text: text.to_owned() })
 }
 
-fn failed(path: &Path, source: io::Error) -> JobFileError {
+fn file_error(path: &Path, source: io::Error) -> JobFileError {
     match source.kind() {
         io::ErrorKind::NotFound => JobFileError::Missing { path: path.to_owned() },
         _ => JobFileError::Read { path: path.to_owned(), source },
@@ -145,14 +148,14 @@ fn failed(path: &Path, source: io::Error) -> JobFileError {
 }
 
 fn open(path: &Path) -> Result<File, JobFileError> {
-    // Opening a pipe nobody writes to waits for ever without this flag; files do not mind it.
+    // Without this flag, opening a pipe that has no writer waits for ever. The flag does not affect files.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    opened.map_err(|source| failed(path, source))
+    opened.map_err(|source| file_error(path, source))
 }
 
 fn bytes_of(file: File, path: &Path) -> Result<Vec<u8>, JobFileError> {
-    let failed = |source| failed(path, source);
+    let failed = |source| file_error(path, source);
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() {
         let what = match kind {
@@ -163,7 +166,7 @@ fn bytes_of(file: File, path: &Path) -> Result<Vec<u8>, JobFileError> {
         };
         return Err(JobFileError::NotAFile { path: path.to_owned(), what });
     }
-    // One more than allowed: the size in the metadata may be old or, as in /proc, zero.
+    // Read one byte more than allowed, because the size in the metadata may be old or, as in /proc, zero.
     let mut bytes = Vec::new();
     file.take(JOB_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if u64::try_from(bytes.len()).is_ok_and(|len| len > JOB_FILE_BYTES_MAX) {

@@ -1,4 +1,4 @@
-//! HCL → tree.
+//! Reads HCL into the tree.
 //!
 //! ```text
 //! text ─ scan: nesting and size bounds ─► hcl-edit ─► variables and their inputs, locals
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! `${NOMAD_…}`, `${attr.…}`, `${meta.…}`, `${node.…}`, `${env["…"]}`, `${device.…}`, `${job.dir}`
-//! and shell-like `${NAME}` are known only later and stay in the text as they are. What is a literal and
-//! what a reference is known while expressions are evaluated ([`value`]); the tree has the text of HCL2, in
-//! which `$${` has become `${`, as it would stand in a job in JSON.
+//! and shell-like `${NAME}` are known only later, and stay in the text as they are. While expressions are
+//! evaluated, literals and references are told apart ([`value`]). The tree has the text of HCL2, in which `$${` has
+//! become `${`, as it would stand in a job in JSON.
 //!
-//! The evaluator is ours: that of `hcl-rs` has neither places nor bounds, takes names that are known
-//! only later for errors, and brings no functions.
+//! The evaluator is Ostler's own: that of `hcl-rs` has neither places nor bounds, treats names that are known only
+//! later as errors, and has no functions.
 
 mod budget;
 mod dynamic;
@@ -38,28 +38,28 @@ use std::collections::BTreeMap;
 use hcl_edit::Span as _;
 use hcl_edit::structure::{Body as HclBody, Structure};
 
-use super::diagnostic::{Sink, Span, shown};
-use super::tree::{Attribute, Block, Body, Item, Key, Value, ValueKind};
+use super::diagnostic::{Sink, Span, quote_text};
+use super::tree::{AttributeItem, Block, Body, Item, SpannedKey, SpannedValue, ValueKind};
 use crate::inputs::Inputs;
 use eval::Evaluator;
-use scope::{DECLARATIONS, Scope};
+use scope::{DECLARATIONS, NameScope};
 
-/// Attributes given twice that are worked around per file, to see the other problems too.
+/// The largest number of repeated attributes in a file that are worked around, so that other problems are seen too.
 const REPEATS_MAX: usize = 16;
-/// Largest file for which that is done, bytes: each one is another parse.
+/// The largest file for which this is done, in bytes: each repeated attribute costs another parse.
 const REPEATS_FILE_BYTES_MAX: usize = 64 * 1024;
 
-/// Read `text` as HCL. `None` when it has no structure to go on with; the reason is in `sink`.
-/// The body holds what stands at the top of the file but declarations of variables and locals.
+/// Read a text as HCL. `None` means that it has no structure to go on with, and the reason is in `sink`. The body
+/// holds everything at the top of the file, except declarations of variables and locals.
 pub(super) fn read(text: &str, inputs: &Inputs, sink: &mut Sink) -> Option<Body> {
     if !scan::scan(text, sink) {
         return None;
     }
     let (body, renamed) = parse(text, sink)?;
-    let scope = Scope::new(&body, sink);
+    let scope = NameScope::new(&body, sink);
     let mut eval = Evaluator::new(&scope, inputs);
     eval.take_inputs(sink);
-    eval.all(sink);
+    eval.evaluate_all(sink);
     let mut reader = TreeReader { eval, renamed: &renamed, sink, repeats: 0 };
     let mut top = Body::default();
     for structure in body.iter() {
@@ -71,8 +71,8 @@ pub(super) fn read(text: &str, inputs: &Inputs, sink: &mut Sink) -> Option<Body>
     Some(top)
 }
 
-/// Parse; an attribute given twice is reported, renamed in a copy, and the copy parsed again. The
-/// second value is the original name by position.
+/// Parse a text. An attribute that is given twice is reported and renamed in a copy, and the copy is parsed again.
+/// The second value has the original names by position.
 fn parse(text: &str, sink: &mut Sink) -> Option<(HclBody, BTreeMap<usize, String>)> {
     let mut copy = text.to_owned();
     let mut renamed = BTreeMap::new();
@@ -87,7 +87,7 @@ fn parse(text: &str, sink: &mut Sink) -> Option<(HclBody, BTreeMap<usize, String
             let span = Span::new(at, at + name.len());
             let original = renamed.get(&at).cloned().unwrap_or_else(|| name.clone());
             if !renamed.contains_key(&at) {
-                sink.error(span, format!("{} is given twice", shown(&original)));
+                sink.error(span, format!("{} is given twice", quote_text(&original)));
             }
             let more = renamed.len() < REPEATS_MAX && text.len() <= REPEATS_FILE_BYTES_MAX;
             if more && let Some(other) = placeholder(name.len(), renamed.len()) {
@@ -98,7 +98,7 @@ fn parse(text: &str, sink: &mut Sink) -> Option<(HclBody, BTreeMap<usize, String
             }
             return None;
         }
-        if let Some((span, message)) = scan::shell_text(text) {
+        if let Some((span, message)) = scan::find_shell_text(text) {
             return sink.refuse(span, message);
         }
         let (span, message) = syntax::explain(&copy, at, error.message());
@@ -111,19 +111,19 @@ fn identifier_at(text: &str, at: usize) -> String {
     rest.chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '-')).collect()
 }
 
-/// A name of the same length that nobody writes.
+/// A name of this length that nobody writes.
 fn placeholder(length: usize, number: usize) -> Option<String> {
     let suffix = format!("{number:02}");
     let fill = length.checked_sub(suffix.len() + 1)?;
     Some(format!("Z{}{suffix}", "_".repeat(fill)))
 }
 
-/// Turns the parser's structures into the tree.
+/// Turns the structures of the parser into the tree.
 struct TreeReader<'a> {
     eval: Evaluator<'a>,
     renamed: &'a BTreeMap<usize, String>,
     sink: &'a mut Sink,
-    /// How many dynamic blocks are around what is read: each repeats it.
+    /// The number of dynamic blocks around the present place. Each one repeats what is read.
     repeats: usize,
 }
 
@@ -132,7 +132,7 @@ impl TreeReader<'_> {
         match structure {
             Structure::Attribute(attribute) => {
                 let span = place(attribute.key.span());
-                // The second of two was reported already.
+                // The repeated attribute was reported already.
                 if self.renamed.contains_key(&span.start) {
                     return;
                 }
@@ -140,23 +140,23 @@ impl TreeReader<'_> {
                     return;
                 }
                 let at = place(attribute.value.span());
-                let refused = Value { kind: ValueKind::Refused, span: at };
+                let refused = SpannedValue { kind: ValueKind::Refused, span: at };
                 let value = self.eval.value(&attribute.value, self.sink);
                 let value = value.map_or(refused, value::Val::into_tree);
-                let key = Key::new(attribute.key.as_str(), span);
-                into.push(Item::Attribute(Attribute { key, value }));
+                let key = SpannedKey::new(attribute.key.as_str(), span);
+                into.push(Item::Attribute(AttributeItem { key, value }));
             }
             Structure::Block(block) if block.ident.as_str() == "dynamic" => {
                 self.dynamic(block, into);
             }
             Structure::Block(block) => {
-                let key = Key::new(block.ident.as_str(), place(block.ident.span()));
+                let key = SpannedKey::new(block.ident.as_str(), place(block.ident.span()));
                 let labels: Vec<_> = block.labels.iter().map(|label| label.as_str()).collect();
                 if self.pay_block(&key, &labels).is_none() {
                     return;
                 }
                 let labels = block.labels.iter();
-                let labels = labels.map(|l| Key::new(l.as_str(), place(l.span()))).collect();
+                let labels = labels.map(|l| SpannedKey::new(l.as_str(), place(l.span()))).collect();
                 let body = self.body(&block.body);
                 into.push(Item::Block(Block { key, labels, body }));
             }
@@ -172,7 +172,7 @@ impl TreeReader<'_> {
     }
 }
 
-/// The parser's span; it has one for everything read from text.
+/// A span of the parser, which has one for everything that it read from text.
 fn place(span: Option<std::ops::Range<usize>>) -> Span {
     span.map(Span::from).unwrap_or_default()
 }

@@ -1,66 +1,72 @@
-//! JSON with Nomad's field names → tree.
+//! Reads JSON with Nomad's field names into the tree.
 //!
 //! ```text
 //! text ─ reader: values with places ─► find the job ─► tree::Block, an attribute per member
 //! ```
 //!
-//! A request to Nomad's API (`{"Job": {…}}`) and the job object alone are both read.
+//! Both a request to Nomad's API (`{"Job": {…}}`) and the job object alone are accepted.
 
 mod path;
 mod reader;
 
-use super::diagnostic::{Sink, Span, shown};
+use super::diagnostic::{Sink, Span, quote_text};
 use super::keys::is_empty;
-use super::tree::{Block, Body, Key, Value, ValueKind};
+use super::tree::{Block, Body, SpannedKey, SpannedValue, ValueKind};
 
-/// What is done about a key beside `Job` that nobody acts on.
+/// How a key beside `Job` is treated when nobody acts on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// It is told in a warning, with the reason there is.
+pub(super) enum EnvelopeRule {
+    /// A warning is given, with a reason if there is one.
     Told(&'static str),
-    /// It would make another job of this one.
+    /// An error is reported, because the key would change the job.
     Refused,
-    /// Nothing: it decides nothing, and newer clients always send it.
+    /// The key is ignored: it decides nothing, and newer clients always send it.
     Kept,
 }
 
 const TOKEN: &str = "a token is taken from the header X-Nomad-Token";
 
-/// What may stand beside `Job` in a request to Nomad's API. All of it is for the API, not the job.
-pub(super) const ENVELOPE: [(&str, Unread); 15] = [
-    ("Job", Unread::Kept),
-    ("Region", Unread::Told("")),
-    ("Namespace", Unread::Told("")),
-    ("SecretID", Unread::Told(TOKEN)),
-    ("AuthToken", Unread::Told(TOKEN)),
-    ("EnforceIndex", Unread::Told("")),
-    ("JobModifyIndex", Unread::Told("")),
-    ("PolicyOverride", Unread::Told("there are no Sentinel policies")),
-    ("PreserveCounts", Unread::Told("")),
-    ("PreserveResources", Unread::Refused),
-    ("EvalPriority", Unread::Told("no evaluation waits for another")),
-    ("Diff", Unread::Told("")),
-    // Ours.
-    ("Rerun", Unread::Told("")),
-    // The text of the file, for the page of such a server.
-    ("Submission", Unread::Kept),
-    ("IdempotencyToken", Unread::Told("the same job given twice is one version anyway")),
+/// The keys that may stand beside `Job` in a request to Nomad's API. They are for the API, not for the job.
+pub(super) const ENVELOPE: [(&str, EnvelopeRule); 15] = [
+    ("Job", EnvelopeRule::Kept),
+    ("Region", EnvelopeRule::Told("")),
+    ("Namespace", EnvelopeRule::Told("")),
+    ("SecretID", EnvelopeRule::Told(TOKEN)),
+    ("AuthToken", EnvelopeRule::Told(TOKEN)),
+    ("EnforceIndex", EnvelopeRule::Told("")),
+    ("JobModifyIndex", EnvelopeRule::Told("")),
+    ("PolicyOverride", EnvelopeRule::Told("there are no Sentinel policies")),
+    ("PreserveCounts", EnvelopeRule::Told("")),
+    ("PreserveResources", EnvelopeRule::Refused),
+    ("EvalPriority", EnvelopeRule::Told("no evaluation waits for another")),
+    ("Diff", EnvelopeRule::Told("")),
+    // This key is one of Ostler.
+    ("Rerun", EnvelopeRule::Told("")),
+    // The key has the text of the file, which Nomad's servers show on their web page.
+    ("Submission", EnvelopeRule::Kept),
+    ("IdempotencyToken", EnvelopeRule::Told("the same job given twice is one version anyway")),
 ];
 
-/// Where a job stands, for what stands beside it.
-pub(super) enum Beside<'a> {
+/// The place that a job comes from, which decides what may stand beside it.
+pub(super) enum JobSource<'a> {
     /// In a file.
     File,
     /// In a request to the API.
     Request {
-        /// The keys that whoever answers acts on.
+        /// The keys that the handler of the request acts on.
         acted_on: &'a [&'a str],
     },
 }
 
-impl Beside<'_> {
-    /// Say what is not done of a key beside `Job`.
-    fn tell(&self, key: &Key, value: &Value, unread: Unread, sink: &mut Sink) {
+impl JobSource<'_> {
+    /// Report a key beside `Job` that has no effect.
+    fn report_key(
+        &self,
+        key: &SpannedKey,
+        value: &SpannedValue,
+        unread: EnvelopeRule,
+        sink: &mut Sink,
+    ) {
         let (name, acted_on, place) = match self {
             Self::File => (&key.name, &[][..], "in a file: it is for the API"),
             Self::Request { acted_on } => (&key.name, *acted_on, "in this request"),
@@ -69,12 +75,12 @@ impl Beside<'_> {
             return;
         }
         match unread {
-            Unread::Kept => {}
-            Unread::Refused => {
+            EnvelopeRule::Kept => {}
+            EnvelopeRule::Refused => {
                 let message = format!("{name} is valid in Nomad, not supported by Ostler yet");
                 sink.error(key.span, message);
             }
-            Unread::Told(why) => {
+            EnvelopeRule::Told(why) => {
                 let why = if why.is_empty() { String::new() } else { format!("; {why}") };
                 sink.warn(key.span, format!("{name} beside Job has no effect {place}{why}"));
             }
@@ -82,42 +88,42 @@ impl Beside<'_> {
     }
 }
 
-/// Read `text` as JSON. `None` when it is none; the reason is in `sink`.
-pub(super) fn value(text: &str, sink: &mut Sink) -> Option<Value> {
+/// Read a text as JSON. `None` means that it is none, and the reason is in `sink`.
+pub(super) fn value(text: &str, sink: &mut Sink) -> Option<SpannedValue> {
     reader::read(text, sink)
 }
 
-/// What leads to each of these places in `text`, in words; none of it where `text` is no JSON.
+/// The keys that lead to each of these places in a text, as words; `None` where the text is no JSON.
 pub(super) fn paths(text: &str, places: &[Span]) -> Vec<Option<String>> {
     let read = reader::read(text, &mut Sink::default());
     let path = |place: &Span| {
-        let path = path::at(read.as_ref()?, *place);
+        let path = path::key_path(read.as_ref()?, *place);
         Some(path).filter(|path| !path.is_empty())
     };
     places.iter().map(path).collect()
 }
 
-/// Read `text` as JSON: the job as the block it would be in HCL. `None` when there is no job in it;
-/// the reason is in `sink`.
-pub(super) fn read(text: &str, beside: &Beside<'_>, sink: &mut Sink) -> Option<Block> {
+/// Read a job in JSON as the block that it would be in HCL. `None` means that there is no job in the text, and the
+/// reason is in `sink`.
+pub(super) fn read(text: &str, beside: &JobSource<'_>, sink: &mut Sink) -> Option<Block> {
     let value = reader::read(text, sink)?;
     let (key, job) = job_object(value, beside, sink)?;
-    Some(Block { key, labels: Vec::new(), body: Body::of(job) })
+    Some(Block { key, labels: Vec::new(), body: Body::from_members(job) })
 }
 
-/// The object that is the job, and the key it stands at.
+/// The object that is the job, with the key that it stands at.
 fn job_object(
-    value: Value,
-    beside: &Beside<'_>,
+    value: SpannedValue,
+    beside: &JobSource<'_>,
     sink: &mut Sink,
-) -> Option<(Key, Vec<(Key, Value)>)> {
+) -> Option<(SpannedKey, Vec<(SpannedKey, SpannedValue)>)> {
     let span = value.span;
     let ValueKind::Object(members) = value.kind else {
         return sink.refuse(span, format!("a job is an object, not {}", value.kind.describe()));
     };
     let has = |name: &str| members.iter().any(|(key, _)| key.name == name);
     if !has("Job") && (has("ID") || has("TaskGroups") || has("Name")) {
-        return Some((Key::new("Job", Span::new(span.start, span.start + 1)), members));
+        return Some((SpannedKey::new("Job", Span::new(span.start, span.start + 1)), members));
     }
     if has("job") {
         let message = "the JSON form of HCL is not supported; use HCL, or Nomad's API form: {\"Job\": {\"ID\": …, \"TaskGroups\": […]}}";
@@ -127,10 +133,10 @@ fn job_object(
     for (key, value) in members {
         if key.name != "Job" {
             match ENVELOPE.iter().find(|(name, _)| *name == key.name) {
-                Some((_, unread)) => beside.tell(&key, &value, *unread, sink),
+                Some((_, unread)) => beside.report_key(&key, &value, *unread, sink),
                 None => {
                     let instead = sink.nearest(&key.name, ENVELOPE.map(|(name, _)| name));
-                    let message = format!("{} is unknown beside Job", shown(&key.name));
+                    let message = format!("{} is unknown beside Job", quote_text(&key.name));
                     sink.suggest(key.span, message, instead);
                 }
             }

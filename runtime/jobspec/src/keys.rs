@@ -1,5 +1,5 @@
-//! What may stand where: [`keys!`] describes each block of a file once. Reading, writing as Nomad's
-//! JSON, suggestions and the reference pages come from that description.
+//! The description of what may stand where: [`keys!`] describes each block of a file once. Reading, writing as
+//! Nomad's JSON, suggestions and the reference pages are derived from that description.
 //!
 //! ```text
 //! tree::Block ─ items: known? supported? of the right form? ─► kinds: typed values ─► XKeys
@@ -19,31 +19,33 @@ use std::time::Duration;
 use serde_json::Map;
 
 use crate::Syntax;
-use crate::decode::RulesRead;
-use crate::diagnostic::{Sink, Span, shown};
+use crate::decode::RulesCost;
+use crate::diagnostic::{Sink, Span, quote_text};
 use crate::places::ConfigPlaces;
-use crate::tree::{self, Key};
-use crate::tree::{Value, ValueKind};
+use crate::tree::{self, SpannedKey};
+use crate::tree::{SpannedValue, ValueKind};
 use crate::units::parse_duration;
-pub(crate) use items::{Entry, Items, is_empty};
-pub(crate) use kinds::{ByName, Free, FreeLists, Given, Kind, Over, TextListMap, Texts};
-pub(crate) use scalars::{Arguments, Scalar, choice, keyword, text};
+pub(crate) use items::{BlockItems, KeyEntry, is_empty};
+pub(crate) use kinds::{
+    ByName, FieldKind, FreeForm, FreeLists, Setting, TextListMap, Texts, ValueOr,
+};
+pub(crate) use scalars::{Arguments, ScalarType, choice, keyword, text};
 
-/// Where problems go and how values are written.
+/// The state of decoding one file: where problems go, the syntax, and what was read so far.
 pub(crate) struct Context<'a> {
     pub sink: &'a mut Sink,
     pub syntax: Syntax,
-    /// Where the `config` of tasks stands.
+    /// The places of the tasks' `config`.
     pub places: ConfigPlaces,
-    /// Constraints and affinities that were read.
-    pub rules: RulesRead,
-    /// Where it stands that the job is stopped.
+    /// The cost of the constraints and affinities that were read so far.
+    pub rules: RulesCost,
+    /// The place that says that the job is stopped, if it does.
     pub stop: Option<Span>,
 }
 
 impl<'a> Context<'a> {
     pub(crate) fn new(sink: &'a mut Sink, syntax: Syntax) -> Self {
-        let (places, rules) = (ConfigPlaces::default(), RulesRead::default());
+        let (places, rules) = (ConfigPlaces::default(), RulesCost::default());
         Self { sink, syntax, places, rules, stop: None }
     }
 
@@ -51,19 +53,24 @@ impl<'a> Context<'a> {
         self.sink.error(at, message);
     }
 
-    /// Report a problem of what cannot be used then.
+    /// Report a problem of a value that cannot be used, and return `None` for the value.
     pub(crate) fn refuse<T>(&mut self, at: Span, message: impl Into<String>) -> Option<T> {
         self.sink.refuse(at, message)
     }
 
-    /// Add a name to `names`, or report that it is in use already.
-    pub(crate) fn unique(&mut self, names: &mut BTreeSet<String>, what: &str, name: &Key) {
+    /// Add a name to `names`; report a name that is in use already.
+    pub(crate) fn add_unique(
+        &mut self,
+        names: &mut BTreeSet<String>,
+        what: &str,
+        name: &SpannedKey,
+    ) {
         if !names.insert(name.name.clone()) {
-            self.error(name.span, format!("{what} {} is here already", shown(&name.name)));
+            self.error(name.span, format!("{what} {} is here already", quote_text(&name.name)));
         }
     }
 
-    /// The text for the syntax of the file.
+    /// The one of two texts that is for the syntax of the file.
     pub(crate) fn name<'t>(&self, hcl: &'t str, json: &'t str) -> &'t str {
         match self.syntax {
             Syntax::Hcl => hcl,
@@ -72,187 +79,191 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The keys and blocks of one block.
-pub(crate) struct Schema {
-    /// The block in messages: `a task`.
+/// The description of a block: its keys and inner blocks.
+pub(crate) struct BlockSchema {
+    /// What messages call the block: `a task`.
     pub what: &'static str,
-    /// With a label in HCL: the JSON member that has it.
+    /// The JSON member for the label, if the block has a label in HCL.
     pub label: Option<&'static str>,
-    /// What it may hold; supported ones first, for suggestions.
+    /// The keys and blocks that it may hold. Supported ones come first, for suggestions.
     pub fields: &'static [Field],
-    /// What holds where a key is left out, as JSON.
+    /// The values that hold where keys are left out, as JSON.
     #[cfg(test)]
     pub defaults: fn() -> Vec<Option<serde_json::Value>>,
 }
 
-/// One key or block.
+/// The description of one key or inner block.
 pub(crate) struct Field {
-    /// Name in HCL; empty when only JSON has it.
+    /// The name in HCL; empty when only JSON has the key.
     pub hcl: &'static str,
-    /// Name in JSON; empty when only HCL has it.
+    /// The name in JSON; empty when only HCL has the key.
     pub json: &'static str,
-    /// What stands there.
-    pub shape: Shape,
-    /// Which values are accepted.
-    pub bounds: Bounds,
-    /// It has to be there: what is said otherwise, in both syntaxes.
+    /// The form of the value.
+    pub shape: FieldShape,
+    /// The range of values that are accepted.
+    pub bounds: FieldBounds,
+    /// If the key is required: the message that it is missing, for HCL and for JSON.
     pub needs: Option<(&'static str, &'static str)>,
-    /// What always stands there in the JSON of a job, where it is not supported.
+    /// The value that is always written in the JSON of a job, for a key that is not supported.
     pub written: &'static str,
-    /// What it does.
+    /// The text of the reference about the key.
     pub doc: Doc,
 }
 
-/// What the reference says of a key.
+/// The text of the reference about a key.
 pub(crate) struct Doc {
     pub text: &'static str,
-    /// What holds where it is left out: a value, or a sentence about it.
+    /// The value that holds where the key is left out; or, in `unless`, words about it.
     #[cfg(test)]
     pub default: fn() -> Option<serde_json::Value>,
     #[cfg(test)]
     pub unless: &'static str,
 }
 
-/// What stands at a key.
+/// The form of the value of a key.
 #[derive(Clone, Copy)]
-pub(crate) enum Shape {
-    /// A text; numbers and truth values become texts. In JSON the empty one is none.
+pub(crate) enum FieldShape {
+    /// A text. Numbers and truth values become texts. In JSON, an empty text counts as not given.
     Text,
-    /// The same, one of these.
+    /// A text that is one of these words.
     #[cfg_attr(not(test), expect(dead_code, reason = "for the reference pages"))]
     Word(&'static [&'static str]),
     /// A whole number, or one written as a text.
     Integer,
-    /// `true`, `false` or these as a text.
+    /// `true` or `false`, or one of them as a text.
     Bool,
-    /// `"15s"`; in JSON nanoseconds too.
+    /// A duration such as `"15s"`; in JSON also nanoseconds.
     Duration,
     /// A list of texts.
     TextList,
     /// A list of lists of texts.
     TextLists,
-    /// `env`, `meta`: names with texts, as a block or as an object.
+    /// Names with texts, as a block or as an object: `env`, `meta`.
     TextMap,
-    /// `header`: names with lists of texts, as a block or as an object; one text is a list of one.
+    /// Names with lists of texts, as a block or as an object: `header`. A single text stands for a list of one.
     TextListMap,
-    /// `config`: anything, as a block or as an object; the driver checks it.
+    /// Anything, as a block or as an object: `config`, which the driver checks.
     Free,
     /// One value, whatever it is.
     Any,
     /// A block.
     Block {
-        /// What it holds.
-        schema: &'static Schema,
-        /// How often it may be there.
-        form: Form,
+        /// The description of the block.
+        schema: &'static BlockSchema,
+        /// How often the block may be there.
+        form: BlockForm,
     },
-    /// Valid in Nomad, not supported yet.
+    /// A key that is valid in Nomad and not supported here.
     Unsupported {
-        /// A next step, or empty.
+        /// What to do instead; empty where there is nothing to say.
         hint: &'static str,
-        /// What means the same as leaving it out; see [`is_neutral`].
+        /// The values that mean the same as leaving the key out; see [`is_neutral`].
         neutral: &'static [&'static str],
-        /// What is accepted although it promises something that does not happen.
-        missed: Option<&'static Missed>,
-        /// It is left to others, so there is no "yet".
+        /// The values that are accepted although they have no effect.
+        missed: Option<&'static IgnoredValues>,
+        /// Whether the feature is left to other programs, so that the message does not say "yet".
         left_out: bool,
-        /// A block that says something by being there, whatever it holds.
+        /// Whether the presence of the block has a meaning, whatever the block holds.
         is_said_by_being_there: bool,
     },
-    /// JSON only: written by servers or read by them before the job; skipped.
+    /// A key of JSON that servers write, or read before the job. It is skipped.
     Served,
 }
 
-/// How often a block may be there, and what that is in JSON.
+/// How often a block may be there, and how it stands in JSON.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Once: an object.
+pub(crate) enum BlockForm {
+    /// Once; in JSON an object.
     One,
-    /// More than once: a list.
+    /// Any number of times; in JSON a list of objects.
     List,
-    /// Once for each name: an object of objects.
+    /// Once for each name; in JSON an object of objects.
     ByName,
 }
 
-/// Values that are accepted without doing what they say, which is told in a warning.
-pub(crate) struct Missed {
-    /// As in [`Shape::Unsupported`].
+/// Values that are accepted and have no effect, with a warning that says so.
+pub(crate) struct IgnoredValues {
+    /// The values, in the form of the neutral values of [`FieldShape::Unsupported`].
     pub values: &'static [&'static str],
-    /// What happens instead.
+    /// What happens instead, in words for the warning.
     pub instead: &'static str,
-    /// Also told of a job in JSON. There clients fill in Nomad's defaults, so only what somebody
-    /// would miss who never wrote it.
+    /// Whether the warning is also given for JSON. There, clients fill in Nomad's defaults, so this is only for
+    /// values whose effect users miss although they did not write them.
     pub in_json: bool,
 }
 
-/// See [`Field::bounds`].
+/// The range of values that a key accepts.
 #[derive(Clone, Copy)]
-pub(crate) enum Bounds {
+pub(crate) enum FieldBounds {
     None,
-    /// Numbers from here to there.
+    /// Whole numbers from the first one to the second one.
     Whole(i64, i64),
-    /// The same; in JSON, where absent fields are often zero, zero is none.
+    /// Whole numbers as for `Whole`. In JSON, where absent fields are often zero, zero counts as not given.
     NotZero(i64, i64),
-    /// Times from here to there.
+    /// Durations from the first one to the second one.
     Time(Duration, Duration),
-    /// Read, and never written as JSON: nothing of the model is it alone.
+    /// The key is read and never written as JSON, because no single value of the model corresponds to it.
     Unwritten,
 }
 
-/// Most of what is counted.
+/// The largest number that a count can have.
 pub(crate) const MOST: i64 = u32::MAX as i64;
 
-pub(crate) const LATER: Shape = hint("");
+/// The shape of a key that is not supported, without a hint.
+pub(crate) const LATER: FieldShape = hint("");
 
-/// Not supported, with a next step.
-pub(crate) const fn hint(hint: &'static str) -> Shape {
+/// The shape of a key that is not supported, with a hint at what to do instead.
+pub(crate) const fn hint(hint: &'static str) -> FieldShape {
     neutral(hint, &[])
 }
 
-/// Not supported; works as if it were not there when it has one of these values.
-pub(crate) const fn neutral(hint: &'static str, neutral: &'static [&'static str]) -> Shape {
+/// The shape of a key that is not supported. With one of the neutral values, it is as if it were not there.
+pub(crate) const fn neutral(hint: &'static str, neutral: &'static [&'static str]) -> FieldShape {
     let (left_out, is_said_by_being_there) = (false, false);
-    Shape::Unsupported { hint, neutral, missed: None, left_out, is_said_by_being_there }
+    FieldShape::Unsupported { hint, neutral, missed: None, left_out, is_said_by_being_there }
 }
 
-/// Left to others for good, with what to do instead.
-pub(crate) const fn left_out(hint: &'static str) -> Shape {
+/// The shape of a key whose feature is left to other programs for good, with a hint at what to do instead.
+pub(crate) const fn left_out(hint: &'static str) -> FieldShape {
     neutral_left_out(hint, &[])
 }
 
-/// The same; works as if it were not there when it has one of these values.
+/// The same shape with neutral values: with one of them, the key is as if it were not there.
 pub(crate) const fn neutral_left_out(
     hint: &'static str,
     neutral: &'static [&'static str],
-) -> Shape {
+) -> FieldShape {
     let (left_out, is_said_by_being_there) = (true, false);
-    Shape::Unsupported { hint, neutral, missed: None, left_out, is_said_by_being_there }
+    FieldShape::Unsupported { hint, neutral, missed: None, left_out, is_said_by_being_there }
 }
 
-/// Left to others for good; a block that makes another kind of job of it, even without a word in it.
-pub(crate) const fn left_out_kind(hint: &'static str) -> Shape {
+/// The shape of a block that makes the job another kind of job, even when it is empty. That kind is left to other
+/// programs for good.
+pub(crate) const fn left_out_kind(hint: &'static str) -> FieldShape {
     let (left_out, is_said_by_being_there) = (true, true);
-    Shape::Unsupported { hint, neutral: &[], missed: None, left_out, is_said_by_being_there }
+    FieldShape::Unsupported { hint, neutral: &[], missed: None, left_out, is_said_by_being_there }
 }
 
-/// What to do instead of Consul, its service mesh and Vault.
+/// The hint at keys of Consul.
 pub(crate) const CONSUL: &str =
     "this agent asks no Consul; it keeps a list of services itself, for provider = \"nomad\"";
+/// The hint at keys of the service mesh of Consul.
 pub(crate) const MESH: &str = "it is of Consul's service mesh, which this agent is no part of; leave it out and \
                                use ports of the network";
+/// The hint at keys of Vault.
 pub(crate) const VAULT: &str =
     "this agent asks no Vault; hand secrets over by an artifact or a variable";
 
-/// The keys of one block, typed.
+/// The keys of one block, as a struct with typed members.
 pub(crate) trait Keys: Sized {
-    /// Their description.
-    const SCHEMA: &'static Schema;
+    /// The description of the block.
+    const SCHEMA: &'static BlockSchema;
 
     /// Take the values, in the order of the description.
-    fn take(items: &mut Items, cx: &mut Context<'_>) -> Self;
+    fn take(items: &mut BlockItems, cx: &mut Context<'_>) -> Self;
 
-    /// The label; of a block that takes one, it is there.
-    fn label(&self) -> &tree::Key;
+    /// The label of the block; always present where the block takes one.
+    fn label(&self) -> &tree::SpannedKey;
 
     /// The values as JSON, in the order of the description.
     fn values(&self) -> Vec<Option<serde_json::Value>>;
@@ -264,23 +275,23 @@ pub(crate) trait Keys: Sized {
         let member = |field: &Field| {
             let value = match values.next() {
                 None => serde_json::from_str(field.written).ok(),
-                Some(None) if matches!(field.bounds, Bounds::NotZero(..)) => Some(0.into()),
+                Some(None) if matches!(field.bounds, FieldBounds::NotZero(..)) => Some(0.into()),
                 Some(value) => Some(value.unwrap_or_default()),
             };
-            let written = !field.json.is_empty() && !matches!(field.bounds, Bounds::Unwritten);
+            let written = !field.json.is_empty() && !matches!(field.bounds, FieldBounds::Unwritten);
             value.filter(|_| written).map(|value| (field.json.to_owned(), value))
         };
         let label = Self::SCHEMA.label.map(label).into_iter();
         label.chain(Self::SCHEMA.fields.iter().filter_map(member)).collect()
     }
 
-    /// Read a block. What cannot be used is reported and counts as not given.
+    /// Read a block. A value that cannot be used is reported and counts as not given.
     fn read(block: tree::Block, cx: &mut Context<'_>) -> Self {
-        Self::take(&mut Items::sort(block, Self::SCHEMA, cx), cx)
+        Self::take(&mut BlockItems::sort(block, Self::SCHEMA, cx), cx)
     }
 }
 
-/// Describes a block: a struct with one member per key, and its [`Schema`].
+/// Describes a block: defines a struct with one member for each key, and its [`BlockSchema`].
 ///
 /// ```text
 /// member "name in HCL, where it is another" / NameInJson: Kind [bounds] = default => needs, "default in words";
@@ -306,20 +317,20 @@ macro_rules! keys {
             /// Where the block begins.
             #[allow(dead_code, reason = "of some blocks, nothing is said as a whole")]
             pub at: $crate::diagnostic::Span,
-            pub label: $crate::tree::Key,
+            pub label: $crate::tree::SpannedKey,
             $($(#[doc = $doc])* pub $field: $kind,)*
         }
 
         impl $crate::keys::Keys for $name {
-            const SCHEMA: &'static $crate::keys::Schema = &$crate::keys::Schema {
+            const SCHEMA: &'static $crate::keys::BlockSchema = &$crate::keys::BlockSchema {
                 what: $what,
                 label: keys!(@label $($label)?),
                 fields: &[
                     $($crate::keys::Field {
                         hcl: keys!(@hcl $field $($hcl)?),
                         json: concat!($(stringify!($json))?),
-                        shape: <$kind as $crate::keys::Kind>::SHAPE,
-                        bounds: keys!(@or $crate::keys::Bounds::None; $($bounds)?),
+                        shape: <$kind as $crate::keys::FieldKind>::SHAPE,
+                        bounds: keys!(@or $crate::keys::FieldBounds::None; $($bounds)?),
                         needs: keys!(@or None; $(Some($needs))?),
                         doc: $crate::keys::Doc {
                             text: concat!($($doc, "\n"),*),
@@ -342,7 +353,7 @@ macro_rules! keys {
                 defaults: || keys!(@defaults $name; $($($base)?)?),
             };
 
-            fn take(items: &mut $crate::keys::Items, cx: &mut $crate::keys::Context<'_>) -> Self {
+            fn take(items: &mut $crate::keys::BlockItems, cx: &mut $crate::keys::Context<'_>) -> Self {
                 Self {
                     at: items.at,
                     label: std::mem::take(&mut items.label),
@@ -350,12 +361,12 @@ macro_rules! keys {
                 }
             }
 
-            fn label(&self) -> &$crate::tree::Key {
+            fn label(&self) -> &$crate::tree::SpannedKey {
                 &self.label
             }
 
             fn values(&self) -> Vec<Option<serde_json::Value>> {
-                vec![$($crate::keys::Kind::json(&self.$field),)*]
+                vec![$($crate::keys::FieldKind::json(&self.$field),)*]
             }
         }
 
@@ -368,7 +379,7 @@ macro_rules! keys {
     (@or $or:expr;) => { $or };
     (@or $or:expr; $given:expr) => { $given };
     (@default $kind:ty;) => { None };
-    (@default $kind:ty; $given:expr) => { $crate::keys::Kind::json(&<$kind>::default().or($given)) };
+    (@default $kind:ty; $given:expr) => { $crate::keys::FieldKind::json(&<$kind>::default().or($given)) };
     (@defaults $name:ident;) => { Vec::new() };
     (@defaults $name:ident; $base:expr) => {
         $crate::keys::Keys::values(&$name::from($base))
@@ -376,9 +387,9 @@ macro_rules! keys {
     (@model $name:ident [] $($field:ident)*) => {};
     (@model $name:ident [$model:ident] $($field:ident)*) => {
         impl $name {
-            /// What the block says, and where it says nothing, `base`.
-            pub(crate) fn over(self, base: $model) -> $model {
-                $model { $($field: $crate::keys::Over::over(self.$field, base.$field),)* }
+            /// The values of the block, with those of `base` for the keys that are not given.
+            pub(crate) fn apply_to(self, base: $model) -> $model {
+                $model { $($field: $crate::keys::ValueOr::value_or(self.$field, base.$field),)* }
             }
         }
 
@@ -397,7 +408,7 @@ impl Field {
         hcl: "",
         json: "",
         shape: LATER,
-        bounds: Bounds::None,
+        bounds: FieldBounds::None,
         needs: None,
         written: "",
         doc: Doc {
@@ -409,7 +420,7 @@ impl Field {
         },
     };
 
-    /// The name in one syntax; empty where it has none there.
+    /// The name of the key in one syntax; empty where the key has none there.
     pub(crate) fn name(&self, syntax: Syntax) -> &'static str {
         match syntax {
             Syntax::Hcl => self.hcl,
@@ -418,19 +429,18 @@ impl Field {
     }
 }
 
-impl Schema {
-    /// Names that can be written, for suggestions; supported ones first.
+impl BlockSchema {
+    /// The names that can be written, for suggestions. Supported ones come first.
     pub(crate) fn names(&self, syntax: Syntax) -> impl Iterator<Item = &'static str> {
-        let names = self.fields.iter().filter(|field| !matches!(field.shape, Shape::Served));
+        let names = self.fields.iter().filter(|field| !matches!(field.shape, FieldShape::Served));
         names.map(move |field| field.name(syntax)).filter(|n| !n.is_empty() && !n.contains(' '))
     }
 }
 
-/// Is `value` one of those that mean the same as leaving the key out? Scalars are compared as texts
-/// and, where they are durations, as such, so that `10m` is also `600s` and in JSON the same in
-/// nanoseconds; `[]` is the empty list; an object stands for all that have its members, and for lists
-/// of such.
-pub(crate) fn is_neutral(value: &Value, neutral: &[&str]) -> bool {
+/// Whether a value is one of those that mean the same as leaving the key out. Scalars are compared as texts and,
+/// where they are durations, also as durations, so that `10m` equals `600s` and the same time in nanoseconds. `[]`
+/// is the empty list. An object stands for all objects that have its members, and for lists of such objects.
+pub(crate) fn is_neutral(value: &SpannedValue, neutral: &[&str]) -> bool {
     neutral.iter().any(|neutral| match &value.kind {
         ValueKind::Text(text) => {
             let duration = |text: &str| parse_duration(text).ok();
@@ -443,7 +453,7 @@ pub(crate) fn is_neutral(value: &Value, neutral: &[&str]) -> bool {
         }
         ValueKind::Bool(truth) => truth.to_string() == *neutral,
         ValueKind::List(items) if items.is_empty() => *neutral == "[]",
-        // Of objects: all of them.
+        // In a list of objects, every object has to be neutral.
         ValueKind::List(items) => {
             neutral.starts_with('{') && items.iter().all(|item| is_neutral(item, &[neutral]))
         }

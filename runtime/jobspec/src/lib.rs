@@ -9,8 +9,8 @@
 //! ```
 //! [`nomad_json`] goes the other way. Start with [`read`] and `decode/job.rs`.
 //!
-//! Everything here is untrusted: sizes, nesting and what expressions may produce are bounded, nothing
-//! panics and nothing is skipped in silence. What Nomad has and Ostler does not is an error that says so.
+//! All input is untrusted: sizes, nesting and the results of expressions are bounded, nothing panics, and
+//! nothing is skipped in silence. A feature that Nomad has and Ostler lacks is an error that says so.
 
 pub mod access;
 mod agent_config;
@@ -39,7 +39,7 @@ pub use decode::{agent_key, agent_key_paths, parse_trust_file};
 pub use diagnostic::{Diagnostics, FileDiagnostic, Severity};
 use diagnostic::{Sink, Span};
 pub use encode::nomad_json;
-pub use file::{JobFile, JobFileError, parse_file, read_file, read_file_with, read_opened};
+pub use file::{JobFile, JobFileError, parse_file, read_file, read_file_with, read_open_file};
 pub use inputs::{Inputs, VAR_PREFIX, VarFile};
 use keys::Context;
 #[cfg(doc)]
@@ -49,17 +49,18 @@ use ostler_model::limits::JOB_FILE_BYTES_MAX;
 pub use places::{ConfigFault, ConfigPlaces};
 use tree::{Block, Body, Item};
 
-/// Syntax of a job file.
+/// The syntax of a job file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
-    /// Nomad's job files.
+    /// HCL, as in Nomad's job files.
     Hcl,
-    /// What Nomad's API takes: `{"Job": {"ID": …}}` or the inner object alone.
+    /// JSON, as Nomad's API takes it: `{"Job": {"ID": …}}` or the inner object alone.
     Json,
 }
 
 impl Syntax {
-    /// By the name, else by the first character: no HCL file starts with a bracket.
+    /// Guess the syntax from the name of the file, or else from the first character: no HCL file starts with a
+    /// bracket.
     fn guess(text: &str, file: &Path) -> Self {
         let named_json = file.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
         if named_json || text.trim_start().starts_with(['{', '[']) { Self::Json } else { Self::Hcl }
@@ -68,16 +69,16 @@ impl Syntax {
 
 /// A job that was read, and what goes with it.
 #[derive(Clone, Debug)]
-pub struct Parsed {
-    /// The job.
+pub struct ParsedJob {
+    /// The job that the text describes.
     pub job: Job,
-    /// What is accepted and not done, or not as it is written.
+    /// Warnings of what is accepted and has no effect, or another effect than it says.
     pub warnings: Diagnostics,
-    /// Where the tasks' `config` stands.
+    /// The places of the tasks' `config` in the text.
     pub places: ConfigPlaces,
 }
 
-/// As [`read`], without what goes with the job.
+/// Read a job as [`read`] does, and return the job alone.
 ///
 /// # Errors
 /// As [`read`].
@@ -85,16 +86,16 @@ pub fn parse(input: &[u8], file: &Path, syntax: Option<Syntax>) -> Result<Job, D
     read(input, file, syntax).map(|parsed| parsed.job)
 }
 
-/// Read a job from `input`. `file` is for messages, and its directory is what `${job.dir}` means;
-/// empty or `-` when there is none. Without `syntax` it is found out.
+/// Read a job from `input`. `file` is the path for messages, and `${job.dir}` stands for its directory; the
+/// path is empty or `-` when there is no file. Without `syntax`, the syntax is guessed.
 ///
 /// # Errors
-/// Everything that is wrong, with places; never empty.
-pub fn read(input: &[u8], file: &Path, syntax: Option<Syntax>) -> Result<Parsed, Diagnostics> {
+/// All problems of the text, with their places; never empty.
+pub fn read(input: &[u8], file: &Path, syntax: Option<Syntax>) -> Result<ParsedJob, Diagnostics> {
     read_with(input, file, syntax, &Inputs::default())
 }
 
-/// As [`read`], with values of variables.
+/// Read a job as [`read`] does, with values for its variables.
 ///
 /// # Errors
 /// As [`read`].
@@ -103,41 +104,41 @@ pub fn read_with(
     file: &Path,
     syntax: Option<Syntax>,
     inputs: &Inputs,
-) -> Result<Parsed, Diagnostics> {
+) -> Result<ParsedJob, Diagnostics> {
     let ((job, places), _, warnings) =
-        text::whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
+        text::read_whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
             parse_text(text, file, syntax, inputs, sink)
         })?;
-    Ok(Parsed { job, places, warnings })
+    Ok(ParsedJob { job, places, warnings })
 }
 
 /// A job of a request to the API.
 #[derive(Clone, Debug)]
 pub struct JobBody {
     /// The job and what goes with it.
-    pub parsed: Parsed,
-    /// It is to be stopped, or stay so.
+    pub parsed: ParsedJob,
+    /// Whether the job is to be stopped, or to stay stopped.
     pub stop: bool,
 }
 
 /// Read the body of a request to the API: `{"Job": …}`, or the job alone. `acted_on` names the keys beside
-/// the job that the caller acts on. What else stands there is told in warnings, or refused where the
-/// job would be another one by it.
+/// the job that the caller acts on. For each other key there is a warning, or an error where the key would
+/// change the job.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_request(input: &[u8], acted_on: &[&str]) -> Result<JobBody, Diagnostics> {
     let file = Path::new("");
     let ((job, places, stop), _, warnings) =
-        text::whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
-            sink.is_json();
-            let block = json::read(text, &json::Beside::Request { acted_on }, sink)?;
+        text::read_whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
+            sink.set_json();
+            let block = json::read(text, &json::JobSource::Request { acted_on }, sink)?;
             let mut cx = Context::new(sink, Syntax::Json);
             let job = decode::job(block, None, &mut cx)?;
             let (places, stop) = (cx.places, cx.stop.is_some());
             Some((with_needed_dir(job, sink), places, stop))
         })?;
-    Ok(JobBody { parsed: Parsed { job, places, warnings }, stop })
+    Ok(JobBody { parsed: ParsedJob { job, places, warnings }, stop })
 }
 
 fn parse_text(
@@ -157,8 +158,8 @@ fn parse_text(
             job_block(body, sink)?
         }
         Syntax::Json => {
-            sink.is_json();
-            json::read(text, &json::Beside::File, sink)?
+            sink.set_json();
+            json::read(text, &json::JobSource::File, sink)?
         }
     };
     let mut cx = Context::new(sink, syntax);
@@ -172,12 +173,12 @@ fn parse_text(
     Some((with_needed_dir(job, sink), places))
 }
 
-/// How texts of a job name its directory.
+/// The name of the job's directory in the texts of a job.
 const JOB_DIR: &str = "job.dir";
 const JOB_DIR_REFERENCE: &str = "${job.dir}";
 
-/// The job with its directory where something of it is there by that, and without where nothing is: the
-/// same text is the same job then, wherever it comes from.
+/// The job with its directory, if a text of the job refers to the directory; otherwise without it. So the same
+/// text gives the same job, wherever it comes from.
 fn with_needed_dir(mut job: Job, sink: &mut Sink) -> Job {
     let text = nomad_json(&job).to_string();
     if !text.contains(JOB_DIR) {
@@ -208,7 +209,7 @@ fn job_block(body: Body, sink: &mut Sink) -> Option<Block> {
             other => {
                 let name = &other.key().name;
                 let instead = sink.nearest(name, ["job", "variable", "variables", "locals"]);
-                let name = diagnostic::shown(name);
+                let name = diagnostic::quote_text(name);
                 let message = format!("{name} is unknown at the top of a job file");
                 sink.suggest(span, message, instead);
             }

@@ -1,50 +1,50 @@
-//! Where the tasks' `config` stands in a job file, so that what a driver finds wrong in it can be
-//! shown at its place.
+//! The places of the tasks' `config` in a job file, so that a problem that a driver finds can be shown at its
+//! place.
 //!
-//! A driver is asked long after the file was read, and perhaps by another process: what it says
-//! names group, task and path.
+//! A driver is asked long after the file was read, and perhaps by another process. So a problem names the group,
+//! the task and the path.
 
 use std::collections::BTreeMap;
 
 use super::diagnostic::{Diagnostics, Sink, Span};
 
-/// The places of one `config`, by dotted path; the whole at the empty one.
+/// The places of one `config`, by dotted path. The empty path is the place of the whole.
 type Paths = BTreeMap<String, Span>;
 
-/// Where every task's `config` and the name of its driver stand in one file.
+/// The places of every task's `config` and of the name of its driver, in one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConfigPlaces(BTreeMap<(String, String), OfTask>);
+pub struct ConfigPlaces(BTreeMap<(String, String), TaskSpans>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct OfTask {
+struct TaskSpans {
     driver: Span,
     config: Paths,
 }
 
-/// Something wrong with a task's `config`, or with its driver.
+/// A problem of a task's `config`, or of its driver.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigFault<'a> {
-    /// Task group.
+    /// The name of the task group.
     pub group: &'a str,
-    /// Task.
+    /// The name of the task in its group.
     pub task: &'a str,
-    /// Dotted path inside `config`; empty for the whole.
+    /// The dotted path inside `config`; empty for the whole.
     pub path: &'a str,
-    /// What is wrong.
+    /// The message that says what is wrong.
     pub message: &'a str,
     /// What may have been meant instead of the last name of the path.
     pub suggestion: Option<&'a str>,
-    /// It is the driver that is wrong.
+    /// Whether the problem is one of the driver itself.
     pub of_driver: bool,
 }
 
 impl ConfigPlaces {
     /// Remember the places of one task.
     pub(super) fn insert(&mut self, group: &str, task: &str, driver: Span, config: Paths) {
-        self.0.insert((group.to_owned(), task.to_owned()), OfTask { driver, config });
+        self.0.insert((group.to_owned(), task.to_owned()), TaskSpans { driver, config });
     }
 
-    /// The faults with lines and columns in `text`, the file they were read from.
+    /// The faults with lines and columns in `text`, which is the text of the file.
     #[must_use]
     pub fn diagnostics<'a>(
         &self,
@@ -63,7 +63,7 @@ impl ConfigPlaces {
     }
 }
 
-/// The place of a path, else of the nearest part around it.
+/// The place of a path, or of the nearest part around it that has one.
 fn find(paths: &Paths, path: &str) -> Span {
     let mut path = path;
     loop {

@@ -1,10 +1,10 @@
 //! The valid name nearest to a mistyped one.
 
-/// Longest name compared, characters: the cost grows with the product of both lengths.
+/// The longest name that is compared, in characters: the cost grows with the product of both lengths.
 const LENGTH_MAX: usize = 64;
 
-/// The name of `valid` that `given` is most likely a slip of: same but for case, or at most a third
-/// of its letters wrong, missing, extra or swapped. The first of equals.
+/// The valid name that the given one most likely stands for: the names differ in case alone, or at most a third
+/// of the letters is wrong, missing, extra or swapped. Of names that are equally near, it is the first one.
 pub fn nearest<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = |name: &str| name.chars().flat_map(char::to_lowercase).collect::<String>();
     let letters = |name: &str| name.chars().count();
@@ -18,7 +18,7 @@ pub fn nearest<'a>(given: &str, valid: impl IntoIterator<Item = &'a str>) -> Opt
         let known = lower(name);
         let (most, least) = (length.max(letters(&known)), length.min(letters(&known)));
         let allowed = (most / 3).max(1);
-        // One letter for another is no likeness when there is only one.
+        // Names of one letter have nothing in common when that letter differs.
         if most - least > allowed || (least < 2 && given != known) {
             continue;
         }

@@ -1,23 +1,23 @@
-//! From the bytes of a file to what it says, or everything that is wrong with it.
+//! Turns the bytes of a file into what the file says, or into all of its problems.
 
 use std::path::Path;
 
-use ostler_model::shown::shown_path;
+use ostler_model::printable::printable_path;
 
 use crate::diagnostic::{Diagnostics, Sink, Span};
 
-/// Read a whole file of at most `max` bytes: what `read` makes of its text, the text, and warnings.
+/// Read a whole file of at most `max` bytes. Returns the result of `read` on its text, the text, and warnings.
 ///
 /// # Errors
-/// Everything that is wrong, with places; never empty.
-pub(crate) fn whole<'a, T>(
+/// All problems of the text, with their places; never empty.
+pub(crate) fn read_whole<'a, T>(
     input: &'a [u8],
     file: &Path,
     max: u64,
     what: &str,
     read: impl FnOnce(&'a str, &mut Sink) -> Option<T>,
 ) -> Result<(T, &'a str, Diagnostics), Diagnostics> {
-    let name = shown_path(file);
+    let name = printable_path(file);
     let mut sink = Sink::default();
     let text = match text_of(input, max, what, &mut sink) {
         Ok(text) => text,
@@ -34,7 +34,7 @@ pub(crate) fn whole<'a, T>(
     }
 }
 
-/// The text, or what of it stands before the reported problem.
+/// The text, or the part of it that stands before the reported problem.
 fn text_of<'a>(input: &'a [u8], max: u64, what: &str, sink: &mut Sink) -> Result<&'a str, &'a str> {
     if u64::try_from(input.len()).is_ok_and(|bytes| bytes > max) {
         let message = format!("{what} has {} bytes; at most {max} are read", input.len());
@@ -42,7 +42,7 @@ fn text_of<'a>(input: &'a [u8], max: u64, what: &str, sink: &mut Sink) -> Result
         return Err("");
     }
     let text = std::str::from_utf8(input).map_err(|error| {
-        // Everything before the first wrong byte is text: enough to say where it is.
+        // The bytes before the first wrong one are text, which is enough to say where it stands.
         let at = error.valid_up_to();
         sink.error(Span::new(at, at + 1), "not a text file: this byte is not UTF-8");
         let before = input.get(..at).and_then(|bytes| std::str::from_utf8(bytes).ok());
@@ -56,7 +56,7 @@ fn text_of<'a>(input: &'a [u8], max: u64, what: &str, sink: &mut Sink) -> Result
     Ok(text)
 }
 
-/// What makes of a position in the text its line.
+/// A function that replaces a position in the text by its line.
 pub(crate) fn lines_of(text: &str) -> impl Fn(&mut u32) {
     let breaks: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
     move |at: &mut u32| {

@@ -1,5 +1,5 @@
-//! The form both syntaxes are read into before anything is checked: blocks, attributes, values,
-//! each with its place in the file.
+//! The form that both syntaxes are read into before anything is checked: blocks, attributes and values, each
+//! with its place in the file.
 //!
 //! Names are those of the file: `kill_timeout` in HCL, `KillTimeout` in JSON.
 
@@ -7,45 +7,45 @@ use serde_json::{Map, Number};
 
 use super::diagnostic::Span;
 
-/// A name and where it stands.
+/// A name, and the place where it stands.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Key {
+pub(super) struct SpannedKey {
     /// The name as the file has it.
     pub name: String,
-    /// Where.
+    /// The bytes of the file that the name takes.
     pub span: Span,
 }
 
-impl Key {
+impl SpannedKey {
     pub(super) fn new(name: impl Into<String>, span: Span) -> Self {
         Self { name: name.into(), span }
     }
 }
 
-/// An evaluated value and where it stands.
+/// An evaluated value, and the place where it stands.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Value {
-    /// The value.
+pub(super) struct SpannedValue {
+    /// What the value is, with its content.
     pub kind: ValueKind,
-    /// Where it is written; of a variable: where it is used.
+    /// The place where the value is written; for the value of a variable, the place where it is used.
     pub span: Span,
 }
 
-/// See [`Value`].
+/// What a value is, with its content.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ValueKind {
     Null,
     Bool(bool),
     Number(Number),
     Text(String),
-    List(Vec<Value>),
-    Object(Vec<(Key, Value)>),
-    /// Could not be evaluated, which was reported.
+    List(Vec<SpannedValue>),
+    Object(Vec<(SpannedKey, SpannedValue)>),
+    /// The value could not be evaluated, which was reported.
     Refused,
 }
 
 impl ValueKind {
-    /// What kind of value it is, for messages.
+    /// The kind of the value, in words for messages.
     pub(super) fn describe(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -59,8 +59,8 @@ impl ValueKind {
     }
 }
 
-impl Value {
-    /// The same as plain JSON, without places. Of equal names the last wins.
+impl SpannedValue {
+    /// The value as plain JSON, without places. Of equal names, the last one is kept.
     pub(super) fn into_json(self) -> serde_json::Value {
         match self.kind {
             ValueKind::Null | ValueKind::Refused => serde_json::Value::Null,
@@ -81,64 +81,64 @@ impl Value {
     }
 }
 
-/// `name = value`
+/// An attribute: `name = value`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Attribute {
-    pub key: Key,
-    pub value: Value,
+pub(super) struct AttributeItem {
+    pub key: SpannedKey,
+    pub value: SpannedValue,
 }
 
-/// `name "label" { … }`
+/// A block: `name "label" { … }`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Block {
-    pub key: Key,
-    pub labels: Vec<Key>,
+    pub key: SpannedKey,
+    pub labels: Vec<SpannedKey>,
     pub body: Body,
 }
 
-/// What stands between two braces, or the whole file.
+/// The content of a block, or of the whole file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Body {
     pub items: Vec<Item>,
 }
 
 impl Block {
-    /// A whole file.
-    pub(super) fn of_file(body: Body) -> Self {
-        Self { key: Key::new("", Span::default()), labels: Vec::new(), body }
+    /// The block that stands for a whole file.
+    pub(super) fn from_body(body: Body) -> Self {
+        Self { key: SpannedKey::new("", Span::default()), labels: Vec::new(), body }
     }
 }
 
 impl Body {
-    /// Does something stand at this name?
+    /// Whether the body has an attribute or a block of this name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.items.iter().any(|item| item.key().name == name)
     }
 
-    /// The members of an object, each an attribute.
-    pub(super) fn of(members: Vec<(Key, Value)>) -> Self {
-        let attribute = |(key, value)| Item::Attribute(Attribute { key, value });
+    /// A body of the members of an object, each one as an attribute.
+    pub(super) fn from_members(members: Vec<(SpannedKey, SpannedValue)>) -> Self {
+        let attribute = |(key, value)| Item::Attribute(AttributeItem { key, value });
         Self { items: members.into_iter().map(attribute).collect() }
     }
 }
 
-/// See [`Body`].
+/// One attribute or block of a body.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Item {
-    Attribute(Attribute),
+    Attribute(AttributeItem),
     Block(Block),
 }
 
 impl Item {
     /// The value of an attribute.
-    pub(super) fn value(&self) -> Option<&Value> {
+    pub(super) fn value(&self) -> Option<&SpannedValue> {
         match self {
             Self::Attribute(attribute) => Some(&attribute.value),
             Self::Block(_) => None,
         }
     }
 
-    pub(super) fn key(&self) -> &Key {
+    pub(super) fn key(&self) -> &SpannedKey {
         match self {
             Self::Attribute(attribute) => &attribute.key,
             Self::Block(block) => &block.key,

@@ -2,37 +2,37 @@
 
 use std::time::Duration;
 
-/// Longest duration text read, bytes.
+/// The longest text that is read as a duration, in bytes.
 const TEXT_BYTES_MAX: usize = 64;
 
 /// Why a text is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Nothing or blanks.
+    /// The text is empty or holds blanks alone.
     #[error("a duration must not be empty; write for example \"15s\"")]
     Empty,
-    /// A number without unit; holds what may have been meant.
+    /// A number has no unit; with what may have been meant.
     #[error("a duration needs a unit (ns, us, ms, s, m, h)")]
     NoUnit {
-        /// The same in seconds.
+        /// The same number with the unit of seconds.
         seconds: String,
     },
-    /// Below zero.
+    /// The duration is below zero.
     #[error("a duration must not be negative")]
     Negative,
-    /// More than the agent can count (about 292 years).
+    /// The duration is longer than the agent can count (about 292 years).
     #[error("the duration is too long")]
     TooLong,
-    /// Anything else.
+    /// The text does not follow the syntax.
     #[error("not a duration; write for example \"15s\" or \"1h30m\"")]
     Syntax,
 }
 
-/// Read a duration in the syntax of Nomad's job files: numbers with units, largest first by
-/// custom, added up. Units: `ns`, `us`, `µs`, `ms`, `s`, `m`, `h`; `0` needs none.
+/// Read a duration in the syntax of Nomad's job files: numbers with units, which are added up. The largest unit
+/// comes first by custom. The units are `ns`, `us`, `µs`, `ms`, `s`, `m` and `h`; `0` needs none.
 ///
 /// # Errors
-/// When it is empty, has no or an unknown unit, is negative or beyond 292 years.
+/// When the text is empty, a unit is missing or unknown, or the duration is negative or beyond 292 years.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let text = text.trim();
     if text.is_empty() {
@@ -70,7 +70,7 @@ fn split_while(text: &str, keep: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at_checked(end).unwrap_or((text, ""))
 }
 
-/// Nanoseconds of one number and its unit. Exact: no floating point.
+/// The nanoseconds of one number and its unit. They are exact: no floating point is used.
 fn part(amount: &str, unit: &str) -> Result<u128, DurationError> {
     let scale: u128 = match unit {
         "ns" => 1,

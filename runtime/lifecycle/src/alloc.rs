@@ -1,4 +1,5 @@
-//! One allocation: its owner, what the owner decides by, and the way to it.
+//! One allocation: its owner, the state machine that decides for the owner, and the handle
+//! to the owner.
 //!
 //! ```text
 //!   agent ── stop, restart, signal, destroy, shutdown ──► alloc::runner (one tokio task)
@@ -7,11 +8,11 @@
 //!     ▲                                                    ▼            ▼
 //!     └── watch<AllocState>, watch<AllocPhase> ◄── machine ── effects ► hooks, gates, task owners
 //! ```
-//! [`machine`] decides (pure), with [`coordinator`] (which tasks may start) and [`status`] (what the
-//! task states mean); [`runner`] acts. [`services`] are listed while they are there; [`health`] judges
-//! (pure), with what their [`checks`] find.
-//! [`ostler_model::alloc::Allocation`] is what was asked, and changes only by a newer copy of it, as
-//! far as [`update`] says; [`AllocState`] is what is.
+//! [`machine`] decides (pure), with [`coordinator`] (which tasks may start) and [`status`] (what
+//! the task states mean); [`runner`] acts. [`services`] lists the services while they are up.
+//! [`health`] judges the health (pure) by the results of the [`checks`]. An
+//! [`ostler_model::alloc::Allocation`] says what was asked for. It changes only by a newer copy, as
+//! far as [`update`] allows. [`AllocState`] says what is there.
 
 pub mod bring;
 pub mod checks;
@@ -60,7 +61,7 @@ use ostler_model::rng::Rng;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::Usage;
-use ostler_model::vars::KeptVariables;
+use ostler_model::vars::VariableStore;
 use ostler_state::StateStore;
 use ostler_trace::TracedAlloc;
 
@@ -70,12 +71,12 @@ use self::hooks::HookTimes;
 pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
 pub use self::phases::{OwnerGone, PhaseWatch};
-pub use self::size::{AllocDiskUse, DiskMeter, OnDisk};
+pub use self::size::{AllocDiskUse, DirectoryMeter, DiskMeter};
 use self::users::AllocUsers;
 
-/// What an allocation's owner needs.
+/// What the owner of an allocation needs to start.
 pub struct AllocRunnerConfig {
-    /// What was asked; already durable under its own key.
+    /// The allocation as it was asked for; it is already durable under its own key.
     pub allocation: Arc<Allocation>,
     /// The node, for `${…}` and the environment.
     pub node: Arc<NodeFacts>,
@@ -83,57 +84,61 @@ pub struct AllocRunnerConfig {
     pub alloc_root: PathBuf,
     /// The node's drivers.
     pub drivers: Arc<dyn Drivers>,
-    /// What the host runs.
+    /// The workloads that the host runs.
     pub workloads: Arc<dyn Workloads>,
     /// The node's devices.
     pub devices: Arc<dyn Devices>,
-    /// Those who fetch what tasks bring along.
+    /// Fetches the artifacts of tasks; `None` where the agent fetches nothing.
     pub artifacts: Option<Arc<dyn Artifacts>>,
-    /// Where states are written.
+    /// The store that states are written to.
     pub state: StateStore,
-    /// Time.
+    /// The clock that all times are read from.
     pub clock: Clock,
-    /// Randomness.
+    /// The source of random numbers, such as ids of runs.
     pub rng: Rng,
-    /// Longest `kill_timeout` honoured; [`ostler_model::limits::KILL_TIMEOUT_MAX`] unless configured.
+    /// Longest `kill_timeout` honoured;
+    /// [`ostler_model::limits::KILL_TIMEOUT_MAX`] unless configured.
     pub kill_timeout_max: Duration,
-    /// Secrets of tasks are kept in memory, where the agent may mount a file system there.
+    /// Secrets of tasks are kept in memory, where the agent may mount a file system for them.
     pub secrets_in_memory: bool,
     /// Gives allocations user ids of their own.
     pub users: AllocUsers,
-    /// Earlier allocations of its place that this node runs, newest first: each is waited for.
+    /// Earlier allocations of the same place that this node runs, newest first. The owner waits for
+    /// each of them.
     pub previous: Vec<PreviousAlloc>,
-    /// Watches over what it has on disk.
+    /// Measures what the allocation has on disk.
     pub disk_watch: DiskWatch,
     /// The list of the node's services.
     pub services: NodeServices,
-    /// What the agent keeps for tasks.
-    pub variables: Arc<dyn KeptVariables>,
+    /// The variables that the agent keeps for tasks.
+    pub variables: Arc<dyn VariableStore>,
     /// Address of the node for ports of services that are numbers.
     pub host_ip: Arc<str>,
-    /// The other nodes of the cluster that this is a node of.
+    /// The other nodes of the cluster; `None` where this node is in no cluster.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
     /// Makes networks of allocations.
     pub networks: Arc<dyn Networks>,
-    /// Its trace, where it has one.
+    /// The trace of the allocation, where it has one.
     pub trace: TracedAlloc,
 }
 
-/// An allocation that must run nothing any more before another one starts. Does not keep its owner.
+/// An allocation that must have ended before another one starts. This does not keep
+/// its owner alive.
 #[derive(Clone, Debug)]
 pub struct PreviousAlloc {
-    /// Its id.
+    /// The id of the earlier allocation.
     pub id: AllocId,
-    /// Where its owner is: primed, so that one who looks late sees the end too.
+    /// The phase of its owner. The watch holds the present phase, so that a late reader sees
+    /// the end too.
     pub phase: PhaseWatch,
-    /// What is asked of it: the newest copy.
+    /// The newest copy of the earlier allocation.
     pub asked: watch::Subscriber<Arc<Allocation>>,
 }
 
 impl PreviousAlloc {
     /// The allocation behind this handle.
     #[must_use]
-    pub fn of(handle: &AllocHandle) -> Self {
+    pub fn from_handle(handle: &AllocHandle) -> Self {
         Self { id: handle.id(), phase: handle.phase(), asked: handle.0.newest.subscribe() }
     }
 }
@@ -141,18 +146,18 @@ impl PreviousAlloc {
 /// What is known of an allocation of an earlier agent.
 #[derive(Clone, Debug, Default)]
 pub struct RestoredAlloc {
-    /// Its state as written last.
+    /// The state of the allocation as it was written last.
     pub saved: Option<SavedAllocState>,
-    /// The verdict on its health: given once, never again.
+    /// The verdict on the health. It is given once, never again.
     pub health: Option<DeploymentStatus>,
-    /// Its tasks, as far as their records could be read.
+    /// The tasks, as far as their records could be read.
     pub tasks: BTreeMap<TaskName, RestoredTask>,
-    /// What could not be read of its records. Such an allocation is not run on: whatever of it
-    /// lives is killed, and it ends failed with this text.
+    /// What could not be read of the records. Such an allocation does not run on: its runs are
+    /// killed, and it ends failed with this text.
     pub trouble: Option<String>,
 }
 
-/// What a restart is of.
+/// Which tasks a restart concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RestartScope {
     /// Every running task.
@@ -169,17 +174,18 @@ pub enum AllocRunnerError {
     /// The allocation names a group its job does not have.
     #[error("allocation {alloc} is of group {group}, which job {job} does not have")]
     UnknownGroup {
-        /// The allocation.
+        /// The id of the allocation.
         alloc: AllocId,
-        /// The group named.
+        /// The group that the allocation names.
         group: GroupName,
-        /// The job.
+        /// The job that has no such group.
         job: JobId,
     },
 }
 
-/// What the owner can be asked. Boxed in the queue, which has room for 32 at once from the start on.
-pub(crate) enum Request {
+/// What the owner can be asked. Requests are boxed, so that a place in the queue
+/// takes little memory.
+pub(crate) enum AllocOwnerRequest {
     Stop { reason: String, skip_shutdown_delay: bool },
     Restart { scope: RestartScope, reason: String, reply: Reply },
     Signal { task: Option<TaskName>, signal: String, reply: Reply },
@@ -203,9 +209,9 @@ impl AllocRunner {
         runner::spawn(config, hooks::standard(), &crate::task::hooks::standard())
     }
 
-    /// Start the owner of an allocation an earlier agent ran. Tasks that run are owned again at
-    /// once; pre-run hooks are run again beside that, each leaving what it left the first time. One
-    /// that had finished runs nothing at all. Needs a tokio runtime.
+    /// Start the owner of an allocation that an earlier agent ran. Tasks that run are owned again
+    /// at once. Meanwhile the pre-run hooks run again, each with the same effect as the first time.
+    /// An allocation that had finished runs nothing at all. Needs a tokio runtime.
     ///
     /// # Errors
     /// As [`AllocRunner::spawn`].
@@ -218,17 +224,18 @@ impl AllocRunner {
     }
 }
 
-/// The way to an allocation's owner. Clones share it; when the last one goes, the owner leaves as
-/// in [`AllocHandle::shutdown`].
+/// The handle to the owner of an allocation. When the last clone goes, the owner leaves
+/// as in [`AllocHandle::shutdown`].
 #[derive(Clone)]
 pub struct AllocHandle(Arc<AllocWay>);
 
-/// What all clones of an [`AllocHandle`] share: ten thousand of them are copied for a list.
+/// What all clones of an [`AllocHandle`] share. A list may copy ten thousand handles, so a
+/// clone is cheap.
 struct AllocWay {
     id: AllocId,
     newest: watch::Publisher<Arc<Allocation>>,
     dir: PathBuf,
-    requests: queue::Sender<Box<Request>>,
+    requests: queue::QueueSender<Box<AllocOwnerRequest>>,
     state: watch::Subscriber<AllocState>,
     phase: PhaseWatch,
     /// Empty once the owner is gone.
@@ -240,21 +247,21 @@ struct AllocWay {
 }
 
 impl AllocHandle {
-    /// Its id.
+    /// The id of the allocation.
     #[must_use]
     pub fn id(&self) -> AllocId {
         self.0.id
     }
 
-    /// What was asked: the newest copy.
+    /// The newest copy of the allocation.
     #[must_use]
     pub fn allocation(&self) -> Arc<Allocation> {
         Arc::clone(&self.0.newest.borrow())
     }
 
-    /// A newer copy of what is asked. Of several that come close together only the newest is
-    /// looked at; one that is not newer (by `modify_index`) is ignored, and so is one of another
-    /// allocation. `desired` stop ends the allocation. Never waits.
+    /// Give the owner a newer copy of the allocation. Of several that come close together only the
+    /// newest counts. A copy that is not newer (by `modify_index`) is ignored, and so is one of
+    /// another allocation. A copy whose `desired` is stop ends the allocation. Never waits.
     pub fn update(&self, allocation: Arc<Allocation>) {
         self.0.newest.send_if_modified(|newest| {
             let newer = allocation.id == newest.id && allocation.modify_index > newest.modify_index;
@@ -265,38 +272,39 @@ impl AllocHandle {
         });
     }
 
-    /// States as they come, primed with the present one; only the newest is kept.
+    /// Follow the state of the allocation; only the newest state is kept.
     #[must_use]
     pub fn state(&self) -> watch::Subscriber<AllocState> {
         self.0.state.clone()
     }
 
-    /// Where the owner is.
+    /// Follow the phase of the owner.
     #[must_use]
     pub fn phase(&self) -> PhaseWatch {
         self.0.phase.clone()
     }
 
-    /// Its directory.
+    /// The path of the allocation's directory, `<alloc_root>/<alloc id>`.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
         self.0.dir.clone()
     }
 
-    /// The logs of a task, once they are open. Followers of them outlive the allocation's owner.
+    /// The logs of a task, once they are open. A follower of the logs may outlive
+    /// the allocation's owner.
     #[must_use]
     pub fn task_logs(&self, task: &TaskName) -> Option<Arc<TaskLogs>> {
         self.0.logs.get(task)?.get()
     }
 
-    /// The logs of a task, waited for until they are open; none when the allocation ends without. May be
-    /// dropped and called again.
-    pub async fn logs_opened(&self, task: &TaskName) -> Option<Arc<TaskLogs>> {
+    /// Wait until the logs of a task are open. `None` when the allocation ends before they are. The
+    /// wait may be dropped and begun again.
+    pub async fn wait_for_logs(&self, task: &TaskName) -> Option<Arc<TaskLogs>> {
         let (mut opened, mut phase) = (self.0.logs_changed.clone(), self.phase());
         loop {
-            // Seen before looking: what comes later wakes the wait below.
+            // Marked as seen before the look, so that a later change wakes the wait below.
             opened.borrow_and_update();
-            let finished = phase.borrow_and_update().ended();
+            let finished = phase.borrow_and_update().has_ended();
             if let Some(logs) = self.task_logs(task) {
                 return Some(logs);
             }
@@ -313,41 +321,44 @@ impl AllocHandle {
         }
     }
 
-    /// End the allocation in order: `shutdown_delay`, leader, mains, sidecars; then poststop tasks
-    /// run. Returns when the owner has taken the request. A second stop ends delay and poststop too.
+    /// End the allocation in order: `shutdown_delay`, leader, main tasks, sidecars; then the
+    /// poststop tasks run. Returns when the owner has taken the request. A second stop ends the
+    /// delay and the poststop tasks too.
     pub async fn stop(&self, reason: impl Into<String>) {
         self.stop_with(reason, false).await;
     }
 
-    /// As [`AllocHandle::stop`]; with `skip_shutdown_delay` no `shutdown_delay` is waited for, of
-    /// the group or of a task, and one under way ends.
+    /// As [`AllocHandle::stop`]. With `skip_shutdown_delay` the owner waits for no `shutdown_delay`
+    /// of the group or of a task, and a delay that runs already ends.
     pub async fn stop_with(&self, reason: impl Into<String>, skip_shutdown_delay: bool) {
         // An error means that the owner has ended.
         let _gone = self
             .0
             .requests
-            .send(Box::new(Request::Stop { reason: reason.into(), skip_shutdown_delay }))
+            .send(Box::new(AllocOwnerRequest::Stop { reason: reason.into(), skip_shutdown_delay }))
             .await;
     }
 
-    /// As [`AllocHandle::stop_with`], by a newer copy whose `desired` is stop: the copy is the newest
-    /// one when this returns, and its description the reason. It counts as one stop.
+    /// As [`AllocHandle::stop_with`], by a newer copy whose `desired` is stop. Its description is
+    /// the reason. The copy is the newest one when this returns. Request and copy together count
+    /// as one stop.
     pub async fn stop_as(&self, stopped: Arc<Allocation>, skip_shutdown_delay: bool) {
         let reason = stopped.desired_description.clone();
-        // The request first: whoever sees the copy finds it waiting, and with it how to stop.
+        // The request goes first, so that the owner finds in the queue how to stop when it
+        // sees the copy.
         self.stop_with(reason, skip_shutdown_delay).await;
         self.update(stopped);
     }
 
-    /// Restart one running task, all running ones, or the whole allocation. Returns when the tasks
-    /// know.
+    /// Restart one running task, all running tasks, or the whole allocation. Returns when the tasks
+    /// have taken the request.
     ///
     /// # Errors
-    /// When there is no such task or it does not run; when the allocation ends or has ended; every
-    /// task's own error.
+    /// When there is no such task or it does not run; when the allocation ends or has ended; when
+    /// a task refuses.
     pub async fn restart(&self, scope: RestartScope, reason: &str) -> Result<(), RequestError> {
         let reason = reason.to_owned();
-        self.ask(|reply| Request::Restart { scope, reason, reply }).await
+        self.ask(|reply| AllocOwnerRequest::Restart { scope, reason, reply }).await
     }
 
     /// Send a signal by name to one running task, or to all running ones.
@@ -356,14 +367,14 @@ impl AllocHandle {
     /// As [`AllocHandle::restart`], and the drivers' own.
     pub async fn signal(&self, task: Option<&TaskName>, signal: &str) -> Result<(), RequestError> {
         let (task, signal) = (task.cloned(), signal.to_owned());
-        self.ask(|reply| Request::Signal { task, signal, reply }).await
+        self.ask(|reply| AllocOwnerRequest::Signal { task, signal, reply }).await
     }
 
-    /// Somebody says whether it is healthy. The first verdict counts. Returns when the owner has taken
-    /// the request.
+    /// Set the allocation healthy or unhealthy by request. The first verdict counts. Returns when
+    /// the owner has taken the request.
     pub async fn judge(&self, healthy: bool) {
         // An error means that the owner has ended.
-        let _gone = self.0.requests.send(Box::new(Request::Judge { healthy })).await;
+        let _gone = self.0.requests.send(Box::new(AllocOwnerRequest::Judge { healthy })).await;
     }
 
     /// Run a command inside a running task.
@@ -376,22 +387,24 @@ impl AllocHandle {
         command: ExecCommand,
     ) -> Result<ExecSession, RequestError> {
         let task = task.clone();
-        self.ask(|reply| Request::Exec { task, request: ExecRequest { command, reply } }).await
+        self.ask(|reply| AllocOwnerRequest::Exec { task, request: ExecRequest { command, reply } })
+            .await
     }
 
-    /// Wait until every task is dead, post-run hooks ran and the last states are durable (or the
-    /// agent left). The state at that point.
+    /// Wait until every task is dead, the post-run hooks ran and the last states are durable, or
+    /// the agent left. Returns the state at that point.
     pub async fn wait_done(&self) -> AllocState {
         let mut phase = self.0.phase.clone();
         // An error means the owner is gone; the state it left is the last one.
-        let _gone = phase.wait_for(|phase| phase.ended()).await;
+        let _gone = phase.wait_for(|phase| phase.has_ended()).await;
         self.0.state.borrow().clone()
     }
 
-    /// Stop it if need be, then remove its directory and records. Idempotent; errors of the removal
-    /// are logged. The phase reached: [`AllocPhase::Destroyed`], unless the agent left first.
+    /// Stop the allocation if it runs, then remove its directory and records. Idempotent. Errors of
+    /// the removal are logged. Returns the phase reached: [`AllocPhase::Destroyed`], unless the
+    /// agent left first.
     pub async fn destroy(&self) -> AllocPhase {
-        let _gone = self.0.requests.send(Box::new(Request::Destroy)).await;
+        let _gone = self.0.requests.send(Box::new(AllocOwnerRequest::Destroy)).await;
         let mut phase = self.0.phase.clone();
         let over = |phase: &AllocPhase| matches!(phase, AllocPhase::Destroyed | AllocPhase::Left);
         // An error means the owner is gone; the phase it left is the last one.
@@ -399,13 +412,14 @@ impl AllocHandle {
         *self.0.phase.borrow()
     }
 
-    /// The agent leaves: the owner ends, tasks run on, no hooks run. Returns when the owner is gone.
+    /// The agent leaves: the owner ends, the tasks run on and no hooks run. Returns when the
+    /// owner is gone.
     pub async fn shutdown(&self) {
-        let _gone = self.0.requests.send(Box::new(Request::Shutdown)).await;
+        let _gone = self.0.requests.send(Box::new(AllocOwnerRequest::Shutdown)).await;
         self.0.requests.closed().await;
     }
 
-    /// What its running tasks use now; nothing of the others.
+    /// What the running tasks use now. Other tasks have no entry.
     pub async fn usage(&self) -> BTreeMap<TaskName, Usage> {
         let Some(tasks) = self.0.tasks.upgrade() else {
             return BTreeMap::new();
@@ -417,13 +431,13 @@ impl AllocHandle {
         used
     }
 
-    /// What the checks of its services say, as far as those are there now; in file order.
+    /// The results of the checks of those services that are listed now, in file order.
     #[must_use]
     pub fn checks(&self) -> Arc<[CheckResult]> {
         Arc::clone(&self.0.checks.borrow())
     }
 
-    /// How its hooks went: an entry for each hook and kind of call.
+    /// How the hooks of the allocation went: an entry for each hook and kind of call.
     #[must_use]
     pub fn hook_times(&self) -> Vec<HookTime> {
         self.0.times.entries()
@@ -431,7 +445,7 @@ impl AllocHandle {
 
     async fn ask<T>(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, RequestError>>) -> Request,
+        request: impl FnOnce(oneshot::Sender<Result<T, RequestError>>) -> AllocOwnerRequest,
     ) -> Result<T, RequestError> {
         let (reply, answer) = oneshot::channel();
         self.0.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;

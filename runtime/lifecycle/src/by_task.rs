@@ -5,7 +5,7 @@
 
 use ostler_model::ids::TaskName;
 
-/// Something of each task, in the order of their names.
+/// One value for each task, in the order of the tasks' names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByTask<T>(Vec<(TaskName, T)>);
 
@@ -16,26 +16,26 @@ impl<T> Default for ByTask<T> {
 }
 
 impl<T> ByTask<T> {
-    fn place(&self, task: &TaskName) -> Result<usize, usize> {
+    fn find_index(&self, task: &TaskName) -> Result<usize, usize> {
         self.0.binary_search_by(|(known, _)| known.cmp(task))
     }
 
-    /// What there is of a task.
+    /// The value of a task.
     #[must_use]
     pub fn get(&self, task: &TaskName) -> Option<&T> {
-        let at = self.place(task).ok()?;
+        let at = self.find_index(task).ok()?;
         self.0.get(at).map(|(_, of)| of)
     }
 
     /// As [`ByTask::get`], to change it.
     pub fn get_mut(&mut self, task: &TaskName) -> Option<&mut T> {
-        let at = self.place(task).ok()?;
+        let at = self.find_index(task).ok()?;
         self.0.get_mut(at).map(|(_, of)| of)
     }
 
-    /// Put something in; what was there before.
+    /// Set the value of a task; returns the value that it had before.
     pub fn insert(&mut self, task: TaskName, of: T) -> Option<T> {
-        match self.place(&task) {
+        match self.find_index(&task) {
             Ok(at) => self.0.get_mut(at).map(|(_, known)| std::mem::replace(known, of)),
             Err(at) => {
                 self.0.reserve_exact(1);
@@ -45,22 +45,22 @@ impl<T> ByTask<T> {
         }
     }
 
-    /// All, in order.
+    /// All tasks with their values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&TaskName, &T)> {
         self.0.iter().map(|(task, of)| (task, of))
     }
 
-    /// All, in order, to change what there is of each.
+    /// All tasks with their values, in order, to change the values.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&TaskName, &mut T)> {
         self.0.iter_mut().map(|(task, of)| (&*task, of))
     }
 
-    /// The names, in order.
+    /// The names of the tasks, in order.
     pub fn keys(&self) -> impl Iterator<Item = &TaskName> {
         self.0.iter().map(|(task, _)| task)
     }
 
-    /// What there is of each, in order.
+    /// The values, in the order of the tasks' names.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|(_, of)| of)
     }

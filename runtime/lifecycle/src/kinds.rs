@@ -1,28 +1,29 @@
-//! The calls that run beside an owner, and what each of them is.
+//! The calls that run beside an owner, and the kind of each.
 
 use tokio::task::{AbortHandle, Id};
 
-/// What is known of each call. Nothing in memory while none runs: an owner at rest is one of thousands.
+/// The kind of each call that runs. It takes no memory while none runs, because an agent has
+/// thousands of owners at rest.
 #[derive(Debug)]
-pub(crate) struct Kinds<K>(Vec<(K, AbortHandle)>);
+pub(crate) struct CallKinds<K>(Vec<(K, AbortHandle)>);
 
-impl<K> Default for Kinds<K> {
+impl<K> Default for CallKinds<K> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<K> Kinds<K> {
-    /// A call was begun.
+impl<K> CallKinds<K> {
+    /// Remember the kind of a call that has begun.
     pub(crate) fn insert(&mut self, kind: K, call: AbortHandle) {
         self.0.reserve_exact(1);
         self.0.push((kind, call));
     }
 
-    /// It has ended; what it was.
+    /// Forget a call that has ended; returns its kind.
     pub(crate) fn remove(&mut self, call: Id) -> Option<K> {
         let at = self.0.iter().position(|(_, known)| known.id() == call)?;
-        // The order stays: calls are aborted in the order in which they were begun.
+        // The order stays, because calls are aborted in the order in which they began.
         let (kind, _) = self.0.remove(at);
         if self.0.is_empty() {
             self.0 = Vec::new();
@@ -30,7 +31,7 @@ impl<K> Kinds<K> {
         Some(kind)
     }
 
-    /// Abort the calls of such a kind.
+    /// Abort the calls whose kind satisfies `such`.
     pub(crate) fn abort(&self, such: impl Fn(&K) -> bool) {
         for (_, call) in self.0.iter().filter(|(kind, _)| such(kind)) {
             call.abort();
@@ -45,7 +46,7 @@ mod tests {
     #[tokio::test]
     async fn calls_are_aborted_by_kind_and_forgotten_when_they_ended() {
         let mut calls = tokio::task::JoinSet::new();
-        let mut kinds = Kinds::default();
+        let mut kinds = CallKinds::default();
         for kind in [1, 2, 1] {
             let call = calls.spawn(std::future::pending::<()>());
             kinds.insert(kind, call);

@@ -18,7 +18,7 @@ pub mod task;
 pub mod watch;
 
 /// Wait for a timer; for ever while none is set.
-async fn fire(timer: &mut Option<ostler_model::ports::BoxFuture<'static, ()>>) {
+async fn wait_for_timer(timer: &mut Option<ostler_model::ports::BoxFuture<'static, ()>>) {
     match timer {
         Some(timer) => timer.await,
         None => std::future::pending().await,

@@ -1,33 +1,34 @@
-//! A bounded queue that takes memory by what waits in it.
+//! A bounded queue whose memory grows with what waits in it.
 //!
-//! A channel of tokio has room for 32 messages and some cache lines of its own from the beginning: the
-//! four that each allocation has took three KiB, and nearly always nothing waits in them.
+//! A channel of tokio reserves room for 32 messages and some cache lines of its own from the
+//! beginning. The four channels of an allocation took three KiB that way, and nearly always nothing
+//! waits in them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The way in. Clones share it.
+/// The sending end. Clones share the queue.
 #[derive(Debug)]
-pub struct Sender<T>(Arc<Queue<T>>);
+pub struct QueueSender<T>(Arc<SharedQueue<T>>);
 
-/// The way out. When it is dropped nothing is taken any more.
+/// The receiving end. After it is dropped the queue takes no message any more.
 #[derive(Debug)]
-pub struct Receiver<T>(Arc<Queue<T>>);
+pub struct QueueReceiver<T>(Arc<SharedQueue<T>>);
 
 #[derive(Debug)]
-struct Queue<T> {
+struct SharedQueue<T> {
     most: usize,
-    inner: Mutex<Inner<T>>,
-    /// Something came, or nothing will come any more.
+    inner: Mutex<QueueState<T>>,
+    /// Rings when a message came, and when the last sender went.
     bell: Notify,
-    /// There is room, or nothing is taken any more.
+    /// Rings when there is room, and when the receiver went.
     room: Notify,
 }
 
 #[derive(Debug)]
-struct Inner<T> {
+struct QueueState<T> {
     waiting: VecDeque<T>,
     senders: usize,
     open: bool,
@@ -35,40 +36,40 @@ struct Inner<T> {
 
 /// A queue in which at most `most` messages wait.
 #[must_use]
-pub fn channel<T>(most: usize) -> (Sender<T>, Receiver<T>) {
-    let inner = Mutex::new(Inner { waiting: VecDeque::new(), senders: 1, open: true });
-    let queue = Arc::new(Queue { most, inner, bell: Notify::new(), room: Notify::new() });
-    (Sender(Arc::clone(&queue)), Receiver(queue))
+pub fn channel<T>(most: usize) -> (QueueSender<T>, QueueReceiver<T>) {
+    let inner = Mutex::new(QueueState { waiting: VecDeque::new(), senders: 1, open: true });
+    let queue = Arc::new(SharedQueue { most, inner, bell: Notify::new(), room: Notify::new() });
+    (QueueSender(Arc::clone(&queue)), QueueReceiver(queue))
 }
 
-impl<T> Queue<T> {
-    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
-        // Whole after a panic: every change is one call.
+impl<T> SharedQueue<T> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
+        // The state is whole after a panic, because every change is one call.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A message that was not taken.
+/// Why the queue did not take a message; gives the message back.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NotTaken<T> {
-    /// As many wait as may.
+pub enum QueueSendError<T> {
+    /// The queue is full.
     Full(T),
     /// The receiver is gone.
     Gone(T),
 }
 
-impl<T> Sender<T> {
+impl<T> QueueSender<T> {
     /// Put a message in if there is room.
     ///
     /// # Errors
-    /// [`NotTaken`].
-    pub fn try_send(&self, message: T) -> Result<(), NotTaken<T>> {
+    /// [`NotTaken`], with the message, when the queue is full or the receiver is gone.
+    pub fn try_send(&self, message: T) -> Result<(), QueueSendError<T>> {
         let mut inner = self.0.lock();
         if !inner.open {
-            return Err(NotTaken::Gone(message));
+            return Err(QueueSendError::Gone(message));
         }
         if inner.waiting.len() >= self.0.most {
-            return Err(NotTaken::Full(message));
+            return Err(QueueSendError::Full(message));
         }
         inner.waiting.push_back(message);
         drop(inner);
@@ -82,12 +83,12 @@ impl<T> Sender<T> {
     /// The message, when the receiver is gone.
     pub async fn send(&self, mut message: T) -> Result<(), T> {
         loop {
-            // Made before it is looked: what comes between wakes it.
+            // Made before the try, so that room that comes in between wakes this sender.
             let room = self.0.room.notified();
             message = match self.try_send(message) {
                 Ok(()) => return Ok(()),
-                Err(NotTaken::Gone(message)) => return Err(message),
-                Err(NotTaken::Full(message)) => message,
+                Err(QueueSendError::Gone(message)) => return Err(message),
+                Err(QueueSendError::Full(message)) => message,
             };
             room.await;
         }
@@ -111,7 +112,7 @@ impl<T> Sender<T> {
     }
 }
 
-impl<T> Clone for Sender<T> {
+impl<T> Clone for QueueSender<T> {
     fn clone(&self) -> Self {
         let mut inner = self.0.lock();
         inner.senders = inner.senders.saturating_add(1);
@@ -120,7 +121,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-impl<T> Drop for Sender<T> {
+impl<T> Drop for QueueSender<T> {
     fn drop(&mut self) {
         let mut inner = self.0.lock();
         inner.senders = inner.senders.saturating_sub(1);
@@ -132,17 +133,17 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-impl<T> Receiver<T> {
+impl<T> QueueReceiver<T> {
     /// The next message; `None` when there is none and nobody can send one. May be cancelled.
     pub async fn recv(&mut self) -> Option<T> {
         loop {
-            // Before it is looked: whoever was the last left nothing behind unseen.
+            // Read before the look, so that what the last sender left behind is seen.
             let alone = self.0.lock().senders == 0;
             let message = self.try_recv();
             if message.is_some() || alone {
                 return message;
             }
-            // A ring since the look is kept for this.
+            // `Notify` stores a ring that comes between the look and this line.
             self.0.bell.notified().await;
         }
     }
@@ -163,10 +164,10 @@ impl<T> Receiver<T> {
     }
 }
 
-impl<T> Drop for Receiver<T> {
+impl<T> Drop for QueueReceiver<T> {
     fn drop(&mut self) {
         self.close();
-        // Answers wait in them for whoever asked.
+        // Messages may hold the reply channels of askers, so they are dropped now.
         let waiting = std::mem::take(&mut self.0.lock().waiting);
         drop(waiting);
     }
@@ -188,7 +189,7 @@ mod tests {
         assert!(receiver.recv().now_or_never().is_none());
         sender.try_send(1).unwrap();
         sender.try_send(2).unwrap();
-        assert_eq!(sender.try_send(3), Err(NotTaken::Full(3)));
+        assert_eq!(sender.try_send(3), Err(QueueSendError::Full(3)));
         assert_eq!(receiver.recv().now_or_never(), Some(Some(1)));
         sender.try_send(3).unwrap();
         assert_eq!(

@@ -1,13 +1,14 @@
-//! The services of a node: those that run now, as the owners of allocations say, and the places for
-//! checks that are being asked.
+//! The services of a node: those that run now, as the owners of allocations report them, and the
+//! permits for checks that are being asked.
 //!
 //! ```text
 //!   owner of an allocation ── set(its services) ──► NodeServices ──► list, changed (API, templates)
 //!        └── gone, stopping: remove ────────────────────┘
 //! ```
-//! Nothing of it is on disk: what runs says what is there, so a new agent has nothing stale. Until the
-//! allocations that it takes over have said it ([`NodeServices::expect`]), the list lacks something; and once
-//! it leaves, the list stays as it was ([`NodeServices::freeze`]): what runs goes on without it.
+//! The list is not on disk. It is built from what runs, so a new agent has no stale entries. The
+//! list of a new agent is incomplete until the allocations that it takes over have reported their
+//! services ([`NodeServices::expect`]). When the agent leaves, the list stays as it was
+//! ([`NodeServices::freeze`]), because the tasks run on without the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,32 +23,32 @@ use ostler_model::service::{ServiceInstance, ServiceList, Services};
 
 /// The services of a node. Clones share them.
 #[derive(Clone)]
-pub struct NodeServices(Arc<Inner>);
+pub struct NodeServices(Arc<NodeServicesInner>);
 
-struct Inner {
-    known: Mutex<Known>,
+struct NodeServicesInner {
+    known: Mutex<ServiceTable>,
     index: watch::Sender<u64>,
-    /// How many allocations have not said yet what they offer.
+    /// How many allocations have not reported their services yet.
     expected: watch::Sender<usize>,
     places: Arc<Semaphore>,
 }
 
 #[derive(Default)]
-struct Known {
+struct ServiceTable {
     by_alloc: BTreeMap<AllocId, Vec<Arc<ServiceInstance>>>,
-    /// In order; made when it is asked for.
+    /// All services in order; built when somebody asks for the list.
     list: Option<Arc<[Arc<ServiceInstance>]>>,
-    /// Allocations of an earlier agent that have not said yet what they offer.
+    /// Allocations of an earlier agent that have not reported their services yet.
     expected: BTreeSet<AllocId>,
     frozen: bool,
 }
 
 impl NodeServices {
-    /// None yet. `index` is where their index begins: above any that an earlier agent gave out, as far
-    /// as that is known.
+    /// An empty list. `index` is the first index of the list. It is above every index that an
+    /// earlier agent gave out, as far as that is known.
     #[must_use]
     pub fn new(index: u64) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(NodeServicesInner {
             known: Mutex::default(),
             index: watch::Sender::new(index),
             expected: watch::Sender::new(0),
@@ -55,37 +56,38 @@ impl NodeServices {
         }))
     }
 
-    /// The index of the last change, as it grows.
+    /// Follow the index of the last change.
     #[must_use]
     pub fn indexes(&self) -> watch::Receiver<u64> {
         self.0.index.subscribe()
     }
 
-    /// A place for each check that is being asked.
+    /// The permits for checks: a check that is being asked holds one.
     #[must_use]
     pub fn places(&self) -> Arc<Semaphore> {
         Arc::clone(&self.0.places)
     }
 
-    /// These allocations run on from an earlier agent and have services: they will be said.
+    /// These allocations run on from an earlier agent and have services, which their
+    /// owners will report.
     pub fn expect(&self, allocs: impl IntoIterator<Item = AllocId>) {
-        let mut known = self.known();
+        let mut known = self.lock_table();
         known.expected.extend(allocs);
         self.0.expected.send_replace(known.expected.len());
     }
 
-    /// The agent leaves, and what runs goes on: nothing of the list changes any more.
+    /// The agent leaves and the tasks run on: the list does not change any more.
     pub fn freeze(&self) {
-        self.known().frozen = true;
+        self.lock_table().frozen = true;
     }
 
-    /// These, and no others, are the services of an allocation now.
+    /// Replace the services of an allocation by these.
     pub fn set(&self, alloc: AllocId, services: Vec<ServiceInstance>) {
-        let mut known = self.known();
+        let mut known = self.lock_table();
         if known.frozen {
             return;
         }
-        // The list first, then who waits for it: below, under the lock.
+        // The list changes first, then whoever waits for it is woken; both under the lock.
         let told = known.expected.remove(&alloc).then_some(known.expected.len());
         self.put(&mut known, alloc, services);
         if let Some(left) = told {
@@ -93,7 +95,7 @@ impl NodeServices {
         }
     }
 
-    fn put(&self, known: &mut Known, alloc: AllocId, services: Vec<ServiceInstance>) {
+    fn put(&self, known: &mut ServiceTable, alloc: AllocId, services: Vec<ServiceInstance>) {
         let before = known.by_alloc.get(&alloc).map_or(&[][..], Vec::as_slice);
         let index = self.0.index.borrow().saturating_add(1);
         let mut changed = before.len() != services.len();
@@ -128,7 +130,7 @@ impl NodeServices {
             known.by_alloc.insert(alloc, now);
         }
         known.list = None;
-        // Under the lock: a list and its index belong together.
+        // Under the lock, because a list and its index belong together.
         self.0.index.send_replace(index);
     }
 
@@ -137,7 +139,7 @@ impl NodeServices {
         self.set(alloc, Vec::new());
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn lock_table(&self) -> MutexGuard<'_, ServiceTable> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -150,7 +152,7 @@ impl Default for NodeServices {
 
 impl Services for NodeServices {
     fn list(&self) -> ServiceList {
-        let mut known = self.known();
+        let mut known = self.lock_table();
         let instances = match &known.list {
             Some(list) => Arc::clone(list),
             None => {
@@ -170,24 +172,24 @@ impl Services for NodeServices {
         *self.0.index.borrow()
     }
 
-    fn restored(&self) -> BoxFuture<'static, ()> {
+    fn wait_until_restored(&self) -> BoxFuture<'static, ()> {
         let mut expected = self.0.expected.subscribe();
         Box::pin(async move {
             let all = expected.wait_for(|left| *left == 0);
-            // Late, or nobody says it any more: the list is what there is.
+            // After the timeout, or when nobody reports any more, the list counts as complete.
             let _there = clock::timeout(SERVICES_RESTORED_WALL_MAX, all).await;
         })
     }
 
-    fn changed(&self, index: u64) -> BoxFuture<'static, ()> {
-        other_than(self.0.index.subscribe(), index)
+    fn wait_for_change(&self, index: u64) -> BoxFuture<'static, ()> {
+        wait_for_change(self.0.index.subscribe(), index)
     }
 }
 
-/// Wait until an index is another one than `seen`; never ends where none comes any more. May be dropped and
-/// called again.
+/// Wait until an index differs from `seen`. The wait never ends when the index does not change any
+/// more. It may be dropped and begun again.
 #[must_use]
-pub fn other_than(mut index: watch::Receiver<u64>, seen: u64) -> BoxFuture<'static, ()> {
+pub fn wait_for_change(mut index: watch::Receiver<u64>, seen: u64) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         if index.wait_for(|now| *now != seen).await.is_err() {
             std::future::pending::<()>().await;

@@ -8,7 +8,7 @@ use ostler_model::ids::JobId;
 use ostler_model::rng::Rng;
 
 fn alloc(seed: u64) -> AllocId {
-    AllocId::new(Rng::seeded(seed).uuid())
+    AllocId::new(Rng::from_seed(seed).uuid())
 }
 
 fn service(alloc: AllocId, name: &str, port: u16) -> ServiceInstance {
@@ -53,37 +53,37 @@ fn what_comes_changes_and_goes_has_its_index() {
     services.remove(a);
     assert_eq!(shown(&services), [row("api", 2, 12, 12), row("web", 4, 12, 13)]);
     assert_eq!(services.list().index, 14);
-    assert_eq!(services.list().named("default", "web").count(), 1);
-    assert_eq!(services.list().named("other", "web").count(), 0);
+    assert_eq!(services.list().find_by_name("default", "web").count(), 1);
+    assert_eq!(services.list().find_by_name("other", "web").count(), 0);
 }
 
 #[tokio::test]
 async fn who_waits_is_told_of_a_change_and_of_one_that_came_before() {
     let services = NodeServices::default();
     let first = services.list().index;
-    let none = clock::timeout(Duration::from_millis(10), services.changed(first)).await;
+    let none = clock::timeout(Duration::from_millis(10), services.wait_for_change(first)).await;
     assert!(none.is_none(), "nothing changed");
-    let waits = services.changed(first);
+    let waits = services.wait_for_change(first);
     services.set(alloc(1), vec![service(alloc(1), "web", 1)]);
     clock::timeout(Duration::from_secs(20), waits).await.unwrap();
-    let late = services.changed(first);
+    let late = services.wait_for_change(first);
     clock::timeout(Duration::from_secs(20), late).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_expected_of_an_earlier_agent_is_waited_for_and_not_for_ever() {
     let services = NodeServices::default();
-    clock::timeout(Duration::from_secs(1), services.restored()).await.unwrap();
+    clock::timeout(Duration::from_secs(1), services.wait_until_restored()).await.unwrap();
     let (a, b, c) = (alloc(1), alloc(2), alloc(3));
     services.expect([a, b]);
     services.set(a, vec![service(a, "web", 1)]);
     services.set(c, vec![service(c, "web", 3)]);
-    assert!(clock::timeout(Duration::from_secs(1), services.restored()).await.is_none());
+    assert!(clock::timeout(Duration::from_secs(1), services.wait_until_restored()).await.is_none());
     services.remove(b);
-    clock::timeout(Duration::from_secs(1), services.restored()).await.unwrap();
+    clock::timeout(Duration::from_secs(1), services.wait_until_restored()).await.unwrap();
     services.expect([a]);
     let late = SERVICES_RESTORED_WALL_MAX + Duration::from_secs(1);
-    clock::timeout(late, services.restored()).await.unwrap();
+    clock::timeout(late, services.wait_until_restored()).await.unwrap();
 }
 
 #[tokio::test]

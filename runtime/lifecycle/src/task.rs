@@ -1,4 +1,4 @@
-//! One task: its owner, what the owner decides by, and what it needs.
+//! One task: its owner, the state machine that decides for the owner, and what the owner needs.
 //!
 //! ```text
 //!   alloc::runner ── requests (kill, restart, signal, shutdown), gate ──► task::runner (one tokio task)
@@ -8,8 +8,8 @@
 //!                                   hooks · driver · workloads · devices · state ◄────┘
 //! ```
 //! [`machine`] decides (pure), [`runner`] acts, [`calls`] are the acts that take time. The owner
-//! itself never waits for anything but news: whatever may take long runs beside it and is bounded,
-//! so a kill is taken at once in every state.
+//! itself waits for inputs only. Whatever may take long runs beside it and is bounded, so a kill is
+//! taken at once in every state.
 
 pub mod calls;
 pub mod env;
@@ -35,7 +35,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc::coordinator::Gate;
+use crate::alloc::coordinator::TaskGate;
 use crate::alloc::dir::TaskDir;
 use crate::alloc::users::AllocUsers;
 use crate::queue;
@@ -44,8 +44,8 @@ use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
 use ostler_model::artifact::Artifacts;
 use ostler_model::clock::Clock;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
 use ostler_model::network::{AllocNetwork, DriverNetwork};
@@ -54,12 +54,12 @@ use ostler_model::rng::Rng;
 use ostler_model::service::Services;
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
-use ostler_model::vars::KeptVariables;
+use ostler_model::vars::VariableStore;
 use ostler_state::StateStore;
 use ostler_trace::TracedAlloc;
 
 use self::env::NodeFacts;
-use self::hooks::{Fetched, TaskHook};
+use self::hooks::{FetchedArtifacts, TaskHook};
 
 /// Why a request to a task was not done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,13 +67,13 @@ pub enum RequestError {
     /// No such task.
     #[error("the allocation has no task {task}")]
     UnknownTask {
-        /// The name asked for.
+        /// The name that was asked for.
         task: TaskName,
     },
     /// Only a running task can be asked.
     #[error("task {task} is not running")]
     NotRunning {
-        /// The task.
+        /// Name of the task that does not run.
         task: TaskName,
     },
     /// The allocation or task has ended and its owner is gone.
@@ -85,14 +85,14 @@ pub enum RequestError {
     /// The allocation is being stopped, or ends by itself.
     #[error("the allocation is ending")]
     Stopping,
-    /// Another restart of the whole allocation has not been done yet.
+    /// Another restart of the whole allocation is still under way.
     #[error("the allocation is being restarted already; wait for that restart")]
     Restarting,
     /// A hook of the allocation did not let the restart begin.
     #[error("the restart could not begin: {0}")]
     Hook(String),
-    /// Several tasks did not do it.
-    #[error("{}", joined(.0))]
+    /// Several tasks refused.
+    #[error("{}", join_errors(.0))]
     Several(Vec<RequestError>),
     /// The driver refused.
     #[error("driver: {0}")]
@@ -100,23 +100,23 @@ pub enum RequestError {
     /// The driver did not answer.
     #[error("the driver of task {task} did not answer in time")]
     NoAnswer {
-        /// The task.
+        /// Name of the task whose driver did not answer.
         task: TaskName,
     },
 }
 
-fn joined(errors: &[RequestError]) -> String {
+fn join_errors(errors: &[RequestError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Everything around a task. `allocation` and `task` are the newest accepted ones: the owner puts a
-/// scope with newer ones in its place ([`TaskHandle::update`]), so what is read at use is fresh.
+/// Everything that a task and its hooks use. `allocation` and `task` are the newest accepted
+/// copies: after [`TaskHandle::update`] the owner replaces the scope by one with newer copies.
 #[derive(Clone)]
 pub struct TaskScope {
-    /// What was asked.
+    /// The newest copy of the allocation.
     pub allocation: Arc<Allocation>,
-    /// The task.
-    pub task: HeldOnce<Task>,
+    /// The task as that copy has it.
+    pub task: CowArc<Task>,
     /// The node, for `${…}`.
     pub node: Arc<NodeFacts>,
     /// Directory of all allocations.
@@ -127,15 +127,15 @@ pub struct TaskScope {
     pub workloads: Arc<dyn Workloads>,
     /// See [`Devices`].
     pub devices: Arc<dyn Devices>,
-    /// Where states are written.
+    /// The store that states are written to.
     pub state: StateStore,
-    /// Time.
+    /// The clock that all times are read from.
     pub clock: Clock,
-    /// Randomness: run ids, jitter.
+    /// The source of random numbers: run ids, jitter.
     pub rng: Rng,
     /// Longest `kill_timeout` honoured.
     pub kill_timeout_max: Duration,
-    /// `secrets` is in memory, where the agent may mount a file system there.
+    /// The `secrets` directory is in memory, where the agent may mount a file system for it.
     pub secrets_in_memory: bool,
     /// Gives allocations user ids of their own.
     pub users: AllocUsers,
@@ -143,21 +143,22 @@ pub struct TaskScope {
     pub hooks: Vec<Arc<dyn TaskHook>>,
     /// The services of the node, for templates.
     pub services: Arc<dyn Services>,
-    /// What the agent keeps for tasks, for templates.
-    pub variables: Arc<dyn KeptVariables>,
-    /// Those who fetch what tasks bring along.
+    /// The variables that the agent keeps for tasks, for templates.
+    pub variables: Arc<dyn VariableStore>,
+    /// Fetches the artifacts of tasks; `None` where the agent fetches nothing.
     pub artifacts: Option<Arc<dyn Artifacts>>,
-    /// What of that is there.
-    pub fetched: Fetched,
-    /// The task's log files once open.
+    /// Which artifacts are in the task's directory.
+    pub fetched: FetchedArtifacts,
+    /// The task's log files once they are open.
     pub logs: LogSlot,
-    /// The task's directories were made with those of the allocation: the first run takes that.
+    /// The task's directories, where they were made together with those of the allocation. The
+    /// first run takes them.
     pub made: MadeDirs,
-    /// Nothing but its directories is waited for before its first run.
+    /// The first run waits for nothing but its directories.
     pub at_once: bool,
-    /// A task that ended waits, dead, for [`TaskHandle::force_restart`] until
-    /// [`TaskHandle::finish`], a kill or the agent's leaving. Poststop tasks and killed ones do not
-    /// wait. `false`: the owner ends with its task.
+    /// A task that has ended waits, dead, for [`TaskHandle::force_restart`] until
+    /// [`TaskHandle::finish`], a kill or the leaving of the agent. Poststop tasks and killed tasks
+    /// do not wait. `false`: the owner ends with its task.
     pub restartable: bool,
     /// The network that the allocation has of its own, once it is made.
     pub network: NetworkSlot,
@@ -180,29 +181,30 @@ impl NetworkSlot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The network; none where it is the node's, or is not made.
+    /// The allocation's own network; `None` where it uses the node's, or the network is
+    /// not made yet.
     #[must_use]
     pub fn get(&self) -> Option<Arc<AllocNetwork>> {
         self.lock().own.clone()
     }
 
-    /// It is made.
+    /// Set the allocation's own network, once it is made.
     pub fn set(&self, network: AllocNetwork) {
         self.lock().own = Some(Arc::new(network));
     }
 
-    /// It is taken away.
+    /// Remove the allocation's own network, once it is taken away.
     pub fn clear(&self) {
         self.lock().own = None;
     }
 
-    /// What the driver of a task made for its run, if anything.
+    /// The network that the driver of a task made for its run; `None` where it made none.
     #[must_use]
     pub fn of_driver(&self, task: &TaskName) -> Option<Arc<DriverNetwork>> {
         self.lock().of_drivers.get(task).cloned()
     }
 
-    /// A run of the task begins, with this network of its driver's.
+    /// Set the network that the driver made for the run of a task that begins.
     pub(crate) fn set_of_driver(&self, task: &TaskName, network: Option<Arc<DriverNetwork>>) {
         let of_drivers = &mut self.lock().of_drivers;
         match network {
@@ -212,10 +214,10 @@ impl NetworkSlot {
     }
 }
 
-/// The shared directory, and the task's.
+/// The path of the shared directory and those of the task, once they are made.
 pub type MadeDirs = Arc<Mutex<Option<(PathBuf, TaskDir)>>>;
 
-/// Holds a task's logs once they are open and tells who waits for that.
+/// Holds a task's logs once they are open, and wakes those who wait for that.
 #[derive(Clone)]
 pub struct LogSlot {
     slot: Arc<OnceLock<Arc<TaskLogs>>>,
@@ -229,13 +231,13 @@ impl LogSlot {
         Self { slot: Arc::new(OnceLock::new()), changed }
     }
 
-    /// The logs, once open.
+    /// The logs, once they are open.
     #[must_use]
     pub fn get(&self) -> Option<Arc<TaskLogs>> {
         self.slot.get().cloned()
     }
 
-    /// Put the logs in; the first ones stay.
+    /// Put the logs in, unless there are logs already. Returns the logs of the slot.
     pub fn set(&self, logs: Arc<TaskLogs>) -> Arc<TaskLogs> {
         let logs = Arc::clone(self.slot.get_or_init(|| logs));
         self.changed.send_modify(|n| *n = n.wrapping_add(1));
@@ -243,8 +245,9 @@ impl LogSlot {
     }
 }
 
-/// What the owner can be asked. Boxed in the queue, which has room for 32 at once from the start on.
-pub(crate) enum Request {
+/// What the owner can be asked. Requests are boxed, so that a place in the queue
+/// takes little memory.
+pub(crate) enum TaskOwnerRequest {
     Kill(KillRequest),
     Restart { reason: String, how: RestartHow, reply: oneshot::Sender<Result<(), RequestError>> },
     Signal { signal: String, reply: oneshot::Sender<Result<(), RequestError>> },
@@ -254,14 +257,15 @@ pub(crate) enum Request {
     Shutdown,
 }
 
-/// Which restart of a task.
+/// The kind of a restart of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RestartHow {
-    /// Of a run that is alive; somebody asked for it.
+    /// A restart of a run that is alive, because somebody asked for it.
     Asked,
-    /// The same because of a check: by the restart policy.
+    /// A restart of a run that is alive, because a check demands it; it counts by
+    /// the restart policy.
     Unhealthy,
-    /// Whatever the state.
+    /// A restart whatever the state of the task.
     Forced,
 }
 
@@ -274,7 +278,7 @@ pub(crate) struct ExecRequest {
 /// How a task is ended for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillRequest {
-    /// Said first; may mark the task as failed.
+    /// An event before the end; it may mark the task as failed.
     pub event: Option<TaskEvent>,
     /// `kill_reason` of the `Killing` event.
     pub reason: String,
@@ -285,27 +289,27 @@ pub struct KillRequest {
 /// What an earlier agent recorded of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoredTask {
-    /// Its public state; absent when none is stored or it cannot be read.
+    /// The public state of the task; `None` when none is stored or it cannot be read.
     pub state: Option<TaskState>,
-    /// Its private record; absent likewise.
+    /// The private record of the task; `None` in the same cases.
     pub local: Option<handle::LocalState>,
 }
 
-/// The workload of the present run, as the host knows it; for reading its usage.
+/// The workload of the present run as the host knows it, for reading its usage.
 pub(crate) type PresentRun = Arc<Mutex<Option<(RunId, Workload)>>>;
 
-/// The way to a task's owner. Clones share it.
+/// The handle to the owner of a task. Clones share the owner.
 #[derive(Clone)]
 pub struct TaskHandle {
     task: TaskName,
-    requests: queue::Sender<Box<Request>>,
+    requests: queue::QueueSender<Box<TaskOwnerRequest>>,
     newest: watch::Publisher<Arc<Allocation>>,
-    state: watch::Subscriber<HeldOnce<TaskState>>,
+    state: watch::Subscriber<CowArc<TaskState>>,
     logs: LogSlot,
     gone: CancellationToken,
     present: PresentRun,
     workloads: Arc<dyn Workloads>,
-    /// For tests that let the owner vanish, as with its agent.
+    /// For tests in which the owner vanishes, as it does with its agent.
     #[cfg(test)]
     owner: tokio::task::AbortHandle,
 }
@@ -314,26 +318,26 @@ impl TaskHandle {
     /// Start the owner. It waits until `gate` is open; `tick` is notified on each change of state
     /// and at its end.
     #[must_use]
-    pub fn spawn(scope: TaskScope, gate: watch::Subscriber<Gate>, tick: Arc<Notify>) -> Self {
+    pub fn spawn(scope: TaskScope, gate: watch::Subscriber<TaskGate>, tick: Arc<Notify>) -> Self {
         runner::spawn(scope, gate, tick)
     }
 
-    /// Start the owner of a task that an earlier agent had: a run that may be alive is owned again
-    /// or, where that cannot be, ended; a dead task stays dead. `gate` counts for the next start
-    /// only.
+    /// Start the owner of a task that an earlier agent had: a run that may be alive is owned
+    /// again or, where that cannot be, ended; a dead task stays dead. `gate` counts for the
+    /// next start only.
     #[must_use]
     pub fn restore(
         scope: TaskScope,
-        gate: watch::Subscriber<Gate>,
+        gate: watch::Subscriber<TaskGate>,
         tick: Arc<Notify>,
         restored: RestoredTask,
     ) -> Self {
         runner::restore(scope, gate, tick, restored)
     }
 
-    /// A newer copy of the allocation: rules are read from it at their next use, nothing is
-    /// restarted. One whose `modify_index` is not above the newest is dropped. Never blocks; of
-    /// several only the newest is taken.
+    /// Give the owner a newer copy of the allocation. Its rules count from their next use on, and
+    /// nothing is restarted. A copy whose `modify_index` is not above that of the newest is
+    /// dropped. Never blocks; of several copies only the newest is taken.
     pub fn update(&self, allocation: Arc<Allocation>) {
         self.newest.send_if_modified(|newest| {
             let newer = allocation.modify_index > newest.modify_index;
@@ -344,25 +348,25 @@ impl TaskHandle {
         });
     }
 
-    /// Its name.
+    /// The name of the task.
     #[must_use]
     pub fn name(&self) -> &TaskName {
         &self.task
     }
 
-    /// The newest state.
+    /// The newest public state of the task.
     #[must_use]
-    pub fn state(&self) -> HeldOnce<TaskState> {
+    pub fn state(&self) -> CowArc<TaskState> {
         self.state.borrow().clone()
     }
 
-    /// States as they come; only the newest is kept.
+    /// Follow the public state of the task; only the newest state is kept.
     #[must_use]
-    pub fn watch(&self) -> watch::Subscriber<HeldOnce<TaskState>> {
+    pub fn watch(&self) -> watch::Subscriber<CowArc<TaskState>> {
         self.state.clone()
     }
 
-    /// Its logs, once open.
+    /// The logs of the task, once they are open.
     #[must_use]
     pub fn logs(&self) -> Option<Arc<TaskLogs>> {
         self.logs.get()
@@ -379,8 +383,8 @@ impl TaskHandle {
         self.gone.cancelled().await;
     }
 
-    /// End the task for good. `event` is said first and may mark the task as failed. No effect on
-    /// a task that is dead but that it can no longer be restarted.
+    /// End the task for good. `event` comes first and may mark the task as failed. The only effect
+    /// on a dead task is that it can no longer be restarted.
     pub async fn kill(&self, event: Option<TaskEvent>, reason: &str) {
         let reason = reason.to_owned();
         self.kill_with(KillRequest { event, reason, skip_shutdown_delay: false }).await;
@@ -390,23 +394,23 @@ impl TaskHandle {
     /// `skip_shutdown_delay` cuts short the delay that the first one waits for.
     pub async fn kill_with(&self, kill: KillRequest) {
         // An owner that is gone has nothing to kill.
-        let _gone = self.requests.send(Box::new(Request::Kill(kill))).await;
+        let _gone = self.requests.send(Box::new(TaskOwnerRequest::Kill(kill))).await;
     }
 
     /// Leave the task as it is and end the owner.
     pub async fn shutdown(&self) {
-        let _gone = self.requests.send(Box::new(Request::Shutdown)).await;
+        let _gone = self.requests.send(Box::new(TaskOwnerRequest::Shutdown)).await;
     }
 
-    /// The allocation is over: a dead task waits for a restart no longer. No effect on a live one,
-    /// which then ends with its run.
+    /// The allocation is over, so a dead task no longer waits for a restart. A live task is not
+    /// touched and ends with its run.
     pub async fn finish(&self) {
-        let _gone = self.requests.send(Box::new(Request::Finish)).await;
+        let _gone = self.requests.send(Box::new(TaskOwnerRequest::Finish)).await;
     }
 
-    /// Say an event of the task: a verdict of the allocation, a message of a hook.
+    /// Add an event to the task: a verdict of the allocation, a message of a hook.
     pub async fn note(&self, event: TaskEvent) {
-        let _gone = self.requests.send(Box::new(Request::Note(event))).await;
+        let _gone = self.requests.send(Box::new(TaskOwnerRequest::Note(event))).await;
     }
 
     /// What the present run uses; `None` when the task does not run or the host cannot tell.
@@ -425,8 +429,8 @@ impl TaskHandle {
         self.restart_how(reason, RestartHow::Asked).await
     }
 
-    /// As [`TaskHandle::restart`], as a failure of the task: the restart policy says whether and when it
-    /// starts again.
+    /// As [`TaskHandle::restart`], but it counts as a failure of the task: the restart policy
+    /// decides whether and when the task starts again.
     ///
     /// # Errors
     /// As [`TaskHandle::restart`].
@@ -434,9 +438,9 @@ impl TaskHandle {
         self.restart_how(reason, RestartHow::Unhealthy).await
     }
 
-    /// Start the task anew whatever its state: a run that is alive is ended first, a restart delay
-    /// is not waited for, a dead task of a [`TaskScope::restartable`] scope starts again (failed or
-    /// not). The gate counts. No effect on a task that is being killed.
+    /// Start the task anew, whatever its state. A run that is alive is ended first, a restart delay
+    /// ends, and a dead task of a [`TaskScope::restartable`] scope starts again (failed or not).
+    /// The task still waits for its gate. No effect on a task that is being killed.
     ///
     /// # Errors
     /// When the owner is gone.
@@ -446,7 +450,7 @@ impl TaskHandle {
 
     async fn restart_how(&self, reason: &str, how: RestartHow) -> Result<(), RequestError> {
         let reason = reason.to_owned();
-        self.ask(|reply| Request::Restart { reason, how, reply }).await
+        self.ask(|reply| TaskOwnerRequest::Restart { reason, how, reply }).await
     }
 
     /// Send a signal by name.
@@ -454,7 +458,7 @@ impl TaskHandle {
     /// # Errors
     /// When the task does not run, or its driver refuses or does not answer.
     pub async fn signal(&self, signal: &str) -> Result<(), RequestError> {
-        self.ask(|reply| Request::Signal { signal: signal.to_owned(), reply }).await
+        self.ask(|reply| TaskOwnerRequest::Signal { signal: signal.to_owned(), reply }).await
     }
 
     /// Run a command inside the task.
@@ -462,12 +466,12 @@ impl TaskHandle {
     /// # Errors
     /// When the task does not run, or its driver or the host refuses.
     pub async fn exec(&self, command: ExecCommand) -> Result<ExecSession, RequestError> {
-        self.ask(|reply| Request::Exec(ExecRequest { command, reply })).await
+        self.ask(|reply| TaskOwnerRequest::Exec(ExecRequest { command, reply })).await
     }
 
     async fn ask<T>(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, RequestError>>) -> Request,
+        request: impl FnOnce(oneshot::Sender<Result<T, RequestError>>) -> TaskOwnerRequest,
     ) -> Result<T, RequestError> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;

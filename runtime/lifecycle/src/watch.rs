@@ -1,8 +1,9 @@
-//! A value whose newest state several follow.
+//! A value whose newest state several followers see.
 //!
-//! As `tokio::sync::watch`, with one bell in the place of eight: that one takes 350 bytes, and an
-//! allocation has seven of them with one follower or two each. Who waits is woken in the order in
-//! which they began to wait, not in a random one, so that a simulation plays the same each time.
+//! It works as `tokio::sync::watch` with one bell instead of eight. The watch of tokio takes 350
+//! bytes, and an allocation has seven of them with one or two followers each. Followers that wait
+//! are woken in the order in which they began to wait, not in a random order, so that a simulation
+//! plays the same each time.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,33 +11,34 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::Notify;
 
-/// The way in. Clones share it.
+/// The end that changes the value. Clones share the value.
 #[derive(Debug)]
-pub struct Publisher<T>(Arc<Shared<T>>);
+pub struct Publisher<T>(Arc<SharedValue<T>>);
 
-/// The way out. Each follows by itself.
+/// The end that follows the value. Each subscriber follows on its own.
 #[derive(Debug)]
 pub struct Subscriber<T> {
-    shared: Arc<Shared<T>>,
-    /// Number of the state that was seen last.
+    shared: Arc<SharedValue<T>>,
+    /// Number of the state that this subscriber saw last.
     seen: usize,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct SharedValue<T> {
     value: RwLock<T>,
-    /// Number of the present state. Changed under the lock.
+    /// Number of the present state; it changes under the lock.
     number: AtomicUsize,
     senders: AtomicUsize,
     bell: Notify,
 }
 
-/// Every sender is gone: the value is the last one.
+/// Every publisher is gone, so the value is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody changes the value any more")]
-pub struct Gone;
+pub struct PublisherGone;
 
-/// The value, which does not change while this is held: not to be held over a wait.
+/// The value. It does not change while this reference is held, so do not hold the reference
+/// over a wait.
 #[derive(Debug)]
 pub struct Ref<'a, T> {
     value: RwLockReadGuard<'a, T>,
@@ -44,7 +46,7 @@ pub struct Ref<'a, T> {
 }
 
 impl<T> Ref<'_, T> {
-    /// Was it another one than the receiver had seen?
+    /// Does the value differ from the one that the subscriber saw before?
     #[must_use]
     pub const fn has_changed(&self) -> bool {
         self.changed
@@ -59,7 +61,7 @@ impl<T> Deref for Ref<'_, T> {
     }
 }
 
-/// A value and its first follower, who has seen it.
+/// A value and its first subscriber, who counts as having seen the value.
 #[must_use]
 pub fn channel<T>(value: T) -> (Publisher<T>, Subscriber<T>) {
     let sender = Publisher::new(value);
@@ -67,9 +69,9 @@ pub fn channel<T>(value: T) -> (Publisher<T>, Subscriber<T>) {
     (sender, receiver)
 }
 
-impl<T> Shared<T> {
+impl<T> SharedValue<T> {
     fn read(&self) -> RwLockReadGuard<'_, T> {
-        // Whole after a panic of who changed it, as far as it was changed.
+        // The value stays usable after a panic of whoever changed it.
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,10 +81,10 @@ impl<T> Shared<T> {
 }
 
 impl<T> Publisher<T> {
-    /// A value that nobody follows yet.
+    /// A value without subscribers.
     #[must_use]
     pub fn new(value: T) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedValue {
             value: RwLock::new(value),
             number: AtomicUsize::new(0),
             senders: AtomicUsize::new(1),
@@ -90,7 +92,7 @@ impl<T> Publisher<T> {
         }))
     }
 
-    /// A follower, who has seen the present value.
+    /// A new subscriber, who counts as having seen the present value.
     #[must_use]
     pub fn subscribe(&self) -> Subscriber<T> {
         Subscriber { shared: Arc::clone(&self.0), seen: self.0.number() }
@@ -102,7 +104,7 @@ impl<T> Publisher<T> {
         Ref { value: self.0.read(), changed: true }
     }
 
-    /// Change the value; it is told when `change` says that it is another one. Whether it did.
+    /// Change the value. Subscribers are woken when `change` returns true; that answer is returned.
     pub fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
         let mut value = self.0.value.write().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut value);
@@ -116,7 +118,7 @@ impl<T> Publisher<T> {
         changed
     }
 
-    /// Change the value and tell it.
+    /// Change the value and wake the subscribers.
     pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
         self.send_if_modified(|value| {
             change(value);
@@ -124,7 +126,7 @@ impl<T> Publisher<T> {
         });
     }
 
-    /// Put another value in and tell it. The one before.
+    /// Replace the value and wake the subscribers; returns the value before.
     pub fn send_replace(&self, mut other: T) -> T {
         self.send_modify(|value| std::mem::swap(value, &mut other));
         other
@@ -154,7 +156,7 @@ impl<T> Subscriber<T> {
         Ref { value, changed: self.shared.number() != self.seen }
     }
 
-    /// The present value, which counts as seen.
+    /// The present value; it counts as seen from now on.
     pub fn borrow_and_update(&mut self) -> Ref<'_, T> {
         let value = self.shared.read();
         let number = self.shared.number();
@@ -162,19 +164,20 @@ impl<T> Subscriber<T> {
         Ref { value, changed }
     }
 
-    /// The present value counts as seen.
+    /// Mark the present value as seen.
     pub fn mark_unchanged(&mut self) {
         self.seen = self.shared.number();
     }
 
-    /// Wait until the value is another one than was seen last; it counts as seen. May be cancelled.
+    /// Wait until the value differs from the one that was seen last, and mark it as seen. The wait
+    /// may be cancelled.
     ///
     /// # Errors
-    /// When it was seen and nobody changes it any more.
-    pub async fn changed(&mut self) -> Result<(), Gone> {
+    /// When the value was seen and every publisher is gone.
+    pub async fn changed(&mut self) -> Result<(), PublisherGone> {
         loop {
-            // Before the look, so that no change is missed; and before the number, because who changes
-            // the value last goes then.
+            // The bell comes before the look, so that no change is missed. The count of publishers
+            // comes before the number, because the last publisher may change the value and then go.
             let heard = self.shared.bell.notified();
             let gone = self.shared.senders.load(Ordering::Acquire) == 0;
             let number = self.shared.number();
@@ -182,36 +185,39 @@ impl<T> Subscriber<T> {
                 return Ok(());
             }
             if gone {
-                return Err(Gone);
+                return Err(PublisherGone);
             }
             heard.await;
         }
     }
 
-    /// Wait until the value is such a one, and look at it; it counts as seen.
+    /// Wait until the value satisfies `such`, borrow it and mark it as seen.
     ///
     /// # Errors
-    /// When it is not and nobody changes it any more.
-    pub async fn wait_for(&mut self, such: impl Fn(&T) -> bool) -> Result<Ref<'_, T>, Gone> {
+    /// When the value does not satisfy `such` and every publisher is gone.
+    pub async fn wait_for(
+        &mut self,
+        such: impl Fn(&T) -> bool,
+    ) -> Result<Ref<'_, T>, PublisherGone> {
         let shared = &*self.shared;
         loop {
-            // As in [`Subscriber::changed`].
+            // The same order as in [`Subscriber::changed`].
             let heard = shared.bell.notified();
             let gone = shared.senders.load(Ordering::Acquire) == 0;
-            if let Some(value) = look(shared, &mut self.seen, &such) {
+            if let Some(value) = borrow_if(shared, &mut self.seen, &such) {
                 return Ok(value);
             }
             if gone {
-                return Err(Gone);
+                return Err(PublisherGone);
             }
             heard.await;
         }
     }
 }
 
-/// The present value, which counts as seen, if it is such a one.
-fn look<'a, T>(
-    shared: &'a Shared<T>,
+/// Mark the present value as seen, and borrow it if it satisfies `such`.
+fn borrow_if<'a, T>(
+    shared: &'a SharedValue<T>,
     seen: &mut usize,
     such: impl Fn(&T) -> bool,
 ) -> Option<Ref<'a, T>> {
@@ -273,7 +279,7 @@ mod tests {
         other.send_replace(1);
         drop(other);
         assert_eq!(receiver.changed().now_or_never(), Some(Ok(())));
-        assert_eq!(receiver.changed().now_or_never(), Some(Err(Gone)));
+        assert_eq!(receiver.changed().now_or_never(), Some(Err(PublisherGone)));
         assert_eq!(
             receiver.wait_for(|value| *value == 1).now_or_never().unwrap().map(|v| *v),
             Ok(1)

@@ -11,12 +11,13 @@ use rustix::io::Errno;
 
 use ostler_model::ids::TaskName;
 
-/// Highest index a file may have: a name beyond it is not ours, and planted names cannot overflow.
+/// The highest index that a file may have. A name beyond it is not ours, so planted names cannot
+/// cause an overflow.
 pub(super) const INDEX_MAX: u64 = 999_999_999;
-/// Most entries of a log directory looked at.
+/// The largest number of entries of a log directory that are examined.
 const ENTRIES_MAX: usize = 100_000;
 
-/// Which stream of a task.
+/// One of the two streams of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     /// Standard output.
@@ -26,7 +27,7 @@ pub enum StreamKind {
 }
 
 impl StreamKind {
-    /// `stdout` or `stderr`.
+    /// The name of the stream in file names: `stdout` or `stderr`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,24 +43,24 @@ pub enum LogError {
     /// The directory cannot be read.
     #[error("the log directory cannot be read")]
     Directory(#[source] io::Error),
-    /// A file cannot be opened or made.
+    /// A file cannot be opened or created.
     #[error("log file {name} cannot be opened")]
     Open {
-        /// Its name in the log directory.
+        /// The name of the file in the log directory.
         name: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// Every index up to the largest is taken.
     #[error("log files of {prefix} have reached the highest index; remove old ones")]
     IndexExhausted {
-        /// Name without the index.
+        /// The file name without the index.
         prefix: String,
     },
 }
 
-/// The files of one stream, by index. Cheap to clone.
+/// The files of one stream, by index. Clones are cheap.
 #[derive(Clone, Debug)]
 pub(super) struct LogFiles {
     dir: Arc<Dir>,
@@ -69,30 +70,30 @@ pub(super) struct LogFiles {
 impl LogFiles {
     pub(super) fn new(dir: &Dir, task: &TaskName, kind: StreamKind) -> Result<Self, LogError> {
         let dir = dir.try_clone().map_err(LogError::Directory)?;
-        Ok(Self::within(Arc::new(dir), task, kind))
+        Ok(Self::in_dir(Arc::new(dir), task, kind))
     }
 
-    /// The same in a directory that is open already: streams of one task share it.
-    pub(super) fn within(dir: Arc<Dir>, task: &TaskName, kind: StreamKind) -> Self {
+    /// The files of a stream in a directory that is open already. Streams of one task share it.
+    pub(super) fn in_dir(dir: Arc<Dir>, task: &TaskName, kind: StreamKind) -> Self {
         Self { dir, prefix: format!("{task}.{}.", kind.name()) }
     }
 
     /// The files `<prefix>N` of a directory handed over by another process.
-    pub(super) fn handed_over(dir: OwnedFd, prefix: String) -> Self {
+    pub(super) fn from_handed_dir(dir: OwnedFd, prefix: String) -> Self {
         Self { dir: Arc::new(Dir::from_std_file(File::from(dir))), prefix }
     }
 
-    /// The directory, for another process; and the prefix.
+    /// The directory and the prefix of the files, for another process.
     pub(super) fn hand_over(&self) -> io::Result<(OwnedFd, String)> {
         Ok((OwnedFd::from(self.dir.try_clone()?.into_std_file()), self.prefix.clone()))
     }
 
-    /// The directory.
+    /// The log directory of the files.
     pub(super) fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// Bytes of the plain file of this index; `None` when there is none.
+    /// The size of the plain file of this index; `None` if there is none.
     pub(super) fn size(&self, index: u64) -> Option<u64> {
         let stat = statat(self.dir.as_fd(), self.name(index), AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -103,7 +104,7 @@ impl LogFiles {
         format!("{}{index}", self.prefix)
     }
 
-    /// Indices of the names that are there, lowest first, whatever is behind the names.
+    /// The indices of the names that are there, lowest first, whatever is behind the names.
     pub(super) fn indices(&self) -> Result<Vec<u64>, LogError> {
         let mut indices = Vec::new();
         for entry in self.dir.entries().map_err(LogError::Directory)?.take(ENTRIES_MAX) {
@@ -115,35 +116,36 @@ impl LogFiles {
         Ok(indices)
     }
 
-    /// Open for reading; `None` when there is no plain file of this index.
+    /// Open the file of this index for reading; `None` if there is no such plain file.
     pub(super) fn read(&self, index: u64) -> Result<Option<File>, LogError> {
-        self.plain(index, OFlags::RDONLY)
+        self.open_plain(index, OFlags::RDONLY)
     }
 
-    /// Open to go on writing; `None` when it is not a plain file, or has another name somewhere.
+    /// Open the file of this index to go on writing; `None` if it is no plain file, or has another
+    /// name somewhere.
     pub(super) fn append(&self, index: u64) -> Result<Option<File>, LogError> {
-        let file = self.plain(index, OFlags::RDWR | OFlags::APPEND)?;
+        let file = self.open_plain(index, OFlags::RDWR | OFlags::APPEND)?;
         Ok(file.filter(|file| {
-            // A hard link of the task's making could lead anywhere.
+            // A hard link that the task made could lead anywhere.
             fstat(file.as_fd()).is_ok_and(|stat| {
                 stat.st_nlink == 1 && stat.st_uid == rustix::process::geteuid().as_raw()
             })
         }))
     }
 
-    fn plain(&self, index: u64, flags: OFlags) -> Result<Option<File>, LogError> {
-        // Non-blocking, because the name may be a planted FIFO.
+    fn open_plain(&self, index: u64, flags: OFlags) -> Result<Option<File>, LogError> {
+        // The open is non-blocking, because the name may be a planted FIFO.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let opened = openat(self.dir.as_fd(), self.name(index), flags, Mode::empty());
         match opened {
             Ok(fd) => Ok(is_plain(&fd).then(|| File::from(fd))),
             Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ISDIR) => Ok(None),
-            Err(errno) => Err(self.refused(index, errno)),
+            Err(errno) => Err(self.open_error(index, errno)),
         }
     }
 
-    /// Make the file of this index, removing whatever link or file was planted under its name.
-    /// `None` when the name is taken by what cannot be removed.
+    /// Create the file of this index, and remove any link or file that was planted under its name.
+    /// Returns `None` if something under the name cannot be removed.
     pub(super) fn create(&self, index: u64) -> Result<Option<File>, LogError> {
         for _ in 0..2 {
             match self.create_new(index)? {
@@ -154,7 +156,7 @@ impl LogFiles {
         Ok(None)
     }
 
-    /// Make the file of this index; `None` when the name is taken.
+    /// Create the file of this index; `None` if the name is taken.
     pub(super) fn create_new(&self, index: u64) -> Result<Option<File>, LogError> {
         let flags = OFlags::RDWR
             | OFlags::APPEND
@@ -165,11 +167,11 @@ impl LogFiles {
         match openat(self.dir.as_fd(), self.name(index), flags, Mode::from_raw_mode(0o644)) {
             Ok(fd) => Ok(Some(File::from(fd))),
             Err(Errno::EXIST) => Ok(None),
-            Err(errno) => Err(self.refused(index, errno)),
+            Err(errno) => Err(self.open_error(index, errno)),
         }
     }
 
-    /// Remove the name; a link goes, not what it points to. What cannot be removed stays.
+    /// Remove the name. A link is removed, but not what it points to. What cannot be removed stays.
     pub(super) fn remove(&self, index: u64) {
         let removed = unlinkat(self.dir.as_fd(), self.name(index), AtFlags::empty());
         if let Err(errno) = removed
@@ -179,11 +181,11 @@ impl LogFiles {
         }
     }
 
-    pub(super) fn exhausted(&self) -> LogError {
+    pub(super) fn exhausted_error(&self) -> LogError {
         LogError::IndexExhausted { prefix: self.prefix.clone() }
     }
 
-    fn refused(&self, index: u64, errno: Errno) -> LogError {
+    fn open_error(&self, index: u64, errno: Errno) -> LogError {
         LogError::Open { name: self.name(index), source: errno.into() }
     }
 }
@@ -192,7 +194,7 @@ fn is_plain(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }
 
-/// Plain decimal without leading zeros: each index has one name.
+/// Parse a plain decimal number without leading zeros, so that each index has one name.
 fn parse_index(text: &str) -> Option<u64> {
     let canonical =
         text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));

@@ -1,10 +1,10 @@
-//! Output of a task into a named pipe that a foreign process reads and keeps.
+//! Writes the output of a task into a named pipe that a foreign process reads and keeps.
 //!
 //! ```text
 //! write ─► open? ─ no reader yet ─► waited for, once ─► dropped, counted
 //!            └─► pipe full ─► waited for a while ─► dropped, counted; then not waited until it takes again
 //! ```
-//! The reader may be slow, gone or new at any time; a task never waits for it longer than a while.
+//! The reader may be slow, gone or new at any time. A task waits for it only for a limited time.
 
 use std::os::fd::OwnedFd;
 
@@ -18,62 +18,62 @@ use ostler_model::ports::SinkFiles;
 /// Nanoseconds of a millisecond.
 const NANOS: i64 = 1_000_000;
 
-/// See the module.
+/// A writer of one named pipe. See the module.
 #[derive(Debug)]
 pub(crate) struct PipeWriter {
     dir: OwnedFd,
     name: String,
     pipe: Option<OwnedFd>,
-    /// A reader was waited for, and did not come.
+    /// Whether the writer has waited for a reader in vain.
     alone: bool,
-    /// It did not take what there was in time.
+    /// Whether the reader did not take the output in time.
     full: bool,
     dropped_bytes: u64,
 }
 
 impl PipeWriter {
-    /// Nothing is opened yet.
+    /// A writer that has not opened the pipe yet.
     pub(crate) const fn new(dir: OwnedFd, name: String) -> Self {
         Self { dir, name, pipe: None, alone: false, full: false, dropped_bytes: 0 }
     }
 
-    /// Write all of it, unless nobody takes it.
+    /// Write all of the bytes, unless nobody reads them.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
-        // A reader that went may be there again under the same name.
+        // A new reader may have opened the pipe under the same name.
         for _ in 0..2 {
             if rest.is_empty() {
                 return;
             }
             if self.pipe.is_none() {
-                self.pipe = self.opened();
+                self.pipe = self.open_pipe();
             }
             let Some(pipe) = &self.pipe else { break };
-            match put(pipe, &mut rest, self.full) {
-                Put::All => self.full = false,
-                Put::Full => {
+            match write_pipe(pipe, &mut rest, self.full) {
+                PipeWrite::All => self.full = false,
+                PipeWrite::Full => {
                     self.full = true;
                     break;
                 }
-                Put::Gone => self.pipe = None,
+                PipeWrite::Gone => self.pipe = None,
             }
         }
         self.dropped_bytes = self.dropped_bytes.saturating_add(rest.len() as u64);
     }
 
-    /// Bytes that nobody took.
+    /// The number of bytes that nobody read.
     pub(crate) const fn dropped_bytes(&self) -> u64 {
         self.dropped_bytes
     }
 
-    /// The pipe, when it has a reader.
-    fn opened(&mut self) -> Option<OwnedFd> {
+    /// Open the pipe, if it has a reader.
+    fn open_pipe(&mut self) -> Option<OwnedFd> {
         let looks = if self.alone { 1 } else { PIPE_READER_LOOKS };
         for look in 0..looks {
             if look > 0 {
                 pause(PIPE_LOOK_PAUSE_MS);
             }
-            // Whatever else stands under the name is not written to, and a link is not followed.
+            // Anything else under the name is not written to, and a link is not followed.
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(&self.dir, &self.name, flags, Mode::empty()) {
                 Ok(pipe) => {
@@ -81,7 +81,7 @@ impl PipeWriter {
                         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
                     return is_pipe.then_some(pipe);
                 }
-                // No reader.
+                // The pipe has no reader.
                 Err(Errno::NXIO | Errno::INTR) => {}
                 Err(errno) => {
                     tracing::debug!(%errno, pipe = self.name, "a log pipe cannot be opened");
@@ -94,26 +94,27 @@ impl PipeWriter {
     }
 }
 
-/// The task of this pipe ended. Who opened it to read and had nothing to read yet waits for a first writer:
-/// that one has come and gone now. Never waits; does nothing for files.
+/// Note that the task of this pipe has ended. A process that opened the pipe to read, and had
+/// nothing to read yet, waits for a first writer; that writer has come and gone now. This never
+/// waits, and does nothing for files.
 pub fn end_pipe(files: &SinkFiles) {
     if files.files_max > 0 {
         return;
     }
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Without a reader there is nobody to tell.
+    // Without a reader nobody needs to be told.
     drop(openat(&files.dir, &files.prefix, flags, Mode::empty()));
 }
 
-/// How a write went.
-enum Put {
+/// The result of a write into the pipe.
+enum PipeWrite {
     All,
     Full,
     Gone,
 }
 
-/// Write what fits, and wait for room once in a row, unless it was in vain before.
-fn put(pipe: &OwnedFd, rest: &mut &[u8], full: bool) -> Put {
+/// Write what fits. Wait for room once in a row, unless an earlier wait was in vain.
+fn write_pipe(pipe: &OwnedFd, rest: &mut &[u8], full: bool) -> PipeWrite {
     let mut waited = full;
     while !rest.is_empty() {
         match rustix::io::write(pipe, rest) {
@@ -122,16 +123,16 @@ fn put(pipe: &OwnedFd, rest: &mut &[u8], full: bool) -> Put {
                 waited = full;
             }
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if waited => return Put::Full,
+            Err(Errno::AGAIN) if waited => return PipeWrite::Full,
             Err(Errno::AGAIN) => {
                 let mut fds = [PollFd::new(pipe, PollFlags::OUT)];
                 let _ready_or_not = poll(&mut fds, Some(&millis(PIPE_WRITE_WAIT_MS)));
                 waited = true;
             }
-            Err(_) => return Put::Gone,
+            Err(_) => return PipeWrite::Gone,
         }
     }
-    Put::All
+    PipeWrite::All
 }
 
 fn millis(millis: i64) -> Timespec {
@@ -207,9 +208,10 @@ mod tests {
         std::fs::write(&other, "").unwrap();
         for linked in [false, true] {
             let path = dir.path().join("out");
-            match linked {
-                true => std::os::unix::fs::symlink(&other, &path).unwrap(),
-                false => std::fs::write(&path, "").unwrap(),
+            if linked {
+                std::os::unix::fs::symlink(&other, &path).unwrap();
+            } else {
+                std::fs::write(&path, "").unwrap();
             }
             let mut writer = writer(dir.path());
             writer.write(b"text");

@@ -1,4 +1,5 @@
-//! Streams whose writer is another process: the writer's side, and the agent's look at the files.
+//! Streams whose writer is another process: the side of that writer, and the agent's scans of
+//! the files.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,38 +11,39 @@ use tokio::io::unix::AsyncFd;
 
 use super::files::{LogError, LogFiles};
 use super::named_pipe::PipeWriter;
-use super::pace::{PAUSE, Pace};
-use super::rotate::{Kept, RotatingWriter};
-use super::stream::{Shared, Standing};
+use super::pace::{PAUSE, WakePace};
+use super::rotate::{FileStart, RotatingWriter};
+use super::stream::{StreamPosition, StreamShared};
 use ostler_model::clock;
 use ostler_model::ports::{ByteSink, SinkFiles};
 
-/// How often the files are looked at besides the kernel's notices, which network file systems and
-/// a full event queue keep back.
+/// How often the files are scanned in addition to the kernel's notices, which are missing on
+/// network file systems and when the event queue is full.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often they are looked at where the kernel gives no notices.
+/// How often they are scanned if the kernel gives no notices.
 const LOOK_INTERVAL_ALONE: Duration = Duration::from_millis(100);
-/// How old a look at files may be that a task of this process writes, and others perhaps. So long may
-/// a file that another has pruned still be written, and one that another writes grow beyond its bound.
+/// How old the last scan of files may be that a task of this process writes, and perhaps others
+/// too. For this long, a file that another process has pruned may still be written, and a file that
+/// another process writes may grow beyond its limit.
 const TASK_LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// Bytes of notices taken at once.
+/// The number of bytes of notices that are read at once.
 const NOTICES_BYTES: usize = 4096;
 
-/// Writes one stream in a process that is not the agent. Synchronous; shares its files with other
-/// writers of the same stream.
+/// Writes one stream in a process that is not the agent. It is synchronous, and shares its files
+/// with other writers of the same stream.
 #[derive(Debug)]
-pub struct OutsideWriter(Output);
+pub struct OutsideWriter(OutsideTarget);
 
-/// Where it writes.
+/// The files or the pipe that it writes to.
 #[derive(Debug)]
-enum Output {
+enum OutsideTarget {
     Files(Box<RotatingWriter>),
     Pipe(PipeWriter),
 }
 
 impl OutsideWriter {
-    /// Go on with the files `<prefix>N` of `dir`: at most `files_max`, each left at
-    /// `file_bytes_max` bytes; or, where that is 0, with the named pipe `prefix`.
+    /// Go on with the files `<prefix>N` of `dir`: at most `files_max`, each with about
+    /// `file_bytes_max` bytes. If `files_max` is 0, go on with the named pipe `prefix`.
     ///
     /// # Errors
     /// When the directory cannot be read or the file not be made.
@@ -51,51 +53,52 @@ impl OutsideWriter {
         files_max: u32,
         file_bytes_max: u64,
     ) -> Result<Self, LogError> {
-        Self::looking(dir, prefix, (files_max, file_bytes_max), Duration::ZERO)
+        Self::open_looking(dir, prefix, (files_max, file_bytes_max), Duration::ZERO)
     }
 
-    /// As [`OutsideWriter::open`], for a task whose line is to cost no look at the files.
-    fn seldom(files: &SinkFiles) -> Result<Self, LogError> {
+    /// The same as [`OutsideWriter::open`], for a task whose single line must not cost a scan of
+    /// the files.
+    fn open_seldom_looking(files: &SinkFiles) -> Result<Self, LogError> {
         let dir = files.dir.try_clone().map_err(LogError::Directory)?;
         let bounds = (files.files_max, files.file_bytes_max);
-        Self::looking(dir, files.prefix.clone(), bounds, TASK_LOOK_INTERVAL)
+        Self::open_looking(dir, files.prefix.clone(), bounds, TASK_LOOK_INTERVAL)
     }
 
-    fn looking(
+    fn open_looking(
         dir: OwnedFd,
         prefix: String,
         (files_max, file_bytes_max): (u32, u64),
         every: Duration,
     ) -> Result<Self, LogError> {
         if files_max == 0 {
-            return Ok(Self(Output::Pipe(PipeWriter::new(dir, prefix))));
+            return Ok(Self(OutsideTarget::Pipe(PipeWriter::new(dir, prefix))));
         }
-        let files = LogFiles::handed_over(dir, prefix);
+        let files = LogFiles::from_handed_dir(dir, prefix);
         let writer = RotatingWriter::open_shared(files, files_max, file_bytes_max, every)?;
-        Ok(Self(Output::Files(Box::new(writer))))
+        Ok(Self(OutsideTarget::Files(Box::new(writer))))
     }
 
-    /// Append. Never fails: what cannot be written is counted.
+    /// Append bytes. This never fails: what cannot be written is counted.
     pub fn write(&mut self, bytes: &[u8]) {
         match &mut self.0 {
-            Output::Files(files) => files.write(bytes),
-            Output::Pipe(pipe) => pipe.write(bytes),
+            OutsideTarget::Files(files) => files.write(bytes),
+            OutsideTarget::Pipe(pipe) => pipe.write(bytes),
         }
     }
 
-    /// Bytes that could not be written since opening.
+    /// The number of bytes that could not be written since opening.
     #[must_use]
     pub const fn dropped_bytes(&self) -> u64 {
         match &self.0 {
-            Output::Files(files) => files.dropped_bytes(),
-            Output::Pipe(pipe) => pipe.dropped_bytes(),
+            OutsideTarget::Files(files) => files.dropped_bytes(),
+            OutsideTarget::Pipe(pipe) => pipe.dropped_bytes(),
         }
     }
 }
 
-/// A sink for a task that this process runs and another process follows: each write is in the files when
-/// it returns. It needs no runtime; the files are opened with the first byte, and tried again with each
-/// write until they can be.
+/// A sink for a task that this process runs and another process follows. Each write is in the files
+/// when it returns. The sink needs no runtime. The files are opened with the first byte, and each
+/// write tries again until they can be opened.
 #[must_use]
 pub fn task_sink(files: SinkFiles) -> Arc<dyn ByteSink> {
     Arc::new(TaskSink { files, opened: Mutex::default() })
@@ -103,13 +106,13 @@ pub fn task_sink(files: SinkFiles) -> Arc<dyn ByteSink> {
 
 struct TaskSink {
     files: SinkFiles,
-    opened: Mutex<Opened>,
+    opened: Mutex<SinkWriter>,
 }
 
 #[derive(Default)]
-struct Opened {
+struct SinkWriter {
     writer: Option<OutsideWriter>,
-    /// That they cannot be opened was said.
+    /// Whether the log already says that the files cannot be opened.
     complained: bool,
 }
 
@@ -120,7 +123,7 @@ impl ByteSink for TaskSink {
         }
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if opened.writer.is_none() {
-            match OutsideWriter::seldom(&self.files) {
+            match OutsideWriter::open_seldom_looking(&self.files) {
                 Ok(writer) => opened.writer = Some(writer),
                 Err(error) if !opened.complained => {
                     opened.complained = true;
@@ -141,24 +144,24 @@ impl ByteSink for TaskSink {
 
 /// What is known of files that another process writes.
 #[derive(Debug, Default)]
-pub(super) struct Outside {
-    /// Oldest first, as found by the last look.
-    kept: Vec<Kept>,
-    /// End of the newest file, as far as it was seen.
+pub(super) struct OutsideFiles {
+    /// The files as the last scan found them, oldest first.
+    kept: Vec<FileStart>,
+    /// The stream position at the end of the newest file, as far as it was seen.
     position: u64,
 }
 
-impl Outside {
-    /// Look at the files. What cannot be read is taken as unchanged.
-    pub(super) fn look(&mut self, files: &LogFiles) -> Standing {
+impl OutsideFiles {
+    /// Scan the files. What cannot be read counts as unchanged.
+    pub(super) fn scan_files(&mut self, files: &LogFiles) -> StreamPosition {
         match files.indices() {
-            Ok(indices) => self.found(files, &indices),
+            Ok(indices) => self.update_files(files, &indices),
             Err(error) => tracing::debug!(%error, "the logs of a task cannot be looked at"),
         }
-        let none = Kept { index: 0, start: 0 };
+        let none = FileStart { index: 0, start: 0 };
         let first = self.kept.first().copied().unwrap_or(none);
         let current = self.kept.last().copied().unwrap_or(none);
-        Standing {
+        StreamPosition {
             first: (first.index, first.start),
             current: (current.index, current.start),
             position: self.position,
@@ -166,9 +169,10 @@ impl Outside {
         }
     }
 
-    /// A file begins where the one before it ends; one whose predecessors are all gone, where the
-    /// last look ended (what came and went unseen since is not counted).
-    fn found(&mut self, files: &LogFiles, indices: &[u64]) {
+    /// Update the list of files. A file begins where the one before it ends. If all its
+    /// predecessors are gone, it begins where the last scan ended; what came and went unseen since
+    /// then is not counted.
+    fn update_files(&mut self, files: &LogFiles, indices: &[u64]) {
         let mut kept = Vec::with_capacity(indices.len());
         let mut end = None;
         for index in indices {
@@ -176,7 +180,7 @@ impl Outside {
             let Some(size) = files.size(*index) else { continue };
             let begin = end.unwrap_or(self.position);
             let start = known.map_or(begin, |known| known.start);
-            kept.push(Kept { index: *index, start });
+            kept.push(FileStart { index: *index, start });
             end = Some(start.saturating_add(size));
         }
         if let Some(end) = end {
@@ -186,36 +190,38 @@ impl Outside {
     }
 }
 
-/// Look at the files of a stream whenever they may have changed, for as long as somebody follows.
-pub(super) async fn watch(stream: Weak<Shared>) {
-    let Some(notices) = stream.upgrade().map(|stream| Notices::of(stream.files())) else { return };
-    let (mut notices, mut pace, mut flood) = (notices, Pace::new(), false);
+/// Scan the files of a stream whenever they may have changed, as long as somebody follows it.
+pub(super) async fn watch_stream(stream: Weak<StreamShared>) {
+    let Some(notices) = stream.upgrade().map(|stream| DirNotices::for_files(stream.files())) else {
+        return;
+    };
+    let (mut notices, mut pace, mut flood) = (notices, WakePace::new(), false);
     loop {
         let Some(looked) = stream.upgrade() else { return };
-        // Files are looked at on a thread that may be held up.
-        let looked = ostler_model::clock::blocking(move || looked.look_for_followers());
+        // Files are scanned on a thread that may be delayed.
+        let looked = ostler_model::clock::run_blocking(move || looked.scan_for_followers());
         let Some(news) = looked.await.ok().flatten() else { return };
-        // While there is news at each look, no notice is asked for: each would cost the task that
-        // prints half as much as its line.
+        // As long as each scan finds something new, no notices are asked for: each would cost the
+        // printing task half as much as its line.
         flood = if flood { news } else { pace.pause().is_some() };
         if flood {
-            notices.iter_mut().for_each(Notices::end);
+            notices.iter_mut().for_each(DirNotices::end_watch);
             clock::sleep(PAUSE).await;
             continue;
         }
-        // What came before the notices began is looked for once more.
-        if notices.as_mut().is_some_and(Notices::begin) {
+        // Scan once more for what came before the notices began.
+        if notices.as_mut().is_some_and(DirNotices::begin_watch) {
             continue;
         }
         let told = notices.as_ref().is_some_and(|notices| notices.watch.is_some());
         let interval = if told { LOOK_INTERVAL } else { LOOK_INTERVAL_ALONE };
         let notice = async {
             match &notices {
-                Some(notices) => notices.next().await,
+                Some(notices) => notices.wait_notices().await,
                 None => std::future::pending().await,
             }
         };
-        // Over time: looked at all the same.
+        // After this time the files are scanned in any case.
         if clock::timeout(interval, notice).await == Some(false) {
             clock::sleep(LOOK_INTERVAL_ALONE).await;
         }
@@ -223,30 +229,31 @@ pub(super) async fn watch(stream: Weak<Shared>) {
 }
 
 /// The kernel's notices that something in a directory changed.
-struct Notices {
+struct DirNotices {
     fd: AsyncFd<OwnedFd>,
     dir: LogFiles,
-    /// What was asked for, while it is.
+    /// The watch descriptor, while notices are asked for.
     watch: Option<i32>,
 }
 
-impl Notices {
-    /// None asked for yet. `None` where there are none to be had: each user may only have so many
-    /// (`inotify(7)`).
-    fn of(files: &LogFiles) -> Option<Self> {
+impl DirNotices {
+    /// Prepare notices without asking for any yet. Returns `None` if there are none to be had,
+    /// because each user may only have so many (`inotify(7)`).
+    fn for_files(files: &LogFiles) -> Option<Self> {
         let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
         let fd = fd
             .inspect_err(|errno| {
                 tracing::debug!(%errno, "logs are looked at without notices of the kernel");
             })
             .ok()?;
-        // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
+        // SAFETY: the descriptor is owned here, never changes, and is closed only with the
+        // `AsyncFd`.
         let fd = unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) };
         Some(Self { fd: fd.ok()?, dir: files.clone(), watch: None })
     }
 
-    /// Ask for notices; `false` when they were asked for before, or cannot be had now.
-    fn begin(&mut self) -> bool {
+    /// Ask for notices. Returns `false` if they were asked for before, or cannot be had now.
+    fn begin_watch(&mut self) -> bool {
         if self.watch.is_some() {
             return false;
         }
@@ -255,21 +262,21 @@ impl Notices {
             | inotify::WatchFlags::DELETE
             | inotify::WatchFlags::MOVE
             | inotify::WatchFlags::ONLYDIR;
-        // By descriptor: the path may lead elsewhere by now.
+        // The directory is named by its descriptor, because the path may lead elsewhere by now.
         let path = format!("/proc/self/fd/{}", self.dir.dir().as_raw_fd());
         self.watch = inotify::add_watch(self.fd.get_ref(), path, what).ok();
         self.watch.is_some()
     }
 
-    /// Ask for no more.
-    fn end(&mut self) {
+    /// Ask for no more notices.
+    fn end_watch(&mut self) {
         if let Some(watch) = self.watch.take() {
             let _gone = inotify::remove_watch(self.fd.get_ref(), watch);
         }
     }
 
-    /// Wait for notices and take those that are there; `false` when that is not possible.
-    async fn next(&self) -> bool {
+    /// Wait for notices and take those that are there. Returns `false` if that is not possible.
+    async fn wait_notices(&self) -> bool {
         let Ok(mut ready) = self.fd.readable().await else {
             return false;
         };
@@ -278,7 +285,8 @@ impl Notices {
             loop {
                 match rustix::io::read(fd.get_ref(), &mut buffer) {
                     Ok(NOTICES_BYTES) => {}
-                    // Fewer than fit: those were all, and the next wait would say so itself.
+                    // There were fewer notices than fit, so those were all. The next wait would
+                    // find that out itself.
                     Ok(_) | Err(rustix::io::Errno::AGAIN) => {
                         return Err(io::ErrorKind::WouldBlock.into());
                     }

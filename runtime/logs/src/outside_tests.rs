@@ -9,7 +9,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 
 use super::super::OutsideWriter;
-use super::super::tail::Follower;
+use super::super::tail::StreamFollower;
 use super::*;
 
 fn logs(path: &Path) -> TaskLogs {
@@ -17,14 +17,14 @@ fn logs(path: &Path) -> TaskLogs {
     TaskLogs::open(&dir, &TaskName::new("web").unwrap(), &LogConfig::default()).unwrap()
 }
 
-/// A writer as another process has it, with files of `limit` bytes.
+/// A writer like that of another process, with files of `limit` bytes.
 fn writer(stream: &LogStream, files_max: u32, limit: u64) -> OutsideWriter {
     let files = stream.files().unwrap();
     let dir = files.dir.try_clone().unwrap();
     OutsideWriter::open(dir, files.prefix, files_max, limit).unwrap()
 }
 
-async fn read(follower: &mut Follower, count: usize) -> Vec<u8> {
+async fn read(follower: &mut StreamFollower, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < count {
         let next = ostler_model::clock::timeout(Duration::from_secs(20), follower.next(100)).await;
@@ -37,7 +37,7 @@ async fn read(follower: &mut Follower, count: usize) -> Vec<u8> {
 async fn a_follower_sees_what_another_process_writes_over_rotations_and_ends_at_the_close() {
     let path = tempfile::tempdir().unwrap();
     let logs = logs(path.path());
-    let mut follower = logs.stdout.follow(From::Start);
+    let mut follower = logs.stdout.follow(FollowFrom::Start);
     let mut writer = writer(&logs.stdout, 10, 8);
     for line in ["one\n", "two, and long\n", "three\n", "4\n", "five is long\n"] {
         writer.write(line.as_bytes());
@@ -57,10 +57,11 @@ async fn a_follower_that_comes_later_is_served_too_and_one_from_now_sees_only_wh
     let logs = logs(path.path());
     let mut writer = writer(&logs.stderr, 10, 8);
     writer.write(b"before\n");
-    let mut first = logs.stderr.follow(From::Start);
+    let mut first = logs.stderr.follow(FollowFrom::Start);
     assert_eq!(read(&mut first, 7).await, b"before\n");
     drop(first);
-    let (mut now, mut start) = (logs.stderr.follow(From::Now), logs.stderr.follow(From::Start));
+    let (mut now, mut start) =
+        (logs.stderr.follow(FollowFrom::Now), logs.stderr.follow(FollowFrom::Start));
     writer.write(b"after\n");
     assert_eq!(read(&mut now, 6).await, b"after\n");
     assert_eq!(read(&mut start, 13).await, b"before\nafter\n");
@@ -80,11 +81,11 @@ async fn files_pruned_between_two_looks_are_told_as_skipped_as_far_as_they_were_
     for line in ["0aa\n", "1aa\n", "2aa\n"] {
         writer.write(line.as_bytes());
     }
-    let mut follower = logs.stdout.follow(From::Start);
+    let mut follower = logs.stdout.follow(FollowFrom::Start);
     assert_eq!(follower.next(4).await.unwrap().bytes, b"0aa\n");
     for line in ["3aa\n", "4aa\n", "5aa\n", "6aa\n"] {
         writer.write(line.as_bytes());
-        logs.stdout.shared.look();
+        logs.stdout.shared.scan_files();
     }
     logs.close();
     let (mut bytes, mut skipped) = (Vec::new(), 0);
@@ -99,7 +100,7 @@ async fn files_pruned_between_two_looks_are_told_as_skipped_as_far_as_they_were_
 async fn a_stream_written_here_is_no_stream_of_another_process_any_more() {
     let path = tempfile::tempdir().unwrap();
     let logs = logs(path.path());
-    let mut follower = logs.stdout.follow(From::Start);
+    let mut follower = logs.stdout.follow(FollowFrom::Start);
     logs.stdout.write(b"here\n");
     assert!(logs.stdout.files().is_none());
     assert_eq!(read(&mut follower, 5).await, b"here\n");
@@ -112,7 +113,7 @@ async fn what_a_sink_of_handed_over_files_takes_is_in_them_when_it_returns_and_i
     let path = tempfile::tempdir().unwrap();
     let logs = logs(path.path());
     let sink = super::super::task_sink(logs.stdout.files().unwrap());
-    let mut follower = logs.stdout.follow(From::Start);
+    let mut follower = logs.stdout.follow(FollowFrom::Start);
     for line in ["one\n", "two\n"] {
         sink.write(line.as_bytes());
         let text = fs::read_to_string(path.path().join("web.stdout.0")).unwrap();
@@ -138,14 +139,14 @@ async fn of_a_flood_every_line_is_seen_and_so_is_one_that_comes_after_it() {
     let path = tempfile::tempdir().unwrap();
     let logs = logs(path.path());
     let mut writer = writer(&logs.stdout, 10, 1_000);
-    let mut follower = logs.stdout.follow(From::Start);
+    let mut follower = logs.stdout.follow(FollowFrom::Start);
     for line in 0..50 {
         let line = format!("line {line:02}\n");
         writer.write(line.as_bytes());
         assert_eq!(read(&mut follower, line.len()).await, line.as_bytes());
     }
-    // A look without news: notices are asked for again.
-    while logs.stdout.shared.look_for_followers() == Some(true) {}
+    // This scan finds nothing new, so notices are asked for again.
+    while logs.stdout.shared.scan_for_followers() == Some(true) {}
     writer.write(b"later\n");
     assert_eq!(read(&mut follower, 6).await, b"later\n");
 }

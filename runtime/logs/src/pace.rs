@@ -1,30 +1,31 @@
-//! How often who follows is woken: at once for a line now and then, not for each of thousands, since
-//! waking costs the task that prints more than printing does.
+//! Limits how often a follower is woken: at once for an occasional line, but not for each of
+//! thousands, because waking costs the printing task more than printing does.
 
 use std::time::Duration;
 
 use ostler_model::clock::Stopwatch;
 
-/// So many wakes in a row are not held back.
+/// This many wakes in a row are not delayed.
 const WAKES: u32 = 4;
-/// A row ends when it is this old.
+/// The age at which a row of wakes ends.
 const ROW: Duration = Duration::from_millis(10);
-/// How long more may come before the next wake.
+/// How long more output may collect before the next wake.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
-/// The wakes of one who follows.
+/// The recent wakes of one follower.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct WakePace {
     row: Stopwatch,
     wakes: u32,
 }
 
-impl Pace {
+impl WakePace {
     pub(super) fn new() -> Self {
         Self { row: Stopwatch::start(), wakes: 0 }
     }
 
-    /// To be called when what there was is read, before more is waited for: how long not to be woken.
+    /// Call this when everything was read, before waiting for more. Returns for how long the
+    /// follower must not be woken.
     pub(super) fn pause(&mut self) -> Option<Duration> {
         if self.row.elapsed() >= ROW {
             *self = Self::new();
@@ -40,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_row_of_wakes_is_held_back_and_a_later_one_is_not() {
-        let mut pace = Pace::new();
+        let mut pace = WakePace::new();
         let pauses: Vec<_> = (0..WAKES + 2).map(|_| pace.pause().is_some()).collect();
         assert_eq!(pauses, [false, false, false, false, true, true]);
         while pace.row.elapsed() < ROW {

@@ -1,4 +1,4 @@
-//! Where a stream of bytes is cut into files: the pure part of rotation.
+//! Decides where a stream of bytes is cut into files: the pure part of rotation.
 //!
 //! ```text
 //! size < limit ──────────────► write
@@ -6,18 +6,18 @@
 //! size ≥ limit, inside a line ─► write up to its end ─► rotate
 //!                              └ no end within `seek` bytes: cut there ─► rotate
 //! ```
-//! A rotation happens only when there is a byte for the new file: no empty file at the end.
+//! A rotation happens only when there is a byte for the new file, so no file is left empty.
 
-/// What to do next with the bytes in hand.
+/// The next step with the bytes in hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Append this many of the bytes to the current file; at least one.
+pub(super) enum RotationStep {
+    /// Append this many of the bytes to the current file, at least one.
     Write(usize),
     /// Go on in a new file.
     Rotate,
 }
 
-/// Fill of the current file, and where the next cut is.
+/// The fill of the current file, and the place of the next cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RotationPlan {
     limit: u64,
@@ -27,56 +27,58 @@ pub(super) struct RotationPlan {
 }
 
 impl RotationPlan {
-    /// For files of `limit` bytes (at least 1), overrun by at most `seek` bytes to end a line.
+    /// A plan for files of `limit` bytes (at least 1), exceeded by at most `seek` bytes to end
+    /// a line.
     pub(super) fn new(limit: u64, seek: u64) -> Self {
         Self { limit: limit.max(1), seek, size: 0, line_ended: true }
     }
 
-    /// Go on with a file that has `size` bytes already. `line_ended`: its last byte is a newline.
+    /// Go on with a file that has `size` bytes already. `line_ended` says that its last byte is
+    /// a newline.
     pub(super) fn resume(&mut self, size: u64, line_ended: bool) {
         self.size = size;
         self.line_ended = line_ended || size == 0;
     }
 
-    /// What to do next with `bytes`; `None` when there are none. Changes nothing: tell what was
+    /// The next step with `bytes`; `None` if there are none. This changes nothing: report what was
     /// done with [`RotationPlan::wrote`] and [`RotationPlan::rotated`].
-    pub(super) fn next(&self, bytes: &[u8]) -> Option<Step> {
+    pub(super) fn next_step(&self, bytes: &[u8]) -> Option<RotationStep> {
         if bytes.is_empty() {
             return None;
         }
         let room = self.limit.saturating_sub(self.size);
         if room > 0 {
-            return Some(Step::Write(at_most(room, bytes.len())));
+            return Some(RotationStep::Write(bounded_len(room, bytes.len())));
         }
         let overrun = self.limit.saturating_add(self.seek).saturating_sub(self.size);
         if self.line_ended || overrun == 0 {
-            return Some(Step::Rotate);
+            return Some(RotationStep::Rotate);
         }
-        let reachable = at_most(overrun, bytes.len());
+        let reachable = bounded_len(overrun, bytes.len());
         let line = bytes.iter().take(reachable).position(|byte| *byte == b'\n');
-        Some(Step::Write(line.map_or(reachable, |newline| newline + 1)))
+        Some(RotationStep::Write(line.map_or(reachable, |newline| newline + 1)))
     }
 
-    /// These bytes were appended.
-    pub(super) fn wrote(&mut self, bytes: &[u8]) {
+    /// Note that these bytes were appended.
+    pub(super) fn note_written(&mut self, bytes: &[u8]) {
         if let Some(last) = bytes.last() {
             self.size = self.size.saturating_add(bytes.len() as u64);
             self.line_ended = *last == b'\n';
         }
     }
 
-    /// Bytes of the current file.
+    /// The number of bytes in the current file.
     pub(super) const fn size(&self) -> u64 {
         self.size
     }
 
-    /// A new, empty file is the current one.
-    pub(super) fn rotated(&mut self) {
+    /// Note that the current file is a new, empty one.
+    pub(super) fn note_rotation(&mut self) {
         self.resume(0, true);
     }
 }
 
-fn at_most(bound: u64, len: usize) -> usize {
+fn bounded_len(bound: u64, len: usize) -> usize {
     usize::try_from(bound).unwrap_or(usize::MAX).min(len)
 }
 
@@ -94,19 +96,19 @@ mod tests {
     use super::*;
 
     fn cut(plan: &mut RotationPlan, files: &mut Vec<Vec<u8>>, mut bytes: &[u8]) {
-        while let Some(step) = plan.next(bytes) {
+        while let Some(step) = plan.next_step(bytes) {
             match step {
-                Step::Write(count) => {
+                RotationStep::Write(count) => {
                     assert!(count > 0);
                     let (now, later) = bytes.split_at(count);
                     files.last_mut().unwrap().extend_from_slice(now);
-                    plan.wrote(now);
+                    plan.note_written(now);
                     bytes = later;
                 }
-                Step::Rotate => {
+                RotationStep::Rotate => {
                     assert!(!files.last().unwrap().is_empty(), "an empty file is left behind");
                     files.push(Vec::new());
-                    plan.rotated();
+                    plan.note_rotation();
                 }
             }
         }
@@ -120,7 +122,7 @@ mod tests {
         files
     }
 
-    /// Text with newlines often, seldom and never.
+    /// Texts with newlines often, rarely and never.
     fn writes() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let byte = prop_oneof![3 => Just(b'x'), 1 => Just(b'\n')];
         let dense = proptest::collection::vec(byte, 0..60);
@@ -181,10 +183,10 @@ mod tests {
     fn a_resumed_file_that_is_full_is_left_at_its_line_end_or_finished_first() {
         let mut plan = RotationPlan::new(10, 5);
         plan.resume(10, true);
-        assert_eq!(plan.next(b"x"), Some(Step::Rotate));
+        assert_eq!(plan.next_step(b"x"), Some(RotationStep::Rotate));
         plan.resume(12, false);
-        assert_eq!(plan.next(b"x\ny"), Some(Step::Write(2)));
+        assert_eq!(plan.next_step(b"x\ny"), Some(RotationStep::Write(2)));
         plan.resume(400, false);
-        assert_eq!(plan.next(b"x"), Some(Step::Rotate));
+        assert_eq!(plan.next_step(b"x"), Some(RotationStep::Rotate));
     }
 }

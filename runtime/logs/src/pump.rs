@@ -1,9 +1,9 @@
-//! From a task's pipe to its sink.
+//! Copies the output of a task from its pipe to its sink.
 //!
-//! One loop per pipe, on the control runtime. The sink never refuses, so a full disk or a slow
-//! reader never blocks the task: what cannot be kept is counted by the sink. A disk that hangs holds a
-//! thread for files and the task that prints, never one that has timers: tasks are killed all the
-//! same.
+//! There is one loop per pipe, on the control runtime. The sink never refuses, so a full disk or a
+//! slow reader never blocks the task: the sink counts what cannot be kept. A disk that hangs blocks
+//! a thread for files and the task that prints, but never a thread with timers, so tasks can still
+//! be killed.
 
 use std::io;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use tokio::sync::Semaphore;
 use ostler_model::limits::{LOG_READ_BYTES, LOG_WRITERS_MAX};
 use ostler_model::ports::ByteSink;
 
-/// Threads that write what tasks print, at once: those for files are used by others too.
+/// The number of threads that may write output at once, because other code uses the threads for
+/// files too.
 static WRITERS: Semaphore = Semaphore::const_new(LOG_WRITERS_MAX);
 
-/// Copy everything until the last writer closes the pipe; returns the bytes copied. Holds a buffer
-/// only while there is something to read: thousands of silent tasks cost nothing.
+/// Copy everything until the last writer closes the pipe. Returns the number of bytes. A buffer is
+/// held only while there is something to read, so thousands of silent tasks cost nothing.
 ///
 /// # Errors
 /// When the pipe cannot be read.
@@ -44,7 +45,7 @@ pub async fn pump(pipe: pipe::Receiver, sink: Arc<dyn ByteSink>) -> io::Result<u
     }
 }
 
-/// Write on a thread that may be held up; the buffer for what comes next.
+/// Write on a thread that may be delayed. Returns the buffer for the next bytes.
 async fn write(sink: &Arc<dyn ByteSink>, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     let turn = WRITERS.acquire().await.map_err(io::Error::other)?;
     let sink = Arc::clone(sink);
@@ -65,18 +66,18 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Kept(Mutex<Vec<u8>>);
+    struct KeepingSink(Mutex<Vec<u8>>);
 
-    impl ByteSink for Kept {
+    impl ByteSink for KeepingSink {
         fn write(&self, bytes: &[u8]) {
             self.0.lock().unwrap().extend_from_slice(bytes);
         }
     }
 
-    /// A disk that hangs until it is let.
-    struct Hangs(Mutex<std::sync::mpsc::Receiver<()>>);
+    /// A sink that hangs until the test lets it go on.
+    struct HangingSink(Mutex<std::sync::mpsc::Receiver<()>>);
 
-    impl ByteSink for Hangs {
+    impl ByteSink for HangingSink {
         fn write(&self, _bytes: &[u8]) {
             let _let_go = self.0.lock().unwrap().recv();
         }
@@ -87,9 +88,9 @@ mod tests {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let (let_go, hangs) = std::sync::mpsc::channel();
         let receiver = pipe::Receiver::from_owned_fd(read).unwrap();
-        let pumping = tokio::spawn(pump(receiver, Arc::new(Hangs(Mutex::new(hangs)))));
+        let pumping = tokio::spawn(pump(receiver, Arc::new(HangingSink(Mutex::new(hangs)))));
         std::fs::File::from(write).write_all(b"text").unwrap();
-        // One thread has timers and pumps here.
+        // One thread runs the timers and the pumps here.
         for _ in 0..5 {
             ostler_model::clock::sleep(std::time::Duration::from_millis(5)).await;
         }
@@ -102,7 +103,7 @@ mod tests {
     async fn everything_written_before_the_last_writer_closes_arrives_in_order() {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let sent: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
-        let (copy, kept) = (sent.clone(), Arc::new(Kept::default()));
+        let (copy, kept) = (sent.clone(), Arc::new(KeepingSink::default()));
         let writer = std::thread::spawn(move || std::fs::File::from(write).write_all(&copy));
         let receiver = pipe::Receiver::from_owned_fd(read).unwrap();
         let copied = pump(receiver, Arc::clone(&kept) as Arc<dyn ByteSink>).await.unwrap();

@@ -10,47 +10,49 @@ use std::time::Duration;
 use rustix::fs::fstat;
 
 use super::files::{INDEX_MAX, LogError, LogFiles};
-use super::plan::{RotationPlan, Step};
+use super::plan::{RotationPlan, RotationStep};
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits::LOG_LINE_SEEK_BYTES;
 
-/// A file that is kept.
+/// A file of the stream, with its place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
-    /// Its index.
+pub(super) struct FileStart {
+    /// The index of the file, as in its name.
     pub index: u64,
-    /// Position of its first byte in the stream.
+    /// The position of its first byte in the stream.
     pub start: u64,
 }
 
-/// Appends to the newest file, rotates, prunes. Opened again, it goes on with the highest index.
+/// Appends to the newest file, rotates and prunes. When it is opened again, it goes on with the
+/// highest index.
 #[derive(Debug)]
 pub(super) struct RotatingWriter {
     files: LogFiles,
     plan: RotationPlan,
     file: File,
-    /// Oldest first; the last one is written. At most `files_max`.
-    kept: VecDeque<Kept>,
+    /// The files, oldest first, at most `files_max`. The last one is written.
+    kept: VecDeque<FileStart>,
     files_max: usize,
-    /// Bytes of the stream so far, counted from the first byte of the oldest file found at opening.
+    /// The number of bytes of the stream so far, counted from the first byte of the oldest file
+    /// found at opening.
     position: u64,
     dropped_bytes: u64,
     complained: bool,
-    /// Others may append to the same files: what is there is looked at, and a file that another has
-    /// begun is gone on with. Positions are not kept then.
-    shared: Option<Look>,
+    /// Set if others may append to the same files. The files are then scanned, and a new file of
+    /// another writer is used too. Positions are not kept then.
+    shared: Option<LookInterval>,
 }
 
-/// How often files that others write too are looked at.
+/// How often files that others write too are scanned.
 #[derive(Debug)]
-struct Look {
+struct LookInterval {
     every: Duration,
     last: Option<Stopwatch>,
 }
 
-impl Look {
-    /// Is it time to look?
-    fn due(&mut self) -> bool {
+impl LookInterval {
+    /// Whether it is time for a scan.
+    fn is_due(&mut self) -> bool {
         let due = self.last.is_none_or(|last| last.elapsed() >= self.every);
         if due {
             self.last = (!self.every.is_zero()).then(Stopwatch::start);
@@ -60,7 +62,7 @@ impl Look {
 }
 
 impl RotatingWriter {
-    /// Open the files of a stream: go on in the one with the highest index, or make the first.
+    /// Open the files of a stream: go on in the one with the highest index, or create the first.
     pub(super) fn open(
         files: LogFiles,
         files_max: u32,
@@ -71,7 +73,7 @@ impl RotatingWriter {
         let indices = files.indices()?;
         for index in &indices {
             let size = files.read(*index)?.and_then(|file| file.metadata().ok());
-            kept.push_back(Kept { index: *index, start: position });
+            kept.push_back(FileStart { index: *index, start: position });
             last = Some(position);
             position += size.map_or(0, |metadata| metadata.len());
         }
@@ -89,7 +91,7 @@ impl RotatingWriter {
             None => {
                 let first = indices.last().map_or(0, |index| index + 1);
                 let (index, file) = create_next(&files, first)?;
-                kept.push_back(Kept { index, start: position });
+                kept.push_back(FileStart { index, start: position });
                 file
             }
         };
@@ -109,30 +111,31 @@ impl RotatingWriter {
         Ok(writer)
     }
 
-    /// As [`RotatingWriter::open`], for files that others may write at the same time: they are looked
-    /// at before a write, when the last look was so long ago.
+    /// The same as [`RotatingWriter::open`], for files that others may write at the same time. They
+    /// are scanned before a write if the last scan is older than `every`.
     pub(super) fn open_shared(
         files: LogFiles,
         files_max: u32,
         file_bytes_max: u64,
         every: Duration,
     ) -> Result<Self, LogError> {
-        let shared = Some(Look { every, last: None });
+        let shared = Some(LookInterval { every, last: None });
         Ok(Self { shared, ..Self::open(files, files_max, file_bytes_max)? })
     }
 
-    /// Append. Never fails: what cannot be written is counted, and said once in the agent's log.
+    /// Append bytes. This never fails: what cannot be written is counted, and reported once in the
+    /// agent's log.
     pub(super) fn write(&mut self, mut bytes: &[u8]) {
         if !bytes.is_empty()
-            && self.shared.as_mut().is_some_and(Look::due)
+            && self.shared.as_mut().is_some_and(LookInterval::is_due)
             && let Err(error) = self.catch_up()
         {
             self.drop_bytes(bytes, &io::Error::other(error));
             return;
         }
-        while let Some(step) = self.plan.next(bytes) {
+        while let Some(step) = self.plan.next_step(bytes) {
             let done = match step {
-                Step::Write(count) => {
+                RotationStep::Write(count) => {
                     let (now, later) = bytes.split_at_checked(count).unwrap_or((bytes, &[]));
                     match self.append(now) {
                         Ok(()) => {
@@ -145,7 +148,7 @@ impl RotatingWriter {
                         }
                     }
                 }
-                Step::Rotate => self.rotate().map_err(io::Error::other),
+                RotationStep::Rotate => self.rotate().map_err(io::Error::other),
             };
             if let Err(error) = done {
                 self.drop_bytes(bytes, &error);
@@ -159,7 +162,7 @@ impl RotatingWriter {
         self.complain(error);
     }
 
-    /// See what others did to the current file since: written to it, or removed it.
+    /// Find out what others did to the current file: written to it, or removed it.
     fn catch_up(&mut self) -> Result<(), LogError> {
         let Ok(stat) = fstat(self.file.as_fd()) else {
             return Ok(());
@@ -174,30 +177,30 @@ impl RotatingWriter {
         Ok(())
     }
 
-    /// Bytes that could not be written since opening.
+    /// The number of bytes that could not be written since opening.
     pub(super) const fn dropped_bytes(&self) -> u64 {
         self.dropped_bytes
     }
 
-    /// Bytes of the stream so far, those found at opening included.
+    /// The number of bytes of the stream so far, including those found at opening.
     pub(super) const fn position(&self) -> u64 {
         self.position
     }
 
-    /// The oldest file and the one being written.
-    pub(super) fn bounds(&self) -> (Kept, Kept) {
-        let none = Kept { index: 0, start: 0 };
+    /// The oldest file and the one that is written.
+    pub(super) fn bounds(&self) -> (FileStart, FileStart) {
+        let none = FileStart { index: 0, start: 0 };
         (self.kept.front().copied().unwrap_or(none), self.kept.back().copied().unwrap_or(none))
     }
 
-    /// Append all, or tell how many bytes got through before the error.
+    /// Append all bytes. An error has the number of bytes that were written before it.
     fn append(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
             match self.file.write(rest) {
                 Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
                 Ok(count) => {
-                    self.plan.wrote(rest.get(..count).unwrap_or(rest));
+                    self.plan.note_written(rest.get(..count).unwrap_or(rest));
                     self.position += count as u64;
                     written += count;
                 }
@@ -215,13 +218,13 @@ impl RotatingWriter {
         }
         let (index, file) = create_next(&self.files, next)?;
         self.file = file;
-        self.kept.push_back(Kept { index, start: self.position });
-        self.plan.rotated();
+        self.kept.push_back(FileStart { index, start: self.position });
+        self.plan.note_rotation();
         self.prune();
         Ok(())
     }
 
-    /// Go on in the newest file that another has begun, or begin the next.
+    /// Go on in the newest file that another writer has begun, or begin the next.
     fn rotate_shared(&mut self, next: u64) -> Result<(), LogError> {
         let near = next..next.saturating_add(SKIPPED_MAX);
         let begun = self.files.indices()?.into_iter().rev().find(|index| near.contains(index));
@@ -229,7 +232,7 @@ impl RotatingWriter {
         let size = file.metadata().map_or(0, |metadata| metadata.len());
         self.plan.resume(size, ends_line(&file, size));
         self.file = file;
-        self.kept = VecDeque::from([Kept { index, start: self.position }]);
+        self.kept = VecDeque::from([FileStart { index, start: self.position }]);
         let older = self.files.indices()?.into_iter().rev().skip_while(|other| *other > index);
         for oldest in older.skip(self.files_max) {
             self.files.remove(oldest);
@@ -237,7 +240,7 @@ impl RotatingWriter {
         Ok(())
     }
 
-    /// Exactly the newest `files_max` files stay.
+    /// Remove all but the newest `files_max` files.
     fn prune(&mut self) {
         while self.kept.len() > self.files_max {
             if let Some(oldest) = self.kept.pop_front() {
@@ -255,20 +258,20 @@ impl RotatingWriter {
     }
 }
 
-/// Most names that cannot be had passed over for the next file.
+/// The number of unavailable names that are skipped for the next file.
 const SKIPPED_MAX: u64 = 16;
 
-/// Make the file `first`, or the next one whose name can be had.
+/// Create the file `first`, or the next one whose name is available.
 fn create_next(files: &LogFiles, first: u64) -> Result<(u64, File), LogError> {
     for index in (first..=INDEX_MAX).take(SKIPPED_MAX as usize) {
         if let Some(file) = files.create(index)? {
             return Ok((index, file));
         }
     }
-    Err(files.exhausted())
+    Err(files.exhausted_error())
 }
 
-/// As [`create_next`], but a plain file of our own is appended to and not replaced.
+/// The same as [`create_next`], but a plain file of our own is appended to instead of replaced.
 fn join_next(files: &LogFiles, first: u64) -> Result<(u64, File), LogError> {
     for index in (first..=INDEX_MAX).take(SKIPPED_MAX as usize) {
         let file = match files.create_new(index)? {
@@ -282,7 +285,7 @@ fn join_next(files: &LogFiles, first: u64) -> Result<(u64, File), LogError> {
             return Ok((index, file));
         }
     }
-    Err(files.exhausted())
+    Err(files.exhausted_error())
 }
 
 fn ends_line(file: &File, size: u64) -> bool {
@@ -329,7 +332,8 @@ mod tests {
 
     #[test]
     fn exactly_the_newest_files_are_kept() {
-        // nomad L18: the oldest index was set to the deleted one, so one file too many or few stayed.
+        // nomad L18: the oldest index was set to the deleted one, so one file too many or few
+        // stayed.
         for files_max in [1, 2, 3] {
             let dir = tempfile::tempdir().unwrap();
             let mut writer = open(dir.path(), files_max, 4);

@@ -1,15 +1,15 @@
 //! The logs of one task while it may still print.
 //!
-//! A supervised native task is written by its supervisor ([`OutsideWriter`](crate::OutsideWriter), in
-//! another process); the agent then looks at the files while somebody follows (inotify, with a slow poll
-//! besides):
+//! The supervisor of a native task writes them ([`OutsideWriter`](crate::OutsideWriter), in another
+//! process). The agent then scans the files while somebody follows (inotify, with a slow poll in
+//! addition):
 //!
 //! ```text
-//! pipe ─ supervisor ─► OutsideWriter ─► <task>.stdout.N ─ inotify ─► Outside::look ─► position ─► Follower
+//! pipe ─ supervisor ─► OutsideWriter ─► <task>.stdout.N ─ inotify ─► OutsideFiles::scan_files ─► position ─► StreamFollower
 //! ```
-//! A stream is taken for one written outside until the first byte is written to it here. Followers read
-//! the files, not a copy in memory: a slow reader costs nothing, and what was pruned before it came by is
-//! reported as skipped.
+//! A stream counts as written outside until its first byte is written here. Followers read the
+//! files, not a copy in memory: a slow reader costs nothing, and what was pruned before it got
+//! there is reported as skipped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,15 +18,15 @@ use cap_std::fs::Dir;
 use tokio::sync::watch;
 
 use super::files::{LogError, LogFiles, StreamKind};
-use super::outside::{self, Outside};
+use super::outside::{self, OutsideFiles};
 use super::rotate::RotatingWriter;
-use super::tail::{Follower, From};
+use super::tail::{FollowFrom, StreamFollower};
 use ostler_model::ids::TaskName;
 use ostler_model::job::LogConfig;
 use ostler_model::limits::MIB;
 use ostler_model::ports::{ByteSink, SinkFiles};
 
-/// Both streams of one task; they stay open over its restarts.
+/// Both streams of one task. They stay open over its restarts.
 #[derive(Clone, Debug)]
 pub struct TaskLogs {
     /// Standard output.
@@ -36,14 +36,14 @@ pub struct TaskLogs {
 }
 
 impl TaskLogs {
-    /// Open the files of a task in the allocation's log directory, going on where they end. With
+    /// Open the files of a task in the allocation's log directory, and go on where they end. With
     /// `config.disabled` nothing is opened and all output is discarded.
     ///
     /// # Errors
     /// When the directory cannot be read or a file not be made.
     pub fn open(dir: &Dir, task: &TaskName, config: &LogConfig) -> Result<Self, LogError> {
         let dir = Arc::new(dir.try_clone().map_err(LogError::Directory)?);
-        let files = |kind| LogFiles::within(Arc::clone(&dir), task, kind);
+        let files = |kind| LogFiles::in_dir(Arc::clone(&dir), task, kind);
         let stream = |kind| LogStream::open(files(kind), config);
         Ok(Self {
             stdout: Arc::new(stream(StreamKind::Stdout)?),
@@ -51,55 +51,56 @@ impl TaskLogs {
         })
     }
 
-    /// Nothing more will be written: followers end after the last byte.
+    /// Close both streams: nothing more will be written, and followers end after the last byte.
     pub fn close(&self) {
         self.stdout.close();
         self.stderr.close();
     }
 }
 
-/// What followers need to know: where the stream stands.
+/// The position of a stream, as followers need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standing {
-    /// Lowest index kept, and the stream position of its first byte.
+pub(super) struct StreamPosition {
+    /// The lowest index that is kept, and the stream position of its first byte.
     pub first: (u64, u64),
-    /// Index being written, and the stream position of its first byte.
+    /// The index that is written, and the stream position of its first byte.
     pub current: (u64, u64),
-    /// Bytes of the stream so far.
+    /// The number of bytes of the stream so far.
     pub position: u64,
-    /// No more will come.
+    /// Whether no more bytes will come.
     pub closed: bool,
 }
 
-/// One stream of a task. Writing appends to the files at once and wakes followers; what another
-/// process writes is seen by followers a moment later.
+/// One stream of a task. Writing appends to the files at once and wakes followers. Followers see
+/// what another process writes a moment later.
 #[derive(Debug)]
 pub struct LogStream {
-    shared: Arc<Shared>,
+    shared: Arc<StreamShared>,
 }
 
-/// What a stream and whoever looks at its files for it have in common.
+/// The state that a stream shares with the task that scans its files.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct StreamShared {
     files: LogFiles,
-    writer: Mutex<Writer>,
-    /// As the last look found it; of what is written here, only while somebody follows. Made when
-    /// somebody asks: most streams are never followed.
-    standing: OnceLock<watch::Sender<Standing>>,
-    /// Nothing more will be written. Set under the lock.
+    writer: Mutex<StreamWriter>,
+    /// The position that the last scan found. For a stream that is written here, it is updated only
+    /// while somebody follows. It is created when somebody asks for it, because most streams are
+    /// never followed.
+    standing: OnceLock<watch::Sender<StreamPosition>>,
+    /// Whether nothing more will be written. It is set under the lock.
     closed: AtomicBool,
-    /// Somebody looks at the files.
+    /// Whether somebody scans the files.
     watched: AtomicBool,
 }
 
-/// Who writes.
+/// The writer of a stream.
 #[derive(Debug)]
-enum Writer {
-    /// Logs are disabled.
+enum StreamWriter {
+    /// Nobody writes, because logs are disabled.
     Nobody,
     /// Another process, or nobody yet.
-    Outside { seen: Outside, files_max: u32, file_bytes_max: u64, dropped_bytes: u64 },
-    /// This one.
+    Outside { seen: OutsideFiles, files_max: u32, file_bytes_max: u64, dropped_bytes: u64 },
+    /// This process.
     Here(RotatingWriter),
 }
 
@@ -109,137 +110,142 @@ impl LogStream {
             return Ok(Self::new(files, None));
         }
         let file_bytes_max = u64::from(config.max_file_size_mb.max(1)) * MIB;
-        // Says now what is wrong, and makes the first file. Not kept: another process may write.
+        // This reports problems now, and creates the first file. The writer is not kept, because
+        // another process may write.
         drop(RotatingWriter::open(files.clone(), config.max_files, file_bytes_max)?);
-        let (seen, files_max) = (Outside::default(), config.max_files);
-        let writer = Writer::Outside { seen, files_max, file_bytes_max, dropped_bytes: 0 };
-        Ok(Self::with(files, writer))
+        let (seen, files_max) = (OutsideFiles::default(), config.max_files);
+        let writer = StreamWriter::Outside { seen, files_max, file_bytes_max, dropped_bytes: 0 };
+        Ok(Self::from_writer(files, writer))
     }
 
     pub(super) fn new(files: LogFiles, writer: Option<RotatingWriter>) -> Self {
-        let stands = writer.as_ref().map(standing);
-        let new = Self::with(files, writer.map_or(Writer::Nobody, Writer::Here));
+        let stands = writer.as_ref().map(writer_position);
+        let new = Self::from_writer(files, writer.map_or(StreamWriter::Nobody, StreamWriter::Here));
         if let Some(stands) = stands {
-            new.shared.standing().send_replace(stands);
+            new.shared.position_sender().send_replace(stands);
         }
         new
     }
 
-    fn with(files: LogFiles, writer: Writer) -> Self {
+    fn from_writer(files: LogFiles, writer: StreamWriter) -> Self {
         let (writer, standing) = (Mutex::new(writer), OnceLock::new());
         let (closed, watched) = (false.into(), false.into());
-        Self { shared: Arc::new(Shared { files, writer, standing, closed, watched }) }
+        Self { shared: Arc::new(StreamShared { files, writer, standing, closed, watched }) }
     }
 
-    /// Read the stream from its oldest kept byte or from now on, until it is closed and all was
-    /// read. The follower does not keep the stream open: dropping the last `Arc` closes it.
-    /// To be called in a tokio runtime.
+    /// Read the stream from its oldest kept byte, or from now on, until it is closed and all was
+    /// read. The follower does not keep the stream open: dropping the last `Arc` closes it. Call
+    /// this in a tokio runtime.
     #[must_use]
-    pub fn follow(&self, from: From) -> Follower {
+    pub fn follow(&self, from: FollowFrom) -> StreamFollower {
         let shared = &self.shared;
-        // Under the lock: what is written after it is told to this one too.
+        // This is done under the lock, so that this follower is also told of what is written after
+        // it.
         let mut writer = shared.lock();
-        let standing = shared.standing().subscribe();
-        shared.tell(&mut writer);
-        let outside = matches!(*writer, Writer::Outside { .. });
+        let standing = shared.position_sender().subscribe();
+        shared.tell_followers(&mut writer);
+        let outside = matches!(*writer, StreamWriter::Outside { .. });
         drop(writer);
-        let follower = Follower::live(shared.files.clone(), standing, from);
-        if outside && !shared.closed() && !shared.watched.swap(true, Ordering::SeqCst) {
+        let follower = StreamFollower::follow_live(shared.files.clone(), standing, from);
+        if outside && !shared.is_closed() && !shared.watched.swap(true, Ordering::SeqCst) {
             match tokio::runtime::Handle::try_current() {
-                Ok(runtime) => drop(runtime.spawn(outside::watch(Arc::downgrade(shared)))),
+                Ok(runtime) => drop(runtime.spawn(outside::watch_stream(Arc::downgrade(shared)))),
                 Err(_) => shared.watched.store(false, Ordering::SeqCst),
             }
         }
         follower
     }
 
-    /// Nothing more will be written, here or by another process. Later writes are discarded.
+    /// Close the stream: nothing more will be written, here or by another process. Later writes
+    /// are discarded.
     pub fn close(&self) {
-        // Under the lock: no write may come between the last byte and the mark.
+        // This is done under the lock, because no write may come between the last byte and the
+        // mark.
         let mut writer = self.shared.lock();
-        self.shared.tell(&mut writer);
+        self.shared.tell_followers(&mut writer);
         self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.standing().send_modify(|standing| standing.closed = true);
+        self.shared.position_sender().send_modify(|standing| standing.closed = true);
     }
 
-    /// Bytes that could not be written here.
+    /// The number of bytes that could not be written here.
     #[must_use]
     pub fn dropped_bytes(&self) -> u64 {
         match &*self.shared.lock() {
-            Writer::Nobody => 0,
-            Writer::Outside { dropped_bytes, .. } => *dropped_bytes,
-            Writer::Here(writer) => writer.dropped_bytes(),
+            StreamWriter::Nobody => 0,
+            StreamWriter::Outside { dropped_bytes, .. } => *dropped_bytes,
+            StreamWriter::Here(writer) => writer.dropped_bytes(),
         }
     }
 
-    /// Bytes of the stream so far, those found at opening included.
+    /// The number of bytes of the stream so far, including those found at opening.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
-        self.shared.look();
-        self.shared.standing().borrow().position
+        self.shared.scan_files();
+        self.shared.position_sender().borrow().position
     }
 }
 
 impl Drop for LogStream {
-    /// Followers end at what is there now: they have something left as long as it is looked for.
+    /// Let followers end at what is there now. They have something left to read as long as it is
+    /// scanned for.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
-        ostler_model::clock::blocking_beside(move || {
-            shared.look();
+        ostler_model::clock::spawn_blocking_work(move || {
+            shared.scan_files();
         });
     }
 }
 
-impl Shared {
+impl StreamShared {
     pub(super) const fn files(&self) -> &LogFiles {
         &self.files
     }
 
-    fn standing(&self) -> &watch::Sender<Standing> {
-        self.standing.get_or_init(|| watch::Sender::new(Standing::default()))
+    fn position_sender(&self) -> &watch::Sender<StreamPosition> {
+        self.standing.get_or_init(|| watch::Sender::new(StreamPosition::default()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Writer> {
+    fn lock(&self) -> MutexGuard<'_, StreamWriter> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Tell followers how the files stand; whether that is news.
-    fn tell(&self, writer: &mut Writer) -> bool {
-        if self.closed() {
+    /// Tell followers the position of the stream. Returns whether it has changed.
+    fn tell_followers(&self, writer: &mut StreamWriter) -> bool {
+        if self.is_closed() {
             return false;
         }
         let now = match writer {
-            Writer::Nobody => return false,
-            Writer::Outside { seen, .. } => seen.look(&self.files),
-            Writer::Here(here) => standing(here),
+            StreamWriter::Nobody => return false,
+            StreamWriter::Outside { seen, .. } => seen.scan_files(&self.files),
+            StreamWriter::Here(here) => writer_position(here),
         };
-        self.standing().send_if_modified(|before| std::mem::replace(before, now) != now)
+        self.position_sender().send_if_modified(|before| std::mem::replace(before, now) != now)
     }
 
-    fn look(&self) {
-        self.tell(&mut self.lock());
+    fn scan_files(&self) {
+        self.tell_followers(&mut self.lock());
     }
 
-    /// Look at the files that another process writes, unless nobody follows any more or nothing more
-    /// will come: then nothing, and the next follower needs somebody new to look. Otherwise whether there
-    /// was news.
-    pub(super) fn look_for_followers(&self) -> Option<bool> {
+    /// Scan the files that another process writes. Returns whether there is anything new, or `None`
+    /// if nobody follows any more or nothing more will come; the next follower then needs a new
+    /// task that scans.
+    pub(super) fn scan_for_followers(&self) -> Option<bool> {
         let mut writer = self.lock();
-        let outside = matches!(*writer, Writer::Outside { .. });
-        let news = outside && self.tell(&mut writer);
+        let outside = matches!(*writer, StreamWriter::Outside { .. });
+        let news = outside && self.tell_followers(&mut writer);
         drop(writer);
         let wanted = || {
             outside
-                && !self.closed()
+                && !self.is_closed()
                 && self.standing.get().is_some_and(|told| told.receiver_count() > 0)
         };
         if !wanted() {
             self.watched.store(false, Ordering::SeqCst);
-            // One that came while the mark still stood has counted on us.
+            // A follower that came while the mark was still set has relied on this task.
             return (wanted() && !self.watched.swap(true, Ordering::SeqCst)).then_some(news);
         }
         Some(news)
@@ -249,12 +255,13 @@ impl Shared {
 impl ByteSink for LogStream {
     fn write(&self, bytes: &[u8]) {
         let mut writer = self.shared.lock();
-        if self.shared.closed() || bytes.is_empty() {
+        if self.shared.is_closed() || bytes.is_empty() {
             return;
         }
-        if let Writer::Outside { files_max, file_bytes_max, dropped_bytes, .. } = &mut *writer {
+        if let StreamWriter::Outside { files_max, file_bytes_max, dropped_bytes, .. } = &mut *writer
+        {
             match RotatingWriter::open(self.shared.files.clone(), *files_max, *file_bytes_max) {
-                Ok(opened) => *writer = Writer::Here(opened),
+                Ok(opened) => *writer = StreamWriter::Here(opened),
                 Err(error) => {
                     if *dropped_bytes == 0 {
                         tracing::warn!(%error, "output of a task is dropped: its log cannot be opened");
@@ -263,17 +270,17 @@ impl ByteSink for LogStream {
                 }
             }
         }
-        if let Writer::Here(here) = &mut *writer {
+        if let StreamWriter::Here(here) = &mut *writer {
             here.write(bytes);
             if let Some(told) = self.shared.standing.get().filter(|told| told.receiver_count() > 0)
             {
-                told.send_replace(standing(here));
+                told.send_replace(writer_position(here));
             }
         }
     }
 
     fn files(&self) -> Option<SinkFiles> {
-        let Writer::Outside { files_max, file_bytes_max, .. } = &*self.shared.lock() else {
+        let StreamWriter::Outside { files_max, file_bytes_max, .. } = &*self.shared.lock() else {
             return None;
         };
         let (files_max, file_bytes_max) = (*files_max, *file_bytes_max);
@@ -285,9 +292,9 @@ impl ByteSink for LogStream {
     }
 }
 
-fn standing(writer: &RotatingWriter) -> Standing {
+fn writer_position(writer: &RotatingWriter) -> StreamPosition {
     let (first, current) = writer.bounds();
-    Standing {
+    StreamPosition {
         first: (first.index, first.start),
         current: (current.index, current.start),
         position: writer.position(),

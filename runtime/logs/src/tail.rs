@@ -1,8 +1,8 @@
 //! Readers of a stream, while it is written and after.
 //!
-//! A cursor (file, offset) walks the files in order of their index. It keeps the file it reads
-//! open, so that a pruned file is read to its end; files pruned before their turn are skipped, and
-//! the bytes missed are told with the next chunk.
+//! A cursor (file, offset) walks the files in the order of their index. It keeps its file open, so
+//! that a pruned file is read to its end. Files that are pruned before their turn are skipped, and
+//! the next chunk reports the missed bytes.
 
 use std::fs::File;
 use std::io;
@@ -13,52 +13,53 @@ use cap_std::fs::Dir;
 use tokio::sync::watch;
 
 use super::files::{LogError, LogFiles, StreamKind};
-use super::pace::Pace;
-use super::stream::Standing;
+use super::pace::WakePace;
+use super::stream::StreamPosition;
 use ostler_model::ids::TaskName;
 use ostler_model::limits::LOG_READ_BYTES;
 
-/// Longest line [`LineFollower`] gives out in one piece, bytes. Longer ones come in pieces.
+/// The longest line in bytes that [`LineFollower`] returns in one piece. Longer lines come
+/// in pieces.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// Where a follower begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// At the oldest byte kept.
+pub enum FollowFrom {
+    /// At the oldest byte that is kept.
     Start,
-    /// At what is written next.
+    /// At the next byte that is written.
     Now,
 }
 
-/// Bytes of a stream, in order.
+/// Some bytes of a stream, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The bytes; empty only in a last chunk that reports skipped ones.
+    /// The bytes; empty only in a last chunk that reports skipped bytes.
     pub bytes: Vec<u8>,
-    /// Bytes lost to pruning immediately before these.
+    /// The number of bytes that were lost to pruning immediately before these.
     pub skipped_bytes: u64,
 }
 
 /// Reads a stream from its files.
 #[derive(Debug)]
-pub struct Follower {
+pub struct StreamFollower {
     files: LogFiles,
-    /// Absent: the files are all there is and will be.
-    live: Option<watch::Receiver<Standing>>,
+    /// The position of a stream that is still written; `None` if no more files will come.
+    live: Option<watch::Receiver<StreamPosition>>,
     index: u64,
     offset: u64,
-    /// Stream position of the cursor; only with `live`.
+    /// The stream position of the cursor; used only with `live`.
     position: u64,
     open: Option<Arc<File>>,
-    pace: Pace,
+    pace: WakePace,
     skipped_bytes: u64,
-    /// Without `live`: files still to come, highest first.
+    /// The files still to come, highest first; used only without `live`.
     pending: Vec<u64>,
     ended: bool,
 }
 
-impl Follower {
-    /// Read the files of a task that is not running: ends at the end of the last file.
+impl StreamFollower {
+    /// Read the files of a task that is not running. The follower ends at the end of the last file.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -66,25 +67,31 @@ impl Follower {
         let files = LogFiles::new(dir, task, kind)?;
         let mut pending = files.indices()?;
         pending.reverse();
-        let mut follower = Self::at(files, None, 0, 0, 0);
+        let mut follower = Self::new_at(files, None, 0, 0, 0);
         follower.ended = pending.is_empty();
         follower.index = pending.pop().unwrap_or(0);
         follower.pending = pending;
         Ok(follower)
     }
 
-    pub(super) fn live(files: LogFiles, live: watch::Receiver<Standing>, from: From) -> Self {
+    pub(super) fn follow_live(
+        files: LogFiles,
+        live: watch::Receiver<StreamPosition>,
+        from: FollowFrom,
+    ) -> Self {
         let standing = *live.borrow();
         let ((index, start), offset) = match from {
-            From::Start => (standing.first, 0),
-            From::Now => (standing.current, standing.position.saturating_sub(standing.current.1)),
+            FollowFrom::Start => (standing.first, 0),
+            FollowFrom::Now => {
+                (standing.current, standing.position.saturating_sub(standing.current.1))
+            }
         };
-        Self::at(files, Some(live), index, offset, start + offset)
+        Self::new_at(files, Some(live), index, offset, start + offset)
     }
 
-    fn at(
+    fn new_at(
         files: LogFiles,
-        live: Option<watch::Receiver<Standing>>,
+        live: Option<watch::Receiver<StreamPosition>>,
         index: u64,
         offset: u64,
         position: u64,
@@ -96,19 +103,21 @@ impl Follower {
             offset,
             position,
             open: None,
-            pace: Pace::new(),
+            pace: WakePace::new(),
             skipped_bytes: 0,
             pending: Vec::new(),
             ended: false,
         }
     }
 
-    /// The next bytes, at most `max` (at least 1, at most 64 KiB); waits for them while the stream
-    /// is open. `None` when it is closed and all was read. May be dropped and called again.
+    /// The next bytes, at most `max` (at least 1, at most 64 KiB). This waits for them while the
+    /// stream is open. It returns `None` when the stream is closed and all was read. The future may
+    /// be dropped and the call repeated.
     pub async fn next(&mut self, max: usize) -> Option<Chunk> {
         let max = max.clamp(1, LOG_READ_BYTES);
         while !self.ended {
-            // Seen before reading: whatever comes after this wakes the wait below.
+            // This is marked as seen before reading, so that whatever comes later wakes the wait
+            // below.
             let seen = self.live.as_mut().map(|live| *live.borrow_and_update());
             let closed = self.live.as_ref().is_none_or(|live| live.has_changed().is_err());
             if let Some(seen) = &seen {
@@ -129,14 +138,16 @@ impl Follower {
             match seen {
                 Some(seen) if self.index < seen.current.0 => self.leave(self.index + 1),
                 Some(seen) => {
-                    // A task may cut its own file short: then there is nothing to wait for here.
+                    // A task may cut its own file short, and then there is nothing to wait for
+                    // here.
                     if seen.closed || closed {
                         self.ended = true;
                     } else if let Some(live) = &mut self.live {
                         if let Some(pause) = self.pace.pause() {
                             ostler_model::clock::sleep(pause).await;
                         }
-                        // An error is the stream dropped: the next round reads the rest and ends.
+                        // An error means that the stream was dropped. The next round reads the rest
+                        // and ends.
                         let _wake_up = live.changed().await;
                     }
                 }
@@ -149,8 +160,8 @@ impl Follower {
         (self.skipped_bytes > 0).then(|| self.chunk(Vec::new()))
     }
 
-    /// Pass over up to `bytes` of what is there now, without reading it; how many it was. Files
-    /// pruned on the way are told with the next chunk.
+    /// Skip up to `bytes` of what is there now, without reading it. Returns how many bytes were
+    /// skipped. The next chunk reports files that were pruned on the way.
     pub fn skip(&mut self, bytes: u64) -> u64 {
         let mut passed = 0;
         while !self.ended {
@@ -180,10 +191,10 @@ impl Follower {
         passed
     }
 
-    /// The name of the file the cursor is in, and its offset there: after [`Follower::next`] the end
-    /// of what that gave out.
+    /// The name of the file with the cursor, and the offset in it. After [`Follower::next`] this is
+    /// the end of the chunk that it returned.
     #[must_use]
-    pub fn place(&self) -> (String, u64) {
+    pub fn file_position(&self) -> (String, u64) {
         (self.files.name(self.index), self.offset)
     }
 
@@ -191,9 +202,9 @@ impl Follower {
         Chunk { bytes, skipped_bytes: std::mem::take(&mut self.skipped_bytes) }
     }
 
-    /// Jump over what was pruned before its turn, and count what is missing before the cursor: a
-    /// file can vanish a moment before the stream says so.
-    fn reconcile(&mut self, seen: &Standing) {
+    /// Jump over files that were pruned before their turn, and count what is missing before the
+    /// cursor. A file can vanish a moment before the stream says so.
+    fn reconcile(&mut self, seen: &StreamPosition) {
         if self.open.is_none() && self.index < seen.first.0 {
             self.leave(seen.first.0);
         }
@@ -206,7 +217,7 @@ impl Follower {
         }
     }
 
-    /// Open the file of the cursor; what is not a plain file counts as empty.
+    /// Open the file of the cursor. Anything that is no plain file counts as empty.
     fn enter(&mut self) {
         match self.files.read(self.index) {
             Ok(file) => self.open = file.map(Arc::new),
@@ -225,7 +236,7 @@ impl Follower {
             return Ok(Vec::new());
         };
         let offset = self.offset;
-        let read = ostler_model::clock::blocking(move || {
+        let read = ostler_model::clock::run_blocking(move || {
             let mut buffer = vec![0; max];
             let count = file.read_at(&mut buffer, offset)?;
             buffer.truncate(count);
@@ -237,35 +248,35 @@ impl Follower {
 
 /// A line of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// Without its newline.
+pub struct StreamLine {
+    /// The bytes of the line, without its newline.
     pub bytes: Vec<u8>,
-    /// A newline ended it. Not so for a piece of an over-long line, the unfinished last line, and
-    /// what stands before skipped bytes.
+    /// Whether a newline ended the line. It is false for a piece of an over-long line, for the
+    /// unfinished last line, and for what stands before skipped bytes.
     pub complete: bool,
-    /// Bytes lost to pruning before this line.
+    /// The number of bytes that were lost to pruning before this line.
     pub skipped_bytes: u64,
 }
 
-/// Gives out whole lines of a [`Follower`], for a terminal.
+/// Splits the output of a [`Follower`] into whole lines, for a terminal.
 #[derive(Debug)]
 pub struct LineFollower {
-    follower: Follower,
-    /// Bytes read; those before `start` were given out.
+    follower: StreamFollower,
+    /// The bytes that were read. Those before `start` were returned already.
     held: Vec<u8>,
     start: usize,
-    /// Bytes after `start` known to have no newline.
+    /// The number of bytes after `start` that are known to have no newline.
     searched: usize,
-    /// Skipped before `held`, not told yet.
+    /// The number of bytes skipped before `held` that are not reported yet.
     skipped_bytes: u64,
-    /// A chunk that follows skipped bytes, while what stood before them is given out.
+    /// A chunk that follows skipped bytes, while the bytes before them are returned.
     after_gap: Option<Chunk>,
 }
 
 impl LineFollower {
-    /// Lines of `follower`.
+    /// The lines of `follower`.
     #[must_use]
-    pub const fn new(follower: Follower) -> Self {
+    pub const fn new(follower: StreamFollower) -> Self {
         Self {
             follower,
             held: Vec::new(),
@@ -276,32 +287,32 @@ impl LineFollower {
         }
     }
 
-    /// The next line, waiting for it; an unfinished last line comes when the stream ends. May be
-    /// dropped and called again.
-    pub async fn next(&mut self) -> Option<Line> {
+    /// Wait for the next line. An unfinished last line comes when the stream ends. The future may
+    /// be dropped and the call repeated.
+    pub async fn next(&mut self) -> Option<StreamLine> {
         loop {
             if let Some(line) = self.held_line() {
                 return Some(line);
             }
             if let Some(chunk) = self.after_gap.take() {
-                if self.waiting().is_empty() {
+                if self.pending_bytes().is_empty() {
                     self.skipped_bytes += chunk.skipped_bytes;
                     self.add(&chunk.bytes);
                     continue;
                 }
                 self.after_gap = Some(chunk);
-                return Some(self.give(self.waiting().len(), false));
+                return Some(self.take_line(self.pending_bytes().len(), false));
             }
             match self.follower.next(LOG_READ_BYTES).await {
                 Some(chunk) if chunk.skipped_bytes > 0 => self.after_gap = Some(chunk),
                 Some(chunk) => self.add(&chunk.bytes),
-                None if self.waiting().is_empty() && self.skipped_bytes == 0 => return None,
-                None => return Some(self.give(self.waiting().len(), false)),
+                None if self.pending_bytes().is_empty() && self.skipped_bytes == 0 => return None,
+                None => return Some(self.take_line(self.pending_bytes().len(), false)),
             }
         }
     }
 
-    fn waiting(&self) -> &[u8] {
+    fn pending_bytes(&self) -> &[u8] {
         self.held.get(self.start..).unwrap_or_default()
     }
 
@@ -311,23 +322,24 @@ impl LineFollower {
         self.held.extend_from_slice(bytes);
     }
 
-    fn held_line(&mut self) -> Option<Line> {
-        let unsearched = self.waiting().get(self.searched..).unwrap_or_default();
+    fn held_line(&mut self) -> Option<StreamLine> {
+        let unsearched = self.pending_bytes().get(self.searched..).unwrap_or_default();
         let newline = unsearched.iter().position(|byte| *byte == b'\n');
-        let len = newline.map_or(self.waiting().len(), |at| self.searched + at);
+        let len = newline.map_or(self.pending_bytes().len(), |at| self.searched + at);
         if len > LINE_BYTES_MAX {
-            return Some(self.give(LINE_BYTES_MAX, false));
+            return Some(self.take_line(LINE_BYTES_MAX, false));
         }
         self.searched = len;
-        newline.map(|_| self.give(len, true))
+        newline.map(|_| self.take_line(len, true))
     }
 
-    /// Give out the first `len` waiting bytes; `complete`: a newline follows and goes with them.
-    fn give(&mut self, len: usize, complete: bool) -> Line {
-        let bytes = self.waiting().get(..len).unwrap_or_default().to_vec();
+    /// Take a line of the first `len` waiting bytes. `complete` says that a newline follows, which
+    /// is taken too.
+    fn take_line(&mut self, len: usize, complete: bool) -> StreamLine {
+        let bytes = self.pending_bytes().get(..len).unwrap_or_default().to_vec();
         self.start += bytes.len() + usize::from(complete);
         self.searched = 0;
-        Line { bytes, complete, skipped_bytes: std::mem::take(&mut self.skipped_bytes) }
+        StreamLine { bytes, complete, skipped_bytes: std::mem::take(&mut self.skipped_bytes) }
     }
 }
 

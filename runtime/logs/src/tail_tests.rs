@@ -31,8 +31,8 @@ fn stream(path: &Path, files_max: u32, limit: u64) -> Arc<LogStream> {
     Arc::new(LogStream::new(files, Some(writer)))
 }
 
-/// Everything left of a stream: its bytes, and those skipped.
-async fn rest(follower: &mut Follower) -> (Vec<u8>, u64) {
+/// The rest of a stream: its bytes, and the number of skipped ones.
+async fn rest(follower: &mut StreamFollower) -> (Vec<u8>, u64) {
     let (mut bytes, mut skipped) = (Vec::new(), 0);
     while let Some(chunk) = follower.next(usize::MAX).await {
         bytes.extend_from_slice(&chunk.bytes);
@@ -46,7 +46,7 @@ async fn fifty_megabytes_pass_through_a_follower_unchanged_while_files_rotate() 
     const TOTAL: usize = 50 << 20;
     let path = tempfile::tempdir().unwrap();
     let stream = stream(path.path(), 1_000, 1 << 20);
-    let mut follower = stream.follow(From::Start);
+    let mut follower = stream.follow(FollowFrom::Start);
     let writer = tokio::task::spawn_blocking(move || {
         let (mut line, mut sum, mut written, mut number) = (Vec::new(), 0_u64, 0, 0_u64);
         while written < TOTAL {
@@ -82,7 +82,7 @@ async fn fifty_megabytes_pass_through_a_follower_unchanged_while_files_rotate() 
 async fn a_follower_waits_at_the_end_and_goes_on_over_rotations() {
     let path = tempfile::tempdir().unwrap();
     let stream = stream(path.path(), 10, 8);
-    let mut follower = stream.follow(From::Start);
+    let mut follower = stream.follow(FollowFrom::Start);
     for text in ["one\n", "two, long\n", "three\n", "4\n"] {
         let idle = tokio::select! {
             biased;
@@ -108,7 +108,7 @@ async fn a_follower_from_now_sees_only_what_comes() {
     let path = tempfile::tempdir().unwrap();
     let stream = stream(path.path(), 10, 8);
     stream.write(b"old\nolder\noldest\n");
-    let mut follower = stream.follow(From::Now);
+    let mut follower = stream.follow(FollowFrom::Now);
     stream.write(b"new\n");
     stream.close();
     assert_eq!(rest(&mut follower).await, (b"new\n".to_vec(), 0));
@@ -118,14 +118,14 @@ async fn a_follower_from_now_sees_only_what_comes() {
 async fn bytes_pruned_before_they_were_read_are_reported() {
     let path = tempfile::tempdir().unwrap();
     let stream = stream(path.path(), 2, 4);
-    let mut follower = stream.follow(From::Start);
+    let mut follower = stream.follow(FollowFrom::Start);
     stream.write(b"0aa\n");
     assert_eq!(follower.next(2).await.unwrap().bytes, b"0a");
     for line in 1..=5 {
         stream.write(format!("{line}aa\n").as_bytes());
     }
     stream.close();
-    // The file being read is read to its end although it was pruned; 1, 2 and 3 are lost.
+    // The open file is read to its end although it was pruned; files 1, 2 and 3 are lost.
     assert_eq!(
         follower.next(100).await.unwrap(),
         Chunk { bytes: b"a\n".to_vec(), skipped_bytes: 0 }
@@ -141,7 +141,7 @@ async fn bytes_pruned_before_they_were_read_are_reported() {
 async fn a_slow_follower_loses_nothing_uncounted_however_the_writer_runs() {
     let path = tempfile::tempdir().unwrap();
     let stream = stream(path.path(), 2, 64);
-    let mut follower = stream.follow(From::Start);
+    let mut follower = stream.follow(FollowFrom::Start);
     let writer = Arc::clone(&stream);
     let writing = tokio::task::spawn_blocking(move || {
         for number in 0..20_000_u32 {
@@ -162,7 +162,7 @@ async fn a_slow_follower_loses_nothing_uncounted_however_the_writer_runs() {
 async fn a_follower_ends_when_the_stream_is_dropped() {
     let path = tempfile::tempdir().unwrap();
     let stream = stream(path.path(), 2, 100);
-    let mut follower = stream.follow(From::Start);
+    let mut follower = stream.follow(FollowFrom::Start);
     stream.write(b"last words");
     drop(stream);
     assert_eq!(rest(&mut follower).await, (b"last words".to_vec(), 0));
@@ -175,9 +175,11 @@ async fn the_files_of_an_ended_task_are_read_in_order_and_links_among_them_are_n
         fs::write(path.path().join(format!("web.stderr.{index}")), text).unwrap();
     }
     std::os::unix::fs::symlink("/etc/passwd", path.path().join("web.stderr.11")).unwrap();
-    let mut follower = Follower::of_files(&dir(path.path()), &task(), StreamKind::Stderr).unwrap();
+    let mut follower =
+        StreamFollower::of_files(&dir(path.path()), &task(), StreamKind::Stderr).unwrap();
     assert_eq!(rest(&mut follower).await, (b"nine\nten\ntwelve\n".to_vec(), 0));
-    let mut none = Follower::of_files(&dir(path.path()), &task(), StreamKind::Stdout).unwrap();
+    let mut none =
+        StreamFollower::of_files(&dir(path.path()), &task(), StreamKind::Stdout).unwrap();
     assert_eq!(none.next(1).await, None);
 }
 
@@ -201,15 +203,15 @@ async fn disabled_logs_make_no_files_and_take_every_byte() {
     let path = tempfile::tempdir().unwrap();
     let config = LogConfig { disabled: true, ..LogConfig::default() };
     let logs = TaskLogs::open(&dir(path.path()), &task(), &config).unwrap();
-    let mut follower = logs.stdout.follow(From::Start);
+    let mut follower = logs.stdout.follow(FollowFrom::Start);
     logs.stdout.write(b"gone");
     logs.close();
     assert_eq!(follower.next(10).await, None);
     assert_eq!(fs::read_dir(path.path()).unwrap().count(), 0);
 }
 
-async fn lines(stream: &LogStream) -> Vec<Line> {
-    let mut lines = LineFollower::new(stream.follow(From::Start));
+async fn lines(stream: &LogStream) -> Vec<StreamLine> {
+    let mut lines = LineFollower::new(stream.follow(FollowFrom::Start));
     let mut all = Vec::new();
     while let Some(line) = lines.next().await {
         all.push(line);
@@ -217,8 +219,8 @@ async fn lines(stream: &LogStream) -> Vec<Line> {
     all
 }
 
-fn line(bytes: &[u8], complete: bool) -> Line {
-    Line { bytes: bytes.to_vec(), complete, skipped_bytes: 0 }
+fn line(bytes: &[u8], complete: bool) -> StreamLine {
+    StreamLine { bytes: bytes.to_vec(), complete, skipped_bytes: 0 }
 }
 
 #[tokio::test]
@@ -266,9 +268,9 @@ async fn an_over_long_line_comes_in_bounded_pieces() {
 async fn a_line_torn_by_a_gap_is_not_joined_with_what_follows() {
     let path = tempfile::tempdir().unwrap();
     let stream = stream(path.path(), 1, 4);
-    let mut lines = LineFollower::new(stream.follow(From::Start));
+    let mut lines = LineFollower::new(stream.follow(FollowFrom::Start));
     stream.write(b"ab");
-    // The first bytes are held, the line is not finished.
+    // The first bytes are held, because the line is not finished.
     assert!(
         ostler_model::clock::timeout(std::time::Duration::from_millis(200), lines.next())
             .await
@@ -284,7 +286,7 @@ async fn a_line_torn_by_a_gap_is_not_joined_with_what_follows() {
         all.push(line);
     }
     let last = all.last().unwrap();
-    assert_eq!(last, &Line { bytes: b"kept".to_vec(), complete: true, skipped_bytes: 5 });
+    assert_eq!(last, &StreamLine { bytes: b"kept".to_vec(), complete: true, skipped_bytes: 5 });
     assert!(all[0].bytes.starts_with(b"abxx") && !all[0].complete);
 }
 
@@ -297,20 +299,21 @@ async fn a_follower_passes_over_what_it_is_told_to_over_all_files_and_no_more() 
         stream.write(line);
     }
     for skip in [0, 1, 99, 100, 150, 299] {
-        let mut follower = stream.follow(From::Start);
+        let mut follower = stream.follow(FollowFrom::Start);
         assert_eq!(follower.skip(skip), skip);
         let chunk = follower.next(1).await.unwrap();
         let at = usize::try_from(skip).unwrap();
         assert_eq!((chunk.bytes[0], chunk.skipped_bytes), (text.as_bytes()[at], 0), "{skip}");
     }
-    let mut live = stream.follow(From::Start);
+    let mut live = stream.follow(FollowFrom::Start);
     assert_eq!(live.skip(u64::MAX), 300, "what is there now");
     stream.write(b"more");
     assert_eq!(live.next(usize::MAX).await.unwrap().bytes, b"more");
     // The files before end with a line, two bytes beyond the limit.
-    assert_eq!(live.place(), ("web.stdout.2".to_owned(), 304 - 2 * 102));
+    assert_eq!(live.file_position(), ("web.stdout.2".to_owned(), 304 - 2 * 102));
     stream.close();
-    let of_files = || Follower::of_files(&dir(path.path()), &task(), StreamKind::Stdout).unwrap();
+    let of_files =
+        || StreamFollower::of_files(&dir(path.path()), &task(), StreamKind::Stdout).unwrap();
     assert_eq!(of_files().skip(u64::MAX), 304);
     let mut tail = of_files();
     assert_eq!(tail.skip(300), 300);

@@ -1,12 +1,12 @@
-//! Who may do what over the API.
+//! Access rights at the API.
 //!
 //! ```text
 //! token ─► policies: submit@web, read ─► Rights: web: submit, everywhere else: read
 //!                                                        │
 //!              what a request needs: a level in a namespace, or in the node ─► yes or no
 //! ```
-//! A level includes those below it. What belongs to no namespace (the node, its devices and plugins) needs the
-//! level everywhere.
+//! A level includes those below it. Requests about what belongs to no namespace (the node, its
+//! devices and plugins) need the level everywhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,9 +19,9 @@ use super::digest::Digest;
 use super::ids::Namespace;
 use super::time::Timestamp;
 
-/// What one may do, each with all before it.
+/// A level of access. Each level includes all levels before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Level {
+pub enum AccessLevel {
     /// See jobs, allocations, deployments, services and events; everywhere also the node, its devices,
     /// plugins and numbers.
     Read,
@@ -34,11 +34,11 @@ pub enum Level {
     Admin,
 }
 
-impl Level {
+impl AccessLevel {
     /// Every level, lowest first.
     pub const ALL: [Self; 4] = [Self::Read, Self::Submit, Self::Operate, Self::Admin];
 
-    /// Its name in policies.
+    /// Name of the level in policies.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Level {
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for AccessLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -60,9 +60,9 @@ impl fmt::Display for Level {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AccessPolicy {
-    /// What one may do.
-    pub level: Level,
-    /// Where; everywhere if nothing is named.
+    /// The level that the policy gives.
+    pub level: AccessLevel,
+    /// The namespace in which it gives the level; everywhere if absent.
     pub namespace: Option<Namespace>,
 }
 
@@ -85,10 +85,11 @@ impl FromStr for AccessPolicy {
             Some((level, namespace)) => (level, Some(namespace)),
             None => (text, None),
         };
-        let level = Level::ALL.into_iter().find(|known| known.name() == level).ok_or_else(wrong)?;
+        let level =
+            AccessLevel::ALL.into_iter().find(|known| known.name() == level).ok_or_else(wrong)?;
         let namespace = namespace.map(Namespace::new).transpose().map_err(|_| wrong())?;
-        // What it has more than operate belongs to no namespace.
-        if level == Level::Admin && namespace.is_some() {
+        // The rights that admin adds to operate belong to no namespace.
+        if level == AccessLevel::Admin && namespace.is_some() {
             return Err(wrong());
         }
         Ok(Self { level, namespace })
@@ -117,23 +118,23 @@ impl From<AccessPolicy> for String {
     }
 }
 
-/// What somebody may do, and where.
+/// The levels that somebody has, by namespace and everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    everywhere: Option<Level>,
-    namespaces: BTreeMap<Namespace, Level>,
+    everywhere: Option<AccessLevel>,
+    namespaces: BTreeMap<Namespace, AccessLevel>,
 }
 
 impl Rights {
-    /// Everything everywhere.
+    /// The highest level everywhere.
     #[must_use]
     pub const fn all() -> Self {
-        Self { everywhere: Some(Level::Admin), namespaces: BTreeMap::new() }
+        Self { everywhere: Some(AccessLevel::Admin), namespaces: BTreeMap::new() }
     }
 
-    /// What these policies give together.
+    /// The rights that these policies give together.
     #[must_use]
-    pub fn of(policies: &[AccessPolicy]) -> Self {
+    pub fn from_policies(policies: &[AccessPolicy]) -> Self {
         let mut rights = Self::default();
         for AccessPolicy { level, namespace } in policies {
             match namespace {
@@ -147,26 +148,26 @@ impl Rights {
         rights
     }
 
-    /// May one do this in a namespace?
+    /// Whether the rights include a level in a namespace.
     #[must_use]
-    pub fn allow(&self, level: Level, namespace: &str) -> bool {
+    pub fn allow(&self, level: AccessLevel, namespace: &str) -> bool {
         self.everywhere.max(self.namespaces.get(namespace).copied()) >= Some(level)
     }
 
-    /// May one do this to the node, and in every namespace?
+    /// Whether the rights include a level for the node, and so in every namespace.
     #[must_use]
-    pub fn allow_everywhere(&self, level: Level) -> bool {
+    pub fn allow_everywhere(&self, level: AccessLevel) -> bool {
         self.everywhere >= Some(level)
     }
 
-    /// May one do this in any namespace at all?
+    /// Whether the rights include a level in at least one namespace.
     #[must_use]
-    pub fn allow_somewhere(&self, level: Level) -> bool {
+    pub fn allow_somewhere(&self, level: AccessLevel) -> bool {
         self.allow_everywhere(level) || self.namespaces.values().any(|own| *own >= level)
     }
 }
 
-/// What a token is called by; no secret.
+/// Id of a token. It is no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TokenId(Uuid);
@@ -198,39 +199,39 @@ impl From<TokenId> for String {
     }
 }
 
-/// A token as it is kept: its secret is nowhere.
+/// A token as it is stored. Only a digest of its secret is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptToken {
-    /// What it is called by.
+pub struct TokenRecord {
+    /// Id of the token.
     pub accessor: TokenId,
-    /// For people; may be empty.
+    /// Name for people; may be empty.
     pub name: String,
-    /// What its bearer may do.
+    /// Policies that give the rights of the bearer.
     pub policies: Vec<AccessPolicy>,
-    /// The SHA-256 of its secret.
+    /// The SHA-256 of the token's secret.
     pub secret: [u8; 32],
-    /// When it was made.
+    /// When the token was made.
     pub created: Timestamp,
-    /// When it ends; never if absent.
+    /// When the token expires; never if absent.
     pub expires: Option<Timestamp>,
-    /// Count of changes when it was made.
+    /// Number of changes of all tokens when this one was made.
     pub create_index: u64,
-    /// The same of its last change.
+    /// Number of changes of all tokens when this one was changed last.
     pub modify_index: u64,
 }
 
 /// The tokens that were made over the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptTokens {
-    /// Changes so far.
+pub struct TokenRecords {
+    /// Number of changes so far.
     pub index: u64,
-    /// Was the first one made, which needed no other?
+    /// The first token was made, which needed no other token.
     pub bootstrapped: bool,
-    /// All of them.
-    pub tokens: Vec<KeptToken>,
+    /// All tokens that were made over the API.
+    pub tokens: Vec<TokenRecord>,
 }
 
-/// An `acl` block: who may do what over the API.
+/// An `acl` block: access rights at the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AclConfig {
     /// Requests over TCP need a token.
@@ -242,18 +243,18 @@ pub struct AclConfig {
 /// A `token` block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredToken {
-    /// How its secret is known.
+    /// Where the secret of the token comes from.
     pub secret: SecretSource,
-    /// What its bearer may do.
+    /// Policies that give the rights of the bearer.
     pub policies: Vec<AccessPolicy>,
 }
 
-/// How the secret of a configured token is known.
+/// Where the secret of a configured token comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
-    /// By its SHA-256.
+    /// The configuration has the SHA-256 of the secret.
     Digest(Digest),
-    /// It stands in this file.
+    /// The secret is in this file.
     File(std::path::PathBuf),
 }
 
@@ -264,7 +265,9 @@ mod tests {
     use super::*;
 
     fn rights(policies: &[&str]) -> Rights {
-        Rights::of(&policies.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>())
+        Rights::from_policies(
+            &policies.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>(),
+        )
     }
 
     #[test]
@@ -283,21 +286,34 @@ mod tests {
     #[test]
     fn a_level_includes_those_below_it_where_it_was_given() {
         let rights = rights(&["read", "submit@web", "read@web"]);
-        assert!(rights.allow(Level::Submit, "web") && !rights.allow(Level::Operate, "web"));
-        assert!(rights.allow(Level::Read, "other") && !rights.allow(Level::Submit, "other"));
-        assert!(rights.allow_everywhere(Level::Read) && !rights.allow_everywhere(Level::Submit));
-        assert!(rights.allow_somewhere(Level::Submit) && !rights.allow_somewhere(Level::Admin));
+        assert!(
+            rights.allow(AccessLevel::Submit, "web") && !rights.allow(AccessLevel::Operate, "web")
+        );
+        assert!(
+            rights.allow(AccessLevel::Read, "other") && !rights.allow(AccessLevel::Submit, "other")
+        );
+        assert!(
+            rights.allow_everywhere(AccessLevel::Read)
+                && !rights.allow_everywhere(AccessLevel::Submit)
+        );
+        assert!(
+            rights.allow_somewhere(AccessLevel::Submit)
+                && !rights.allow_somewhere(AccessLevel::Admin)
+        );
     }
 
     #[test]
     fn a_right_in_one_namespace_is_none_elsewhere_nor_in_the_node() {
         let rights = rights(&["operate@web"]);
-        assert!(rights.allow(Level::Operate, "web") && !rights.allow(Level::Read, "default"));
-        assert!(!rights.allow_everywhere(Level::Read));
-        assert!(!Rights::default().allow_somewhere(Level::Read));
         assert!(
-            Rights::all().allow(Level::Admin, "any")
-                && Rights::all().allow_everywhere(Level::Admin)
+            rights.allow(AccessLevel::Operate, "web")
+                && !rights.allow(AccessLevel::Read, "default")
+        );
+        assert!(!rights.allow_everywhere(AccessLevel::Read));
+        assert!(!Rights::default().allow_somewhere(AccessLevel::Read));
+        assert!(
+            Rights::all().allow(AccessLevel::Admin, "any")
+                && Rights::all().allow_everywhere(AccessLevel::Admin)
         );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::cores::CoreSet;
-use super::held_once::HeldOnce;
+use super::cow_arc::CowArc;
 use super::ids::{AllocId, GroupName, TaskName};
 use super::job::{Job, Task, TaskGroup};
 use super::resources::{AllocatedCores, AllocatedDevice, AllocatedPort};
@@ -19,26 +19,26 @@ use super::time::Timestamp;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DesiredStatus {
-    /// Run.
+    /// The allocation is to run.
     #[default]
     Run,
-    /// Stop and stay stopped.
+    /// The allocation is to stop and to stay stopped.
     Stop,
 }
 
-/// What is asked of this node: one instance of a task group with its resources. Never changes
-/// but by a newer copy from whoever asks.
+/// What this node is asked to run: one instance of a task group with its resources. Whoever placed
+/// it changes it only by sending a newer copy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Allocation {
     /// Unique for ever.
     pub id: AllocId,
     /// `<job>.<group>[<index>]`.
     pub name: String,
-    /// The job as it was when placed.
+    /// The job as it was when the allocation was placed.
     pub job: Arc<Job>,
-    /// Which group of it.
+    /// Name of the task group in the job.
     pub group: GroupName,
-    /// 0 to count − 1.
+    /// Index of the allocation in its group, from 0 to count − 1.
     pub index: u32,
     /// When it was placed.
     pub created_at: Timestamp,
@@ -56,41 +56,43 @@ pub struct Allocation {
     pub create_index: u64,
     /// Which version of the job `job` is.
     pub job_version: u64,
-    /// Whose place it takes: waited for before anything starts, and its data is moved here.
+    /// The allocation whose place this one takes. Its end is waited for before anything starts, and
+    /// its data is moved here.
     pub previous: Option<AllocId>,
     /// Why `desired` is what it is; empty for an allocation that is to run.
     pub desired_description: String,
-    /// The deployment that it is judged for.
+    /// The deployment for which the health of the allocation is judged.
     pub deployment: Option<AllocDeployment>,
-    /// Those before it in its place that had failed, oldest first, as far as they count for the next.
+    /// The failed allocations that had this place before, oldest first, as far as they still count.
     pub reschedules: Vec<RescheduleEvent>,
 }
 
 /// A deployment, of servers or of this node, and since when an allocation belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocDeployment {
-    /// Its id.
+    /// Id of the deployment.
     pub id: Box<str>,
-    /// Its deadlines count from here.
+    /// When the allocation joined the deployment. Deadlines count from here.
     pub since: Timestamp,
-    /// One of the first of a new version, which run beside the old ones.
+    /// The allocation is one of the first of a new version, which run beside the old ones.
     pub canary: bool,
 }
 
 impl Allocation {
-    /// The deployment that a verdict on its health is for.
+    /// Id of the deployment that a verdict on the allocation's health is for.
     #[must_use]
     pub fn deployment_id(&self) -> Option<&str> {
         self.deployment.as_ref().map(|deployment| &*deployment.id)
     }
 
-    /// MHz of processor time that a task of it has: what it asked for, or what its cores are.
+    /// MHz of processor time that a task of the allocation has: those that it asked for, or those
+    /// of its cores.
     #[must_use]
     pub fn cpu_mhz(&self, task: &Task) -> u32 {
         self.cores.get(&task.name).map_or(task.resources.cpu_mhz, |cores| cores.cpu_mhz)
     }
 
-    /// Cores that are a task's own; none where it shares those that are nobody's.
+    /// Cores that a task has for itself. Empty where the task shares the cores that nobody has.
     #[must_use]
     pub fn cores_of(&self, task: &TaskName) -> CoreSet {
         self.cores.get(task).map(|assigned| assigned.cores.clone()).unwrap_or_default()
@@ -119,10 +121,10 @@ pub enum ClientStatus {
 }
 
 impl ClientStatus {
-    /// Complete or failed. Does not mean that nothing runs any more: siblings may still be on
-    /// their way out.
+    /// Whether the status is complete or failed. Some tasks of the allocation may still run then,
+    /// until they are stopped.
     #[must_use]
-    pub fn terminal(self) -> bool {
+    pub fn is_terminal(self) -> bool {
         matches!(self, Self::Complete | Self::Failed)
     }
 }
@@ -138,17 +140,17 @@ impl std::fmt::Display for ClientStatus {
     }
 }
 
-/// What is: a snapshot of everything that changes while an allocation lives.
+/// A snapshot of everything that changes while an allocation lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocState {
     /// Derived from the task states, or forced.
     pub client_status: ClientStatus,
-    /// A sentence on it: "Tasks are running".
+    /// A sentence on the status, such as "Tasks are running".
     pub client_description: String,
-    /// Every task of the group. HeldOnce by all who hold this state of the allocation.
-    pub tasks: Arc<BTreeMap<TaskName, HeldOnce<TaskState>>>,
-    /// The verdict on its health, where somebody asked for one.
+    /// State of every task of the group. Copies of this snapshot share it.
+    pub tasks: Arc<BTreeMap<TaskName, CowArc<TaskState>>>,
+    /// The verdict on the allocation's health, where a job or a server asked for one.
     pub health: Option<DeploymentStatus>,
-    /// Its network, where it has one of its own and that is made.
+    /// The allocation's own network, where it has one that is made already.
     pub network: Option<Arc<NetworkStatus>>,
 }

@@ -1,4 +1,4 @@
-//! What a task brings along before it starts: files, archives and modules from elsewhere.
+//! Artifacts: files, archives and modules that are fetched for a task before it starts.
 
 mod checksum;
 mod kinds;
@@ -12,10 +12,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use checksum::{Checksum, ChecksumError, ChecksumKind};
-pub use kinds::{ArchiveKind, Packing};
-pub use port::{ArtifactAsk, ArtifactError, Artifacts, FetchProgress, KeptFile, Staged};
+pub use kinds::{ArchiveCompression, ArchiveKind};
+pub use port::{
+    ArtifactError, ArtifactRequest, Artifacts, FetchProgress, PinnedFile, StagedArtifact,
+};
 pub use source::{
-    ArtifactOutcome, ArtifactSource, HttpUrl, SourceError, SourcePlace, shown_source,
+    ArtifactOutcome, ArtifactSource, HttpUrl, SourceError, SourcePlace, public_source,
 };
 
 use crate::limits::{
@@ -23,39 +25,40 @@ use crate::limits::{
     ARTIFACT_UNPACKED_BYTES_DEFAULT, ARTIFACT_UNPACKED_ENTRIES_DEFAULT,
 };
 
-/// One thing that a task brings along. Texts are as they were written: `${…}` not yet replaced.
+/// One artifact of a task. The texts are as the job has them, with `${…}` not yet replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskArtifact {
     /// Where it comes from.
     pub source: String,
-    /// How: `checksum`, `archive`, `filename`; anything else goes into the query of the address.
+    /// Options of the source: `checksum`, `archive`, `filename`. All others go into the query of
+    /// the address.
     pub options: BTreeMap<String, String>,
     /// Headers of the HTTP request.
     pub headers: BTreeMap<String, String>,
-    /// File, directory or as the source says.
+    /// Whether a file or a directory comes of it, or what the source makes of it.
     pub mode: ArtifactMode,
-    /// Where it goes, below the task's directory.
+    /// Destination below the task's directory.
     pub destination: String,
 }
 
-/// What comes of an artifact.
+/// What a job wants an artifact to become.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArtifactMode {
-    /// What an archive has in it; a file keeps its name below the destination.
+    /// The entries of an archive below the destination, or a file that keeps its name there.
     #[default]
     Any,
-    /// The file that the destination names.
+    /// A file at the destination itself.
     File,
-    /// What an archive has in it.
+    /// The entries of an archive below the destination.
     Dir,
 }
 
-/// Directory that artifacts go to where nothing else is said.
+/// Destination of artifacts whose job names none.
 pub const DESTINATION: &str = "local/";
 
 impl TaskArtifact {
-    /// Where an artifact goes whose block does not say it.
+    /// Destination of an artifact whose block names none.
     #[must_use]
     pub fn usual_destination(source: &str, mode: ArtifactMode) -> String {
         match mode {
@@ -71,15 +74,16 @@ impl TaskArtifact {
 /// An `artifact` block of the agent's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArtifactConfig {
-    /// Longest that one download may take.
+    /// Longest time that one download may take.
     pub http_read_timeout: Duration,
     /// Largest download, bytes.
     pub http_max_size: u64,
-    /// Most bytes that one archive may become.
+    /// Most bytes that one archive may have once it is unpacked.
     pub decompression_size_limit: u64,
     /// Most files, directories and links in one archive.
     pub decompression_file_count_limit: u64,
-    /// Directories of the node that sources of the kind `file` may name; none: there are none.
+    /// Directories of the node that sources of the kind `file` may name. With none, there are no
+    /// such sources.
     pub file_sources: Vec<PathBuf>,
     /// Most bytes of downloads with a checksum that are kept for the next task.
     pub cache_size: u64,

@@ -1,5 +1,4 @@
-//! Typed attributes with units: what plugins and fingerprints say of things, and what
-//! constraints compare.
+//! Typed attributes with units. Plugins and fingerprints report them, and constraints compare them.
 //!
 //! ```text
 //! "10 GiB" ── Attribute::parse ──┐
@@ -21,39 +20,40 @@ pub use unit::{Dimension, Unit};
 
 use crate::limits::ANSWER_TEXT_BYTES_MAX;
 
-/// A plain value.
+/// The value of an attribute, without a unit.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Scalar {
+pub enum AttributeValue {
     /// Signed integer.
     Int(i64),
     /// Finite floating point number.
     Float(f64),
-    /// Truth value; has no order.
+    /// Truth value, which has no order.
     Bool(bool),
-    /// Text.
+    /// Text, which is ordered by code point.
     Text(String),
 }
 
 /// A value with an optional unit (see [`Unit`] for the closed list).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[serde(try_from = "UncheckedAttribute")]
 pub struct Attribute {
-    /// The value.
-    pub value: Scalar,
-    /// Unit of a number.
+    /// The value in its unit.
+    pub value: AttributeValue,
+    /// Unit of a number, as its text; only numbers have one.
     pub unit: Option<String>,
 }
 
 /// An attribute as read, before [`Attribute::check`].
 #[derive(Deserialize)]
-struct Unchecked {
-    value: Scalar,
+struct UncheckedAttribute {
+    value: AttributeValue,
     unit: Option<String>,
 }
 
-impl TryFrom<Unchecked> for Attribute {
+impl TryFrom<UncheckedAttribute> for Attribute {
     type Error = AttributeError;
-    fn try_from(Unchecked { value, unit }: Unchecked) -> Result<Self, AttributeError> {
+    fn try_from(unchecked: UncheckedAttribute) -> Result<Self, AttributeError> {
+        let UncheckedAttribute { value, unit } = unchecked;
         let attribute = Self { value, unit };
         attribute.check()?;
         Ok(attribute)
@@ -63,27 +63,27 @@ impl TryFrom<Unchecked> for Attribute {
 /// Why an attribute was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AttributeError {
-    /// Not in the list.
+    /// The unit is not in the list.
     #[error("unit {unit:?} is not known; units are {}", known_units())]
     UnknownUnit {
         /// The text given, cut to a readable length.
         unit: String,
     },
-    /// A unit on something that is not a number.
+    /// A value that is no number has a unit.
     #[error("{value} is not a number and cannot have the unit {unit}")]
     UnitWithoutNumber {
         /// The value given.
-        value: Scalar,
+        value: AttributeValue,
         /// The unit given.
         unit: String,
     },
-    /// NaN or infinite.
+    /// The number is NaN or infinite.
     #[error("{number} is not a finite number")]
     NotFinite {
         /// The number given.
         number: f64,
     },
-    /// Text beyond [`ANSWER_TEXT_BYTES_MAX`].
+    /// The text is longer than [`ANSWER_TEXT_BYTES_MAX`].
     #[error("text of {len} bytes is longer than {ANSWER_TEXT_BYTES_MAX}")]
     TooLong {
         /// Bytes given.
@@ -102,22 +102,22 @@ impl Attribute {
     /// # Errors
     /// When the unit is not known or stands on something that is not a number, when a float is
     /// not finite, or when a text is too long.
-    pub fn new(value: Scalar, unit: Option<&str>) -> Result<Self, AttributeError> {
+    pub fn new(value: AttributeValue, unit: Option<&str>) -> Result<Self, AttributeError> {
         let attribute = Self { value, unit: unit.map(str::to_owned) };
         attribute.check()?;
         Ok(attribute)
     }
 
-    /// Check one that was built by hand.
+    /// Check an attribute that was built by hand.
     ///
     /// # Errors
     /// As [`Attribute::new`].
     pub fn check(&self) -> Result<(), AttributeError> {
         match (&self.value, &self.unit) {
-            (Scalar::Float(number), _) if !number.is_finite() => {
+            (AttributeValue::Float(number), _) if !number.is_finite() => {
                 return Err(AttributeError::NotFinite { number: *number });
             }
-            (Scalar::Text(text), _) if text.len() > ANSWER_TEXT_BYTES_MAX => {
+            (AttributeValue::Text(text), _) if text.len() > ANSWER_TEXT_BYTES_MAX => {
                 return Err(AttributeError::TooLong { len: text.len() });
             }
             _ => {}
@@ -129,15 +129,15 @@ impl Attribute {
             return Err(AttributeError::UnknownUnit { unit: unit.chars().take(32).collect() });
         }
         match &self.value {
-            Scalar::Int(_) | Scalar::Float(_) => Ok(()),
+            AttributeValue::Int(_) | AttributeValue::Float(_) => Ok(()),
             value => {
                 Err(AttributeError::UnitWithoutNumber { value: value.clone(), unit: unit.clone() })
             }
         }
     }
 
-    /// What a text in a job file means: a number with or without a unit (`10 GiB`, `0.5W`, `5`),
-    /// `true` or `false`, else the text itself, unchanged.
+    /// The attribute that a text in a job file means: a number with or without a unit (`10 GiB`,
+    /// `0.5W`, `5`), `true` or `false`, otherwise the text itself, unchanged.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let trimmed = text.trim();
@@ -156,50 +156,50 @@ impl Attribute {
         }
     }
 
-    /// Compare with another, exactly: no rounding and no overflow. `NotComparable` unless both
-    /// are numbers of one dimension, both text, or both truth values.
+    /// Compare with another attribute exactly, without rounding or overflow. The result is
+    /// `NotComparable` unless both are numbers of one dimension, both text, or both truth values.
     #[must_use]
     pub fn compare(&self, other: &Self) -> Comparison {
         compare::compare(self, other)
     }
 }
 
-fn parse_number(text: &str) -> Option<Scalar> {
-    // Keeps out "inf" and "nan", which Rust reads as floats.
+fn parse_number(text: &str) -> Option<AttributeValue> {
+    // This keeps out "inf" and "nan", which Rust reads as floats.
     if !text.ends_with(|last: char| last.is_ascii_digit() || last == '.') {
         return None;
     }
     if let Ok(number) = text.parse::<i64>() {
-        return Some(Scalar::Int(number));
+        return Some(AttributeValue::Int(number));
     }
-    text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Scalar::Float)
+    text.parse::<f64>().ok().filter(|number| number.is_finite()).map(AttributeValue::Float)
 }
 
 impl From<&str> for Attribute {
     fn from(text: &str) -> Self {
-        Self { value: Scalar::Text(text.to_owned()), unit: None }
+        Self { value: AttributeValue::Text(text.to_owned()), unit: None }
     }
 }
 
 impl From<String> for Attribute {
     fn from(text: String) -> Self {
-        Self { value: Scalar::Text(text), unit: None }
+        Self { value: AttributeValue::Text(text), unit: None }
     }
 }
 
 impl From<i64> for Attribute {
     fn from(number: i64) -> Self {
-        Self { value: Scalar::Int(number), unit: None }
+        Self { value: AttributeValue::Int(number), unit: None }
     }
 }
 
 impl From<bool> for Attribute {
     fn from(truth: bool) -> Self {
-        Self { value: Scalar::Bool(truth), unit: None }
+        Self { value: AttributeValue::Bool(truth), unit: None }
     }
 }
 
-impl fmt::Display for Scalar {
+impl fmt::Display for AttributeValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Int(number) => number.fmt(f),
@@ -226,7 +226,7 @@ impl fmt::Display for Attribute {
 pub struct NamedAttribute {
     /// Name, for example `memory`.
     pub name: String,
-    /// Value.
+    /// Value of the attribute with its unit.
     pub attribute: Attribute,
 }
 

@@ -1,8 +1,9 @@
-//! An error and why, as one line for an event or a terminal; and whether it is the node's.
+//! Errors with their causes as one line for an event or a terminal, and errors that are due to the
+//! node.
 
 use std::io;
 
-/// An error and its causes in one line; a cause the error tells itself is not told again.
+/// An error and its causes in one line. A cause that is in the text already is not repeated.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -18,8 +19,9 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Is the node short of something, or its disk: descriptors, memory, space, a disk that fails or
-/// takes no writes? Then nothing is said about the thing that was tried, and a later try may work.
+/// Whether the error is due to the node: it lacks descriptors, memory or disk space, or its disk
+/// fails or takes no writes. Such an error says nothing about the object of the call, and a later
+/// try may work.
 #[must_use]
 pub fn is_of_the_node(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);

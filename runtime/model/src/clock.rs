@@ -1,38 +1,39 @@
 //! The only source of time.
 //!
 //! Code that needs the time takes a [`Clock`] (or a [`Timestamp`] argument when it is pure). The
-//! real clock reads the system; tests run on tokio's paused time or on a [`Clock::fixed`] one. What it says
-//! has two readings, so that whoever sets the clock of the machine changes no wait: see [`Timestamp`].
-//! Waiting goes through [`sleep`] and [`timeout`], which follow tokio's (virtual) time.
+//! real clock reads the system; tests run on tokio's paused time or on a [`Clock::fixed`] one. A
+//! timestamp has two readings, so that setting the clock of the machine changes no wait: see
+//! [`Timestamp`]. Waiting goes through [`sleep`] and [`timeout`], which follow tokio's (virtual)
+//! time.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::cancellation::CancelFlag;
 use crate::planted::planted;
 pub use crate::time::Timestamp;
-use crate::wanted::Awaited;
 
 /// A source of the time of day and of monotonic time.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Default)]
-enum Source {
+enum ClockSource {
     #[default]
     System,
-    Fixed(Arc<Fixed>),
+    Fixed(Arc<FixedClock>),
     Given(Arc<dyn Fn() -> Timestamp + Send + Sync>),
 }
 
-/// What a clock says that only its tests move.
-struct Fixed {
+/// The two readings of a clock that only its tests move.
+struct FixedClock {
     of_day: AtomicU64,
     steady: AtomicU64,
 }
 
-impl std::fmt::Debug for Source {
+impl std::fmt::Debug for ClockSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::System => "System",
@@ -46,69 +47,69 @@ impl Clock {
     /// The machine's clock.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System)
+        Self(ClockSource::System)
     }
 
     /// A clock that stands still until [`Clock::advance`] moves it.
     #[must_use]
     pub fn fixed(at: Timestamp) -> Self {
         let read = || AtomicU64::new(at.nanos());
-        Self(Source::Fixed(Arc::new(Fixed { of_day: read(), steady: read() })))
+        Self(ClockSource::Fixed(Arc::new(FixedClock { of_day: read(), steady: read() })))
     }
 
-    /// A clock that says what `now` says: that of a simulation.
+    /// A clock that reads its time from `now`, as a simulation needs it.
     #[must_use]
-    pub fn given(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Source::Given(Arc::new(now)))
+    pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(ClockSource::Given(Arc::new(now)))
     }
 
-    /// The time.
+    /// The present time of this clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::Given(now) if planted("clock-with-one-reading") => {
+            ClockSource::Given(now) if planted("clock-with-one-reading") => {
                 Timestamp::from_nanos(now().nanos())
             }
-            Source::Given(now) => now(),
-            Source::System => system_now(),
-            Source::Fixed(at) => {
+            ClockSource::Given(now) => now(),
+            ClockSource::System => system_now(),
+            ClockSource::Fixed(at) => {
                 let read = |of: &AtomicU64| of.load(Ordering::SeqCst);
-                Timestamp::read(read(&at.of_day), read(&at.steady))
+                Timestamp::from_readings(read(&at.of_day), read(&at.steady))
             }
         }
     }
 
-    /// Move a fixed clock forward; no effect on the system clock.
+    /// Move a fixed clock forward. This has no effect on other clocks.
     pub fn advance(&self, by: Duration) {
-        if let Source::Fixed(at) = &self.0 {
+        if let ClockSource::Fixed(at) = &self.0 {
             let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
             at.of_day.fetch_add(nanos, Ordering::SeqCst);
             at.steady.fetch_add(nanos, Ordering::SeqCst);
         }
     }
 
-    /// Set the time of day of a fixed clock, as somebody sets that of a machine: no time passes. No effect
-    /// on the system clock.
+    /// Set the time of day of a fixed clock, as a person sets that of a machine: no time passes.
+    /// This has no effect on other clocks.
     pub fn set(&self, of_day: Timestamp) {
-        if let Source::Fixed(at) = &self.0 {
+        if let ClockSource::Fixed(at) = &self.0 {
             at.of_day.store(of_day.nanos(), Ordering::SeqCst);
         }
     }
 }
 
 /// The two readings with which this process began.
-struct Start {
+struct ClockStart {
     of_day: u64,
     since: Stopwatch,
 }
 
-static START: OnceLock<Start> = OnceLock::new();
+static START: OnceLock<ClockStart> = OnceLock::new();
 
 fn system_now() -> Timestamp {
     let of_day = time_of_day();
-    let start = START.get_or_init(|| Start { of_day, since: Stopwatch::real() });
+    let start = START.get_or_init(|| ClockStart { of_day, since: Stopwatch::real() });
     let passed = u64::try_from(start.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    Timestamp::read(of_day, start.of_day.saturating_add(passed))
+    Timestamp::from_readings(of_day, start.of_day.saturating_add(passed))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the time of day")]
@@ -122,14 +123,14 @@ fn time_of_day() -> u64 {
     nanos
 }
 
-/// Steps of the clock of the real program, for its tests alone: a feature that the shipped program is built
-/// without.
+/// Steps of the real program's clock, for tests only. The shipped program is built without this
+/// feature.
 #[cfg(feature = "clock-steps")]
 mod steps {
     use std::path::PathBuf;
     use std::sync::OnceLock;
 
-    /// Names a file with how far the time of day is off, in seconds.
+    /// Variable that names a file, whose text says by how many seconds the time of day is off.
     const FILE: &str = "OSTLER_TEST_CLOCK";
 
     static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -144,10 +145,10 @@ mod steps {
 
 /// A point of monotonic time, for measuring how long something took. Virtual time in a simulation.
 #[derive(Clone, Copy, Debug)]
-pub struct Stopwatch(Since);
+pub struct Stopwatch(StopwatchStart);
 
 #[derive(Clone, Copy, Debug)]
-enum Since {
+enum StopwatchStart {
     Real(std::time::Instant),
     Virtual(tokio::time::Instant),
 }
@@ -157,23 +158,24 @@ impl Stopwatch {
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "one of the places that read monotonic time")]
     pub fn start() -> Self {
-        match SIMULATED.get() {
-            true => Self(Since::Virtual(tokio::time::Instant::now())),
-            false => Self::real(),
+        if SIMULATED.get() {
+            Self(StopwatchStart::Virtual(tokio::time::Instant::now()))
+        } else {
+            Self::real()
         }
     }
 
     #[expect(clippy::disallowed_methods, reason = "one of the places that read monotonic time")]
     fn real() -> Self {
-        Self(Since::Real(std::time::Instant::now()))
+        Self(StopwatchStart::Real(std::time::Instant::now()))
     }
 
     /// Time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         match self.0 {
-            Since::Real(since) => since.elapsed(),
-            Since::Virtual(since) => since.elapsed(),
+            StopwatchStart::Real(since) => since.elapsed(),
+            StopwatchStart::Virtual(since) => since.elapsed(),
         }
     }
 }
@@ -202,37 +204,38 @@ thread_local! {
     static SIMULATED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// This thread plays a simulation: what blocks runs at once and time is that of its runtime, so that
-/// the same seed plays the same.
+/// Make this thread a simulation: work that blocks runs at once and time is that of its runtime, so
+/// that the same seed gives the same run.
 pub fn simulate() {
     SIMULATED.set(true);
 }
 
-/// Run `work` that blocks beside the caller, who does not wait for it: at once in a simulation, and where
-/// there is no runtime.
-pub fn blocking_beside(work: impl FnOnce() + Send + 'static) {
+/// Run `work` that blocks on another thread, without waiting for it. In a simulation, and where
+/// there is no runtime, it runs at once.
+pub fn spawn_blocking_work(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) if !SIMULATED.get() => drop(runtime.spawn_blocking(work)),
         _ => work(),
     }
 }
 
-/// As [`blocking`], of work that computes for strangers: it is told when nobody waits for it any more.
+/// As [`run_blocking`], for work on behalf of untrusted clients: it can see when nobody waits for it
+/// any more.
 ///
 /// # Errors
-/// As [`blocking`].
-pub async fn blocking_while_wanted<T: Send + 'static>(
-    work: impl FnOnce(&Awaited) -> T + Send + 'static,
+/// As [`run_blocking`].
+pub async fn run_blocking_cancellable<T: Send + 'static>(
+    work: impl FnOnce(&CancelFlag) -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
-    let (_waiter, wanted) = Awaited::while_held();
-    blocking(move || work(&wanted)).await
+    let (_waiter, wanted) = CancelFlag::new_pair();
+    run_blocking(move || work(&wanted)).await
 }
 
-/// Run `work` that blocks on a thread for it; at once in a simulation.
+/// Run `work` that blocks on a thread of its own. In a simulation it runs at once.
 ///
 /// # Errors
 /// When the work panicked, or the runtime ends.
-pub async fn blocking<T: Send + 'static>(
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
     if SIMULATED.get() {

@@ -18,7 +18,7 @@ use super::isolation::IsolationGrant;
 use super::json::JsonObject;
 use super::log_config::AgentLogConfig;
 use super::network::NetworkConfig;
-use super::oci::Reference;
+use super::oci::OciReference;
 use super::server_address::ServerAddress;
 use super::telemetry::TelemetryConfig;
 use super::trust::TrustConfig;
@@ -32,47 +32,47 @@ use crate::limits::{
 /// An agent's configuration; everything absent means the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentConfig {
-    /// State, allocations, compiled code.
+    /// Directory of the state, the allocations and the compiled code.
     pub data_dir: Option<PathBuf>,
-    /// Every `*.wasm` in it is a plugin, named by its file stem.
+    /// Directory whose `*.wasm` files are plugins, each named by its file stem.
     pub plugin_dir: Option<PathBuf>,
-    /// Every job file in it runs; for agents that serve.
+    /// Directory whose job files all run; for agents that serve.
     pub jobs_dir: Option<PathBuf>,
     /// The agent's own log.
     pub log: AgentLogConfig,
-    /// When allocations that are over are removed.
+    /// When allocations that have ended are removed.
     pub gc: GcConfig,
     /// The processes that run WASM tasks.
     pub wasm_worker: WasmWorkerConfig,
     /// What the node has to give.
     pub client: ClientConfig,
-    /// Bounds of what tasks bring along.
+    /// Bounds of the artifacts of tasks.
     pub artifact: ArtifactConfig,
-    /// The cluster that it is a node of; where its API is over TCP, and how it is protected.
+    /// The cluster that the agent is a node of, and how its API is reached over TCP and protected.
     pub cluster: ClusterConfig,
     /// Who may do what over the API.
     pub acl: AclConfig,
     /// Names by which browsers and others may ask for the API, beside addresses and `localhost`.
     pub http_hosts: Vec<String>,
-    /// How many WASM tasks there may be, and how they are held.
+    /// How many WASM tasks there may be, and whether they are held densely.
     pub wasm: WasmConfig,
-    /// From one collection of a device plugin's statistics to the next; 5 s unless given.
+    /// Time between two collections of a device plugin's statistics; 5 s unless given.
     pub device_stats_interval: Option<Duration>,
-    /// Name people see; the host name unless given.
+    /// Name of the node that people see; the host name unless given.
     pub node_name: Option<String>,
     /// The node's data center; `dc1` unless given.
     pub datacenter: Option<String>,
-    /// Address assigned with ports; 127.0.0.1 unless given.
+    /// Address that is assigned with ports; 127.0.0.1 unless given.
     pub host_ip: Option<IpAddr>,
-    /// What `${meta.…}` stands for on this node.
+    /// Values of `${meta.…}` on this node.
     pub node_meta: BTreeMap<String, String>,
-    /// What is told to collectors.
+    /// What is sent to collectors of telemetry.
     pub telemetry: TelemetryConfig,
     /// Whose plugins are trusted.
     pub trust: TrustConfig,
     /// `registry "host" { … }`, by host and port.
     pub registries: BTreeMap<String, RegistryConfig>,
-    /// `namespace "name" { … }`: what people say of each. `default` is there without.
+    /// `namespace "name" { … }`: the description of each. `default` exists without a block.
     pub namespaces: BTreeMap<Namespace, String>,
     /// `plugin "name" { … }`, by name.
     pub plugins: BTreeMap<String, PluginBlock>,
@@ -85,7 +85,7 @@ pub struct RegistryConfig {
     pub insecure: bool,
 }
 
-/// A `client` block: what the node has to give, where that is not to be what was found.
+/// A `client` block: the resources of the node, where they are not to be those that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
     /// MHz of processor time; cores times frequency unless given.
@@ -96,43 +96,43 @@ pub struct ClientConfig {
     pub host_volumes: BTreeMap<String, HostVolume>,
     /// Networks of allocations.
     pub network: NetworkConfig,
-    /// User ids that allocations have of their own; `DYNAMIC_USERS` unless given.
+    /// Range of the user ids that allocations get for themselves; `DYNAMIC_USERS` unless given.
     pub users: Option<RangeInclusive<u32>>,
-    /// Longest `kill_timeout` of a task that is waited for; `KILL_TIMEOUT_MAX` unless given.
+    /// Longest `kill_timeout` of a task; `KILL_TIMEOUT_MAX` unless given.
     pub max_kill_timeout: Option<Duration>,
 }
 
-/// The servers whose node this is, and what they are told of it: of the `client` block, the `tls` block and
-/// `region`.
+/// The servers of the cluster that the node is in, and what they are told of the node. It comes
+/// from the `client` block, the `tls` block and `region`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// Where servers are; empty: the agent keeps jobs of its own.
+    /// Addresses of the servers. With none, the agent keeps jobs of its own.
     pub servers: Vec<ServerAddress>,
     /// Region of the servers; see [`ClusterConfig::region`].
     pub region: Option<String>,
-    /// For constraints of jobs.
+    /// Class of the node, for constraints of jobs.
     pub node_class: Option<String>,
     /// Pool of the node; the servers' default unless given.
     pub node_pool: Option<String>,
-    /// Nobody runs commands inside tasks, neither through servers nor at the node's own API.
+    /// Nobody may run commands inside tasks, neither through servers nor at the node's own API.
     pub disable_remote_exec: bool,
-    /// How servers are known.
+    /// Certificates by which servers, the node and clients of the API know each other.
     pub tls: Option<TlsConfig>,
-    /// Where other nodes fetch the disks of this one's allocations.
+    /// Where the API is over TCP, and where other nodes fetch the disks of this node's allocations.
     pub http: HttpConfig,
 }
 
-/// Where the API is over TCP, or a node of a cluster answers other nodes: of `bind_addr` and the `http` keys of
-/// the blocks `ports`, `addresses` and `advertise`.
+/// Where the API is over TCP, or where a node of a cluster answers other nodes. It comes from
+/// `bind_addr` and the `http` keys of the blocks `ports`, `addresses` and `advertise`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// Port; 0: nothing is answered.
+    /// Port to listen on; 0: the agent does not listen.
     pub port: Option<u16>,
-    /// Address for everything that has none of its own.
+    /// Default address of everything that listens.
     pub bind_addr: Option<IpAddr>,
-    /// Address that is listened at.
+    /// Address to listen at.
     pub address: Option<IpAddr>,
-    /// Host, and perhaps port, by which others reach it.
+    /// Host, and perhaps port, by which others reach the agent.
     pub advertised: Option<(String, Option<u16>)>,
 }
 
@@ -143,9 +143,9 @@ impl ClusterConfig {
         self.region.as_deref().unwrap_or("global")
     }
 
-    /// Keys that were given and mean something to a node of a cluster alone.
+    /// Keys that were given and have a meaning only for a node of a cluster.
     #[must_use]
-    pub fn given(&self) -> Vec<&'static str> {
+    pub fn cluster_only_keys(&self) -> Vec<&'static str> {
         let keys = [
             ("region", self.region() != "global"),
             ("node_class", self.node_class.is_some()),
@@ -158,30 +158,32 @@ impl ClusterConfig {
 /// A `tls` block. Files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Who vouches for servers and, for the API, for its clients. A node of a cluster has one.
+    /// Certificates that vouch for servers and, at the API, for clients. A node of a cluster has
+    /// this file.
     pub ca_file: Option<PathBuf>,
-    /// Who this node is: certificate and key.
+    /// Certificate and key of this node.
     pub own: Option<(PathBuf, PathBuf)>,
-    /// Must a server's certificate name it as a server of the region?
+    /// A server's certificate must name it as a server of the region.
     pub verify_server_hostname: bool,
-    /// Is the API over TCP spoken with TLS? It is unless this says no.
+    /// The API over TCP uses TLS, which is the default.
     pub http: bool,
-    /// Must clients of the API have a certificate that `ca_file` vouches for? Other nodes must, browsers
-    /// need none unless given.
+    /// Clients of the API must have a certificate that `ca_file` vouches for. Unless given, other
+    /// nodes must and browsers need none.
     pub verify_https_client: Option<bool>,
 }
 
 /// A `wasm` block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WasmConfig {
-    /// WASM tasks alive at once; those beyond wait. See [`WasmConfig::tasks`].
+    /// Most WASM tasks alive at once; further ones wait. See [`WasmConfig::tasks`].
     pub tasks_max: Option<u32>,
-    /// The dense profile: tasks take no kernel mappings of their own, and compute more slowly.
+    /// The dense profile is used: tasks take no kernel mappings of their own, and compute more
+    /// slowly.
     pub dense: Option<bool>,
 }
 
 impl WasmConfig {
-    /// WASM tasks alive at once.
+    /// Most WASM tasks alive at once, with the defaults of the profile.
     #[must_use]
     pub fn tasks(&self) -> u32 {
         let dense = self.dense.unwrap_or(false);
@@ -189,29 +191,30 @@ impl WasmConfig {
     }
 }
 
-/// A `gc` block: when allocations that are over are removed, oldest first. Absent: Nomad's default.
+/// A `gc` block: when allocations that have ended are removed, oldest first. Absent keys mean
+/// Nomad's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcConfig {
-    /// How often it is looked; 1 min unless given.
+    /// Time between two checks; 1 min unless given.
     pub interval: Option<Duration>,
-    /// Percent of the file system in use above which they go; 80 unless given.
+    /// Percent of the file system in use above which allocations are removed; 80 unless given.
     pub disk_usage_percent: Option<u8>,
-    /// Percent of inodes in use above which they go; 70 unless given.
+    /// Percent of inodes in use above which allocations are removed; 70 unless given.
     pub inode_usage_percent: Option<u8>,
-    /// Allocations, live ones too, above which they go; 50 unless given.
+    /// Number of allocations, live ones included, above which some are removed; 50 unless given.
     pub max_allocs: Option<u32>,
-    /// Removed at the same time; 2 unless given.
+    /// Allocations that are removed at the same time; 2 unless given.
     pub parallel: Option<u32>,
 }
 
 /// A `wasm_worker` block: which WASM tasks share a process, and what that process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WasmWorkerConfig {
-    /// Whose tasks share one.
+    /// Which tasks share a process.
     pub per: WorkerScope,
-    /// Memory of one with everything in it, MiB, where cgroups allow; no limit unless given.
+    /// Most memory of one process with its tasks, MiB, where cgroups allow; no limit unless given.
     pub memory_max_mb: Option<u64>,
-    /// Threads of one, where cgroups allow.
+    /// Most threads of one process, where cgroups allow.
     pub threads_max: u32,
 }
 
@@ -221,32 +224,33 @@ impl Default for WasmWorkerConfig {
     }
 }
 
-/// Whose WASM tasks share a process, and so an end when its engine fails.
+/// Which WASM tasks share a process, and so end together when its engine fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkerScope {
-    /// All of the node.
+    /// All tasks of the node.
     #[default]
     Node,
-    /// Those of jobs of one namespace.
+    /// The tasks of all jobs of one namespace.
     Namespace,
-    /// Those of one job.
+    /// The tasks of one job.
     Job,
 }
 
 /// A `plugin` block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PluginBlock {
-    /// The component; absent for a built-in one, one found in `plugin_dir` or one of a registry.
+    /// File of the component; absent for a built-in plugin, one of `plugin_dir` or one of a
+    /// registry.
     pub file: Option<PathBuf>,
-    /// The component in a registry, in place of `file`.
-    pub source: Option<Reference>,
-    /// The only bytes that will do.
+    /// Place of the component in a registry, in place of `file`.
+    pub source: Option<OciReference>,
+    /// SHA-256 that the component must have.
     pub digest: Option<Digest>,
-    /// Whether somebody of the trust file must vouch for it, in place of what holds for its source.
+    /// Whether the trust file must vouch for the component. Overrides the setting for its source.
     pub require_signature: Option<bool>,
     /// `false` switches the plugin off.
     pub enabled: Option<bool>,
-    /// Given to the plugin; replaces the built-in default as a whole.
+    /// Configuration for the plugin; replaces the built-in default as a whole.
     pub config: Option<JsonObject>,
     /// What the plugin may do; replaces the built-in default as a whole.
     pub grants: Option<Grants>,
@@ -300,15 +304,15 @@ pub struct FailurePolicy {
     pub strike_window: Duration,
     /// Strikes after which the plugin is put into quarantine.
     pub strikes_max: u32,
-    /// How long that lasts.
+    /// How long the quarantine lasts.
     pub quarantine: QuarantineFor,
-    /// Failed calls of a plugin that has just taken the place of another, after which that comes back.
+    /// Failed calls of an upgraded plugin after which the plugin from before comes back.
     pub upgrade_strikes: u32,
-    /// For how long it is watched so.
+    /// How long after an upgrade such calls are counted.
     pub upgrade_window: Duration,
 }
 
-/// Who puts a changed file of a plugin in the place of the one in use.
+/// Who replaces a plugin in use when its file has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpgradeMode {
@@ -322,9 +326,9 @@ pub enum UpgradeMode {
 /// How long a quarantine lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuarantineFor {
-    /// So long the first time; twice as long with each relapse.
+    /// It lasts this long the first time, and twice as long with each relapse.
     Time(Duration),
-    /// Until somebody lifts it.
+    /// It lasts until a person lifts it.
     Manual,
 }
 
@@ -345,19 +349,19 @@ impl Default for FailurePolicy {
 /// Limits of one plugin that differ from [`PluginLimits::default`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitOverrides {
-    /// Wall time of one call.
+    /// Wall time of one call of the plugin.
     pub call_wall: Option<Duration>,
-    /// Processor time of one call.
+    /// Processor time of one call of the plugin.
     pub call_cpu: Option<Duration>,
     /// Linear memory and tables, MiB.
     pub memory_mb: Option<u64>,
-    /// Table elements.
+    /// Elements of all tables together.
     pub table_elements: Option<u64>,
-    /// Core instances.
+    /// Core instances in the component.
     pub instances: Option<u32>,
-    /// Linear memories.
+    /// Linear memories in the component.
     pub memories: Option<u32>,
-    /// Tables.
+    /// Tables in the component.
     pub tables: Option<u32>,
     /// The file, MiB.
     pub file_mb: Option<u64>,
@@ -386,7 +390,7 @@ pub struct LimitOverrides {
 }
 
 impl LimitOverrides {
-    /// `limits` with what is given here in place of it.
+    /// `limits`, with the values that are given here in their place.
     #[must_use]
     pub fn apply(&self, limits: PluginLimits) -> PluginLimits {
         let scaled = |given: Option<u64>, unit: u64, default: u64| {
@@ -427,7 +431,7 @@ impl LimitOverrides {
 pub struct FileGrant {
     /// Absolute directory; the plugin sees it under the same path.
     pub path: PathBuf,
-    /// Also write.
+    /// The plugin may write to the directory too.
     pub write: bool,
 }
 
@@ -469,9 +473,9 @@ pub struct AnswerGrants {
 }
 
 impl AnswerGrants {
-    /// These, and where one is not given, that of `defaults`.
+    /// These grants, and those of `defaults` where none is given here.
     #[must_use]
-    pub fn or(self, defaults: Self) -> Self {
+    pub fn or_defaults(self, defaults: Self) -> Self {
         Self {
             mounts: self.mounts.or(defaults.mounts),
             device_nodes: self.device_nodes.or(defaults.device_nodes),
@@ -486,13 +490,13 @@ impl AnswerGrants {
 /// Everything the configuration allows a plugin beyond the harmless.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grants {
-    /// Directories.
+    /// Directories that the plugin may read, or write too.
     pub files: Vec<FileGrant>,
-    /// Programs.
+    /// Programs that the plugin may run to completion.
     pub commands: Vec<CommandGrant>,
-    /// Task processes.
+    /// The plugin may start and control task processes.
     pub process: bool,
-    /// Only such as are isolated, and how. Absent: also others.
+    /// How those processes are isolated. Absent: they need not be isolated.
     pub isolation: Option<IsolationGrant>,
     /// Users that tasks of jobs with a `user` may run as, by name or pattern; without one they run
     /// as the agent's own.
@@ -503,16 +507,16 @@ pub struct Grants {
     /// Where `programs` may be started besides the task's own directories: absolute paths or patterns.
     #[serde(default)]
     pub dirs: Vec<String>,
-    /// WASM tasks.
+    /// The plugin may start and control WASM tasks.
     pub wasm_task: bool,
     /// Where it may open TCP connections to.
     pub connect: Vec<Endpoint>,
     /// Variables of the agent's environment that it sees, by name or pattern.
     pub env: Vec<String>,
-    /// What it imports and does not get: it loads, and the functions refuse.
+    /// Imports that the plugin does not get. It loads all the same, and their functions refuse.
     #[serde(default)]
     pub deny: Vec<String>,
-    /// What its answers may cause.
+    /// What the plugin's answers may cause.
     #[serde(default)]
     pub answers: AnswerGrants,
 }

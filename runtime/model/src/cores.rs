@@ -14,60 +14,60 @@ const CORE_NUMBERS: u32 = 8_192;
 #[serde(try_from = "String", into = "String")]
 pub struct CoreSet(BTreeSet<u32>);
 
-/// This is no list of cores.
+/// The text is no list of cores.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no list of cores; one is written as 0-3,8")]
 pub struct CoreSetError(String);
 
 impl CoreSet {
-    /// No core.
+    /// The empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self(BTreeSet::new())
     }
 
-    /// Is there none?
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Number of cores in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Their numbers, in order.
+    /// Numbers of the cores, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// Those of either.
+    /// The cores that are in at least one of both sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self(&self.0 | &other.0)
     }
 
-    /// Those of both.
+    /// The cores that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(&self.0 & &other.0)
     }
 
-    /// Those of this one alone.
+    /// The cores of this set that are not in `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(&self.0 - &other.0)
     }
 
-    /// Are all of `other` among these?
+    /// Whether all cores of `other` are in this set.
     #[must_use]
     pub fn contains_all(&self, other: &Self) -> bool {
         self.0.is_superset(&other.0)
     }
 
-    /// The first `count` of them; `None` when there are fewer.
+    /// The first `count` cores; `None` when there are fewer.
     #[must_use]
     pub fn first(&self, count: usize) -> Option<Self> {
         (count <= self.len()).then(|| self.iter().take(count).collect())
@@ -114,9 +114,10 @@ impl fmt::Display for CoreSet {
             while let Some(next) = cores.next_if(|next| *next == last + 1) {
                 last = next;
             }
-            match last == first {
-                true => write!(f, "{comma}{first}")?,
-                false => write!(f, "{comma}{first}-{last}")?,
+            if last == first {
+                write!(f, "{comma}{first}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}")?;
             }
             comma = ",";
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attribute::NamedAttribute;
 
-/// What names a device group: vendor, type, name.
+/// Name of a device group: vendor, type and model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GroupKey {
     /// For example `nvidia`.
@@ -19,7 +19,7 @@ pub struct GroupKey {
 }
 
 impl GroupKey {
-    /// Does a request `type`, `vendor/type` or `vendor/type/name` mean this group?
+    /// Whether a request `type`, `vendor/type` or `vendor/type/name` means this group.
     #[must_use]
     pub fn matches(&self, request: &str) -> bool {
         let mut parts = request.splitn(3, '/');
@@ -44,21 +44,21 @@ impl fmt::Display for GroupKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
-    /// Not on this node.
+    /// It was not found on this node.
     #[default]
     Undetected,
-    /// Here, not usable now.
+    /// It is on this node but not usable now.
     Unhealthy,
-    /// Usable.
+    /// It is usable, and may be assigned to tasks.
     Healthy,
 }
 
-/// Health with the reason a person reads.
+/// Health with a reason for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// The verdict.
+    /// Whether the driver or device can be used now.
     pub state: HealthState,
-    /// One sentence; may be empty when healthy.
+    /// One sentence that explains the state; may be empty when healthy.
     pub reason: String,
 }
 
@@ -78,20 +78,20 @@ pub struct DeviceInstance {
     pub id: String,
     /// Only healthy instances are assigned.
     pub health: Health,
-    /// Where it sits.
+    /// Where the device sits in the machine.
     pub locality: Option<Locality>,
 }
 
-/// Interchangeable devices found by one plugin.
+/// Interchangeable devices that one plugin found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceGroup {
     /// Name of the group.
     pub key: GroupKey,
     /// The plugin that found it and answers `reserve`.
     pub plugin: super::ids::PluginName,
-    /// The devices.
+    /// The devices of the group, which are interchangeable.
     pub instances: Vec<DeviceInstance>,
-    /// What constraints may ask about, sorted by name.
+    /// Attributes that constraints may refer to, sorted by name.
     pub attributes: Vec<NamedAttribute>,
 }
 
@@ -113,7 +113,7 @@ pub struct Mount {
     pub host_path: String,
     /// Absolute path in the task.
     pub task_path: String,
-    /// No writes.
+    /// The task may not write to it.
     pub read_only: bool,
 }
 

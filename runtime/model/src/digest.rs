@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// How a digest begins where its kind is said.
+/// Prefix of a digest in text that names its kind.
 pub const PREFIX: &str = "sha256:";
 
-/// The SHA-256 of some bytes. As text it is 64 hexadecimal digits; [`Digest::tagged`] puts
+/// The SHA-256 of some bytes. As text it is 64 hexadecimal digits; [`Digest::to_tagged`] puts
 /// `sha256:` before them, and reading takes both.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
@@ -22,25 +22,25 @@ pub struct NoDigest;
 impl Digest {
     /// The digest of `bytes`.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn compute(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The digest that these 32 bytes are.
+    /// The digest with these 32 bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
+    /// The 32 bytes of the digest.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// `sha256:` and its digits.
+    /// The digest as text with its prefix: `sha256:` and 64 digits.
     #[must_use]
-    pub fn tagged(&self) -> String {
+    pub fn to_tagged(&self) -> String {
         format!("{PREFIX}{self}")
     }
 }
@@ -80,7 +80,7 @@ impl fmt::Debug for Digest {
 
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.tagged())
+        serializer.serialize_str(&self.to_tagged())
     }
 }
 
@@ -98,17 +98,17 @@ mod tests {
 
     #[test]
     fn a_digest_is_read_as_it_is_written_with_its_kind_or_without() {
-        let digest = Digest::of(b"");
+        let digest = Digest::compute(b"");
         let text = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(digest.to_string(), text);
         assert_eq!(text.parse(), Ok(digest));
-        assert_eq!(digest.tagged().parse(), Ok(digest));
+        assert_eq!(digest.to_tagged().parse(), Ok(digest));
         assert_eq!(text.to_uppercase().parse(), Ok(digest));
     }
 
     #[test]
     fn what_is_no_digest_is_refused() {
-        let text = Digest::of(b"").to_string();
+        let text = Digest::compute(b"").to_string();
         let wrong = [
             String::new(),
             text.chars().skip(1).collect(),

@@ -1,4 +1,5 @@
-//! Where somebody may connect to: an address, a network or a name, each with a port.
+//! Endpoints that a plugin or task may connect to: an address, a network or a name, each with a
+//! port.
 //!
 //! ```text
 //! 10.0.0.7:443   10.0.0.0/8:443   [fd00::/8]:443   api.example.com:443   127.0.0.1:*
@@ -13,13 +14,13 @@ use serde::{Deserialize, Serialize};
 /// Longest host name, bytes (RFC 1035).
 const NAME_BYTES_MAX: usize = 253;
 
-/// A place that may be connected to. Text in configurations and answers.
+/// An endpoint that may be connected to. It is a text in configurations and answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Endpoint {
-    /// Which machines.
+    /// The machines that may be connected to.
     pub host: EndpointHost,
-    /// Which port; absent: any, written `*`.
+    /// The port; absent for any port, which is written `*`.
     pub port: Option<u16>,
 }
 
@@ -28,68 +29,68 @@ pub struct Endpoint {
 pub enum EndpointHost {
     /// Addresses whose first `prefix` bits are those of `address`.
     Network {
-        /// The network, or the one machine.
+        /// Address of the network, or of a single machine.
         address: IpAddr,
-        /// Bits that count: all of them for one machine.
+        /// Number of leading bits that count; all bits for a single machine.
         prefix: u8,
     },
-    /// Whatever this name stands for when it is looked up. Lower case.
+    /// All addresses that this name has when it is looked up. Lower case.
     Name(String),
 }
 
 /// Why a text is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// No port after the last colon.
+    /// There is no port after the last colon.
     #[error("{given:?} has no port; write it behind a colon, or * for any, as in \"{given}:443\"")]
     NoPort {
-        /// The text.
+        /// The whole text that was given.
         given: String,
     },
-    /// A port that is none.
+    /// The port is not a number from 1 to 65535.
     #[error("{port:?} is no port; write 1 to 65535, or * for any")]
     Port {
-        /// What stands there.
+        /// The text in place of the port.
         port: String,
     },
-    /// Too many bits, or no number.
+    /// The length of the prefix is no number, or too large.
     #[error("/{prefix} is no length of a network's prefix; write /0 to /{most}")]
     Prefix {
-        /// What stands there.
+        /// The text in place of the length.
         prefix: String,
-        /// The most there can be.
+        /// Largest length for an address of this kind.
         most: u8,
     },
-    /// Neither an address nor a name.
+    /// The host is neither an address nor a name.
     #[error("{host:?} is neither an address, a network such as 10.0.0.0/8, nor a host name")]
     Host {
-        /// What stands there.
+        /// The text in place of the host.
         host: String,
     },
-    /// An IPv6 address without brackets has no end.
+    /// An IPv6 address stands without brackets, so that its end is not clear.
     #[error("write an IPv6 address in brackets, as in \"[{given}]:443\"")]
     Brackets {
-        /// The text.
+        /// The whole text that was given.
         given: String,
     },
 }
 
 impl Endpoint {
-    /// May this address be connected to? Names are no addresses: never, for one.
+    /// Whether this address may be connected to. Always `false` for an endpoint with a name.
     #[must_use]
     pub fn allows(&self, to: SocketAddr) -> bool {
         let EndpointHost::Network { address, prefix } = &self.host else { return false };
         self.allows_port(to.port()) && in_network(*address, *prefix, to.ip())
     }
 
-    /// May this name be looked up?
+    /// Whether this name may be looked up.
     #[must_use]
     pub fn allows_name(&self, name: &str) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name);
         matches!(&self.host, EndpointHost::Name(known) if known.eq_ignore_ascii_case(name))
     }
 
-    /// May this port be connected to, on a machine that may be?
+    /// Whether this port may be connected to, on a machine that may be.
     #[must_use]
     pub fn allows_port(&self, port: u16) -> bool {
         self.port.is_none_or(|known| known == port)
@@ -105,7 +106,7 @@ fn bits(address: IpAddr) -> (u128, u8) {
 }
 
 fn in_network(network: IpAddr, prefix: u8, address: IpAddr) -> bool {
-    // An IPv4 address in IPv6's clothes is the same machine.
+    // An IPv4 address that is written as IPv6 is the same machine.
     let ((network, width), (address, other)) =
         (bits(network.to_canonical()), bits(address.to_canonical()));
     let differ = network ^ address;
@@ -151,7 +152,7 @@ fn host_of(text: &str) -> Result<EndpointHost, EndpointError> {
         None => (text, None),
     };
     if let Ok(address) = address.parse::<IpAddr>() {
-        // Written as IPv6, an IPv4 address would have another number of bits.
+        // An IPv4 address that is written as IPv6 would have another number of bits.
         let address = if prefix.is_none() { address.to_canonical() } else { address };
         let most = bits(address).1;
         let prefix = match prefix {
@@ -172,7 +173,7 @@ fn host_of(text: &str) -> Result<EndpointHost, EndpointError> {
             && !label.ends_with('-')
             && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
     };
-    // What is all digits and dots was meant as an address.
+    // A text of digits and dots alone was meant as an address.
     let digits = name.chars().all(|c| c.is_ascii_digit() || c == '.');
     if prefix.is_some() || digits || name.len() > NAME_BYTES_MAX || !name.split('.').all(label) {
         return Err(wrong());
@@ -185,10 +186,8 @@ impl fmt::Display for Endpoint {
         match &self.host {
             EndpointHost::Name(name) => write!(f, "{name}:")?,
             EndpointHost::Network { address, prefix } => {
-                let network = match *prefix == bits(*address).1 {
-                    true => String::new(),
-                    false => format!("/{prefix}"),
-                };
+                let network =
+                    if *prefix == bits(*address).1 { String::new() } else { format!("/{prefix}") };
                 match address {
                     IpAddr::V4(address) => write!(f, "{address}{network}:")?,
                     IpAddr::V6(address) => write!(f, "[{address}{network}]:")?,
@@ -290,10 +289,8 @@ mod tests {
         fn a_network_is_written_as_it_is_read_and_holds_its_own_address(
             bits: u128, v6: bool, prefix in 0u8..=128, port: Option<u16>
         ) {
-            let address = match v6 {
-                true => IpAddr::V6(bits.into()),
-                false => IpAddr::V4((bits as u32).into()),
-            };
+            let address =
+                if v6 { IpAddr::V6(bits.into()) } else { IpAddr::V4((bits as u32).into()) };
             prop_assume!(address == address.to_canonical() && port != Some(0));
             let prefix = prefix.min(super::bits(address).1);
             let network = Endpoint { host: EndpointHost::Network { address, prefix }, port };

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::time::Timestamp;
 
-/// Detail of an order to stop: the driver sends no signals, so that the task hears nothing of it.
+/// Key of the detail, in an event of a stop, that says that the driver sends no signals, so the
+/// task is not told.
 pub const NO_SIGNALS: &str = "no_signals";
 
 macro_rules! kinds {
@@ -18,7 +19,7 @@ macro_rules! kinds {
         }
 
         impl EventKind {
-            /// The text people see.
+            /// Text of the kind that people see.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
@@ -32,17 +33,17 @@ kinds! {
     Received = "Received",
     /// The task directory is being built.
     TaskSetup = "Task Setup",
-    /// What the task brings along is being fetched.
+    /// The artifacts of the task are being fetched.
     DownloadingArtifacts = "Downloading Artifacts",
-    /// It could not be fetched.
+    /// An artifact could not be fetched.
     ArtifactDownloadFailed = "Failed Artifact Download",
     /// The task cannot run as written.
     FailedValidation = "Failed Validation",
-    /// Something before the start failed.
+    /// A step before the start failed.
     SetupFailure = "Setup Failure",
     /// A hook failed.
     HookFailed = "Task hook failed",
-    /// Said by the driver.
+    /// The driver reported the event.
     Driver = "Driver",
     /// The driver failed a call.
     DriverFailure = "Driver Failure",
@@ -50,9 +51,9 @@ kinds! {
     Started = "Started",
     /// The task ended.
     Terminated = "Terminated",
-    /// It will be started again.
+    /// The task will be started again.
     Restarting = "Restarting",
-    /// It will not be started again.
+    /// The task will not be started again.
     NotRestarting = "Not Restarting",
     /// Somebody asked for a restart.
     RestartSignaled = "Restart Signaled",
@@ -95,24 +96,26 @@ impl std::fmt::Display for EventKind {
 /// Something that happened to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
-    /// What kind.
+    /// Which kind of event it is.
     pub kind: EventKind,
-    /// When.
+    /// When the event happened.
     pub time: Timestamp,
     /// One sentence for people.
     pub message: String,
-    /// The same as data: Nomad's keys (`exit_code`, `restart_reason`, `kill_timeout` …).
+    /// The facts of the message as data, by Nomad's keys (`exit_code`, `restart_reason`,
+    /// `kill_timeout` …).
     pub details: BTreeMap<String, String>,
     /// The task counts as failed from here on.
     pub fails_task: bool,
 }
 
 impl TaskEvent {
-    /// The detail of an event that a task of an earlier agent waits with, to be owned again.
+    /// Key of the detail that marks an event of a task which waits to be owned again after a
+    /// restart of the agent.
     pub const RESTORED: &str = "restored";
 
-    /// It says only that an agent is back, and owns the task again or waits for that: nothing happened to the
-    /// task.
+    /// Whether the event only says that an agent was restarted and owns the task again, or waits
+    /// for that. Nothing happened to the task then.
     #[must_use]
     pub fn is_of_restart(&self) -> bool {
         self.kind == EventKind::Recovered || self.details.contains_key(Self::RESTORED)
@@ -133,13 +136,13 @@ impl TaskEvent {
 
     /// Mark that the task counts as failed from here on.
     #[must_use]
-    pub fn failing(mut self) -> Self {
+    pub fn with_task_failure(mut self) -> Self {
         self.fails_task = true;
         self
     }
 }
 
-/// Kinds that say what went wrong with a run or its start.
+/// Kinds of events that say what went wrong with a run or its start.
 const CAUSES: [EventKind; 7] = [
     EventKind::ArtifactDownloadFailed,
     EventKind::Terminated,
@@ -150,10 +153,11 @@ const CAUSES: [EventKind; 7] = [
     EventKind::FailedRestoring,
 ];
 
-/// Which of a failed task's events says why it failed, given the kind of each and whether it fails
-/// the task, oldest first. That it is not started again says only that: what happened before does.
+/// Index of the event that says why a task failed. `events` has the kind of each event and whether
+/// it fails the task, oldest first. An event that the task is not started again gives no reason, so
+/// the cause before it is chosen.
 #[must_use]
-pub fn says_why(events: &[(&str, bool)]) -> Option<usize> {
+pub fn index_of_reason(events: &[(&str, bool)]) -> Option<usize> {
     let last = events.iter().rposition(|(_, fails)| *fails)?;
     let is = |index: usize, kinds: &[EventKind]| {
         let kind = events.get(index).map(|(kind, _)| *kind);
@@ -172,7 +176,7 @@ mod tests {
         let at = |kinds: &[(EventKind, bool)]| {
             let events: Vec<_> =
                 kinds.iter().map(|(kind, fails)| (kind.as_str(), *fails)).collect();
-            says_why(&events)
+            index_of_reason(&events)
         };
         use EventKind::{
             DiskExceeded, Driver, DriverFailure, Killing, NotRestarting, Restarting, Started,

@@ -1,8 +1,8 @@
-//! Ask ∧ grant: what a plugin imports against what the configuration allows. Pure.
+//! Compares what a plugin imports with what the configuration grants. Pure.
 //!
-//! Deny by default. Each import maps to an [`Authority`]; harmless ones are always granted, the
-//! others need a grant in the plugin's block of the configuration. A missing grant is an error
-//! that prints the block that would add it ([`grant_lines`]).
+//! All is denied by default. Each import maps to an [`Authority`]; harmless ones are always
+//! granted, the others need a grant in the plugin's block of the configuration. A missing grant is
+//! an error that prints the block that would add it ([`grant_lines`]).
 //!
 //! Patterns: `*` stands for any run of characters. In the arguments of a command it never stands
 //! for the start of an option (`-…`), unless the pattern itself begins with `-`; `**` as the last
@@ -16,20 +16,20 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::{CommandGrant, FileGrant, Grants};
-use crate::isolation::{Part, USER_DEFAULT};
+use crate::isolation::{IsolationKind, USER_DEFAULT};
 use crate::limits::NAMES_TOLD_MAX;
-use crate::plugin::Manifest;
-use crate::shown::some_of;
+use crate::plugin::PluginManifest;
+use crate::printable::join_some;
 pub use lines::grant_lines;
 
-/// As the last pattern of a list: any further arguments.
+/// The last pattern of a list that stands for any further arguments.
 pub(super) const ANY_MORE: &str = "**";
 
 /// What a group of imports lets a plugin do, harmless first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Authority {
-    /// Log, read its own configuration, say events.
+    /// Log, read its own configuration, report events.
     Always,
     /// Read the time.
     Clock,
@@ -52,7 +52,7 @@ pub enum Authority {
 }
 
 impl Authority {
-    /// The authority an import asks for.
+    /// The authority that an import asks for.
     #[must_use]
     pub fn of_import(import: &str) -> Self {
         let (package, interface) = import.split_once('/').unwrap_or((import, ""));
@@ -73,7 +73,7 @@ impl Authority {
         }
     }
 
-    /// What it lets a plugin do, for people.
+    /// A text for people about what the authority lets a plugin do.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -90,13 +90,13 @@ impl Authority {
         }
     }
 
-    /// Is there a grant for it?
+    /// Whether the configuration can grant it.
     #[must_use]
     pub const fn can_be_granted(self) -> bool {
         !matches!(self, Self::Unknown)
     }
 
-    /// As the configuration and tables call it.
+    /// Name of the authority in the configuration and in tables.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -113,18 +113,18 @@ impl Authority {
         }
     }
 
-    /// Given to every plugin that asks.
+    /// Whether every plugin that asks gets it.
     #[must_use]
-    pub const fn harmless(self) -> bool {
+    pub const fn is_harmless(self) -> bool {
         matches!(self, Self::Always | Self::Clock | Self::Random | Self::Stdio)
     }
 }
 
-/// An ask without its grant.
+/// An authority that a plugin asks for without having its grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("imports {} ({}), which is not granted", names(.imports), .authority.meaning())]
 pub struct MissingGrant {
-    /// What is missing.
+    /// The authority that is not granted.
     pub authority: Authority,
     /// The imports that ask for it.
     pub imports: Vec<String>,
@@ -134,16 +134,16 @@ pub struct MissingGrant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{}{}", .missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "), add_lines(.missing, .lines))]
 pub struct NotGranted {
-    /// What is missing; not empty.
+    /// The grants that are missing, at least one.
     pub missing: Vec<MissingGrant>,
-    /// The plugin's block of the configuration with all of it added to what is granted already;
-    /// empty when nothing can be granted.
+    /// The plugin's block of the configuration, with these grants added to the existing ones. Empty
+    /// when none of them can be granted.
     pub lines: String,
 }
 
-/// The first of them: a component may import a thousand.
+/// The names of the first imports, because a component may have a thousand.
 fn names(imports: &[String]) -> String {
-    some_of(imports.iter().map(String::as_str), NAMES_TOLD_MAX)
+    join_some(imports.iter().map(String::as_str), NAMES_TOLD_MAX)
 }
 
 fn add_lines(missing: &[MissingGrant], lines: &str) -> String {
@@ -157,60 +157,63 @@ fn add_lines(missing: &[MissingGrant], lines: &str) -> String {
     }
 }
 
-/// What an operator does with the lines of [`grant_lines`].
+/// Instruction for the operator before the lines of [`grant_lines`].
 pub const PUT: &str = "put this into the agent's configuration, each key on a line of its own; where the plugin has a block \
                        there already, its grants are to be these";
 
-/// Something to add to what a plugin was granted.
+/// A grant to add to those that a plugin has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Added {
-    /// What an import asks for; with an example where only the plugin knows more.
+pub enum GrantAddition {
+    /// The authority of an import. Where only the plugin knows the values, the lines have an
+    /// example.
     Ask(Authority),
-    /// To run a program with these very arguments.
+    /// The plugin may run a program with exactly these arguments.
     Command {
-        /// Absolute path; a bare name is looked for nowhere, and its directory is to be filled in.
+        /// Absolute path of the program. For a bare name, the operator has to fill in the
+        /// directory.
         program: String,
-        /// Its arguments.
+        /// Arguments of the program, in order.
         args: Vec<String>,
     },
-    /// That tasks run as this user.
+    /// Tasks may run as this user.
     User(String),
-    /// That this program is started as a task.
+    /// This program may be started as a task.
     Program(String),
-    /// That it is started there.
+    /// Programs may be started in this directory.
     Dir(String),
-    /// That tasks are shown this path.
+    /// Tasks may be shown this path.
     Mount {
         /// Absolute path on the node.
         path: String,
-        /// Tasks write it.
+        /// Tasks may write to the path.
         write: bool,
     },
-    /// That tasks are assigned this device node.
+    /// Tasks may be assigned this device node.
     Node {
         /// Absolute path on the node.
         path: String,
-        /// Of `r`, `w`, `m`.
+        /// Any of `r`, `w`, `m`.
         permissions: String,
     },
-    /// That it sets this variable of tasks.
+    /// The plugin may set this variable of tasks.
     TaskEnv(String),
-    /// That it announces groups of this pattern.
+    /// The plugin may announce device groups of this pattern.
     Group(String),
-    /// That it takes this name.
+    /// The driver may take this name.
     Driver(String),
-    /// That it publishes this attribute.
+    /// The plugin may publish this attribute.
     Attribute(String),
-    /// That tasks run without these parts of isolation.
-    Without(Vec<Part>),
-    /// That jobs mount this path.
+    /// Tasks may run without these parts of isolation.
+    Without(Vec<IsolationKind>),
+    /// Jobs may mount this path.
     MountOf(String),
-    /// That jobs ask for this capability.
+    /// Jobs may ask for this capability.
     Capability(String),
 }
 
 impl Grants {
-    /// Does the configuration grant this at all? Arguments are narrowed call by call.
+    /// Whether the configuration grants this authority at all. The arguments are checked at each
+    /// call.
     #[must_use]
     pub fn allow(&self, authority: Authority) -> bool {
         match authority {
@@ -224,7 +227,7 @@ impl Grants {
         }
     }
 
-    /// Is what this import asks for denied: the plugin loads without it, and the function refuses?
+    /// Whether this import is denied: the plugin loads all the same, and the function refuses.
     #[must_use]
     pub fn denies(&self, import: &str) -> bool {
         let authority = Authority::of_import(import);
@@ -235,42 +238,45 @@ impl Grants {
                     rest.is_empty() || rest.starts_with('/') || denied.ends_with('/')
                 })
         };
-        !authority.harmless() && self.deny.iter().any(same)
+        !authority.is_harmless() && self.deny.iter().any(same)
     }
 
-    /// Does it deny this authority by its word?
+    /// Whether the grants deny this authority by its name.
     #[must_use]
     pub fn denies_all_of(&self, authority: Authority) -> bool {
         self.deny.iter().any(|denied| denied == authority.word())
     }
 
-    /// Does nothing of it but files let a plugin call what could block or reach outside?
+    /// Whether the grants, files aside, let the plugin call nothing that could block or reach
+    /// outside.
     #[must_use]
     pub fn opens_only_files(&self) -> bool {
         let Self { commands, process, wasm_task, connect, env, .. } = self;
         commands.is_empty() && connect.is_empty() && env.is_empty() && !process && !wasm_task
     }
 
-    /// May a task run as this user? Without a name: as the agent's own.
+    /// Whether a task may run as this user. `None` stands for the agent's own user, which is always
+    /// allowed.
     #[must_use]
     pub fn allow_user(&self, user: Option<&str>) -> bool {
         user.is_none_or(|user| self.users.iter().any(|pattern| wildcard(pattern, user)))
     }
 
-    /// The user of isolated tasks whose job names none, where the configuration says it.
+    /// The configured user of isolated tasks whose job names none.
     #[must_use]
     pub fn isolated_user(&self) -> Option<&str> {
         self.isolation.as_ref().and_then(|isolation| isolation.user.as_deref())
     }
 
-    /// The user of an isolated task whose job names none, and whose allocation has no user id of its own.
+    /// The user of an isolated task whose job names none and whose allocation has no user id of its
+    /// own.
     #[must_use]
-    pub fn isolated_as(&self) -> String {
+    pub fn isolated_user_or_default(&self) -> String {
         self.isolated_user().unwrap_or(USER_DEFAULT).to_owned()
     }
 
-    /// May this be started as a task process? Where programs are named, one that is not given by
-    /// its full path could be any.
+    /// Whether this command may be started as a task process. Where the grants name programs, it
+    /// must be a full path, because any other command could mean any program.
     #[must_use]
     pub fn allow_program(&self, command: &str) -> bool {
         let Some(programs) = &self.programs else { return true };
@@ -278,13 +284,14 @@ impl Grants {
         plain && programs.iter().any(|pattern| wildcard(pattern, command))
     }
 
-    /// Could something else that is shown at `path` of a task's root be taken for a granted program, or
-    /// for what one loads from the `base` of the system? The pattern, or the part of the base.
+    /// What a mount at `path` of a task's root could replace: a granted program, or a part of the
+    /// `base` of the system from which programs load code. Returns the pattern of the program, or
+    /// the path of the base.
     #[must_use]
-    pub fn replaced_program(&self, path: &Path, base: &[PathBuf]) -> Option<String> {
+    pub fn find_replaced_program(&self, path: &Path, base: &[PathBuf]) -> Option<String> {
         let programs = self.programs.as_ref()?;
         let meets = |other: &Path| path.starts_with(other) || other.starts_with(path);
-        // Without what its wildcards stand for; a pattern of nothing else is for all there is.
+        // The path before the first wildcard; a pattern that begins with one stands for all paths.
         let start = |pattern: &String| {
             let start = pattern.split(['*', '?', '[']).next().unwrap_or_default();
             let dir = start.rfind('/').and_then(|at| start.get(..=at)).unwrap_or("/");
@@ -295,21 +302,23 @@ impl Grants {
             .or_else(|| base.iter().find(|base| meets(base)).map(|base| base.display().to_string()))
     }
 
-    /// May what `programs` allows be started there? Its own directories it always may.
+    /// Whether programs may be started in this directory. A task's own directories are always
+    /// allowed and are not checked here.
     #[must_use]
     pub fn allow_dir(&self, dir: &str) -> bool {
         let plain = dir.starts_with('/') && !dir.split('/').any(|part| part == "..");
         plain && self.dirs.iter().any(|pattern| wildcard(pattern, dir))
     }
 
-    /// May it be told when this path changes? What it may read, and no other.
+    /// Whether the plugin may be told when this path changes. It may for all paths that it may
+    /// read.
     #[must_use]
     pub fn allow_watch(&self, path: &Path) -> bool {
         let plain = !path.components().any(|part| matches!(part, Component::ParentDir));
         plain && self.files.iter().any(|grant| path.starts_with(&grant.path))
     }
 
-    /// Those of the agent's variables that the plugin sees.
+    /// The variables of the agent's environment that the plugin sees.
     pub fn environment<'a>(
         &'a self,
         of_agent: impl Iterator<Item = (String, String)> + 'a,
@@ -317,9 +326,9 @@ impl Grants {
         of_agent.filter(|(name, _)| self.env.iter().any(|pattern| wildcard(pattern, name)))
     }
 
-    /// The asks of a plugin that are not granted; none: it may run.
+    /// The imports of a plugin that are not granted; `None` when it may run.
     #[must_use]
-    pub fn missing(&self, plugin: &str, manifest: &Manifest) -> Option<NotGranted> {
+    pub fn find_missing(&self, plugin: &str, manifest: &PluginManifest) -> Option<NotGranted> {
         let missing: Vec<MissingGrant> = manifest
             .asks()
             .into_iter()
@@ -337,40 +346,43 @@ impl Grants {
         if missing.is_empty() {
             return None;
         }
-        let added: Vec<Added> = missing.iter().map(|one| Added::Ask(one.authority)).collect();
+        let added: Vec<GrantAddition> =
+            missing.iter().map(|one| GrantAddition::Ask(one.authority)).collect();
         Some(NotGranted { missing, lines: grant_lines(plugin, self, &added) })
     }
 }
 
 impl CommandGrant {
-    /// May this program be run with these arguments?
+    /// Whether this program may be run with these arguments.
     #[must_use]
     pub fn allows(&self, program: &str, args: &[String]) -> bool {
         let path = self.program.as_path();
         let named =
             path == Path::new(program) || path.file_name().is_some_and(|name| name == program);
-        named && self.args.iter().any(|patterns| arguments(patterns, args))
+        named && self.args.iter().any(|patterns| arguments_fit(patterns, args))
     }
 }
 
-/// Does a list of patterns fit all of the arguments?
-fn arguments(patterns: &[String], args: &[String]) -> bool {
+/// Whether a list of patterns fits all of the arguments.
+fn arguments_fit(patterns: &[String], args: &[String]) -> bool {
     match (patterns.split_first(), args.split_first()) {
         (Some((last, [])), _) if last == ANY_MORE => true,
         (Some((pattern, patterns)), Some((arg, args))) => {
-            argument(pattern, arg) && arguments(patterns, args)
+            argument_fits(pattern, arg) && arguments_fit(patterns, args)
         }
         (None, None) => true,
         _ => false,
     }
 }
 
-/// A pattern for a value must not let an option in: `*` is no `--output=/etc/passwd`.
-fn argument(pattern: &str, arg: &str) -> bool {
+/// Whether a pattern fits an argument. A pattern for a value lets no option in: `*` does not fit
+/// `--output=/etc/passwd`.
+fn argument_fits(pattern: &str, arg: &str) -> bool {
     (pattern.starts_with('-') || !arg.starts_with('-')) && wildcard(pattern, arg)
 }
 
-/// `*` stands for any run of characters; everything else for itself.
+/// Whether a pattern fits a text. `*` stands for any run of characters, any other character for
+/// itself.
 #[must_use]
 pub fn wildcard(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');

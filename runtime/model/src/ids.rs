@@ -1,5 +1,5 @@
-//! Names and identifiers, checked once when they enter the agent. Copies of one share its text: each
-//! allocation holds dozens.
+//! Names and identifiers, which are checked once when they enter the agent. Copies share their
+//! text, because each allocation holds dozens of them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::limits::NAME_BYTES_MAX;
-use crate::shown;
+use crate::printable;
 
 pub use super::job_id::{JobId, NAMESPACE, Namespace, NotNamespace, UnknownNamespace};
 
 /// Why a name was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing was given.
+    /// The name is empty.
     #[error("{what} must not be empty")]
     Empty {
         /// What is named: `job name`, `task name` …
         what: &'static str,
     },
-    /// Longer than [`NAME_BYTES_MAX`].
+    /// The name is longer than [`NAME_BYTES_MAX`].
     #[error("{what} has {len} bytes; the longest allowed is {NAME_BYTES_MAX}")]
     TooLong {
         /// What is named.
@@ -29,7 +29,7 @@ pub enum NameError {
         /// Bytes given.
         len: usize,
     },
-    /// A character that cannot be in a directory name or would confuse a person.
+    /// The name has a character that cannot be in a directory name or would confuse a person.
     #[error("{what} {name:?} contains {character:?}; names become directory names")]
     Character {
         /// What is named.
@@ -39,11 +39,12 @@ pub enum NameError {
         /// The first character refused.
         character: char,
     },
-    /// A character that shows as nothing, or turns the text around it: two names would look like one.
+    /// The name has a character that is invisible or turns the text around it, so that two names
+    /// could look alike.
     #[error(
         "{what} \"{}\" contains {}, a character that is not seen or changes how the others are shown; leave it out",
-        shown::shown(name.as_str(), usize::MAX),
-        shown::code_point(*character)
+        printable::printable_line(name.as_str(), usize::MAX),
+        printable::code_point(*character)
     )]
     Hidden {
         /// What is named.
@@ -53,7 +54,7 @@ pub enum NameError {
         /// The first character refused.
         character: char,
     },
-    /// `.` or `..`.
+    /// The name is `.` or `..`.
     #[error("{what} {name:?} is a directory reference, not a name")]
     Reserved {
         /// What is named.
@@ -61,7 +62,7 @@ pub enum NameError {
         /// The name given.
         name: String,
     },
-    /// Not a UUID.
+    /// The text is no UUID.
     #[error("{given:?} is not an allocation id (a UUID)")]
     NotUuid {
         /// The text given.
@@ -69,9 +70,10 @@ pub enum NameError {
     },
 }
 
-/// What stands in no name of a directory.
+/// Characters that are in no name of a directory.
 const SEPARATORS: &[char] = &['/', '\\'];
-/// Servers name the jobs that they make of others so: `job/periodic-TIME`.
+/// Characters that are in no id of a job. A slash may be: servers name jobs that they make of
+/// others `job/periodic-TIME`.
 pub(super) const BACKSLASH: &[char] = &['\\'];
 
 pub(super) fn check(what: &'static str, name: &str, refused: &[char]) -> Result<(), NameError> {
@@ -86,7 +88,7 @@ pub(super) fn check(what: &'static str, name: &str, refused: &[char]) -> Result<
     {
         return Err(NameError::Character { what, name: name.to_owned(), character });
     }
-    if let Some(character) = shown::unseen(name) {
+    if let Some(character) = printable::first_unseen(name) {
         return Err(NameError::Hidden { what, name: name.to_owned(), character });
     }
     if name == "." || name == ".." {
@@ -110,10 +112,11 @@ macro_rules! names {
         }
 
         impl $name {
-            /// Check and take a name.
+            /// Make a name from a text, which is checked.
             ///
             /// # Errors
-            /// When it is empty, too long, a directory reference, or has characters that it cannot have.
+            /// When it is empty, too long, a directory reference, or has characters that are not
+            /// allowed.
             pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
                 let name = name.into();
                 check($what, &name, SEPARATORS)?;
@@ -172,11 +175,11 @@ names! {
     GroupName = "task group name";
     /// A task's name, unique in its group.
     TaskName = "task name";
-    /// A plugin's name: what jobs write in `driver = "…"`, what the agent's `plugin` block is for.
+    /// A plugin's name, which jobs write in `driver = "…"` and the agent's `plugin` block has.
     PluginName = "plugin name";
 }
 
-/// An allocation's id (a UUID). The default, the nil UUID, is that of none.
+/// An allocation's id (a UUID). The default, the nil UUID, belongs to no allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct AllocId(uuid::Uuid);
@@ -285,8 +288,8 @@ impl From<NodeId> for String {
     }
 }
 
-/// `<alloc id>/<task>/<8 hex>`: one start of one task. New for each start, so that late news of
-/// an earlier run cannot be taken for this one's.
+/// Id of one start of one task, `<alloc id>/<task>/<8 hex>`. Each start gets a new one, so that
+/// late news of an earlier run are not taken for those of this run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunId(Arc<str>);
 
@@ -297,13 +300,13 @@ impl RunId {
         Self(format!("{alloc}/{task}/{random:08x}").into())
     }
 
-    /// The allocation; none of an id that was made in another way.
+    /// Id of the allocation; `None` for an id that was made in another way.
     #[must_use]
     pub fn alloc(&self) -> Option<AllocId> {
         self.0.split('/').next()?.parse().ok()
     }
 
-    /// `<alloc id>/<task>`: what all starts of one task share.
+    /// `<alloc id>/<task>`, the part that all starts of one task share.
     #[must_use]
     pub fn of_task(&self) -> &str {
         self.0.rsplit_once('/').map_or(&self.0, |(task, _)| task)

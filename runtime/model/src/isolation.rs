@@ -1,5 +1,5 @@
-//! What keeps a native task apart from the node and from other tasks: its parts, and what the
-//! configuration demands and allows of them. Pure.
+//! Isolation of a native task from the node and from other tasks: its parts, and those that the
+//! configuration requires and allows. Pure.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// switch users.
 pub const USER_DEFAULT: &str = "nobody";
 
-/// What a task sees of the system, read-only, unless the configuration says otherwise. What is not
-/// there is left out.
+/// Paths of the system that a task sees, read-only, unless the configuration names others. Absent
+/// paths are left out.
 pub const BASE_DEFAULT: [&str; 11] = [
     "/usr",
     "/bin",
@@ -26,7 +26,7 @@ pub const BASE_DEFAULT: [&str; 11] = [
     "/run/NetworkManager/resolv.conf",
 ];
 
-/// What of the base is not shown whatever the rights of its files.
+/// Paths of the base that are always hidden, whatever the rights of their files.
 pub const HIDDEN_DEFAULT: [&str; 13] = [
     "/etc/shadow",
     "/etc/shadow-",
@@ -43,29 +43,29 @@ pub const HIDDEN_DEFAULT: [&str; 13] = [
     "/etc/credstore",
 ];
 
-/// One of the ways in which a process is kept apart.
+/// A part of isolation: one of the ways in which a process is kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// A root of its own.
+pub enum IsolationKind {
+    /// The process has a root of its own.
     Mounts,
-    /// Its own processes only.
+    /// The process sees only its own processes.
     Pids,
-    /// Shared memory and message queues of its own.
+    /// The process has its own shared memory and message queues.
     Ipc,
-    /// No network but a loopback of its own.
+    /// The process has no network but its own loopback.
     Network,
-    /// A user that is not root.
+    /// The process runs as a user that is not root.
     User,
-    /// No capabilities but those asked for and allowed, none more later.
+    /// The process has only the capabilities that were asked for and allowed, and can get no more.
     Privileges,
-    /// A filter of system calls.
+    /// The system calls of the process are filtered.
     Seccomp,
-    /// Rules on files that the kernel keeps for the process.
+    /// The kernel enforces rules on files for the process.
     Landlock,
 }
 
-impl Part {
+impl IsolationKind {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Mounts,
@@ -78,7 +78,7 @@ impl Part {
         Self::Landlock,
     ];
 
-    /// As configuration, fingerprint and messages call it.
+    /// Name of the part in the configuration, the fingerprint and messages.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -100,60 +100,64 @@ impl Part {
     }
 }
 
-/// An `isolation` block of a plugin's grants: processes are started apart or not at all.
+/// An `isolation` block of a plugin's grants: processes are started isolated or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationGrant {
     /// Parts that a process may lack.
-    pub without: Vec<Part>,
-    /// What is shown read-only, in place of [`BASE_DEFAULT`].
+    pub without: Vec<IsolationKind>,
+    /// Paths that tasks see read-only, in place of [`BASE_DEFAULT`].
     pub base: Option<Vec<PathBuf>>,
-    /// What of that is not shown, beside [`HIDDEN_DEFAULT`].
+    /// Paths below the base that tasks do not see, beside [`HIDDEN_DEFAULT`].
     pub hidden: Vec<PathBuf>,
     /// Directories of the node that jobs may have mounted: absolute paths or patterns.
     pub mounts: Vec<String>,
     /// Capabilities that jobs may ask for.
     pub capabilities: Vec<String>,
-    /// User of tasks whose job names none; an id of the allocation's own, or [`USER_DEFAULT`], unless given.
+    /// User of tasks whose job names none. Unless given, it is the allocation's own user id, or
+    /// [`USER_DEFAULT`].
     pub user: Option<String>,
-    /// Processes and threads of one task.
+    /// Most processes and threads of one task.
     pub processes_max: Option<u32>,
 }
 
 impl IsolationGrant {
-    /// Whatever is possible is done, and nothing is demanded.
+    /// The grant under which all possible parts are used and none is required.
     #[must_use]
-    pub fn as_far_as_possible() -> Self {
-        Self { without: Part::ALL.to_vec(), ..Self::default() }
+    pub fn best_effort() -> Self {
+        Self { without: IsolationKind::ALL.to_vec(), ..Self::default() }
     }
 
-    /// May a process lack this part? Network is asked for by jobs, and rules on files are a second
-    /// wall behind a root of its own: they are demanded where that is not.
+    /// Whether a process may lack this part. Jobs ask for the network part themselves, so it may
+    /// always be lacking. Rules on files are a second barrier behind a root of its own, so they are
+    /// required where that root is not.
     #[must_use]
-    pub fn may_lack(&self, part: Part) -> bool {
+    pub fn may_lack(&self, part: IsolationKind) -> bool {
         let without = |part| self.without.contains(&part);
         match part {
-            Part::Network => true,
-            Part::Landlock => without(Part::Landlock) || !without(Part::Mounts),
+            IsolationKind::Network => true,
+            IsolationKind::Landlock => {
+                without(IsolationKind::Landlock) || !without(IsolationKind::Mounts)
+            }
             part => without(part),
         }
     }
 
-    /// What every process has to have.
+    /// The parts that every process must have.
     #[must_use]
-    pub fn demanded(&self) -> Vec<Part> {
-        Part::ALL.into_iter().filter(|part| !self.may_lack(*part)).collect()
+    pub fn required_parts(&self) -> Vec<IsolationKind> {
+        IsolationKind::ALL.into_iter().filter(|part| !self.may_lack(*part)).collect()
     }
 
-    /// What is shown read-only.
+    /// The paths that tasks see read-only.
     #[must_use]
-    pub fn base(&self) -> Vec<PathBuf> {
+    pub fn base_paths(&self) -> Vec<PathBuf> {
         let default = || BASE_DEFAULT.map(PathBuf::from).to_vec();
         self.base.clone().unwrap_or_else(default)
     }
 
-    /// What of that is not.
+    /// The paths below the base that tasks do not see.
     #[must_use]
-    pub fn hidden(&self) -> Vec<PathBuf> {
+    pub fn hidden_paths(&self) -> Vec<PathBuf> {
         HIDDEN_DEFAULT.iter().map(PathBuf::from).chain(self.hidden.iter().cloned()).collect()
     }
 }
@@ -164,21 +168,22 @@ mod tests {
 
     #[test]
     fn every_part_is_found_by_its_name() {
-        for part in Part::ALL {
-            assert_eq!(Part::from_word(part.word()), Some(part));
+        for part in IsolationKind::ALL {
+            assert_eq!(IsolationKind::from_word(part.word()), Some(part));
         }
-        assert_eq!(Part::from_word("chroot"), None);
+        assert_eq!(IsolationKind::from_word("chroot"), None);
     }
 
     #[test]
     fn all_is_demanded_but_what_jobs_ask_for_and_the_second_wall_behind_the_first() {
-        use Part::{Ipc, Landlock, Mounts, Pids, Privileges, Seccomp, User};
-        let demanded = |without: &[Part]| {
-            IsolationGrant { without: without.to_vec(), ..IsolationGrant::default() }.demanded()
+        use IsolationKind::{Ipc, Landlock, Mounts, Pids, Privileges, Seccomp, User};
+        let demanded = |without: &[IsolationKind]| {
+            IsolationGrant { without: without.to_vec(), ..IsolationGrant::default() }
+                .required_parts()
         };
         assert_eq!(demanded(&[]), [Mounts, Pids, Ipc, User, Privileges, Seccomp]);
         assert_eq!(demanded(&[Mounts]), [Pids, Ipc, User, Privileges, Seccomp, Landlock]);
         assert_eq!(demanded(&[Mounts, Landlock]), [Pids, Ipc, User, Privileges, Seccomp]);
-        assert_eq!(IsolationGrant::as_far_as_possible().demanded(), []);
+        assert_eq!(IsolationGrant::best_effort().required_parts(), []);
     }
 }

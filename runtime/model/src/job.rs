@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::artifact::TaskArtifact;
-use super::held_once::HeldOnce;
+use super::cow_arc::CowArc;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
 use super::network::NetworkMode;
@@ -24,65 +24,67 @@ pub use super::service::{
     Service,
 };
 
-/// What kind of work a job is; decides restart defaults and what an exit means.
+/// Kind of work that a job is. It decides the defaults of restarts and the meaning of an exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobKind {
-    /// Runs until stopped.
+    /// The job runs until it is stopped.
     #[default]
     Service,
-    /// Runs to completion.
+    /// The job runs to completion.
     Batch,
-    /// A service on every node.
+    /// A service that runs on every node.
     System,
-    /// A batch on every node.
+    /// A batch job that runs on every node.
     Sysbatch,
 }
 
 impl JobKind {
-    /// Batch and sysbatch: a successful exit ends the task.
+    /// Whether a successful exit ends the task, as with batch and sysbatch jobs.
     #[must_use]
     pub fn runs_to_completion(self) -> bool {
         matches!(self, Self::Batch | Self::Sysbatch)
     }
 }
 
-/// A job.
+/// A job: its task groups and where they may run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Unique on the node, with the namespace that the job is in.
+    /// Id of the job with its namespace, unique on the node.
     pub id: JobId,
-    /// Name people see; the id unless given.
+    /// Name that people see; the id unless given.
     pub name: String,
-    /// Service, batch …
+    /// Service, batch, system or sysbatch.
     pub kind: JobKind,
-    /// 1 to 100; 50 unless given.
+    /// Priority, from 1 to 100; 50 unless given.
     pub priority: u8,
-    /// Where the job may run; this agent has one data center, so it is checked and shown.
+    /// Data centers in which the job may run. This agent has one data center, so they are only
+    /// checked and shown.
     pub datacenters: Vec<String>,
-    /// Free key-value pairs, `${meta.*}` is the node's, `NOMAD_META_*` these.
+    /// Free key-value pairs. Tasks see them as `NOMAD_META_*`; `${meta.*}` are those of the node.
     pub meta: BTreeMap<String, String>,
-    /// All must hold on this node.
+    /// Constraints that must all hold on this node.
     pub constraints: Vec<Constraint>,
-    /// Which nodes it prefers.
+    /// Which nodes the job prefers.
     pub placement: Placement,
-    /// A plan of servers that cannot be carried out whole is not carried out. What a node decides alone always is.
+    /// Servers carry out a plan for the job as a whole or not at all. A node that decides alone
+    /// always does so.
     pub all_at_once: bool,
-    /// Task groups, in file order; names unique.
+    /// Task groups, in the order of the file. Their names are unique.
     pub groups: Vec<TaskGroup>,
-    /// Directory of the job file, for `${job.dir}`; absent for jobs that came by the API.
+    /// Directory of the job file, for `${job.dir}`; absent for jobs that came over the API.
     pub source_dir: Option<PathBuf>,
-    /// The periodic or parameterised job that servers made this one of.
+    /// The periodic or parameterised job from which servers made this one.
     pub parent: Option<JobId>,
 }
 
 impl Constraint {
-    /// Most live allocations, of the job or of the group it stands in, that this allows on one node; `None`:
-    /// it says nothing of that.
+    /// Most live allocations of the job, or of the group that has this constraint, that it allows
+    /// on one node. `None` where the constraint does not limit them.
     #[must_use]
     pub fn most_on_node(&self) -> Option<u64> {
         match self.operator {
-            Operator::DistinctHosts if truth(&self.right) == Some(false) => None,
+            Operator::DistinctHosts if parse_bool(&self.right) == Some(false) => None,
             Operator::DistinctHosts => Some(1),
             Operator::DistinctProperty => Some(self.right.parse().unwrap_or(1)),
             _ => None,
@@ -90,9 +92,9 @@ impl Constraint {
     }
 }
 
-/// A truth value as Nomad reads one of a text.
+/// Read a truth value from a text as Nomad does.
 #[must_use]
-pub fn truth(text: &str) -> Option<bool> {
+pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -101,7 +103,7 @@ pub fn truth(text: &str) -> Option<bool> {
 }
 
 impl Job {
-    /// The namespace it is in.
+    /// Namespace of the job.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.id.namespace()
@@ -117,67 +119,70 @@ impl Job {
 /// Tasks that live and die together in one allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskGroup {
-    /// Unique in the job.
+    /// Name of the group, unique in the job.
     pub name: GroupName,
-    /// Allocations to make of it.
+    /// Number of allocations to make of the group.
     pub count: u32,
-    /// Added to the job's meta.
+    /// Key-value pairs that are added to those of the job.
     pub meta: BTreeMap<String, String>,
-    /// All must hold on this node.
+    /// Constraints that must all hold on this node.
     pub constraints: Vec<Constraint>,
-    /// Which nodes it prefers.
+    /// Which nodes the group prefers.
     pub placement: Placement,
-    /// Between which counts it may be scaled.
+    /// Between which counts the group may be scaled.
     pub scaling: Option<ScalingPolicy>,
     /// Ports of the allocation.
     pub network: Option<NetworkSpec>,
-    /// Tasks in file order; names unique; at least one. Owners of allocations and of tasks hold them too.
-    pub tasks: Vec<HeldOnce<Task>>,
+    /// Tasks in the order of the file, at least one. Their names are unique. Owners of allocations
+    /// and of tasks share them.
+    pub tasks: Vec<CowArc<Task>>,
     /// Wait between the end of service registration and the kill of the first task.
     pub shutdown_delay: Option<Duration>,
-    /// What of its directory a later allocation gets, and how large it may become.
+    /// Which data a later allocation gets, and how large the directory may become.
     pub ephemeral_disk: EphemeralDisk,
-    /// When an allocation counts as healthy; absent: nobody asks.
+    /// When an allocation counts as healthy; absent where its health is not judged.
     pub health: Option<HealthPolicy>,
     /// How a new version takes over; absent: all at once.
     pub update: Option<UpdatePolicy>,
     /// When an allocation that failed gets a successor.
     pub reschedule: ReschedulePolicy,
-    /// What it offers, with the checks that tell whether it works.
+    /// Services of the group, with the checks that tell whether they work.
     pub services: Vec<Service>,
-    /// Stopped as complete this long after it was placed.
+    /// Time after its placement at which an allocation is stopped as complete.
     pub max_run_duration: Option<Duration>,
-    /// Stopped when the node has heard of no server for this long; only servers ask for it.
+    /// Time without contact to a server after which an allocation is stopped; only servers ask for
+    /// it.
     pub stop_after_disconnect: Option<Duration>,
-    /// Its allocations that a drain of the node stops at the same time; at least one.
+    /// Number of allocations that a drain of the node stops at the same time, at least one.
     pub migrate_parallel: u32,
-    /// Volumes of the node that its tasks may mount, by the name they call each.
+    /// Volumes of the node that the tasks may mount, by the names that the tasks use.
     pub volumes: BTreeMap<String, VolumeRequest>,
 }
 
 impl TaskGroup {
     /// The task of this name.
     #[must_use]
-    pub fn task(&self, name: &TaskName) -> Option<&HeldOnce<Task>> {
+    pub fn task(&self, name: &TaskName) -> Option<&CowArc<Task>> {
         self.tasks.iter().find(|t| &t.name == name)
     }
 }
 
-/// The directory that all tasks of an allocation share, and what becomes of it.
+/// The directory of an allocation: its size, and what a later allocation gets of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EphemeralDisk {
-    /// The next allocation of the same index on this node gets its data.
+    /// The next allocation of the same index on this node gets the data.
     pub sticky: bool,
-    /// As `sticky`, from another node too.
+    /// As `sticky`, and the data is fetched from another node too.
     pub migrate: bool,
-    /// Most that `alloc/` and the tasks' directories together may hold, MiB.
+    /// Most that `alloc/` and the tasks' directories may hold together, MiB.
     pub size_mb: u32,
-    /// The job says that size: an allocation that holds more ends. Of a size that nobody wrote, people are told.
+    /// The job states the size, and an allocation that holds more is ended. Beyond a default size,
+    /// people are only told.
     pub size_stated: bool,
 }
 
 impl EphemeralDisk {
-    /// Does an allocation get what its predecessor kept? `migrate` says so too.
+    /// Whether an allocation gets the data of its predecessor, by `sticky` or by `migrate`.
     #[must_use]
     pub fn keeps_data(self) -> bool {
         self.sticky || self.migrate
@@ -185,7 +190,7 @@ impl EphemeralDisk {
 }
 
 impl Default for EphemeralDisk {
-    /// Nothing is kept; 300 MiB, as in Nomad.
+    /// As in Nomad: 300 MiB, and no data is kept.
     fn default() -> Self {
         Self {
             sticky: false,
@@ -196,7 +201,7 @@ impl Default for EphemeralDisk {
     }
 }
 
-/// What an allocation is judged healthy by.
+/// What decides whether an allocation is healthy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthCheck {
@@ -205,23 +210,23 @@ pub enum HealthCheck {
     Checks,
     /// The tasks run.
     TaskStates,
-    /// Somebody says so.
+    /// A person decides.
     Manual,
 }
 
 /// When an allocation is healthy (`update` and `migrate` blocks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthPolicy {
-    /// By what.
+    /// What decides whether an allocation is healthy.
     pub check: HealthCheck,
-    /// Without a break for this long.
+    /// How long the allocation must be well without a break to count as healthy.
     pub min_healthy_time: Duration,
-    /// Unhealthy when it is not healthy this long after it was placed.
+    /// Time after its placement at which an allocation that is not healthy counts as unhealthy.
     pub healthy_deadline: Duration,
 }
 
 impl Default for HealthPolicy {
-    /// Checks, 10 s, 5 min, as in Nomad.
+    /// As in Nomad: checks decide, after 10 s, and within 5 min.
     fn default() -> Self {
         Self {
             check: HealthCheck::default(),
@@ -234,75 +239,77 @@ impl Default for HealthPolicy {
 /// One program under one driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// Unique in the group; a directory name.
+    /// Name of the task, unique in the group. It is also the name of the task's directory.
     pub name: TaskName,
-    /// The driver's name.
+    /// Name of the driver that runs the task.
     pub driver: PluginName,
-    /// The driver's part, checked against its schema before the start. `${…}` not yet replaced.
+    /// Configuration for the driver, checked against its schema before the start. `${…}` not yet
+    /// replaced.
     pub config: JsonObject,
     /// Environment of the task. `${…}` not yet replaced.
     pub env: BTreeMap<String, String>,
-    /// Added to the group's meta.
+    /// Key-value pairs that are added to those of the group.
     pub meta: BTreeMap<String, String>,
-    /// All must hold on this node.
+    /// Constraints that must all hold on this node.
     pub constraints: Vec<Constraint>,
-    /// What is preferred of a node.
+    /// Preferences for nodes.
     pub affinities: Vec<Affinity>,
-    /// What is reserved for it.
+    /// Resources that are reserved for the task.
     pub resources: Resources,
-    /// When to start it again. The job's default, the group's or the task's block, in this order.
+    /// When the task is started again. It comes from the job's default, the group's block and the
+    /// task's block, in this order.
     pub restart: RestartPolicy,
-    /// From stop signal to kill.
+    /// Time between the stop signal and the kill.
     pub kill_timeout: Duration,
     /// Name of the stop signal; the driver's default unless given.
     pub kill_signal: Option<String>,
-    /// Its end ends the group.
+    /// The end of this task ends the group.
     pub leader: bool,
-    /// When it runs in the life of the allocation; absent: a main task.
+    /// When the task runs in the life of the allocation; absent for a main task.
     pub lifecycle: Option<Lifecycle>,
-    /// Files its output is kept in.
+    /// Files that keep the task's output.
     pub logs: LogConfig,
-    /// User to run as.
+    /// User that the task runs as.
     pub user: Option<String>,
     /// Wait before the stop signal.
     pub shutdown_delay: Option<Duration>,
-    /// What its job was dispatched with: of servers alone.
+    /// Payload that the job was dispatched with; only servers send one.
     pub payload: Option<Box<TaskPayload>>,
-    /// Volumes of its group that it sees.
+    /// Volumes of the group that the task sees.
     pub volume_mounts: Vec<VolumeMount>,
-    /// What it brings along, in file order.
+    /// Artifacts of the task, in the order of the file.
     pub artifacts: Vec<TaskArtifact>,
-    /// Files that are made of templates before each start, in their order.
+    /// Files that are rendered from templates before each start, in their order.
     pub templates: Vec<TaskTemplate>,
 }
 
-/// What a job was dispatched with, for a file of one task.
+/// The payload that a job was dispatched with, as a file of one task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPayload {
     /// Path of the file below the task's `local` directory.
     pub file: String,
-    /// What is in it; see [`crate::limits::DISPATCH_PAYLOAD_BYTES_MAX`].
+    /// Content of the file; see [`crate::limits::DISPATCH_PAYLOAD_BYTES_MAX`].
     pub bytes: Vec<u8>,
 }
 
 /// When a task runs in the life of its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifecycle {
-    /// Before, after the start of, or after the end of the main tasks.
+    /// Whether the task runs before the main tasks, after their start, or after their end.
     pub hook: LifecycleHook,
-    /// Runs as long as the main tasks do instead of to completion.
+    /// The task runs as long as the main tasks do, instead of to completion.
     pub sidecar: bool,
 }
 
-/// See [`Lifecycle`].
+/// When a task with a [`Lifecycle`] starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LifecycleHook {
-    /// Main tasks wait for it.
+    /// The task runs first, and the main tasks wait for it.
     Prestart,
-    /// Starts when the main tasks run.
+    /// The task starts when the main tasks run.
     Poststart,
-    /// Starts when the main tasks are dead.
+    /// The task starts when the main tasks are dead.
     Poststop,
 }
 
@@ -313,7 +320,7 @@ pub enum RestartMode {
     /// The task fails.
     #[default]
     Fail,
-    /// Wait for the rest of the interval, then go on.
+    /// The agent waits for the rest of the interval, then restarts the task.
     Delay,
 }
 
@@ -326,7 +333,7 @@ pub struct RestartPolicy {
     pub interval: Duration,
     /// Wait before each restart, plus up to a quarter of it at random.
     pub delay: Duration,
-    /// After the last attempt.
+    /// What happens after the last attempt.
     pub mode: RestartMode,
 }
 
@@ -344,14 +351,14 @@ impl RestartPolicy {
     }
 }
 
-/// Files a task's output is kept in, per stream.
+/// Files that keep a task's output, for each of its two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogConfig {
-    /// Files kept, the newest included; at least 1.
+    /// Most files that are kept, the newest included; at least 1.
     pub max_files: u32,
     /// Size of one file, MiB; at least 1.
     pub max_file_size_mb: u32,
-    /// Drop the output instead.
+    /// The output is dropped instead.
     pub disabled: bool,
 }
 
@@ -368,13 +375,14 @@ impl Default for LogConfig {
 /// Network of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkSpec {
-    /// Those with a fixed number first, else in file order; labels unique.
+    /// The ports: those with a fixed number first, the others in the order of the file. Labels are
+    /// unique.
     pub ports: Vec<PortSpec>,
-    /// Which network.
+    /// Which kind of network the allocation has.
     pub mode: NetworkMode,
-    /// How names are resolved in it; the node's way unless given.
+    /// How names are resolved in the network; as on the node unless given.
     pub dns: Option<DnsConfig>,
-    /// The host's name as its tasks see it; may refer to variables. The node's unless given.
+    /// The host name that the tasks see, which may refer to variables; the node's unless given.
     pub hostname: Option<String>,
 }
 
@@ -383,11 +391,11 @@ pub struct NetworkSpec {
 pub struct PortSpec {
     /// Name in `NOMAD_PORT_<label>`.
     pub label: String,
-    /// The port asked for; absent: any free dynamic one.
+    /// The port that is asked for; absent for any free dynamic port.
     pub fixed: Option<u16>,
-    /// Port inside the task (`to`): that of the node unless given; in host mode only shown.
+    /// Port inside the task (`to`); that of the node unless given. In host mode it is only shown.
     pub to: Option<u16>,
-    /// Addresses of the node that it is at; the default one unless given.
+    /// Name of the host network that has the port; the default address unless given.
     pub host_network: Option<String>,
 }
 
@@ -420,14 +428,15 @@ pub enum Operator {
     IsSet,
     /// `is_not_set`
     IsNotSet,
-    /// `distinct_hosts`: a node has at most one allocation, of the job or of the group; `false` on the
-    /// right: however many
+    /// `distinct_hosts`: a node has at most one allocation of the job or of the group. `false` on
+    /// the right lifts the limit.
     DistinctHosts,
-    /// `distinct_property`: nodes of one value have at most as many as the right says, 1 unless it does
+    /// `distinct_property`: all nodes with the same value have at most as many allocations together
+    /// as the right side says, 1 unless given.
     DistinctProperty,
 }
 
-/// Something that must hold.
+/// A condition that must hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constraint {
     /// Left side, usually `${attr.…}` or `${device.attr.…}`.
@@ -438,11 +447,11 @@ pub struct Constraint {
     pub right: String,
 }
 
-/// Something that is preferred.
+/// A condition that is preferred to hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
-    /// What is compared.
+    /// The condition that is preferred to hold.
     pub rule: Constraint,
-    /// −100 to 100, not 0.
+    /// Weight, from −100 to 100, but not 0.
     pub weight: i8,
 }

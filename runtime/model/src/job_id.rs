@@ -12,7 +12,7 @@ use super::limits::NAMESPACE_BYTES_MAX;
 /// The namespace of jobs that name none; always there.
 pub const NAMESPACE: &str = "default";
 
-/// Between namespace and id in [`JobId::qualified`]; no name has it.
+/// Character between namespace and id in [`JobId::qualified_id`]; it is in no name.
 const SEPARATOR: char = ' ';
 
 /// The text is no name of a namespace.
@@ -36,7 +36,7 @@ pub struct UnknownNamespace {
 }
 
 impl UnknownNamespace {
-    /// Of this name, which may be no name at all.
+    /// The error for a namespace of this name, which need not be a valid name.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self { name: name.chars().take(64).collect() }
@@ -49,10 +49,10 @@ impl UnknownNamespace {
 pub struct Namespace(Arc<str>);
 
 impl Namespace {
-    /// Check and take a name.
+    /// Make a namespace from a name, which is checked.
     ///
     /// # Errors
-    /// When it is no name of a namespace.
+    /// When the text is no name of a namespace.
     pub fn new(name: &str) -> Result<Self, NotNamespace> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if name.is_empty() || name.len() > NAMESPACE_BYTES_MAX || !name.chars().all(allowed) {
@@ -108,9 +108,9 @@ impl From<Namespace> for String {
 
 /// A job's id in its namespace, unique on the node. Never a part of a path.
 ///
-/// One text holds both: the id alone in namespace [`NAMESPACE`], else the namespace before it. People see
-/// the id ([`JobId::as_str`], `Display`); records and what is kept by job have the whole
-/// ([`JobId::qualified`]).
+/// One text holds both: the id alone in namespace [`NAMESPACE`], otherwise the namespace before it.
+/// People see the id ([`JobId::as_str`], `Display`); records and maps by job use the whole text
+/// ([`JobId::qualified_id`]).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct JobId(Arc<str>);
@@ -123,7 +123,7 @@ impl Serialize for JobId {
 }
 
 impl JobId {
-    /// Check and take the id of a job in namespace [`NAMESPACE`].
+    /// Make the id of a job in namespace [`NAMESPACE`] from a text, which is checked.
     ///
     /// # Errors
     /// When it is empty, too long, a directory reference, or has characters that it cannot have.
@@ -133,11 +133,11 @@ impl JobId {
         Ok(Self(id.into()))
     }
 
-    /// Check and take the id of a job in a namespace.
+    /// Make the id of a job in a namespace from a text, which is checked.
     ///
     /// # Errors
     /// As [`JobId::new`].
-    pub fn within(namespace: &Namespace, id: impl Into<String>) -> Result<Self, NameError> {
+    pub fn in_namespace(namespace: &Namespace, id: impl Into<String>) -> Result<Self, NameError> {
         let id = Self::new(id)?;
         if namespace.as_str() == NAMESPACE {
             return Ok(id);
@@ -145,15 +145,15 @@ impl JobId {
         Ok(Self(format!("{namespace}{SEPARATOR}{}", id.0).into()))
     }
 
-    /// Read what [`JobId::qualified`] gave.
+    /// Read a text that [`JobId::qualified_id`] returned.
     ///
     /// # Errors
-    /// When it is no such text.
+    /// When the text has another form.
     pub fn from_qualified(text: impl Into<String>) -> Result<Self, NameError> {
         let text = text.into();
         let Some((namespace, id)) = text.split_once(SEPARATOR) else { return Self::new(text) };
         match Namespace::new(namespace) {
-            Ok(namespace) if namespace.as_str() != NAMESPACE => Self::within(&namespace, id),
+            Ok(namespace) if namespace.as_str() != NAMESPACE => Self::in_namespace(&namespace, id),
             _ => Err(NameError::Character {
                 what: "job id",
                 name: text.clone(),
@@ -176,17 +176,17 @@ impl JobId {
 
     /// Namespace and id in one text that no other job has.
     #[must_use]
-    pub fn qualified(&self) -> &str {
+    pub fn qualified_id(&self) -> &str {
         &self.0
     }
 
-    /// Another job of the same namespace.
+    /// The id of another job in the same namespace.
     ///
     /// # Errors
     /// As [`JobId::new`].
-    pub fn beside(&self, id: impl Into<String>) -> Result<Self, NameError> {
+    pub fn sibling(&self, id: impl Into<String>) -> Result<Self, NameError> {
         match Namespace::new(self.namespace()) {
-            Ok(namespace) => Self::within(&namespace, id),
+            Ok(namespace) => Self::in_namespace(&namespace, id),
             Err(_) => Self::new(id),
         }
     }
@@ -198,7 +198,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// The whole text, so that maps by id are asked with it.
+/// Borrows the whole text, so that maps by id are looked up with it.
 impl std::borrow::Borrow<str> for JobId {
     fn borrow(&self) -> &str {
         &self.0
@@ -223,18 +223,21 @@ mod tests {
 
     #[test]
     fn jobs_of_one_id_in_two_namespaces_are_two_jobs() {
-        let (here, there) = (JobId::new("web").unwrap(), JobId::within(&prod(), "web").unwrap());
+        let (here, there) =
+            (JobId::new("web").unwrap(), JobId::in_namespace(&prod(), "web").unwrap());
         assert_ne!(here, there);
         assert_eq!((here.as_str(), there.as_str()), ("web", "web"));
         assert_eq!((here.namespace(), there.namespace()), ("default", "prod"));
-        assert_eq!(here, JobId::within(&Namespace::default(), "web").unwrap());
-        assert_eq!(there.beside("db").unwrap(), JobId::within(&prod(), "db").unwrap());
+        assert_eq!(here, JobId::in_namespace(&Namespace::default(), "web").unwrap());
+        assert_eq!(there.sibling("db").unwrap(), JobId::in_namespace(&prod(), "db").unwrap());
     }
 
     #[test]
     fn a_record_of_a_job_id_is_read_as_the_same_id() {
-        for id in [JobId::new("web").unwrap(), JobId::within(&prod(), "web/periodic-1").unwrap()] {
-            assert_eq!(JobId::from_qualified(id.qualified()), Ok(id.clone()));
+        for id in
+            [JobId::new("web").unwrap(), JobId::in_namespace(&prod(), "web/periodic-1").unwrap()]
+        {
+            assert_eq!(JobId::from_qualified(id.qualified_id()), Ok(id.clone()));
             let text = serde_json::to_string(&id).unwrap();
             assert_eq!(serde_json::from_str::<JobId>(&text).unwrap(), id);
         }

@@ -1,4 +1,4 @@
-//! JSON inside the model.
+//! JSON objects inside the model.
 
 use std::sync::OnceLock;
 
@@ -6,9 +6,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// A JSON object. Shown as itself in JSON and kept as text in the state file, whose codec is not
-/// self-describing. Never changes once made, so that its text is made once: an allocation's record
-/// is encoded again and again.
+/// A JSON object. It is written as itself in JSON, and as text in the state file, whose codec is
+/// not self-describing. It never changes once it is made, so its text is made only once, although
+/// the record of an allocation is encoded again and again.
 #[derive(Clone, Default)]
 pub struct JsonObject {
     map: Map<String, Value>,
@@ -16,13 +16,13 @@ pub struct JsonObject {
 }
 
 impl JsonObject {
-    /// The members.
+    /// The members of the object by name.
     #[must_use]
     pub fn map(&self) -> &Map<String, Value> {
         &self.map
     }
 
-    /// The members, to change them.
+    /// The members of the object, to be changed.
     #[must_use]
     pub fn into_map(self) -> Map<String, Value> {
         self.map

@@ -126,17 +126,17 @@ pub const PLUGIN_LATE_AFTER: Duration = Duration::from_secs(30);
 /// Calls of one plugin under way at once, of those [`PLUGIN_INSTANCES_MAX`]: one whose calls never end
 /// leaves three quarters to the others. A node of fifty tasks that all start has a handful at once.
 pub const PLUGIN_CALLS_MAX: usize = 32;
-/// Of those: starts, which may wait for a compiler. The rest is for stopping what runs.
+/// Most of those calls that are starts, which may wait for a compiler. The rest is for stops.
 pub const PLUGIN_STARTS_MAX: usize = 24;
-/// Of those: starts of tasks of one job.
+/// Most of those starts that are of tasks of one job.
 pub const PLUGIN_STARTS_OF_JOB_MAX: usize = 8;
 /// WASM tasks alive at once in one process; lowered where the kernel's map limit is too small, which
 /// by default it is not ([`POOL_MAPPINGS_PER_SLOT`]). A process that forks runs none of them: a fork
 /// copies all mappings.
 pub const TASK_INSTANCES_MAX: u32 = 10_000;
-/// The same with the dense profile, where a task takes no mappings.
+/// WASM tasks alive at once with the dense profile, where a task takes no mappings.
 pub const DENSE_TASKS_MAX: u32 = 50_000;
-/// What a configuration may raise either to.
+/// Largest number of WASM tasks that a configuration may set, with either profile.
 pub const TASK_INSTANCES_CEILING: u32 = 100_000;
 
 /// Longest text of one finding of `ostler plugin check`, bytes: a chain of causes with grant lines.
@@ -247,7 +247,7 @@ pub const SCHEMA_PATTERNS_BYTES_MAX: usize = 16 * 1024;
 pub const SCHEMA_PATTERNS_MAX: usize = 256;
 /// Memory of one automaton of a regular expression, bytes: `^\p{L}{1,32}$` fits.
 pub const SCHEMA_AUTOMATON_BYTES_MAX: usize = 2 * MIB as usize;
-/// The same of all of a schema together; an expression has two or three automata.
+/// Memory of all automata of a schema together, bytes; an expression has two or three automata.
 pub const SCHEMA_AUTOMATA_BYTES_MAX: usize = 4 * MIB as usize;
 /// Longest wait for a schema to be compiled. The bounds above keep it far below.
 pub const SCHEMA_WALL_MAX: Duration = Duration::from_secs(30);
@@ -281,7 +281,7 @@ pub const WATCH_SUBSCRIPTIONS_MAX: usize = 1_024;
 pub const WATCH_PATHS_MAX: usize = 64;
 /// Kernel subsystems of one subscription.
 pub const WATCH_SUBSYSTEMS_MAX: usize = 32;
-/// What does not work, kept to be shown.
+/// Most notes on what does not work that are kept to be shown.
 pub const WATCH_NOTES_MAX: usize = 64;
 /// Silence after a change before it is told: a device that is plugged in makes a dozen events.
 pub const WATCH_QUIET: Duration = Duration::from_millis(100);
@@ -291,7 +291,7 @@ pub const WATCH_DEBOUNCE_MAX: Duration = Duration::from_secs(1);
 pub const WATCH_READ_PAUSE: Duration = Duration::from_millis(20);
 /// Shortest from the end of one fingerprint to the next that a change asks for.
 pub const WATCH_ASK_GAP: Duration = Duration::from_secs(1);
-/// The same for a plugin that failed: a change may mean that it works again, and a path that
+/// The same gap for a plugin that failed: a change may mean that it works again, and a path that
 /// changes all the time must not undo the back-off.
 pub const WATCH_ASK_GAP_FAILING: Duration = Duration::from_secs(10);
 /// Longest kernel event, bytes: 2 KiB of fields (the kernel's buffer) and a path.
@@ -358,12 +358,12 @@ pub const FIRST_FINGERPRINT_WAIT: Duration = Duration::from_secs(50);
 /// Default of `failure.retry_first`: the wait after the first failed fingerprint of a plugin; doubles
 /// with each further failure.
 pub const FINGERPRINT_RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Default of `failure.retry_max`: the longest wait after failed fingerprints. A plugin is never given
-/// up.
+/// Default of `failure.retry_max`: the longest wait after failed fingerprints. The agent never
+/// gives a plugin up.
 pub const FINGERPRINT_RETRY_MAX: Duration = Duration::from_secs(120);
 /// Default of `failure.strike_window`: how long a failed call counts against a plugin.
 pub const STRIKE_WINDOW: Duration = Duration::from_secs(600);
-/// Strikes of one plugin kept; more within the window are counted as so many.
+/// Most strikes of one plugin that are kept; further ones within the window do not raise the count.
 pub const PLUGIN_STRIKES_KEPT_MAX: usize = 64;
 /// Default of `failure.strikes_max`: failed calls within [`STRIKE_WINDOW`] after which a plugin is put
 /// into quarantine. A plugin that traps at each fingerprint gets there in a quarter of a minute.

@@ -1,7 +1,8 @@
-//! Where a symbolic link in a tree of a stranger may lead. Pure.
+//! Where a symbolic link in an untrusted directory tree may lead. Pure.
 
-/// Does the target of a link, whose own path has so many names, stay inside of the tree, wherever the links
-/// lead that it goes through? They stay inside as well; so only what goes up before it goes down can be told.
+/// Whether the target of a link stays inside of the tree. `depth` is the number of names in the
+/// link's own path. The target may go through other links of the tree, which stay inside as well.
+/// Because these may lead anywhere in the tree, a target may go up only before it goes down.
 #[must_use]
 pub fn stays_inside(depth: usize, target: &[u8]) -> bool {
     if target.is_empty() || target.first() == Some(&b'/') || target.contains(&0) {

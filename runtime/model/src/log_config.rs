@@ -1,4 +1,4 @@
-//! What the agent's own log is: how much, in what form, and where besides standard error.
+//! Configuration of the agent's own log: its level, its form, and its file besides standard error.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 /// How much the agent logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// What goes wrong.
+    /// Only failures are logged.
     Error,
-    /// What is not as it should be.
+    /// Failures, and states that are not as they should be.
     Warn,
-    /// What the agent does.
+    /// Also what the agent does.
     Info,
-    /// Why.
+    /// Also why the agent does it.
     Debug,
-    /// Everything.
+    /// All events that the agent can log.
     Trace,
 }
 
@@ -28,7 +28,7 @@ impl LogLevel {
         ("trace", Self::Trace),
     ];
 
-    /// Its name.
+    /// Name of the level in the configuration, in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,9 +40,9 @@ impl LogLevel {
         }
     }
 
-    /// That of a name, in large or small letters.
+    /// The level of this name, in upper or lower case.
     #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let found = Self::ALL.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
         found.map(|(_, level)| level)
     }
@@ -51,24 +51,24 @@ impl LogLevel {
 /// The `log_…` keys of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentLogConfig {
-    /// How much; what the agent does unless given.
+    /// Level of the log; `Info` unless given.
     pub level: Option<LogLevel>,
     /// One JSON object a line in place of text.
     pub json: Option<bool>,
-    /// Also written to this file.
+    /// File that the log is written to in addition.
     pub file: Option<LogFileConfig>,
 }
 
 /// A file of the agent's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFileConfig {
-    /// The file; of a directory, the file [`LogFileConfig::NAME`] in it.
+    /// Path of the file; for a directory, the file [`LogFileConfig::NAME`] in it.
     pub path: PathBuf,
-    /// Bytes from which on another one is begun; 0: however large.
+    /// Bytes after which a new file is begun; 0 for no limit.
     pub rotate_bytes: u64,
-    /// How long one is written before another one is begun.
+    /// Time after which a new file is begun.
     pub rotate_after: Duration,
-    /// Earlier ones that are kept; 0: all.
+    /// Earlier files that are kept; 0 for all.
     pub files_max: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Networks of allocations: what a group asks for, what the operator configures, and what came of it.
+//! Networks of allocations: what a group asks for, what the operator configures, and the resulting
+//! network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,8 +12,7 @@ use super::limits::HOSTNAME_BYTES_MAX;
 use super::ports::BoxFuture;
 use super::saved::{DnsConfig, NetworkStatus};
 
-/// Where CNI plugins are looked for without a word of the operator: where Nomad looks, and where Debian
-/// puts them.
+/// Default directories of CNI plugins: the one of Nomad and the one of Debian.
 pub const CNI_PATHS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
 /// Where the configuration of `cni/…` networks is, as in Nomad.
 pub const CNI_CONFIG_DIR: &str = "/opt/cni/config";
@@ -20,32 +20,32 @@ pub const CNI_CONFIG_DIR: &str = "/opt/cni/config";
 pub const BRIDGE_NAME: &str = "nomad";
 /// Addresses of allocations at the bridge, as in Nomad.
 pub const BRIDGE_SUBNET: &str = "172.26.64.0/20";
-/// What bridges need, as Debian calls it.
+/// Name of the Debian package that bridges need.
 pub const CNI_PACKAGE: &str = "containernetworking-plugins";
 
 /// Which network the tasks of an allocation are in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkMode {
-    /// The node's.
+    /// The network of the node.
     #[default]
     Host,
-    /// One of their own with a loopback and nothing else.
+    /// A network of their own with nothing but a loopback.
     None,
-    /// One of their own, at the node's bridge.
+    /// A network of their own at the node's bridge.
     Bridge,
-    /// One of their own, made by the CNI configuration of this name.
+    /// A network of their own, made by the CNI configuration of this name.
     Cni(String),
 }
 
 impl NetworkMode {
-    /// Do the tasks have a network namespace of their own?
+    /// Whether the tasks have a network namespace of their own.
     #[must_use]
     pub fn is_own(&self) -> bool {
         *self != Self::Host
     }
 
-    /// As job files say it.
+    /// The mode as job files write it.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -58,7 +58,7 @@ impl NetworkMode {
 }
 
 impl DnsConfig {
-    /// As a `resolv.conf`.
+    /// The configuration as the text of a `resolv.conf`.
     #[must_use]
     pub fn resolv_conf(&self) -> String {
         let mut text = String::new();
@@ -75,14 +75,14 @@ impl DnsConfig {
     }
 }
 
-/// A network namespace of an allocation, made.
+/// The network namespace of an allocation, once it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocNetwork {
-    /// A file that holds the namespace.
+    /// Path of the file that holds the namespace.
     pub namespace: PathBuf,
-    /// What it has.
+    /// Interface and addresses in the namespace.
     pub status: NetworkStatus,
-    /// The host's name in it; the node's unless given.
+    /// The host name in the namespace; the node's unless given.
     pub hostname: Option<String>,
 }
 
@@ -91,7 +91,7 @@ pub struct AllocNetwork {
 pub struct DriverNetwork {
     /// The task's address there.
     pub ip: IpAddr,
-    /// Its ports there, by label; those that are missing are as in the allocation's own network.
+    /// The task's ports there, by label. Other ports are as in the allocation's own network.
     pub ports: BTreeMap<String, u16>,
 }
 
@@ -101,35 +101,35 @@ pub struct DriverNetwork {
 pub struct NetworkError {
     /// What happened, and what to do.
     pub text: String,
-    /// A later try may work.
+    /// The cause may pass, so a later try may work.
     pub passing: bool,
 }
 
-/// Hears of one that stands in line for its network.
-pub trait InLine: Send + Sync {
-    /// It waits for its turn, or no longer.
-    fn waits(&self, waits: bool) -> BoxFuture<'_, ()>;
+/// Is told when an allocation has to wait for its turn to get its network.
+pub trait NetworkWaitObserver: Send + Sync {
+    /// The allocation begins to wait for its turn, or does not wait any more.
+    fn set_waiting(&self, waits: bool) -> BoxFuture<'_, ()>;
 }
 
-/// Makes networks of allocations, and takes them away: of one allocation after the other. The wait for a turn
-/// has no bound, and is told; what is done then has.
+/// Sets the networks of allocations up and takes them down, of one allocation after the other. The
+/// wait for a turn has no bound and is reported; the work after it is bounded.
 pub trait Networks: Send + Sync {
-    /// The network of an allocation: made now, or found as an earlier call left it. Nothing for one that
-    /// has the node's.
+    /// Set up the network of an allocation, or find it as an earlier call left it. `None` for an
+    /// allocation with the node's network.
     fn set_up<'a>(
         &'a self,
         alloc: &'a Allocation,
-        line: &'a dyn InLine,
+        line: &'a dyn NetworkWaitObserver,
     ) -> BoxFuture<'a, Result<Option<AllocNetwork>, NetworkError>>;
-    /// Nothing of it is left. Idempotent.
+    /// Take down the network of an allocation. Idempotent.
     fn tear_down<'a>(
         &'a self,
         alloc: &'a Allocation,
-        line: &'a dyn InLine,
+        line: &'a dyn NetworkWaitObserver,
     ) -> BoxFuture<'a, Result<(), NetworkError>>;
 }
 
-/// A node whose allocations all have its own network.
+/// The implementation for a node whose allocations all have the node's network.
 #[derive(Debug)]
 pub struct HostNetworkOnly;
 
@@ -137,15 +137,16 @@ impl Networks for HostNetworkOnly {
     fn set_up<'a>(
         &'a self,
         alloc: &'a Allocation,
-        _line: &'a dyn InLine,
+        _line: &'a dyn NetworkWaitObserver,
     ) -> BoxFuture<'a, Result<Option<AllocNetwork>, NetworkError>> {
         let mode = mode_of(alloc);
-        let answer = match mode.is_own() {
-            false => Ok(None),
-            true => Err(NetworkError {
+        let answer = if mode.is_own() {
+            Err(NetworkError {
                 text: format!("this agent makes no networks of mode {}", mode.text()),
                 passing: false,
-            }),
+            })
+        } else {
+            Ok(None)
         };
         Box::pin(std::future::ready(answer))
     }
@@ -153,7 +154,7 @@ impl Networks for HostNetworkOnly {
     fn tear_down<'a>(
         &'a self,
         _alloc: &'a Allocation,
-        _line: &'a dyn InLine,
+        _line: &'a dyn NetworkWaitObserver,
     ) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -166,8 +167,8 @@ pub fn mode_of(alloc: &Allocation) -> NetworkMode {
     network.map(|network| network.mode.clone()).unwrap_or_default()
 }
 
-/// May a host have this name? Labels of letters, digits and dashes with dots between them, as Linux and
-/// RFC 1123 take it.
+/// Whether a host may have this name: labels of letters, digits and dashes with dots between them,
+/// as Linux and RFC 1123 allow.
 #[must_use]
 pub fn is_hostname(name: &str) -> bool {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -179,16 +180,16 @@ pub fn is_hostname(name: &str) -> bool {
     name.len() <= HOSTNAME_BYTES_MAX && name.split('.').all(label)
 }
 
-/// What the operator says of networks: keys of the `client` block.
+/// Configuration of networks: keys of the `client` block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkConfig {
     /// Directories of CNI plugins; [`CNI_PATHS`] unless given.
     pub cni_path: Option<Vec<PathBuf>>,
     /// Directory of CNI configurations; [`CNI_CONFIG_DIR`] unless given.
     pub cni_config_dir: Option<PathBuf>,
-    /// See [`BRIDGE_NAME`].
+    /// Name of the bridge; [`BRIDGE_NAME`] unless given.
     pub bridge_name: Option<String>,
-    /// See [`BRIDGE_SUBNET`].
+    /// Addresses at the bridge; [`BRIDGE_SUBNET`] unless given.
     pub bridge_subnet: Option<String>,
     /// Addresses of the node by name, for the `host_network` of a port.
     pub host_networks: BTreeMap<String, HostNetworkConfig>,
@@ -197,25 +198,25 @@ pub struct NetworkConfig {
 /// A `host_network` block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostNetworkConfig {
-    /// Addresses in this range; any unless given.
+    /// Range that the addresses are in; any address unless given.
     pub cidr: Option<Cidr>,
-    /// Addresses of this interface; of any unless given.
+    /// Interface that has the addresses; any interface unless given.
     pub interface: Option<String>,
-    /// Ports that no allocation gets there.
+    /// Ranges of ports that no allocation gets there, each from first to last.
     pub reserved_ports: Vec<(u16, u16)>,
 }
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cidr {
-    /// An address in it.
+    /// An address in the range.
     pub address: IpAddr,
-    /// Leading bits that all have in common.
+    /// Number of leading bits that all addresses have in common.
     pub prefix: u8,
 }
 
 impl Cidr {
-    /// Is the address one of it?
+    /// Whether the address is in the range.
     #[must_use]
     pub fn holds(&self, address: IpAddr) -> bool {
         let prefix = u32::from(self.prefix);

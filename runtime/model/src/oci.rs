@@ -1,7 +1,8 @@
-//! Places in registries, as text: `oci://registry.example:5000/team/plugin:1.2`.
+//! References to components in registries, as text: `oci://registry.example:5000/team/plugin:1.2`.
 //!
-//! Not the reference of `oci-spec`, which completes what is written (`docker.io`, `library/`, `latest`),
-//! takes ports 0 and 99999 and hosts of any length, no IPv6 address, and has one error for all.
+//! The reference of `oci-spec` is not used: it completes what is written (`docker.io`, `library/`,
+//! `latest`), accepts ports 0 and 99999 and hosts of any length but no IPv6 address, and has one
+//! error for all cases.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,112 +11,112 @@ use super::digest::{Digest, PREFIX};
 
 /// How a reference begins.
 pub const SCHEME: &str = "oci://";
-/// Longest name of a repository, of the registries' own specification.
+/// Longest name of a repository, bytes, as in the specification of registries.
 const REPOSITORY_BYTES_MAX: usize = 255;
 const TAG_BYTES_MAX: usize = 128;
 const HOST_BYTES_MAX: usize = 255;
 
-/// A tag, a digest, or both: then the digest counts.
+/// A repository in a registry with a tag, a digest, or both. With both, the digest counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Reference {
+pub struct OciReference {
     /// Host, and port where one is given.
     registry: String,
-    /// What is kept there, without a slash at either end.
+    /// Path of the repository, without a slash at either end.
     repository: String,
     tag: Option<String>,
     digest: Option<Digest>,
 }
 
-/// Text that names nothing in a registry.
+/// Why a text is no reference to a registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoReference {
-    /// Something else.
+pub enum OciReferenceError {
+    /// The text does not begin with `oci://`.
     #[error(
         "a place in a registry begins with oci://, as in oci://registry.example/team/plugin:1.2"
     )]
     Scheme,
-    /// No host, or none that can be one.
+    /// The host is missing or not valid.
     #[error("{0:?} is no registry: write its host name and port, as in registry.example:5000")]
     Registry(String),
-    /// No repository, or none that can be one.
+    /// The repository is missing or not valid.
     #[error(
         "{0:?} is no repository: lower-case words of letters and digits, joined by . _ - and /"
     )]
     Repository(String),
-    /// Neither tag nor digest.
+    /// There is neither a tag nor a digest.
     #[error("it names no version: add a tag, as in {0}:1.2, or a digest, as in {0}@sha256:…")]
     NoVersion(String),
-    /// No tag.
+    /// The tag is not valid.
     #[error("{0:?} is no tag: letters, digits, _ . and -, at most {TAG_BYTES_MAX}")]
     Tag(String),
-    /// No digest.
+    /// The digest is not valid.
     #[error("{0:?} is no digest: sha256: and 64 hexadecimal digits")]
     Digest(String),
 }
 
-impl Reference {
-    /// Host and port.
+impl OciReference {
+    /// Host and port of the registry.
     #[must_use]
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// What is kept there.
+    /// Path of the repository in the registry.
     #[must_use]
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// The manifest that is meant, when its digest is said.
+    /// Digest of the manifest, where the reference has one.
     #[must_use]
     pub const fn digest(&self) -> Option<Digest> {
         self.digest
     }
 
-    /// What a registry is asked for: the digest, else the tag.
+    /// The version to ask the registry for: the digest, or else the tag.
     #[must_use]
     pub fn version(&self) -> String {
         match (&self.digest, &self.tag) {
-            (Some(digest), _) => digest.tagged(),
+            (Some(digest), _) => digest.to_tagged(),
             (None, Some(tag)) => tag.clone(),
             (None, None) => String::new(),
         }
     }
 
-    /// The last word of the repository, which is what a file of it is called.
+    /// The last name of the repository, which is the stem of its file's name.
     #[must_use]
     pub fn file_stem(&self) -> &str {
         self.repository.rsplit('/').next().unwrap_or_default()
     }
 }
 
-impl fmt::Display for Reference {
+impl fmt::Display for OciReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}/{}", self.registry, self.repository)?;
         if let Some(tag) = &self.tag {
             write!(f, ":{tag}")?;
         }
         match &self.digest {
-            Some(digest) => write!(f, "@{}", digest.tagged()),
+            Some(digest) => write!(f, "@{}", digest.to_tagged()),
             None => Ok(()),
         }
     }
 }
 
-impl FromStr for Reference {
-    type Err = NoReference;
+impl FromStr for OciReference {
+    type Err = OciReferenceError;
 
-    fn from_str(text: &str) -> Result<Self, NoReference> {
-        let rest = text.strip_prefix(SCHEME).ok_or(NoReference::Scheme)?;
+    fn from_str(text: &str) -> Result<Self, OciReferenceError> {
+        let rest = text.strip_prefix(SCHEME).ok_or(OciReferenceError::Scheme)?;
         let (registry, path) =
-            rest.split_once('/').ok_or_else(|| NoReference::Repository(String::new()))?;
+            rest.split_once('/').ok_or_else(|| OciReferenceError::Repository(String::new()))?;
         if !is_registry(registry) {
-            return Err(NoReference::Registry(cut(registry)));
+            return Err(OciReferenceError::Registry(cut(registry)));
         }
         let (path, digest) = match path.split_once('@') {
             None => (path, None),
             Some((path, digest)) => {
-                let wrong = || NoReference::Digest(cut(digest));
+                let wrong = || OciReferenceError::Digest(cut(digest));
                 let tagged = digest.starts_with(PREFIX).then_some(digest).ok_or_else(wrong)?;
                 (path, Some(tagged.parse().map_err(|_| wrong())?))
             }
@@ -125,25 +126,26 @@ impl FromStr for Reference {
             Some((repository, tag)) => (repository, Some(tag)),
         };
         if repository.len() > REPOSITORY_BYTES_MAX || !repository.split('/').all(is_component) {
-            return Err(NoReference::Repository(cut(repository)));
+            return Err(OciReferenceError::Repository(cut(repository)));
         }
         if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
-            return Err(NoReference::Tag(cut(tag)));
+            return Err(OciReferenceError::Tag(cut(tag)));
         }
         if tag.is_none() && digest.is_none() {
-            return Err(NoReference::NoVersion(cut(text)));
+            return Err(OciReferenceError::NoVersion(cut(text)));
         }
         let (registry, repository) = (registry.to_ascii_lowercase(), repository.to_owned());
         Ok(Self { registry, repository, tag: tag.map(str::to_owned), digest })
     }
 }
 
-/// Of the user's own text as much as a message needs.
+/// The beginning of the user's text, for a message.
 fn cut(text: &str) -> String {
     text.chars().take(100).collect()
 }
 
-/// A host that cannot be taken for a directory: with a dot, a port, or `localhost`.
+/// Whether a text is a host that cannot be taken for a directory: it has a dot or a port, or is
+/// `localhost`.
 fn is_registry(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[') {
         // An address with colons of its own.
@@ -177,7 +179,8 @@ fn is_registry(text: &str) -> bool {
         && port.is_none_or(is_port)
 }
 
-/// One word of a repository: letters and digits, and between them `.`, `_`, `__` or dashes.
+/// Whether a text is one name of a repository: letters and digits, and between them `.`, `_`, `__`
+/// or dashes.
 fn is_component(text: &str) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let ends = [text.as_bytes().first(), text.as_bytes().last()];
@@ -202,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    fn parsed(text: &str) -> Reference {
+    fn parsed(text: &str) -> OciReference {
         text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
@@ -213,9 +216,9 @@ mod tests {
         assert_eq!(found.repository(), "team/sub/plug-in");
         assert_eq!((found.version().as_str(), found.digest()), ("1.2", None));
         assert_eq!(found.file_stem(), "plug-in");
-        let digest = Digest::of(b"x");
-        let found = parsed(&format!("oci://localhost/a__b:1@{}", digest.tagged()));
-        assert_eq!((found.version(), found.digest()), (digest.tagged(), Some(digest)));
+        let digest = Digest::compute(b"x");
+        let found = parsed(&format!("oci://localhost/a__b:1@{}", digest.to_tagged()));
+        assert_eq!((found.version(), found.digest()), (digest.to_tagged(), Some(digest)));
         for text in ["oci://[::1]:5000/a:1", "oci://127.0.0.1:1/a.b_c:v", "oci://h:1/0:_"] {
             assert_eq!(parsed(text).to_string(), text);
         }
@@ -247,7 +250,7 @@ mod tests {
             ("oci://registry.example/a@sha256:12", "is no digest"),
             ("oci://registry.example/a@md5:12", "is no digest"),
         ] {
-            let error = text.parse::<Reference>().unwrap_err().to_string();
+            let error = text.parse::<OciReference>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }
@@ -255,7 +258,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_a_reference_that_writes_itself_or_an_error(text in "oci://\\PC{0,60}") {
-            if let Ok(found) = text.parse::<Reference>() {
+            if let Ok(found) = text.parse::<OciReference>() {
                 prop_assert_eq!(parsed(&found.to_string()), found);
             }
         }
@@ -265,7 +268,7 @@ mod tests {
         fn a_reference_has_only_harmless_characters(
             text in "oci://[a-z.]{1,6}/[a-z/.%?# \\r\\n:@_-]{1,12}",
         ) {
-            if let Ok(found) = text.parse::<Reference>() {
+            if let Ok(found) = text.parse::<OciReference>() {
                 let fine = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
                 prop_assert!(found.repository().chars().all(fine));
                 prop_assert!(!found.repository().contains(".."));

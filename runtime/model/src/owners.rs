@@ -1,44 +1,44 @@
-//! Whose the files of a task are, and whom it runs as. Pure.
+//! Owners of a task's files, and users that tasks run as. Pure.
 
-/// Whose a file is.
+/// Owner of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOwner {
-    /// User id.
+    /// Id of the user that owns the file.
     pub uid: u32,
-    /// Group id.
+    /// Id of the group that owns the file.
     pub gid: u32,
 }
 
-/// Whose the files are that are made for a task: whom its processes will run as.
+/// Owner of the files that are made for a task, which is the user that its processes will run as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOwner {
-    /// The agent's own.
+    /// The agent's own user.
     Agent,
-    /// This user's.
+    /// This user.
     User(FileOwner),
-    /// Those of the user id that its allocation has of its own.
+    /// The user id that the allocation has for itself.
     OfAlloc {
-        /// Whose they are where the allocation has none.
+        /// Owner where the allocation has no such id.
         otherwise: FileOwner,
     },
 }
 
-/// Whom the tasks of an allocation run as that are kept apart and that name no user.
+/// The user that isolated tasks of an allocation run as when their job names none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllocUser {
-    /// It was not asked yet.
+    /// The user was not looked up yet.
     #[default]
     NotKnown,
-    /// A user of the node that others may be as well.
+    /// A user of the node that other processes may run as too.
     Shared,
     /// A user id that no other allocation has.
     Own(u32),
 }
 
 impl AllocUser {
-    /// The id that it has of its own.
+    /// The user id that the allocation has for itself, if it has one.
     #[must_use]
-    pub const fn own(self) -> Option<u32> {
+    pub const fn own_id(self) -> Option<u32> {
         match self {
             Self::Own(id) => Some(id),
             Self::NotKnown | Self::Shared => None,

@@ -1,79 +1,79 @@
-//! What a job says of where its allocations go, and of how many there may be.
+//! Where the allocations of a job are to be placed, and how many there may be.
 
 use serde::{Deserialize, Serialize};
 
 use super::job::Affinity;
 use super::json::JsonObject;
 
-/// Which nodes a job or a group prefers: kept and shown. It decides among nodes, so one node has nothing
-/// to decide by it.
+/// Which nodes a job or a group prefers. The agent keeps and shows this; with one node there is
+/// nothing to decide.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// What is preferred of a node.
     pub affinities: Vec<Affinity>,
-    /// Over what they are spread.
+    /// Attributes of nodes over which the allocations are spread.
     pub spreads: Vec<Spread>,
 }
 
 /// How allocations are spread over nodes (`spread`). One node keeps it and gets all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
-    /// What nodes are told apart by, such as `${node.datacenter}`.
+    /// Attribute whose values tell nodes apart, such as `${node.datacenter}`.
     pub attribute: String,
-    /// How much it counts beside others, 1 to 100.
+    /// Weight of this spread beside others, 1 to 100.
     pub weight: u8,
-    /// Shares by value; none: even ones.
+    /// Shares by value; with none, all values get even shares.
     pub targets: Vec<SpreadTarget>,
 }
 
 /// The share of nodes of one value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpreadTarget {
-    /// The value.
+    /// Value of the attribute.
     pub value: String,
-    /// Percent of the allocations, 0 to 100; of all targets together at most 100.
+    /// Percent of the allocations, 0 to 100. All targets together have at most 100.
     pub percent: u8,
 }
 
 /// Between which counts a group may be scaled (`scaling`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScalingPolicy {
-    /// Whether an autoscaler is to look at it. Somebody who asks by hand is not held back.
+    /// Whether an autoscaler may scale the group. A person may scale it in any case.
     pub enabled: bool,
-    /// Least count.
+    /// Smallest count of the group.
     pub min: u32,
-    /// Largest count.
+    /// Largest count of the group.
     pub max: u32,
-    /// What the autoscaler is told; the agent keeps it.
+    /// Policy for the autoscaler, which the agent only keeps.
     pub policy: JsonObject,
 }
 
-/// Why a count is none that a [`ScalingPolicy`] allows, in the words that clients know.
+/// Why a [`ScalingPolicy`] does not allow a count, in the words that clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfRange {
-    /// Too few.
+    /// The count is too small.
     #[error("group count was less than scaling policy minimum: {count} < {min}")]
     Below {
-        /// The count.
+        /// The count that was asked for.
         count: u32,
-        /// The least.
+        /// The smallest count that the policy allows.
         min: u32,
     },
-    /// Too many.
+    /// The count is too large.
     #[error("group count was greater than scaling policy maximum: {count} > {max}")]
     Above {
-        /// The count.
+        /// The count that was asked for.
         count: u32,
-        /// The largest.
+        /// The largest count that the policy allows.
         max: u32,
     },
 }
 
 impl ScalingPolicy {
-    /// Is this a count that the policy allows?
+    /// Check that the policy allows this count.
     ///
     /// # Errors
-    /// When it is not.
+    /// When it does not.
     pub const fn check(&self, count: u32) -> Result<(), OutOfRange> {
         let Self { min, max, .. } = *self;
         if count < min {

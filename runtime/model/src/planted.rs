@@ -1,26 +1,27 @@
-//! Defects that tests plant, to see that they are found: `runtime/sim/tests/planted.rs` has them all.
+//! Defects that tests plant to see that they are found. `runtime/sim/tests/planted.rs` lists them
+//! all.
 //!
-//! Without the feature `planted` none is there, and what asks costs nothing.
+//! Without the feature `planted` there are no defects, and the checks cost nothing.
 
 #[cfg(feature = "planted")]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// What this thread runs has this defect from now on, or none.
+/// Give the code that this thread runs from now on this defect, or none.
 #[cfg(feature = "planted")]
 pub fn plant(defect: Option<&'static str>) {
     PLANTED.set(defect);
 }
 
-/// Is this defect planted?
+/// Whether this defect is planted.
 #[cfg(feature = "planted")]
 #[must_use]
 pub fn planted(defect: &str) -> bool {
     PLANTED.get() == Some(defect)
 }
 
-/// Is this defect planted? Not in what is shipped.
+/// Whether this defect is planted. The shipped program has none.
 #[cfg(not(feature = "planted"))]
 #[inline]
 #[must_use]

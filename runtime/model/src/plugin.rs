@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::grants::Authority;
 
-/// Which contract a component fulfils.
+/// The interface that a component implements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PluginKind {
@@ -25,12 +25,12 @@ impl fmt::Display for PluginKind {
     }
 }
 
-/// What a component says of itself.
+/// Description of a component, as read from its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Manifest {
+pub struct PluginManifest {
     /// Driver or device plugin.
     pub kind: PluginKind,
-    /// Version of `ostler:plugin` it was built against.
+    /// Version of `ostler:plugin` that the component was built against.
     pub interface_version: String,
     /// Top-level exports, in file order.
     pub exports: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Manifest {
     pub digest: String,
 }
 
-impl Manifest {
+impl PluginManifest {
     /// The imports, grouped by what they let the plugin do; no duplicates.
     #[must_use]
     pub fn asks(&self) -> Vec<(Authority, Vec<&str>)> {

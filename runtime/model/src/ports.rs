@@ -1,14 +1,14 @@
 //! What a task runner asks of the node: drivers, workloads, devices, as narrow traits.
 //!
 //! ```text
-//! task::runner ── Drivers::dispense ─► Driver::start(context, config) ─► Started { handle, workload }
+//! task::runner ── Drivers::dispense ─► TaskDriver::start(context, config) ─► StartedTask
 //!      │                                   (a call into the plugin; the host spawns)
-//!      ├── Workloads::wait(run, workload) ─► RawExit ── Driver::exited(handle, raw) ─► ExitResult
-//!      ├── Driver::stop ─(kill_timeout)─► Driver::kill ─(KILL_GRACE)─► Workloads::kill_run
-//!      └── Driver::destroy, Workloads::forget_run
+//!      ├── Workloads::wait(run, workload) ─► RawExit ── TaskDriver::interpret_exit ─► ExitResult
+//!      ├── TaskDriver::stop ─(kill_timeout)─► TaskDriver::kill ─(KILL_GRACE)─► Workloads::kill_run
+//!      └── TaskDriver::destroy, Workloads::forget_run
 //! ```
-//! The runners know these traits only; [`driver::proxy` and `host` implement them
-//! over real plugins, and tests implement them in a few lines over virtual time.
+//! The runners know only these traits. `driver::proxy` and `host` implement them over real plugins,
+//! and tests implement them in a few lines over virtual time.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -30,10 +30,10 @@ use crate::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
 /// A boxed future, for traits used as objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// How much of the node's file system a task sees; decides the paths in its environment.
+/// How much of the node's file system a task sees. It decides the paths in the task's environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FsIsolation {
-    /// Host paths.
+    /// The paths of the node.
     None,
     /// `/alloc`, `/local`, `/secrets` in a root of its own.
     Chroot,
@@ -48,20 +48,20 @@ pub struct Capabilities {
     pub send_signals: bool,
     /// Commands can be run inside tasks.
     pub exec: bool,
-    /// See [`FsIsolation`].
+    /// How much of the node's file system its tasks see.
     pub fs_isolation: FsIsolation,
 }
 
-/// One thing wrong with a configuration.
+/// One problem of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Dotted path inside the configuration; empty for the whole.
     pub path: String,
     /// What is wrong and what would be right.
     pub message: String,
-    /// Nothing may stand at the path, whatever it is: its last name is unknown.
+    /// The last name of the path is unknown, so no value is allowed there.
     pub unknown: bool,
-    /// The name that may have been meant in place of the unknown one.
+    /// The known name that was probably meant.
     pub suggestion: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub enum PluginCallError {
     /// No plugin of this name is loaded.
     #[error("no plugin named {name:?} is loaded; loaded are: {known}")]
     UnknownPlugin {
-        /// The name asked for.
+        /// Name of the plugin that was asked for.
         name: String,
         /// Names that exist, comma separated.
         known: String,
@@ -93,20 +93,20 @@ pub enum PluginCallError {
     /// The plugin may be among those that are still being loaded.
     #[error("no plugin named {name:?} is loaded yet; still loading: {loading}")]
     StillLoading {
-        /// The name asked for.
+        /// Name of the plugin that was asked for.
         name: String,
-        /// Blocks of those, comma separated.
+        /// Names of the blocks of plugins that are still loading, comma separated.
         loading: String,
     },
-    /// The plugin is loaded and not usable now.
+    /// The plugin is loaded but not usable now.
     #[error("plugin {name} is not ready: {reason}")]
     NotReady {
-        /// The plugin.
+        /// Name of the plugin.
         name: String,
-        /// Its health text.
+        /// Reason of its health, for people.
         reason: String,
     },
-    /// The handle or device is unknown to the plugin. Stopping what is not found is success.
+    /// The plugin does not know the handle or device. For a stop this counts as success.
     #[error("not found: {0}")]
     NotFound(String),
     /// The task's configuration is wrong.
@@ -118,7 +118,7 @@ pub enum PluginCallError {
     /// Trying again cannot help.
     #[error("{0}")]
     Fatal(String),
-    /// The plugin does not do this.
+    /// The plugin does not support this call.
     #[error("not supported: {0}")]
     Unsupported(String),
     /// A host interface refused; the text has the configuration lines that would grant it.
@@ -131,19 +131,19 @@ pub enum PluginCallError {
     /// The call itself failed: trap, deadline, memory limit, broken answer.
     #[error("plugin {plugin} failed in {call}: {reason}")]
     CallFailed {
-        /// The plugin.
+        /// Name of the plugin.
         plugin: String,
-        /// The function called.
+        /// The function that was called.
         call: &'static str,
-        /// What stopped it.
+        /// What stopped the call, in words.
         reason: String,
     },
 }
 
 impl PluginCallError {
-    /// May the same call succeed later?
+    /// Whether the same call may succeed later.
     #[must_use]
-    pub fn recoverable(&self) -> bool {
+    pub fn is_recoverable(&self) -> bool {
         matches!(
             self,
             Self::Recoverable(_)
@@ -165,19 +165,19 @@ pub struct ProcessIdentity {
     pub boot_id: String,
     /// Cgroup of the task, where one was made.
     pub cgroup: Option<PathBuf>,
-    /// The process that watches over it for the agent; absent for a child of the agent itself.
+    /// The supervisor that watches over the process; absent for a child of the agent itself.
     pub supervisor: Option<SupervisorIdentity>,
 }
 
 impl ProcessIdentity {
-    /// The id that plugins and tasks know it by, `PID-TICKS`: no other process has it until the machine is down.
+    /// The id for plugins and tasks, `PID-TICKS`. No other process of this boot has it.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}-{}", self.pid, self.start_ticks)
     }
 }
 
-/// Identity of a supervisor; of the same boot as the process it watches over.
+/// Identity of a supervisor, in the same boot as the process that it watches over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SupervisorIdentity {
     /// Process id.
@@ -186,45 +186,46 @@ pub struct SupervisorIdentity {
     pub start_ticks: u64,
 }
 
-/// What a run is of: kept beside its exit record, for an agent whose state file does not know it.
+/// Which task a run belongs to. It is kept beside the exit record, for an agent whose state file
+/// does not know the run.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RunNote {
-    /// The allocation.
+    /// Id of the allocation that the task is part of.
     pub alloc: AllocId,
-    /// The task.
+    /// Name of the task in its group.
     pub task: TaskName,
-    /// The job.
+    /// Id of the job, with its namespace.
     pub job: JobId,
-    /// The group.
+    /// Name of the task group in the job.
     pub group: GroupName,
-    /// Index in the group.
+    /// Index of the allocation in the group.
     pub index: u32,
-    /// What the state file has of the run, for who can read it; null: nothing.
+    /// What the state file has of the run, for an agent that can read it; null for nothing.
     pub record: serde_json::Value,
 }
 
-/// Where the bytes a task prints go. Never fails towards the task: what cannot be kept is counted.
+/// Takes the bytes that a task prints. It never fails: bytes that cannot be kept are counted.
 pub trait ByteSink: Send + Sync {
     /// Take bytes. May block briefly on the disk; called on guest threads and pump tasks.
     fn write(&self, bytes: &[u8]);
-    /// The files behind it, for a writer in another process: what a supervised task prints never
-    /// passes through the agent. Without files, what it prints is discarded.
+    /// The files behind the sink, for a writer in another process: the output of a supervised task
+    /// never passes through the agent. Without files that output is discarded.
     fn files(&self) -> Option<SinkFiles> {
         None
     }
 }
 
-/// Rotated files `<prefix>N` in a directory, as a writer in another process needs them.
+/// Rotated files `<prefix>N` in a directory, described for a writer in another process.
 #[derive(Clone, Debug)]
 pub struct SinkFiles {
-    /// The directory. Every name in it is untrusted.
+    /// The open directory. Names in it are not trusted.
     pub dir: Arc<std::os::fd::OwnedFd>,
     /// Name of a file without its index.
     pub prefix: String,
-    /// Most files kept; 0: there are none, and `prefix` is the whole name of a named pipe that somebody
-    /// else reads.
+    /// Most files that are kept. 0: there are none, and `prefix` is the whole name of a named pipe
+    /// that another process reads.
     pub files_max: u32,
-    /// A file is left when it is this long, bytes.
+    /// Bytes after which the next file is begun.
     pub file_bytes_max: u64,
 }
 
@@ -241,93 +242,92 @@ impl SinkFiles {
 pub type IdentityRecorder =
     Arc<dyn Fn(ProcessIdentity) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// Takes what a driver says about a task (`events.emit`).
+/// Takes an event that a driver reports about a task (`events.emit`).
 pub type DriverEventSink = Arc<dyn Fn(String, Vec<(String, String)>) + Send + Sync>;
 
 /// What the host knows about one start of a task while its driver is called.
 #[derive(Clone)]
 pub struct TaskContext {
-    /// Which start of which task.
+    /// Id of this start of the task.
     pub run_id: RunId,
-    /// Its allocation.
+    /// Id of the allocation that the task is part of.
     pub alloc_id: AllocId,
-    /// Its job.
+    /// Id of the job that the task belongs to, with its namespace.
     pub job_id: JobId,
-    /// Its group.
+    /// Name of the task group in the job.
     pub group: GroupName,
-    /// Its name.
+    /// Name of the task in its group.
     pub task: TaskName,
-    /// Standard output.
+    /// Takes the task's standard output.
     pub stdout: Arc<dyn ByteSink>,
-    /// Standard error.
+    /// Takes the task's standard error.
     pub stderr: Arc<dyn ByteSink>,
     /// Called before a native process runs.
     pub record_identity: IdentityRecorder,
-    /// Events from the driver.
+    /// Takes events from the driver.
     pub events: DriverEventSink,
-    /// MHz reserved.
+    /// MHz of processor time that are reserved.
     pub cpu_mhz: u32,
-    /// Cores that are its own: it runs on no other, and nobody else on them. None: it shares.
+    /// Cores that only this task runs on. Empty: it shares the cores that nobody has.
     pub cores: CoreSet,
     /// Largest memory in bytes.
     pub memory_bytes_max: u64,
-    /// Bytes one start may add to its directories, as far as the host sees it write: what the
-    /// allocation's directory may hold.
+    /// Bytes that one start may write to its directories: the bound of the allocation's directory.
     pub disk_bytes_max: u64,
     /// Ports assigned to the allocation.
     pub ports: Vec<AllocatedPort>,
-    /// Absolute host directories the task may see read-write: its task directory and the shared one.
+    /// Absolute host path of the task's directory, which the task may read and write.
     pub task_dir: PathBuf,
-    /// See `task_dir`.
+    /// Absolute host path of the allocation's shared directory, which it may read and write too.
     pub alloc_dir: PathBuf,
     /// Host paths assigned by reservations, with their read-only flag.
     pub mounts: Vec<Mount>,
-    /// Device nodes assigned by reservations; known while its driver starts it.
+    /// Device nodes assigned by reservations. They are set only while the driver starts the task.
     pub device_nodes: Vec<DeviceNode>,
-    /// User its job names, interpolated; known while its driver starts it.
+    /// User that the job names, interpolated. It is set only while the driver starts the task.
     pub user: Option<String>,
-    /// The user id that its allocation has of its own: whom it runs as where it is kept apart and names no user.
+    /// The allocation's own user id, which an isolated task that names no user runs as.
     pub alloc_user: Option<u32>,
-    /// `address:port` texts in its job's `config`: what it may be connected to; known while its
-    /// driver starts it.
+    /// `address:port` texts in the task's `config`, to which connections are allowed. They are set
+    /// only while the driver starts the task.
     pub named: Arc<[String]>,
-    /// The environment the task was given, which a driver that is granted only some `programs` passes
-    /// on; known while such a driver starts it.
+    /// The environment of the task, which a driver that is granted only some `programs` passes on.
+    /// It is set only while such a driver starts the task.
     pub env: Arc<[(String, String)]>,
-    /// The network that its allocation has of its own.
+    /// The network that the allocation has for itself.
     pub network: Option<Arc<AllocNetwork>>,
-    /// What of its environment and its configuration is secret: nothing that its driver says of it shows that.
+    /// Secrets of the task's environment and configuration, removed from all texts of its driver.
     pub secrets: Arc<Secrets>,
 }
 
 /// Everything a driver is told about a task (`task-config` of the WIT).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskConfig {
-    /// Which start.
+    /// Id of this start of the task.
     pub run_id: RunId,
-    /// Its allocation.
+    /// Id of the allocation that the task is part of.
     pub alloc_id: AllocId,
-    /// Its job.
+    /// Id of the job that the task belongs to, with its namespace.
     pub job_id: JobId,
-    /// Its group.
+    /// Name of the task group in the job.
     pub group: GroupName,
-    /// Its name.
+    /// Name of the task in its group.
     pub task: TaskName,
     /// The `config` block, interpolated.
     pub config: JsonObject,
     /// The whole environment, sorted by name.
     pub env: Vec<(String, String)>,
-    /// MHz reserved.
+    /// MHz of processor time that are reserved.
     pub cpu_mhz: u32,
-    /// Bytes reserved.
+    /// Bytes of memory that are reserved.
     pub memory_bytes: u64,
-    /// Upper bound when larger.
+    /// Most bytes of memory, where that is more than the reserved ones.
     pub memory_max_bytes: Option<u64>,
     /// Ports of the allocation.
     pub ports: Vec<AllocatedPort>,
-    /// From reservations.
+    /// Mounts assigned by reservations.
     pub mounts: Vec<Mount>,
-    /// From reservations.
+    /// Device nodes assigned by reservations.
     pub device_nodes: Vec<DeviceNode>,
     /// Host path of the task directory.
     pub task_dir: PathBuf,
@@ -339,18 +339,18 @@ pub struct TaskConfig {
 
 /// A task that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Started {
-    /// To be stored and given back.
+pub struct StartedTask {
+    /// Handle of the driver, which the host stores and passes to later calls.
     pub handle: DriverHandle,
-    /// Who runs it.
+    /// What runs the task, for the host.
     pub workload: Workload,
-    /// What the driver gave it of a network of its own making.
+    /// Address and ports in a network that the driver made for the task.
     pub network: Option<Arc<DriverNetwork>>,
 }
 
-/// Answer of [`Driver::inspect`].
+/// Answer of [`TaskDriver::inspect`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Inspected {
+pub enum InspectResult {
     /// It runs.
     Running,
     /// It ended.
@@ -360,29 +360,28 @@ pub enum Inspected {
 }
 
 /// Typed calls into one driver. Every call has the plugin's deadline.
-pub trait Driver: Send + Sync {
-    /// Declared once at load.
+pub trait TaskDriver: Send + Sync {
+    /// What the driver can do, as it declared at load.
     fn capabilities(&self) -> Capabilities;
-    /// Is all that its `start` can do outside itself held back until the run is released? True of a
-    /// driver that may spawn processes and WASM tasks and nothing else: a start of which no handle is recorded has
-    /// then run nothing.
-    fn starts_held(&self) -> bool {
+    /// Whether all effects of a `start` are held back until the run is released. `true` for a
+    /// driver that may spawn processes and WASM tasks and nothing else: a start whose handle is not
+    /// recorded has then run nothing.
+    fn holds_starts(&self) -> bool {
         false
     }
-    /// The driver's own deadline of one call.
+    /// The deadline of one call of this driver.
     fn call_wall(&self) -> Duration {
         Duration::ZERO
     }
-    /// A call about this task was given up after so long, longer than its own deadline: it counts
-    /// against the driver as one that hangs.
-    fn given_up(&self, _call: &'static str, _task: &TaskContext, _after: Duration) {}
-    /// Keys of a task's `config` at which the address of a file may stand; the driver is told the path of
-    /// what was fetched from there.
-    fn fetched_keys(&self) -> Vec<String> {
+    /// Report that a call about this task was given up after this time, which is longer than the
+    /// deadline of the call. It counts against the driver as a call that hangs.
+    fn report_hang(&self, _call: &'static str, _task: &TaskContext, _after: Duration) {}
+    /// Keys of a task's `config` that may hold the address of a file, whose path the driver gets.
+    fn file_address_keys(&self) -> Vec<String> {
         Vec::new()
     }
-    /// What a task of this driver that runs as `user` has in its environment where its job says nothing
-    /// else: `PATH`, `HOME` and the like. `of_alloc`: whom it may run as that names no user.
+    /// Default environment of a task of this driver that runs as `user`: `PATH`, `HOME` and the
+    /// like. `of_alloc`: the user of the allocation, for a task that names none.
     fn usual_env(
         &self,
         user: Option<String>,
@@ -391,30 +390,30 @@ pub trait Driver: Send + Sync {
         let _ = (user, of_alloc);
         Box::pin(std::future::ready(Vec::new()))
     }
-    /// Learn what of a task's `config` is secret; a driver may know more keys than everybody does.
+    /// Learn the secrets in a task's `config`. A driver may know more keys than the usual ones.
     fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
         secrets.learn_config(config.text(), None);
     }
-    /// Whose the files are that are made for a task whose job names this user.
+    /// Owner of the files that are made for a task whose job names this user.
     fn owner(&self, _user: Option<String>) -> BoxFuture<'_, Result<TaskOwner, PluginCallError>> {
         Box::pin(std::future::ready(Ok(TaskOwner::Agent)))
     }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;
-    /// Start. On an error the host has killed whatever the call spawned.
+    /// Start a task. On an error the host has killed whatever the call spawned.
     fn start(
         &self,
         context: Arc<TaskContext>,
         config: TaskConfig,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>>;
-    /// Own a task again.
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>>;
+    /// Own a task again that an earlier agent started.
     fn recover(
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>>;
-    /// What does this exit mean.
-    fn exited(
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>>;
+    /// Interpret an exit that the host saw.
+    fn interpret_exit(
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
@@ -428,25 +427,25 @@ pub trait Driver: Send + Sync {
         signal: Option<String>,
         timeout: Duration,
     ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// End it now.
+    /// End the task now.
     fn kill(
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
     ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// Forget it.
+    /// Forget the task.
     fn destroy(
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
         force: bool,
     ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// Where is it (for `Workload::Poll`).
+    /// Tell whether the task runs (for `Workload::Poll`).
     fn inspect(
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>>;
+    ) -> BoxFuture<'_, Result<InspectResult, PluginCallError>>;
     /// Send a signal by name.
     fn signal(
         &self,
@@ -454,7 +453,7 @@ pub trait Driver: Send + Sync {
         handle: DriverHandle,
         signal: String,
     ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// What is to be run for a command inside the task.
+    /// The program, environment and user for a command inside the task.
     fn exec(
         &self,
         _context: Arc<TaskContext>,
@@ -473,76 +472,74 @@ pub trait Drivers: Send + Sync {
     ///
     /// # Errors
     /// [`PluginCallError::UnknownPlugin`] or [`PluginCallError::NotReady`].
-    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError>;
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn TaskDriver>, PluginCallError>;
 }
 
-/// What became of a workload while no agent looked ([`Workloads::adopt`]).
+/// What became of a workload while no agent ran ([`Workloads::adopt`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adoption {
     /// It runs, and is owned from now on.
     Running,
-    /// It ended, and this is how. Its supervisor was killed: an exit with an error text.
+    /// It ended with this exit. If its supervisor was killed, the exit has an error text.
     Ended(RawExit),
     /// It was never released: not one instruction of the program has run, and none will.
     NotRun,
-    /// The machine was started anew since: it is gone, and how it ended is not known.
+    /// The machine was rebooted since. The workload is gone, and how it ended is not known.
     Rebooted,
-    /// Nothing is known of it: a WASM task whose process is gone, or a process that nobody
-    /// watched over. What may be left of it was not touched.
+    /// Nothing is known of it: it was a WASM task whose process is gone, or had no supervisor. What
+    /// it may have left was not touched.
     Unknown,
-    /// It could not be found out now, for example because no file descriptor is left: why. It may
-    /// run. Nothing was changed; to be asked again.
+    /// The state is not known now, for this reason: no file descriptor is left, for example. The
+    /// workload may run. Nothing was changed, and the caller should ask again.
     NotNow(String),
 }
 
-/// The workloads the host owns.
+/// The workloads that the host owns.
 pub trait Workloads: Send + Sync {
-    /// Wait until a process or WASM task of this run ends. Answers at once, every time, after it
-    /// ended and until [`Workloads::forget_run`]. A workload that is not known is an exit with an
-    /// error text. Not for `Workload::Poll`.
+    /// Wait until a process or WASM task of this run ends. After that every call returns the exit
+    /// at once, until [`Workloads::forget_run`]. For an unknown workload the exit has an error
+    /// text. Not for `Workload::Poll`.
     fn wait(&self, run: &RunId, workload: &Workload) -> BoxFuture<'static, RawExit>;
     /// Kill everything the host owns for this run, without asking a plugin.
     fn kill_run(&self, run: &RunId);
-    /// Drop what is remembered of a run; kills what still runs.
+    /// Forget a run, and kill what still runs of it.
     fn forget_run(&self, run: &RunId);
-    /// Let what was started for this run go: it was made, identified and held. To be called once the
-    /// intent of the run is durable and what identifies it is kept; ends when the programs run. What the
-    /// run spawns later is not held. Nothing to do for a run that holds nothing.
+    /// Let the held processes of this run go. Call it once the intent of the run and the identities
+    /// of the processes are durable. The future ends when the programs run. Processes that the run
+    /// spawns later are not held. Does nothing for a run that holds none.
     ///
-    /// An error is the text for the event: a program could not be executed. Whoever asked ends the
-    /// run then.
+    /// An error is the text for the event: a program could not be executed. The caller then ends
+    /// the run.
     fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
         let _ = run;
         Box::pin(std::future::ready(Ok(())))
     }
-    /// Keep what a run is of where an agent finds it that does not know the run, or only its intent.
-    /// To be called before [`Workloads::release`]; what cannot be kept is logged.
+    /// Write a note of which task a run belongs to, for an agent that does not know the run, or
+    /// only its intent. Call it before [`Workloads::release`]. A failure is logged.
     ///
-    /// `true`: all of it is kept as long as the run may live and until it is forgotten, whatever is
-    /// killed of agent and host; only a crash of the machine may lose it. So the record of the run may
-    /// lag behind.
+    /// `true`: the note is complete and outlives a kill of agent and host until the run is
+    /// forgotten; only a crash of the machine may lose it. So the record of the run may lag behind.
     fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, bool> {
         let _ = (run, about);
         Box::pin(std::future::ready(false))
     }
-    /// Own again what an earlier agent started. After [`Adoption::Running`] and
-    /// [`Adoption::Ended`] the workload is as one started by this agent. Idempotent. Reads `/proc`
-    /// and small files, never waits.
+    /// Own a workload again that an earlier agent started. After [`Adoption::Running`] and
+    /// [`Adoption::Ended`] the workload is like one that this agent started. Idempotent. Reads
+    /// `/proc` and small files, and never waits.
     fn adopt(&self, run: &RunId, identities: &[ProcessIdentity], workload: &Workload) -> Adoption {
         let _ = (run, identities, workload);
         Adoption::Unknown
     }
-    /// Signal a process by the host's own means, for the time in which its driver cannot be asked.
+    /// Signal a process without its driver, while the driver cannot be called.
     ///
     /// # Errors
-    /// The text for the event: it is no process, or the signal was not delivered.
+    /// The text for the event: the workload is no process, or the signal was not delivered.
     fn signal(&self, run: &RunId, workload: &Workload, signal: &str) -> Result<(), String> {
         let _ = (workload, signal);
         Err(format!("the host cannot signal {run}"))
     }
-    /// Run a command inside a task: kept apart as the task is, as its user and within its limits.
-    ///
-    /// An error is the text for whoever asked: nothing runs then.
+    /// Run a command inside a task, isolated as the task is, as its user and within its limits. An
+    /// error is the text for the caller; nothing runs then.
     fn exec(
         &self,
         run: &RunId,
@@ -554,8 +551,8 @@ pub trait Workloads: Send + Sync {
         let why = format!("the host runs no commands inside {run}");
         Box::pin(std::future::ready(Err(why)))
     }
-    /// End by their identity what processes of an earlier agent are left of this run, owned or not.
-    /// `true` when none of them is left; bounded.
+    /// End the processes of this run that an earlier agent left, found by their identities, owned
+    /// or not. The wait is bounded. Returns `true` when none of them is left.
     fn end_leftovers<'a>(
         &'a self,
         run: &'a RunId,
@@ -564,25 +561,24 @@ pub trait Workloads: Send + Sync {
         let _ = (run, identities);
         Box::pin(std::future::ready(true))
     }
-    /// Which processes of this run have not ended, for people: pid, program, state. Reads `/proc`.
-    fn left(&self, run: &RunId, identities: &[ProcessIdentity]) -> Vec<String> {
+    /// Processes of this run that have not ended, for people: pid, program, state. Reads `/proc`.
+    fn list_leftovers(&self, run: &RunId, identities: &[ProcessIdentity]) -> Vec<String> {
         let _ = (run, identities);
         Vec::new()
     }
-    /// What a workload uses now; `None` when it is not known or does not run. Answers within a
-    /// second.
+    /// What a workload uses now, within a second; `None` when it is not known or does not run.
     fn usage(&self, run: &RunId, workload: &Workload) -> BoxFuture<'static, Option<Usage>> {
         let _ = (run, workload);
         Box::pin(std::future::ready(None))
     }
 }
 
-/// Devices as a task uses them.
+/// The devices of the node, for tasks that use them.
 pub trait Devices: Send + Sync {
-    /// May a start rely on these instances, by what their plugins said last?
+    /// Check that a start may rely on these instances, by the last report of their plugins.
     ///
     /// # Errors
-    /// An instance that is not healthy, and why; it may be so later.
+    /// An instance that is not healthy, and why. It may become healthy later.
     fn fit(&self, devices: &[AllocatedDevice]) -> Result<(), PluginCallError>;
     /// How the task uses the instances assigned to it; asked before each start.
     fn reserve<'a>(

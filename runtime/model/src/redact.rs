@@ -1,5 +1,6 @@
-//! What is secret of what a plugin is given, and how it is taken out of what is written and shown: recordings of
-//! its calls, and whatever it says itself (errors, panics, messages, events). Pure.
+//! Finds the secrets in what a plugin is given, and removes them from what is written and shown:
+//! from recordings of its calls, and from all texts of the plugin itself (errors, panics, messages,
+//! events). Pure.
 //!
 //! A value is secret when
 //! - its key in a configuration holds one of [`WORDS`], or
@@ -33,34 +34,34 @@ pub const WORDS: [&str; 10] = [
     "accesskey",
     "authorization",
 ];
-/// Variables of the environment that are kept.
+/// Variables of the environment that are no secrets.
 pub const PLAIN: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR"];
-/// Where a task's secrets are, which is no secret.
+/// Variable with the path of a task's secrets directory, which is no secret itself.
 const SECRETS_DIR: &str = "NOMAD_SECRETS_DIR";
 /// Shortest secret that is looked for elsewhere, bytes.
 pub const LEAST: usize = 4;
-/// The same for variables: `true` or `1` stand everywhere.
+/// Shortest secret variable that is looked for elsewhere, bytes: `true` or `1` stand everywhere.
 pub const LEAST_VARIABLE: usize = 8;
 /// Deepest nesting of configurations and schemas that is followed.
 const DEPTH_MAX: usize = 64;
 
-/// Secret texts found so far: the first ones, as many as there is room for.
+/// Secret texts that were found so far, up to a bound; later ones are left out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secrets {
     texts: BTreeSet<Vec<u8>>,
     most: usize,
-    /// Values taken out.
+    /// Number of values that were redacted.
     pub redacted: u32,
 }
 
-/// Those of the calls of a recording.
+/// No secrets yet, with room for those of a recording.
 impl Default for Secrets {
     fn default() -> Self {
         Self { texts: BTreeSet::new(), most: RECORDED_SECRETS_MAX, redacted: 0 }
     }
 }
 
-/// How many there are, and none of them.
+/// Shows how many secrets there are, but not the secrets.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} secrets", self.texts.len())
@@ -68,9 +69,9 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// None yet, with room for those of one task and its driver.
+    /// No secrets yet, with room for those of one task and its driver.
     #[must_use]
-    pub const fn of_task() -> Self {
+    pub const fn for_task() -> Self {
         Self { texts: BTreeSet::new(), most: TASK_SECRETS_MAX, redacted: 0 }
     }
 
@@ -86,21 +87,21 @@ impl Secrets {
         }
     }
 
-    fn stars(&mut self, text: &mut String, least: usize) {
+    fn star_out(&mut self, text: &mut String, least: usize) {
         self.learn(text, least);
         *text = "*".repeat(text.len());
         self.redacted = self.redacted.saturating_add(1);
     }
 
-    /// Take secrets over from another.
-    pub fn join(&mut self, other: &Self) {
+    /// Add the secrets of another value, as far as there is room.
+    pub fn add_secrets(&mut self, other: &Self) {
         let room = self.most.saturating_sub(self.texts.len());
         self.texts.extend(other.texts.iter().take(room).cloned());
     }
 
-    /// A configuration as JSON text, its secrets taken out and learnt.
+    /// Redact a configuration, given as JSON text, and learn its secrets.
     #[must_use]
-    pub fn config(&mut self, text: &str, schema: Option<&Value>) -> String {
+    pub fn redact_config(&mut self, text: &str, schema: Option<&Value>) -> String {
         let Ok(mut value) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
         let before = self.redacted;
         self.walk(&mut value, schema.map(|schema| (schema, schema)), false, 0);
@@ -116,18 +117,18 @@ impl Secrets {
         depth: usize,
     ) {
         if depth > DEPTH_MAX {
-            // Not followed, so not trusted either.
+            // What is not looked at may be secret.
             *value = Value::Null;
             self.redacted = self.redacted.saturating_add(1);
             return;
         }
-        let secret = secret || schema.is_some_and(|(root, at)| marked(root, at, 0));
+        let secret = secret || schema.is_some_and(|(root, at)| is_marked_secret(root, at, 0));
         match value {
             Value::Object(map) => {
                 for (key, value) in map.iter_mut() {
                     let below =
                         schema.and_then(|(root, at)| Some((root, property(root, at, key, 0)?)));
-                    self.walk(value, below, secret || secret_key(key), depth + 1);
+                    self.walk(value, below, secret || is_secret_key(key), depth + 1);
                 }
             }
             Value::Array(list) => {
@@ -136,7 +137,7 @@ impl Secrets {
                     self.walk(value, below, secret, depth + 1);
                 }
             }
-            Value::String(text) if secret => self.stars(text, LEAST),
+            Value::String(text) if secret => self.star_out(text, LEAST),
             Value::Number(number) if secret => {
                 *number = 0.into();
                 self.redacted = self.redacted.saturating_add(1);
@@ -149,15 +150,15 @@ impl Secrets {
         }
     }
 
-    /// Learn what of a configuration, as JSON, is secret.
+    /// Learn the secrets in a configuration, given as JSON text.
     pub fn learn_config(&mut self, text: &str, schema: Option<&Value>) {
-        let _redacted = self.config(text, schema);
+        let _redacted = self.redact_config(text, schema);
     }
 
-    /// Take a variable of a task's environment out, and learn it.
-    pub fn variable(&mut self, name: &str, value: &mut String) {
+    /// Redact a variable of a task's environment, and learn it.
+    pub fn redact_variable(&mut self, name: &str, value: &mut String) {
         if !is_plain(name) && !value.is_empty() {
-            self.stars(value, LEAST_VARIABLE);
+            self.star_out(value, LEAST_VARIABLE);
         }
     }
 
@@ -168,12 +169,12 @@ impl Secrets {
         }
     }
 
-    /// A variable of the agent's own environment, which a plugin was granted.
-    pub fn granted(&mut self, value: &str) {
+    /// Learn a variable of the agent's own environment that a plugin was granted.
+    pub fn learn_granted(&mut self, value: &str) {
         self.learn(value, LEAST_VARIABLE);
     }
 
-    /// Stars in place of every secret text in some bytes; how many were found.
+    /// Replace every secret text in some bytes by stars. Returns how many were found.
     pub fn scrub(&self, bytes: &mut [u8]) -> u32 {
         let mut found = 0_u32;
         // Longest first: a secret may be a part of another.
@@ -193,8 +194,8 @@ impl Secrets {
         found
     }
 
-    /// The same in the end of a text whose beginning is lost: what is left of a secret that was cut stands at its
-    /// begin.
+    /// As [`Secrets::scrub_text`], for the end of a text whose beginning was cut off: the rest of a
+    /// secret may stand at the beginning.
     pub fn scrub_end(&self, text: &mut String) -> u32 {
         let left_of = |secret: &Vec<u8>| {
             (LEAST..secret.len())
@@ -210,7 +211,7 @@ impl Secrets {
         self.scrub_text(text).saturating_add(u32::from(cut > 0))
     }
 
-    /// The same in a text.
+    /// As [`Secrets::scrub`], for a text.
     pub fn scrub_text(&self, text: &mut String) -> u32 {
         if self.texts.is_empty() {
             return 0;
@@ -223,13 +224,13 @@ impl Secrets {
     }
 }
 
-/// Is a variable one that everybody has, or that the agent sets?
+/// Whether a variable is no secret, because every process has it or the agent sets it.
 fn is_plain(name: &str) -> bool {
     let of_agent = name.starts_with("NOMAD_") && !name.starts_with("NOMAD_META_");
-    PLAIN.contains(&name) || (of_agent && (name == SECRETS_DIR || !secret_key(name)))
+    PLAIN.contains(&name) || (of_agent && (name == SECRETS_DIR || !is_secret_key(name)))
 }
 
-/// The last bytes of a secret.
+/// The last `len` bytes of a secret.
 fn end_of(secret: &[u8], len: usize) -> &[u8] {
     secret.get(secret.len().saturating_sub(len)..).unwrap_or_default()
 }
@@ -247,14 +248,14 @@ fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
     }
 }
 
-fn secret_key(key: &str) -> bool {
+fn is_secret_key(key: &str) -> bool {
     let plain: String = key.chars().filter(|c| !matches!(c, '_' | '-')).collect();
     let plain = plain.to_lowercase();
     WORDS.iter().any(|word| plain.contains(word))
 }
 
-/// Schemas beside or behind this one that hold for the same value.
-fn alike<'a>(root: &'a Value, at: &'a Value) -> Vec<&'a Value> {
+/// Schemas that this one refers to for the same value: by `$ref`, `allOf`, `anyOf` or `oneOf`.
+fn related_schemas<'a>(root: &'a Value, at: &'a Value) -> Vec<&'a Value> {
     let lists = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| at.get(key)?.as_array());
     let mut all: Vec<&Value> = lists.flatten().collect();
     let target = at.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#'));
@@ -262,10 +263,11 @@ fn alike<'a>(root: &'a Value, at: &'a Value) -> Vec<&'a Value> {
     all
 }
 
-fn marked(root: &Value, at: &Value, depth: usize) -> bool {
+fn is_marked_secret(root: &Value, at: &Value, depth: usize) -> bool {
     let here = at.get("writeOnly") == Some(&Value::Bool(true))
         || at.get("format").and_then(Value::as_str) == Some("password");
-    here || (depth < 8 && alike(root, at).into_iter().any(|one| marked(root, one, depth + 1)))
+    here || (depth < 8
+        && related_schemas(root, at).into_iter().any(|one| is_marked_secret(root, one, depth + 1)))
 }
 
 fn property<'a>(root: &'a Value, at: &'a Value, key: &str, depth: usize) -> Option<&'a Value> {
@@ -275,12 +277,13 @@ fn property<'a>(root: &'a Value, at: &'a Value, key: &str, depth: usize) -> Opti
         if depth >= 8 {
             return None;
         }
-        alike(root, at).into_iter().find_map(|one| property(root, one, key, depth + 1))
+        related_schemas(root, at).into_iter().find_map(|one| property(root, one, key, depth + 1))
     })
 }
 
 fn items<'a>(root: &'a Value, at: &'a Value) -> Option<&'a Value> {
-    at.get("items").or_else(|| alike(root, at).into_iter().find_map(|one| one.get("items")))
+    at.get("items")
+        .or_else(|| related_schemas(root, at).into_iter().find_map(|one| one.get("items")))
 }
 
 #[cfg(test)]
@@ -304,7 +307,7 @@ mod tests {
         let config = r#"{"dir":"/srv","db_Password":"hunter22","pin":1234,"door":"open",
             "list":["abcd"],"nested":{"API-Token":{"value":"tttt"}}}"#;
         let mut secrets = Secrets::default();
-        let redacted = secrets.config(config, Some(&schema));
+        let redacted = secrets.redact_config(config, Some(&schema));
         let expected = json!({
             "dir": "/srv", "db_Password": "********", "pin": 0, "door": "****",
             "list": ["****"], "nested": { "API-Token": { "value": "****" } }
@@ -316,13 +319,13 @@ mod tests {
     #[test]
     fn a_configuration_without_secrets_stays_as_it_was_written() {
         let config = "{ \"dir\":   \"/srv\" }";
-        assert_eq!(Secrets::default().config(config, None), config);
+        assert_eq!(Secrets::default().redact_config(config, None), config);
     }
 
     #[test]
     fn a_secret_is_taken_out_wherever_it_stands_and_nothing_moves() {
         let mut secrets = Secrets::default();
-        let _config = secrets.config(r#"{"password": "say \"friend\""}"#, None);
+        let _config = secrets.redact_config(r#"{"password": "say \"friend\""}"#, None);
         let mut handle = br#"\x00{"config":"{say \"friend\"}"} say "friend" end"#.to_vec();
         let len = handle.len();
         assert_eq!(secrets.scrub(&mut handle), 2);
@@ -336,7 +339,7 @@ mod tests {
         let mut secrets = Secrets::default();
         let mut seen = |name: &str, value: &str| {
             let mut value = value.to_owned();
-            secrets.variable(name, &mut value);
+            secrets.redact_variable(name, &mut value);
             value
         };
         assert_eq!(seen("PATH", "/bin"), "/bin");
@@ -351,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_secret_whose_begin_was_cut_is_taken_out_too() {
-        let mut secrets = Secrets::of_task();
+        let mut secrets = Secrets::for_task();
         secrets.learn_variable("DB", "postgres://u:p@h");
         let scrubbed = |text: &str| {
             let mut text = text.to_owned();
@@ -367,7 +370,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_so_many_and_no_more() {
-        let mut secrets = Secrets::of_task();
+        let mut secrets = Secrets::for_task();
         for number in 0..2 * TASK_SECRETS_MAX {
             secrets.learn_variable("A", &format!("secret-{number:06}"));
         }
@@ -383,7 +386,7 @@ mod tests {
         ) {
             let mut secrets = Secrets::default();
             let config = json!({ "token": secret }).to_string();
-            let redacted = secrets.config(&config, None);
+            let redacted = secrets.redact_config(&config, None);
             prop_assert!(!redacted.contains(&secret));
             let mut other = format!("{before}{secret}{after}").into_bytes();
             secrets.scrub(&mut other);
@@ -393,7 +396,7 @@ mod tests {
         #[test]
         fn what_is_no_json_stays_as_it_is(config: String) {
             prop_assume!(serde_json::from_str::<Value>(&config).is_err());
-            prop_assert_eq!(Secrets::default().config(&config, None), config);
+            prop_assert_eq!(Secrets::default().redact_config(&config, None), config);
         }
 
         #[test]
@@ -401,7 +404,7 @@ mod tests {
             config in any_json(), schema in any_json(),
         ) {
             let redact = |config: &Value| {
-                let redacted = Secrets::default().config(&config.to_string(), Some(&schema));
+                let redacted = Secrets::default().redact_config(&config.to_string(), Some(&schema));
                 serde_json::from_str::<Value>(&redacted).unwrap()
             };
             let redacted = redact(&config);

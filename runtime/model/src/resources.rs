@@ -1,4 +1,4 @@
-//! Resources asked for and resources given.
+//! Resources that tasks ask for and resources that allocations get.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,22 +6,23 @@ use super::cores::CoreSet;
 use super::ids::TaskName;
 use super::job::{Affinity, Constraint, PortSpec};
 
-/// What a task asks for.
+/// Resources that a task asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
-    /// MHz of processor time; Nomad's default is 100. Of no meaning beside `cores`.
+    /// MHz of processor time; Nomad's default is 100. It has no meaning beside `cores`.
     pub cpu_mhz: u32,
-    /// Whole cores, of which each is its own alone, instead of `cpu_mhz`.
+    /// Whole cores that the task has for itself, in place of `cpu_mhz`.
     pub cores: Option<CoreRequest>,
-    /// MiB reserved; Nomad's default is 300.
+    /// MiB of memory that are reserved; Nomad's default is 300.
     pub memory_mb: u32,
-    /// MiB the task may grow to; absent: `memory_mb`.
+    /// Most memory of the task, MiB; absent: `memory_mb`.
     pub memory_max_mb: Option<u32>,
-    /// MiB that its `secrets` directory may hold; absent: [`crate::limits::SECRETS_MB_DEFAULT`].
+    /// MiB that the task's `secrets` directory may hold; absent:
+    /// [`crate::limits::SECRETS_MB_DEFAULT`].
     pub secrets_mb: Option<u32>,
-    /// Devices, one request after the other.
+    /// Requests for devices, in order.
     pub devices: Vec<DeviceRequest>,
-    /// Ports that it alone asks for, at the node's address.
+    /// Ports of this task alone, at the node's address.
     pub ports: Vec<PortSpec>,
 }
 
@@ -51,31 +52,31 @@ impl Resources {
 /// Cores that a task asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreRequest {
-    /// How many; at least 1.
+    /// Number of cores, at least 1.
     pub count: u32,
-    /// Whether all are of one NUMA node.
+    /// Whether all cores must be of one NUMA node.
     pub numa: NumaAffinity,
 }
 
-/// How much it matters that what a task gets belongs to one NUMA node. Texts as Nomad's.
+/// Whether the resources of a task should belong to one NUMA node. Texts as Nomad's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NumaAffinity {
-    /// Not at all.
+    /// It does not matter.
     #[default]
     None,
-    /// One node is tried first.
+    /// One NUMA node is tried first.
     Prefer,
-    /// One node, or the job is refused.
+    /// All must be of one NUMA node, or the job is refused.
     Require,
 }
 
 /// Cores assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatedCores {
-    /// Which. Nobody else has one of them.
+    /// The cores, which no other task has.
     pub cores: CoreSet,
-    /// MHz that they are together.
+    /// MHz of all these cores together.
     pub cpu_mhz: u32,
 }
 
@@ -84,11 +85,11 @@ pub struct AllocatedCores {
 pub struct DeviceRequest {
     /// `type`, `vendor/type` or `vendor/type/name`.
     pub name: String,
-    /// Instances, all of one group; at least 1.
+    /// Number of instances, all of one group; at least 1.
     pub count: u32,
-    /// All must hold for the group.
+    /// Constraints that must all hold for the group.
     pub constraints: Vec<Constraint>,
-    /// Prefer groups for which these hold.
+    /// Preferences among the groups.
     pub affinities: Vec<Affinity>,
 }
 
@@ -99,19 +100,19 @@ pub struct AllocatedPort {
     pub label: String,
     /// Port on the node.
     pub value: u16,
-    /// `to` of the job file, else the port itself.
+    /// Port inside the task: `to` of the job file, or else the port itself.
     pub to: u16,
-    /// Address on the node.
+    /// Address of the node at which the port is.
     pub host_ip: String,
-    /// The task that asked for it; absent: the group.
+    /// The task that asked for the port; absent for a port of the group.
     pub task: Option<TaskName>,
 }
 
 /// Device instances assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatedDevice {
-    /// The group they are of.
+    /// Name of the group that the instances belong to.
     pub group: super::device::GroupKey,
-    /// Instance ids.
+    /// Ids of the assigned instances.
     pub ids: Vec<String>,
 }

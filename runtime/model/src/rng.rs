@@ -1,16 +1,16 @@
 //! The only source of randomness.
 //!
-//! [`Rng::system`] asks the kernel; [`Rng::seeded`] is a reproducible stream for tests and
+//! [`Rng::system`] asks the kernel; [`Rng::from_seed`] is a reproducible stream for tests and
 //! simulation (SplitMix64, public domain algorithm by Sebastiano Vigna).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A source of random numbers; clones share one stream.
 #[derive(Clone, Debug)]
-pub struct Rng(Source);
+pub struct Rng(RngSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum RngSource {
     System,
     Seeded(Arc<Mutex<u64>>),
 }
@@ -19,20 +19,20 @@ impl Rng {
     /// The kernel's randomness.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System)
+        Self(RngSource::System)
     }
 
     /// A reproducible stream.
     #[must_use]
-    pub fn seeded(seed: u64) -> Self {
-        Self(Source::Seeded(Arc::new(Mutex::new(seed))))
+    pub fn from_seed(seed: u64) -> Self {
+        Self(RngSource::Seeded(Arc::new(Mutex::new(seed))))
     }
 
     /// Fill `buffer` with random bytes.
     pub fn fill(&self, buffer: &mut [u8]) {
         match &self.0 {
-            Source::System => system_fill(buffer),
-            Source::Seeded(state) => {
+            RngSource::System => system_fill(buffer),
+            RngSource::Seeded(state) => {
                 let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                 for chunk in buffer.chunks_mut(8) {
                     let word = split_mix(&mut state).to_le_bytes();
@@ -54,7 +54,7 @@ impl Rng {
 
     /// A number in `0..bound`; 0 when `bound` is 0.
     #[must_use]
-    pub fn below(&self, bound: u64) -> u64 {
+    pub fn number_below(&self, bound: u64) -> u64 {
         // 128-bit multiplication maps without the bias that matters here (2^-64 · bound).
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }

@@ -1,5 +1,5 @@
-//! What happens to a job over time: failed allocations get successors, a new version takes over step by
-//! step. What was asked, and what is on record of it.
+//! Changes of a job over time: failed allocations get successors, and a new version takes over step
+//! by step. This has the policies of the job and the records of their progress.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,34 +16,34 @@ use super::time::Timestamp;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DelayFunction {
-    /// It does not.
+    /// The wait stays the same.
     Constant,
-    /// Twice the one before.
+    /// Each wait is twice the one before.
     #[default]
     Exponential,
-    /// The sum of the two before.
+    /// Each wait is the sum of the two before.
     Fibonacci,
 }
 
 /// When an allocation that failed gets a successor (`reschedule`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReschedulePolicy {
-    /// Successors in one interval, where they are limited.
+    /// Most successors in one interval, unless `unlimited` is set.
     pub attempts: u32,
-    /// Window that attempts are counted in.
+    /// Length of the window in which attempts are counted.
     pub interval: Duration,
     /// Wait before the first successor.
     pub delay: Duration,
     /// How the wait grows.
     pub delay_function: DelayFunction,
-    /// The wait grows no longer than this.
+    /// Longest wait before a successor.
     pub max_delay: Duration,
-    /// However often.
+    /// The number of successors is not limited.
     pub unlimited: bool,
 }
 
 impl ReschedulePolicy {
-    /// No successors.
+    /// The policy under which there are no successors.
     pub const NEVER: Self = Self {
         attempts: 0,
         interval: Duration::ZERO,
@@ -53,8 +53,9 @@ impl ReschedulePolicy {
         unlimited: false,
     };
 
-    /// Nomad's for a kind of job: services without limit, after 30 s and ever longer up to an hour; batch
-    /// jobs once a day after 5 s; those that run on every node never.
+    /// Nomad's default for a kind of job. Services get successors without limit, after 30 s and
+    /// then ever longer up to an hour; batch jobs once a day after 5 s; jobs that run on every node
+    /// never.
     #[must_use]
     pub fn default_for(kind: JobKind) -> Self {
         match kind {
@@ -75,7 +76,7 @@ impl ReschedulePolicy {
         }
     }
 
-    /// Are there successors at all?
+    /// Whether there are successors at all.
     #[must_use]
     pub const fn is_enabled(self) -> bool {
         self.attempts > 0 || self.unlimited
@@ -89,7 +90,7 @@ pub struct RescheduleEvent {
     pub time: Timestamp,
     /// The allocation that had failed.
     pub previous: AllocId,
-    /// How long was waited.
+    /// How long the wait before it was.
     pub delay: Duration,
 }
 
@@ -98,10 +99,10 @@ pub struct RescheduleEvent {
 pub struct UpdatePolicy {
     /// Allocations of a group replaced at the same time; 0: all, without a deployment.
     pub max_parallel: u32,
-    /// Of system jobs: from one group's replacement to the next.
+    /// For system jobs: time between the replacements of two groups.
     pub stagger: Duration,
-    /// A deployment fails when for this long nothing becomes healthy; zero: when something is
-    /// unhealthy.
+    /// A deployment fails when nothing becomes healthy for this long. Zero: it fails as soon as an
+    /// allocation is unhealthy.
     pub progress_deadline: Duration,
     /// When it fails, the last stable version comes back.
     pub auto_revert: bool,
@@ -112,7 +113,7 @@ pub struct UpdatePolicy {
 }
 
 impl Default for UpdatePolicy {
-    /// One after the other, 10 min to the next healthy one, as in Nomad.
+    /// As in Nomad: one allocation after the other, and at most 10 min until the next healthy one.
     fn default() -> Self {
         Self {
             max_parallel: 1,
@@ -125,14 +126,14 @@ impl Default for UpdatePolicy {
     }
 }
 
-/// Where a deployment is.
+/// The state of a deployment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeploymentPhase {
     /// It goes on, or waits for promotion.
     #[default]
     Running,
-    /// Somebody halted it.
+    /// A person halted it.
     Paused,
     /// The new version runs and is healthy.
     Successful,
@@ -143,29 +144,29 @@ pub enum DeploymentPhase {
 }
 
 impl DeploymentPhase {
-    /// Running or paused.
+    /// Whether the deployment is running or paused.
     #[must_use]
     pub const fn is_active(self) -> bool {
         matches!(self, Self::Running | Self::Paused)
     }
 }
 
-/// One version of a job on its way: which groups, how far, and since when.
+/// The rollout of one version of a job, with the progress of each group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
     /// Unique for ever: a UUID.
     pub id: Box<str>,
-    /// The version it brings.
+    /// Version of the job that is rolled out.
     pub version: u64,
     /// Index at which the job first came.
     pub job_create_index: u64,
     /// Index at which the version came.
     pub job_modify_index: u64,
-    /// Where it is.
+    /// State of the deployment.
     pub phase: DeploymentPhase,
-    /// A sentence on it.
+    /// A sentence on the state.
     pub description: String,
-    /// The groups it is about.
+    /// The task groups that take part.
     pub groups: BTreeMap<GroupName, DeployedGroup>,
     /// Index when it began.
     pub create_index: u64,
@@ -173,35 +174,36 @@ pub struct Deployment {
     pub modify_index: u64,
 }
 
-/// How far one group of a deployment is.
+/// Progress of one group in a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeployedGroup {
     /// When it fails, the last stable version comes back.
     pub auto_revert: bool,
     /// When all canaries are healthy, the rest follows by itself.
     pub auto_promote: bool,
-    /// See [`UpdatePolicy::progress_deadline`].
+    /// The deadline of [`UpdatePolicy::progress_deadline`], as the group has it.
     pub progress_deadline: Duration,
-    /// Fails when nothing has become healthy by then; none while nothing was placed.
+    /// The deployment fails when nothing has become healthy by this time. `None` while nothing was
+    /// placed.
     pub require_progress_by: Option<Timestamp>,
     /// The canaries were accepted.
     pub promoted: bool,
-    /// How many canaries it wants; 0: none.
+    /// Number of canaries that are wanted.
     pub desired_canaries: u32,
-    /// Canaries that were placed, those included that failed.
+    /// Canaries that were placed, failed ones included.
     pub canaries: Vec<AllocId>,
-    /// Allocations of the new version it wants.
+    /// Number of allocations of the new version that are wanted.
     pub desired_total: u32,
-    /// Allocations it has placed or taken over.
+    /// Number of allocations that the deployment has placed or taken over.
     pub placed: u32,
-    /// Those of them that are healthy.
+    /// Number of those allocations that are healthy.
     pub healthy: u32,
-    /// Those of them that are not, and will not be.
+    /// Number of those allocations that are unhealthy and will stay so.
     pub unhealthy: u32,
 }
 
 impl DeployedGroup {
-    /// Its canaries are to be accepted or refused before anything else happens.
+    /// Whether the deployment waits until its canaries are accepted or refused.
     #[must_use]
     pub const fn awaits_promotion(&self) -> bool {
         self.desired_canaries > 0 && !self.promoted
@@ -213,7 +215,7 @@ impl DeployedGroup {
 pub struct JobDeployments {
     /// Index at which the job first came: a job that is purged and comes again is another one.
     pub create_index: u64,
-    /// See [`crate::limits::DEPLOYMENTS_PER_JOB_MAX`].
+    /// The deployments, at most [`crate::limits::DEPLOYMENTS_PER_JOB_MAX`].
     pub all: Vec<Arc<Deployment>>,
 }
 
@@ -222,6 +224,6 @@ pub struct JobDeployments {
 pub struct JobVersions {
     /// Index at which the job first came.
     pub create_index: u64,
-    /// See [`crate::limits::JOB_VERSIONS_MAX`].
+    /// The versions, at most [`crate::limits::JOB_VERSIONS_MAX`].
     pub all: Vec<Arc<JobRecord>>,
 }

@@ -1,4 +1,4 @@
-//! What is written to the state file beside allocations and tasks, by the name of its record.
+//! Records of the state file beside those of allocations and tasks.
 //!
 //! ```text
 //! job          JobRecord   EndedPlaces
@@ -9,11 +9,11 @@
 //! namespace    NamespaceRecord
 //! ```
 //!
-//! Written by the agent: [`SavedAllocState`], [`EndedPlaces`], [`PluginHandle`], [`DriverManagerState`],
-//! [`DeviceManagerState`], [`NodeRegistration`], [`NodeBoot`]. Not written yet, because the agent places jobs
-//! itself and gives no network to an allocation: [`DeploymentStatus`], [`NetworkStatus`],
-//! [`AcknowledgedState`]; their layout is fixed so that an agent that writes them needs no new
-//! schema.
+//! The agent writes [`SavedAllocState`], [`EndedPlaces`], [`PluginHandle`], [`DriverManagerState`],
+//! [`DeviceManagerState`], [`NodeRegistration`] and [`NodeBoot`]. It does not write
+//! [`DeploymentStatus`], [`NetworkStatus`] and [`AcknowledgedState`] yet, because it places jobs
+//! itself and gives no network to an allocation; their layout is fixed so that an agent that writes
+//! them needs no new schema.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,16 +29,17 @@ use super::plugin::PluginKind;
 use super::task::TaskState;
 use super::time::Timestamp;
 
-/// What became of an allocation, as a whole. The states of its tasks have records of their own, so
-/// that one task's event does not write all of them again. Derived from those states: may lag behind
-/// them while the allocation lives, and agrees with them once it is over.
+/// The state of an allocation as a whole. The states of its tasks have records of their own, so
+/// that an event of one task does not write all of them again. This record is derived from those
+/// states: it may lag behind them while the allocation lives, and agrees with them once the
+/// allocation has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedAllocState {
     /// Derived from the task states, or forced.
     pub client_status: ClientStatus,
-    /// A sentence on it.
+    /// A sentence on the status.
     pub client_description: String,
-    /// The status was given from outside the tasks (run too long, not restored) and stays.
+    /// The status was set from outside the tasks (run too long, not restored) and stays.
     pub forced: bool,
     /// Every task ended and the post-run hooks ran: nothing is left to clean up.
     pub finished: bool,
@@ -55,14 +56,14 @@ impl From<&AllocState> for SavedAllocState {
     }
 }
 
-/// A job as the agent runs it, under its own key: what is to be there after a restart.
+/// A job as the agent runs it, kept over restarts of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
     /// The newest version.
     pub job: Arc<Job>,
     /// 0 for the first, one more with each change.
     pub version: u64,
-    /// When this version came.
+    /// When this version was submitted.
     pub submitted_at: Timestamp,
     /// Index at which the job first came.
     pub create_index: u64,
@@ -70,32 +71,34 @@ pub struct JobRecord {
     pub modify_index: u64,
     /// Index at which this version came.
     pub job_modify_index: u64,
-    /// Nothing of it is to run.
+    /// The job is stopped: none of its allocations is to run.
     pub stopped: bool,
-    /// Who gave it.
+    /// Where the job came from.
     pub origin: JobOrigin,
-    /// All of it was healthy once: what a deployment that fails may go back to.
+    /// The whole version was healthy once, so a deployment that fails may go back to it.
     pub stable: bool,
 }
 
-/// Places of a task group whose allocations are over, so that nobody fills them again when those are
-/// collected: a block of neighbouring indexes, for one version of the job.
+/// Indexes of a task group whose allocations have ended, for one version of the job. They are not
+/// filled again when those allocations are collected. One record holds a block of neighbouring
+/// indexes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedPlaces {
     /// Index at which the job first came: a job that is purged and comes again is another one.
     pub create_index: u64,
-    /// Version of the job that the allocations were of. Those of another are of no interest.
+    /// Version of the job that the allocations belonged to. Ends under another version do not
+    /// count.
     pub version: u64,
-    /// By index in the group.
+    /// What is remembered of each allocation, by its index in the group.
     pub places: BTreeMap<u32, EndedPlace>,
 }
 
-/// What is remembered of a place when the allocation that had it last is over.
+/// What is remembered of the last allocation with an index, once it has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedPlace {
-    /// That allocation.
+    /// Id of the allocation.
     pub alloc: AllocId,
-    /// How it ended.
+    /// Status with which the allocation ended.
     pub status: ClientStatus,
     /// Restarts of all its tasks together.
     pub restarts: u64,
@@ -103,10 +106,10 @@ pub struct EndedPlace {
     pub ended_at: Timestamp,
 }
 
-/// A namespace that was made over the API, under its name.
+/// A namespace that was made over the API. The key of the record is its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceRecord {
-    /// What people say of it.
+    /// Description for people.
     pub description: String,
     /// Index at which it was made.
     pub create_index: u64,
@@ -114,7 +117,7 @@ pub struct NamespaceRecord {
     pub modify_index: u64,
 }
 
-/// Where a job came from; who may change it.
+/// Where a job came from, which decides who may change it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobOrigin {
@@ -123,12 +126,13 @@ pub enum JobOrigin {
     Api,
     /// A file of the jobs directory: the job follows the file.
     File(PathBuf),
-    /// `ostler run`: it ends with its agent, and is never on record.
+    /// `ostler run`: the job ends with its agent, and is never on record.
     Run,
 }
 
-/// The verdict on an allocation that belongs to a deployment. Given once for each, never taken back: it must
-/// survive a restart, or the allocation would be judged a second time from a fresh clock.
+/// The verdict on the health of an allocation in a deployment. It is given once and never taken
+/// back, and it must survive a restart: otherwise the allocation would be judged again from the
+/// beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentStatus {
     /// The verdict; `None` before there is one.
@@ -140,26 +144,26 @@ pub struct DeploymentStatus {
     /// Index of the update that last changed it at whoever placed the allocation; 0 when only the
     /// node knows it.
     pub modify_index: u64,
-    /// The servers' deployment that it is for; absent where no server asked.
+    /// Id of the servers' deployment that the verdict is for; absent where no server asked.
     pub deployment: Option<Box<str>>,
 }
 
 impl DeploymentStatus {
-    /// Judged healthy.
+    /// Whether the allocation was judged healthy.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.healthy == Some(true)
     }
 
-    /// Judged unhealthy. An allocation without a verdict is neither.
+    /// Whether the allocation was judged unhealthy. An allocation without a verdict is neither.
     #[must_use]
     pub fn is_unhealthy(&self) -> bool {
         self.healthy == Some(false)
     }
 }
 
-/// The network an allocation was given when it was set up: needed again after a restart, for tasks
-/// that start anew and for taking the network down.
+/// The network of an allocation. It is needed again after a restart of the agent, for tasks that
+/// start and for taking the network down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkStatus {
     /// Interface inside the allocation's network.
@@ -183,24 +187,24 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
-/// What whoever placed the allocation has last confirmed to know of it. An agent that restarts
-/// compares with it and sends only what differs, instead of everything.
+/// The state of an allocation that the server which placed it confirmed last. An agent that
+/// restarts compares with it and sends only what differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcknowledgedState {
-    /// Status.
+    /// Status of the allocation as confirmed.
     pub client_status: ClientStatus,
-    /// A sentence on it.
+    /// A sentence on the status.
     pub client_description: String,
     /// The verdict of a deployment, if there was one.
     pub deployment_status: Option<DeploymentStatus>,
     /// The network, if there was one.
     pub network_status: Option<NetworkStatus>,
-    /// Every task.
+    /// The state of every task, by its name.
     pub tasks: BTreeMap<TaskName, TaskState>,
 }
 
-/// What must be known of a plugin to recognise, at a later start, that another one goes by its
-/// name: handles of tasks are made by one plugin and read by the one that has its name then.
+/// What identifies a plugin, so that a later start notices when another plugin has its name.
+/// Handles of tasks are made by one plugin and read by the plugin that has its name then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PluginHandle {
     /// Name of its block in the configuration; its own name is the record's key.
@@ -222,13 +226,13 @@ pub struct PluginHandle {
 /// Which plugin serves which driver, as last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverManagerState {
-    /// By the name jobs use, which is the plugin's own.
-    pub drivers: BTreeMap<PluginName, SeenDriver>,
+    /// The drivers by the name that jobs use, which is the plugin's own.
+    pub drivers: BTreeMap<PluginName, DriverRecord>,
 }
 
 /// One driver, as last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SeenDriver {
+pub struct DriverRecord {
     /// Version of the plugin.
     pub version: String,
     /// SHA-256 of the plugin, hex.
@@ -240,13 +244,13 @@ pub struct SeenDriver {
 /// Which plugin serves which devices, as last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceManagerState {
-    /// By the plugin's own name.
-    pub plugins: BTreeMap<PluginName, SeenDevicePlugin>,
+    /// The device plugins by their own names.
+    pub plugins: BTreeMap<PluginName, DevicePluginRecord>,
 }
 
 /// One device plugin, as last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SeenDevicePlugin {
+pub struct DevicePluginRecord {
     /// Version of the plugin.
     pub version: String,
     /// SHA-256 of the plugin, hex.
@@ -254,31 +258,31 @@ pub struct SeenDevicePlugin {
     /// Whether its last fingerprint succeeded.
     pub health: HealthState,
     /// The groups it reported last, in order; kept while it does not answer.
-    pub groups: Vec<SeenDeviceGroup>,
+    pub groups: Vec<DeviceGroupRecord>,
 }
 
 /// One group of devices, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SeenDeviceGroup {
-    /// Its name.
+pub struct DeviceGroupRecord {
+    /// Name of the group.
     pub key: GroupKey,
-    /// Ids of its instances, in order.
+    /// Ids of the group's instances, in order.
     pub instances: Vec<String>,
 }
 
-/// The node, as it made itself known in this data directory.
+/// The identity of the node that belongs to this data directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRegistration {
-    /// Its id.
+    /// Id of the node, which stays the same over restarts.
     pub id: NodeId,
-    /// The name people see; the last one it had.
+    /// The last name that people saw for the node.
     pub name: String,
-    /// First start with this id and this state file.
+    /// When an agent first started with this id and this state file.
     pub registered_at: Timestamp,
 }
 
-/// The boot of the machine in which an agent last restored its allocations: in another one, what
-/// their prestart tasks prepared may be gone.
+/// The boot of the machine in which an agent last restored its allocations. After another boot,
+/// what their prestart tasks prepared may be gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBoot {
     /// `/proc/sys/kernel/random/boot_id`.

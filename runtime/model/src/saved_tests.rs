@@ -47,7 +47,7 @@ fn network() -> NetworkStatus {
 
 fn job_record() -> JobRecord {
     let job = Job {
-        id: JobId::within(&Namespace::new("shop").unwrap(), "web").unwrap(),
+        id: JobId::in_namespace(&Namespace::new("shop").unwrap(), "web").unwrap(),
         name: "Web".into(),
         kind: JobKind::Batch,
         priority: 70,
@@ -118,13 +118,13 @@ fn every_record_comes_back_as_it_was_with_no_field_at_its_default() {
     comes_back(&handle());
     let health = HealthState::Healthy;
     let (version, digest) = ("1.0.0".to_owned(), "ab".repeat(32));
-    let seen = SeenDriver { version: version.clone(), digest: digest.clone(), health };
+    let seen = DriverRecord { version: version.clone(), digest: digest.clone(), health };
     comes_back(&DriverManagerState { drivers: BTreeMap::from([(name("exec"), seen)]) });
     let key = GroupKey { vendor: "acme".into(), kind: "gpu".into(), name: "a/b".into() };
     comes_back(&job_record());
     comes_back(&ended());
-    let groups = vec![SeenDeviceGroup { key, instances: vec!["0".into(), "1".into()] }];
-    let seen = SeenDevicePlugin { version, digest, health, groups };
+    let groups = vec![DeviceGroupRecord { key, instances: vec!["0".into(), "1".into()] }];
+    let seen = DevicePluginRecord { version, digest, health, groups };
     comes_back(&DeviceManagerState { plugins: BTreeMap::from([(name("pci"), seen)]) });
     comes_back(&NodeBoot { boot_id: "b".into() });
     comes_back(&NodeRegistration {

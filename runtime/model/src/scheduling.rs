@@ -1,4 +1,5 @@
-//! Whether a node takes what is new, and how it is emptied: on record, so that a restart changes neither.
+//! Whether new allocations are placed on a node, and how the node is drained. Both are on record,
+//! so that a restart of the agent changes neither.
 //!
 //! ```text
 //!   eligible ◄─ eligibility ─► ineligible ◄─ all are over, or disabled ─┐
@@ -15,21 +16,21 @@ use serde::{Deserialize, Serialize};
 use super::limits::NODE_EVENTS_MAX;
 use super::time::Timestamp;
 
-/// What is on record of a node beside its jobs.
+/// The eligibility and the drain of a node, as they are on record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeScheduling {
-    /// Nothing new is placed. A drain makes it so, and its end leaves it so.
+    /// No new allocations are placed. A drain sets this, and the end of the drain leaves it set.
     pub ineligible: bool,
-    /// It is being emptied.
+    /// The drain under way, if there is one.
     pub drain: Option<NodeDrain>,
     /// Index of the last change; 0 before the first.
     pub modify_index: u64,
-    /// What happened to it, oldest first: the last [`NODE_EVENTS_MAX`].
+    /// The last [`NODE_EVENTS_MAX`] events of the node, oldest first.
     pub events: Vec<NodeEvent>,
 }
 
 impl NodeScheduling {
-    /// Note what happened; the oldest event goes where there are too many.
+    /// Add an event. The oldest one is dropped when there are too many.
     pub fn note(&mut self, event: NodeEvent) {
         self.modify_index = event.index;
         self.events.push(event);
@@ -38,19 +39,19 @@ impl NodeScheduling {
     }
 }
 
-/// How a node is emptied.
+/// How a node is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDrain {
-    /// What is left by then is stopped at once.
+    /// When the remaining allocations are stopped all at once.
     pub deadline: DrainDeadline,
     /// Allocations of system jobs run on.
     pub ignore_system: bool,
-    /// When it was asked for.
+    /// When the drain was requested.
     pub started_at: Timestamp,
 }
 
 impl NodeDrain {
-    /// Is everything to be stopped at once by now?
+    /// Whether all remaining allocations are to be stopped at once by now.
     #[must_use]
     pub fn is_forced(&self, now: Timestamp) -> bool {
         match self.deadline {
@@ -61,18 +62,18 @@ impl NodeDrain {
     }
 }
 
-/// When a drain stops what is left.
+/// When a drain stops the remaining allocations all at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DrainDeadline {
-    /// From the beginning.
+    /// At the beginning of the drain.
     AtOnce,
-    /// Whatever ends by itself may do so.
+    /// Never: allocations may end by themselves.
     Never,
-    /// Then.
+    /// At the end of this time.
     After {
-        /// As it was asked.
+        /// Length of the wait, as it was requested.
         length: Duration,
-        /// The time of day.
+        /// Time of day at which the wait ends.
         at: Timestamp,
     },
 }
@@ -80,11 +81,11 @@ pub enum DrainDeadline {
 /// Something that happened to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEvent {
-    /// When.
+    /// When the event happened.
     pub at: Timestamp,
-    /// Index from which it is visible.
+    /// Index of the change at which the event became visible.
     pub index: u64,
-    /// What.
+    /// What happened to the node.
     pub kind: NodeEventKind,
 }
 
@@ -93,17 +94,17 @@ pub struct NodeEvent {
 pub enum NodeEventKind {
     /// The first agent of its data directory came up.
     Registered,
-    /// Nothing new is placed any more.
+    /// No new allocations are placed on the node any more.
     Ineligible,
-    /// It takes what is new again.
+    /// New allocations may be placed on the node again.
     Eligible,
-    /// It is being emptied.
+    /// A drain of the node began.
     DrainSet,
-    /// The same, with another deadline or other exceptions.
+    /// The drain got another deadline or other exceptions.
     DrainUpdated,
-    /// It is not emptied any further.
+    /// The drain was called off.
     DrainDisabled,
-    /// Everything that was to be stopped has ended.
+    /// All allocations that the drain was to stop have ended.
     DrainComplete,
 }
 
@@ -122,7 +123,7 @@ impl NodeEventKind {
         }
     }
 
-    /// What of the cluster it concerns, as Nomad names it.
+    /// Part of the cluster that the event concerns, by Nomad's name.
     #[must_use]
     pub const fn subsystem(self) -> &'static str {
         match self {

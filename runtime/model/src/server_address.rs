@@ -1,20 +1,21 @@
-//! Where a server is: `HOST[:PORT]`, with a name, an IPv4 address or an IPv6 address in brackets.
+//! Addresses of servers: `HOST[:PORT]`, with a name, an IPv4 address or an IPv6 address in
+//! brackets.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-/// Port of a server's calls where none is given.
+/// Default port at which servers take calls.
 pub const RPC_PORT: u16 = 4647;
 /// Longest name of a machine, bytes (RFC 1035).
 const NAME_BYTES_MAX: usize = 253;
 
-/// A server's address as it was given.
+/// The address of a server, as it was given.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerAddress {
     /// Name or address of the machine; an IPv6 address without brackets.
     pub host: String,
-    /// Port of its calls.
+    /// Port at which the server takes calls.
     pub port: u16,
 }
 
@@ -69,9 +70,10 @@ fn parse(text: &str) -> Result<ServerAddress, &'static str> {
 
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Services: what an allocation offers and how it is asked whether it works, as the job file says it;
-//! and what the node knows of those that run ([`ServiceInstance`], [`Services`]).
+//! Services: what an allocation offers and how its health is checked, as the job file says it; and
+//! what the node knows of the services that run ([`ServiceInstance`], [`Services`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,31 +11,31 @@ use serde::{Deserialize, Serialize};
 use super::ids::{AllocId, JobId, TaskName};
 use super::ports::BoxFuture;
 
-/// Something an allocation offers to others. Its texts may have `${…}`, which are not replaced yet.
+/// A service that an allocation offers to others. `${…}` in its texts are not replaced yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// Its name.
+    /// Name of the service, by which others find it.
     pub name: String,
-    /// Where it is reached: the label of a port of the allocation, or a number.
+    /// Port of the service: the label of a port of the allocation, or a number.
     pub port: Option<String>,
-    /// The task that offers it; absent: the group as a whole.
+    /// The task that offers the service; absent for a service of the whole group.
     pub task: Option<TaskName>,
-    /// Of a service of the group: the task that stands for it. It is there as long as that task runs, and
-    /// its scripts run there.
+    /// For a service of the group: the task that stands for it. The service exists as long as that
+    /// task runs, and its scripts run in that task.
     pub runs_in: Option<TaskName>,
-    /// For those who look for it.
+    /// Tags for clients that look for the service.
     pub tags: Vec<String>,
-    /// In place of `tags` while the allocation is a canary.
+    /// Tags in place of `tags` while the allocation is a canary.
     pub canary_tags: Vec<String>,
-    /// For those who look for it.
+    /// Key-value pairs for clients that look for the service.
     pub meta: BTreeMap<String, String>,
-    /// In place of `meta` while the allocation is a canary.
+    /// Pairs in place of `meta` while the allocation is a canary.
     pub canary_meta: BTreeMap<String, String>,
-    /// Which address it is reached at.
+    /// Which address the service is reached at.
     pub address_mode: AddressMode,
-    /// An address of its own, in place of the one that the mode means.
+    /// An explicit address, in place of the one that the mode selects.
     pub address: Option<String>,
-    /// What asks whether it works.
+    /// Checks that tell whether the service works.
     pub checks: Vec<Check>,
 }
 
@@ -43,63 +43,63 @@ pub struct Service {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AddressMode {
-    /// The driver's where it gives tasks one, else the node's.
+    /// The address that the driver gives the task, otherwise the node's.
     #[default]
     Auto,
-    /// The node's.
+    /// The address of the node.
     Host,
-    /// That of the network that the allocation has for itself.
+    /// The address in the allocation's own network.
     Alloc,
-    /// That of the network in which the driver runs the task.
+    /// The address in the network in which the driver runs the task.
     Driver,
 }
 
-/// What a check that does not pass means when a deployment judges the allocation.
+/// How a deployment judges an allocation with a check that does not pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUpdate {
-    /// It must pass.
+    /// The check must pass.
     #[default]
     RequireHealthy,
-    /// It may warn.
+    /// The check may warn.
     IgnoreWarnings,
-    /// It is not asked for.
+    /// The check does not matter.
     Ignore,
 }
 
-/// How the node asks whether a service works. Texts may have `${…}`.
+/// How the node checks whether a service works. Texts may have `${…}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// For people; unique in its service.
+    /// Name for people, unique in its service.
     pub name: String,
-    /// What is asked.
+    /// How the service is checked.
     pub kind: CheckKind,
-    /// The port, as that of the service; the service's unless given.
+    /// Port, written as that of a service; the service's unless given.
     pub port: Option<String>,
-    /// The address; the service's unless given.
+    /// Which address is checked; the service's unless given.
     pub address_mode: Option<AddressMode>,
-    /// From one question to the next.
+    /// Time between two requests.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// Longest time for an answer.
     pub timeout: Duration,
-    /// What it says before the first answer.
+    /// Status before the first answer.
     pub initial: CheckStatus,
-    /// Good answers in a row until it passes.
+    /// Number of good answers in a row after which the check passes.
     pub success_before_passing: u32,
-    /// Bad answers in a row until it is critical.
+    /// Number of bad answers in a row after which the check is critical.
     pub failures_before_critical: u32,
-    /// Bad answers in a row until it warns, where that is sooner.
+    /// Number of bad answers in a row after which the check warns, where that is fewer.
     pub failures_before_warning: u32,
-    /// When it restarts what it asks.
+    /// When the check restarts its task.
     pub restart: Option<CheckRestart>,
-    /// What it means for deployments.
+    /// What the check means for deployments.
     pub on_update: OnUpdate,
-    /// Of a script: the task it runs in, where that is not the service's.
+    /// For a script: the task that it runs in, where that is not the service's.
     pub task: Option<TaskName>,
 }
 
 impl Check {
-    /// A check of which all else is as it is where a job file says nothing.
+    /// A check with the defaults of a job file for all else.
     #[must_use]
     pub fn new(name: String, kind: CheckKind, interval: Duration, timeout: Duration) -> Self {
         Self {
@@ -120,18 +120,18 @@ impl Check {
     }
 }
 
-/// When a check that does not pass restarts what it asks.
+/// When a check that does not pass restarts its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckRestart {
-    /// After so many unhealthy answers in a row; at least 1.
+    /// Number of unhealthy answers in a row after which the task is restarted, at least 1.
     pub limit: u32,
-    /// Answers count from so long after the start of the task.
+    /// Time after the start of the task in which answers do not count.
     pub grace: Duration,
-    /// A warning is healthy.
+    /// A warning counts as healthy.
     pub ignore_warnings: bool,
 }
 
-/// See [`Check`].
+/// How a [`Check`] asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
@@ -141,22 +141,22 @@ pub enum CheckKind {
     Http(Box<HttpCheck>),
     /// The standard health service answers `SERVING`.
     Grpc {
-        /// Which service is asked for; the empty name is the server as a whole.
+        /// Name of the service to ask for; empty for the server as a whole.
         service: String,
-        /// Over TLS.
+        /// Set when the connection uses TLS.
         tls: Option<CheckTls>,
     },
     /// A program inside a task ends with 0; 1 warns.
     Script {
-        /// The program, as the task sees it.
+        /// Path of the program, as the task sees it.
         command: String,
-        /// Its arguments.
+        /// Arguments of the program.
         args: Vec<String>,
     },
 }
 
 impl CheckKind {
-    /// Is it asked over the network?
+    /// Whether the check needs a port, because it asks over the network.
     #[must_use]
     pub const fn needs_port(&self) -> bool {
         !matches!(self, Self::Script { .. })
@@ -166,20 +166,20 @@ impl CheckKind {
 /// The request of an HTTP check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpCheck {
-    /// `GET` unless given.
+    /// Method of the request; `GET` unless given.
     pub method: String,
-    /// Begins with a slash; may have a query.
+    /// Path of the request, which begins with a slash and may have a query.
     pub path: String,
-    /// Over TLS.
+    /// Set when the connection uses TLS.
     pub tls: Option<CheckTls>,
-    /// Headers, those of one name in order.
+    /// Headers by name, each with its values in order.
     pub headers: BTreeMap<String, Vec<String>>,
-    /// What is sent.
+    /// Body of the request.
     pub body: String,
 }
 
 impl HttpCheck {
-    /// A request of which all else is as it is where a job file says nothing.
+    /// A request with the defaults of a job file for all else.
     #[must_use]
     pub fn new(method: &str, path: &str) -> Self {
         let (method, path) = (method.to_owned(), path.to_owned());
@@ -190,26 +190,26 @@ impl HttpCheck {
 /// How a check speaks TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckTls {
-    /// Any certificate will do.
+    /// The certificate is not verified.
     pub skip_verify: bool,
-    /// The name that the certificate must be for; the address unless given.
+    /// Name that the certificate must be for; the address unless given.
     pub server_name: Option<String>,
 }
 
-/// What a check says.
+/// The result of a check.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
-    /// Nothing yet.
+    /// There is no result yet.
     #[default]
     Pending,
-    /// It works.
+    /// The service works.
     Passing,
-    /// It works, not quite as it should.
+    /// The service works, but not quite as it should.
     Warning,
-    /// It does not work.
+    /// The service does not work.
     Critical,
 }
 
@@ -224,45 +224,45 @@ impl fmt::Display for CheckStatus {
     }
 }
 
-/// A service that runs: one that others can use now.
+/// A running service that others can use now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceInstance {
-    /// Unique on the node: says of which allocation, task, service and port it is.
+    /// Id that is unique on the node. It names the allocation, the task, the service and the port.
     pub id: String,
-    /// Its name.
+    /// Name of the service, by which others find it.
     pub name: String,
-    /// The namespace of its job.
+    /// Namespace of the job.
     pub namespace: String,
-    /// Its job.
+    /// Id of the job that the service belongs to.
     pub job: JobId,
-    /// Its allocation.
+    /// Id of the allocation that offers the service.
     pub alloc: AllocId,
-    /// For those who look for it, in the order of the job file.
+    /// Tags for clients that look for the service, in the order of the job file.
     pub tags: Vec<String>,
-    /// For those who look for it.
+    /// Key-value pairs for clients that look for the service.
     pub meta: BTreeMap<String, String>,
-    /// Where it is reached: an address or a name.
+    /// Address or name at which the service is reached.
     pub address: String,
-    /// And at which port; 0: at none that was said.
+    /// Port at which the service is reached; 0 where the job names none.
     pub port: u16,
-    /// Index of the list when it came.
+    /// Index of the list when the service was added.
     pub create_index: u64,
-    /// Index of the list when it changed last.
+    /// Index of the list when the service changed last.
     pub modify_index: u64,
 }
 
 /// The services of a node, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ServiceList {
-    /// Grows with each change; see [`Services::changed`].
+    /// Grows with each change; see [`Services::wait_for_change`].
     pub index: u64,
-    /// By name, namespace and id.
+    /// The services, sorted by name, namespace and id.
     pub instances: Arc<[Arc<ServiceInstance>]>,
 }
 
 impl ServiceList {
-    /// Those of one name in a namespace.
-    pub fn named<'a>(
+    /// The services of one name in a namespace.
+    pub fn find_by_name<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
@@ -272,16 +272,16 @@ impl ServiceList {
     }
 }
 
-/// Who knows which services run on this node.
+/// The list of the services that run on this node.
 pub trait Services: Send + Sync {
-    /// Those that run now.
+    /// The services that run now.
     fn list(&self) -> ServiceList;
     /// The index of the last change.
     fn index(&self) -> u64;
-    /// Wait until the list is another one than that of `index`; never ends where none comes any more. May
-    /// be dropped and called again.
-    fn changed(&self, index: u64) -> BoxFuture<'static, ()>;
-    /// Wait, not for ever, until what an earlier agent left running is in the list again: before, one that is
-    /// not in there may run all the same.
-    fn restored(&self) -> BoxFuture<'static, ()>;
+    /// Wait until the list is no longer the one of `index`. Never ends where no change comes any
+    /// more. The future may be dropped and the call repeated.
+    fn wait_for_change(&self, index: u64) -> BoxFuture<'static, ()>;
+    /// Wait, for a bounded time, until the services that an earlier agent left running are in the
+    /// list again. Before that, a service that is not in the list may run all the same.
+    fn wait_until_restored(&self) -> BoxFuture<'static, ()>;
 }

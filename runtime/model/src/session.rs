@@ -1,9 +1,9 @@
 //! Commands that people run inside a task, and the bytes that go both ways.
 //!
 //! ```text
-//! Driver::exec ─► ExecPlan ─► Workloads::exec ─► ExecSession ─┬─► stdin, resize
-//!                                                             ├─◄ stdout, stderr
-//!                                                             └─◄ end: exit code
+//! TaskDriver::exec ─► ExecPlan ─► Workloads::exec ─► ExecSession ─┬─► stdin, resize
+//!                                                                 ├─◄ stdout, stderr
+//!                                                                 └─◄ end: exit code
 //! ```
 //! A session ends with its program, with its task, and when it is dropped.
 
@@ -14,63 +14,66 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::ports::BoxFuture;
 
-/// What somebody asks to be run inside a task.
+/// A command that a person asks to run inside a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecCommand {
-    /// Program and arguments.
+    /// The program, followed by its arguments.
     pub argv: Vec<String>,
-    /// With a terminal of this size.
+    /// Size of the terminal; absent for a command without one.
     pub terminal: Option<TerminalSize>,
-    /// Also inside a task that sees the node's own files, where the command does too; else why not.
+    /// Whether the command may run inside a task that sees the node's own files, as the command
+    /// then sees them too; an error says why not.
     pub on_node: Result<(), String>,
 }
 
-/// What a driver says is to be run inside a task.
+/// The command that a driver wants to run inside a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecPlan {
-    /// Program and arguments; at least the program.
+    /// The program, followed by its arguments. It is not empty.
     pub argv: Vec<String>,
     /// The whole environment. Absent: that which the task was started with.
     pub env: Option<Vec<(String, String)>>,
-    /// Absolute directory to start in, as the task sees it. Absent: where the task was started.
+    /// Absolute working directory, as the task sees it. Absent: the one that the task was started
+    /// in.
     pub cwd: Option<String>,
-    /// User to run as; nobody but the task's own is possible. Absent: that one.
+    /// User to run as, which can only be the task's own. Absent: the task's own user.
     pub user: Option<String>,
 }
 
 /// Size of a terminal, characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
-    /// Lines.
+    /// Number of lines.
     pub rows: u16,
-    /// Characters of a line.
+    /// Number of characters in a line.
     pub columns: u16,
 }
 
 impl Default for TerminalSize {
-    /// What a terminal has of which nothing is known.
+    /// The usual size, for a terminal whose size is not known.
     fn default() -> Self {
         Self { rows: 24, columns: 80 }
     }
 }
 
-/// Gives a terminal another size.
+/// A function that gives a terminal another size.
 pub type Resize = Box<dyn Fn(TerminalSize) + Send + Sync>;
 
-/// A command that runs inside a task. Everything it started is ended when `end` is dropped.
+/// A command that runs inside a task. All processes that it started are ended when `end` is
+/// dropped.
 pub struct ExecSession {
-    /// What it reads. Dropped: the end of its input, but for a terminal.
+    /// Writes the command's standard input. Dropping it ends the input, except with a terminal.
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,
-    /// What it prints; of a terminal all of it.
+    /// Reads the command's standard output; with a terminal, all that it shows.
     pub stdout: Box<dyn AsyncRead + Send + Unpin>,
-    /// What it prints as errors; absent with a terminal.
+    /// Reads the command's standard error; absent with a terminal.
     pub stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    /// Present with a terminal.
+    /// Changes the size of the terminal, if there is one.
     pub resize: Option<Resize>,
-    /// Its exit code: 128 and the signal's number of one that a signal ended.
+    /// Ends with the exit code of the command. For a signal it is 128 and the signal's number.
     ///
-    /// An error is the text for whoever asked: it ended with its task, or with the host's means to watch
-    /// it.
+    /// An error is a text for the caller: the command ended with its task, or the host could not
+    /// watch it any more.
     pub end: BoxFuture<'static, Result<i32, String>>,
 }
 

@@ -37,21 +37,21 @@ pub const SIGNALS: [&str; 31] = [
 
 /// A signal name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not a signal; try SIGTERM, SIGHUP or SIGUSR1", shown(.name))]
+#[error("{} is not a signal; try SIGTERM, SIGHUP or SIGUSR1", display_name(.name))]
 pub struct UnknownSignal {
     /// The name given, at most 64 characters of it.
     pub name: String,
 }
 
 impl UnknownSignal {
-    /// Nothing is called so.
+    /// The error for this name, which is cut to a bounded length.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self { name: name.chars().take(64).collect() }
     }
 }
 
-fn shown(name: &str) -> String {
+fn display_name(name: &str) -> String {
     let is_word = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric());
     if is_word { name.to_owned() } else { format!("{name:?}") }
 }

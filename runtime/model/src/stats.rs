@@ -20,25 +20,25 @@ use super::time::Timestamp;
 /// One measurement: exactly the members that were measured are present.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatValue {
-    /// What it is, for people.
+    /// What the value means, for people.
     pub description: Option<String>,
     /// Unit of the numbers, as the plugin wrote it, for example `MiB` or `%`.
     pub unit: Option<String>,
-    /// A whole number.
+    /// The value as a whole number.
     pub int_numerator: Option<i64>,
-    /// Of how much, as a whole number.
+    /// The total that a whole number is a part of.
     pub int_denominator: Option<i64>,
-    /// A finite number.
+    /// The value as a finite number.
     pub float_numerator: Option<f64>,
-    /// Of how much, as a finite number.
+    /// The total that a finite number is a part of.
     pub float_denominator: Option<f64>,
-    /// A text.
+    /// The value as a text.
     pub text: Option<String>,
-    /// A truth.
+    /// The value as a truth value.
     pub boolean: Option<bool>,
 }
 
-/// Measurements by name, with further ones inside.
+/// Measurements by name, and further objects inside this one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatObject {
     /// Objects inside this one.
@@ -48,9 +48,9 @@ pub struct StatObject {
 }
 
 impl StatObject {
-    /// Put a value where `path` says: the last part is its name, those before it are objects inside
-    /// one another. `false` when the path is empty or there is a value already; nothing changed
-    /// then.
+    /// Put a value at a path: the last part is its name, the parts before it name objects inside
+    /// one another. Returns `false`, and changes nothing, when the path is empty or has a value
+    /// already.
     pub fn insert(&mut self, path: &[String], value: StatValue) -> bool {
         let Some((name, objects)) = path.split_last() else { return false };
         if self.get(path).is_some() {
@@ -75,7 +75,7 @@ impl StatObject {
         at.attributes.get(name)
     }
 
-    /// Nothing was measured.
+    /// Whether nothing was measured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nested.is_empty() && self.attributes.is_empty()
@@ -85,22 +85,22 @@ impl StatObject {
 /// Measurements of one instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InstanceStats {
-    /// The one number to show in a list.
+    /// The measurement to show in a list.
     pub summary: Option<StatValue>,
-    /// All others.
+    /// All other measurements.
     pub stats: StatObject,
-    /// When the plugin measured.
+    /// When the plugin took the measurements.
     pub taken_at: Timestamp,
 }
 
 /// Measurements of instances of one group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceGroupStats {
-    /// The group.
+    /// Name of the device group.
     pub key: GroupKey,
-    /// By instance id; one that was not measured is absent. Shared with whoever else shows them.
+    /// Measurements by the id of the instance. An instance that was not measured is absent.
     pub instances: BTreeMap<String, Arc<InstanceStats>>,
-    /// Why these are not what the device measures now; `None`: they are.
+    /// Why the measurements are out of date; `None` when they are current.
     pub stale: Option<String>,
 }
 

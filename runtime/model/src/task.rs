@@ -6,45 +6,45 @@ use super::event::TaskEvent;
 use super::time::Timestamp;
 use crate::limits::{MIB, TASK_EVENTS_MAX};
 
-/// Where a task is.
+/// Stage of a task's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskStatus {
     /// Not started yet, or waiting to start again.
     #[default]
     Pending,
-    /// Started.
+    /// The task was started and has not ended.
     Running,
-    /// Ended for good.
+    /// The task has ended for good.
     Dead,
 }
 
 /// The public, dynamic state of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskState {
-    /// Where it is.
+    /// Stage of the task's life.
     pub status: TaskStatus,
-    /// Counts as failed; sticky.
+    /// The task counts as failed. Once set, this stays set.
     pub failed: bool,
-    /// Restarts so far.
+    /// Number of restarts so far.
     pub restarts: u64,
-    /// When it was last restarted.
+    /// When the task was last restarted.
     pub last_restart: Option<Timestamp>,
-    /// First start.
+    /// When the task was first started.
     pub started_at: Option<Timestamp>,
-    /// Set when dead.
+    /// When the task ended for good; set only when it is dead.
     pub finished_at: Option<Timestamp>,
     /// The last exit, while the task is dead or waiting.
     pub last_exit: Option<ExitResult>,
-    /// At most [`TASK_EVENTS_MAX`], newest last.
+    /// The last [`TASK_EVENTS_MAX`] events, newest last.
     pub events: Vec<TaskEvent>,
-    /// Events that ever happened. Those beyond the ones in `events` are no longer kept, so whoever
-    /// listens can tell a gap.
+    /// Number of all events so far. Older events than those in `events` are not kept, so a listener
+    /// can notice a gap by this number.
     pub events_total: u64,
 }
 
 impl TaskState {
-    /// Append an event; the oldest goes when there are too many.
+    /// Append an event. The oldest one is dropped when there are too many.
     pub fn push_event(&mut self, event: TaskEvent) {
         self.failed |= event.fails_task;
         if self.events.len() >= TASK_EVENTS_MAX {
@@ -54,14 +54,14 @@ impl TaskState {
         self.events_total = self.events_total.saturating_add(1);
     }
 
-    /// Dead and not failed.
+    /// Whether the task is dead and has not failed.
     #[must_use]
-    pub fn successful(&self) -> bool {
+    pub fn is_successful(&self) -> bool {
         self.status == TaskStatus::Dead && !self.failed
     }
 }
 
-/// What a signal's number is added to for an exit code, as shells and container runtimes have it.
+/// Added to a signal's number to make an exit code, as shells and container runtimes do.
 const SIGNALLED: i32 = 128;
 /// Signal number of a kill, also where the system killed for memory.
 const KILL: i32 = 9;
@@ -72,7 +72,7 @@ pub const EXIT_UNKNOWN: i32 = 255;
 /// Exit code of a task that its driver calls failed without a code.
 const EXIT_FAILED: i32 = 1;
 
-/// Why a task that was killed for its memory ended.
+/// A text for people about a task that was killed for its memory.
 #[must_use]
 pub fn out_of_memory(limit_bytes: u64) -> String {
     format!("out of memory at {} MiB", limit_bytes / MIB)
@@ -81,28 +81,28 @@ pub fn out_of_memory(limit_bytes: u64) -> String {
 /// How a task ended, as its driver reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitResult {
-    /// Exit code.
+    /// Exit code of the task.
     pub exit_code: i32,
-    /// Signal number, 0 when none.
+    /// Number of the signal that killed the task; 0 for none.
     pub signal: u32,
-    /// Killed for using too much memory.
+    /// The task was killed for using too much memory.
     pub oom_killed: bool,
-    /// A trap or a failure that is not an exit.
+    /// A trap, or a failure that is not an exit.
     pub error: Option<String>,
 }
 
 impl ExitResult {
-    /// Code 0, no signal, no error.
+    /// Whether the task ended with code 0, no signal and no error.
     #[must_use]
-    pub fn successful(&self) -> bool {
+    pub fn is_successful(&self) -> bool {
         self.exit_code == 0 && self.signal == 0 && self.error.is_none()
     }
 
-    /// The same, with a code that shows the failure where it shows 0: whatever failed never looks
-    /// like success to who reads codes only. `raw` is what the host saw.
+    /// This result, with a code other than 0 where the task failed, so that a failure never looks
+    /// like success to programs that read only the code. `raw` is what the host saw.
     #[must_use]
-    pub fn coded(mut self, raw: &RawExit) -> Self {
-        if self.exit_code == 0 && !self.successful() {
+    pub fn with_failure_code(mut self, raw: &RawExit) -> Self {
+        if self.exit_code == 0 && !self.is_successful() {
             let signal = i32::try_from(self.signal).unwrap_or(0);
             self.exit_code = match raw.exit_code {
                 _ if signal != 0 => SIGNALLED.saturating_add(signal),
@@ -115,11 +115,12 @@ impl ExitResult {
         self
     }
 
-    /// What ended it, where that is more than its code: `killed by signal 9`, an error.
+    /// What ended the task beyond its exit code: `killed by signal 9`, an error. `None` for a plain
+    /// exit.
     #[must_use]
     pub fn cause(&self) -> Option<String> {
         let error = self.error.clone().filter(|text| !text.is_empty());
-        if self.oom_killed && !self.successful() {
+        if self.oom_killed && !self.is_successful() {
             return Some(error.unwrap_or_else(|| "out of memory".to_owned()));
         }
         match (self.signal, error) {
@@ -130,7 +131,7 @@ impl ExitResult {
     }
 }
 
-/// As the host saw it.
+/// The result as the host saw it, without a driver.
 impl From<RawExit> for ExitResult {
     fn from(raw: RawExit) -> Self {
         let RawExit { exit_code, signal, oom_killed, error, .. } = raw.clone();
@@ -140,71 +141,69 @@ impl From<RawExit> for ExitResult {
             oom_killed,
             error,
         };
-        seen.coded(&raw)
+        seen.with_failure_code(&raw)
     }
 }
 
 /// How a workload ended, as the host saw it; the driver makes an [`ExitResult`] of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawExit {
-    /// Exit code of one that ended by itself.
+    /// Exit code of a workload that ended by itself.
     pub exit_code: Option<i32>,
-    /// Signal that killed it.
+    /// Number of the signal that killed the workload.
     pub signal: Option<u32>,
-    /// Killed for using too much memory.
+    /// The workload was killed for using too much memory.
     pub oom_killed: bool,
-    /// Trap or host-side failure.
+    /// A trap or a failure of the host.
     pub error: Option<String>,
-    /// When the host saw it.
+    /// When the host saw the end.
     pub finished_at: Timestamp,
 }
 
 impl RawExit {
-    /// The same, and an error where it says nothing at all: how the workload ended is then not known,
-    /// which is no success to anybody who reads it.
+    /// This exit, with an error text where it has neither code nor signal nor error. How the
+    /// workload ended is then not known, and no reader may take that for success.
     #[must_use]
-    pub fn said(mut self) -> Self {
+    pub fn fill_missing_error(mut self) -> Self {
         let shown = self.exit_code.is_some() || self.signal.is_some();
         if !shown && self.error.is_none() {
-            self.error = Some(match self.oom_killed {
-                true => "out of memory".to_owned(),
-                false => "the exit is not known".to_owned(),
-            });
+            let error = if self.oom_killed { "out of memory" } else { "the exit is not known" };
+            self.error = Some(error.to_owned());
         }
         self
     }
 }
 
-/// What a running task uses now, as the host measures it. Unset is not zero.
+/// What a running task uses now, as the host measures it. An absent value is not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time since the start.
     pub cpu_time: Option<std::time::Duration>,
-    /// Memory held now.
+    /// Memory in use now, bytes.
     pub memory_bytes: Option<u64>,
-    /// When it was measured.
+    /// When the numbers were measured.
     pub taken_at: Timestamp,
 }
 
-/// What a driver must remember of a task, opaque to the host.
+/// Data that a driver needs for later calls about a task. The host does not look into it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverHandle {
-    /// The plugin that made it; never given to another.
+    /// Name of the plugin that made the handle. No other plugin gets it.
     pub plugin: String,
-    /// Version of the data, the driver's own.
+    /// Version of the data, which the driver counts itself.
     pub version: u32,
-    /// At most [`crate::limits::HANDLE_BYTES_MAX`].
+    /// The data, at most [`crate::limits::HANDLE_BYTES_MAX`] bytes.
     pub data: Vec<u8>,
 }
 
-/// Who runs a task, in the host's terms.
+/// What runs a task, from the host's point of view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Workload {
     /// A process, by the host's id.
     Process(String),
     /// A WASM task, by the host's id.
     WasmTask(String),
-    /// Not the host's: ask the driver on this interval, milliseconds.
+    /// Nothing that the host owns: the driver is asked at this interval, milliseconds.
     Poll(u64),
 }
 
@@ -244,11 +243,11 @@ mod tests {
             (oom, 137, Some("out of memory")),
             (oom_by_signal, 137, Some("out of memory")),
         ] {
-            let raw = raw.said();
+            let raw = raw.fill_missing_error();
             let unread = ExitResult::from(raw.clone());
             assert_eq!((unread.exit_code, unread.cause().as_deref()), (code, cause), "{raw:?}");
-            assert_eq!(unread.successful(), code == 0, "{raw:?}");
-            assert_eq!(repeated(&raw).coded(&raw), unread, "{raw:?}");
+            assert_eq!(unread.is_successful(), code == 0, "{raw:?}");
+            assert_eq!(repeated(&raw).with_failure_code(&raw), unread, "{raw:?}");
         }
     }
 
@@ -256,13 +255,13 @@ mod tests {
     fn what_a_driver_makes_of_an_exit_counts() {
         let seen = raw(Some(3), None, None);
         let forgiven = ExitResult::default();
-        assert!(forgiven.clone().coded(&seen).successful());
+        assert!(forgiven.clone().with_failure_code(&seen).is_successful());
         let condemned = ExitResult { error: Some("no".to_owned()), ..forgiven };
-        assert_eq!(condemned.coded(&seen).exit_code, 3);
+        assert_eq!(condemned.with_failure_code(&seen).exit_code, 3);
         let survivor = ExitResult { oom_killed: true, ..ExitResult::default() };
-        let survivor = survivor.coded(&raw(Some(0), None, None));
+        let survivor = survivor.with_failure_code(&raw(Some(0), None, None));
         assert_eq!(
-            (survivor.successful(), survivor.cause()),
+            (survivor.is_successful(), survivor.cause()),
             (true, None),
             "only a child of it was"
         );

@@ -1,5 +1,5 @@
-//! Where a path leads that a job names for its templates and artifacts: names below the directory of an
-//! allocation. Pure.
+//! Resolves paths that a job names for its templates and artifacts to names below the directory of
+//! an allocation. Pure.
 //!
 //! ```text
 //! as it is written      a task with a root of its own (exec)     a task that sees the node's paths (raw_exec)
@@ -9,7 +9,7 @@
 //! ../alloc/data/x       <shared>/data/x                          the same
 //! /alloc/data/x         <shared>/data/x                          <task>/alloc/data/x
 //! ```
-//! Of the shared directory only what tasks may write is a destination: `data` and `tmp`.
+//! In the shared directory, only the parts that tasks may write are destinations: `data` and `tmp`.
 
 use std::path::{Path, PathBuf};
 
@@ -19,53 +19,56 @@ use crate::ports::FsIsolation;
 
 /// Name of the directory that tasks share.
 const SHARED: &str = "alloc";
-/// What of it tasks may write.
+/// Directories in it that tasks may write.
 const LENT: [&str; 2] = ["data", "tmp"];
 /// Directories that each task has.
 const OWN: [&str; 3] = ["local", "secrets", "tmp"];
-/// What in a root of its own is the kernel's or the agent's.
+/// Paths in a task's own root that belong to the kernel or the agent.
 const KERNEL: [&str; 5] = ["/dev", "/proc", OWN_FILES, "/.blank-file", "/.blank-dir"];
 
-/// Where a task with a root of its own sees its whole directory, beside the single places of it.
+/// Path at which a task with a root of its own sees its whole directory, beside the single parts of
+/// it.
 pub const OWN_FILES: &str = "/.own";
 
-/// Where in the directory of an allocation the agent gathers files that are assigned to its WASM tasks. No task
-/// has this name, nor any other with a space.
+/// Directory of an allocation in which the agent gathers files that are assigned to its WASM tasks.
+/// No task has a name with a space.
 pub const ASSIGNED_FILES: &str = "assigned files";
 
-/// The directories of a task as it names them.
+/// The directories of a task, by the paths that the task uses.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskView<'a> {
-    /// The task, whose directory has its name.
+    /// Name of the task, which is also the name of its directory.
     pub task: &'a TaskName,
-    /// `NOMAD_ALLOC_DIR`
+    /// Value of `NOMAD_ALLOC_DIR`.
     pub alloc: &'a str,
-    /// `NOMAD_TASK_DIR`
+    /// Value of `NOMAD_TASK_DIR`.
     pub local: &'a str,
-    /// `NOMAD_SECRETS_DIR`
+    /// Value of `NOMAD_SECRETS_DIR`.
     pub secrets: &'a str,
-    /// Whether it sees its whole directory by the node's own paths, as its root, or only what each task has.
+    /// Whether the task sees its whole directory by the node's paths, as its root, or only the
+    /// parts that each task has.
     pub sees: FsIsolation,
 }
 
-/// Names, one below the other, from the directory of the allocation down.
+/// A path below the directory of an allocation, as a list of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskPath {
-    /// The first is the task's directory or the shared one.
+    /// The names of the path. The first is the task's directory or the shared one.
     pub names: Vec<String>,
-    /// It is one of the directories that each allocation has: no file can be there.
+    /// The path is one of the directories that each allocation has, so no file can be there.
     pub is_directory: bool,
 }
 
 impl TaskPath {
-    /// In the shared directory: the path below it. Otherwise below the task's.
+    /// Whether the path is in the shared directory, and the path below that or below the task's
+    /// directory.
     #[must_use]
     pub fn split(&self) -> (bool, PathBuf) {
         let (first, below) = self.names.split_first().map_or(("", [].as_slice()), |(a, b)| (a, b));
         (first == SHARED, below.iter().collect())
     }
 
-    /// Does a task that sees so much see it?
+    /// Whether a task with this view of the file system sees the path.
     #[must_use]
     pub fn is_seen(&self, sees: FsIsolation) -> bool {
         let (shared, below) = self.split();
@@ -73,31 +76,31 @@ impl TaskPath {
     }
 }
 
-/// A place that a task has not, or may not be given anything at.
+/// Why a path cannot be used for a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskPathError {
-    /// Above or beside its own.
+    /// The path leads above or beside the task's directories.
     #[error(
         "{0:?} leads out of the task's own directory and the one that the tasks share (alloc); begin \
          with local/, secrets/ or ${{NOMAD_ALLOC_DIR}}/data/"
     )]
     Outside(String),
-    /// No name of a file system.
+    /// The path has a name that a file system cannot have.
     #[error("{0:?} has a name that no file can have")]
     Name(String),
-    /// In the shared directory, and not a task's to write.
+    /// The path is in a part of the shared directory that tasks may not write.
     #[error(
         "{0:?} is in a part of the shared directory that tasks only read; begin with \
          ${{NOMAD_ALLOC_DIR}}/data/ or ${{NOMAD_ALLOC_DIR}}/tmp/"
     )]
     ReadOnly(String),
-    /// Below a directory that is shown from the node.
+    /// The path is below a directory that the task sees from the node.
     #[error(
         "{path:?} would be in {system}, which the task sees as it is on the node, read-only; choose a \
          path outside of it, such as local/…"
     )]
     System {
-        /// As it is written.
+        /// The path as the job has it.
         path: String,
         /// The directory of the node.
         system: &'static str,
@@ -105,7 +108,7 @@ pub enum TaskPathError {
 }
 
 impl TaskPathError {
-    /// The same of a path that is written so.
+    /// The same error for a path that the job writes as `text`.
     #[must_use]
     pub fn named(self, text: &str) -> Self {
         let path = text.to_owned();
@@ -118,11 +121,12 @@ impl TaskPathError {
     }
 }
 
-/// Where a file or directory is put that is made for the task. What a task sees as absolute is what it means
-/// by that; any other path with a slash before it counts from the task's directory.
+/// Resolves the destination of a file or directory that is made for the task. An absolute path that
+/// the task itself uses means what the task sees there; any other absolute path counts from the
+/// task's directory.
 ///
 /// # Errors
-/// When it leads elsewhere, or to where nothing is put.
+/// When the path leads elsewhere, or to a directory in which nothing may be put.
 pub fn destination(text: &str, view: TaskView<'_>) -> Result<TaskPath, TaskPathError> {
     let path = leads(text, view, true)?;
     let (shared, below) = path.split();
@@ -140,15 +144,17 @@ pub fn destination(text: &str, view: TaskView<'_>) -> Result<TaskPath, TaskPathE
     Ok(path)
 }
 
-/// Where something is that is read for the task. Of paths of the node only its own directories are meant.
+/// Resolves the path of a file that is read for the task. Of the node's paths, only those of the
+/// task's own directories are allowed.
 ///
 /// # Errors
-/// When it leads elsewhere.
+/// When the path leads elsewhere.
 pub fn source(text: &str, view: TaskView<'_>) -> Result<TaskPath, TaskPathError> {
     leads(text, view, view.sees != FsIsolation::None)
 }
 
-/// `below`: a path that is absolute and none of the view's counts from the task's directory.
+/// Resolves a path. `below`: an absolute path that is none of the view's counts from the task's
+/// directory.
 fn leads(text: &str, view: TaskView<'_>, below: bool) -> Result<TaskPath, TaskPathError> {
     let own = view.task.as_str();
     let outside = || TaskPathError::Outside(text.to_owned());
@@ -181,7 +187,7 @@ fn leads(text: &str, view: TaskView<'_>, below: bool) -> Result<TaskPath, TaskPa
             name => names.push(name.to_owned()),
         }
     }
-    // A task with files of its own sees the shared directory beside its own.
+    // A task with a root of its own sees the shared directory beside its own.
     if view.sees != FsIsolation::None && names.starts_with(&[own.to_owned(), SHARED.to_owned()]) {
         names.remove(0);
     }

@@ -1,18 +1,19 @@
-//! What of the agent is told to collectors of telemetry.
+//! Which telemetry of the agent is sent to collectors.
 
 /// The `telemetry` block of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TelemetryConfig {
-    /// Traces are sent; absent: only where the environment names a collector.
+    /// How traces are sent; absent: they are sent only where the environment names a collector.
     pub traces: Option<TracesConfig>,
 }
 
-/// Its `traces` block.
+/// The `traces` block of the `telemetry` block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracesConfig {
-    /// Where the collector takes OTLP over HTTP, without the path; what the environment says unless given.
+    /// Address of the collector for OTLP over HTTP, without the path; that of the environment
+    /// unless given.
     pub endpoint: Option<String>,
-    /// How many of 100 traces that begin at this agent are recorded.
+    /// Percentage of the traces beginning at this agent that are recorded.
     pub sample_percent: u8,
 }
 
@@ -23,14 +24,14 @@ impl Default for TracesConfig {
 }
 
 impl TracesConfig {
-    /// All of them, unless given.
+    /// Default percentage: all traces are recorded.
     pub const SAMPLE_PERCENT: u8 = 100;
 
     /// Check the address of a collector.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn checked_endpoint(text: String) -> Result<String, NotCollector> {
+    /// When it is no valid address of a collector.
+    pub fn check_endpoint(text: String) -> Result<String, NotCollector> {
         let right = |url: url::Url| {
             matches!(url.scheme(), "http" | "https")
                 && url.host_str().is_some_and(|host| !host.is_empty())
@@ -58,7 +59,7 @@ mod tests {
     #[test]
     fn a_collector_is_reached_over_http_and_its_address_holds_no_secrets() {
         for right in ["http://127.0.0.1:4318", "https://c.example/otlp", "http://[::1]:4318/"] {
-            assert_eq!(TracesConfig::checked_endpoint(right.to_owned()), Ok(right.to_owned()));
+            assert_eq!(TracesConfig::check_endpoint(right.to_owned()), Ok(right.to_owned()));
         }
         for wrong in [
             "",
@@ -68,7 +69,7 @@ mod tests {
             "http://user@c.example",
             "http://c.example/?a",
         ] {
-            let checked = TracesConfig::checked_endpoint(wrong.to_owned());
+            let checked = TracesConfig::check_endpoint(wrong.to_owned());
             assert_eq!(checked, Err(NotCollector), "{wrong}");
         }
     }

@@ -1,44 +1,46 @@
-//! Files of a task that are made of templates.
+//! Files of a task that are rendered from templates.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The largest permission bits of a file that is made: those of owner, group and others. What changes who
-/// runs it is not among them.
+/// The permission bits that a rendered file may have: those of owner, group and others, but not
+/// those that change the user or group of a program.
 pub const TEMPLATE_MODE_MAX: u32 = 0o777;
 
 /// A `template` block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskTemplate {
-    /// The template.
+    /// Where the text of the template comes from.
     pub source: TemplateSource,
-    /// The file that is made, below the task's directory or in the shared one. `${…}` not yet replaced.
+    /// Path of the rendered file, below the task's directory or in the shared one. `${…}` not yet
+    /// replaced.
     pub destination: String,
-    /// What happens when it reads otherwise while the task runs.
+    /// What happens when the output changes while the task runs.
     pub change: ChangeMode,
-    /// A wait of up to this, at random, before that happens.
+    /// Longest random wait before that happens.
     pub splay: Duration,
     /// Permission bits of the file.
     pub mode: u32,
-    /// Owner of the file; otherwise that of the directory it is in.
+    /// Owner of the file; by default that of the directory it is in.
     pub uid: Option<u32>,
-    /// Its group; likewise.
+    /// Group of the file; by default that of the directory it is in.
     pub gid: Option<u32>,
-    /// The file is also read as the task's environment.
+    /// The file is also read as variables for the task's environment.
     pub env: bool,
-    /// Stands before actions.
+    /// Text before each action of the template.
     pub left_delimiter: String,
-    /// Stands behind actions.
+    /// Text behind each action of the template.
     pub right_delimiter: String,
     /// A key that a map lacks is an error.
     pub error_on_missing_key: bool,
-    /// How long things are quiet before it is rendered again.
+    /// How long to wait for further changes before the template is rendered again.
     pub wait: Option<TemplateWait>,
 }
 
 impl TaskTemplate {
-    /// May it call a function whose name begins so? Of a text that is not in the job this is not known.
+    /// Whether the template may call a function whose name begins with `function`. Always `true`
+    /// for a text that is not in the job, because it is not known.
     #[must_use]
     pub fn may_call(&self, function: &str) -> bool {
         match &self.source {
@@ -47,7 +49,7 @@ impl TaskTemplate {
         }
     }
 
-    /// May it wait for something before the task runs?
+    /// Whether the template may have to wait for data before the task runs.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_call("nomadVar")
@@ -57,43 +59,43 @@ impl TaskTemplate {
 /// Where the text of a template is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TemplateSource {
-    /// In the job.
+    /// The text itself, from the job.
     Data(String),
-    /// In a file of the task. `${…}` not yet replaced.
+    /// Path of a file of the task. `${…}` not yet replaced.
     File(String),
 }
 
-/// What happens to a task whose template reads otherwise.
+/// What happens to a task when the output of a template changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeMode {
-    /// Nothing: the file is another.
+    /// Only the file changes.
     Noop,
-    /// It is started again.
+    /// The task is restarted.
     Restart,
-    /// It gets this signal.
+    /// The task gets this signal.
     Signal(String),
-    /// A command runs inside it.
+    /// A command runs inside the task.
     Script(ChangeScript),
 }
 
-/// See [`ChangeMode::Script`].
+/// The command of [`ChangeMode::Script`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeScript {
-    /// The program. `${…}` not yet replaced.
+    /// The program to run. `${…}` not yet replaced.
     pub command: String,
-    /// Its arguments. `${…}` not yet replaced.
+    /// Arguments of the program. `${…}` not yet replaced.
     pub args: Vec<String>,
-    /// It is ended after this.
+    /// Time after which the command is ended.
     pub timeout: Duration,
-    /// The task fails when it does.
+    /// The task fails when the command fails.
     pub fail_on_error: bool,
 }
 
-/// How long changes are waited for that come together.
+/// How long to wait for changes that come together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateWait {
-    /// Without another one.
+    /// Time without a further change.
     pub min: Duration,
-    /// At most, from the first one on.
+    /// Longest wait from the first change on.
     pub max: Duration,
 }

@@ -1,4 +1,4 @@
-//! A point in time: when it was by the time of day, and when it was by a clock that no step moves.
+//! A point in time, by the time of day and by a steady clock that is never set.
 //!
 //! ```text
 //!            read by the clock of this agent        read from a record, or told by somebody
@@ -6,9 +6,10 @@
 //!   steady   the time of day at the agent's start,  what is written: the steady clock of an agent
 //!            and what passed since then             begins at the time of day
 //! ```
-//! Shown, stored and sent is the time of day. Compared and counted is by the steady reading: who sets the
-//! clock of the machine changes no wait. What an earlier agent recorded may lie in the future, because the
-//! clock was set back since: whoever restores it bounds it ([`Timestamp::min`] with what is possible).
+//! The time of day is shown, stored and sent. The steady reading is used to compare and to count,
+//! so setting the clock of the machine changes no wait. A time that an earlier agent recorded may
+//! lie in the future, because the clock was set back since. Code that restores such a time bounds
+//! it (by [`Timestamp::min`] with the latest possible time).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -17,7 +18,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Readings that are this near are one: a time that was stored and read again is the same.
+/// Readings that differ by less count as one reading, so that a time that was stored and read again
+/// is the same.
 const PARTED_NANOS: u64 = 100_000_000;
 
 /// Nanoseconds since 1970-01-01T00:00:00Z. Zero means "never" in Nomad's JSON; here absence is an
@@ -35,17 +37,17 @@ impl Timestamp {
         Self { of_day: nanos, steady: nanos }
     }
 
-    /// From two readings of one moment: the time of day, and the steady one.
+    /// From two readings of one moment: the time of day and the steady clock.
     #[must_use]
-    pub const fn read(of_day: u64, steady: u64) -> Self {
+    pub const fn from_readings(of_day: u64, steady: u64) -> Self {
         let parted = of_day.abs_diff(steady) >= PARTED_NANOS;
         Self { of_day, steady: if parted { steady } else { of_day } }
     }
 
-    /// A time of day that somebody else read while this clock said `self`, in nanoseconds since the epoch: a
-    /// worker, a supervisor, a plugin.
+    /// The point of a time of day that another process read: a worker, a supervisor or a plugin.
+    /// `self` is the present time of this process, and `nanos` counts since the epoch.
     #[must_use]
-    pub fn told(self, nanos: u64) -> Self {
+    pub fn translate_nanos(self, nanos: u64) -> Self {
         let steady = match nanos.checked_sub(self.of_day) {
             Some(later) => self.steady.saturating_add(later),
             None => self.steady.saturating_sub(self.of_day.saturating_sub(nanos)),
@@ -53,8 +55,8 @@ impl Timestamp {
         Self { of_day: nanos, steady }
     }
 
-    /// The time of day, in nanoseconds since the epoch: to be shown, stored and sent. Count with
-    /// [`Timestamp::since`] and [`Timestamp::plus`].
+    /// The time of day, in nanoseconds since the epoch, to be shown, stored and sent. For counting
+    /// there are [`Timestamp::since`] and [`Timestamp::plus`].
     #[must_use]
     pub const fn nanos(self) -> u64 {
         self.of_day
@@ -67,8 +69,8 @@ impl Timestamp {
         Self { of_day: self.of_day.saturating_add(by), steady: self.steady.saturating_add(by) }
     }
 
-    /// From a text as RFC 3339 has it (`2026-01-02T03:04:05.678Z`); none for another, and for Nomad's
-    /// "never", which is before 1970.
+    /// From a text of RFC 3339 (`2026-01-02T03:04:05.678Z`). `None` for any other text, and for
+    /// Nomad's "never", which is before 1970.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let at = humantime::parse_rfc3339(text).ok()?;
@@ -76,17 +78,18 @@ impl Timestamp {
         u64::try_from(since.as_nanos()).ok().map(Self::from_nanos)
     }
 
-    /// Time that passed from `earlier` to this point, however the clock of the machine was set meanwhile;
-    /// zero when `earlier` is later.
+    /// Time that passed from `earlier` to this point, even if the clock of the machine was set
+    /// meanwhile. Zero when `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.steady.saturating_sub(earlier.steady))
     }
 
-    /// Time that is left at `now` until this point, by the reading that comes to it first: of what ends at a
-    /// time of day that somebody was told, and is no longer valid when the clock of the machine is set back.
+    /// Time that remains at `now` until this point, by the reading that reaches it first. It is for
+    /// an end that was announced as a time of day and must not move when the clock of the machine
+    /// is set back.
     #[must_use]
-    pub fn left(self, now: Self) -> Duration {
+    pub fn remaining_at(self, now: Self) -> Duration {
         let of_day = Duration::from_nanos(self.of_day.saturating_sub(now.of_day));
         self.since(now).min(of_day)
     }
@@ -132,9 +135,10 @@ impl<'de> Deserialize<'de> for Timestamp {
 
 impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.of_day == self.steady {
-            true => f.debug_tuple("Timestamp").field(&self.of_day).finish(),
-            false => f.debug_tuple("Timestamp").field(&self.of_day).field(&self.steady).finish(),
+        if self.of_day == self.steady {
+            f.debug_tuple("Timestamp").field(&self.of_day).finish()
+        } else {
+            f.debug_tuple("Timestamp").field(&self.of_day).field(&self.steady).finish()
         }
     }
 }
@@ -154,9 +158,9 @@ mod tests {
 
     #[test]
     fn what_passed_is_counted_and_the_time_of_day_is_shown() {
-        let before = Timestamp::read(5 * HOUR, 5 * HOUR);
+        let before = Timestamp::from_readings(5 * HOUR, 5 * HOUR);
         // The clock was set back by two hours, and one passed.
-        let after = Timestamp::read(4 * HOUR, 6 * HOUR);
+        let after = Timestamp::from_readings(4 * HOUR, 6 * HOUR);
         assert!(before < after && after.since(before) == Duration::from_nanos(HOUR));
         assert_eq!(
             (after.nanos(), after.plus(Duration::from_nanos(HOUR)).nanos()),
@@ -168,13 +172,19 @@ mod tests {
 
     #[test]
     fn what_somebody_else_read_is_counted_from_the_clock_that_it_was_told_to() {
-        for now in [Timestamp::read(4 * HOUR, 6 * HOUR), Timestamp::read(6 * HOUR, 4 * HOUR)] {
-            let told = now.told(now.nanos() - HOUR);
+        for now in [
+            Timestamp::from_readings(4 * HOUR, 6 * HOUR),
+            Timestamp::from_readings(6 * HOUR, 4 * HOUR),
+        ] {
+            let told = now.translate_nanos(now.nanos() - HOUR);
             assert_eq!(
                 (now.since(told), told.nanos()),
                 (Duration::from_nanos(HOUR), now.nanos() - HOUR)
             );
-            assert_eq!(now.told(now.nanos() + HOUR).since(now), Duration::from_nanos(HOUR));
+            assert_eq!(
+                now.translate_nanos(now.nanos() + HOUR).since(now),
+                Duration::from_nanos(HOUR)
+            );
         }
     }
 
@@ -182,15 +192,23 @@ mod tests {
     fn what_ends_at_a_time_of_day_ends_by_the_reading_that_comes_to_it_first() {
         let hours = |hours: u64| Duration::from_nanos(hours * HOUR);
         let end = Timestamp::from_nanos(8 * HOUR);
-        assert_eq!(end.left(Timestamp::from_nanos(6 * HOUR)), hours(2));
-        assert_eq!(end.left(Timestamp::read(7 * HOUR, 2 * HOUR)), hours(1), "set forward");
-        assert_eq!(end.left(Timestamp::read(2 * HOUR, 7 * HOUR)), hours(1), "set back");
-        assert_eq!(end.left(Timestamp::read(9 * HOUR, 2 * HOUR)), Duration::ZERO);
+        assert_eq!(end.remaining_at(Timestamp::from_nanos(6 * HOUR)), hours(2));
+        assert_eq!(
+            end.remaining_at(Timestamp::from_readings(7 * HOUR, 2 * HOUR)),
+            hours(1),
+            "set forward"
+        );
+        assert_eq!(
+            end.remaining_at(Timestamp::from_readings(2 * HOUR, 7 * HOUR)),
+            hours(1),
+            "set back"
+        );
+        assert_eq!(end.remaining_at(Timestamp::from_readings(9 * HOUR, 2 * HOUR)), Duration::ZERO);
     }
 
     #[test]
     fn readings_that_hardly_part_are_one() {
-        let read = Timestamp::read(HOUR, HOUR + 50);
+        let read = Timestamp::from_readings(HOUR, HOUR + 50);
         assert_eq!(read, Timestamp::from_nanos(read.nanos()));
     }
 }

@@ -1,5 +1,5 @@
-//! Whom the operator trusts, as data: the `trust` block of the configuration and the trust file.
-//! Read by `ostler_jobspec`, decided on by `ostler_artifact::trust`.
+//! Which plugins the operator trusts, as data: the `trust` block of the configuration and the trust
+//! file. `ostler_jobspec` reads it, and `ostler_artifact::trust` decides by it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use super::plugin::PluginKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PluginSource {
-    /// They are part of the agent.
+    /// The plugin is part of the agent.
     BuiltIn,
     /// A file of the plugin directory.
     PluginDir,
@@ -26,7 +26,7 @@ pub enum PluginSource {
 }
 
 impl PluginSource {
-    /// Those of which a signature can be required, with their words in the configuration.
+    /// The sources for which a signature can be required, with their names in the configuration.
     pub const OUTSIDE: [(&'static str, Self); 3] =
         [("plugin_dir", Self::PluginDir), ("file", Self::File), ("oci", Self::Oci)];
 }
@@ -45,18 +45,18 @@ impl fmt::Display for PluginSource {
 /// A `trust` block of the agent's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustConfig {
-    /// The trust file.
+    /// Path of the trust file.
     pub file: Option<PathBuf>,
-    /// Sources whose plugins somebody must vouch for.
+    /// Sources whose plugins the trust file must vouch for.
     pub require_signature: BTreeSet<PluginSource>,
 }
 
-/// Number by which a signature names its key; 16 hexadecimal digits as text.
+/// Number by which a signature names its key. As text it is 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId([u8; 8]);
 
 impl KeyId {
-    /// The number with these bytes, as they stand in keys and signatures.
+    /// The number of these bytes, in the order of keys and signatures.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 8]) -> Self {
         Self(bytes)
@@ -94,7 +94,7 @@ impl PublicKey {
     /// Read the text of a key: the second line of a `.pub` file.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the text is no public key.
     pub fn parse(text: &str) -> Result<Self, NoPublicKey> {
         let text = text.trim();
         let bytes = base64::engine::general_purpose::STANDARD.decode(text);
@@ -106,19 +106,19 @@ impl PublicKey {
         Ok(Self { id: KeyId::from_bytes(*id), point: *point, verifier })
     }
 
-    /// Its number.
+    /// Number of the key, which signatures name.
     #[must_use]
     pub const fn id(&self) -> KeyId {
         self.id
     }
 
-    /// The same key, whatever number it was given.
+    /// Whether both are the same key, even under different numbers.
     #[must_use]
     pub fn is_same_point(&self, other: &Self) -> bool {
         self.point == other.point
     }
 
-    /// What checks signatures with it.
+    /// The key in the form that checks signatures.
     #[must_use]
     pub const fn verifier(&self) -> &minisign_verify::PublicKey {
         &self.verifier
@@ -131,83 +131,83 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// For which plugins somebody may vouch.
+/// The plugins that a key or digest vouches for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustScope {
-    /// Names, each a literal or a pattern with `*`; empty: any.
+    /// Names of plugins, each a literal or a pattern with `*`; empty for all names.
     pub plugins: Vec<String>,
-    /// Kinds; empty: any.
+    /// Kinds of plugins; empty for all kinds.
     pub kinds: Vec<PluginKind>,
 }
 
 /// A `key` block of the trust file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustedKey {
-    /// What people call it.
+    /// Name of the key in the trust file.
     pub name: String,
-    /// The key.
+    /// The public key that checks signatures.
     pub key: PublicKey,
-    /// What it may sign.
+    /// The plugins that the key may sign.
     pub scope: TrustScope,
-    /// It is never trusted any more, and why.
+    /// Why the key is not trusted any more; `None` when it is.
     pub revoked: Option<String>,
-    /// Line of the block.
+    /// Line of the block in the trust file.
     pub line: u32,
 }
 
 /// A `digest` block of the trust file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedDigest {
-    /// For which plugins these bytes are trusted.
+    /// The plugins for which these bytes are trusted.
     pub scope: TrustScope,
-    /// These bytes are never trusted, and why.
+    /// Why these bytes are never trusted; `None` when they are trusted.
     pub revoked: Option<String>,
-    /// Line of the block.
+    /// Line of the block in the trust file.
     pub line: u32,
 }
 
-/// A trust file: whose signatures are trusted, and which bytes are trusted or never.
+/// A trust file: which signatures are trusted, and which bytes are trusted or revoked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustFile {
-    /// The file, as it was named.
+    /// Path of the file, as it was named.
     pub file: String,
-    /// Keys; no two have the same number or are the same key.
+    /// The keys. No two have the same number or are the same key.
     pub keys: Vec<TrustedKey>,
-    /// Digests.
+    /// Trusted and revoked components, by their SHA-256.
     pub digests: BTreeMap<Digest, ListedDigest>,
 }
 
 impl TrustFile {
-    /// `file:line`.
+    /// `file:line` of a line in the trust file.
     #[must_use]
     pub fn place(&self, line: u32) -> String {
         format!("{}:{line}", self.file)
     }
 }
 
-/// Who says that a plugin's bytes may be used.
+/// What vouches for the bytes of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "by")]
 pub enum Voucher {
-    /// It is part of the agent.
+    /// The plugin is part of the agent.
     Agent,
     /// A key of the trust file signed it.
     Key {
         /// Name of the key in the trust file.
         name: String,
-        /// Its number.
+        /// Number of the key.
         key_id: String,
-        /// What the signer wrote beside it; signed too.
+        /// The signer's comment, which is signed too.
         comment: String,
     },
     /// The trust file lists its digest.
     Digest {
-        /// `file:line`.
+        /// `file:line` of the entry in the trust file.
         place: String,
     },
-    /// Its block in the configuration pins its digest.
+    /// The plugin's block in the configuration pins its digest.
     Pin,
-    /// Nobody, and nothing requires it.
+    /// Nothing vouches for the plugin, and nothing requires that.
     Nobody,
 }
 

@@ -1,15 +1,16 @@
-//! Which environment variables a plugin sets, and those that decide what a program is: which code it loads, which
-//! programs it finds.
+//! Which environment variables of tasks a plugin may set, and which ones decide the code that a
+//! program loads and the programs that it finds. Pure.
 //!
-//! A device plugin may tell a task where its device is; it may not change what the task runs. Which variables
-//! libraries read cannot be listed, and many begin with a name that a plugin may have (`GST_PLUGIN_PATH`,
-//! `DOTNET_STARTUP_HOOKS`). So a plugin without a grant sets those of `OWN_FORMS` below its name and no others:
-//! they say which device, and nothing loads code by them. Pure.
+//! A device plugin may tell a task where its device is; it may not change what the task runs. The
+//! variables that libraries read cannot be listed, and many begin with a name that a plugin may
+//! have (`GST_PLUGIN_PATH`, `DOTNET_STARTUP_HOOKS`). So a plugin without a grant may set only its
+//! name with an ending of `OWN_FORMS`: such a variable names a device, and no program loads code by
+//! it.
 
-/// What may stand behind the name of a plugin: whole names, or beginnings of them (`…*`).
+/// Endings that may follow the name of a plugin: whole endings, or beginnings of them (`…*`).
 const OWN_FORMS: [&str; 6] = ["DEVICE", "DEVICES", "DEVICE_*", "ID", "IDS", "VISIBLE_DEVICES"];
 
-/// Names, or beginnings of names (`…*`), by which loaders and interpreters are told to load code.
+/// Names, or beginnings of names (`…*`), of variables that make loaders and interpreters load code.
 const LOADERS: &[&str] = &[
     "LD_*",
     "DYLD_*",
@@ -46,7 +47,7 @@ const LOADERS: &[&str] = &[
     "GIT_*",
 ];
 
-/// Names by which shells and the host say where a program finds things.
+/// Names of variables that tell a program where to find programs and files.
 const PLACES: &[&str] = &[
     "PATH",
     "IFS",
@@ -78,26 +79,27 @@ fn among(list: &[&str], name: &str) -> bool {
     })
 }
 
-/// Is a program told by it to load code?
+/// Whether a program loads code because of this variable.
 #[must_use]
 pub fn loads_code(name: &str) -> bool {
     among(LOADERS, name)
 }
 
-/// Is it one that no plugin sets for a task, whatever is granted?
+/// Whether no plugin may set this variable for a task, whatever is granted.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     loads_code(name) || among(PLACES, name)
 }
 
-/// May a plugin called `plugin` set the variable `name` without a grant?
+/// Whether the plugin `plugin` may set the variable `name` without a grant.
 #[must_use]
 pub fn is_own(plugin: &str, name: &str) -> bool {
     let below = name.strip_prefix(&prefix_of(plugin));
     below.is_some_and(|below| among(&OWN_FORMS, below)) && !is_reserved(name)
 }
 
-/// Those that it may set, as patterns: `MY_GPU_DEVICES` and others for `my-gpu`.
+/// Patterns of the variables that a plugin may set without a grant: `MY_GPU_DEVICES` and others for
+/// `my-gpu`.
 #[must_use]
 pub fn own_of(plugin: &str) -> Vec<String> {
     let prefix = prefix_of(plugin);
@@ -105,7 +107,7 @@ pub fn own_of(plugin: &str) -> Vec<String> {
     own.filter(|name| !is_reserved(name)).collect()
 }
 
-/// The beginning of the variables of what is called `name`: `MY_GPU_` for `my-gpu`.
+/// Beginning of the variables of the plugin `name`: `MY_GPU_` for `my-gpu`.
 fn prefix_of(name: &str) -> String {
     let letters = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
     let mut prefix: String = letters.collect::<String>().to_ascii_uppercase();

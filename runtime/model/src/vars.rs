@@ -7,8 +7,8 @@
 //! nomad/jobs/web/front/server     its task server
 //! anything/else                   people and programs, over the API
 //! ```
-//! Checked once, when they come in ([`VarPath`], [`items`]). What stands in an item is a [`Secret`]: nothing
-//! that prints one for debugging shows it.
+//! They are checked once, when they come in ([`VarPath`], [`check_items`]). The value of an item is a
+//! [`Secret`], which debug output does not show.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,43 +21,43 @@ use super::limits::{VAR_BYTES_MAX, VAR_ITEMS_MAX, VAR_PATH_CHARS_MAX};
 use super::ports::BoxFuture;
 use super::time::Timestamp;
 
-/// What a task may read begins so.
+/// First part of the paths that tasks may read.
 const JOBS: &str = "nomad/jobs";
 
 /// Why a path names no variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VarPathError {
-    /// Nothing was given.
+    /// The path is empty.
     #[error("the path of a variable is empty; give one like nomad/jobs/web")]
     Empty,
-    /// Longer than [`VAR_PATH_CHARS_MAX`].
+    /// The path is longer than [`VAR_PATH_CHARS_MAX`].
     #[error(
         "the path of a variable has {len} characters; the longest allowed has {VAR_PATH_CHARS_MAX}"
     )]
     TooLong {
-        /// Characters given.
+        /// Number of characters in the path.
         len: usize,
     },
-    /// A character that no path has.
+    /// The path has a character that is not allowed.
     #[error(
         "the path {path:?} has the character {character:?}; the path of a variable has letters and \
          digits of ASCII, -, _, ~ and /"
     )]
     Character {
-        /// The path.
+        /// The path that was given.
         path: String,
-        /// The first character refused.
+        /// The first character that is not allowed.
         character: char,
     },
-    /// Kept for what Nomad may make of it.
+    /// The path is reserved for Nomad.
     #[error(
         "the path {path:?} is reserved: below nomad/ there are nomad/jobs, and what is below that"
     )]
     Reserved {
-        /// The path.
+        /// The path that was given.
         path: String,
     },
-    /// What is no name of a namespace.
+    /// The name of the namespace is not valid.
     #[error(transparent)]
     Namespace(NotNamespace),
 }
@@ -68,7 +68,7 @@ pub enum VarPathError {
 pub struct VarPath(Arc<str>);
 
 impl VarPath {
-    /// Check and take a path.
+    /// Make a path from a text, which is checked.
     ///
     /// # Errors
     /// When it is empty, too long, reserved, or has characters that it cannot have.
@@ -120,20 +120,20 @@ impl fmt::Display for VarPath {
     }
 }
 
-/// Which variable.
+/// Namespace and path of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VarKey {
-    /// Its namespace.
+    /// Namespace of the variable.
     pub namespace: Namespace,
-    /// Its path in there.
+    /// Path of the variable in its namespace.
     pub path: VarPath,
 }
 
 impl VarKey {
-    /// Check and take both.
+    /// Make a key from a namespace and a path, which are checked.
     ///
     /// # Errors
-    /// When one of them cannot be.
+    /// When one of them is not valid.
     pub fn new(namespace: &str, path: impl Into<String>) -> Result<Self, VarPathError> {
         let namespace = Namespace::new(namespace).map_err(VarPathError::Namespace)?;
         Ok(Self { namespace, path: VarPath::new(path)? })
@@ -146,19 +146,19 @@ impl fmt::Display for VarKey {
     }
 }
 
-/// A text that nothing shows which was not asked for it: debug output says only that there is one.
+/// A secret text. Debug output does not show it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Take a text.
+    /// Make a secret of a text.
     #[must_use]
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for who is to have it.
+    /// The secret text itself, for code that must have it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -171,48 +171,48 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a variable consists of.
+/// The items of a variable: values by name.
 pub type Items = BTreeMap<String, Secret>;
 
-/// Why items are none of a variable. Names them, never what is in them.
+/// Why items are not valid for a variable. The messages have names but never values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ItemsError {
-    /// There is none.
+    /// There are no items.
     #[error("a variable needs at least one item; to remove one, purge it")]
     Empty,
-    /// More than [`VAR_ITEMS_MAX`].
+    /// There are more items than [`VAR_ITEMS_MAX`].
     #[error("a variable has at most {VAR_ITEMS_MAX} items, not {count}")]
     TooMany {
-        /// How many were given.
+        /// Number of items that were given.
         count: usize,
     },
-    /// An item without a name, or with a character in it that nobody could type.
+    /// The name of an item is empty or has a control character.
     #[error("an item of a variable has a name without control characters, not {name:?}")]
     Name {
         /// The name, cut to a readable length.
         name: String,
     },
-    /// More than [`VAR_BYTES_MAX`] together.
+    /// Names and values have more than [`VAR_BYTES_MAX`] bytes together.
     #[error(
         "names and values of a variable have at most {VAR_BYTES_MAX} bytes together, not {bytes}"
     )]
     TooLarge {
-        /// How many there are.
+        /// Number of bytes that were given.
         bytes: usize,
     },
 }
 
-/// Bytes of names and values.
+/// Number of bytes of all names and values together.
 #[must_use]
-pub fn size(items: &Items) -> usize {
+pub fn items_size(items: &Items) -> usize {
     items.iter().map(|(name, text)| name.len().saturating_add(text.reveal().len())).sum()
 }
 
 /// Check the items of a variable.
 ///
 /// # Errors
-/// When there are none, too many, too large ones, or one without a proper name.
-pub fn items(items: Items) -> Result<Items, ItemsError> {
+/// When there are no items, too many or too large ones, or one without a valid name.
+pub fn check_items(items: Items) -> Result<Items, ItemsError> {
     if items.is_empty() {
         return Err(ItemsError::Empty);
     }
@@ -223,70 +223,76 @@ pub fn items(items: Items) -> Result<Items, ItemsError> {
     if let Some(name) = items.keys().find(no_name) {
         return Err(ItemsError::Name { name: name.chars().take(64).collect() });
     }
-    match size(&items) {
+    match items_size(&items) {
         bytes if bytes > VAR_BYTES_MAX => Err(ItemsError::TooLarge { bytes }),
         _ => Ok(items),
     }
 }
 
-/// A variable.
+/// A variable that the agent keeps, with its items.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
-    /// Its namespace.
+    /// Namespace of the variable.
     pub namespace: Namespace,
-    /// Its path.
+    /// Path of the variable in its namespace.
     pub path: VarPath,
-    /// What it consists of.
+    /// The items of the variable.
     pub items: Items,
-    /// Index of the variables when it came.
+    /// Index of all variables when this one was created.
     pub create_index: u64,
-    /// Index of the variables when it was written last.
+    /// Index of all variables when this one was written last.
     pub modify_index: u64,
-    /// When it came.
+    /// When the variable was created.
     pub created: Timestamp,
-    /// When it was written last.
+    /// When the variable was written last.
     pub modified: Timestamp,
 }
 
 impl Variable {
-    /// Which it is.
+    /// Namespace and path of the variable.
     #[must_use]
     pub fn key(&self) -> VarKey {
         VarKey { namespace: self.namespace.clone(), path: self.path.clone() }
     }
 }
 
-/// The variables of a node, at one moment, as far as they were asked for.
+/// The result of a query for variables, at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct VarList {
-    /// Grows with each change of any; see [`KeptVariables::changed`].
+    /// Grows with each change of any variable; see [`VariableStore::wait_for_change`].
     pub index: u64,
-    /// By namespace and path.
+    /// The variables, sorted by namespace and path.
     pub found: Vec<Arc<Variable>>,
 }
 
-/// Who keeps the variables of this node.
-pub trait KeptVariables: Send + Sync {
-    /// One of them; the index is that of all.
+/// The store of the variables of this node.
+pub trait VariableStore: Send + Sync {
+    /// One variable, with the index of all variables.
     fn get(&self, key: &VarKey) -> (u64, Option<Arc<Variable>>);
-    /// Those of a namespace, or of all, whose paths begin so.
+    /// The variables of a namespace, or of all namespaces, whose paths begin with `prefix`.
     fn list(&self, namespace: Option<&str>, prefix: &str) -> VarList;
-    /// The index of the last change of any.
+    /// The index of the last change of any variable.
     fn index(&self) -> u64;
-    /// Wait until the index is another one; never ends where none comes any more. May be dropped and called
-    /// again.
-    fn changed(&self, index: u64) -> BoxFuture<'static, ()>;
+    /// Wait until the index is another one. Never ends where no change comes any more. The future
+    /// may be dropped and the call repeated.
+    fn wait_for_change(&self, index: u64) -> BoxFuture<'static, ()>;
 }
 
-/// What a task may read without being granted it.
+/// Paths of the variables that a task may read without a grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readable(Vec<String>);
+pub struct ReadablePaths(Vec<String>);
 
-impl Readable {
-    /// The paths of a task. Jobs that were made of another one have those of that one. A job whose id has a
-    /// `/` has none of its own: they would be those of a group or a task of another job.
+impl ReadablePaths {
+    /// The paths of a task. A job that servers made of a parent job has the paths of the parent. A
+    /// job whose id has a `/` has no paths of its own, because they would be those of a group or a
+    /// task of another job.
     #[must_use]
-    pub fn of(job: &JobId, parent: Option<&JobId>, group: &GroupName, task: &TaskName) -> Self {
+    pub fn for_task(
+        job: &JobId,
+        parent: Option<&JobId>,
+        group: &GroupName,
+        task: &TaskName,
+    ) -> Self {
         let job = parent.unwrap_or(job).as_str();
         if job.contains('/') {
             return Self(vec![JOBS.to_owned()]);
@@ -297,20 +303,20 @@ impl Readable {
         Self(vec![JOBS.to_owned(), of_job, of_group, of_task])
     }
 
-    /// May it read this one?
+    /// Whether the task may read this path.
     #[must_use]
-    pub fn has(&self, path: &str) -> bool {
+    pub fn contains(&self, path: &str) -> bool {
         self.0.iter().any(|own| own == path)
     }
 
-    /// May it read any that begins so?
+    /// Whether the task may read a path that begins with `prefix`.
     #[must_use]
-    pub fn some_begin(&self, prefix: &str) -> bool {
+    pub fn has_prefix(&self, prefix: &str) -> bool {
         self.0.iter().any(|own| own.starts_with(prefix))
     }
 }
 
-impl fmt::Display for Readable {
+impl fmt::Display for ReadablePaths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(", "))
     }
@@ -328,15 +334,18 @@ mod tests {
     fn a_job_whose_id_has_a_slash_reads_nothing_of_the_group_or_task_that_it_is_called_like() {
         let (group, task) = (GroupName::new("t").unwrap(), TaskName::new("x").unwrap());
         let sly = JobId::new("leak/g-secret").unwrap();
-        let readable = Readable::of(&sly, None, &group, &task);
+        let readable = ReadablePaths::for_task(&sly, None, &group, &task);
         for path in ["nomad/jobs/leak/g-secret", "nomad/jobs/leak/g-secret/t"] {
-            assert!(!readable.has(path), "{path}");
+            assert!(!readable.contains(path), "{path}");
         }
-        assert!(readable.has("nomad/jobs"));
+        assert!(readable.contains("nomad/jobs"));
         // One that servers made has those of the job that it is one of.
         let parent = JobId::new("leak").unwrap();
         let child = JobId::new("leak/dispatch-1").unwrap();
-        assert!(Readable::of(&child, Some(&parent), &group, &task).has("nomad/jobs/leak/t/x"));
+        assert!(
+            ReadablePaths::for_task(&child, Some(&parent), &group, &task)
+                .contains("nomad/jobs/leak/t/x")
+        );
     }
 
     fn given(of: &[(&str, &str)]) -> Items {
@@ -366,16 +375,16 @@ mod tests {
 
     #[test]
     fn items_are_bounded_in_number_and_in_size_together() {
-        assert_eq!(items(Items::new()), Err(ItemsError::Empty));
+        assert_eq!(check_items(Items::new()), Err(ItemsError::Empty));
         let most = "x".repeat(VAR_BYTES_MAX - 1);
-        assert!(items(given(&[("k", &most)])).is_ok());
+        assert!(check_items(given(&[("k", &most)])).is_ok());
         let bytes = VAR_BYTES_MAX + 1;
-        assert_eq!(items(given(&[("kk", &most)])), Err(ItemsError::TooLarge { bytes }));
+        assert_eq!(check_items(given(&[("kk", &most)])), Err(ItemsError::TooLarge { bytes }));
         let many: Items =
             (0..=VAR_ITEMS_MAX).map(|number| (number.to_string(), Secret::default())).collect();
-        assert_eq!(items(many), Err(ItemsError::TooMany { count: VAR_ITEMS_MAX + 1 }));
+        assert_eq!(check_items(many), Err(ItemsError::TooMany { count: VAR_ITEMS_MAX + 1 }));
         for name in ["", "a\nb", "\0"] {
-            let refused = items(given(&[(name, "v")])).unwrap_err();
+            let refused = check_items(given(&[(name, "v")])).unwrap_err();
             assert!(matches!(refused, ItemsError::Name { .. }), "{name:?}: {refused}");
         }
     }
@@ -397,7 +406,7 @@ mod tests {
         );
         assert!(shown.contains("password") && shown.contains("(secret)"), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");
-        let too_large = items(given(&[("k", &"hunter2".repeat(VAR_BYTES_MAX))])).unwrap_err();
+        let too_large = check_items(given(&[("k", &"hunter2".repeat(VAR_BYTES_MAX))])).unwrap_err();
         assert!(!format!("{too_large} {too_large:?}").contains("hunter2"));
     }
 
@@ -405,15 +414,15 @@ mod tests {
     fn a_task_reads_the_paths_of_its_job_group_and_itself() {
         let (job, parent) = (JobId::new("web/periodic-1").unwrap(), JobId::new("web").unwrap());
         let (group, task) = (GroupName::new("g").unwrap(), TaskName::new("t").unwrap());
-        let own = Readable::of(&job, Some(&parent), &group, &task);
+        let own = ReadablePaths::for_task(&job, Some(&parent), &group, &task);
         for path in ["nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/g", "nomad/jobs/web/g/t"] {
-            assert!(own.has(path), "{path}");
+            assert!(own.contains(path), "{path}");
         }
         for path in ["nomad", "nomad/jobs/", "nomad/jobs/webs", "nomad/jobs/web/g/t/x", "a", ""] {
-            assert!(!own.has(path), "{path}");
+            assert!(!own.contains(path), "{path}");
         }
-        assert!(own.some_begin("") && own.some_begin("nomad/jobs/web/"));
-        assert!(!own.some_begin("nomad/jobs/x") && !own.some_begin("a"));
+        assert!(own.has_prefix("") && own.has_prefix("nomad/jobs/web/"));
+        assert!(!own.has_prefix("nomad/jobs/x") && !own.has_prefix("a"));
         assert_eq!(
             own.to_string(),
             "nomad/jobs, nomad/jobs/web, nomad/jobs/web/g, nomad/jobs/web/g/t"

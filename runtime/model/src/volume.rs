@@ -29,31 +29,34 @@ pub struct VolumeMount {
     pub volume: String,
     /// Absolute path in the task; `${…}` not yet replaced.
     pub destination: String,
-    /// This task only reads it.
+    /// The task only reads the volume.
     pub read_only: bool,
 }
 
-/// Why a node cannot give a volume.
+/// Why a node cannot provide a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum NoVolume {
-    /// There is none of that name.
+    /// The node has no volume of that name.
     #[error(
         "this node has no host volume of that name; the operator gives it one by a block host_volume \
          \"name\" with its path, in client of the agent's configuration"
     )]
     Missing,
-    /// It may only be read.
+    /// The volume may only be read.
     #[error("this node's host volume of that name is read-only; ask for it with read_only = true")]
     ReadOnly,
 }
 
 impl VolumeRequest {
-    /// What the node has of that name, where it meets this request.
+    /// Check that the node's volume of that name meets this request, and return it.
     ///
     /// # Errors
-    /// Why it does not.
-    pub fn met_by<'a>(&self, there: Option<&'a HostVolume>) -> Result<&'a HostVolume, NoVolume> {
+    /// Why the volume does not meet the request.
+    pub fn check_volume<'a>(
+        &self,
+        there: Option<&'a HostVolume>,
+    ) -> Result<&'a HostVolume, NoVolume> {
         match there {
             None => Err(NoVolume::Missing),
             Some(volume) if volume.read_only && !self.read_only => Err(NoVolume::ReadOnly),
@@ -70,10 +73,10 @@ mod tests {
     fn a_read_only_volume_is_given_to_those_who_only_read() {
         let volume = |read_only| HostVolume { path: "/srv/x".into(), read_only };
         let asks = |read_only| VolumeRequest { source: "x".to_owned(), read_only };
-        assert_eq!(asks(false).met_by(None), Err(NoVolume::Missing));
-        assert_eq!(asks(false).met_by(Some(&volume(true))), Err(NoVolume::ReadOnly));
-        assert_eq!(asks(true).met_by(Some(&volume(true))), Ok(&volume(true)));
-        assert_eq!(asks(true).met_by(Some(&volume(false))), Ok(&volume(false)));
-        assert_eq!(asks(false).met_by(Some(&volume(false))), Ok(&volume(false)));
+        assert_eq!(asks(false).check_volume(None), Err(NoVolume::Missing));
+        assert_eq!(asks(false).check_volume(Some(&volume(true))), Err(NoVolume::ReadOnly));
+        assert_eq!(asks(true).check_volume(Some(&volume(true))), Ok(&volume(true)));
+        assert_eq!(asks(true).check_volume(Some(&volume(false))), Ok(&volume(false)));
+        assert_eq!(asks(false).check_volume(Some(&volume(false))), Ok(&volume(false)));
     }
 }

@@ -1,17 +1,17 @@
-//! Numbers as people read them: what is counted, and how long something took.
+//! Numbers as texts for people: counts with their noun, and durations.
 
 use std::fmt::Display;
 
 /// `1 problem`, `2 problems`: a number and what it counts.
 #[must_use]
-pub fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+pub fn count_noun<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
     let plural = if count == N::from(1) { "" } else { "s" };
     format!("{count} {what}{plural}")
 }
 
-/// How long something took, in nanoseconds, with one digit and its unit: `40.0 µs`, `1.5 ms`.
+/// A duration in nanoseconds as text, with one decimal digit and its unit: `40.0 µs`, `1.5 ms`.
 #[must_use]
-pub fn took(nanos: u64) -> String {
+pub fn format_nanos(nanos: u64) -> String {
     let (unit, name) = match nanos {
         0..1_000_000 => (1e3, "µs"),
         1_000_000..1_000_000_000 => (1e6, "ms"),
@@ -20,13 +20,14 @@ pub fn took(nanos: u64) -> String {
     format!("{:.1} {name}", nanos as f64 / unit)
 }
 
-/// A word as a shell reads it: as it is where nothing in it means more, else in quotes.
+/// A word quoted for a shell, where it has characters with a meaning for the shell.
 #[must_use]
 pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -36,7 +37,7 @@ mod tests {
 
     #[test]
     fn one_thing_has_no_plural_and_none_has_one() {
-        let texts = [0_u32, 1, 2].map(|count| counted(count, "problem"));
+        let texts = [0_u32, 1, 2].map(|count| count_noun(count, "problem"));
         assert_eq!(texts, ["0 problems", "1 problem", "2 problems"]);
     }
 
@@ -48,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_time_has_the_unit_in_which_it_is_short() {
-        let times = [0, 40_000, 999_949, 1_500_000, 5_000_000_000].map(took);
+        let times = [0, 40_000, 999_949, 1_500_000, 5_000_000_000].map(format_nanos);
         assert_eq!(times, ["0.0 µs", "40.0 µs", "999.9 µs", "1.5 ms", "5.0 s"]);
     }
 }

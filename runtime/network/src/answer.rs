@@ -1,32 +1,32 @@
-//! What CNI plugins say: a result, or an error. They are programs of others: what they say is bounded and
-//! taken apart here. Pure.
+//! Reads the output of CNI plugins: a result, or an error. They are foreign programs, so their
+//! output is bounded and checked here. Pure.
 
 use std::net::IpAddr;
 
 use serde_json::Value;
 
 use ostler_model::limits::{CNI_TEXT_BYTES_MAX, DNS_TEXTS_MAX, NAME_BYTES_MAX};
+use ostler_model::printable::printable_line;
 use ostler_model::saved::{DnsConfig, NetworkStatus};
-use ostler_model::shown::shown;
 
-/// Longest text of an error that is passed on, bytes.
+/// The longest text of an error that is passed on, in bytes.
 const ERROR_BYTES_MAX: usize = 512;
 
-/// Why an answer is none.
+/// Why an output is no valid answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CniAnswerError {
-    /// It was cut.
+    /// The output was cut.
     #[error("it is longer than {CNI_TEXT_BYTES_MAX} bytes")]
     TooLong,
-    /// No JSON, or no object.
+    /// The output is no JSON, or no object.
     #[error("it is no JSON object: {0}")]
     Json(String),
-    /// There is no address in it.
+    /// The result has no address.
     #[error("it has no interface with an address")]
     NoAddress,
 }
 
-/// A result, to be handed to the next plugin.
+/// Read a result, which is then given to the next plugin.
 ///
 /// # Errors
 /// When it is none.
@@ -39,8 +39,8 @@ pub fn result(text: &[u8], truncated: bool) -> Result<Value, CniAnswerError> {
     if answer.is_object() { Ok(answer) } else { Err(CniAnswerError::Json("something else".into())) }
 }
 
-/// What an allocation has by the last result: the first interface in its namespace that has an address, or
-/// else the first address.
+/// The network of an allocation according to the last result: the first interface in its namespace
+/// that has an address, or else the first address.
 ///
 /// # Errors
 /// When it has none.
@@ -72,7 +72,7 @@ pub fn status(result: &Value) -> Result<NetworkStatus, CniAnswerError> {
     let sixth = addresses.iter().find(|(ip, of)| ip.is_ipv6() && same(*of));
     let name = of.and_then(|of| of.get("name")).and_then(Value::as_str).unwrap_or_default();
     Ok(NetworkStatus {
-        interface_name: shown(name.to_owned(), NAME_BYTES_MAX),
+        interface_name: printable_line(name.to_owned(), NAME_BYTES_MAX),
         address: address.to_string(),
         address_ipv6: sixth.map(|(ip, _)| ip.to_string()).unwrap_or_default(),
         dns: result.get("dns").and_then(dns),
@@ -84,7 +84,10 @@ fn dns(given: &Value) -> Option<DnsConfig> {
         let all = given.get(name).and_then(Value::as_array);
         let plain = |text: &&str| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
         let texts = all.into_iter().flatten().filter_map(Value::as_str).filter(plain);
-        texts.map(|text| shown(text.to_owned(), NAME_BYTES_MAX)).take(DNS_TEXTS_MAX).collect()
+        texts
+            .map(|text| printable_line(text.to_owned(), NAME_BYTES_MAX))
+            .take(DNS_TEXTS_MAX)
+            .collect()
     };
     let mut servers = texts("nameservers");
     servers.retain(|server| server.parse::<IpAddr>().is_ok());
@@ -92,7 +95,7 @@ fn dns(given: &Value) -> Option<DnsConfig> {
     (dns != DnsConfig::default()).then_some(dns)
 }
 
-/// What a plugin says that failed.
+/// The error text of a plugin that failed.
 #[must_use]
 pub fn failure(stdout: &[u8], stderr: &[u8]) -> String {
     let said: Option<Value> = serde_json::from_slice(stdout).ok();
@@ -108,7 +111,11 @@ pub fn failure(stdout: &[u8], stderr: &[u8]) -> String {
             String::from_utf8_lossy(said).trim().to_owned()
         }
     };
-    if text.is_empty() { "it says nothing".to_owned() } else { shown(text, ERROR_BYTES_MAX) }
+    if text.is_empty() {
+        "it says nothing".to_owned()
+    } else {
+        printable_line(text, ERROR_BYTES_MAX)
+    }
 }
 
 #[cfg(test)]

@@ -1,60 +1,60 @@
-//! What CNI plugins are told: a list of them, in the form of the specification (0.4.0), and the one that
-//! mode `bridge` is. Pure.
+//! The input of CNI plugins: lists of them in the form of the specification (0.4.0), and the list
+//! for mode `bridge`. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use ostler_model::limits::{CNI_PLUGINS_MAX, CNI_TEXT_BYTES_MAX, NAME_BYTES_MAX};
 
-/// Versions of the specification that are spoken; without a word of the configuration, the first.
+/// The supported versions of the specification. The first is used if a configuration names none.
 const VERSIONS: [&str; 4] = ["0.4.0", "0.3.1", "0.3.0", "1.0.0"];
-/// The chain of rules that the operator may write into; as in Nomad.
+/// The chain of rules that the operator may write to, as in Nomad.
 pub const ADMIN_CHAIN: &str = "NOMAD-ADMIN";
 
 /// A network: plugins that fill a namespace, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CniNetwork {
-    /// Its name.
+    /// The name of the network, as jobs and plugins use it.
     pub name: String,
-    /// Version of the specification.
+    /// The version of the specification.
     pub version: String,
-    /// At least one.
+    /// The plugins of the network, at least one.
     pub plugins: Vec<CniPlugin>,
 }
 
 /// One plugin of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CniPlugin {
-    /// The program's name.
+    /// The name of the plugin's program.
     pub kind: String,
-    /// Its configuration, as it stands in the list.
+    /// The plugin's configuration, as it stands in the list.
     pub config: Map<String, Value>,
 }
 
 /// A port of the node that leads to one in the namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortMapping {
-    /// On the node.
+pub struct CniPortMapping {
+    /// The port on the node.
     pub host: u16,
-    /// In the namespace.
+    /// The port in the namespace.
     pub inside: u16,
-    /// At this address of the node; at all when absent.
+    /// The address of the node; `None` means all addresses.
     pub host_ip: Option<String>,
 }
 
-/// Why a configuration is none.
+/// Why a configuration is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConflistError {
-    /// Too much.
+    /// The text is too long.
     #[error("it is longer than {CNI_TEXT_BYTES_MAX} bytes")]
     TooLong,
-    /// No JSON.
+    /// The text is no JSON.
     #[error("it is no JSON: {0}")]
     Json(String),
-    /// Something is missing or is something else.
+    /// Something is missing or has another type.
     #[error("{0}")]
     Form(&'static str),
-    /// A version that is not spoken.
+    /// The version is not supported.
     #[error("it is of version {0} of CNI; spoken are 0.3.0, 0.3.1, 0.4.0 and 1.0.0")]
     Version(String),
 }
@@ -84,7 +84,8 @@ pub fn bridge(bridge: &str, subnet: &str) -> CniNetwork {
         json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}),
     ];
     CniNetwork {
-        // Addresses are kept by this name, for all agents of a machine: a bridge of another name has others.
+        // Addresses are kept by this name, for all agents of a machine. A bridge of another name
+        // has its own.
         name: bridge.to_owned(),
         version: "0.4.0".to_owned(),
         plugins: plugins.into_iter().map(plugin).collect(),
@@ -136,7 +137,7 @@ pub fn parse(text: &[u8]) -> Result<CniNetwork, ConflistError> {
     Ok(CniNetwork { name, version, plugins: plugins.collect::<Result<_, _>>()? })
 }
 
-/// A name without a way to another directory.
+/// Whether this is a plain file name, which leads to no other directory.
 fn is_program(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     !name.is_empty()
@@ -146,13 +147,13 @@ fn is_program(name: &str) -> bool {
 }
 
 impl CniNetwork {
-    /// What a plugin reads on its standard input.
+    /// The input of a plugin on its standard input.
     #[must_use]
     pub fn input(
         &self,
         plugin: &CniPlugin,
         before: Option<&Value>,
-        ports: &[PortMapping],
+        ports: &[CniPortMapping],
     ) -> Value {
         let mut config = plugin.config.clone();
         config.remove("capabilities");
@@ -203,7 +204,7 @@ mod tests {
     #[test]
     fn ports_are_told_to_plugins_that_take_them_for_both_protocols() {
         let network = bridge("nomad", "172.26.64.0/20");
-        let port = |host_ip: Option<&str>| PortMapping {
+        let port = |host_ip: Option<&str>| CniPortMapping {
             host: 20_000,
             inside: 80,
             host_ip: host_ip.map(str::to_owned),

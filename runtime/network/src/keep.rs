@@ -1,5 +1,5 @@
-//! The record of a network: written before anything is made, so that whoever comes after a crash finds what
-//! there is to take away.
+//! The record of a network. It is written before anything is made, so that after a crash it is
+//! known what must be removed.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -9,39 +9,39 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::conflist::{CniNetwork, PortMapping};
+use super::conflist::{CniNetwork, CniPortMapping};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::CNI_TEXT_BYTES_MAX;
 use ostler_model::saved::NetworkStatus;
 use ostler_state::durable;
 
-/// Longest record that is read, bytes: a configuration, an answer and the ports.
+/// The longest record that is read, in bytes: a configuration, an answer and the ports.
 const RECORD_BYTES_MAX: u64 = 4 * CNI_TEXT_BYTES_MAX as u64;
 const ENDING: &str = ".json";
 
 /// What is known of the network of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRecord {
-    /// Whose.
+    /// The allocation that the network belongs to.
     pub alloc: AllocId,
-    /// Who fills its namespace; absent: nobody.
+    /// The plugins that fill its namespace; `None` if there are none.
     pub network: Option<CniNetwork>,
-    /// Ports of the node that lead there.
-    pub ports: Vec<PortMapping>,
-    /// What the plugins said last; absent: they are not done.
+    /// The ports of the node that lead to the allocation.
+    pub ports: Vec<CniPortMapping>,
+    /// The last result of the plugins; `None` if they are not done.
     pub result: Option<Value>,
-    /// What the allocation has; absent: it is being made.
+    /// The network that the allocation has; `None` while it is being made.
     pub status: Option<NetworkStatus>,
 }
 
 /// The directory of records and of the files that hold namespaces.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct NetworkRecords {
     dir: PathBuf,
 }
 
-impl Kept {
-    /// In this directory, which need not be there.
+impl NetworkRecords {
+    /// The records in this directory, which need not exist.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
         Self { dir }
@@ -57,7 +57,7 @@ impl Kept {
         self.dir.join(format!("{alloc}{ENDING}"))
     }
 
-    /// Read one; none where there is none, or where it is broken, which is told.
+    /// Read a record; `None` if there is none, or if it is broken, which is logged.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -76,10 +76,10 @@ impl Kept {
         Ok(read.ok().filter(|record| record.alloc == alloc))
     }
 
-    /// Write one, durably.
+    /// Write a record durably.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// When it cannot be written.
     pub fn write(&self, record: &NetworkRecord) -> io::Result<()> {
         durable::make_dirs(&self.dir, 0o700)?;
         let (path, new) =
@@ -93,10 +93,10 @@ impl Kept {
         durable::sync_parent(&path)
     }
 
-    /// Remove one; it may be gone.
+    /// Remove a record, which may be gone already.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// When it cannot be removed.
     pub fn remove(&self, alloc: AllocId) -> io::Result<()> {
         for path in [self.record(alloc), self.dir.join(format!("{alloc}.new"))] {
             match fs::remove_file(&path) {
@@ -107,18 +107,18 @@ impl Kept {
         Ok(())
     }
 
-    /// Every allocation of which there is something.
+    /// Every allocation that has a record or a namespace file.
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn all(&self) -> io::Result<Vec<AllocId>> {
+    pub fn list_allocs(&self) -> io::Result<Vec<AllocId>> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
         let mut all = Vec::new();
         for entry in entries {
-            all.extend(of_name(&entry?.path()));
+            all.extend(alloc_in_name(&entry?.path()));
         }
         all.sort_unstable();
         all.dedup();
@@ -126,7 +126,7 @@ impl Kept {
     }
 }
 
-fn of_name(path: &Path) -> Option<AllocId> {
+fn alloc_in_name(path: &Path) -> Option<AllocId> {
     let name = path.file_name()?.to_str()?;
     name.split('.').next()?.parse().ok()
 }
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written_and_found_until_it_is_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Kept::new(dir.path().join("netns"));
-        let alloc = AllocId::new(Rng::seeded(1).uuid());
-        assert_eq!(kept.all().unwrap(), []);
+        let kept = NetworkRecords::new(dir.path().join("netns"));
+        let alloc = AllocId::new(Rng::from_seed(1).uuid());
+        assert_eq!(kept.list_allocs().unwrap(), []);
         let record = NetworkRecord {
             alloc,
             network: Some(crate::conflist::bridge("b", "10.0.0.0/24")),
@@ -154,20 +154,20 @@ mod tests {
         kept.write(&record).unwrap();
         assert_eq!(kept.read(alloc).unwrap(), Some(record));
         fs::write(kept.namespace(alloc), "").unwrap();
-        assert_eq!(kept.all().unwrap(), [alloc]);
+        assert_eq!(kept.list_allocs().unwrap(), [alloc]);
         kept.remove(alloc).unwrap();
         kept.remove(alloc).unwrap();
         assert_eq!(kept.read(alloc).unwrap(), None);
-        assert_eq!(kept.all().unwrap(), [alloc], "its namespace is there");
+        assert_eq!(kept.list_allocs().unwrap(), [alloc], "its namespace is there");
     }
 
     #[test]
     fn a_broken_record_is_none() {
         let dir = tempfile::tempdir().unwrap();
-        let kept = Kept::new(dir.path().to_owned());
-        let alloc = AllocId::new(Rng::seeded(1).uuid());
+        let kept = NetworkRecords::new(dir.path().to_owned());
+        let alloc = AllocId::new(Rng::from_seed(1).uuid());
         fs::write(kept.record(alloc), "{").unwrap();
         assert_eq!(kept.read(alloc).unwrap(), None);
-        assert_eq!(kept.all().unwrap(), [alloc]);
+        assert_eq!(kept.list_allocs().unwrap(), [alloc]);
     }
 }

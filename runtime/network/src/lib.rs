@@ -1,4 +1,4 @@
-//! Networks that allocations have of their own.
+//! The networks of allocations that do not use the node's.
 //!
 //! ```text
 //!            record, before anything is made
@@ -6,15 +6,16 @@
 //!          tear_down ─► plugins in reverse (DEL) ─► namespace let go ─► record removed
 //!          sweep ─► the same for every record whose allocation is over: what an agent that was killed left
 //! ```
-//! [`conflist`] (what plugins are told) and [`answer`] (what they say) are pure; `run` runs one, [`keep`]
-//! is the record, [`found`] says what this node can do, [`make`] puts it together. Start with [`make`].
+//! [`conflist`] (the input of plugins) and [`answer`] (their output) are pure; `run` runs a plugin,
+//! [`keep`] is the record, [`found`] says what this node can do, and [`make`] puts it all together.
+//! Start reading with [`make`].
 
 pub mod answer;
 pub mod conflist;
-pub mod found;
+pub mod detect;
 pub mod keep;
 pub mod make;
 mod run;
 
-pub use found::{CanMake, facts};
+pub use detect::{NetworkAbilities, facts};
 pub use make::AllocNetworks;

@@ -4,18 +4,18 @@ use super::*;
 use ostler_model::ports::BoxFuture;
 use ostler_model::rng::Rng;
 
-/// What one that stands in line told.
+/// The reports of an allocation that waits in line.
 #[derive(Default)]
-struct Told(StdMutex<Vec<bool>>);
+struct ReportedWaits(StdMutex<Vec<bool>>);
 
-impl InLine for Told {
-    fn waits(&self, waits: bool) -> BoxFuture<'_, ()> {
+impl NetworkWaitObserver for ReportedWaits {
+    fn set_waiting(&self, waits: bool) -> BoxFuture<'_, ()> {
         self.0.lock().unwrap().push(waits);
         Box::pin(std::future::ready(()))
     }
 }
 
-impl Told {
+impl ReportedWaits {
     fn all(&self) -> Vec<bool> {
         self.0.lock().unwrap().clone()
     }
@@ -29,11 +29,11 @@ fn networks(dir: &tempfile::TempDir) -> Arc<AllocNetworks> {
 async fn a_turn_comes_however_long_others_take_and_the_wait_for_it_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let networks = networks(&dir);
-    let told = Arc::new(Told::default());
-    let before = networks.turn(None).await;
+    let told = Arc::new(ReportedWaits::default());
+    let before = networks.wait_turn(None).await;
     let waiting = {
         let (networks, told) = (Arc::clone(&networks), Arc::clone(&told));
-        let alloc = AllocId::new(Rng::seeded(1).uuid());
+        let alloc = AllocId::new(Rng::from_seed(1).uuid());
         tokio::spawn(async move { networks.take_away(alloc, Some(told.as_ref())).await })
     };
     clock::sleep(100 * HOOK_WALL_MAX).await;
@@ -47,7 +47,7 @@ async fn a_turn_comes_however_long_others_take_and_the_wait_for_it_is_told() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_comes_at_once_is_no_wait() {
     let dir = tempfile::tempdir().unwrap();
-    let (networks, told) = (networks(&dir), Told::default());
-    drop(networks.turn(Some(&told)).await);
+    let (networks, told) = (networks(&dir), ReportedWaits::default());
+    drop(networks.wait_turn(Some(&told)).await);
     assert!(told.all().is_empty());
 }

@@ -14,42 +14,42 @@ use ostler_model::ids::AllocId;
 use ostler_model::limits::CNI_PLUGIN_WALL_MAX;
 use ostler_process::program::{self, CommandFailure, ProgramStart};
 
-/// Where plugins find the programs that they run.
+/// The directories in which plugins find the programs that they run.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The interface in the namespace.
 const INTERFACE: &str = "eth0";
-/// How often it is looked whether plugins of an earlier agent have ended, and the pause between.
+/// How often to check whether plugins of an earlier agent have ended, and the pause in between.
 const ENDS_MAX: usize = 50;
 const END_PAUSE: Duration = Duration::from_millis(20);
 
-/// What all plugins of a network are told by their environment.
+/// The environment of all plugins of a network.
 #[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
-    /// Whose network.
+pub(crate) struct PluginEnvironment {
+    /// The allocation that the network belongs to.
     pub alloc: AllocId,
-    /// The file that holds the namespace; absent: it is gone.
+    /// The file that holds the namespace; `None` if it is gone.
     pub namespace: Option<PathBuf>,
-    /// Directories of plugins.
+    /// The directories of plugins.
     pub paths: Vec<PathBuf>,
 }
 
-/// What is asked of it.
+/// The operation that is asked of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum CniVerb {
     Add,
     Del,
 }
 
-impl Surroundings {
-    /// Run one. Its result, of one that adds.
+impl PluginEnvironment {
+    /// Run one plugin. Returns the result of an addition.
     pub(crate) async fn run(
         &self,
-        verb: Verb,
+        verb: CniVerb,
         plugin: &CniPlugin,
         input: &Value,
     ) -> Result<Value, String> {
         let name = &plugin.kind;
-        let program = find(&self.paths, name).ok_or_else(|| missing(name, &self.paths))?;
+        let program = find(&self.paths, name).ok_or_else(|| missing_plugin(name, &self.paths))?;
         let start = ProgramStart {
             program,
             args: Vec::new(),
@@ -67,17 +67,17 @@ impl Surroundings {
             let said = answer::failure(&output.stdout, &output.stderr);
             return Err(format!("CNI plugin {name} failed: {said}"));
         }
-        if verb == Verb::Del {
+        if verb == CniVerb::Del {
             return Ok(Value::Null);
         }
         answer::result(&output.stdout, output.truncated)
             .map_err(|error| format!("the answer of CNI plugin {name} is broken: {error}"))
     }
 
-    fn env(&self, verb: Verb) -> Vec<(String, String)> {
+    fn env(&self, verb: CniVerb) -> Vec<(String, String)> {
         let verb = match verb {
-            Verb::Add => "ADD",
-            Verb::Del => "DEL",
+            CniVerb::Add => "ADD",
+            CniVerb::Del => "DEL",
         };
         let paths: Vec<_> = self.paths.iter().map(|path| path.display().to_string()).collect();
         let namespace = self.namespace.as_ref().map(|path| path.display().to_string());
@@ -97,14 +97,14 @@ impl Surroundings {
 /// The variable by which plugins know the allocation.
 const CONTAINER: &str = "CNI_CONTAINERID";
 
-/// End plugins of an allocation that run, which belong to an agent that is gone: none of this one's do while
-/// its network is taken away. Waits for their end, a while.
-pub(crate) async fn end_plugins_of(alloc: AllocId) {
+/// End running plugins of an allocation, which belong to an agent that is gone: no plugin of this
+/// agent runs while it removes the network. Waits for their end, for a limited time.
+pub(crate) async fn end_plugins(alloc: AllocId) {
     for _ in 0..ENDS_MAX {
-        let found = clock::blocking(move || {
-            let found = plugins_of(alloc);
+        let found = clock::run_blocking(move || {
+            let found = find_plugins(alloc);
             for plugin in &found {
-                // Who is gone meanwhile needs no signal.
+                // A process that is gone meanwhile needs no signal.
                 let _gone = pidfd_send_signal(plugin, Signal::KILL);
             }
             found.len()
@@ -117,9 +117,10 @@ pub(crate) async fn end_plugins_of(alloc: AllocId) {
     }
 }
 
-/// Processes that were started for the allocation: plugins and what these asked for addresses. Each is held
-/// before it is looked at: who has its pid by the time of the signal is not hit.
-fn plugins_of(alloc: AllocId) -> Vec<OwnedFd> {
+/// The processes that were started for the allocation: plugins, and the programs that these ask for
+/// addresses. Each is held by a descriptor before it is examined, so that a signal never hits a
+/// later process with its pid.
+fn find_plugins(alloc: AllocId) -> Vec<OwnedFd> {
     let wanted = format!("{CONTAINER}={alloc}");
     let started = |pid: i32| {
         let held = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
@@ -132,12 +133,12 @@ fn plugins_of(alloc: AllocId) -> Vec<OwnedFd> {
     pids.filter_map(started).collect()
 }
 
-/// The program that the plugins firewall and portmap need, where it is installed.
+/// The path of the program that the plugins firewall and portmap need, if it is installed.
 pub(crate) fn iptables() -> Option<PathBuf> {
     find(&PATH.split(':').map(PathBuf::from).collect::<Vec<_>>(), "iptables")
 }
 
-/// The first of this name in the directories.
+/// The first program of this name in the directories.
 pub(crate) fn find(paths: &[PathBuf], name: &str) -> Option<PathBuf> {
     paths.iter().map(|dir| dir.join(name)).find(|path| is_program(path))
 }
@@ -147,8 +148,8 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// What is said of a plugin that is not there.
-pub(crate) fn missing(name: &str, paths: &[PathBuf]) -> String {
+/// The message about a plugin that is not installed.
+pub(crate) fn missing_plugin(name: &str, paths: &[PathBuf]) -> String {
     let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     format!(
         "CNI plugin {name} is not in {}: install {} (Debian), or say in client {{ cni_path = … }} where \
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
     use ostler_model::rng::Rng;
 
-    /// Runs until it is ended; the signal that ended it.
+    /// Run a process until it is ended. Returns the signal that ended it.
     async fn plugin(of: AllocId) -> Option<u32> {
         let start = ProgramStart {
             program: "/bin/sleep".into(),
@@ -177,27 +178,27 @@ mod tests {
     }
 
     async fn until_there(of: AllocId) {
-        while plugins_of(of).is_empty() {
+        while find_plugins(of).is_empty() {
             clock::sleep(END_PAUSE).await;
         }
     }
 
     #[tokio::test]
     async fn plugins_that_an_earlier_agent_left_are_ended_and_nobody_else_is() {
-        let rng = Rng::seeded(u64::from(std::process::id()));
+        let rng = Rng::from_seed(u64::from(std::process::id()));
         let (mine, others) = (AllocId::new(rng.uuid()), AllocId::new(rng.uuid()));
         let ended = async {
             until_there(mine).await;
             until_there(others).await;
-            let held = plugins_of(mine);
-            end_plugins_of(mine).await;
-            assert_eq!((plugins_of(mine).len(), plugins_of(others).len()), (0, 1));
-            end_plugins_of(others).await;
+            let held = find_plugins(mine);
+            end_plugins(mine).await;
+            assert_eq!((find_plugins(mine).len(), find_plugins(others).len()), (0, 1));
+            end_plugins(others).await;
             held
         };
         let (mine, others, held) = tokio::join!(plugin(mine), plugin(others), ended);
         assert_eq!((mine, others), (Some(9), Some(9)));
-        // What was found is that process and no later one of its pid.
+        // What was found is this process, and no later one with its pid.
         let signalled: Vec<_> =
             held.iter().map(|plugin| pidfd_send_signal(plugin, Signal::KILL)).collect();
         assert_eq!(signalled, [Err(rustix::io::Errno::SRCH)]);

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! left ─ resolve ${…} ─┐
-//!                      ├─► operator ─► holds, or Unmet: both values and why
+//!                      ├─► operator ─► holds, or UnmetConstraint: both values and why
 //! right ─ resolve ${…} ┘
 //! ```
 //! A side is `${name}` (the typed value of that name), text around `${name}`s (text), or plain
 //! text. Plain text is read as a number, a truth value or a text, whichever the other side is.
-//! What cannot be compared does not hold, `!=` included; `!=` holds when exactly one side is
-//! unset. Pure; the resolver says what names mean.
+//! Sides that cannot be compared meet no constraint, not even `!=`. When exactly one side is unset,
+//! `!=` holds. The module is pure: the resolver says what names mean.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -17,25 +17,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::version::{self, Style, VersionError};
-use ostler_model::attribute::{Attribute, Comparison, Scalar};
+use super::version::{self, VersionError, VersionStyle};
+use ostler_model::attribute::{Attribute, AttributeValue, Comparison};
 use ostler_model::job::{Constraint, Operator};
 use ostler_model::limits::{CONSTRAINT_PATTERNS_BYTES_MAX, CONSTRAINT_SIDE_BYTES_MAX};
-use ostler_patterns::{Compiled, Pattern, Patterns};
+use ostler_patterns::{Pattern, PatternResult, Patterns};
 
 /// What a name between `${` and `}` stands for; `None` when nothing is set.
 pub type Resolver<'a> = &'a dyn Fn(&str) -> Option<Attribute>;
 
 /// A constraint that does not hold.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Unmet {
-    /// The constraint.
+pub struct UnmetConstraint {
+    /// The constraint as the job states it.
     pub constraint: Constraint,
     /// Value of its left side; `None` when unset.
     pub left: Option<Attribute>,
     /// Value of its right side; `None` when unset.
     pub right: Option<Attribute>,
-    /// Why.
+    /// The reason why it does not hold.
     pub why: UnmetReason,
 }
 
@@ -45,7 +45,7 @@ pub enum UnmetReason {
     /// Both sides have values and the relation is not true of them.
     #[error("it is not true")]
     False,
-    /// It would be true of the version if that were no pre-release.
+    /// It would hold if the version were not a pre-release.
     #[error(
         "what follows its \"-\" makes it a pre-release, and operator version takes none for later or earlier; \
          operator semver does, of versions with three parts (\">= 5.10.0\")"
@@ -66,17 +66,17 @@ pub enum UnmetReason {
     /// The regular expression is broken or too large.
     #[error("the right side is {reason}")]
     Regexp {
-        /// What is wrong with it.
+        /// What is wrong with the expression, as the compiler of patterns says it.
         reason: String,
     },
 }
 
-impl std::error::Error for Unmet {}
+impl std::error::Error for UnmetConstraint {}
 
-impl fmt::Display for Unmet {
+impl fmt::Display for UnmetConstraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Constraint { left, operator: _, right } = &self.constraint;
-        write!(f, "{} is false", written(&self.constraint))?;
+        write!(f, "{} is false", constraint_text(&self.constraint))?;
         let mut joint = ": ";
         for (text, value) in [(left, &self.left), (right, &self.right)] {
             if text.contains("${") {
@@ -119,7 +119,7 @@ pub const fn sign(operator: Operator) -> &'static str {
 
 /// A rule on one line: `${device.attr.memory} >= 40 GiB`.
 #[must_use]
-pub fn written(rule: &Constraint) -> String {
+pub fn constraint_text(rule: &Constraint) -> String {
     let Constraint { left, operator, right } = rule;
     match operator {
         Operator::IsSet | Operator::IsNotSet => format!("{left} {}", sign(*operator)),
@@ -132,15 +132,18 @@ pub fn written(rule: &Constraint) -> String {
 /// Check one constraint.
 ///
 /// # Errors
-/// [`Unmet`] when it does not hold, with both values and the reason.
-pub fn evaluate(constraint: &Constraint, resolve: Resolver<'_>) -> Result<(), Box<Unmet>> {
+/// [`UnmetConstraint`] when it does not hold, with both values and the reason.
+pub fn evaluate(
+    constraint: &Constraint,
+    resolve: Resolver<'_>,
+) -> Result<(), Box<UnmetConstraint>> {
     let left = side(&constraint.left, resolve);
     let right = side(&constraint.right, resolve);
     let longest = constraint.left.len().max(constraint.right.len());
     let result = if longest > CONSTRAINT_SIDE_BYTES_MAX {
         Err(UnmetReason::TooLong)
     } else {
-        relation(constraint.operator, left.as_ref(), right.as_ref())
+        relation_holds(constraint.operator, left.as_ref(), right.as_ref())
     };
     match result {
         Ok(true) => Ok(()),
@@ -148,7 +151,7 @@ pub fn evaluate(constraint: &Constraint, resolve: Resolver<'_>) -> Result<(), Bo
         Err(why) => Err(why),
     }
     .map_err(|why| {
-        Box::new(Unmet {
+        Box::new(UnmetConstraint {
             constraint: constraint.clone(),
             left: left.map(|side| side.value),
             right: right.map(|side| side.value),
@@ -159,7 +162,7 @@ pub fn evaluate(constraint: &Constraint, resolve: Resolver<'_>) -> Result<(), Bo
 
 struct Side {
     value: Attribute,
-    /// Written out in the job file: its kind follows the other side.
+    /// It is written out in the job file, so its kind follows that of the other side.
     plain: bool,
 }
 
@@ -189,7 +192,7 @@ fn replace(text: &str, resolve: Resolver<'_>) -> Option<String> {
     Some(out)
 }
 
-fn relation(
+fn relation_holds(
     operator: Operator,
     left: Option<&Side>,
     right: Option<&Side>,
@@ -197,7 +200,7 @@ fn relation(
     match operator {
         Operator::IsSet => return left.is_some().then_some(true).ok_or(UnmetReason::Unset),
         Operator::IsNotSet => return Ok(left.is_none()),
-        // How many there are is counted where they are placed.
+        // The number of allocations is checked where they are placed.
         Operator::DistinctHosts => return Ok(true),
         Operator::DistinctProperty => {
             return left.is_some().then_some(true).ok_or(UnmetReason::Unset);
@@ -211,13 +214,14 @@ fn relation(
     let (left_text, right_text) = (left.value.to_string(), right.value.to_string());
     match operator {
         Operator::Version => {
-            let holds = version::satisfies(&left_text, &right_text, Style::Lenient)?;
-            match !holds && version::fails_as_pre_release(&left_text, &right_text) {
-                true => Err(UnmetReason::PreRelease),
-                false => Ok(holds),
+            let holds = version::satisfies(&left_text, &right_text, VersionStyle::Lenient)?;
+            if !holds && version::fails_as_pre_release(&left_text, &right_text) {
+                Err(UnmetReason::PreRelease)
+            } else {
+                Ok(holds)
             }
         }
-        Operator::Semver => Ok(version::satisfies(&left_text, &right_text, Style::Strict)?),
+        Operator::Semver => Ok(version::satisfies(&left_text, &right_text, VersionStyle::Strict)?),
         Operator::Regexp => regexp(&left_text, &right_text),
         Operator::SetContainsAll | Operator::SetContainsAny => {
             let has: BTreeSet<&str> = members(&left_text).collect();
@@ -255,10 +259,11 @@ fn order_holds(operator: Operator, order: Ordering) -> bool {
     }
 }
 
-/// Two texts are equal when they are the same text (`1.10` is not `1.1`), but are ordered as
-/// numbers when both are numbers (`10` is after `9`). A plain side takes the kind of the other.
+/// Compares two sides. Two texts are equal when they are the same text (`1.10` is not `1.1`), but
+/// they are ordered as numbers when both are numbers (`10` is after `9`). A plain side takes the
+/// kind of the other side.
 fn compare(left: &Side, right: &Side, ordered: bool) -> Comparison {
-    let text = |side: &Side| matches!(side.value.value, Scalar::Text(_));
+    let text = |side: &Side| matches!(side.value.value, AttributeValue::Text(_));
     if !(text(left) || text(right)) {
         return left.value.compare(&right.value);
     }
@@ -267,41 +272,42 @@ fn compare(left: &Side, right: &Side, ordered: bool) -> Comparison {
         if !ordered {
             return exact;
         }
-        return match parsed(left).compare(&parsed(right)) {
+        return match parse_side(left).compare(&parse_side(right)) {
             Comparison::NotComparable if either_unit(left, right) => Comparison::NotComparable,
             Comparison::NotComparable => exact,
             as_numbers => as_numbers,
         };
     }
-    parsed(left).compare(&parsed(right))
+    parse_side(left).compare(&parse_side(right))
 }
 
-/// A text side as what it reads as; a side with a kind of its own as it is.
-fn parsed(side: &Side) -> Attribute {
+/// Reads a text side as a value. A side that has a kind already stays as it is.
+fn parse_side(side: &Side) -> Attribute {
     match &side.value.value {
-        Scalar::Text(text) => Attribute::parse(text),
+        AttributeValue::Text(text) => Attribute::parse(text),
         _ => side.value.clone(),
     }
 }
 
 fn either_unit(left: &Side, right: &Side) -> bool {
-    (left.plain || right.plain) && (parsed(left).unit.is_some() || parsed(right).unit.is_some())
+    (left.plain || right.plain)
+        && (parse_side(left).unit.is_some() || parse_side(right).unit.is_some())
 }
 
-/// Regular expressions of the constraints that were looked at last: they are looked at again whenever something of
-/// their jobs is placed.
+/// The compiled expressions of the constraints that were evaluated last. They are needed again
+/// whenever something of their jobs is placed.
 static PATTERNS: Mutex<Patterns> = Mutex::new(Patterns::new());
 
 fn regexp(text: &str, pattern: &str) -> Result<bool, UnmetReason> {
-    let compiled = compiled(pattern);
+    let compiled = compile_pattern(pattern);
     let compiled = compiled.map_err(|error| UnmetReason::Regexp { reason: error.to_string() })?;
     Ok(compiled.is_match(text))
 }
 
-/// Compiled without the lock: others look at theirs meanwhile.
-fn compiled(pattern: &str) -> Compiled {
+/// Compiles a pattern without holding the lock, so that other threads can read theirs meanwhile.
+fn compile_pattern(pattern: &str) -> PatternResult {
     let patterns = || PATTERNS.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = patterns().known(pattern);
+    let known = patterns().get_compiled(pattern);
     known.unwrap_or_else(|| {
         let compiled = Pattern::compile(pattern).map(Arc::new);
         patterns().keep(pattern, &compiled, CONSTRAINT_PATTERNS_BYTES_MAX);

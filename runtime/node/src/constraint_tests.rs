@@ -18,7 +18,7 @@ fn resolve(name: &str) -> Option<Attribute> {
     })
 }
 
-fn check(left: &str, operator: Operator, right: &str) -> Result<(), Box<Unmet>> {
+fn check(left: &str, operator: Operator, right: &str) -> Result<(), Box<UnmetConstraint>> {
     let constraint = Constraint { left: left.to_owned(), operator, right: right.to_owned() };
     evaluate(&constraint, &resolve)
 }
@@ -161,7 +161,8 @@ fn value() -> impl Strategy<Value = Attribute> {
         any::<bool>().prop_map(Attribute::from),
         "[a-c]{0,2}".prop_map(Attribute::from),
         (any::<i32>(), prop::sample::select(vec!["MiB", "GB", "W", "MHz", "GHz"])).prop_map(
-            |(number, unit)| Attribute::new(Scalar::Int(number.into()), Some(unit)).unwrap()
+            |(number, unit)| Attribute::new(AttributeValue::Int(number.into()), Some(unit))
+                .unwrap()
         ),
     ]
 }
@@ -197,7 +198,7 @@ proptest! {
             }
             // A text takes the kind of the other side: that is another comparison.
             Comparison::NotComparable if matches!((&left.value, &right.value),
-                (Scalar::Text(_), _) | (_, Scalar::Text(_))) => {}
+                (AttributeValue::Text(_), _) | (_, AttributeValue::Text(_))) => {}
             Comparison::NotComparable => {
                 prop_assert_eq!(sum, 0);
                 prop_assert!(!holds(O::NotEqual) && !holds(O::LessOrEqual));

@@ -1,11 +1,11 @@
 //! What this machine is, found by reading files.
 //!
 //! Each fingerprinter reads below a root directory (`/`; a made-up tree in tests) and adds facts
-//! under Nomad's names; what Nomad has no name for is marked as ours where it is made. None of them
-//! fails: what cannot be read is absent. Every read is bounded.
+//! under Nomad's names. A fact that Nomad has no name for is marked as ours where it is made. None
+//! of the fingerprinters fails: what cannot be read is absent. Every read is bounded.
 //!
-//! What moves by itself all the time is told coarsely ([`dampen`]): a view of the node that changes
-//! with every written byte tells nobody anything.
+//! Values that change all the time are reported coarsely ([`dampen`]): a view of the node that
+//! changes with every written byte would be of no use.
 
 mod cgroup;
 mod cpu;
@@ -36,12 +36,13 @@ const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Longest text taken as a fact, bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Run every fingerprinter. Reads files, a few milliseconds: not for a thread with timers.
+/// Run every fingerprinter. It reads files for a few milliseconds, so it must not run on a thread
+/// with timers.
 ///
-/// `root` is `/`; `data_dir` is where allocations will live, for the storage facts. What `client`
-/// states of the node takes the place of what was found.
+/// `root` is `/`; `data_dir` is where allocations will live, for the storage facts. Values that the
+/// configuration (`client`) states replace those that were found.
 #[must_use]
-pub fn all(root: &Path, data_dir: &Path, client: &ClientConfig) -> Facts {
+pub fn collect_facts(root: &Path, data_dir: &Path, client: &ClientConfig) -> Facts {
     let mut facts = Facts::new();
     cgroup::fingerprint(root, &mut facts);
     cpu::fingerprint(root, &mut facts);
@@ -51,11 +52,11 @@ pub fn all(root: &Path, data_dir: &Path, client: &ClientConfig) -> Facts {
     network::fingerprint(root, &mut facts);
     numa::fingerprint(root, &mut facts);
     storage::fingerprint(root, data_dir, &mut facts);
-    stated(client, &mut facts);
+    add_configured(client, &mut facts);
     facts
 }
 
-fn stated(client: &ClientConfig, facts: &mut Facts) {
+fn add_configured(client: &ClientConfig, facts: &mut Facts) {
     let compute = client.cpu_total_compute.map(u64::from);
     add_number(facts, "cpu.totalcompute", compute);
     add_number(facts, "cpu.usablecompute", compute);
@@ -77,7 +78,7 @@ fn read_line(root: &Path, path: &str) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// Add a text fact, cut to a bounded length; nothing when it is empty or absent.
+/// Add a text fact, cut to a bounded length. An empty or absent text adds nothing.
 fn add_text(facts: &mut Facts, name: &str, text: Option<impl AsRef<str>>) {
     let Some(text) = text else { return };
     let text = text.as_ref();
@@ -87,7 +88,7 @@ fn add_text(facts: &mut Facts, name: &str, text: Option<impl AsRef<str>>) {
     }
 }
 
-/// Add a number; nothing when it is absent or does not fit.
+/// Add a number. A number that is absent or does not fit adds nothing.
 fn add_number(facts: &mut Facts, name: &str, number: Option<u64>) {
     if let Some(number) = number.and_then(|number| i64::try_from(number).ok()) {
         facts.insert(name.to_owned(), Attribute::from(number));

@@ -8,16 +8,16 @@ use nix::ifaddrs::getifaddrs;
 use super::view::HostNetworkView;
 use ostler_model::network::HostNetworkConfig;
 
-/// Each configured network with the node's first address in it, those of IPv4 before others; and the names
-/// of those in which it has none.
+/// Each configured network with the node's first address in it, IPv4 before IPv6, and the names of
+/// the networks in which the node has no address.
 #[must_use]
-pub fn find(
+pub fn find_host_networks(
     configured: &BTreeMap<String, HostNetworkConfig>,
 ) -> (BTreeMap<String, HostNetworkView>, Vec<String>) {
     if configured.is_empty() {
         return (BTreeMap::new(), Vec::new());
     }
-    chosen(configured, &own_addresses())
+    choose_addresses(configured, &own_addresses())
 }
 
 /// Interfaces and addresses of this node.
@@ -40,7 +40,7 @@ fn own_addresses() -> Vec<(String, IpAddr)> {
     all
 }
 
-fn chosen(
+fn choose_addresses(
     configured: &BTreeMap<String, HostNetworkConfig>,
     own: &[(String, IpAddr)],
 ) -> (BTreeMap<String, HostNetworkView>, Vec<String>) {
@@ -83,7 +83,7 @@ mod tests {
             ("none", config(Some("192.0.2.0/24"), None)),
         ];
         let configured = configured.map(|(name, config)| (name.to_owned(), config)).into();
-        let (found, missing) = chosen(&configured, &own);
+        let (found, missing) = choose_addresses(&configured, &own);
         assert_eq!(found.get("private").unwrap().address.to_string(), "10.0.0.5");
         let second = found.get("second").unwrap();
         assert_eq!((second.address.to_string().as_str(), &*second.interface), ("10.1.0.5", "eth1"));

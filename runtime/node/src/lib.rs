@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! refresh ── host facts ────┐
-//! driver manager ── drivers ┼─► Node::update ─► equal? ─ yes ─► nothing
-//! device manager ── devices ┘                     │ no
-//!                                                 ▼
+//! driver manager ── drivers ┼─► NodePublisher::update ─► equal? ─ yes ─► nothing
+//! device manager ── devices ┘                              │ no
+//!                                                          ▼
 //!                       current(): Arc<NodeView> ─► admission, API, CLI, task environment
 //!                       changes(): once per burst ─► blocked placements, state records
 //! ```
-//! [`NodeView`] is a plain snapshot; [`Node`] publishes it; [`constraint`] decides whether a
-//! condition of a job holds on it; [`watch`] hears what changes on the machine.
-//! Knows no plugin: drivers and devices are told to it. Start with [`Node`].
+//! [`NodeView`] is a plain snapshot; [`NodePublisher`] publishes it; [`constraint`] decides whether a
+//! condition of a job holds on it; [`watch`] waits for changes on the machine. The crate knows no
+//! plugin: drivers and devices are reported to it. Start with [`NodePublisher`].
 
 pub mod constraint;
 pub mod fingerprint;
@@ -23,6 +23,6 @@ pub mod version;
 mod view;
 pub mod watch;
 
-pub use id::{NodeId, NodeIdError, keep_standing, node_secret, standing};
-pub use publish::{Node, NodeChanges};
-pub use view::{DriverView, HostNetworkView, NodeCores, NodeResources, NodeView};
+pub use id::{NodeId, NodeIdError, keep_standing, load_standing, node_secret};
+pub use publish::{NodeChanges, NodePublisher};
+pub use view::{DriverView, HostNetworkView, NodeCores, NodeTotals, NodeView};

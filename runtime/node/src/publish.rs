@@ -7,9 +7,9 @@
 //!          current() ─► at once: placement, API, CLI
 //!             └──────► changes(): once it has been quiet for QUIET, or BURST_MAX after the first
 //! ```
-//! A plugin that appears brings groups, attributes and its health in several steps, and at the start
-//! all of them come at once: who acts on changes hears of such a burst once, and of one that ends
-//! where it began not at all.
+//! A new plugin changes groups, attributes and its health in several steps, and at the start of the
+//! agent all plugins appear at once. Whoever acts on changes is told of such a burst once. A burst
+//! that ends where it began is not told at all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use tokio::sync::watch;
 use super::view::NodeView;
 use ostler_model::clock::timeout;
 
-/// A burst of changes is over when nothing changed for so long.
+/// A burst of changes is over when nothing has changed for this long.
 pub const QUIET: Duration = Duration::from_millis(100);
 
-/// Longest time from the first change of a burst until it is told: what changes without a pause is
-/// told this often.
+/// Longest time from the first change of a burst until followers are told. A view that changes
+/// without a pause is told this often.
 pub const BURST_MAX: Duration = Duration::from_secs(1);
 
 /// The one place where the view of the node changes. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Node(Arc<watch::Sender<Arc<NodeView>>>);
+pub struct NodePublisher(Arc<watch::Sender<Arc<NodeView>>>);
 
-impl Node {
+impl NodePublisher {
     /// Start with this view.
     #[must_use]
     pub fn new(view: NodeView) -> Self {
@@ -43,13 +43,13 @@ impl Node {
         self.0.borrow().clone()
     }
 
-    /// Follow every change of the view as it comes. What is current at this moment counts as seen.
+    /// Follow every change of the view as it comes. The view of this moment counts as seen.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<NodeView>> {
         self.0.subscribe()
     }
 
-    /// Follow the view, burst by burst. What is current at this moment counts as told.
+    /// Follow the view, burst by burst. The view of this moment counts as told.
     #[must_use]
     pub fn changes(&self) -> NodeChanges {
         let views = self.0.subscribe();
@@ -57,8 +57,8 @@ impl Node {
         NodeChanges { views, told }
     }
 
-    /// Change the view. `false` when `change` left it equal: then nobody is woken. The order in
-    /// which devices are reported is no difference.
+    /// Change the view. `false` when `change` left it equal: then nobody is woken. Devices that are
+    /// only reported in another order are no change.
     ///
     /// `change` runs under the lock of the channel: it must be short and must not call back.
     pub fn update(&self, change: impl FnOnce(&mut NodeView)) -> bool {
@@ -75,12 +75,12 @@ impl Node {
     }
 }
 
-/// The node is no more: nothing changes it any longer.
+/// The node is closed: nobody changes its view any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the view of the node is closed; its agent has ended")]
-pub struct Closed;
+pub struct NodeClosedError;
 
-/// See [`Node::changes`].
+/// Follows the view of the node, burst by burst. See [`NodePublisher::changes`].
 #[derive(Debug)]
 pub struct NodeChanges {
     views: watch::Receiver<Arc<NodeView>>,
@@ -88,23 +88,23 @@ pub struct NodeChanges {
 }
 
 impl NodeChanges {
-    /// Wait until a burst of changes is over, and take the view after it: never one equal to the
-    /// last one taken. A change is told at most `BURST_MAX` after it. May be dropped while it
-    /// waits; nothing is lost, the wait begins anew.
+    /// Wait until a burst of changes is over, and take the view after it. It is never equal to the
+    /// view that was taken last. A change is told at most `BURST_MAX` after it happened. The future
+    /// may be dropped while it waits: nothing is lost, and the wait begins anew.
     ///
     /// # Errors
-    /// `Closed` when the node is gone and everything was told.
-    pub async fn next(&mut self) -> Result<Arc<NodeView>, Closed> {
+    /// [`NodeClosedError`] when the node is gone and every change was told.
+    pub async fn next(&mut self) -> Result<Arc<NodeView>, NodeClosedError> {
         loop {
-            if self.pending() {
-                let _still_changing = timeout(BURST_MAX, self.quiet()).await;
-                if self.pending() {
+            if self.has_pending_change() {
+                let _still_changing = timeout(BURST_MAX, self.wait_until_quiet()).await;
+                if self.has_pending_change() {
                     return Ok(self.take());
                 }
                 // The changes cancelled each other out.
                 continue;
             }
-            self.views.changed().await.map_err(|_| Closed)?;
+            self.views.changed().await.map_err(|_| NodeClosedError)?;
         }
     }
 
@@ -115,13 +115,13 @@ impl NodeChanges {
         view
     }
 
-    fn pending(&self) -> bool {
+    fn has_pending_change(&self) -> bool {
         let now = self.views.borrow();
         !Arc::ptr_eq(&now, &self.told) && **now != *self.told
     }
 
     /// Wait until nothing has changed for [`QUIET`].
-    async fn quiet(&mut self) {
+    async fn wait_until_quiet(&mut self) {
         self.views.mark_unchanged();
         while let Some(Ok(())) = timeout(QUIET, self.views.changed()).await {}
     }
@@ -142,12 +142,12 @@ mod tests {
     use ostler_model::ids::PluginName;
     use ostler_model::rng::Rng;
 
-    fn node() -> Node {
-        Node::new(NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box"))
+    fn node() -> NodePublisher {
+        NodePublisher::new(NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box"))
     }
 
     /// Counts what it is told.
-    fn follower(node: &Node) -> Arc<AtomicUsize> {
+    fn follower(node: &NodePublisher) -> Arc<AtomicUsize> {
         let (count, mut changes) = (Arc::new(AtomicUsize::new(0)), node.changes());
         let counted = Arc::clone(&count);
         tokio::spawn(async move {
@@ -158,7 +158,7 @@ mod tests {
         count
     }
 
-    fn rename(node: &Node, name: impl Into<String>) -> bool {
+    fn rename(node: &NodePublisher, name: impl Into<String>) -> bool {
         let name = name.into();
         node.update(|view| view.name = name)
     }
@@ -244,7 +244,7 @@ mod tests {
         rename(&node, "other");
         drop(node);
         assert_eq!(changes.next().await.unwrap().name, "other");
-        assert_eq!(changes.next().await, Err(Closed));
+        assert_eq!(changes.next().await, Err(NodeClosedError));
     }
 
     #[test]

@@ -1,34 +1,35 @@
-//! Looks at the machine again and again.
+//! Takes the fingerprint of the machine again and again.
 //!
 //! ```text
-//! every REFRESH ─► fingerprint (on a thread for slow work) ─► dampen against what is known ─► Node
-//!       ▲                      │ failed: told, and tried again at the next turn                │
-//!       └──────────────────────┴───────────────────────────────────────────────────────────────┘
+//! every REFRESH ─► fingerprint (on a thread for slow work) ─► dampen ─► NodePublisher
+//!       ▲                      │ failed: logged, and tried again at the next turn    │
+//!       └──────────────────────┴─────────────────────────────────────────────────────┘
 //! ```
-//! Free space, addresses, the host name, memory and processors that come or go: what changed is
-//! published, what did not costs nothing. One failure never ends it.
+//! It finds changes of free space, addresses, the host name, memory and processors. Only what
+//! changed is published. A failure does not end it.
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::fingerprint::{Facts, dampen};
-use super::publish::Node;
+use super::publish::NodePublisher;
 use ostler_model::clock::sleep;
 
-/// From one look to the next: what is shown of disks and addresses is at most this old.
+/// Time between two fingerprints: the disk and address facts are at most this old.
 pub const REFRESH: Duration = Duration::from_secs(30);
 
-/// The look at the machine failed; what is known stays.
+/// The fingerprint failed. The known facts stay.
 #[derive(Debug, thiserror::Error)]
 #[error("the fingerprint of the node was given up; the next one is taken in its turn")]
-pub struct GivenUp;
+pub struct NodeFingerprintError;
 
-/// Keep the facts of `node` fresh until `stop`. `look` makes all facts, off the runtime's threads.
-pub async fn keep_fresh<Look, Found>(node: Node, stop: CancellationToken, look: Look)
+/// Keep the facts of `node` fresh until `stop`. `look` collects all facts, off the runtime's
+/// threads.
+pub async fn keep_fresh<Look, Found>(node: NodePublisher, stop: CancellationToken, look: Look)
 where
     Look: Fn() -> Found,
-    Found: Future<Output = Result<Facts, GivenUp>>,
+    Found: Future<Output = Result<Facts, NodeFingerprintError>>,
 {
     loop {
         tokio::select! {
@@ -70,14 +71,14 @@ mod tests {
     }
 
     /// A node whose fingerprints are these, one after the other, and then the last for ever.
-    fn refreshed(turns: Vec<Option<Facts>>) -> (Node, CancellationToken) {
-        let node = Node::new(NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box"));
+    fn refreshed(turns: Vec<Option<Facts>>) -> (NodePublisher, CancellationToken) {
+        let node = NodePublisher::new(NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box"));
         let stop = CancellationToken::new();
         let turns = Arc::new(Mutex::new(VecDeque::from(turns)));
         let look = move || {
             let mut turns = turns.lock().unwrap();
             let next = if turns.len() > 1 { turns.pop_front() } else { turns.front().cloned() };
-            async move { next.flatten().ok_or(GivenUp) }
+            async move { next.flatten().ok_or(NodeFingerprintError) }
         };
         tokio::spawn(keep_fresh(node.clone(), stop.clone(), look));
         (node, stop)

@@ -12,21 +12,21 @@ use std::path::{Path, PathBuf};
 use super::fingerprint::read;
 use ostler_model::limits::KIB;
 
-/// Most file systems looked at.
+/// The most file systems that are read.
 const DISKS_MAX: usize = 64;
-/// Most processors told of.
+/// The most processors that are reported.
 const CORES_MAX: usize = 4_096;
 
-/// One look at the machine.
+/// What the machine used at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostUsage {
-    /// Memory.
+    /// Memory of the machine, bytes.
     pub memory: MemoryUse,
-    /// Processor time by core.
+    /// Processor time, one entry for each core.
     pub cores: Vec<CoreTime>,
     /// File systems on devices, one entry for each device.
     pub disks: Vec<DiskUse>,
-    /// That of the data directory.
+    /// The file system of the data directory; `None` where it cannot be read.
     pub data_dir: Option<DiskUse>,
     /// Seconds since the machine started.
     pub uptime_secs: u64,
@@ -35,48 +35,48 @@ pub struct HostUsage {
 /// Memory, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// All there is.
+    /// All memory of the machine.
     pub total: u64,
-    /// What programs could have without swapping.
+    /// Memory that programs could have without swapping.
     pub available: u64,
-    /// Not used for anything.
+    /// Memory that is not used for anything.
     pub free: u64,
 }
 
 /// Processor time of one core since the machine started, clock ticks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreTime {
-    /// `cpu0` …
+    /// The kernel's name of the core: `cpu0`, `cpu1` …
     pub name: String,
-    /// In programs, niced ones included.
+    /// Time in programs, niced ones included.
     pub user: u64,
-    /// In the kernel, interrupts included.
+    /// Time in the kernel, interrupts included.
     pub system: u64,
-    /// In nothing, waiting for disks included.
+    /// Idle time, waits for disks included.
     pub idle: u64,
-    /// All of it.
+    /// All of the time.
     pub total: u64,
 }
 
-/// Per cent of a core between two looks.
+/// Shares of a core's time between two moments, per cent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CoreShare {
-    /// In programs.
+    /// Share spent in programs.
     pub user: f64,
-    /// In the kernel.
+    /// Share spent in the kernel.
     pub system: f64,
-    /// In nothing.
+    /// Share spent idle.
     pub idle: f64,
-    /// All but idle.
+    /// Everything but the idle share.
     pub busy: f64,
 }
 
 impl CoreTime {
-    /// What the core did since `before`, which is an earlier look at it; since the machine started
-    /// without one.
+    /// The shares of the time since `before`, an earlier reading of the same core. Without one they
+    /// are the shares since the machine started.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a percentage")]
-    pub fn since(&self, before: Option<&Self>) -> CoreShare {
+    pub fn share_since(&self, before: Option<&Self>) -> CoreShare {
         let gone = |of: fn(&Self) -> u64| of(self).saturating_sub(before.map_or(0, of)) as f64;
         let total = gone(|core| core.total);
         if total <= 0.0 {
@@ -96,30 +96,31 @@ impl CoreTime {
 /// A file system.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiskUse {
-    /// Its device.
+    /// The device as the kernel names it in its list of mounts, for example `/dev/sda1`.
     pub device: String,
-    /// Where it is mounted.
+    /// The first directory where the device is mounted.
     pub mountpoint: PathBuf,
-    /// Bytes in all.
+    /// Size of the file system, bytes.
     pub size: u64,
-    /// Bytes in files.
+    /// Bytes in use.
     pub used: u64,
-    /// Bytes that programs without rights can have.
+    /// Bytes that are free for programs without special rights.
     pub available: u64,
-    /// Of what they could have, per cent.
+    /// Used share of what such programs could have in all, per cent.
     pub used_percent: f64,
-    /// Of its inodes, per cent; 0 where it has no such bound.
+    /// Used share of the inodes, per cent; 0 where the file system does not bound them.
     pub inodes_used_percent: f64,
 }
 
-/// Look at the machine. `root` is `/`; `data_dir` is where allocations live. Reads files and asks
-/// the file systems on local devices: blocks.
+/// Read what the machine uses now. `root` is `/`; `data_dir` is where allocations live. It reads
+/// files and asks the file systems of local devices, so it blocks.
 #[must_use]
-pub fn look(root: &Path, data_dir: &Path) -> HostUsage {
+pub fn read_host_usage(root: &Path, data_dir: &Path) -> HostUsage {
     let mounts = read(root, "proc/self/mounts").unwrap_or_default();
     let mounts: Vec<(&str, PathBuf)> = devices(&mounts).collect();
     let disks = mounts.iter().filter_map(|(device, point)| disk(device, point)).collect();
-    // The longest one above it; a data directory on no device has its own name alone.
+    // The longest mount point above the data directory counts. A data directory that is on no
+    // device is named by its own path alone.
     let real = std::fs::canonicalize(data_dir).ok();
     let above = mounts
         .iter()
@@ -149,7 +150,7 @@ fn memory(text: &str) -> MemoryUse {
         kib.checked_mul(KIB)
     };
     let (total, free) = (of("MemTotal").unwrap_or(0), of("MemFree").unwrap_or(0));
-    // Kernels before 3.14 do not tell.
+    // Kernels before 3.14 do not report it.
     MemoryUse { total, free, available: of("MemAvailable").unwrap_or(free) }
 }
 
@@ -157,7 +158,8 @@ fn cores(text: &str) -> Vec<CoreTime> {
     let core = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
         let name = fields.next().filter(|name| name.len() > 3 && name.starts_with("cpu"))?;
-        // user nice system idle iowait irq softirq steal; what guests use is in user already.
+        // The fields are user nice system idle iowait irq softirq steal. Time of guests is part of
+        // user.
         let mut times = [0_u64; 8];
         for (time, field) in times.iter_mut().zip(fields) {
             *time = field.parse().ok()?;
@@ -174,8 +176,8 @@ fn cores(text: &str) -> Vec<CoreTime> {
     text.lines().filter_map(core).take(CORES_MAX).collect()
 }
 
-/// Local devices with the place where each is mounted first. Not file systems of other machines:
-/// asking one whose server is gone would not return.
+/// Local devices, each with the place where it is mounted first. File systems of other machines are
+/// left out: a question to one whose server is gone would not return.
 fn devices(mounts: &str) -> impl Iterator<Item = (&str, PathBuf)> {
     let mut seen = std::collections::BTreeSet::new();
     mounts
@@ -183,14 +185,14 @@ fn devices(mounts: &str) -> impl Iterator<Item = (&str, PathBuf)> {
         .filter_map(|line| {
             let mut fields = line.split(' ');
             let device = fields.next().filter(|device| device.starts_with("/dev/"))?;
-            Some((device, unescaped(fields.next()?)))
+            Some((device, unescape_octal(fields.next()?)))
         })
         .filter(move |(device, _)| seen.insert(*device))
         .take(DISKS_MAX)
 }
 
 /// `/a\040b` → `/a b`.
-fn unescaped(text: &str) -> PathBuf {
+fn unescape_octal(text: &str) -> PathBuf {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('\\') {
@@ -243,11 +245,11 @@ mod tests {
         assert_eq!(before.len(), 2, "not the sum of all");
         assert_eq!((before[0].user, before[0].system, before[0].idle), (15, 22, 63));
         let after = cores(&STAT.replace("cpu0 10 5 20 60", "cpu0 60 5 40 90"));
-        let share = after[0].since(Some(&before[0]));
+        let share = after[0].share_since(Some(&before[0]));
         assert_eq!((share.user, share.system, share.idle, share.busy), (50.0, 20.0, 30.0, 70.0));
-        let still = after[1].since(Some(&before[1]));
+        let still = after[1].share_since(Some(&before[1]));
         assert_eq!((still.idle, still.busy), (100.0, 0.0), "not a division by zero");
-        assert_eq!(before[1].since(None).idle, 80.0 / 110.0 * 100.0, "since the start");
+        assert_eq!(before[1].share_since(None).idle, 80.0 / 110.0 * 100.0, "since the start");
     }
 
     #[test]
@@ -265,18 +267,18 @@ mod tests {
                       server:/x /net nfs rw 0 0\n/dev/sda1 /etc/hosts ext4 rw 0 0\n";
         let found: Vec<_> = devices(mounts).collect();
         assert_eq!(found, [("/dev/sda1", PathBuf::from("/a b"))]);
-        assert_eq!(unescaped("/a\\9\\134"), PathBuf::from("/a\\9\\"));
+        assert_eq!(unescape_octal("/a\\9\\134"), PathBuf::from("/a\\9\\"));
     }
 
     #[test]
     fn this_machine_says_something() {
         let dir = tempfile::tempdir().unwrap();
-        let now = look(Path::new("/"), dir.path());
+        let now = read_host_usage(Path::new("/"), dir.path());
         assert!(now.memory.total >= now.memory.available && now.memory.available > 0);
         assert!(!now.cores.is_empty() && now.cores.iter().all(|core| core.total > 0));
         let disk = now.data_dir.unwrap();
         assert!(disk.size >= disk.used && disk.used_percent <= 100.0, "{disk:?}");
-        let nothing = look(dir.path(), dir.path());
+        let nothing = read_host_usage(dir.path(), dir.path());
         assert_eq!((nothing.cores.len(), nothing.disks.len(), nothing.uptime_secs), (0, 0, 0));
     }
 }

@@ -18,12 +18,12 @@ const REQUIREMENTS_MAX: usize = 16;
 /// Longest version or requirement text, bytes.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Which rules hold.
+/// The rules by which versions are read and compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
-    /// `version`
+pub enum VersionStyle {
+    /// The rules of the operator `version`.
     Lenient,
-    /// `semver`
+    /// The rules of the operator `semver`.
     Strict,
 }
 
@@ -33,13 +33,13 @@ pub enum VersionError {
     /// The value is no version.
     #[error("{text:?} is not a version such as 1.2.3")]
     Version {
-        /// The text given.
+        /// The text that is no version, cut.
         text: String,
     },
     /// The requirement cannot be read.
     #[error("{text:?} is not a version requirement such as \">= 1.2, < 2\"")]
     Requirement {
-        /// The text given.
+        /// The text that is no requirement, cut.
         text: String,
     },
 }
@@ -48,7 +48,11 @@ pub enum VersionError {
 ///
 /// # Errors
 /// [`VersionError`] when one of the two cannot be read.
-pub fn satisfies(version: &str, requirement: &str, style: Style) -> Result<bool, VersionError> {
+pub fn satisfies(
+    version: &str,
+    requirement: &str,
+    style: VersionStyle,
+) -> Result<bool, VersionError> {
     let bad_version = || VersionError::Version { text: shorten(version) };
     let bad_requirement = || VersionError::Requirement { text: shorten(requirement) };
     let actual = Version::parse(version, style).ok_or_else(bad_version)?;
@@ -64,25 +68,26 @@ pub fn satisfies(version: &str, requirement: &str, style: Style) -> Result<bool,
     Ok(all)
 }
 
-/// Is it only for being a pre-release that a version does not meet a requirement of the operator `version`, and would
-/// `semver` take it?
+/// Does a version miss a requirement of the operator `version` only because it is a pre-release,
+/// while `semver` would accept it?
 #[must_use]
 pub fn fails_as_pre_release(version: &str, requirement: &str) -> bool {
-    let (Some(actual), Some(_)) =
-        (Version::parse(version, Style::Lenient), Version::parse(version, Style::Strict))
-    else {
+    let (Some(actual), Some(_)) = (
+        Version::parse(version, VersionStyle::Lenient),
+        Version::parse(version, VersionStyle::Strict),
+    ) else {
         return false;
     };
     let mut refused = false;
     for part in requirement.split(',').take(REQUIREMENTS_MAX) {
-        let (relation, wanted) = split_relation(part.trim(), Style::Lenient);
-        let Some(wanted) = Version::parse(wanted, Style::Lenient) else { return false };
+        let (relation, wanted) = split_relation(part.trim(), VersionStyle::Lenient);
+        let Some(wanted) = Version::parse(wanted, VersionStyle::Lenient) else { return false };
         if matches!(relation, Relation::Pessimistic)
-            || !holds(&actual, relation, &wanted, Style::Strict)
+            || !holds(&actual, relation, &wanted, VersionStyle::Strict)
         {
             return false;
         }
-        refused |= !holds(&actual, relation, &wanted, Style::Lenient);
+        refused |= !holds(&actual, relation, &wanted, VersionStyle::Lenient);
     }
     refused
 }
@@ -102,7 +107,7 @@ enum Relation {
     Pessimistic,
 }
 
-fn split_relation(text: &str, style: Style) -> (Relation, &str) {
+fn split_relation(text: &str, style: VersionStyle) -> (Relation, &str) {
     const RELATIONS: [(&str, Relation); 7] = [
         (">=", Relation::GreaterOrEqual),
         ("<=", Relation::LessOrEqual),
@@ -113,7 +118,7 @@ fn split_relation(text: &str, style: Style) -> (Relation, &str) {
         ("<", Relation::Less),
     ];
     for (sign, relation) in RELATIONS {
-        if matches!((relation, style), (Relation::Pessimistic, Style::Strict)) {
+        if matches!((relation, style), (Relation::Pessimistic, VersionStyle::Strict)) {
             continue;
         }
         if let Some(rest) = text.strip_prefix(sign) {
@@ -123,9 +128,9 @@ fn split_relation(text: &str, style: Style) -> (Relation, &str) {
     (Relation::Equal, text)
 }
 
-fn holds(actual: &Version, relation: Relation, wanted: &Version, style: Style) -> bool {
+fn holds(actual: &Version, relation: Relation, wanted: &Version, style: VersionStyle) -> bool {
     let order = actual.precedence(wanted);
-    let admitted = style == Style::Strict || actual.pre_release_admitted(wanted);
+    let admitted = style == VersionStyle::Strict || actual.pre_release_admitted(wanted);
     match relation {
         Relation::Equal => order == Ordering::Equal,
         Relation::NotEqual => order != Ordering::Equal,
@@ -142,24 +147,24 @@ fn holds(actual: &Version, relation: Relation, wanted: &Version, style: Style) -
 
 struct Version {
     parts: Vec<u64>,
-    /// Parts that were written, before any padding.
+    /// Number of parts that were written, before any padding.
     given: usize,
     pre: semver::Prerelease,
 }
 
 impl Version {
-    fn parse(text: &str, style: Style) -> Option<Self> {
+    fn parse(text: &str, style: VersionStyle) -> Option<Self> {
         let text = text.trim();
         if text.len() > TEXT_BYTES_MAX {
             return None;
         }
         match style {
-            Style::Strict => {
+            VersionStyle::Strict => {
                 let version = semver::Version::parse(text).ok()?;
                 let parts = vec![version.major, version.minor, version.patch];
                 Some(Self { parts, given: 3, pre: version.pre })
             }
-            Style::Lenient => Self::parse_lenient(text.strip_prefix('v').unwrap_or(text)),
+            VersionStyle::Lenient => Self::parse_lenient(text.strip_prefix('v').unwrap_or(text)),
         }
     }
 
@@ -202,8 +207,8 @@ impl Version {
     }
 }
 
-/// The tail of a lenient version as a semantic pre-release: characters that one cannot have
-/// (`~`, `_`) become hyphens, leading zeros of numbers go.
+/// The tail of a lenient version as a semantic pre-release. Characters that a pre-release cannot
+/// have (`~`, `_`) become hyphens, and numbers lose their leading zeros.
 fn lenient_pre_release(tail: &str) -> Option<semver::Prerelease> {
     if tail.is_empty() {
         return Some(semver::Prerelease::EMPTY);
@@ -226,11 +231,11 @@ mod tests {
     use super::*;
 
     fn lenient(version: &str, requirement: &str) -> bool {
-        satisfies(version, requirement, Style::Lenient).unwrap()
+        satisfies(version, requirement, VersionStyle::Lenient).unwrap()
     }
 
     fn strict(version: &str, requirement: &str) -> bool {
-        satisfies(version, requirement, Style::Strict).unwrap()
+        satisfies(version, requirement, VersionStyle::Strict).unwrap()
     }
 
     #[test]
@@ -268,14 +273,15 @@ mod tests {
         assert!(strict("1.3.0-beta1", ">= 1.2.0"));
         assert!(!strict("1.3.0-beta1", ">= 1.3.0"));
         assert!(strict("1.0.0+build5", "= 1.0.0"));
-        assert!(satisfies("1.0.0", "~> 1.0.0", Style::Strict).is_err());
-        assert!(satisfies("1.0", ">= 1.0.0", Style::Strict).is_err());
+        assert!(satisfies("1.0.0", "~> 1.0.0", VersionStyle::Strict).is_err());
+        assert!(satisfies("1.0", ">= 1.0.0", VersionStyle::Strict).is_err());
     }
 
     #[test]
     fn what_is_no_version_is_an_error_that_says_which_side() {
-        let error =
-            |version, requirement| satisfies(version, requirement, Style::Lenient).unwrap_err();
+        let error = |version, requirement| {
+            satisfies(version, requirement, VersionStyle::Lenient).unwrap_err()
+        };
         assert!(matches!(error("abc", ">= 1"), VersionError::Version { .. }));
         assert!(matches!(error("", ">= 1"), VersionError::Version { .. }));
         assert!(matches!(error("1..2", ">= 1"), VersionError::Version { .. }));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Facts;
 use super::id::NodeId;
-use ostler_model::attribute::{Attribute, Scalar};
+use ostler_model::attribute::{Attribute, AttributeValue};
 use ostler_model::cores::CoreSet;
 use ostler_model::device::{DeviceGroup, Health, HealthState};
 use ostler_model::ids::PluginName;
@@ -15,7 +15,7 @@ use ostler_model::volume::HostVolume;
 
 /// What the node has to give, in whole units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeResources {
+pub struct NodeTotals {
     /// MHz of processor time: cores times frequency.
     pub cpu_mhz: u64,
     /// MiB of memory.
@@ -29,21 +29,21 @@ pub struct DriverView {
     pub health: Health,
     /// Version of the plugin.
     pub version: String,
-    /// What its fingerprint says, by names without a prefix or with `driver.<name>.`.
+    /// Attributes of its fingerprint, by names without a prefix or with `driver.<name>.`.
     pub attributes: BTreeMap<String, Attribute>,
-    /// What it can do, for people.
+    /// A summary of what it can do, for people.
     pub capabilities: String,
-    /// Its tasks can have cores of their own: they are processes of their own.
+    /// Its tasks can reserve cores, because they are processes of their own.
     #[serde(default)]
     pub gives_cores: bool,
 }
 
-/// Cores that tasks may have for themselves.
+/// Cores that tasks may reserve.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCores {
-    /// Which.
+    /// The cores that can be reserved.
     pub ids: CoreSet,
-    /// Where there are none: why.
+    /// Why no core can be reserved; empty where some can.
     pub missing: String,
 }
 
@@ -52,14 +52,14 @@ pub struct NodeCores {
 pub struct HostNetworkView {
     /// The node's address in it.
     pub address: IpAddr,
-    /// Its interface.
+    /// Name of the interface that has the address, for example `eth0`.
     pub interface: String,
-    /// First and last port of each range that no allocation gets there.
+    /// Port ranges, first and last port, from which no allocation gets a port there.
     pub reserved: Vec<(u16, u16)>,
 }
 
 impl HostNetworkView {
-    /// Is this port kept from allocations?
+    /// Does the configuration keep this port from allocations?
     #[must_use]
     pub fn reserves(&self, port: u16) -> bool {
         self.reserved.iter().any(|(first, last)| (*first..=*last).contains(&port))
@@ -69,15 +69,15 @@ impl HostNetworkView {
 /// Everything known about this node at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Stable over restarts.
+    /// The node's id, which is stable over restarts.
     pub id: NodeId,
     /// Name people see; the host name unless configured.
     pub name: String,
     /// The agent's data center.
     pub datacenter: String,
-    /// Address assigned with ports.
+    /// The address that is assigned with ports.
     pub host_ip: IpAddr,
-    /// Facts, by Nomad's names: `cpu.arch`, `unique.hostname` …
+    /// Facts of the node, by Nomad's names: `cpu.arch`, `unique.hostname` …
     pub attributes: BTreeMap<String, Attribute>,
     /// Configured key-value pairs.
     pub meta: BTreeMap<String, String>,
@@ -87,9 +87,9 @@ pub struct NodeView {
     /// Addresses of this node that ports may ask for by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub host_networks: BTreeMap<String, HostNetworkView>,
-    /// Totals.
-    pub resources: NodeResources,
-    /// Cores of those that can be reserved.
+    /// Processor time and memory that the node has in all.
+    pub resources: NodeTotals,
+    /// The cores of the node that can be reserved.
     #[serde(default)]
     pub cores: NodeCores,
     /// Loaded drivers.
@@ -98,10 +98,12 @@ pub struct NodeView {
     pub device_plugins: BTreeMap<PluginName, Health>,
     /// Devices found by all device plugins.
     pub devices: Vec<DeviceGroup>,
-    /// Plugins that are still being loaded, by their blocks: what they bring is not here yet.
+    /// Plugins that are still being loaded, named by their blocks. What they offer is not known
+    /// yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loading: Vec<String>,
-    /// Plugins that were found and are not used, and why: what they would offer is not known.
+    /// Plugins that were found and are not used, each with the reason. What they would offer is not
+    /// known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused_plugins: BTreeMap<String, String>,
 }
@@ -119,7 +121,7 @@ impl NodeView {
             meta: BTreeMap::new(),
             host_volumes: BTreeMap::new(),
             host_networks: BTreeMap::new(),
-            resources: NodeResources::default(),
+            resources: NodeTotals::default(),
             cores: NodeCores::default(),
             drivers: BTreeMap::new(),
             device_plugins: BTreeMap::new(),
@@ -129,8 +131,8 @@ impl NodeView {
         }
     }
 
-    /// Devices by group and plugin, their instances by id: whoever reports them in another order
-    /// says the same.
+    /// Sort devices by group and plugin, and their instances by id, so that two reports that differ
+    /// only in their order are equal.
     pub(super) fn sort_devices(&mut self) {
         self.devices.sort_by(|a, b| (&a.key, &a.plugin).cmp(&(&b.key, &b.plugin)));
         for group in &mut self.devices {
@@ -138,14 +140,14 @@ impl NodeView {
         }
     }
 
-    /// Take the result of a fingerprint: it replaces all attributes and the totals. A total that
-    /// could not be found out is 0, so that nothing is placed against it.
+    /// Take the result of a fingerprint: it replaces all attributes and the totals. A total that is
+    /// not known is 0, so that nothing is placed against it.
     pub fn apply_facts(&mut self, facts: Facts) {
         let number = |name: &str| match facts.get(name).map(|fact| &fact.value) {
-            Some(Scalar::Int(number)) => u64::try_from(*number).unwrap_or(0),
+            Some(AttributeValue::Int(number)) => u64::try_from(*number).unwrap_or(0),
             _ => 0,
         };
-        self.resources = NodeResources {
+        self.resources = NodeTotals {
             cpu_mhz: number("cpu.totalcompute"),
             memory_mb: number("memory.totalbytes") / ostler_model::limits::MIB,
         };
@@ -153,13 +155,13 @@ impl NodeView {
         self.tell_cores();
     }
 
-    /// Take what was found out of cores that can be reserved.
+    /// Set the cores that can be reserved.
     pub fn set_cores(&mut self, cores: NodeCores) {
         self.cores = cores;
         self.tell_cores();
     }
 
-    /// `cpu.reservablecores`, where there are some.
+    /// Set the attribute `cpu.reservablecores`, where there are such cores.
     fn tell_cores(&mut self) {
         const NAME: &str = "cpu.reservablecores";
         match i64::try_from(self.cores.ids.len()) {
@@ -168,17 +170,19 @@ impl NodeView {
         };
     }
 
-    /// MHz of so many cores: their share of the total, rounded down, so that there is one for each.
+    /// MHz of this many cores: their share of the total, rounded down, so that the shares of all
+    /// cores fit into it.
     #[must_use]
     pub fn mhz_of_cores(&self, count: u32) -> u64 {
         let cores = match self.attributes.get("cpu.numcores").map(|found| &found.value) {
-            Some(Scalar::Int(cores)) => u64::try_from(*cores).unwrap_or(0).max(1),
+            Some(AttributeValue::Int(cores)) => u64::try_from(*cores).unwrap_or(0).max(1),
             _ => u64::try_from(self.cores.ids.len()).unwrap_or(0).max(1),
         };
         self.resources.cpu_mhz.saturating_mul(count.into()) / cores
     }
 
-    /// The cores of each NUMA node; one node with all where the kernel tells of none.
+    /// The cores of each NUMA node. Where the kernel reports none, there is one node with all
+    /// cores.
     #[must_use]
     pub fn numa_nodes(&self) -> Vec<CoreSet> {
         let nodes = self.attributes.iter().filter_map(|(name, cores)| {
@@ -259,7 +263,7 @@ mod tests {
     use ostler_model::rng::Rng;
 
     fn view() -> NodeView {
-        let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+        let mut view = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
         view.apply_facts(Facts::from([
             ("cpu.totalcompute".to_owned(), Attribute::from(5_000)),
             ("memory.totalbytes".to_owned(), Attribute::from(2 * 1024 * 1024 * 1024 + 5)),
@@ -275,7 +279,7 @@ mod tests {
 
     #[test]
     fn totals_come_from_the_facts() {
-        assert_eq!(view().resources, NodeResources { cpu_mhz: 5_000, memory_mb: 2_048 });
+        assert_eq!(view().resources, NodeTotals { cpu_mhz: 5_000, memory_mb: 2_048 });
     }
 
     #[test]

@@ -1,20 +1,22 @@
-//! What wakes a fingerprint before its interval is over: paths and kernel subsystems that change.
+//! Starts a fingerprint before its interval is over, when watched paths or kernel subsystems
+//! change.
 //!
 //! ```text
-//! Watcher::subscribe(paths, subsystems) ─► Subscription ── changed().await: debounced ─► ask again
-//!      │ the first one starts the thread        ▲
-//!      ▼                                        │ a number goes up
+//! ChangeWatcher::subscribe(paths, subsystems) ─► Subscription ── wait_for_change(): ─► ask again
+//!      │ the first one starts the thread            ▲             debounced
+//!      ▼                                            │ a number goes up
 //! thread `ostler-watch`, waiting ─┬─ inotify ── `paths`: whose path is it?
 //!                                 ├─ netlink ── `uevent`: which subsystem?
 //!                                 └─ eventfd ── the list of subscriptions changed
 //! ```
-//! New devices are told of by the kernel's events, not by inotify: sysfs does not announce them.
+//! The kernel's own events announce new devices; inotify does not, because sysfs does not report
+//! them.
 //!
-//! Nothing here is needed for correctness: plugins are asked on their intervals as well. So whatever
-//! fails (no netlink in a container, no inotify watches left) is said once in the log and in
+//! Nothing here is needed for correctness: plugins are also asked on their intervals. So whatever
+//! fails (no netlink in a container, no inotify watches left) is reported once in the log and in
 //! [`WatchReport`], and the rest goes on. When the kernel dropped events, everything counts as
 //! changed. A path on a file system that hangs can hang the thread, and with it the watches of
-//! others; never the agent.
+//! others, but never the agent.
 
 mod kernel;
 mod paths;
@@ -39,54 +41,55 @@ use ostler_model::limits::{
 
 /// Names a subscription for as long as the watcher lives.
 type SubscriptionId = u64;
-/// Goes up by one for every piece of news.
+/// A counter that goes up by one with every piece of news.
 type Bell = Arc<watch::Sender<u64>>;
 
-/// Watches for everybody. Clones share it; the thread ends with the last one.
+/// Watches paths and kernel subsystems for all plugins. Clones share it; the thread ends with the
+/// last one.
 #[derive(Clone, Debug, Default)]
-pub struct Watcher(Arc<Owner>);
+pub struct ChangeWatcher(Arc<ChangeWatcherInner>);
 
 #[derive(Debug, Default)]
-struct Owner(Mutex<Option<Arc<Shared>>>);
+struct ChangeWatcherInner(Mutex<Option<Arc<WatchState>>>);
 
-/// What watcher, subscriptions and thread share.
+/// The state that the watcher, its subscriptions and its thread share.
 #[derive(Debug)]
-struct Shared {
-    wanted: Mutex<Wanted>,
+struct WatchState {
+    wanted: Mutex<SubscriptionList>,
     report: Mutex<WatchReport>,
-    /// Wakes the thread when the list changed.
+    /// Wakes the thread when the list of subscriptions changed.
     wake: OwnedFd,
 }
 
 #[derive(Debug, Default)]
-struct Wanted {
+struct SubscriptionList {
     next: SubscriptionId,
-    entries: BTreeMap<SubscriptionId, Entry>,
+    entries: BTreeMap<SubscriptionId, SubscriptionEntry>,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SubscriptionEntry {
     paths: Vec<PathBuf>,
     subsystems: BTreeSet<String>,
     bell: Bell,
 }
 
-/// How the watcher does.
+/// The state of the watcher, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WatchReport {
-    /// Subscriptions now.
+    /// Number of subscriptions now.
     pub subscriptions: usize,
-    /// Kernel watches on paths now.
+    /// Number of kernel watches on paths now.
     pub kernel_watches: usize,
     /// How often the kernel dropped events, so that everything counted as changed.
     pub overflows: u64,
-    /// What does not work, by what it is about.
+    /// What does not work, as sentences. The key is the path or the source concerned.
     pub degraded: BTreeMap<String, String>,
 }
 
-impl Watcher {
-    /// A watcher; it does nothing before the first subscription.
+impl ChangeWatcher {
+    /// A watcher. It does nothing before the first subscription.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -95,8 +98,8 @@ impl Watcher {
     /// Watch these paths (absolute) and these kernel subsystems (`pci`, `usb`, …) until the
     /// subscription is dropped. More than [`WATCH_PATHS_MAX`] or [`WATCH_SUBSYSTEMS_MAX`] are cut.
     ///
-    /// The subscription reports a change once when its watches are in place: what changed before
-    /// was not seen. It never fails; what cannot be watched does not change.
+    /// The subscription reports a change once when its watches are in place, because earlier
+    /// changes were not seen. It never fails: what cannot be watched does not change.
     #[must_use]
     pub fn subscribe(&self, paths: &[String], subsystems: &[String]) -> Subscription {
         let bell = Bell::default();
@@ -105,27 +108,28 @@ impl Watcher {
         let subsystems: BTreeSet<String> =
             subsystems.iter().take(WATCH_SUBSYSTEMS_MAX).cloned().collect();
         let nothing = paths.is_empty() && subsystems.is_empty();
-        let place = if nothing { None } else { self.enter(Entry { paths, subsystems, bell }) };
+        let place =
+            if nothing { None } else { self.enter(SubscriptionEntry { paths, subsystems, bell }) };
         Subscription { heard, seen: 0, _place: place }
     }
 
-    /// How it does.
+    /// The state of the watcher now.
     #[must_use]
     pub fn report(&self) -> WatchReport {
         let owner = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(shared) = &*owner else { return WatchReport::default() };
-        let subscriptions = shared.wanted().entries.len();
+        let subscriptions = shared.lock_subscriptions().entries.len();
         let report = shared.report.lock().unwrap_or_else(PoisonError::into_inner);
         WatchReport { subscriptions, ..report.clone() }
     }
 
-    fn enter(&self, entry: Entry) -> Option<Place> {
-        let shared = self.shared()?;
+    fn enter(&self, entry: SubscriptionEntry) -> Option<SubscriptionGuard> {
+        let shared = self.ensure_thread()?;
         let id = {
-            let mut wanted = shared.wanted();
+            let mut wanted = shared.lock_subscriptions();
             if wanted.entries.len() >= WATCH_SUBSCRIPTIONS_MAX {
                 drop(wanted);
-                shared.degraded("subscriptions", || {
+                shared.report_degraded("subscriptions", || {
                     format!("only {WATCH_SUBSCRIPTIONS_MAX} plugins can watch for changes")
                 });
                 return None;
@@ -136,16 +140,16 @@ impl Watcher {
             id
         };
         shared.wake();
-        Some(Place { id, shared })
+        Some(SubscriptionGuard { id, shared })
     }
 
-    /// The thread's shared state; the thread is started when it is not there.
-    fn shared(&self) -> Option<Arc<Shared>> {
+    /// The state shared with the thread. The thread is started when there is none.
+    fn ensure_thread(&self) -> Option<Arc<WatchState>> {
         let mut owner = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = &*owner {
             return Some(Arc::clone(shared));
         }
-        let started = start();
+        let started = start_thread();
         match &started {
             Ok(shared) => *owner = Some(Arc::clone(shared)),
             Err(error) => tracing::warn!(%error, "changes are not watched for"),
@@ -154,31 +158,31 @@ impl Watcher {
     }
 }
 
-fn start() -> std::io::Result<Arc<Shared>> {
-    let shared = Arc::new(Shared::new()?);
+fn start_thread() -> std::io::Result<Arc<WatchState>> {
+    let shared = Arc::new(WatchState::new()?);
     let own = Arc::clone(&shared);
     let name = "ostler-watch".to_owned();
     std::thread::Builder::new().name(name).spawn(move || thread::run(own))?;
     Ok(shared)
 }
 
-impl Drop for Owner {
+impl Drop for ChangeWatcherInner {
     fn drop(&mut self) {
         let shared = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(shared) = shared {
-            shared.wanted().closed = true;
+            shared.lock_subscriptions().closed = true;
             shared.wake();
         }
     }
 }
 
-impl Shared {
+impl WatchState {
     fn new() -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { wanted: Mutex::default(), report: Mutex::default(), wake })
     }
 
-    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+    fn lock_subscriptions(&self) -> MutexGuard<'_, SubscriptionList> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,8 +195,8 @@ impl Shared {
         let _full = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Forget that the list changed: it is about to be read.
-    fn quiet(&self) {
+    /// Clear the wake-up: the list of subscriptions is about to be read.
+    fn clear_wake(&self) {
         let _empty = rustix::io::read(&self.wake, &mut [0u8; 8]);
     }
 
@@ -200,8 +204,8 @@ impl Shared {
         change(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Say once what does not work.
-    fn degraded(&self, what: &str, message: impl FnOnce() -> String) {
+    /// Report once what does not work.
+    fn report_degraded(&self, what: &str, message: impl FnOnce() -> String) {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         if report.degraded.contains_key(what) || report.degraded.len() >= WATCH_NOTES_MAX {
             return;
@@ -212,39 +216,39 @@ impl Shared {
     }
 }
 
-/// An entry in the list of what is wanted, taken back when it is dropped.
+/// Removes its entry from the list of subscriptions when it is dropped.
 #[derive(Debug)]
-struct Place {
+struct SubscriptionGuard {
     id: SubscriptionId,
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
 }
 
-impl Drop for Place {
+impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        self.shared.wanted().entries.remove(&self.id);
+        self.shared.lock_subscriptions().entries.remove(&self.id);
         self.shared.wake();
     }
 }
 
-/// Hears of changes; dropped: unsubscribed.
+/// Waits for changes of what was subscribed to. Dropping it ends the subscription.
 #[derive(Debug)]
 pub struct Subscription {
     heard: watch::Receiver<u64>,
     seen: u64,
-    _place: Option<Place>,
+    _place: Option<SubscriptionGuard>,
 }
 
 impl Subscription {
-    /// One that never hears of anything.
+    /// A subscription to nothing: it never reports a change.
     #[must_use]
     pub fn nothing() -> Self {
         Self { heard: Bell::default().subscribe(), seen: 0, _place: None }
     }
 
-    /// Wait until something changed and then was quiet for [`WATCH_QUIET`], at most
-    /// [`WATCH_DEBOUNCE_MAX`]: a burst is one change. Never ends for what is not watched. Dropped
-    /// half-way it loses nothing.
-    pub async fn changed(&mut self) {
+    /// Wait until something changed and then nothing changed for [`WATCH_QUIET`], or until
+    /// [`WATCH_DEBOUNCE_MAX`] is over: a burst is one change. It never returns where nothing is
+    /// watched. The future may be dropped half-way without a loss.
+    pub async fn wait_for_change(&mut self) {
         let seen = self.seen;
         if self.heard.wait_for(|rung| *rung != seen).await.is_err() {
             std::future::pending().await

@@ -1,4 +1,5 @@
-//! The base service: who the plugin is, what may be configured, and the configuration.
+//! The base service: it says who the plugin is and what may be configured, and
+//! takes the configuration.
 
 use std::sync::Arc;
 
@@ -9,20 +10,20 @@ use crate::proto::base::{
     ConfigSchemaRequest, ConfigSchemaResponse, PluginInfoRequest, PluginInfoResponse, PluginType,
     SetConfigRequest, SetConfigResponse,
 };
-use crate::server::Served;
+use crate::server::ServedPlugin;
 use crate::{schema, values};
 use ostler_model::json::JsonObject;
 use ostler_model::plugin::PluginKind;
 use ostler_plugin::{Plugin, schema::one_line};
 
-/// The one version of Nomad's plugin interfaces.
+/// The only version of Nomad's plugin interfaces.
 const API: &str = "v0.1.0";
 
-/// See the module.
+/// Answers the calls of the base service.
 #[derive(Clone)]
 pub(crate) struct Base {
-    /// What is served.
-    pub served: Arc<Served>,
+    /// The plugin that is served.
+    pub served: Arc<ServedPlugin>,
 }
 
 #[tonic::async_trait]
@@ -31,7 +32,7 @@ impl BasePlugin for Base {
         &self,
         _request: Request<PluginInfoRequest>,
     ) -> Result<Response<PluginInfoResponse>, Status> {
-        let plugin = self.served.found.described();
+        let plugin = self.served.found.described_plugin();
         let kind = match plugin.manifest().kind {
             PluginKind::Driver => PluginType::Driver,
             PluginKind::Device => PluginType::Device,
@@ -50,7 +51,7 @@ impl BasePlugin for Base {
     ) -> Result<Response<ConfigSchemaResponse>, Status> {
         let found = &self.served.found;
         let there = found.configuration(&JsonObject::default());
-        let spec = schema::spec(config_schema(found.described()).text(), &there);
+        let spec = schema::spec(config_schema(found.described_plugin()).text(), &there);
         Ok(Response::new(ConfigSchemaResponse { spec: Some(spec) }))
     }
 
@@ -59,7 +60,7 @@ impl BasePlugin for Base {
         request: Request<SetConfigRequest>,
     ) -> Result<Response<SetConfigResponse>, Status> {
         let given = request.into_inner().msgpack_config;
-        let schema = config_schema(self.served.found.described());
+        let schema = config_schema(self.served.found.described_plugin());
         let given = values::configuration(&given, schema.text())
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let config = self.served.found.configuration(&given);

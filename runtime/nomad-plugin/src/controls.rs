@@ -1,5 +1,4 @@
-//! The services that every plugin program has: is it well, shut down, what it prints, further
-//! connections.
+//! The services that every plugin program has: health, shutdown, output and further connections.
 
 use std::pin::Pin;
 
@@ -21,8 +20,8 @@ const SERVICE: &str = "plugin";
 /// A stream of answers.
 pub(crate) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Answers until the process leaves.
-pub(crate) fn until_left<T: Send + 'static>(
+/// A stream of answers that ends when the process shuts down.
+pub(crate) fn stream_until_shutdown<T: Send + 'static>(
     answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
     left: CancellationToken,
 ) -> Response<Answers<T>> {
@@ -30,14 +29,14 @@ pub(crate) fn until_left<T: Send + 'static>(
     Response::new(Box::pin(answers.take_until(left.cancelled_owned())))
 }
 
-/// All of them.
+/// Answers the calls of these services.
 #[derive(Clone)]
 pub(crate) struct Controls {
-    /// The process leaves.
+    /// Cancelled when the process shuts down.
     pub left: CancellationToken,
 }
 
-fn serving(service: &str) -> Result<HealthCheckResponse, Status> {
+fn health_response(service: &str) -> Result<HealthCheckResponse, Status> {
     match service {
         SERVICE | "" => Ok(HealthCheckResponse { status: ServingStatus::Serving.into() }),
         _ => Err(Status::not_found("there is no such service")),
@@ -52,7 +51,7 @@ impl Health for Controls {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        serving(&request.get_ref().service).map(Response::new)
+        health_response(&request.get_ref().service).map(Response::new)
     }
 
     async fn watch(
@@ -60,10 +59,10 @@ impl Health for Controls {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         use futures_util::StreamExt as _;
-        let now = serving(&request.get_ref().service)?;
+        let now = health_response(&request.get_ref().service)?;
         let first = futures_util::stream::iter([Ok(now)]);
-        // It is well for as long as it answers.
-        Ok(until_left(first.chain(futures_util::stream::pending()), self.left.clone()))
+        // The process is healthy as long as it answers.
+        Ok(stream_until_shutdown(first.chain(futures_util::stream::pending()), self.left.clone()))
     }
 }
 
@@ -79,12 +78,12 @@ impl GrpcController for Controls {
 impl GrpcStdio for Controls {
     type StreamStdioStream = Answers<StdioData>;
 
-    /// It prints nothing: what there is to say is its log, on standard error.
+    /// The plugin prints nothing. What it has to say is in its log, on standard error.
     async fn stream_stdio(
         &self,
         _request: Request<()>,
     ) -> Result<Response<Self::StreamStdioStream>, Status> {
-        Ok(until_left(futures_util::stream::pending(), self.left.clone()))
+        Ok(stream_until_shutdown(futures_util::stream::pending(), self.left.clone()))
     }
 }
 
@@ -92,13 +91,13 @@ impl GrpcStdio for Controls {
 impl GrpcBroker for Controls {
     type StartStreamStream = Answers<ConnInfo>;
 
-    /// Nothing needs a further connection: none is offered, and what is offered is not taken.
+    /// Nothing needs a further connection: none is offered, and none that is offered is taken.
     async fn start_stream(
         &self,
         request: Request<Streaming<ConnInfo>>,
     ) -> Result<Response<Self::StartStreamStream>, Status> {
         use futures_util::StreamExt as _;
         let offers = request.into_inner().filter_map(|_offer| std::future::ready(None));
-        Ok(until_left(offers, self.left.clone()))
+        Ok(stream_until_shutdown(offers, self.left.clone()))
     }
 }

@@ -1,8 +1,8 @@
-//! The device service: what one device plugin finds, how tasks use it, what it measures.
+//! The device service: which devices a plugin finds, how tasks use them, and what it measures.
 //!
-//! Nomad names devices by their ids alone, so an id is looked up among the groups of the newest
-//! fingerprint, and one that two groups have is refused. Nomad never says that a task no longer uses a
-//! device: nothing is released.
+//! Nomad names devices by their ids alone. So an id is looked up in the groups of the newest
+//! fingerprint, and an id that two groups have is refused. Nomad never says that a task no longer
+//! uses a device, so nothing is released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
 
-use crate::controls::{Answers, until_left};
+use crate::controls::{Answers, stream_until_shutdown};
 use crate::driver::{attribute, duration, wire_time};
 use crate::proto::device as wire;
 use crate::proto::device::device_plugin_server::DevicePlugin as DeviceService;
 use crate::proto::structs;
-use crate::server::Served;
+use crate::server::ServedPlugin;
 use ostler_agent::alone::LivePlugin;
 use ostler_device::source::DeviceSource;
 use ostler_health::refresh::{FingerprintOutcome, Refresher};
@@ -29,57 +29,60 @@ use ostler_model::ports::PluginCallError;
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::rng::Rng;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject, StatValue};
-use ostler_node::watch::Watcher;
+use ostler_node::watch::ChangeWatcher;
 
-/// See the module.
+/// Answers the calls of the device service.
 #[derive(Clone)]
 pub(crate) struct DeviceSide {
-    /// What is served.
-    pub served: Arc<Served>,
+    /// The plugin that is served.
+    pub served: Arc<ServedPlugin>,
 }
 
-type Found = Option<Arc<Vec<DeviceGroup>>>;
+type DeviceGroups = Option<Arc<Vec<DeviceGroup>>>;
 
-/// The devices of one plugin.
-pub(crate) struct Devices {
+/// The devices of one plugin, as its newest fingerprint has them.
+pub(crate) struct PluginDevices {
     source: Arc<dyn DeviceSource>,
-    found: watch::Receiver<Found>,
-    /// Keeps the data directory and the services.
+    found: watch::Receiver<DeviceGroups>,
+    /// Keeps the data directory claimed and the services running.
     _live: Option<LivePlugin>,
 }
 
-impl Devices {
-    /// Begin to ask.
+impl PluginDevices {
+    /// Ask the plugin for fingerprints from here on, in the background.
     pub(crate) fn follow(source: Arc<dyn DeviceSource>, live: Option<LivePlugin>) -> Self {
         let (told, found) = watch::channel(None);
         let (told, asked) = (Arc::new(told), Arc::clone(&source));
         tokio::spawn(async move {
-            let refresher = Refresher::new(Watcher::new(), Rng::system());
+            let refresher = Refresher::new(ChangeWatcher::new(), Rng::system());
             let meter = asked.meter();
             let ask = move || {
                 let (source, told) = (Arc::clone(&asked), Arc::clone(&told));
-                async move { look(&*source, &told).await }
+                async move { refresh_groups(&*source, &told).await }
             };
             refresher.add(meter, ask).await;
-            // Its loop ends with the process.
+            // The loop of the refresher ends with the process.
             std::future::pending::<()>().await;
         });
         Self { source, found, _live: live }
     }
 
-    /// Which device these ids are.
-    fn named(&self, ids: &[String]) -> Result<AllocatedDevice, Status> {
+    /// The group that all these ids belong to, in the newest fingerprint.
+    fn find_device(&self, ids: &[String]) -> Result<AllocatedDevice, Status> {
         let found = self.found.borrow().clone();
         let found = found.ok_or_else(|| Status::unavailable("no device was looked for yet"))?;
-        named(&found, ids)
+        resolve_ids(&found, ids)
     }
 }
 
-/// Ask once, and tell whoever listens.
-async fn look(source: &dyn DeviceSource, told: &watch::Sender<Found>) -> FingerprintOutcome {
+/// Ask for a fingerprint once, and tell whoever listens what is new.
+async fn refresh_groups(
+    source: &dyn DeviceSource,
+    told: &watch::Sender<DeviceGroups>,
+) -> FingerprintOutcome {
     match source.fingerprint().await {
         Ok(found) => {
-            let outcome = FingerprintOutcome::of(&found.health, found.next);
+            let outcome = FingerprintOutcome::from_health(&found.health, found.next);
             told.send_if_modified(|known| {
                 let news = known.as_deref() != Some(&found.groups);
                 *known = Some(Arc::new(found.groups));
@@ -89,7 +92,7 @@ async fn look(source: &dyn DeviceSource, told: &watch::Sender<Found>) -> Fingerp
         }
         Err(error) => {
             tracing::warn!(plugin = %source.name(), %error, "device fingerprint failed");
-            // What it found last is shown as not to be relied on.
+            // The devices of the last fingerprint are shown as unhealthy.
             let reason = error.to_string();
             told.send_if_modified(|known| {
                 let Some(groups) = known else { return false };
@@ -108,7 +111,7 @@ async fn look(source: &dyn DeviceSource, told: &watch::Sender<Found>) -> Fingerp
     }
 }
 
-fn named(found: &[DeviceGroup], ids: &[String]) -> Result<AllocatedDevice, Status> {
+fn resolve_ids(found: &[DeviceGroup], ids: &[String]) -> Result<AllocatedDevice, Status> {
     let wrong = |text: String| Err(Status::invalid_argument(text));
     let mut groups = BTreeSet::new();
     for id in ids {
@@ -135,7 +138,7 @@ fn named(found: &[DeviceGroup], ids: &[String]) -> Result<AllocatedDevice, Statu
     }
 }
 
-fn failed(error: &PluginCallError) -> Status {
+fn call_status(error: &PluginCallError) -> Status {
     match error {
         PluginCallError::NotFound(_) => Status::not_found(error.to_string()),
         PluginCallError::NotGranted(_) | PluginCallError::PermissionDenied(_) => {
@@ -161,7 +164,7 @@ impl DeviceService for DeviceSide {
             });
             std::future::ready(said.map(Ok))
         });
-        Ok(until_left(said, self.served.left.clone()))
+        Ok(stream_until_shutdown(said, self.served.left.clone()))
     }
 
     async fn reserve(
@@ -169,8 +172,9 @@ impl DeviceService for DeviceSide {
         request: Request<wire::ReserveRequest>,
     ) -> Result<Response<wire::ReserveResponse>, Status> {
         let devices = self.served.devices().await?;
-        let device = devices.named(&request.into_inner().device_ids)?;
-        let reserved = devices.source.reserve(&device).await.map_err(|error| failed(&error))?;
+        let device = devices.find_device(&request.into_inner().device_ids)?;
+        let reserved =
+            devices.source.reserve(&device).await.map_err(|error| call_status(&error))?;
         Ok(Response::new(wire::ReserveResponse { container_res: Some(reservation(reserved)) }))
     }
 
@@ -180,15 +184,15 @@ impl DeviceService for DeviceSide {
     ) -> Result<Response<Self::StatsStream>, Status> {
         let devices = self.served.devices().await?;
         let interval = duration(request.into_inner().collection_interval);
-        let measured = measured(devices, interval.max(NOMAD_STATS_INTERVAL_MIN));
-        Ok(until_left(measured.map(Ok), self.served.left.clone()))
+        let measured = stats_stream(devices, interval.max(NOMAD_STATS_INTERVAL_MIN));
+        Ok(stream_until_shutdown(measured.map(Ok), self.served.left.clone()))
     }
 }
 
-/// Measure again and again. One that never measures says nothing, for as long as it is asked: Nomad
-/// would ask again and again after an end.
-fn measured(
-    devices: Arc<Devices>,
+/// Measure at each interval. The stream of a plugin that never measures stays open and says
+/// nothing, because Nomad would ask again after its end.
+fn stats_stream(
+    devices: Arc<PluginDevices>,
     interval: std::time::Duration,
 ) -> impl Stream<Item = wire::StatsResponse> + Send {
     stream::unfold((devices, true), move |(devices, mut first)| async move {
@@ -266,7 +270,7 @@ fn instance_stats(given: &InstanceStats) -> wire::DeviceStats {
     }
 }
 
-/// As deep as the plugin's answer, which is bounded.
+/// Convert nested measurements. The depth is that of the plugin's answer, which is bounded.
 fn object(given: &StatObject) -> structs::StatObject {
     let nested: BTreeMap<_, _> =
         given.nested.iter().map(|(name, one)| (name.clone(), object(one))).collect();
@@ -294,7 +298,7 @@ mod tests {
     use ostler_model::device::{DeviceInstance, GroupKey, Health};
     use ostler_model::ids::PluginName;
 
-    fn found(groups: &[(&str, &[&str])]) -> Vec<DeviceGroup> {
+    fn device_groups(groups: &[(&str, &[&str])]) -> Vec<DeviceGroup> {
         let groups = groups.iter().map(|(name, ids)| DeviceGroup {
             key: GroupKey {
                 vendor: "acme".to_owned(),
@@ -317,10 +321,10 @@ mod tests {
 
     #[test]
     fn an_id_names_a_device_of_one_group_and_no_other() {
-        let found = found(&[("a", &["1", "2", "both"]), ("b", &["3", "both"])]);
+        let found = device_groups(&[("a", &["1", "2", "both"]), ("b", &["3", "both"])]);
         let ask = |ids: &[&str]| {
             let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
-            named(&found, &ids).map(|device| device.group.name)
+            resolve_ids(&found, &ids).map(|device| device.group.name)
         };
         assert_eq!(ask(&["1", "2"]).unwrap(), "a");
         assert_eq!(ask(&["3"]).unwrap(), "b");

@@ -1,18 +1,18 @@
-//! The driver service: from calls of Nomad to the tasks of one driver.
+//! The driver service: it turns calls of Nomad into calls about the tasks of one driver.
 //!
 //! ```text
-//! StartTask ─ said: their words into ours ─► tasks: start, note, release ─► handle for Nomad's state
+//! StartTask ─ translation ─► tasks: start, note, release ─► handle for Nomad's state
 //! RecoverTask ─ handle ─► tasks: adopt, ask the driver        WaitTask, StopTask, … ─► tasks
 //! ```
 
-mod earlier;
+mod errors;
 mod exec;
 mod fingerprint;
 mod record;
-mod refused;
-mod said;
+mod recovery;
 mod task;
 mod tasks;
+mod translation;
 mod usage;
 
 use std::sync::Arc;
@@ -22,61 +22,61 @@ use futures_util::StreamExt as _;
 use tokio_stream::wrappers::{BroadcastStream, WatchStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::controls::{Answers, until_left};
+use crate::controls::{Answers, stream_until_shutdown};
 use crate::proto::driver::driver_capabilities::{FsIsolation as Fs, MountConfigs};
 use crate::proto::driver::driver_server::Driver as DriverService;
 use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use crate::proto::driver::{self as wire};
 use crate::schema;
-use crate::server::Served;
+use crate::server::ServedPlugin;
 use ostler_model::clock;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{NOMAD_FINGERPRINT_PAUSE, NOMAD_STATS_INTERVAL_MIN};
 use ostler_model::ports::FsIsolation;
 use ostler_plugin::Plugin;
-use ostler_plugin::driver::DriverPlugin;
+use ostler_plugin::driver::LoadedDriver;
 
 pub(crate) use fingerprint::attribute;
 pub(crate) use task::wire_time;
-pub(crate) use tasks::Tasks;
+pub(crate) use tasks::DriverTasks;
 
-/// For fuzz targets: is a run in these bytes of Nomad's state?
-pub(crate) fn fuzz_kept(bytes: &[u8]) -> bool {
-    record::RunKept::decoded(bytes).is_some_and(|kept| !kept.encoded().is_empty())
+/// For fuzz targets: do these bytes of Nomad's state hold the record of a run?
+pub(crate) fn fuzz_record(bytes: &[u8]) -> bool {
+    record::NomadRunRecord::decode(bytes).is_some_and(|kept| !kept.encode().is_empty())
 }
 
-/// For fuzz targets: a task of Nomad's in our words. Its log pipes are not opened.
+/// For fuzz targets: translate a task of Nomad. Its log pipes are not opened.
 pub(crate) fn fuzz_task(mut task: wire::TaskConfig, schema: &str) {
     task.stdout_path.clear();
     task.stderr_path.clear();
     let (spawned, events) = (Arc::default(), task::EventSender::new());
-    if let Ok(context) = said::context(&task, &spawned, &events) {
-        let _config = said::config(&task, &context, (schema, FsIsolation::Preopen));
+    if let Ok(context) = translation::task_context(&task, &spawned, &events) {
+        let _config = translation::task_config(&task, &context, (schema, FsIsolation::Preopen));
     }
 }
 
-/// See the module.
+/// Answers the calls of the driver service.
 #[derive(Clone)]
 pub(crate) struct DriverSide {
-    /// What is served.
-    pub served: Arc<Served>,
+    /// The plugin that is served.
+    pub served: Arc<ServedPlugin>,
 }
 
 impl DriverSide {
-    fn described(&self) -> Result<&DriverPlugin, Status> {
-        match self.served.found.described() {
+    fn driver_plugin(&self) -> Result<&LoadedDriver, Status> {
+        match self.served.found.described_plugin() {
             Plugin::Driver(plugin) => Ok(plugin),
             Plugin::Device(_) => Err(Status::unimplemented("this is a device plugin")),
         }
     }
 
-    async fn tasks(&self) -> Result<Arc<Tasks>, Status> {
-        self.described()?;
+    async fn tasks(&self) -> Result<Arc<DriverTasks>, Status> {
+        self.driver_plugin()?;
         self.served.tasks().await
     }
 }
 
-/// A time that Nomad gives; none is none.
+/// A duration as Nomad gives it. One that is absent is zero.
 pub(crate) fn duration(given: Option<prost_types::Duration>) -> Duration {
     given.and_then(|given| Duration::try_from(given).ok()).unwrap_or_default()
 }
@@ -93,7 +93,7 @@ impl DriverService for DriverSide {
         _request: Request<wire::TaskConfigSchemaRequest>,
     ) -> Result<Response<wire::TaskConfigSchemaResponse>, Status> {
         let none = JsonObject::default();
-        let spec = schema::spec(self.described()?.task_schema.text(), &none);
+        let spec = schema::spec(self.driver_plugin()?.task_schema.text(), &none);
         Ok(Response::new(wire::TaskConfigSchemaResponse { spec: Some(spec) }))
     }
 
@@ -101,10 +101,10 @@ impl DriverService for DriverSide {
         &self,
         _request: Request<wire::CapabilitiesRequest>,
     ) -> Result<Response<wire::CapabilitiesResponse>, Status> {
-        let can = &self.described()?.capabilities;
-        // A root that Nomad would copy together is of no use to either: an isolated task gets one of
-        // its host's directories, and a WASM task has directories alone.
-        // A task without a root of its own would not see a volume where its job says.
+        let can = &self.driver_plugin()?.capabilities;
+        // No driver uses a root directory that Nomad would build by copying: an isolated task gets
+        // a root made of its host's directories, and a WASM task gets only directories. A task
+        // without a root of its own would not see a volume where its job says.
         let (fs, mounts) = match can.fs_isolation {
             FsIsolation::None => (Fs::None, MountConfigs::NoMounts),
             FsIsolation::Chroot | FsIsolation::Preopen => (Fs::Image, MountConfigs::AnyMounts),
@@ -126,7 +126,7 @@ impl DriverService for DriverSide {
     ) -> Result<Response<Self::FingerprintStream>, Status> {
         let found = match self.tasks().await {
             Ok(tasks) => tasks.fingerprints(),
-            // Nomad shows it, and asks again at once when the answers end.
+            // Nomad shows the reason, and asks again at once when the stream ends.
             Err(status) => {
                 let shown =
                     futures_util::stream::iter([Ok(fingerprint::unhealthy(status.message()))]);
@@ -134,11 +134,11 @@ impl DriverService for DriverSide {
                     clock::sleep(NOMAD_FINGERPRINT_PAUSE).await;
                     Err(status)
                 });
-                return Ok(until_left(shown.chain(ended), self.served.left.clone()));
+                return Ok(stream_until_shutdown(shown.chain(ended), self.served.left.clone()));
             }
         };
         let answers = WatchStream::new(found).filter_map(|found| std::future::ready(found.map(Ok)));
-        Ok(until_left(answers, self.served.left.clone()))
+        Ok(stream_until_shutdown(answers, self.served.left.clone()))
     }
 
     async fn recover_task(
@@ -158,7 +158,7 @@ impl DriverService for DriverSide {
         let task = request.into_inner().task;
         let task = task.ok_or_else(|| Status::invalid_argument("there is no task"))?;
         let tasks = self.tasks().await?;
-        // A Nomad that goes away meanwhile leaves no task that is half started.
+        // Spawned, so that a Nomad that goes away meanwhile leaves no half-started task.
         let started = tokio::spawn(async move { tasks.start(task).await }).await;
         let handle = started.map_err(|_| Status::unavailable("the plugin leaves"))??;
         let handle = Some(handle);
@@ -171,13 +171,13 @@ impl DriverService for DriverSide {
     ) -> Result<Response<wire::WaitTaskResponse>, Status> {
         let task = self.tasks().await?.task(&request.get_ref().task_id)?;
         let ended = tokio::select! {
-            ended = task.ended() => ended,
+            ended = task.wait_end() => ended,
             () = self.served.left.cancelled() => {
                 return Err(Status::unavailable("the plugin leaves; the task goes on"));
             }
         };
         let err = ended.result.error.clone().unwrap_or_default();
-        Ok(Response::new(wire::WaitTaskResponse { result: Some(ended.said()), err }))
+        Ok(Response::new(wire::WaitTaskResponse { result: Some(ended.to_wire()), err }))
     }
 
     async fn stop_task(
@@ -216,7 +216,7 @@ impl DriverService for DriverSide {
         let tasks = self.tasks().await?;
         let interval = duration(collection_interval).max(NOMAD_STATS_INTERVAL_MIN);
         let stats = usage::stream(&tasks, tasks.task(&task_id)?, interval);
-        Ok(until_left(stats.map(Ok), self.served.left.clone()))
+        Ok(stream_until_shutdown(stats.map(Ok), self.served.left.clone()))
     }
 
     async fn task_events(
@@ -224,9 +224,9 @@ impl DriverService for DriverSide {
         _request: Request<wire::TaskEventsRequest>,
     ) -> Result<Response<Self::TaskEventsStream>, Status> {
         let events = BroadcastStream::new(self.tasks().await?.events());
-        // Those that were lost because Nomad does not read are not missed by anybody.
+        // Events that were lost because Nomad does not read are left out.
         let events = events.filter_map(|event| std::future::ready(event.ok().map(Ok)));
-        Ok(until_left(events, self.served.left.clone()))
+        Ok(stream_until_shutdown(events, self.served.left.clone()))
     }
 
     async fn signal_task(
@@ -245,7 +245,7 @@ impl DriverService for DriverSide {
         let wire::ExecTaskRequest { task_id, command, timeout } = request.into_inner();
         let tasks = self.tasks().await?;
         let session = tasks.exec(&task_id, command, None).await?;
-        Ok(Response::new(exec::whole(session, duration(timeout)).await?))
+        Ok(Response::new(exec::collect_output(session, duration(timeout)).await?))
     }
 
     async fn exec_task_streaming(
@@ -256,7 +256,7 @@ impl DriverService for DriverSide {
         let (task, command, terminal) = exec::setup(&mut asked).await?;
         let tasks = self.tasks().await?;
         let session = tasks.exec(&task, command, terminal).await?;
-        Ok(until_left(exec::stream(session, asked), self.served.left.clone()))
+        Ok(stream_until_shutdown(exec::stream(session, asked), self.served.left.clone()))
     }
 
     async fn create_network(

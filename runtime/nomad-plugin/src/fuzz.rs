@@ -1,11 +1,12 @@
-//! Ways in for fuzz targets (`runtime/fuzz/`) to what is private here. Nothing else uses them.
+//! Entry points for fuzz targets (`runtime/fuzz/`) to private code of this crate. Nothing
+//! else uses them.
 
 use prost::Message as _;
 
 use crate::proto::driver as wire;
 use crate::values;
 
-/// A schema with each form that configurations are fitted to.
+/// A schema with each form that configurations are converted by.
 const SCHEMA: &str = r##"{"type": "object", "properties": {
     "command": {"type": "string"},
     "args": {"type": "array", "items": {"type": "string"}},
@@ -13,13 +14,13 @@ const SCHEMA: &str = r##"{"type": "object", "properties": {
     "many": {"type": "array", "items": {"$ref": "#"}}
 }}"##;
 
-/// Bytes as a configuration of a task or a plugin, as a task that is to be started, and as one that is to be
-/// found again.
+/// Read bytes as the configuration of a task or a plugin, as a task to start, and as a
+/// task to recover.
 pub fn tasks(bytes: &[u8]) {
     let _either = values::configuration(bytes, SCHEMA);
     let handle = wire::TaskHandle::decode(bytes);
     let kept = handle.as_ref().map_or(bytes, |handle| handle.driver_state.as_slice());
-    let _kept = crate::driver::fuzz_kept(kept);
+    let _kept = crate::driver::fuzz_record(kept);
     let of_handle = handle.ok().and_then(|handle| handle.config);
     for task in wire::TaskConfig::decode(bytes).into_iter().chain(of_handle) {
         crate::driver::fuzz_task(task, SCHEMA);

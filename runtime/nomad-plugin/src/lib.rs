@@ -7,8 +7,8 @@
 //!                                                               ├ driver ─► tasks ─► Driver, Workloads
 //!                                                               └ device ─► DeviceSource
 //! ```
-//! What a component is called with and what it may do is as in an agent: the same catalogue, trust,
-//! grants, sandbox, supervisors and workers (`ostler_agent::alone`). Nothing here reads a configuration
+//! A component is called and restricted as in an agent: with the same catalogue, trust, grants,
+//! sandbox, supervisors and workers (`ostler_agent::alone`). Nothing here reads a configuration
 //! file or an argument. Start with [`serve`].
 
 mod base;
@@ -24,7 +24,7 @@ mod values;
 pub use handshake::{COOKIE, HandshakeError, is_called_by_nomad};
 pub use server::{PluginOptions, ServeError, serve};
 
-/// What `proto/` describes.
+/// The types and services that are generated from `proto/`.
 #[allow(
     missing_docs,
     clippy::all,

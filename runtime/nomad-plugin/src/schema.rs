@@ -5,8 +5,8 @@
 //! list of such objects   ─► blocks, any number                      list of one of those ─► attribute, a list
 //! map of texts           ─► a block of attributes                   anything else ─► attribute of any value
 //! ```
-//! The specification decides how Nomad reads a text; what it may be is the schema's alone, which is
-//! checked after. So a schema that says more than the other can is no hindrance.
+//! The specification decides how Nomad reads a text. Which values are valid is for the schema
+//! alone, which is checked afterwards. So a schema may say more than the specification can.
 
 use std::collections::HashMap;
 
@@ -18,111 +18,111 @@ use crate::proto::hclspec::spec::Block as Of;
 use crate::proto::hclspec::{Attr, Block, BlockAttrs, BlockList, Object, Spec};
 use ostler_model::json::JsonObject;
 
-/// Objects within objects: below that anything may stand.
+/// Deepest nesting of objects that is specified. Below it any value is taken.
 const DEPTH_MAX: usize = 8;
 
-/// A schema in which references are followed.
+/// A place in a schema, and the whole schema in which its references are followed.
 #[derive(Clone, Copy)]
-pub(crate) struct Schema<'a> {
+pub(crate) struct SchemaNode<'a> {
     root: &'a Value,
     here: &'a Value,
 }
 
-/// What may stand at a place, as far as it decides how a text is read.
-pub(crate) enum Shape<'a> {
-    /// One object with these properties.
+/// The form of the values at a place, as far as it decides how Nomad reads a text.
+pub(crate) enum ValueShape<'a> {
+    /// One object with these properties, and the names of those that are required.
     Object(&'a Map<String, Value>, Vec<&'a str>),
-    /// A map of texts by any name.
+    /// A map from any names to texts.
     Texts,
-    /// Objects, one after the other.
-    Objects(Schema<'a>),
-    /// One value of this type, in HCL's words.
+    /// A list of objects of this schema.
+    Objects(SchemaNode<'a>),
+    /// One value of this type, by its name in HCL.
     Value(&'static str),
-    /// Whatever it is.
+    /// Any value.
     Any,
 }
 
-impl<'a> Schema<'a> {
-    /// A whole one.
-    pub(crate) const fn whole(root: &'a Value) -> Self {
+impl<'a> SchemaNode<'a> {
+    /// The root of a schema.
+    pub(crate) const fn from_root(root: &'a Value) -> Self {
         Self { root, here: root }
     }
 
-    /// Of a property.
-    pub(crate) const fn at(self, here: &'a Value) -> Self {
+    /// Another place in the same schema.
+    pub(crate) const fn descend(self, here: &'a Value) -> Self {
         Self { here, ..self }
     }
 
-    /// Where it leads; not followed further than a few references.
-    fn resolved(self) -> Self {
+    /// The place that references lead to. At most [`DEPTH_MAX`] references are followed.
+    fn resolve_refs(self) -> Self {
         let mut at = self;
         for _ in 0..DEPTH_MAX {
             let to = at.here.get("$ref").and_then(Value::as_str);
             match to.and_then(|to| self.root.pointer(to.strip_prefix('#')?)) {
-                Some(here) => at = self.at(here),
+                Some(here) => at = self.descend(here),
                 None => break,
             }
         }
         at
     }
 
-    /// Its shape.
-    pub(crate) fn shape(self) -> Shape<'a> {
-        let at = self.resolved();
-        // One block, however often it could be written: an object, or a list of one at most.
+    /// The form of the values that this place of the schema allows.
+    pub(crate) fn shape(self) -> ValueShape<'a> {
+        let at = self.resolve_refs();
+        // An object, or a list of at most one object, is one block.
         if let Some([one, list]) = at.here.get("oneOf").and_then(Value::as_array).map(Vec::as_slice)
-            && at.at(list).here.get("maxItems").and_then(Value::as_u64) == Some(1)
+            && at.descend(list).here.get("maxItems").and_then(Value::as_u64) == Some(1)
         {
-            return at.at(one).shape();
+            return at.descend(one).shape();
         }
         match at.here.get("type").and_then(Value::as_str) {
             Some("object") => match at.here.get("properties").and_then(Value::as_object) {
                 Some(properties) => {
                     let required = at.here.get("required").and_then(Value::as_array);
                     let required = required.into_iter().flatten().filter_map(Value::as_str);
-                    Shape::Object(properties, required.collect())
+                    ValueShape::Object(properties, required.collect())
                 }
                 None => match at.here.get("additionalProperties") {
-                    Some(of) if at.at(of).is_text() => Shape::Texts,
-                    _ => Shape::Any,
+                    Some(of) if at.descend(of).is_text() => ValueShape::Texts,
+                    _ => ValueShape::Any,
                 },
             },
             Some("array") => {
-                let Some(items) = at.here.get("items").map(|items| at.at(items)) else {
-                    return Shape::Any;
+                let Some(items) = at.here.get("items").map(|items| at.descend(items)) else {
+                    return ValueShape::Any;
                 };
                 match items.shape() {
-                    Shape::Object(..) => Shape::Objects(items.resolved()),
-                    Shape::Value("string") => Shape::Value("list(string)"),
-                    Shape::Value("number") => Shape::Value("list(number)"),
-                    Shape::Value("bool") => Shape::Value("list(bool)"),
-                    _ => Shape::Any,
+                    ValueShape::Object(..) => ValueShape::Objects(items.resolve_refs()),
+                    ValueShape::Value("string") => ValueShape::Value("list(string)"),
+                    ValueShape::Value("number") => ValueShape::Value("list(number)"),
+                    ValueShape::Value("bool") => ValueShape::Value("list(bool)"),
+                    _ => ValueShape::Any,
                 }
             }
-            Some("string") => Shape::Value("string"),
-            Some("integer" | "number") => Shape::Value("number"),
-            Some("boolean") => Shape::Value("bool"),
-            _ if at.is_text() => Shape::Value("string"),
-            _ => Shape::Any,
+            Some("string") => ValueShape::Value("string"),
+            Some("integer" | "number") => ValueShape::Value("number"),
+            Some("boolean") => ValueShape::Value("bool"),
+            _ if at.is_text() => ValueShape::Value("string"),
+            _ => ValueShape::Any,
         }
     }
 
     fn is_text(self) -> bool {
-        let at = self.resolved();
+        let at = self.resolve_refs();
         let named = at.here.get("type").and_then(Value::as_str) == Some("string");
         let listed = at.here.get("enum").and_then(Value::as_array);
         named || listed.is_some_and(|values| values.iter().all(Value::is_string))
     }
 }
 
-/// The specification of a schema's text, which was checked to be one. Without properties: an empty object.
-/// What is `there` already need not be given.
+/// The specification for the text of a schema, which was checked before. A schema without
+/// properties becomes an empty object. What is in `there` already is not required.
 pub(crate) fn spec(text: &str, there: &JsonObject) -> Spec {
     let root: Value = serde_json::from_str(text).unwrap_or_default();
-    let attributes = match Schema::whole(&root).shape() {
-        Shape::Object(properties, mut required) => {
+    let attributes = match SchemaNode::from_root(&root).shape() {
+        ValueShape::Object(properties, mut required) => {
             required.retain(|name| !there.map().contains_key(*name));
-            object(Schema::whole(&root), properties, &required, 0)
+            object(SchemaNode::from_root(&root), properties, &required, 0)
         }
         _ => Object::default(),
     };
@@ -130,34 +130,34 @@ pub(crate) fn spec(text: &str, there: &JsonObject) -> Spec {
 }
 
 fn object(
-    whole: Schema<'_>,
+    whole: SchemaNode<'_>,
     properties: &Map<String, Value>,
     required: &[&str],
     depth: usize,
 ) -> Object {
     let each = properties.iter().map(|(name, of)| {
         let needed = required.contains(&name.as_str());
-        (name.clone(), property(whole.at(of), name, needed, depth))
+        (name.clone(), property(whole.descend(of), name, needed, depth))
     });
     Object { attributes: each.collect::<HashMap<_, _>>() }
 }
 
-fn property(schema: Schema<'_>, name: &str, required: bool, depth: usize) -> Spec {
+fn property(schema: SchemaNode<'_>, name: &str, required: bool, depth: usize) -> Spec {
     let name = name.to_owned();
     let any =
         |r#type: &str| Of::Attr(Attr { name: name.clone(), r#type: r#type.to_owned(), required });
-    let nested = |schema: Schema<'_>, properties, required: &[&str]| {
+    let nested = |schema: SchemaNode<'_>, properties, required: &[&str]| {
         let inside = object(schema, properties, required, depth + 1);
         Some(Box::new(Spec { block: Some(Of::Object(inside)) }))
     };
     let block = match schema.shape() {
-        Shape::Value(of) => any(of),
-        Shape::Object(properties, needed) if depth < DEPTH_MAX => {
+        ValueShape::Value(of) => any(of),
+        ValueShape::Object(properties, needed) if depth < DEPTH_MAX => {
             let nested = nested(schema, properties, &needed);
             Of::BlockValue(Box::new(Block { name, required, nested }))
         }
-        Shape::Objects(items) if depth < DEPTH_MAX => match items.shape() {
-            Shape::Object(properties, needed) => Of::BlockList(Box::new(BlockList {
+        ValueShape::Objects(items) if depth < DEPTH_MAX => match items.shape() {
+            ValueShape::Object(properties, needed) => Of::BlockList(Box::new(BlockList {
                 name,
                 min_items: u64::from(required),
                 max_items: 0,
@@ -165,8 +165,10 @@ fn property(schema: Schema<'_>, name: &str, required: bool, depth: usize) -> Spe
             })),
             _ => any("any"),
         },
-        Shape::Texts => Of::BlockAttrs(BlockAttrs { name, r#type: "string".to_owned(), required }),
-        Shape::Object(..) | Shape::Objects(_) | Shape::Any => any("any"),
+        ValueShape::Texts => {
+            Of::BlockAttrs(BlockAttrs { name, r#type: "string".to_owned(), required })
+        }
+        ValueShape::Object(..) | ValueShape::Objects(_) | ValueShape::Any => any("any"),
     };
     Spec { block: Some(block) }
 }
@@ -178,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    fn of(schema: &Value) -> HashMap<String, Spec> {
+    fn spec_attributes(schema: &Value) -> HashMap<String, Spec> {
         match spec(&schema.to_string(), &JsonObject::default()).block.unwrap() {
             Of::Object(object) => object.attributes,
             other => panic!("{other:?}"),
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn the_schema_of_the_wasm_driver_becomes_attributes_and_blocks() {
         let limits = json!({"type": "object", "properties": {"handles": {"type": "integer"}}});
-        let found = of(&json!({
+        let found = spec_attributes(&json!({
             "type": "object",
             "required": ["module"],
             "properties": {
@@ -235,9 +237,9 @@ mod tests {
     #[test]
     fn a_schema_that_refers_to_itself_ends() {
         let looped = json!({"type": "object", "properties": {"a": {"$ref": "#"}}});
-        assert!(of(&looped).contains_key("a"));
+        assert!(spec_attributes(&looped).contains_key("a"));
         let looped = json!({"$ref": "#"});
-        assert!(of(&looped).is_empty());
+        assert!(spec_attributes(&looped).is_empty());
         assert!(matches!(spec("", &JsonObject::default()).block, Some(Of::Object(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! The process: found, announced, served until Nomad says that it is over.
+//! The process: it finds the plugin, announces it to Nomad, and serves it until Nomad ends it.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,8 +15,8 @@ use tonic::transport::Server;
 
 use crate::base::Base;
 use crate::controls::Controls;
-use crate::device::{DeviceSide, Devices};
-use crate::driver::{DriverSide, Tasks};
+use crate::device::{DeviceSide, PluginDevices};
+use crate::driver::{DriverSide, DriverTasks};
 use crate::handshake::{self, HandshakeError};
 use crate::proto::base::base_plugin_server::BasePluginServer;
 use crate::proto::device::device_plugin_server::DevicePluginServer;
@@ -33,61 +33,61 @@ use ostler_model::limits::NOMAD_PLUGIN_LEAVE_WALL;
 use ostler_model::plugin::PluginKind;
 use ostler_plugin::Plugin;
 
-/// What is served.
+/// Which plugin is served.
 #[derive(Clone, Debug)]
 pub struct PluginOptions {
-    /// Which plugin, and where it lives.
+    /// Which plugin it is, and where its data lies.
     pub plugin: LoneOptions,
-    /// What it is expected to be, where that is said.
+    /// The kind that the plugin must have, where the caller says it.
     pub kind: Option<PluginKind>,
 }
 
-/// Why nothing is served.
+/// Why the plugin is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Nomad is not there.
+    /// Nomad did not start this process, or is gone.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// There is no such plugin, or it cannot be used.
+    /// The plugin does not exist, or cannot be used.
     #[error(transparent)]
     Plugin(#[from] LoneError),
-    /// A driver was asked for, and it is a device plugin, or the other way round.
+    /// The plugin is of another kind than the caller asked for.
     #[error("{name} is a {is} plugin, not a {asked} plugin")]
     Kind {
-        /// The plugin.
+        /// Name of the plugin.
         name: String,
-        /// What it is.
+        /// The kind that the plugin has.
         is: PluginKind,
-        /// What was asked for.
+        /// The kind that the caller asked for.
         asked: PluginKind,
     },
-    /// The socket cannot be made.
+    /// The socket for Nomad cannot be made.
     #[error("cannot make a socket for Nomad: {0}")]
     Socket(#[source] io::Error),
-    /// Serving ended.
+    /// Serving ended with an error.
     #[error("serving Nomad failed: {0}")]
     Serve(#[source] tonic::transport::Error),
 }
 
-/// The plugin, and what Nomad said of it.
-pub(crate) struct Served {
-    /// As it was found.
+/// The plugin, and its configuration as Nomad gave it.
+pub(crate) struct ServedPlugin {
+    /// The plugin as it was found in its catalogue.
     pub found: LonePlugin,
-    /// The process leaves.
+    /// Cancelled when the process shuts down.
     pub left: CancellationToken,
     configured: Mutex<JsonObject>,
-    /// With the first call that is about what runs: Nomad asks a plugin who it is while another process
-    /// of it may still have the data directory.
-    tasks: OnceCell<Arc<Tasks>>,
-    devices: OnceCell<Arc<Devices>>,
+    /// The tasks of a driver, opened by the first call that needs them. Nomad asks a plugin who it
+    /// is while another process of the plugin may still have the data directory.
+    tasks: OnceCell<Arc<DriverTasks>>,
+    devices: OnceCell<Arc<PluginDevices>>,
 }
 
-impl Served {
-    /// The tasks of a driver.
-    pub(crate) async fn tasks(&self) -> Result<Arc<Tasks>, Status> {
-        let begin = async || match self.live().await? {
+impl ServedPlugin {
+    /// The tasks of a driver. The first call starts the plugin.
+    pub(crate) async fn tasks(&self) -> Result<Arc<DriverTasks>, Status> {
+        let begin = async || match self.start_plugin().await? {
             (Plugin::Driver(plugin), live) => {
-                let begun = Tasks::new(plugin, live, self.found.data_dir());
+                let begun = DriverTasks::new(plugin, live, self.found.data_dir());
                 begun.map(Arc::new).map_err(|error| {
                     Status::internal(format!("the records of tasks cannot be kept: {error}"))
                 })
@@ -97,20 +97,20 @@ impl Served {
         self.tasks.get_or_try_init(begin).await.cloned()
     }
 
-    /// The devices of a device plugin.
-    pub(crate) async fn devices(&self) -> Result<Arc<Devices>, Status> {
-        let begin = async || match self.live().await? {
+    /// The devices of a device plugin. The first call starts the plugin.
+    pub(crate) async fn devices(&self) -> Result<Arc<PluginDevices>, Status> {
+        let begin = async || match self.start_plugin().await? {
             (Plugin::Device(plugin), live) => {
-                Ok(Arc::new(Devices::follow(Arc::new(plugin), Some(live))))
+                Ok(Arc::new(PluginDevices::follow(Arc::new(plugin), Some(live))))
             }
             (Plugin::Driver(_), _) => Err(Status::unimplemented("this is a driver")),
         };
         self.devices.get_or_try_init(begin).await.cloned()
     }
 
-    async fn live(&self) -> Result<(Plugin, LivePlugin), Status> {
+    async fn start_plugin(&self) -> Result<(Plugin, LivePlugin), Status> {
         let config = self.configured.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let live = self.found.live(config).await;
+        let live = self.found.activate(config).await;
         let (plugin, live) = live.map_err(|error| {
             let text = causes::chain(&error);
             tracing::error!("{text}");
@@ -122,22 +122,22 @@ impl Served {
         Ok((plugin, live))
     }
 
-    /// Nomad gave a configuration, which fits.
+    /// Take the configuration that Nomad gave. It was checked before.
     pub(crate) fn configure(&self, config: JsonObject) {
         *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = config;
     }
 }
 
-/// A socket in a directory of its own, which goes with it.
-struct Place {
+/// A socket in a directory of its own, which is removed with it.
+struct SocketDir {
     listener: UnixListener,
     socket: PathBuf,
     _dir: tempfile::TempDir,
 }
 
-impl Place {
+impl SocketDir {
     fn make() -> io::Result<Self> {
-        // Newer Nomads name a directory for it.
+        // Newer versions of Nomad name the directory for the socket.
         let parent = std::env::var_os("PLUGIN_UNIX_SOCKET_DIR").filter(|dir| !dir.is_empty());
         let parent = parent.map_or_else(std::env::temp_dir, PathBuf::from);
         let owner = std::fs::Permissions::from_mode(0o700);
@@ -150,8 +150,8 @@ impl Place {
     }
 }
 
-/// A terminal interrupts Nomad and its plugins together: Nomad says then whether this one ends. Whoever
-/// terminates this process alone means it.
+/// Ignore interrupts, and shut down when the process is terminated. A terminal interrupts Nomad and
+/// its plugins together, and then Nomad decides whether this process ends.
 fn heed_signals(left: &CancellationToken) -> io::Result<()> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let mut terminated = signal(SignalKind::terminate())?;
@@ -167,24 +167,24 @@ fn heed_signals(left: &CancellationToken) -> io::Result<()> {
     Ok(())
 }
 
-/// Serve one plugin to the Nomad client that executed this process, until it says that it is over. To be
-/// called on the control runtime. Tasks go on.
+/// Serve one plugin to the Nomad client that executed this process, until the client ends it. It
+/// must be called on the control runtime. DriverTasks go on after the end.
 ///
 /// # Errors
 /// See [`ServeError`]; nothing was announced to Nomad then.
 pub async fn serve(options: PluginOptions) -> Result<(), ServeError> {
     handshake::expect_nomad()?;
     let found = LonePlugin::find(options.plugin).await?;
-    let is = found.described().manifest().kind;
+    let is = found.described_plugin().manifest().kind;
     if let Some(asked) = options.kind.filter(|asked| *asked != is) {
-        let name = found.described().name().to_string();
+        let name = found.described_plugin().name().to_string();
         return Err(ServeError::Kind { name, is, asked });
     }
-    let Place { listener, socket, _dir } = Place::make().map_err(ServeError::Socket)?;
+    let SocketDir { listener, socket, _dir } = SocketDir::make().map_err(ServeError::Socket)?;
     let left = CancellationToken::new();
     let configured = Mutex::new(found.configuration(&JsonObject::default()));
     let (tasks, devices) = (OnceCell::new(), OnceCell::new());
-    let served = Arc::new(Served { found, left: left.clone(), configured, tasks, devices });
+    let served = Arc::new(ServedPlugin { found, left: left.clone(), configured, tasks, devices });
     let controls = Controls { left: left.clone() };
     let router = Server::builder()
         .add_service(HealthServer::new(controls.clone()))

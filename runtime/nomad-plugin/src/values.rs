@@ -1,22 +1,22 @@
-//! Configurations as Nomad hands them over: MessagePack, with every name that its specification has.
+//! Reads configurations as Nomad hands them over: MessagePack with every name of the specification.
 //!
-//! Nomad writes null for what was not given and an empty list for blocks that are not there. Both mean
-//! absence here, where the schema does not ask for the name.
+//! Nomad writes null for a value that was not given, and an empty list for blocks that are not
+//! there. Both are taken as absent.
 
 use serde_json::{Map, Number, Value as Json};
 
-use crate::schema::{Schema, Shape};
+use crate::schema::{SchemaNode, ValueShape};
 use ostler_cluster::msgpack::{MsgpackError, Value, ValueReader};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::NOMAD_CONFIG_BYTES_MAX;
 
-/// Why it is no configuration.
+/// Why bytes are not a configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ValuesError {
-    /// Not MessagePack, or too much of it.
+    /// The bytes are not MessagePack, or too many.
     #[error("the configuration is not readable: {0}")]
     Msgpack(#[from] MsgpackError),
-    /// Something else than an object.
+    /// The value is not an object.
     #[error("the configuration is no object")]
     NoObject,
 }
@@ -30,8 +30,9 @@ pub(crate) fn configuration(bytes: &[u8], schema: &str) -> Result<JsonObject, Va
     reader.extend(bytes);
     let value = reader.take_next()?.ok_or(MsgpackError::Malformed)?;
     let root: Json = serde_json::from_str(schema).unwrap_or_default();
-    match json(value) {
-        Json::Object(map) => match fitted(Json::Object(map), Some(Schema::whole(&root))) {
+    match to_json(value) {
+        Json::Object(map) => match fit_value(Json::Object(map), Some(SchemaNode::from_root(&root)))
+        {
             Json::Object(map) => Ok(JsonObject::from(map)),
             _ => Err(ValuesError::NoObject),
         },
@@ -40,7 +41,7 @@ pub(crate) fn configuration(bytes: &[u8], schema: &str) -> Result<JsonObject, Va
     }
 }
 
-fn json(value: Value) -> Json {
+fn to_json(value: Value) -> Json {
     match value {
         Value::Nil | Value::Ext(..) => Json::Null,
         Value::Boolean(value) => Json::Bool(value),
@@ -52,21 +53,21 @@ fn json(value: Value) -> Json {
         Value::F64(number) => float(number),
         Value::String(text) => Json::String(String::from_utf8_lossy(text.as_bytes()).into_owned()),
         Value::Binary(bytes) => Json::String(String::from_utf8_lossy(&bytes).into_owned()),
-        Value::Array(values) => Json::Array(values.into_iter().map(json).collect()),
+        Value::Array(values) => Json::Array(values.into_iter().map(to_json).collect()),
         Value::Map(entries) => {
             let named = entries.into_iter().map(|(key, value)| {
-                let key = match json(key) {
+                let key = match to_json(key) {
                     Json::String(text) => text,
                     other => other.to_string(),
                 };
-                (key, json(value))
+                (key, to_json(value))
             });
             Json::Object(named.collect())
         }
     }
 }
 
-/// HCL has one kind of number: a whole one is whole here.
+/// A number of HCL, which has one kind of number. A whole number becomes an integer.
 fn float(number: f64) -> Json {
     /// Whole numbers up to here are the same in both forms.
     const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
@@ -77,32 +78,32 @@ fn float(number: f64) -> Json {
     Number::from_f64(number).map_or(Json::Null, Json::Number)
 }
 
-/// Without what stands for absence, and with one object where blocks made a list of one.
-fn fitted(value: Json, schema: Option<Schema<'_>>) -> Json {
+/// Remove the values that stand for absence, and put the object in place of a list of one block.
+fn fit_value(value: Json, schema: Option<SchemaNode<'_>>) -> Json {
     match (value, schema.map(|schema| (schema, schema.shape()))) {
-        (Json::Object(map), Some((schema, Shape::Object(properties, _)))) => {
+        (Json::Object(map), Some((schema, ValueShape::Object(properties, _)))) => {
             let kept = map.into_iter().filter_map(|(name, value)| {
-                let of = properties.get(&name).map(|of| schema.at(of));
-                let value = fitted(value, of);
+                let of = properties.get(&name).map(|of| schema.descend(of));
+                let value = fit_value(value, of);
                 let absent = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
                 (!absent).then_some((name, value))
             });
             Json::Object(kept.collect::<Map<_, _>>())
         }
-        (Json::Array(mut items), Some((schema, Shape::Object(..)))) => match items.pop() {
-            Some(one) if items.is_empty() => fitted(one, Some(schema)),
+        (Json::Array(mut items), Some((schema, ValueShape::Object(..)))) => match items.pop() {
+            Some(one) if items.is_empty() => fit_value(one, Some(schema)),
             Some(last) => {
                 items.push(last);
                 Json::Array(items)
             }
             None => Json::Null,
         },
-        (Json::Array(items), Some((_, Shape::Objects(of)))) => {
-            Json::Array(items.into_iter().map(|item| fitted(item, Some(of))).collect())
+        (Json::Array(items), Some((_, ValueShape::Objects(of)))) => {
+            Json::Array(items.into_iter().map(|item| fit_value(item, Some(of))).collect())
         }
         (Json::Object(map), _) => {
             let kept = map.into_iter().filter(|(_, value)| !value.is_null());
-            Json::Object(kept.map(|(name, value)| (name, fitted(value, None))).collect())
+            Json::Object(kept.map(|(name, value)| (name, fit_value(value, None))).collect())
         }
         (value, _) => value,
     }

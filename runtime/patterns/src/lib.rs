@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! text ─ longer than a person writes? ─► compiled within a bound ─► Pattern, or why not
-//!                                          └── both have a price, and are kept in Patterns: bounded, the
-//!                                              ones used last stay
+//!                                          └── both have a price, and are kept in Patterns: bounded, those
+//!                                              used last stay
 //! ```
 //! A few characters stand for tens of thousands of states, and compiling them takes milliseconds; matching takes
-//! at most a step for each byte of the text and each state. So whoever lets a stranger say how often counts both
-//! in a budget. This is the only place that compiles such expressions (those of a plugin's schema have a budget
-//! of their own). Pure. Start with [`Patterns`].
+//! at most one step for each byte of the text and each state. So a caller that lets a stranger decide how often
+//! this happens counts both in a budget. This is the only place that compiles such expressions (those of a
+//! plugin's schema have a budget of their own). Pure. Start with [`Patterns`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use ostler_model::limits::{
 use regex_automata::meta;
 use regex_automata::util::syntax;
 
-/// Why a text is no pattern, as what comes after "it is".
+/// Why a text is no pattern, as words that follow "it is".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// Longer than anybody writes one.
+    /// The text is longer than any pattern that a person writes.
     #[error("too long a regular expression: it has {bytes} bytes; at most {PATTERN_BYTES_MAX}")]
     TooLong {
-        /// Its length.
+        /// The length of the text, in bytes.
         bytes: usize,
     },
-    /// It stands for too many states.
+    /// The pattern stands for too many states.
     #[error(
         "too large a regular expression: compiled, it has more than {PATTERN_MEMORY_BYTES_MAX} bytes; repeat \
          less, or use smaller classes: [A-Za-z] is far smaller than \\p{{L}}, [0-9] than \\d"
     )]
     TooLarge,
-    /// It does not follow the syntax.
+    /// The text does not follow the syntax; with what is wrong.
     #[error("no regular expression: {0}")]
     Syntax(String),
 }
 
-/// What a text is as a pattern.
-pub type Compiled = Result<Arc<Pattern>, PatternError>;
+/// The compiled pattern of a text, or why the text is none.
+pub type PatternResult = Result<Arc<Pattern>, PatternError>;
 
 /// A regular expression, ready to be used.
 #[derive(Debug)]
@@ -50,10 +50,10 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Compile one.
+    /// Compile a text.
     ///
     /// # Errors
-    /// [`PatternError`], in words for whoever wrote it.
+    /// [`PatternError`], in words for the author of the text.
     pub fn compile(text: &str) -> Result<Self, PatternError> {
         if text.len() > PATTERN_BYTES_MAX {
             return Err(PatternError::TooLong { bytes: text.len() });
@@ -66,66 +66,67 @@ impl Pattern {
         let built = meta::Builder::new().configure(config).syntax(syntax).build(text);
         let regex = built.map_err(|error| match error.size_limit() {
             Some(_) => PatternError::TooLarge,
-            None => PatternError::Syntax(in_words(&error)),
+            None => PatternError::Syntax(error_text(&error)),
         })?;
         let memory = regex.memory_usage();
         Ok(Self { regex, memory })
     }
 
-    /// Is it anywhere in the text?
+    /// Whether the pattern matches anywhere in the text.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {
         self.regex.is_match(text)
     }
 
-    /// Where it is in the text, one after the other, and what `to` stands for there: `$1`, `${name}` are what
-    /// its groups found. It ends with the first error of `each`.
+    /// Call `each` for every match in the text, in order, with the text that replaces it: `to`, in which `$1`
+    /// and `${name}` stand for what the groups matched. The last call has the rest of the text and no match.
+    /// The first error of `each` ends the search.
     ///
     /// # Errors
-    /// That of `each`.
+    /// The error of `each`.
     pub fn replace<E>(
         &self,
         text: &str,
         to: &str,
-        mut each: impl FnMut(Found<'_>) -> Result<(), E>,
+        mut each: impl FnMut(PatternMatch<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut rest = 0;
         for found in self.regex.captures_iter(text) {
             let Some(whole) = found.get_match() else { continue };
             let before = text.get(rest..whole.start()).unwrap_or_default();
             let becomes = |out: &mut String| found.interpolate_string_into(text, to, out);
-            each(Found { before, length: whole.len(), becomes: &becomes })?;
+            each(PatternMatch { before, length: whole.len(), becomes: &becomes })?;
             rest = whole.end();
         }
         let before = text.get(rest..).unwrap_or_default();
-        each(Found { before, length: 0, becomes: &|_| {} })
+        each(PatternMatch { before, length: 0, becomes: &|_| {} })
     }
 
-    /// What searching a text of so many bytes costs at most, as bytes of a budget: most texts cost no more than
-    /// their length, so a small pattern does too.
+    /// The most that searching this text can cost, as bytes of a budget. For a small pattern this is the length
+    /// of the text, because most searches cost no more than that.
     #[must_use]
     pub fn price_of(&self, text: &str) -> usize {
         text.len().saturating_mul(1 + self.memory / MEMORY_PER_BYTE)
     }
 }
 
-/// A pattern of so much memory is a byte dearer to use, for each byte of the text.
+/// For each such amount of memory that a pattern takes, searching costs one byte more for each byte of the text.
 const MEMORY_PER_BYTE: usize = 4 * 1024;
-/// What each byte of a pattern costs to read: some stand for a class of several hundred ranges.
+/// The cost of parsing one byte of a pattern: some bytes stand for a class of several hundred ranges.
 const PRICE_OF_TEXT_BYTE: usize = 256;
 
-/// A place where a pattern is in a text.
-pub struct Found<'a> {
-    /// The text from the end of the last one to here.
+/// A match of a pattern in a text.
+pub struct PatternMatch<'a> {
+    /// The text between the end of the previous match and this one.
     pub before: &'a str,
-    /// How long what was found is, bytes.
+    /// The length of the matched text, in bytes.
     pub length: usize,
-    /// Appends what stands in its place.
+    /// Appends the text that replaces the match.
     pub becomes: &'a dyn Fn(&mut String),
 }
 
-/// The last line of what the library says, without the picture of the place.
-fn in_words(error: &meta::BuildError) -> String {
+/// The last line of the library's message, without the lines that point at the place.
+fn error_text(error: &meta::BuildError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -136,23 +137,23 @@ fn in_words(error: &meta::BuildError) -> String {
     last.trim().trim_start_matches("error: ").to_owned()
 }
 
-/// Patterns that were used last, and texts that are none.
+/// A cache of the patterns that were used last, and of texts that are no patterns.
 #[derive(Debug, Default)]
 pub struct Patterns {
-    kept: BTreeMap<String, Kept>,
-    /// Bytes that they take, about.
+    kept: BTreeMap<String, CachedPattern>,
+    /// The bytes that all entries take, estimated.
     bytes: usize,
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Kept {
-    compiled: Compiled,
+struct CachedPattern {
+    compiled: PatternResult,
     used: u64,
 }
 
-impl Kept {
-    /// What it takes: the pattern, and what each thread that uses it works with.
+impl CachedPattern {
+    /// The bytes that the entry takes: the pattern, and the memory that a thread needs to use it.
     fn bytes(&self, text: &str) -> usize {
         let memory = self.compiled.as_ref().map_or(0, |pattern| pattern.memory);
         memory.saturating_mul(2).saturating_add(text.len()).saturating_add(256)
@@ -160,29 +161,29 @@ impl Kept {
 }
 
 impl Patterns {
-    /// None yet.
+    /// An empty cache.
     #[must_use]
     pub const fn new() -> Self {
         Self { kept: BTreeMap::new(), bytes: 0, uses: 0 }
     }
 
-    /// What is kept of this text.
-    pub fn known(&mut self, text: &str) -> Option<Compiled> {
+    /// The cached result of compiling this text, if there is one.
+    pub fn get_compiled(&mut self, text: &str) -> Option<PatternResult> {
         self.uses += 1;
         let kept = self.kept.get_mut(text)?;
         kept.used = self.uses;
         Some(kept.compiled.clone())
     }
 
-    /// Keep what a text was compiled to, for as long as at most `bytes_max` are kept; those that were not used
-    /// for the longest go first.
-    pub fn keep(&mut self, text: &str, compiled: &Compiled, bytes_max: usize) {
-        // A text that is too long is found out at once.
+    /// Cache what a text was compiled to. While the cache holds more than `bytes_max` bytes, the entry that has
+    /// been unused for the longest time is dropped.
+    pub fn keep(&mut self, text: &str, compiled: &PatternResult, bytes_max: usize) {
+        // A text that is too long is refused without compiling, so caching it saves nothing.
         if text.len() > PATTERN_BYTES_MAX {
             return;
         }
         self.uses += 1;
-        let kept = Kept { compiled: compiled.clone(), used: self.uses };
+        let kept = CachedPattern { compiled: compiled.clone(), used: self.uses };
         self.bytes = self.bytes.saturating_add(kept.bytes(text));
         if let Some(before) = self.kept.insert(text.to_owned(), kept) {
             self.bytes = self.bytes.saturating_sub(before.bytes(text));
@@ -196,9 +197,10 @@ impl Patterns {
         }
     }
 
-    /// A pattern that is kept or compiled now, and what that cost as bytes of a budget: nothing the next time.
-    pub fn compile(&mut self, text: &str, bytes_max: usize) -> (Compiled, usize) {
-        if let Some(compiled) = self.known(text) {
+    /// The pattern of a text, cached or compiled now, and the cost of that as bytes of a budget. A cached pattern
+    /// costs nothing.
+    pub fn compile(&mut self, text: &str, bytes_max: usize) -> (PatternResult, usize) {
+        if let Some(compiled) = self.get_compiled(text) {
             return (compiled, 0);
         }
         let compiled = Pattern::compile(text).map(Arc::new);
@@ -256,8 +258,8 @@ mod tests {
             let (compiled, _) = patterns.compile(text, each * 5 / 2);
             assert!(compiled.is_ok());
         }
-        assert!(patterns.known("^[0-9]{9}$").is_some());
-        assert!(patterns.known("^[1-9]{9}$").is_none());
+        assert!(patterns.get_compiled("^[0-9]{9}$").is_some());
+        assert!(patterns.get_compiled("^[1-9]{9}$").is_none());
         assert!(patterns.bytes <= each * 5 / 2);
         for number in 0..2 * PATTERNS_KEPT_MAX {
             let _broken = patterns.compile(&format!("^{number}("), usize::MAX);
@@ -269,7 +271,7 @@ mod tests {
     fn each_place_is_replaced_by_what_its_groups_found() {
         let pattern = Pattern::compile("(?P<name>[a-z]+)=([0-9]+)").unwrap();
         let mut out = String::new();
-        let each = |found: Found<'_>| {
+        let each = |found: PatternMatch<'_>| {
             out.push_str(found.before);
             (found.becomes)(&mut out);
             Ok::<_, ()>(())

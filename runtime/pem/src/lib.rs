@@ -1,4 +1,5 @@
-//! Certificates and keys of files (PEM): towards the servers of a cluster, other nodes, and clients of the API.
+//! Reads certificates and keys from PEM files: for the servers of a cluster, other nodes, and
+//! clients of the API.
 //!
 //! ```text
 //! file ─ a regular one? ─ within CLUSTER_PEM_BYTES_MAX? ─► certificates, at least one │ a private key
@@ -13,23 +14,23 @@ use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Why a file gives no certificate or key.
+/// Why a file has no certificate or key.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", file.display())]
     Read {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It has something else in it.
+    /// The file has something else in it.
     #[error("{} has no {what} (PEM) that can be read", file.display())]
     Content {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// What it should have.
+        /// The name of what the file should have.
         what: &'static str,
     },
 }
@@ -39,7 +40,7 @@ pub enum PemError {
 /// # Errors
 /// See [`PemError`].
 pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_bounded(file)?).collect();
     let found = read.ok().filter(|found| !found.is_empty());
     found.ok_or_else(|| PemError::Content { file: file.to_owned(), what: "certificate" })
 }
@@ -49,14 +50,14 @@ pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, PemErro
 /// # Errors
 /// See [`PemError`].
 pub fn key(file: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
-    PrivateKeyDer::from_pem_slice(&bytes(file)?)
+    PrivateKeyDer::from_pem_slice(&read_bounded(file)?)
         .map_err(|_| PemError::Content { file: file.to_owned(), what: "private key" })
 }
 
-fn bytes(file: &Path) -> Result<Vec<u8>, PemError> {
+fn read_bounded(file: &Path) -> Result<Vec<u8>, PemError> {
     let failed = |source| PemError::Read { file: file.to_owned(), source };
     let mut bytes = Vec::new();
-    let opened = regular(file).map_err(failed)?;
+    let opened = open_regular(file).map_err(failed)?;
     opened.take(CLUSTER_PEM_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > CLUSTER_PEM_BYTES_MAX) {
         let why = format!("it has more than {CLUSTER_PEM_BYTES_MAX} bytes");
@@ -65,13 +66,14 @@ fn bytes(file: &Path) -> Result<Vec<u8>, PemError> {
     Ok(bytes)
 }
 
-/// A file that ends: a pipe that nobody writes to would be waited for.
-fn regular(file: &Path) -> io::Result<File> {
+/// Open a regular file. Opening a pipe that nobody writes to would wait for ever.
+fn open_regular(file: &Path) -> io::Result<File> {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let opened = File::options().read(true).custom_flags(flags).open(file)?;
-    match opened.metadata()?.is_file() {
-        true => Ok(opened),
-        false => Err(io::Error::other("it is no regular file")),
+    if opened.metadata()?.is_file() {
+        Ok(opened)
+    } else {
+        Err(io::Error::other("it is no regular file"))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Calls by the name of their function, with arguments as bytes and answers of a stand-in for the host.
+//! Makes a call by the name of its function. The arguments are bytes, and a stand-in answers in
+//! the host's place.
 
 use std::sync::Arc;
 
@@ -8,17 +9,17 @@ use super::bindings::since_0_1::device_world::DevicePluginPre;
 use super::bindings::since_0_1::driver_world::DriverPluginPre;
 use super::bindings::since_0_1::host::types as wit;
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
-use super::call::{Called, Caller};
-use super::failure::Failure;
+use super::call::{CallReport, PluginCaller};
+use super::failure::CallFailure;
 use super::observe::CallEnd;
-use super::schema::{ConfigSchema, Described};
-use super::{Linked, PluginError, PluginRuntime, PluginSpec, convert, driver};
+use super::schema::{ConfigSchema, PluginDescription};
+use super::{LinkedPlugin, PluginError, PluginRuntime, PluginSpec, convert, driver};
 use crate::host::CallState;
 use crate::host::trace::{HostStandIn, Tracer};
 use ostler_model::clock::Timestamp;
 use ostler_model::ids::PluginName;
 use ostler_model::json::JsonObject;
-use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginManifest;
 
 /// Why a call could not be made by its name.
 #[derive(Debug, thiserror::Error)]
@@ -26,15 +27,15 @@ pub enum ByNameError {
     /// A function that the contract does not have.
     #[error("the contract has no function {function:?}")]
     NoFunction {
-        /// The name.
+        /// The name that was asked for.
         function: String,
     },
-    /// The arguments cannot be read.
+    /// The recorded arguments cannot be read.
     #[error("the recorded arguments of {function} cannot be read: {reason}")]
     Arguments {
-        /// The function.
+        /// Name of the function in the contract.
         function: String,
-        /// Why.
+        /// Why the arguments cannot be read, for people.
         reason: String,
     },
     /// The plugin does not load.
@@ -42,35 +43,35 @@ pub enum ByNameError {
     Plugin(#[from] PluginError),
 }
 
-/// A call as an observer knows it.
+/// A call as an observer recorded it.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedCall<'a> {
-    /// The function.
+    /// Name of the function in the contract.
     pub function: &'a str,
-    /// Its arguments in their compact form.
+    /// Arguments of the call, in the compact form of an observer.
     pub arguments: &'a [u8],
-    /// The time that times in its answer are held against.
+    /// The time against which times in the answer are checked.
     pub now: Timestamp,
 }
 
 impl PluginRuntime {
-    /// Load a plugin and make one call of it, in which `host` answers in the place of this agent's host
+    /// Load a plugin and make one call of it, in which `host` answers in place of this agent's host
     /// functions. Nothing is granted, and the call counts for and against nobody.
     ///
     /// # Errors
-    /// [`ByNameError`] when it cannot be begun; how it ends is in the answer.
+    /// [`ByNameError`] when the call cannot be begun. How it ends is in the answer.
     pub async fn call_by_name(
         &self,
         spec: PluginSpec,
-        manifest: &Manifest,
+        manifest: &PluginManifest,
         bytes: Arc<[u8]>,
         call: NamedCall<'_>,
         host: Arc<dyn HostStandIn>,
     ) -> Result<CallEnd, ByNameError> {
         let tracer = Tracer::Playing(host);
         match self.link(spec, manifest, bytes, false).await? {
-            Linked::Driver(caller) => of_driver(&caller, &call, tracer).await,
-            Linked::Device(caller) => of_device(&caller, &call, tracer).await,
+            LinkedPlugin::Driver(caller) => call_driver(&caller, &call, tracer).await,
+            LinkedPlugin::Device(caller) => call_device(&caller, &call, tracer).await,
         }
     }
 }
@@ -82,32 +83,32 @@ fn arguments<T: DeserializeOwned>(call: &NamedCall<'_>) -> Result<T, ByNameError
     })
 }
 
-/// How a call ended whose answer is checked by `check`.
+/// How a call ended. `check` checks its answer.
 fn outcome<T, E: ToString>(
-    called: Called<Result<T, wit::PluginError>>,
+    called: CallReport<Result<T, wit::PluginError>>,
     check: impl FnOnce(T) -> Result<(), E>,
 ) -> CallEnd {
     match called.into_result() {
         Err(error) => CallEnd::Failed(error),
         Ok(Err(error)) => CallEnd::Refused(convert::plugin_error(error).to_string()),
-        Ok(Ok(answer)) => checked(check(answer)),
+        Ok(Ok(answer)) => check_end(check(answer)),
     }
 }
 
-fn checked<E: ToString>(check: Result<(), E>) -> CallEnd {
+fn check_end<E: ToString>(check: Result<(), E>) -> CallEnd {
     match check {
         Ok(()) => CallEnd::Answered,
         Err(error) => CallEnd::Broken(error.to_string()),
     }
 }
 
-/// How `describe` ended.
-fn described(result: Result<(String, String, String, String), Failure>) -> CallEnd {
+/// How a call of `describe` ended.
+fn describe_end(result: Result<(String, String, String, String), CallFailure>) -> CallEnd {
     let (name, version, own, task) = match result {
         Ok(described) => described,
         Err(error) => return CallEnd::Failed(error),
     };
-    let own = Described::check(name, version, &own, Some(&JsonObject::default()));
+    let own = PluginDescription::check(name, version, &own, Some(&JsonObject::default()));
     let task = ConfigSchema::new("task configuration schema", &task);
     match (own, task) {
         // The configuration is redacted, so it need not fit.
@@ -116,7 +117,7 @@ fn described(result: Result<(String, String, String, String), Failure>) -> CallE
     }
 }
 
-fn fine<T>(_answer: T) -> Result<(), String> {
+fn accept_any<T>(_answer: T) -> Result<(), String> {
     Ok(())
 }
 
@@ -142,17 +143,17 @@ macro_rules! device {
     };
 }
 
-type Told = (drv::Handle,);
+type HandleArgument = (drv::Handle,);
 
-async fn of_driver(
-    caller: &Caller<DriverPluginPre<CallState>>,
+async fn call_driver(
+    caller: &PluginCaller<DriverPluginPre<CallState>>,
     call: &NamedCall<'_>,
     tracer: Tracer,
 ) -> Result<CallEnd, ByNameError> {
     Ok(match call.function {
         "describe" => {
             let info = driver!(caller, tracer, call_describe).into_result();
-            described(info.map(|i| (i.name, i.version, i.config_schema, i.task_config_schema)))
+            describe_end(info.map(|i| (i.name, i.version, i.config_schema, i.task_config_schema)))
         }
         "fingerprint" => {
             let called = driver!(caller, tracer, call_fingerprint);
@@ -161,59 +162,62 @@ async fn of_driver(
         "start" => {
             let (task,) = arguments::<(drv::TaskConfig,)>(call)?;
             outcome(driver!(caller, tracer, call_start, &task), |s| {
-                driver::started("", s).map(drop)
+                driver::parse_started("", s).map(drop)
             })
         }
         "recover" => {
-            let (handle,) = arguments::<Told>(call)?;
+            let (handle,) = arguments::<HandleArgument>(call)?;
             let called = driver!(caller, tracer, call_recover, &handle);
-            outcome(called, |started| driver::started("", started).map(drop))
+            outcome(called, |started| driver::parse_started("", started).map(drop))
         }
         "exited" => {
             let (handle, exit) = arguments::<(drv::Handle, drv::RawExit)>(call)?;
             let called = driver!(caller, tracer, call_exited, &handle, &exit);
-            outcome(called, |result| driver::exit_result(result).map(drop))
+            outcome(called, |result| driver::parse_exit(result).map(drop))
         }
         "stop" => {
             type Stop = (drv::Handle, Option<String>, u64);
             let (handle, signal, timeout) = arguments::<Stop>(call)?;
-            outcome(driver!(caller, tracer, call_stop, &handle, signal.as_deref(), timeout), fine)
+            outcome(
+                driver!(caller, tracer, call_stop, &handle, signal.as_deref(), timeout),
+                accept_any,
+            )
         }
         "kill" => {
-            let (handle,) = arguments::<Told>(call)?;
-            outcome(driver!(caller, tracer, call_kill, &handle), fine)
+            let (handle,) = arguments::<HandleArgument>(call)?;
+            outcome(driver!(caller, tracer, call_kill, &handle), accept_any)
         }
         "destroy" => {
             let (handle, force) = arguments::<(drv::Handle, bool)>(call)?;
-            outcome(driver!(caller, tracer, call_destroy, &handle, force), fine)
+            outcome(driver!(caller, tracer, call_destroy, &handle, force), accept_any)
         }
         "inspect" => {
-            let (handle,) = arguments::<Told>(call)?;
+            let (handle,) = arguments::<HandleArgument>(call)?;
             let called = driver!(caller, tracer, call_inspect, &handle);
-            outcome(called, |status| driver::inspected(status).map(drop))
+            outcome(called, |status| driver::parse_inspected(status).map(drop))
         }
         "signal" => {
             let (handle, signal) = arguments::<(drv::Handle, String)>(call)?;
-            outcome(driver!(caller, tracer, call_signal, &handle, &signal), fine)
+            outcome(driver!(caller, tracer, call_signal, &handle, &signal), accept_any)
         }
         "exec" => {
             let (handle, argv, terminal) = arguments::<(drv::Handle, Vec<String>, bool)>(call)?;
             let called = driver!(caller, tracer, call_exec, &handle, &argv, terminal);
-            outcome(called, fine)
+            outcome(called, accept_any)
         }
         other => return Err(ByNameError::NoFunction { function: other.to_owned() }),
     })
 }
 
-async fn of_device(
-    caller: &Caller<DevicePluginPre<CallState>>,
+async fn call_device(
+    caller: &PluginCaller<DevicePluginPre<CallState>>,
     call: &NamedCall<'_>,
     tracer: Tracer,
 ) -> Result<CallEnd, ByNameError> {
     Ok(match call.function {
         "describe" => {
             let info = device!(caller, tracer, call_describe).into_result();
-            described(info.map(|i| (i.name, i.version, i.config_schema, String::new())))
+            describe_end(info.map(|i| (i.name, i.version, i.config_schema, String::new())))
         }
         "fingerprint" => {
             let called = device!(caller, tracer, call_fingerprint);
@@ -229,7 +233,7 @@ async fn of_device(
         }
         "release" => {
             let (claim,) = arguments::<(dev::Claim,)>(call)?;
-            outcome(device!(caller, tracer, call_release, &claim), fine)
+            outcome(device!(caller, tracer, call_release, &claim), accept_any)
         }
         "stats" => {
             let (called, now) = (device!(caller, tracer, call_stats), call.now);

@@ -1,4 +1,4 @@
-//! One call of a plugin: a new store, one function, the store dropped.
+//! One call of a plugin: a store is made, one function is called, and the store is dropped.
 
 use std::fmt::Display;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -17,9 +17,9 @@ use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
 use super::convert;
-use super::failure::Failure;
+use super::failure::CallFailure;
 use super::observe::{CallEnd, CallObserver, EndedCall, ObservedCall};
-use super::slots::{Slots, StartTurn};
+use super::slots::{CallSlots, StartTurn};
 use super::weigh::Weigh;
 use crate::host::call_state::HostTime;
 use crate::host::trace::Tracer;
@@ -30,68 +30,68 @@ use ostler_health::refresh::NextCheck;
 use ostler_health::strikes::TaskKey;
 use ostler_model::clock::{Stopwatch, Timestamp, timeout};
 use ostler_model::grants::Grants;
-use ostler_model::grants::answers::Answers;
+use ostler_model::grants::answers::AnswerCheck;
 use ostler_model::ids::JobId;
 use ostler_model::json::JsonObject;
 use ostler_model::limits;
 use ostler_model::ports::{PluginCallError, TaskContext, TaskOwner};
 use ostler_model::redact::Secrets;
 use ostler_sandbox::{
-    Blocks, CallError, CallPace, CpuMeter, EngineKind, GuestLimiter, GuestTask, StoreLimits,
-    StoreState, Tail, classify, meter_host_calls, new_store,
+    CallError, CallPace, CpuMeter, EngineKind, GuestLimiter, GuestTask, HostBlocking, StderrTail,
+    StoreLimits, StoreState, classify, meter_host_calls, new_store,
 };
 
-/// How often a call whose guest waits for host work with a deadline of its own is looked at.
+/// Interval at which a call is checked whose guest waits for host work with a deadline of its own.
 const HOST_WORK_LOOK: Duration = Duration::from_millis(50);
 
 /// A future inside a store.
 pub(super) type InStore<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>;
 
-/// How a call ended and what it cost. To be given to [`Caller::answer`] or [`Caller::done`], which
-/// count it.
-pub(super) struct Called<T> {
-    result: Result<T, Failure>,
+/// How a call ended and what it cost. Give it to [`Caller::answer`] or [`Caller::done`],
+/// which count it.
+pub(super) struct CallReport<T> {
+    result: Result<T, CallFailure>,
     at: Timestamp,
     took: Duration,
     cpu: Duration,
     moved: BytesMoved,
-    /// Its arguments in their compact form, when somebody is told of it.
+    /// Arguments of the call in their compact form; empty when no observer is told of the call.
     arguments: Vec<u8>,
     observed: Option<Box<dyn ObservedCall>>,
-    /// Its span in the trace of whoever called.
+    /// Span of the call in the trace of the caller.
     span: Span,
 }
 
-impl<T> Called<T> {
-    /// What it was asked with: see [`Caller::arguments`].
-    pub(super) fn asked(mut self, arguments: Vec<u8>) -> Self {
+impl<T> CallReport<T> {
+    /// Add the arguments of the call: see [`Caller::arguments`].
+    pub(super) fn with_arguments(mut self, arguments: Vec<u8>) -> Self {
         self.arguments = arguments;
         self
     }
 
-    /// How it ended, counted by nobody.
-    pub(super) fn into_result(self) -> Result<T, Failure> {
+    /// How the call ended. It is not counted.
+    pub(super) fn into_result(self) -> Result<T, CallFailure> {
         self.result
     }
 
     /// Count the bytes of its arguments.
-    pub(super) fn given(mut self, bytes: u64) -> Self {
+    pub(super) fn with_bytes_in(mut self, bytes: u64) -> Self {
         self.moved.bytes_in += bytes;
         self
     }
 }
 
-/// One question to a plugin: the function, and whom its failure counts against.
-pub(super) struct Ask {
+/// One question to a plugin: the function, and the task that a failure counts against.
+pub(super) struct PluginQuestion {
     call: &'static str,
     task: Option<Arc<TaskContext>>,
-    /// Fingerprint of the task's configuration, of a start.
+    /// For a start: hash of the task's configuration.
     config: Option<u64>,
-    /// Number of the call at its observer.
+    /// The number by which the observer knows the call; 0 without one.
     number: AtomicU64,
 }
 
-impl Ask {
+impl PluginQuestion {
     fn task_key(&self) -> Option<TaskKey> {
         self.task.as_deref().map(task_key)
     }
@@ -102,24 +102,25 @@ fn task_key(task: &TaskContext) -> TaskKey {
     TaskKey { job: job.clone(), group: group.clone(), task: task.clone() }
 }
 
-/// Calls into one plugin. `P` is the pre-linked code of its world.
-pub(super) struct Caller<P> {
+/// Makes calls into one plugin. `P` is the pre-linked code of the plugin's world.
+pub(super) struct PluginCaller<P> {
     pre: Arc<P>,
     context: Arc<PluginContext>,
     limits: StoreLimits,
     services: HostServices,
-    slots: Slots,
+    slots: CallSlots,
     meter: Arc<PluginMeter>,
-    /// Absent where a host function could block: its calls stay off the caller's thread.
+    /// Whether calls were quick, so that they may run on the caller's thread. Absent where a host
+    /// function could block.
     pace: Option<CallPace>,
-    /// May its host functions hold a thread?
-    blocks: Blocks,
+    /// Whether host functions of the plugin may hold a thread.
+    blocks: HostBlocking,
     observer: Option<Arc<dyn CallObserver>>,
-    /// The last call computed long: the next begins among the busy guests.
+    /// The last call computed long, so the next begins on the busy threads.
     slow: AtomicBool,
 }
 
-impl<P: Send + Sync + 'static> Caller<P> {
+impl<P: Send + Sync + 'static> PluginCaller<P> {
     pub(super) fn new(
         pre: P,
         context: Arc<PluginContext>,
@@ -129,116 +130,136 @@ impl<P: Send + Sync + 'static> Caller<P> {
         meter: Arc<PluginMeter>,
         observer: Option<Arc<dyn CallObserver>>,
     ) -> Self {
-        // What no plugin needs a grant for never blocks, and a call goes elsewhere before it touches a
-        // granted file; whatever else is granted might.
+        // Host functions that need no grant never block, and a call leaves the caller's thread
+        // before it touches a granted file. Whatever else is granted might block.
         let near = context.grants.opens_only_files()
             && context.limits.call_wall_max >= limits::INLINE_DEADLINE_MIN;
-        let slots = Slots::new(slots);
+        let slots = CallSlots::new(slots);
         let pace = near.then(CallPace::default);
-        // Directories are opened and files read on the thread of the call, also those of a WASM task.
+        // Directories are opened and files are read on the thread of the call, also those of a WASM
+        // task.
         let opens = !context.grants.files.is_empty() || context.grants.wasm_task;
-        let blocks = if opens { Blocks::Maybe } else { Blocks::Never };
+        let blocks = if opens { HostBlocking::Maybe } else { HostBlocking::Never };
         let (pre, slow) = (Arc::new(pre), AtomicBool::new(false));
         Self { pre, context, limits, services, slots, meter, pace, blocks, observer, slow }
     }
 
-    /// The plugin described itself: the schemas of its own configuration and of its tasks'.
-    pub(super) fn described(&self, own: &str, task: &str) {
-        self.context.described(own);
+    /// Take note of the schemas with which the plugin described itself: that of its own
+    /// configuration, and that of its tasks.
+    pub(super) fn note_description(&self, own: &str, task: &str) {
+        self.context.learn_schema(own);
         if let Some(observer) = &self.observer {
-            observer.described(own, task);
+            observer.note_description(own, task);
         }
     }
 
-    /// The arguments of a call (a tuple) in their compact form; nothing when nobody is told of it.
+    /// The arguments of a call (a tuple) in their compact form; empty when no observer is told
+    /// of the call.
     pub(super) fn arguments(&self, arguments: &impl Serialize) -> Vec<u8> {
         if self.observer.is_none() {
             return Vec::new();
         }
-        // Into memory, of plain data: it does not fail. Were it to, they could not be read again.
+        // Plain data is written into memory, so this does not fail. If it did, the arguments could
+        // not be read again.
         postcard::to_stdvec(arguments).unwrap_or_default()
     }
 
-    /// A question about no task, when the plugin may be asked it now.
-    pub(super) fn ask(&self, call: &'static str) -> Result<Ask, PluginCallError> {
+    /// A question about no task, if the plugin may be asked it now.
+    pub(super) fn ask(&self, call: &'static str) -> Result<PluginQuestion, PluginCallError> {
         self.meter.admit(call, None)?;
-        Ok(Ask { call, task: None, config: None, number: AtomicU64::new(0) })
+        Ok(PluginQuestion { call, task: None, config: None, number: AtomicU64::new(0) })
     }
 
-    /// A question about a task that is there, when the plugin may be asked it now.
+    /// A question about an existing task, if the plugin may be asked it now.
     pub(super) fn ask_about(
         &self,
         call: &'static str,
         task: &Arc<TaskContext>,
-    ) -> Result<Ask, PluginCallError> {
+    ) -> Result<PluginQuestion, PluginCallError> {
         self.meter.admit(call, None)?;
-        Ok(Ask { call, task: Some(Arc::clone(task)), config: None, number: AtomicU64::new(0) })
+        Ok(PluginQuestion {
+            call,
+            task: Some(Arc::clone(task)),
+            config: None,
+            number: AtomicU64::new(0),
+        })
     }
 
-    /// The question to start a task, when the plugin may be asked it with this configuration now.
+    /// The question to start a task, if the plugin may be asked it with this configuration now.
     pub(super) fn ask_to_start(
         &self,
         task: &Arc<TaskContext>,
         config: &JsonObject,
-    ) -> Result<Ask, PluginCallError> {
+    ) -> Result<PluginQuestion, PluginCallError> {
         let mut hasher = DefaultHasher::new();
         config.text().hash(&mut hasher);
         let config = hasher.finish();
         let (task, number) = (Some(Arc::clone(task)), AtomicU64::new(0));
-        let ask = Ask { call: "start", task, config: Some(config), number };
-        if self.meter.suspect() {
+        let ask = PluginQuestion { call: "start", task, config: Some(config), number };
+        if self.meter.is_suspect() {
             let key = ask.task_key();
             self.meter.admit("start", key.as_ref().map(|key| (key, config)))?;
         }
         Ok(ask)
     }
 
-    /// The error for a call that did not answer, or answered against the rules: a strike.
-    pub(super) fn failed(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
-        let reason = self.without_secrets(ask, reason.to_string());
+    /// Count an answer against the rules as a strike. Returns the error for the caller.
+    pub(super) fn count_broken(
+        &self,
+        ask: &PluginQuestion,
+        reason: impl Display,
+    ) -> PluginCallError {
+        let reason = self.scrub_secrets(ask, reason.to_string());
         if let Some(observer) = &self.observer {
-            observer.broken(ask.number.load(Ordering::Relaxed), reason.clone());
+            observer.mark_broken(ask.number.load(Ordering::Relaxed), reason.clone());
         }
         self.strike(ask, reason)
     }
 
-    /// A text that has words of the plugin, without the secrets that it was given with this question.
-    pub(super) fn without_secrets(&self, ask: &Ask, mut text: String) -> String {
+    /// Remove the secrets that the plugin was given with this question from a text with words
+    /// of the plugin.
+    pub(super) fn scrub_secrets(&self, ask: &PluginQuestion, mut text: String) -> String {
         self.context.secrets(ask.task.as_deref()).scrub_text(&mut text);
         text
     }
 
-    /// What the plugin was given that is secret, whatever it is asked.
+    /// The secrets that the plugin has whatever it is asked.
     pub(super) fn own_secrets(&self) -> Secrets {
         self.context.secrets(None)
     }
 
-    fn strike(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
+    fn strike(&self, ask: &PluginQuestion, reason: impl Display) -> PluginCallError {
         let task = ask.task_key().map(|key| (key, ask.config));
         let plugin = self.context.name.as_str();
         tracing::warn!(plugin, call = ask.call, "a call of the plugin failed: {reason}");
-        self.meter.failed(ask.call, task, &reason);
-        self.call_failed(ask, &reason)
+        self.meter.record_failure(ask.call, task, &reason);
+        self.call_error(ask, &reason)
     }
 
-    /// A call that the plugin did not answer for: no strike when it was not its fault.
-    fn unanswered(&self, ask: &Ask, failure: &Failure) -> PluginCallError {
-        if failure.of_the_plugin() {
+    /// Count a call that did not answer. It is a strike only when it was the plugin's fault.
+    fn count_failure(&self, ask: &PluginQuestion, failure: &CallFailure) -> PluginCallError {
+        if failure.is_plugin_fault() {
             self.strike(ask, failure)
         } else {
-            self.call_failed(ask, failure)
+            self.call_error(ask, failure)
         }
     }
 
-    /// Who asked gave a call up after so long: a strike, as of one that ran into its own deadline.
-    pub(super) fn given_up(&self, call: &'static str, task: Option<&TaskContext>, after: Duration) {
-        self.meter.ended(call, after, Duration::ZERO, BytesMoved::default());
+    /// Count a call that the caller gave up after this time: a strike, as for a call that ran into
+    /// its own deadline.
+    pub(super) fn count_timeout(
+        &self,
+        call: &'static str,
+        task: Option<&TaskContext>,
+        after: Duration,
+    ) {
+        self.meter.record_end(call, after, Duration::ZERO, BytesMoved::default());
         let task = task.map(|task| (task_key(task), None));
-        self.meter.failed(call, task, &format!("no answer within {after:?}"));
+        self.meter.record_failure(call, task, &format!("no answer within {after:?}"));
     }
 
-    /// Whose the files are of a task that the plugin starts as this user, or isolated as whom its grant says.
-    /// What is not granted is refused when it is started.
+    /// Who owns the files of a task that the plugin starts as this user, or isolated as the user
+    /// that its grant says. A user that is not granted is refused when the task is started.
     pub(super) async fn owner(
         &self,
         user: Option<String>,
@@ -248,9 +269,9 @@ impl<P: Send + Sync + 'static> Caller<P> {
         if !grants.process || !grants.allow_user(user.as_deref()) {
             return Ok(TaskOwner::Agent);
         }
-        // Whom the configuration names, and who is named by the job, is that user in every allocation.
+        // A user that the configuration or the job names is the same user in every allocation.
         let of_alloc = isolated && user.is_none() && grants.isolated_user().is_none();
-        let isolated_as = isolated.then(|| grants.isolated_as());
+        let isolated_as = isolated.then(|| grants.isolated_user_or_default());
         let found = self.services.processes.owner(user, isolated_as).await;
         let found = found.map_err(|error| PluginCallError::Fatal(ostler_process::chain(&error)))?;
         Ok(match found {
@@ -265,34 +286,38 @@ impl<P: Send + Sync + 'static> Caller<P> {
         self.context.limits.call_wall_max
     }
 
-    /// The turn of a start of this job; to be held until it has answered.
+    /// Wait for the turn of a start of this job. It must be held until the start has answered.
     pub(super) async fn start_turn(&self, job: &JobId) -> StartTurn {
         self.slots.start(job).await
     }
 
-    fn call_failed(&self, ask: &Ask, reason: &impl Display) -> PluginCallError {
+    fn call_error(&self, ask: &PluginQuestion, reason: &impl Display) -> PluginCallError {
         let plugin = self.context.name.clone();
         PluginCallError::CallFailed { plugin, call: ask.call, reason: reason.to_string() }
     }
 
-    /// Count a call; what it gave.
-    pub(super) fn done<T>(&self, call: &'static str, called: Called<T>) -> Result<T, Failure> {
-        let (result, _number) = self.ended(call, called, |_answer| CallEnd::Answered);
+    /// Count a call, and return its result.
+    pub(super) fn finish<T>(
+        &self,
+        call: &'static str,
+        called: CallReport<T>,
+    ) -> Result<T, CallFailure> {
+        let (result, _number) = self.count_end(call, called, |_answer| CallEnd::Answered);
         result
     }
 
-    /// Count a call and tell its observer of it; what it gave, and its number there.
-    fn ended<T>(
+    /// Count a call and tell its observer. Returns its result, and its number at the observer.
+    fn count_end<T>(
         &self,
         call: &'static str,
-        called: Called<T>,
-        end: impl FnOnce(&T) -> CallEnd<&'static Failure>,
-    ) -> (Result<T, Failure>, u64) {
-        let Called { result, at, took, cpu, moved, arguments, observed, span } = called;
-        self.meter.ended(call, took, cpu, moved);
-        let end: CallEnd<&Failure> = match &result {
+        called: CallReport<T>,
+        end: impl FnOnce(&T) -> CallEnd<&'static CallFailure>,
+    ) -> (Result<T, CallFailure>, u64) {
+        let CallReport { result, at, took, cpu, moved, arguments, observed, span } = called;
+        self.meter.record_end(call, took, cpu, moved);
+        let end: CallEnd<&CallFailure> = match &result {
             Ok(answer) => {
-                self.meter.answered();
+                self.meter.record_answer();
                 end(answer)
             }
             Err(failure) => CallEnd::Failed(failure),
@@ -309,15 +334,15 @@ impl<P: Send + Sync + 'static> Caller<P> {
         }
         drop(span);
         let ended = EndedCall { function: call, at, took, arguments, end };
-        let number = observed.map_or(0, |observed| observed.ended(ended));
+        let number = observed.map_or(0, |observed| observed.end_call(ended));
         (result, number)
     }
 
-    /// The answer, or the plugin's own error, or that the call failed. Counted.
+    /// Count a call, and return the answer, or the plugin's own error, or that the call failed.
     pub(super) fn answer<T: Weigh>(
         &self,
-        ask: &Ask,
-        mut called: Called<Result<T, wit::PluginError>>,
+        ask: &PluginQuestion,
+        mut called: CallReport<Result<T, wit::PluginError>>,
     ) -> Result<T, PluginCallError> {
         match &mut called.result {
             Ok(Ok(answer)) => called.moved.bytes_out += answer.weigh(),
@@ -329,16 +354,16 @@ impl<P: Send + Sync + 'static> Caller<P> {
             }
             Err(_already_without) => {}
         }
-        let (answer, number) = self.ended(ask.call, called, |answer| match answer {
+        let (answer, number) = self.count_end(ask.call, called, |answer| match answer {
             Ok(_) => CallEnd::Answered,
             Err(error) => CallEnd::Refused(convert::plugin_error(error.clone()).to_string()),
         });
         ask.number.store(number, Ordering::Relaxed);
-        let answer = answer.map_err(|e| self.unanswered(ask, &e))?;
+        let answer = answer.map_err(|e| self.count_failure(ask, &e))?;
         answer.map_err(convert::plugin_error)
     }
 
-    /// Write its last calls to a file. `None`: nothing is recorded of it.
+    /// Write the last calls of the plugin to a file. `None`: its calls are not recorded.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -349,8 +374,8 @@ impl<P: Send + Sync + 'static> Caller<P> {
         }
     }
 
-    /// What of a plugin's watches is granted: a path that it may not read tells it nothing.
-    pub(super) fn narrowed(&self, mut next: NextCheck) -> NextCheck {
+    /// Remove the paths from a plugin's watches that it may not read, so that they tell it nothing.
+    pub(super) fn narrow_watches(&self, mut next: NextCheck) -> NextCheck {
         let asked = next.paths.len();
         next.paths.retain(|path| self.context.grants.allow_watch(Path::new(path)));
         let dropped = asked - next.paths.len();
@@ -361,17 +386,17 @@ impl<P: Send + Sync + 'static> Caller<P> {
         next
     }
 
-    /// What it was granted.
+    /// The grants of the plugin.
     pub(super) fn grants(&self) -> &Grants {
         &self.context.grants
     }
 
-    /// What its answers may cause.
-    pub(super) fn answers(&self) -> Answers<'_> {
-        Answers { name: &self.context.name, grants: &self.context.grants }
+    /// What the answers of the plugin may cause.
+    pub(super) fn answers(&self) -> AnswerCheck<'_> {
+        AnswerCheck { name: &self.context.name, grants: &self.context.grants }
     }
 
-    /// The host's time, against which an answer is checked.
+    /// The host's time, against which times in an answer are checked.
     pub(super) fn now(&self) -> Timestamp {
         self.services.clock.now()
     }
@@ -380,54 +405,58 @@ impl<P: Send + Sync + 'static> Caller<P> {
         &self.meter
     }
 
-    /// Run `body` on a new instance within the plugin's deadline. It begins with the guest: the wait
-    /// for a place does not count, nor does host work with a deadline of its own.
-    pub(super) async fn call<T, F>(&self, task: Option<Arc<TaskContext>>, body: F) -> Called<T>
+    /// Run `body` on a new instance within the plugin's deadline. The deadline begins when
+    /// the guest does: the wait for a place does not count, nor does host work with a
+    /// deadline of its own.
+    pub(super) async fn call<T, F>(&self, task: Option<Arc<TaskContext>>, body: F) -> CallReport<T>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        let observed = self.observer.clone().map(CallObserver::begins);
+        let observed = self.observer.clone().map(CallObserver::begin_call);
         let log = observed.as_ref().map(|observed| observed.host_calls());
         let tracer = log.map_or(Tracer::Off, Tracer::Recording);
         let plugin = self.context.name.as_str();
         let span =
             ostler_trace::span_here!("plugin call", otel.name = Empty, plugin, error = Empty);
-        let called = self.traced(task, tracer, body).instrument(span.clone()).await;
-        Called { observed, span, ..called }
+        let called = self.run_traced(task, tracer, body).instrument(span.clone()).await;
+        CallReport { observed, span, ..called }
     }
 
-    /// Run `body` likewise with answers of somebody else in the host's place.
-    pub(super) async fn play<T, F>(&self, tracer: Tracer, body: F) -> Called<T>
+    /// As `call`, with a tracer that answers in the host's place.
+    pub(super) async fn play<T, F>(&self, tracer: Tracer, body: F) -> CallReport<T>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        self.traced(None, tracer, body).await
+        self.run_traced(None, tracer, body).await
     }
 
-    async fn traced<T, F>(
+    async fn run_traced<T, F>(
         &self,
         task: Option<Arc<TaskContext>>,
         tracer: Tracer,
         body: F,
-    ) -> Called<T>
+    ) -> CallReport<T>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
         let (watch, at) = (Stopwatch::start(), self.now());
-        let (mut cpu, tail) = (Duration::ZERO, Arc::new(Tail::default()));
+        let (mut cpu, tail) = (Duration::ZERO, Arc::new(StderrTail::default()));
         let about = (task.clone(), tracer, Arc::clone(&tail));
-        let (result, moved) = match self.bounded(&mut cpu, about, body).await {
+        let (result, moved) = match self.run_bounded(&mut cpu, about, body).await {
             Ok((answer, moved)) => (Ok(answer), moved),
             Err(error) => {
                 let secrets = self.context.secrets(task.as_deref());
-                (Err(Failure::without(error, tail.said(), &secrets)), BytesMoved::default())
+                (
+                    Err(CallFailure::without_secrets(error, tail.last_words(), &secrets)),
+                    BytesMoved::default(),
+                )
             }
         };
         let took = watch.elapsed();
-        Called {
+        CallReport {
             result,
             at,
             took,
@@ -439,10 +468,10 @@ impl<P: Send + Sync + 'static> Caller<P> {
         }
     }
 
-    async fn bounded<T, F>(
+    async fn run_bounded<T, F>(
         &self,
         cpu: &mut Duration,
-        about: (Option<Arc<TaskContext>>, Tracer, Arc<Tail>),
+        about: (Option<Arc<TaskContext>>, Tracer, Arc<StderrTail>),
         body: F,
     ) -> Result<(T, BytesMoved), CallError>
     where
@@ -467,22 +496,22 @@ impl<P: Send + Sync + 'static> Caller<P> {
             Some(pace) => sandbox.spawn_near(pace, guest, meter, cpu_max, blocks),
             None => sandbox.spawn_bounded(guest, meter, cpu_max, blocks),
         };
-        if let Some(result) = guest.ended_near() {
+        if let Some(result) = guest.take_inline_result() {
             *cpu = guest.cpu().total();
             return result;
         }
-        let result = within(limit, &host_time, &mut guest).await;
+        let result = join_within(limit, &host_time, &mut guest).await;
         *cpu = guest.cpu().total();
         self.slow.store(*cpu > limits::CALL_SLOW, Ordering::Relaxed);
         if let Some(pace) = &self.pace {
-            pace.ended(*cpu);
+            pace.record_end(*cpu);
         }
         result
     }
 
     fn guest<T, F>(
         &self,
-        (task, tracer, tail): (Option<Arc<TaskContext>>, Tracer, Arc<Tail>),
+        (task, tracer, tail): (Option<Arc<TaskContext>>, Tracer, Arc<StderrTail>),
         host_time: Arc<HostTime>,
         cpu: CpuMeter,
         body: F,
@@ -497,7 +526,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let limits = self.limits.clone();
         let meter = Arc::clone(&self.meter);
         async move {
-            host_time.begin();
+            host_time.start();
             let sandbox = Arc::clone(&services.sandbox);
             let mut state = CallState::new(context, task, services, host_time, cpu, &limits, tail);
             state.tracer = tracer;
@@ -507,10 +536,10 @@ impl<P: Send + Sync + 'static> Caller<P> {
             let usage = limiter.usage();
             let answer = body(&pre, &mut store).await;
             if usage.peak_memory_bytes() > limits::INLINE_MEMORY_BYTES_MAX {
-                // To a guest thread, if it is not on one.
+                // Go to a guest thread, if it is not on one.
                 tokio::task::yield_now().await;
             }
-            meter.used(usage.peak_memory_bytes(), store.data().budget.calls());
+            meter.record_peaks(usage.peak_memory_bytes(), store.data().budget.calls());
             let answer = answer.map_err(|error| classify(error, &limits, &usage))?;
             let (bytes_in, bytes_out) = store.data().budget.moved();
             Ok((answer, BytesMoved { bytes_in, bytes_out }))
@@ -518,15 +547,15 @@ impl<P: Send + Sync + 'static> Caller<P> {
     }
 }
 
-async fn within<T>(
+async fn join_within<T>(
     limit: Duration,
     host_time: &HostTime,
     guest: &mut GuestTask<T>,
 ) -> Result<T, CallError> {
     let waiting = Stopwatch::start();
     loop {
-        let Some(ran) = host_time.ran() else {
-            // Nothing of this plugin has run yet: whatever holds it up, it is not the plugin.
+        let Some(ran) = host_time.elapsed() else {
+            // Nothing of this plugin has run yet, so it is not the plugin that holds the call up.
             let left = limit.saturating_sub(waiting.elapsed());
             if left.is_zero() {
                 guest.abort();
@@ -538,8 +567,8 @@ async fn within<T>(
             }
             continue;
         };
-        let host_works = host_time.running();
-        let left = (limit + host_time.spent()).saturating_sub(ran);
+        let host_works = host_time.is_running();
+        let left = (limit + host_time.host_work()).saturating_sub(ran);
         if left.is_zero() && !host_works {
             guest.abort();
             return Err(CallError::DeadlineExceeded { limit });

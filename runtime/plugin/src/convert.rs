@@ -1,7 +1,7 @@
-//! Plugin answers into model types, each rule of the interface checked on the way.
+//! Converts plugin answers into model types, and checks each rule of the interface on the way.
 //!
-//! A broken answer is refused as a whole, with the place and the reason: half an answer would be
-//! acted upon.
+//! A broken answer is refused as a whole, with the place and the reason. Otherwise the agent would
+//! act upon half an answer.
 
 mod stats;
 
@@ -13,7 +13,7 @@ use super::bindings::since_0_1::host::types as wit;
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use ostler_device::source::DeviceFingerprint;
 use ostler_health::refresh::NextCheck;
-use ostler_model::attribute::{Attribute, AttributeError, NamedAttribute, Scalar};
+use ostler_model::attribute::{Attribute, AttributeError, AttributeValue, NamedAttribute};
 use ostler_model::device::{
     DeviceGroup, DeviceInstance, DeviceNode, GroupKey, Health, HealthState, Locality, Mount,
     Reservation,
@@ -26,68 +26,79 @@ use ostler_model::limits::{
 };
 use ostler_model::network::DriverNetwork;
 use ostler_model::ports::{Capabilities, Diagnostic, FsIsolation, PluginCallError};
-use ostler_model::shown::{has_hidden, shown, shown_lines};
+use ostler_model::printable::{has_hidden, printable_line, printable_lines};
 
 pub(super) use stats::device_stats;
 
-/// An answer against the rules of the interface.
+/// Why an answer breaks the rules of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("broken answer: {place}: {problem}")]
 pub struct AnswerError {
-    /// Where in the answer.
+    /// The place in the answer.
     pub place: String,
-    /// What is wrong.
+    /// What is wrong there, for people.
     pub problem: String,
 }
 
-type Checked<T> = Result<T, AnswerError>;
+type AnswerResult<T> = Result<T, AnswerError>;
 
-// A place is passed as what it is made of (`format_args!`), and written only into an error: an answer
-// has hundreds.
-fn broken<T>(place: impl Display, problem: impl Into<String>) -> Checked<T> {
+// A place is passed as its parts (`format_args!`), and is written only into an error, because an
+// answer has hundreds of places.
+fn broken_answer<T>(place: impl Display, problem: impl Into<String>) -> AnswerResult<T> {
     Err(AnswerError { place: place.to_string(), problem: problem.into() })
 }
 
-/// A name: not empty, bounded, nothing in it that does not show.
-pub(super) fn name(place: impl Display, text: String) -> Checked<String> {
+/// Check a name: it is not empty, not too long, and all its characters are visible.
+pub(super) fn name(place: impl Display, text: String) -> AnswerResult<String> {
     if text.is_empty() {
-        return broken(place, "is empty");
+        return broken_answer(place, "is empty");
     }
     if text.len() > ANSWER_NAME_BYTES_MAX {
-        return broken(place, format!("has {} bytes; at most {ANSWER_NAME_BYTES_MAX}", text.len()));
+        return broken_answer(
+            place,
+            format!("has {} bytes; at most {ANSWER_NAME_BYTES_MAX}", text.len()),
+        );
     }
     if has_hidden(&text) {
-        return broken(place, format!("{text:?} has characters that do not show"));
+        return broken_answer(place, format!("{text:?} has characters that do not show"));
     }
     Ok(text)
 }
 
-/// Free text for people: bounded, and what does not show in it is made visible.
-pub(super) fn text(place: impl Display, text: String) -> Checked<String> {
-    Ok(shown(bounded(place, text)?, ANSWER_TEXT_BYTES_MAX))
+/// Check free text for people: it is not too long. Invisible characters are made visible.
+pub(super) fn text(place: impl Display, text: String) -> AnswerResult<String> {
+    Ok(printable_line(check_length(place, text)?, ANSWER_TEXT_BYTES_MAX))
 }
 
-/// What is used as it is (a path, a variable) and shown at times: bounded, nothing hidden.
-fn plain(place: impl Display, text: String) -> Checked<String> {
-    let text = bounded(&place, text)?;
+/// Check a text that is used as it is (a path, a variable) and shown at times: it is not too long,
+/// and all its characters are visible.
+fn check_plain(place: impl Display, text: String) -> AnswerResult<String> {
+    let text = check_length(&place, text)?;
     if has_hidden(&text) {
-        return broken(place, format!("{text:?} has characters that do not show"));
+        return broken_answer(place, format!("{text:?} has characters that do not show"));
     }
     Ok(text)
 }
 
-fn bounded(place: impl Display, text: String) -> Checked<String> {
+fn check_length(place: impl Display, text: String) -> AnswerResult<String> {
     if text.len() > ANSWER_TEXT_BYTES_MAX {
-        return broken(place, format!("has {} bytes; at most {ANSWER_TEXT_BYTES_MAX}", text.len()));
+        return broken_answer(
+            place,
+            format!("has {} bytes; at most {ANSWER_TEXT_BYTES_MAX}", text.len()),
+        );
     }
     Ok(text)
 }
 
-fn at_most(place: impl Display, len: usize, max: usize) -> Checked<()> {
-    if len > max { broken(place, format!("has {len} entries; at most {max}")) } else { Ok(()) }
+fn check_count(place: impl Display, len: usize, max: usize) -> AnswerResult<()> {
+    if len > max {
+        broken_answer(place, format!("has {len} entries; at most {max}"))
+    } else {
+        Ok(())
+    }
 }
 
-fn health(place: impl Display, health: wit::Health) -> Checked<Health> {
+fn health(place: impl Display, health: wit::Health) -> AnswerResult<Health> {
     let state = match health.state {
         wit::HealthState::Undetected => HealthState::Undetected,
         wit::HealthState::Unhealthy => HealthState::Unhealthy,
@@ -96,26 +107,27 @@ fn health(place: impl Display, health: wit::Health) -> Checked<Health> {
     Ok(Health { state, reason: text(format_args!("{place}.reason"), health.reason)? })
 }
 
-fn attribute(place: impl Display + Copy, given: wit::Attribute) -> Checked<Attribute> {
+fn attribute(place: impl Display + Copy, given: wit::Attribute) -> AnswerResult<Attribute> {
     let value = match given.value {
-        wit::Scalar::Int(number) => Scalar::Int(number),
-        wit::Scalar::Float(number) => Scalar::Float(number),
-        wit::Scalar::Boolean(truth) => Scalar::Bool(truth),
-        wit::Scalar::Text(value) => Scalar::Text(text(place, value)?),
+        wit::Scalar::Int(number) => AttributeValue::Int(number),
+        wit::Scalar::Float(number) => AttributeValue::Float(number),
+        wit::Scalar::Boolean(truth) => AttributeValue::Bool(truth),
+        wit::Scalar::Text(value) => AttributeValue::Text(text(place, value)?),
     };
     let unit = given.unit.map(|unit| name(place, unit)).transpose()?;
     let attribute = Attribute { value, unit };
-    let wrong = |e: AttributeError| broken(place, e.to_string());
+    let wrong = |e: AttributeError| broken_answer(place, e.to_string());
     attribute.check().or_else(wrong)?;
     Ok(attribute)
 }
 
-/// Attributes: bounded, names unique; sorted by name.
+/// Check attributes: they are not too many, and their names are unique. They are returned
+/// sorted by name.
 pub(super) fn attributes(
     place: impl Display + Copy,
     given: Vec<wit::NamedAttribute>,
-) -> Checked<Vec<NamedAttribute>> {
-    at_most(place, given.len(), ATTRIBUTES_MAX)?;
+) -> AnswerResult<Vec<NamedAttribute>> {
+    check_count(place, given.len(), ATTRIBUTES_MAX)?;
     let mut list = Vec::with_capacity(given.len());
     for item in given {
         let item_name = name(format_args!("{place}.name"), item.name)?;
@@ -123,42 +135,42 @@ pub(super) fn attributes(
         list.push(NamedAttribute { name: item_name, attribute });
     }
     list.sort_by(|a, b| a.name.cmp(&b.name));
-    match twice(&list, |item| item.name.as_str()) {
-        Some(item) => broken(place, format!("{:?} is there twice", item.name)),
+    match find_duplicate(&list, |item| item.name.as_str()) {
+        Some(item) => broken_answer(place, format!("{:?} is there twice", item.name)),
         None => Ok(list),
     }
 }
 
-/// The first of a sorted list whose key the one before has too.
-fn twice<T, K: PartialEq + ?Sized>(sorted: &[T], key: impl Fn(&T) -> &K) -> Option<&T> {
+/// The first item of a sorted list that has the same key as the one before it.
+fn find_duplicate<T, K: PartialEq + ?Sized>(sorted: &[T], key: impl Fn(&T) -> &K) -> Option<&T> {
     let mut pairs = sorted.iter().zip(sorted.iter().skip(1));
     pairs.find(|(a, b)| key(a) == key(b)).map(|(_, b)| b)
 }
 
-pub(super) fn next_check(after: Option<u64>, watch: wit::Watches) -> Checked<NextCheck> {
-    at_most("watch.paths", watch.paths.len(), WATCH_PATHS_MAX)?;
-    at_most("watch.subsystems", watch.subsystems.len(), WATCH_SUBSYSTEMS_MAX)?;
-    let paths = watch.paths.into_iter().map(|p| absolute("watch.paths", p));
+pub(super) fn next_check(after: Option<u64>, watch: wit::Watches) -> AnswerResult<NextCheck> {
+    check_count("watch.paths", watch.paths.len(), WATCH_PATHS_MAX)?;
+    check_count("watch.subsystems", watch.subsystems.len(), WATCH_SUBSYSTEMS_MAX)?;
+    let paths = watch.paths.into_iter().map(|p| check_absolute("watch.paths", p));
     let subsystems = watch.subsystems.into_iter().map(|s| name("watch.subsystems", s));
     Ok(NextCheck {
         after: after.map(|ms| Duration::from_millis(ms).max(NEXT_CHECK_MIN)),
-        paths: paths.collect::<Checked<_>>()?,
-        subsystems: subsystems.collect::<Checked<_>>()?,
+        paths: paths.collect::<AnswerResult<_>>()?,
+        subsystems: subsystems.collect::<AnswerResult<_>>()?,
     })
 }
 
-/// What a driver found.
+/// The answer of a driver to `fingerprint`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DriverFingerprint {
-    /// Usable or not.
+    /// Whether the driver is usable, and why.
     pub health: Health,
-    /// Replace all earlier ones.
+    /// All attributes of the driver. They replace all earlier ones.
     pub attributes: Vec<NamedAttribute>,
-    /// When to ask again.
+    /// When the driver is asked again.
     pub next: NextCheck,
 }
 
-pub(super) fn driver_fingerprint(given: drv::DriverFingerprint) -> Checked<DriverFingerprint> {
+pub(super) fn driver_fingerprint(given: drv::DriverFingerprint) -> AnswerResult<DriverFingerprint> {
     Ok(DriverFingerprint {
         health: health("health", given.health)?,
         attributes: attributes("attributes", given.attributes)?,
@@ -181,24 +193,24 @@ pub(super) fn capabilities(given: &drv::Capabilities) -> Capabilities {
 pub(super) fn device_fingerprint(
     plugin: &PluginName,
     given: dev::DeviceFingerprint,
-) -> Checked<DeviceFingerprint> {
+) -> AnswerResult<DeviceFingerprint> {
     let health = health("health", given.health)?;
-    at_most("groups", given.groups.len(), DEVICE_GROUPS_MAX)?;
+    check_count("groups", given.groups.len(), DEVICE_GROUPS_MAX)?;
     if health.state == HealthState::Undetected && !given.groups.is_empty() {
-        return broken("groups", "are there, and health is undetected");
+        return broken_answer("groups", "are there, and health is undetected");
     }
     let mut groups: Vec<DeviceGroup> = Vec::with_capacity(given.groups.len());
     for group in given.groups {
         groups.push(device_group(plugin, group)?);
     }
     groups.sort_by(|a, b| a.key.cmp(&b.key));
-    if let Some(group) = twice(&groups, |group| &group.key) {
-        return broken("groups", format!("{} is there twice", group.key));
+    if let Some(group) = find_duplicate(&groups, |group| &group.key) {
+        return broken_answer("groups", format!("{} is there twice", group.key));
     }
     Ok(DeviceFingerprint { health, groups, next: next_check(given.next_check, given.watch)? })
 }
 
-fn group_key(vendor: String, kind: String, group: String) -> Checked<GroupKey> {
+fn group_key(vendor: String, kind: String, group: String) -> AnswerResult<GroupKey> {
     Ok(GroupKey {
         vendor: name("group.vendor", vendor)?,
         kind: name("group.type", kind)?,
@@ -206,10 +218,10 @@ fn group_key(vendor: String, kind: String, group: String) -> Checked<GroupKey> {
     })
 }
 
-fn device_group(plugin: &PluginName, given: dev::Group) -> Checked<DeviceGroup> {
+fn device_group(plugin: &PluginName, given: dev::Group) -> AnswerResult<DeviceGroup> {
     let key = group_key(given.vendor, given.type_, given.name)?;
     let place = format_args!("group {key}");
-    at_most(place, given.instances.len(), DEVICE_INSTANCES_MAX)?;
+    check_count(place, given.instances.len(), DEVICE_INSTANCES_MAX)?;
     let mut instances = Vec::with_capacity(given.instances.len());
     for instance in given.instances {
         let id = name(format_args!("{place}: instance id"), instance.id)?;
@@ -225,29 +237,29 @@ fn device_group(plugin: &PluginName, given: dev::Group) -> Checked<DeviceGroup> 
     }
     let mut seen = BTreeSet::new();
     if let Some(instance) = instances.iter().find(|instance| !seen.insert(instance.id.as_str())) {
-        return broken(place, format!("instance {:?} is there twice", instance.id));
+        return broken_answer(place, format!("instance {:?} is there twice", instance.id));
     }
     let attributes = attributes(place, given.attributes)?;
     Ok(DeviceGroup { key, plugin: plugin.clone(), instances, attributes })
 }
 
-/// A reservation: paths absolute and without `..`, variable names usable.
-pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
-    at_most("env", given.env.len(), ATTRIBUTES_MAX)?;
-    at_most("mounts", given.mounts.len(), ATTRIBUTES_MAX)?;
-    at_most("device nodes", given.device_nodes.len(), ATTRIBUTES_MAX)?;
+/// Check a reservation: paths are absolute and without `..`, and names of variables are usable.
+pub(super) fn reservation(given: dev::Reservation) -> AnswerResult<Reservation> {
+    check_count("env", given.env.len(), ATTRIBUTES_MAX)?;
+    check_count("mounts", given.mounts.len(), ATTRIBUTES_MAX)?;
+    check_count("device nodes", given.device_nodes.len(), ATTRIBUTES_MAX)?;
     let mut reservation = Reservation::default();
     for var in given.env {
         let key = name("env", var.name)?;
         if key.contains('=') {
-            return broken("env", format!("{key:?} contains an equals sign"));
+            return broken_answer("env", format!("{key:?} contains an equals sign"));
         }
-        reservation.env.push((key, plain("env", var.value)?));
+        reservation.env.push((key, check_plain("env", var.value)?));
     }
     for mount in given.mounts {
         reservation.mounts.push(Mount {
-            host_path: absolute("mount host path", mount.host_path)?,
-            task_path: absolute("mount task path", mount.task_path)?,
+            host_path: check_absolute("mount host path", mount.host_path)?,
+            task_path: check_absolute("mount task path", mount.task_path)?,
             read_only: mount.read_only,
         });
     }
@@ -257,11 +269,14 @@ pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
             && permissions.chars().all(|c| "rwm".contains(c))
             && permissions.chars().collect::<BTreeSet<_>>().len() == permissions.len();
         if !valid {
-            return broken("device node permissions", format!("{permissions:?} is not of r, w, m"));
+            return broken_answer(
+                "device node permissions",
+                format!("{permissions:?} is not of r, w, m"),
+            );
         }
         reservation.device_nodes.push(DeviceNode {
-            host_path: absolute("device node host path", node.host_path)?,
-            task_path: absolute("device node task path", node.task_path)?,
+            host_path: check_absolute("device node host path", node.host_path)?,
+            task_path: check_absolute("device node task path", node.task_path)?,
             permissions,
         });
     }
@@ -269,35 +284,38 @@ pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
 }
 
 /// The address of a task in its driver's network, and its ports by label.
-pub(super) fn driver_network(given: drv::Network) -> Checked<DriverNetwork> {
-    at_most("network ports", given.ports.len(), ATTRIBUTES_MAX)?;
+pub(super) fn driver_network(given: drv::Network) -> AnswerResult<DriverNetwork> {
+    check_count("network ports", given.ports.len(), ATTRIBUTES_MAX)?;
     let Ok(ip) = given.ip.parse() else {
-        return broken("network ip", format!("{:?} is no address", shown(given.ip, 64)));
+        return broken_answer(
+            "network ip",
+            format!("{:?} is no address", printable_line(given.ip, 64)),
+        );
     };
     let mut ports = BTreeMap::new();
     for port in given.ports {
         let label = name("network port", port.label)?;
         if port.value == 0 {
-            return broken("network port", format!("{label:?} is 0"));
+            return broken_answer("network port", format!("{label:?} is 0"));
         }
         if let Some(_twice) = ports.insert(label.clone(), port.value) {
-            return broken("network port", format!("{label:?} is there twice"));
+            return broken_answer("network port", format!("{label:?} is there twice"));
         }
     }
     Ok(DriverNetwork { ip, ports })
 }
 
-fn absolute(place: &str, path: String) -> Checked<String> {
-    let path = plain(place, path)?;
+fn check_absolute(place: &str, path: String) -> AnswerResult<String> {
+    let path = check_plain(place, path)?;
     let parsed = std::path::Path::new(&path);
     let up = parsed.components().any(|c| matches!(c, std::path::Component::ParentDir));
     if !parsed.is_absolute() || up {
-        return broken(place, format!("{path:?} is not an absolute path without `..`"));
+        return broken_answer(place, format!("{path:?} is not an absolute path without `..`"));
     }
     Ok(path)
 }
 
-/// All that a plugin says in an error of its own.
+/// All texts of a plugin's own error.
 pub(super) fn words(given: &mut wit::PluginError) -> impl Iterator<Item = &mut String> {
     let (one, list) = match given {
         wit::PluginError::NotFound(text)
@@ -311,18 +329,18 @@ pub(super) fn words(given: &mut wit::PluginError) -> impl Iterator<Item = &mut S
     one.into_iter().chain(of_list)
 }
 
-/// A plugin's own error, bounded and visible.
+/// Convert a plugin's own error. Its texts are cut to the limit and made visible.
 pub(super) fn plugin_error(given: wit::PluginError) -> PluginCallError {
     let said = |message: String, max: usize| match message.trim() {
         "" => "it gave no reason".to_owned(),
-        message => shown(message, max),
+        message => printable_line(message, max),
     };
     let reason = |message| said(message, ANSWER_TEXT_BYTES_MAX);
     match given {
         wit::PluginError::NotFound(m) => PluginCallError::NotFound(reason(m)),
         wit::PluginError::InvalidConfig(list) => {
             let told = list.into_iter().take(ANSWER_DIAGNOSTICS_MAX).map(|one| {
-                let path = shown(one.path, ANSWER_NAME_BYTES_MAX);
+                let path = printable_line(one.path, ANSWER_NAME_BYTES_MAX);
                 let message = said(one.message, ANSWER_DIAGNOSTIC_BYTES_MAX);
                 Diagnostic { path, message, ..Diagnostic::default() }
             });
@@ -331,25 +349,26 @@ pub(super) fn plugin_error(given: wit::PluginError) -> PluginCallError {
         wit::PluginError::Recoverable(m) => PluginCallError::Recoverable(reason(m)),
         wit::PluginError::Fatal(m) => PluginCallError::Fatal(reason(m)),
         wit::PluginError::Unsupported(m) => PluginCallError::Unsupported(reason(m)),
-        wit::PluginError::PermissionDenied(m) => PluginCallError::PermissionDenied(denied(&m)),
+        wit::PluginError::PermissionDenied(m) => PluginCallError::PermissionDenied(denial_text(&m)),
     }
 }
 
-/// A refusal of the host that the plugin passes on ends with lines of a configuration, to be copied.
-/// Such lines stay; they have the form of a grant and can pass for nothing else.
-fn denied(message: &str) -> String {
+/// The text of a denial. A refusal of the host that the plugin passes on ends with lines of a
+/// configuration, which a person copies. Such lines stay: they have the form of a grant, and can be
+/// taken for nothing else.
+fn denial_text(message: &str) -> String {
     let lines = message.split_once(":\n").filter(|(_, lines)| is_grant(lines));
     match lines {
         Some((why, lines)) => {
-            let why = shown(why, ANSWER_TEXT_BYTES_MAX);
-            format!("{why}:\n{}", shown_lines(lines, ANSWER_TEXT_BYTES_MAX))
+            let why = printable_line(why, ANSWER_TEXT_BYTES_MAX);
+            format!("{why}:\n{}", printable_lines(lines, ANSWER_TEXT_BYTES_MAX))
         }
         None if message.trim().is_empty() => "it gave no reason".to_owned(),
-        None => shown(message.trim(), ANSWER_TEXT_BYTES_MAX),
+        None => printable_line(message.trim(), ANSWER_TEXT_BYTES_MAX),
     }
 }
 
-/// Has it the form of a `plugin` block with grants?
+/// Do these lines have the form of a `plugin` block with grants?
 fn is_grant(lines: &str) -> bool {
     let inner = lines.trim_end().strip_prefix("plugin \"");
     let inner = inner.and_then(|rest| rest.split_once("\" {\n  grants {\n"));

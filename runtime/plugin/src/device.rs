@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::PluginError;
 use super::bindings::since_0_1::device_export as dev;
 use super::bindings::since_0_1::device_world::DevicePluginPre;
-use super::call::Caller;
+use super::call::PluginCaller;
 use super::convert;
-use super::schema::{ConfigSchema, Described, aside};
+use super::schema::{ConfigSchema, PluginDescription, run_aside};
 use super::weigh::Weigh as _;
 use crate::host::CallState;
 use ostler_device::source::{DeviceFingerprint, DeviceSource};
@@ -19,29 +19,30 @@ use ostler_health::meter::PluginMeter;
 use ostler_model::device::{GroupKey, Reservation};
 use ostler_model::ids::PluginName;
 use ostler_model::json::JsonObject;
-use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginManifest;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::DeviceGroupStats;
 
 /// A loaded device plugin.
-pub struct DevicePlugin {
-    caller: Caller<DevicePluginPre<CallState>>,
-    /// Imports, exports, digest.
-    pub manifest: Manifest,
-    /// Its name.
+pub struct LoadedDevice {
+    caller: PluginCaller<DevicePluginPre<CallState>>,
+    /// What was read from the plugin's file: imports, exports, digest.
+    pub manifest: PluginManifest,
+    /// The name that the plugin gives itself.
     pub name: PluginName,
-    /// Version of the plugin.
+    /// The version that the plugin gives itself.
     pub version: String,
     /// Schema of the plugin's own `config`.
     pub config_schema: ConfigSchema,
 }
 
-impl DevicePlugin {
-    /// Ask a linked device plugin who it is, and check its configuration where there is one yet.
+impl LoadedDevice {
+    /// Ask a linked device plugin who it is, and check its configuration where there
+    /// already is one.
     pub(super) async fn describe(
-        caller: Caller<DevicePluginPre<CallState>>,
-        manifest: Manifest,
+        caller: PluginCaller<DevicePluginPre<CallState>>,
+        manifest: PluginManifest,
         config: Option<JsonObject>,
     ) -> Result<Self, PluginError> {
         let described = caller.call(None, |pre, store| {
@@ -50,17 +51,17 @@ impl DevicePlugin {
                 plugin.ostler_plugin_device().call_describe(store).await
             })
         });
-        let described = caller.done("describe", described.await);
+        let described = caller.finish("describe", described.await);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
-        caller.described(&info.config_schema, "");
-        let checked = aside(move || {
-            Described::check(info.name, info.version, &info.config_schema, config.as_ref())
+        caller.note_description(&info.config_schema, "");
+        let checked = run_aside(move || {
+            PluginDescription::check(info.name, info.version, &info.config_schema, config.as_ref())
         });
-        let Described { name, version, config_schema } = checked.await?;
+        let PluginDescription { name, version, config_schema } = checked.await?;
         Ok(Self { manifest, name, version, config_schema, caller })
     }
 
-    /// Write its last calls to a file. `None`: nothing is recorded of it.
+    /// Write the last calls of the plugin to a file. `None`: its calls are not recorded.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -68,13 +69,14 @@ impl DevicePlugin {
         self.caller.record().await
     }
 
-    /// How it was called so far, and how it does.
+    /// Counts of the plugin's calls so far, and how the plugin does.
     #[must_use]
     pub fn meter(&self) -> &Arc<PluginMeter> {
         self.caller.meter()
     }
 
-    /// How narrowly a group is granted to it.
+    /// How narrowly a group is granted to the plugin. A larger number is narrower; 0: it
+    /// is not granted.
     #[must_use]
     pub fn claim(&self, group: &GroupKey) -> u32 {
         self.caller.answers().claim(group)
@@ -86,27 +88,29 @@ impl DevicePlugin {
         self.caller.call_wall()
     }
 
-    /// Who asked gave up a call after so long: it counts as one that hangs.
-    pub fn given_up(&self, call: &'static str, after: Duration) {
-        self.caller.given_up(call, None, after);
+    /// Count a call that the caller gave up after this time. It counts as a call that hangs.
+    pub fn count_timeout(&self, call: &'static str, after: Duration) {
+        self.caller.count_timeout(call, None, after);
     }
 
-    /// Which devices are here.
+    /// Ask which devices are on this node.
     ///
     /// # Errors
-    /// The plugin's own error, that the call failed, or that it announces what it may not.
+    /// The plugin's own error, that the call failed, or that the plugin announces devices that
+    /// are not granted.
     pub async fn fingerprint(&self) -> Result<DeviceFingerprint, PluginCallError> {
-        let found = self.found().await?;
-        let granted = self.caller.answers().groups(found.groups.iter().map(|group| &group.key));
+        let found = self.raw_fingerprint().await?;
+        let granted =
+            self.caller.answers().check_groups(found.groups.iter().map(|group| &group.key));
         granted.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
         Ok(found)
     }
 
-    /// What it answers to that, granted or not.
+    /// Ask which devices are on this node, and return the answer whether it is granted or not.
     ///
     /// # Errors
     /// The plugin's own error, or that the call failed.
-    pub async fn found(&self) -> Result<DeviceFingerprint, PluginCallError> {
+    pub async fn raw_fingerprint(&self) -> Result<DeviceFingerprint, PluginCallError> {
         let ask = self.caller.ask("fingerprint")?;
         let called = self.caller.call(None, |pre, store| {
             Box::pin(async move {
@@ -122,25 +126,29 @@ impl DevicePlugin {
             secrets.scrub_text(&mut health.reason);
         }
         let mut found = convert::device_fingerprint(&self.name, found)
-            .map_err(|e| self.caller.failed(&ask, e))?;
-        found.next = self.caller.narrowed(found.next);
+            .map_err(|e| self.caller.count_broken(&ask, e))?;
+        found.next = self.caller.narrow_watches(found.next);
         Ok(found)
     }
 
-    /// How a task uses these instances.
+    /// Ask how a task uses these instances.
     ///
     /// # Errors
-    /// The plugin's own error, that the call failed, or that the task may not get what it answers.
+    /// The plugin's own error, that the call failed, or that the task may not get what
+    /// the plugin answers.
     pub async fn reserve(&self, device: &AllocatedDevice) -> Result<Reservation, PluginCallError> {
-        let given = self.reserved(device).await?;
-        self.granted(given).await
+        let given = self.raw_reservation(device).await?;
+        self.check_reservation(given).await
     }
 
-    /// What it answers to that, granted or not.
+    /// Ask how a task uses these instances, and return the answer whether it is granted or not.
     ///
     /// # Errors
     /// The plugin's own error, or that the call failed.
-    pub async fn reserved(&self, device: &AllocatedDevice) -> Result<Reservation, PluginCallError> {
+    pub async fn raw_reservation(
+        &self,
+        device: &AllocatedDevice,
+    ) -> Result<Reservation, PluginCallError> {
         let ask = self.caller.ask("reserve")?;
         let claim = claim(device);
         let given = claim.weigh();
@@ -151,29 +159,34 @@ impl DevicePlugin {
                 plugin.ostler_plugin_device().call_reserve(store, &claim).await
             })
         });
-        let reservation = self.caller.answer(&ask, called.await.given(given).asked(input))?;
-        convert::reservation(reservation).map_err(|e| self.caller.failed(&ask, e))
+        let reservation =
+            self.caller.answer(&ask, called.await.with_bytes_in(given).with_arguments(input))?;
+        convert::reservation(reservation).map_err(|e| self.caller.count_broken(&ask, e))
     }
 
-    /// What a task gets of an answer: all of it, or nothing.
+    /// Check a reservation against the grants. The task gets all of it, or nothing.
     ///
     /// # Errors
-    /// That the task may not get it.
-    pub async fn granted(&self, given: Reservation) -> Result<Reservation, PluginCallError> {
+    /// The task may not get what the reservation has.
+    pub async fn check_reservation(
+        &self,
+        given: Reservation,
+    ) -> Result<Reservation, PluginCallError> {
         let paths = given.mounts.iter().map(|mount| mount.host_path.clone());
         let nodes = given.device_nodes.iter().map(|node| node.host_path.clone());
         let grants = self.caller.answers().grants.answers.mounts.iter().flatten();
         let granted = grants.map(|grant| grant.path.to_string_lossy().into_owned());
-        let real = match given.mounts.is_empty() && given.device_nodes.is_empty() {
-            true => Links::default(),
-            false => Links::follow(paths.chain(nodes).chain(granted).collect()).await?,
+        let real = if given.mounts.is_empty() && given.device_nodes.is_empty() {
+            ResolvedLinks::default()
+        } else {
+            ResolvedLinks::follow(paths.chain(nodes).chain(granted).collect()).await?
         };
-        let excess = self.caller.answers().reservation(&given, &|path| real.of(path));
+        let excess = self.caller.answers().check_reservation(&given, &|path| real.real_path(path));
         excess.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
-        Ok(real.without_links(given))
+        Ok(real.resolve_mounts(given))
     }
 
-    /// The last task that used these instances ended.
+    /// Tell the plugin that the last task that used these instances ended.
     ///
     /// # Errors
     /// The plugin's own error, or that the call failed.
@@ -188,13 +201,14 @@ impl DevicePlugin {
                 plugin.ostler_plugin_device().call_release(store, &claim).await
             })
         });
-        self.caller.answer(&ask, called.await.given(given).asked(input))
+        self.caller.answer(&ask, called.await.with_bytes_in(given).with_arguments(input))
     }
 
-    /// Measure.
+    /// Ask for the newest measurements of all instances.
     ///
     /// # Errors
-    /// The plugin's own error (`Unsupported` when it never measures), or that the call failed.
+    /// The plugin's own error (`Unsupported` when the plugin never measures), or that
+    /// the call failed.
     pub async fn stats(&self) -> Result<Vec<DeviceGroupStats>, PluginCallError> {
         let ask = self.caller.ask("stats")?;
         let called = self.caller.call(None, |pre, store| {
@@ -204,15 +218,16 @@ impl DevicePlugin {
             })
         });
         let groups = self.caller.answer(&ask, called.await)?;
-        convert::device_stats(groups, self.caller.now()).map_err(|e| self.caller.failed(&ask, e))
+        convert::device_stats(groups, self.caller.now())
+            .map_err(|e| self.caller.count_broken(&ask, e))
     }
 }
 
-/// Where paths of the node lead to, all of an answer looked at in one moment.
+/// The real paths that the paths of an answer lead to. All of them are resolved at one moment.
 #[derive(Default)]
-struct Links(BTreeMap<PathBuf, PathBuf>);
+struct ResolvedLinks(BTreeMap<PathBuf, PathBuf>);
 
-impl Links {
+impl ResolvedLinks {
     async fn follow(paths: Vec<String>) -> Result<Self, PluginCallError> {
         let follow = move || {
             let real = |path: String| {
@@ -221,18 +236,18 @@ impl Links {
             };
             Self(paths.into_iter().filter_map(real).collect())
         };
-        // Nobody waits for it longer than for the answer itself.
+        // The caller waits for this no longer than for the answer itself.
         let followed = tokio::task::spawn_blocking(follow).await;
         followed.map_err(|_ended| PluginCallError::Recoverable("the agent ends".to_owned()))
     }
 
-    fn of(&self, path: &Path) -> Option<PathBuf> {
+    fn real_path(&self, path: &Path) -> Option<PathBuf> {
         self.0.get(path).cloned()
     }
 
-    /// What is shown elsewhere than it is, is shown from where it really is: whoever opens it need
-    /// follow no link that is swapped meanwhile.
-    fn without_links(&self, mut given: Reservation) -> Reservation {
+    /// Put the real path into each mount whose path in the task is another one. Then whoever opens
+    /// it follows no link that may be swapped meanwhile.
+    fn resolve_mounts(&self, mut given: Reservation) -> Reservation {
         for mount in given.mounts.iter_mut().filter(|mount| mount.host_path != mount.task_path) {
             let real = self.0.get(Path::new(&mount.host_path)).and_then(|real| real.to_str());
             if let Some(real) = real {
@@ -252,7 +267,7 @@ fn claim(device: &AllocatedDevice) -> dev::Claim {
     }
 }
 
-impl DeviceSource for DevicePlugin {
+impl DeviceSource for LoadedDevice {
     fn name(&self) -> &PluginName {
         &self.name
     }
@@ -269,8 +284,8 @@ impl DeviceSource for DevicePlugin {
         Self::call_wall(self)
     }
 
-    fn given_up(&self, call: &'static str, after: Duration) {
-        Self::given_up(self, call, after);
+    fn record_hang(&self, call: &'static str, after: Duration) {
+        Self::count_timeout(self, call, after);
     }
 
     fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {

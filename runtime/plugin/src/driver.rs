@@ -10,9 +10,9 @@ use super::PluginError;
 use super::bindings::since_0_1::driver_export as drv;
 use super::bindings::since_0_1::driver_world::DriverPluginPre;
 use super::bindings::since_0_1::host::types as wit;
-use super::call::{Ask, Caller};
+use super::call::{PluginCaller, PluginQuestion};
 use super::convert::{self, AnswerError, DriverFingerprint};
-use super::schema::{ConfigSchema, Described, aside};
+use super::schema::{ConfigSchema, PluginDescription, run_aside};
 use super::weigh::Weigh as _;
 use crate::host::CallState;
 use ostler_health::meter::PluginMeter;
@@ -20,25 +20,25 @@ use ostler_model::grants::{Authority, Grants};
 use ostler_model::ids::PluginName;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::HANDLE_BYTES_MAX;
-use ostler_model::plugin::Manifest;
+use ostler_model::plugin::PluginManifest;
 use ostler_model::ports::{
-    Capabilities, FsIsolation, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
-    TaskOwner,
+    Capabilities, FsIsolation, InspectResult, PluginCallError, StartedTask, TaskConfig,
+    TaskContext, TaskOwner,
 };
 use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 
 /// A loaded driver.
-pub struct DriverPlugin {
-    caller: Caller<DriverPluginPre<CallState>>,
-    /// Imports, exports, digest.
-    pub manifest: Manifest,
-    /// The name jobs use.
+pub struct LoadedDriver {
+    caller: PluginCaller<DriverPluginPre<CallState>>,
+    /// What was read from the plugin's file: imports, exports, digest.
+    pub manifest: PluginManifest,
+    /// The name that jobs use for the driver.
     pub name: PluginName,
-    /// Version of the plugin.
+    /// The version that the plugin gives itself.
     pub version: String,
-    /// What it can do.
+    /// What the driver can do.
     pub capabilities: Capabilities,
     /// Schema of a task's `config`.
     pub task_schema: ConfigSchema,
@@ -54,15 +54,15 @@ macro_rules! call {
         $self.caller.call($task, move |pre, store| Box::pin(async move {
             let plugin = pre.instantiate_async(&mut *store).await?;
             plugin.ostler_plugin_driver().$function(store $(, &$arg)*).await
-        })).await.given(given).asked(input)
+        })).await.with_bytes_in(given).with_arguments(input)
     }};
 }
 
-impl DriverPlugin {
-    /// Ask a linked driver who it is, and check its configuration where there is one yet.
+impl LoadedDriver {
+    /// Ask a linked driver who it is, and check its configuration where there already is one.
     pub(super) async fn describe(
-        caller: Caller<DriverPluginPre<CallState>>,
-        manifest: Manifest,
+        caller: PluginCaller<DriverPluginPre<CallState>>,
+        manifest: PluginManifest,
         config: Option<JsonObject>,
     ) -> Result<Self, PluginError> {
         let described = caller.call(None, |pre, store| {
@@ -71,56 +71,61 @@ impl DriverPlugin {
                 plugin.ostler_plugin_driver().call_describe(store).await
             })
         });
-        let described = caller.done("describe", described.await);
+        let described = caller.finish("describe", described.await);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
-        caller.described(&info.config_schema, &info.task_config_schema);
+        caller.note_description(&info.config_schema, &info.task_config_schema);
         let capabilities = convert::capabilities(&info.capabilities);
-        let checked = aside(move || {
-            let own =
-                Described::check(info.name, info.version, &info.config_schema, config.as_ref())?;
+        let checked = run_aside(move || {
+            let own = PluginDescription::check(
+                info.name,
+                info.version,
+                &info.config_schema,
+                config.as_ref(),
+            )?;
             let task = ConfigSchema::new("task configuration schema", &info.task_config_schema)?;
             Ok((own, task))
         });
-        let (Described { name, version, config_schema }, task_schema) = checked.await?;
+        let (PluginDescription { name, version, config_schema }, task_schema) = checked.await?;
         Ok(Self { manifest, name, version, capabilities, task_schema, config_schema, caller })
     }
 
-    /// Can a call of it do nothing outside itself but spawn processes and WASM tasks?
+    /// Can a call of the driver have no outside effect but to spawn processes and WASM tasks, which
+    /// are held until they are released?
     #[must_use]
-    pub fn starts_held(&self) -> bool {
+    pub fn holds_starts(&self) -> bool {
         let asks = self.manifest.asks();
         let held = [Authority::Process, Authority::WasmTask];
-        asks.iter().all(|(ask, _)| ask.harmless() || held.contains(ask))
+        asks.iter().all(|(ask, _)| ask.is_harmless() || held.contains(ask))
     }
 
-    /// What it was granted.
+    /// The grants of the driver.
     #[must_use]
     pub fn grants(&self) -> &Grants {
         self.caller.grants()
     }
 
-    /// May its tasks be processes?
+    /// May tasks of the driver be processes?
     #[must_use]
     pub fn starts_processes(&self) -> bool {
         self.manifest.asks().iter().any(|(ask, _)| *ask == Authority::Process)
     }
 
-    /// Learn what of a task's configuration is secret, as its schema says it.
+    /// Learn the secrets in a task's configuration. The schema says which values are secret.
     pub fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
         secrets.learn_config(config.text(), Some(self.task_schema.value()));
     }
 
-    /// Whose the files are that are made for a task whose job names this user.
+    /// Who owns the files that are made for a task whose job names this user.
     ///
     /// # Errors
-    /// A user that is not there.
+    /// The user does not exist.
     pub async fn owner(&self, user: Option<String>) -> Result<TaskOwner, PluginCallError> {
-        // One that sees a root of its own is somebody, also where its job names nobody.
+        // A task with a root directory of its own runs as some user, also where its job names none.
         let isolated = self.capabilities.fs_isolation == FsIsolation::Chroot;
         self.caller.owner(user, isolated).await
     }
 
-    /// Write its last calls to a file. `None`: nothing is recorded of it.
+    /// Write the last calls of the driver to a file. `None`: its calls are not recorded.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -128,7 +133,7 @@ impl DriverPlugin {
         self.caller.record().await
     }
 
-    /// How it was called so far, and how it does.
+    /// Counts of the driver's calls so far, and how the driver does.
     #[must_use]
     pub fn meter(&self) -> &Arc<PluginMeter> {
         self.caller.meter()
@@ -140,28 +145,29 @@ impl DriverPlugin {
         self.caller.call_wall()
     }
 
-    /// Who asked gave up a call about this task after so long: it counts as one that hangs.
-    pub fn given_up(&self, call: &'static str, task: &TaskContext, after: Duration) {
-        self.caller.given_up(call, Some(task), after);
+    /// Count a call about this task that the caller gave up after this time. It counts as a
+    /// call that hangs.
+    pub fn count_timeout(&self, call: &'static str, task: &TaskContext, after: Duration) {
+        self.caller.count_timeout(call, Some(task), after);
     }
 
-    /// What the driver finds on this node.
+    /// Ask what the driver finds on this node.
     ///
     /// # Errors
     /// The driver's own error, or that the call failed.
     pub async fn fingerprint(&self) -> Result<DriverFingerprint, PluginCallError> {
         let ask = self.caller.ask("fingerprint")?;
         let mut found = self.caller.answer(&ask, call!(self, None, call_fingerprint()))?;
-        found.health.reason = self.caller.without_secrets(&ask, found.health.reason);
+        found.health.reason = self.caller.scrub_secrets(&ask, found.health.reason);
         let mut found =
-            convert::driver_fingerprint(found).map_err(|e| self.caller.failed(&ask, e))?;
-        found.next = self.caller.narrowed(found.next);
-        let granted = self.caller.answers().attributes(&found.attributes);
+            convert::driver_fingerprint(found).map_err(|e| self.caller.count_broken(&ask, e))?;
+        found.next = self.caller.narrow_watches(found.next);
+        let granted = self.caller.answers().check_attributes(&found.attributes);
         granted.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
         Ok(found)
     }
 
-    /// Start a task. The caller kills what the host owns of the run when this fails.
+    /// Start a task. When this fails, the caller kills what the host owns of the run.
     ///
     /// # Errors
     /// The driver's own error, or that the call failed.
@@ -169,7 +175,7 @@ impl DriverPlugin {
         &self,
         context: Arc<TaskContext>,
         mut config: TaskConfig,
-    ) -> Result<Started, PluginCallError> {
+    ) -> Result<StartedTask, PluginCallError> {
         let _turn = self.caller.start_turn(&context.job_id).await;
         if let Some(texts) = self.task_schema.with_texts(&config.config) {
             config.config = texts;
@@ -187,10 +193,10 @@ impl DriverPlugin {
         });
         let config = task_config(config);
         let started = self.caller.answer(&ask, call!(self, Some(context), call_start(config)))?;
-        self.started(&ask, started)
+        self.check_started(&ask, started)
     }
 
-    /// Own a task again.
+    /// Ask the driver to own a task again.
     ///
     /// # Errors
     /// The driver's own error, or that the call failed.
@@ -198,18 +204,18 @@ impl DriverPlugin {
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> Result<Started, PluginCallError> {
+    ) -> Result<StartedTask, PluginCallError> {
         let handle = self.handle(handle)?;
         let ask = self.caller.ask_about("recover", &context)?;
         let started = self.caller.answer(&ask, call!(self, Some(context), call_recover(handle)))?;
-        self.started(&ask, started)
+        self.check_started(&ask, started)
     }
 
-    /// What an exit means.
+    /// Ask the driver what the exit of a task means.
     ///
     /// # Errors
     /// The driver's own error, or that the call failed.
-    pub async fn exited(
+    pub async fn interpret_exit(
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
@@ -220,8 +226,8 @@ impl DriverPlugin {
         let ask = self.caller.ask_about("exited", &context)?;
         let mut result =
             self.caller.answer(&ask, call!(self, Some(context), call_exited(handle, exit)))?;
-        result.error = result.error.map(|text| self.caller.without_secrets(&ask, text));
-        exit_result(result).map_err(|e| self.caller.failed(&ask, e))
+        result.error = result.error.map(|text| self.caller.scrub_secrets(&ask, text));
+        parse_exit(result).map_err(|e| self.caller.count_broken(&ask, e))
     }
 
     /// Ask a task to end.
@@ -247,7 +253,7 @@ impl DriverPlugin {
                 driver.call_stop(store, &handle, signal.as_deref(), timeout).await
             })
         });
-        self.caller.answer(&ask, called.await.given(given).asked(input))
+        self.caller.answer(&ask, called.await.with_bytes_in(given).with_arguments(input))
     }
 
     /// End a task now.
@@ -284,10 +290,10 @@ impl DriverPlugin {
                 plugin.ostler_plugin_driver().call_destroy(store, &handle, force).await
             })
         });
-        self.caller.answer(&ask, called.await.given(given).asked(input))
+        self.caller.answer(&ask, called.await.with_bytes_in(given).with_arguments(input))
     }
 
-    /// Where a task is.
+    /// Ask for the state of a task.
     ///
     /// # Errors
     /// The driver's own error, or that the call failed.
@@ -295,15 +301,15 @@ impl DriverPlugin {
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> Result<Inspected, PluginCallError> {
+    ) -> Result<InspectResult, PluginCallError> {
         let handle = self.handle(handle)?;
         let ask = self.caller.ask_about("inspect", &context)?;
         let mut status =
             self.caller.answer(&ask, call!(self, Some(context), call_inspect(handle)))?;
         if let Some(exit) = &mut status.exit {
-            exit.error = exit.error.take().map(|text| self.caller.without_secrets(&ask, text));
+            exit.error = exit.error.take().map(|text| self.caller.scrub_secrets(&ask, text));
         }
-        inspected(status).map_err(|e| self.caller.failed(&ask, e))
+        parse_inspected(status).map_err(|e| self.caller.count_broken(&ask, e))
     }
 
     /// Send a signal by name.
@@ -321,7 +327,7 @@ impl DriverPlugin {
         self.caller.answer(&ask, call!(self, Some(context), call_signal(handle, signal)))
     }
 
-    /// What is to be run for a command inside a task.
+    /// Ask what the host has to run for a command inside a task.
     ///
     /// # Errors
     /// The driver's own error, or that the call failed.
@@ -342,12 +348,14 @@ impl DriverPlugin {
                 plugin.ostler_plugin_driver().call_exec(store, &handle, &argv, terminal).await
             })
         });
-        let plan = self.caller.answer(&ask, called.await.given(given).asked(input))?;
+        let plan =
+            self.caller.answer(&ask, called.await.with_bytes_in(given).with_arguments(input))?;
         let program = plan.argv.first().map(String::as_str).unwrap_or_default();
-        let granted = self.caller.answers().exec(program);
-        let told = |text: String| self.caller.without_secrets(&ask, text);
+        let granted = self.caller.answers().check_exec(program);
+        let told = |text: String| self.caller.scrub_secrets(&ask, text);
         granted.map_err(|excess| PluginCallError::NotGranted(told(excess.to_string())))?;
-        // Where programs are granted one by one, the driver chooses nothing that they read.
+        // Where programs are granted one by one, the driver chooses neither their environment nor
+        // their directory.
         let chosen = self.caller.answers().grants.programs.is_none();
         let env = plan.env.into_iter().map(|var| (var.name, var.value));
         let (env, cwd) = (chosen.then(|| env.collect()), chosen.then_some(plan.cwd));
@@ -364,21 +372,25 @@ impl DriverPlugin {
         Ok(drv::Handle { version: handle.version, data: handle.data })
     }
 
-    fn started(&self, ask: &Ask, given: drv::Started) -> Result<Started, PluginCallError> {
-        started(self.name.as_str(), given).map_err(|e| self.caller.failed(ask, e))
+    fn check_started(
+        &self,
+        ask: &PluginQuestion,
+        given: drv::Started,
+    ) -> Result<StartedTask, PluginCallError> {
+        parse_started(self.name.as_str(), given).map_err(|e| self.caller.count_broken(ask, e))
     }
 }
 
-fn broken(place: &str, problem: String) -> AnswerError {
+fn broken_answer(place: &str, problem: String) -> AnswerError {
     AnswerError { place: place.to_owned(), problem }
 }
 
-/// The answer of `start` and `recover`, checked.
-pub(super) fn started(plugin: &str, given: drv::Started) -> Result<Started, AnswerError> {
+/// Check the answer of `start` and `recover`.
+pub(super) fn parse_started(plugin: &str, given: drv::Started) -> Result<StartedTask, AnswerError> {
     let data = given.handle.data;
     if data.len() > HANDLE_BYTES_MAX {
         let problem = format!("has {} bytes; at most {HANDLE_BYTES_MAX}", data.len());
-        return Err(broken("handle", problem));
+        return Err(broken_answer("handle", problem));
     }
     let network = given.network.map(convert::driver_network).transpose()?.map(Arc::new);
     let id = |id| convert::name("workload id", id);
@@ -388,11 +400,11 @@ pub(super) fn started(plugin: &str, given: drv::Started) -> Result<Started, Answ
         drv::Workload::Poll(interval) => Workload::Poll(interval),
     };
     let (plugin, version) = (plugin.to_owned(), given.handle.version);
-    Ok(Started { handle: DriverHandle { plugin, version, data }, workload, network })
+    Ok(StartedTask { handle: DriverHandle { plugin, version, data }, workload, network })
 }
 
-/// The answer of `exited`, checked.
-pub(super) fn exit_result(given: drv::ExitResult) -> Result<ExitResult, AnswerError> {
+/// Check the answer of `exited`.
+pub(super) fn parse_exit(given: drv::ExitResult) -> Result<ExitResult, AnswerError> {
     Ok(ExitResult {
         exit_code: given.exit_code,
         signal: given.signal,
@@ -401,19 +413,21 @@ pub(super) fn exit_result(given: drv::ExitResult) -> Result<ExitResult, AnswerEr
     })
 }
 
-/// The answer of `inspect`, checked.
-pub(super) fn inspected(status: drv::Status) -> Result<Inspected, AnswerError> {
+/// Check the answer of `inspect`.
+pub(super) fn parse_inspected(status: drv::Status) -> Result<InspectResult, AnswerError> {
     match (status.state, status.exit) {
-        (drv::RunState::Running, _) => Ok(Inspected::Running),
-        (drv::RunState::Unknown, _) => Ok(Inspected::Unknown),
-        (drv::RunState::Exited, Some(exit)) => Ok(Inspected::Exited(RawExit {
+        (drv::RunState::Running, _) => Ok(InspectResult::Running),
+        (drv::RunState::Unknown, _) => Ok(InspectResult::Unknown),
+        (drv::RunState::Exited, Some(exit)) => Ok(InspectResult::Exited(RawExit {
             exit_code: exit.exit_code,
             signal: exit.signal,
             oom_killed: exit.oom_killed,
             error: exit.error.map(|text| convert::text("error", text)).transpose()?,
             finished_at: ostler_model::clock::Timestamp::from_nanos(exit.finished_at),
         })),
-        (drv::RunState::Exited, None) => Err(broken("state", "exited without an exit".to_owned())),
+        (drv::RunState::Exited, None) => {
+            Err(broken_answer("state", "exited without an exit".to_owned()))
+        }
     }
 }
 

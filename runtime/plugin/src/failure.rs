@@ -1,22 +1,22 @@
-//! A call that did not answer, with what its guest said last.
+//! The failure of a call that did not answer, with the last words of its guest.
 
 use ostler_model::redact::Secrets;
-use ostler_sandbox::{CallError, Said};
+use ostler_sandbox::{CallError, LastWords};
 
 /// Why a call did not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}{said}")]
-pub struct Failure {
-    /// What stopped it.
+pub struct CallFailure {
+    /// What stopped the call.
     pub error: CallError,
-    /// What its guest had written to standard error.
-    pub said: Said,
+    /// What the guest had last written to standard error.
+    pub said: LastWords,
 }
 
-impl Failure {
-    /// Of a guest that was given these secrets, which none of its words has.
+impl CallFailure {
+    /// The failure of a guest that was given these secrets. They are removed from its words.
     #[must_use]
-    pub fn without(mut error: CallError, mut said: Said, secrets: &Secrets) -> Self {
+    pub fn without_secrets(mut error: CallError, mut said: LastWords, secrets: &Secrets) -> Self {
         if let Some(words) = error.words() {
             secrets.scrub_text(words);
         }
@@ -24,9 +24,9 @@ impl Failure {
         Self { error, said }
     }
 
-    /// Was it the plugin's own doing?
+    /// Is the plugin itself to blame for the failure?
     #[must_use]
-    pub const fn of_the_plugin(&self) -> bool {
+    pub const fn is_plugin_fault(&self) -> bool {
         !matches!(self.error, CallError::PoolExhausted { .. } | CallError::Cancelled)
     }
 }

@@ -1,11 +1,12 @@
-//! Ways in for fuzz targets (`runtime/fuzz/`) to what is private here. Nothing else uses them.
+//! Entry points for fuzz targets (`runtime/fuzz/`) to private code of this crate. Nothing
+//! else uses them.
 
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
 use super::{convert, driver};
 use ostler_model::clock::Timestamp;
 use ostler_model::ids::PluginName;
 
-/// Bytes as answers of a plugin of each kind, checked as the agent checks them.
+/// Read bytes as answers of a plugin of each kind, and check them as the agent does.
 pub fn answers(bytes: &[u8]) {
     if let Ok(found) = postcard::from_bytes::<drv::DriverFingerprint>(bytes) {
         let _checked = convert::driver_fingerprint(found);
@@ -26,16 +27,16 @@ pub fn answers(bytes: &[u8]) {
     }
 }
 
-/// Bytes as handles and what comes with them.
+/// Read bytes as handles and as the answers that come with them.
 pub fn handles(bytes: &[u8]) {
     if let Ok(started) = postcard::from_bytes::<drv::Started>(bytes) {
-        let _checked = driver::started("fuzz", started);
+        let _checked = driver::parse_started("fuzz", started);
     }
     if let Ok(status) = postcard::from_bytes::<drv::Status>(bytes) {
-        let _checked = driver::inspected(status);
+        let _checked = driver::parse_inspected(status);
     }
     if let Ok(result) = postcard::from_bytes::<drv::ExitResult>(bytes) {
-        let _checked = driver::exit_result(result);
+        let _checked = driver::parse_exit(result);
     }
 }
 

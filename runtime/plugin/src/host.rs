@@ -1,4 +1,4 @@
-//! Host functions and what they stand on: processes, WASM tasks, commands.
+//! Host functions and what they use: processes, WASM tasks, commands.
 //!
 //! ```text
 //! plugin (guest) ── import ─► imports/<interface>.rs ─► ProcessHost · WasmTasks · command
@@ -6,9 +6,9 @@
 //!                                 ▼
 //!                             CallState: lives as long as one call
 //! ```
-//! The host holds mechanism, the plugin holds policy: everything that lives longer than a call
-//! (processes, WASM tasks, their output and exits) belongs to [`HostServices`] and is named by ids
-//! that are only good together with the run they were made for. Only this module starts processes.
+//! The host holds mechanism, and the plugin holds policy. Everything that lives longer than a call
+//! (processes, WASM tasks, their output and exits) belongs to [`HostServices`]. It is named by ids
+//! that are only valid together with the run they were made for. Only this module starts processes.
 
 pub mod call_state;
 pub mod guest_files;
@@ -28,19 +28,19 @@ use ostler_sandbox::Sandbox;
 pub use call_state::{CallState, PluginContext};
 pub use workloads::HostWorkloads;
 
-/// What host functions stand on; one per agent.
+/// What host functions use; one per agent.
 #[derive(Clone)]
 pub struct HostServices {
     /// Engines and guest threads.
     pub sandbox: Arc<Sandbox>,
     /// Native task processes.
     pub processes: ostler_process::ProcessHost,
-    /// WASM tasks.
+    /// WASM tasks of the node.
     pub wasm_tasks: Arc<dyn wasm_task::WasmTasks>,
-    /// The time.
+    /// Clock of the host.
     pub clock: Clock,
-    /// Randomness.
+    /// Source of random numbers.
     pub rng: Rng,
-    /// The runtime that drives timers and I/O.
+    /// Runtime that drives timers and I/O.
     pub control: tokio::runtime::Handle,
 }

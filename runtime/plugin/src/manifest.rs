@@ -1,22 +1,21 @@
-//! What a component says of itself before it is compiled or run: its imports and exports, read
-//! from the bytes alone.
+//! Reads imports and exports of a component from its bytes, before it is compiled or run.
 //!
-//! The imports are the plugin's whole authority: a component can do nothing that it does not
-//! import. [`Manifest::asks`] groups them by what they let the plugin do.
+//! The imports are the plugin's whole authority, because a component can do nothing that it does
+//! not import. [`Manifest::asks`] groups them by what they let the plugin do.
 
 use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 
 use ostler_model::limits::{
     ANSWER_DIAGNOSTIC_BYTES_MAX, NAMES_TOLD_MAX, PLUGIN_FILE_BYTES_MAX, PLUGIN_ITEM_NAME_BYTES_MAX,
 };
-use ostler_model::shown::{cut, has_hidden, shown, some_of};
+use ostler_model::printable::{has_hidden, join_some, printable_line, truncate_text};
 use ostler_sandbox::what_else;
 
-pub use ostler_model::plugin::{Manifest, PluginKind};
+pub use ostler_model::plugin::{PluginKind, PluginManifest};
 
-/// Imports and exports beyond this are refused: a plugin has about twenty.
+/// Most imports and exports of a plugin. A plugin has about twenty.
 const ITEMS_MAX: usize = 1_000;
-/// Bytes told of a name that is refused.
+/// How many bytes of a refused name are shown.
 const NAME_SHOWN_BYTES: usize = 64;
 /// Prefix of the interfaces of this package.
 const PACKAGE: &str = "ostler:plugin/";
@@ -24,13 +23,14 @@ const PACKAGE: &str = "ostler:plugin/";
 /// Why a file is not a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// No WASM magic.
+    /// The file does not begin with the magic bytes of WebAssembly.
     #[error("not WebAssembly: {hint}; a plugin is a component built for wasm32-wasip2")]
     NotWasm {
-        /// What it looks like. Nothing of its text: it may be a link to what only the agent reads.
+        /// What the file looks like. Nothing of its text is shown, because the file may be a link
+        /// to one that only the agent may read.
         hint: &'static str,
     },
-    /// A core module.
+    /// The file is a core module.
     #[error(
         "a core module, and a plugin must be a component; build it with --target wasm32-wasip2"
     )]
@@ -38,72 +38,79 @@ pub enum ManifestError {
     /// The bytes are damaged.
     #[error("damaged WebAssembly at byte {offset}: {message}")]
     Damaged {
-        /// Where.
+        /// Where the damage is, as an offset in bytes.
         offset: usize,
-        /// What.
+        /// What is damaged, for people.
         message: String,
     },
-    /// More bytes than a plugin may have.
+    /// The file has more bytes than a plugin may have.
     #[error("{size} bytes; a plugin has at most {PLUGIN_FILE_BYTES_MAX}")]
     TooLarge {
-        /// Bytes found.
+        /// Size of the file, bytes.
         size: u64,
     },
-    /// An import or export with a name that nobody can read.
+    /// The name of an import or export cannot be shown to people.
     #[error(
         "the name of an import or export is not usable: {name:?}; at most \
          {PLUGIN_ITEM_NAME_BYTES_MAX} bytes, all of them visible"
     )]
     ItemName {
-        /// The name, cut.
+        /// The name, cut to a few bytes.
         name: String,
     },
-    /// More imports or exports than any plugin has.
+    /// The component has more imports or exports than any plugin.
     #[error("more than {ITEMS_MAX} imports and exports")]
     TooManyItems,
-    /// No export of the contract.
+    /// The component exports nothing of the plugin contract.
     #[error(
         "a component of another world: it exports {exports}; a plugin exports \
          ostler:plugin/driver or ostler:plugin/device"
     )]
     OtherWorld {
-        /// What it exports.
+        /// The interfaces that it exports, for people.
         exports: String,
     },
-    /// Both contracts at once.
+    /// The component exports both driver and device.
     #[error("exports both driver and device; one component is one plugin")]
     Both,
-    /// A version of the contract this agent does not speak.
+    /// The component needs a version of the contract that this agent does not have.
     #[error("speaks {found}; this agent speaks ostler:plugin@{spoken}")]
     Version {
         /// The export with its version.
         found: String,
-        /// Versions spoken.
+        /// The versions that this agent has.
         spoken: &'static str,
     },
 }
 
-/// Interface versions this agent speaks.
+/// The interface versions that this agent has.
 pub const VERSIONS_SPOKEN: &str = "0.1.0";
 
 /// Read a component's imports and exports without compiling it.
 ///
 /// # Errors
 /// When the bytes are no component of the plugin contract.
-pub fn read(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+pub fn read(bytes: &[u8]) -> Result<PluginManifest, ManifestError> {
     let size_bytes = bytes.len() as u64;
     if size_bytes > PLUGIN_FILE_BYTES_MAX {
         return Err(ManifestError::TooLarge { size: size_bytes });
     }
     let (imports, exports) = top_level(bytes)?;
     let (kind, interface_version) = contract(&exports)?;
-    Ok(Manifest { kind, interface_version, exports, imports, size_bytes, digest: digest(bytes) })
+    Ok(PluginManifest {
+        kind,
+        interface_version,
+        exports,
+        imports,
+        size_bytes,
+        digest: digest(bytes),
+    })
 }
 
-/// SHA-256 of some bytes, hex.
+/// SHA-256 of some bytes, in hexadecimal.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> String {
-    ostler_model::digest::Digest::of(bytes).to_string()
+    ostler_model::digest::Digest::compute(bytes).to_string()
 }
 
 fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> {
@@ -112,7 +119,7 @@ fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> 
     }
     let damaged = |e: wasmparser::BinaryReaderError| ManifestError::Damaged {
         offset: e.offset(),
-        message: shown(e.message(), ANSWER_DIAGNOSTIC_BYTES_MAX),
+        message: printable_line(e.message(), ANSWER_DIAGNOSTIC_BYTES_MAX),
     };
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut depth = 0_u32;
@@ -148,7 +155,9 @@ fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> 
 /// A name that messages and lists can show.
 fn item_name(name: &str) -> Result<String, ManifestError> {
     if name.len() > PLUGIN_ITEM_NAME_BYTES_MAX || has_hidden(name) {
-        return Err(ManifestError::ItemName { name: cut(name.to_owned(), NAME_SHOWN_BYTES) });
+        return Err(ManifestError::ItemName {
+            name: truncate_text(name.to_owned(), NAME_SHOWN_BYTES),
+        });
     }
     Ok(name.to_owned())
 }
@@ -167,9 +176,10 @@ fn contract(exports: &[String]) -> Result<(PluginKind, String), ManifestError> {
         (Some(_), Some(_)) => return Err(ManifestError::Both),
         (None, None) => {
             let names = exports.iter().map(String::as_str);
-            let exports = match exports.is_empty() {
-                true => "no interface".to_owned(),
-                false => some_of(names, NAMES_TOLD_MAX),
+            let exports = if exports.is_empty() {
+                "no interface".to_owned()
+            } else {
+                join_some(names, NAMES_TOLD_MAX)
             };
             return Err(ManifestError::OtherWorld { exports });
         }

@@ -1,38 +1,39 @@
-//! Who may be told of the calls of plugins: what each was given, what the host answered it, and how it
-//! ended. Arguments and answers of the host are bytes here; with them a call can be made again, see
-//! [`crate::PluginRuntime::call_by_name`].
+//! Observers of plugin calls. They are told what each call was given, what the host answered it,
+//! and how it ended. Arguments and answers of the host are bytes here. With them a call can be made
+//! again: see [`crate::PluginRuntime::call_by_name`].
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Failure;
+use crate::CallFailure;
 use crate::host::trace::HostCallLog;
 use ostler_model::clock::Timestamp;
 use ostler_model::limits::PluginLimits;
 use ostler_model::plugin::PluginKind;
 use ostler_model::ports::BoxFuture;
 
-/// Which plugin it is.
+/// Identifies a plugin to observers.
 #[derive(Clone, Debug)]
 pub struct PluginIdentity {
-    /// Name of its block.
+    /// Name of the plugin's block in the configuration.
     pub plugin: String,
-    /// Driver or device plugin.
+    /// Whether it is a driver or a device plugin.
     pub kind: PluginKind,
     /// Version of the plugin contract.
     pub interface_version: String,
-    /// SHA-256 of the component, hex.
+    /// SHA-256 of the component, in hexadecimal.
     pub digest: String,
-    /// Its configuration as JSON.
+    /// Configuration of the plugin as JSON.
     pub config: String,
 }
 
 /// Chooses whose calls are observed; one per [`crate::PluginRuntime`].
 pub trait PluginObserver: Send + Sync {
-    /// A plugin is loaded with these limits. `None`: nobody is told of its calls.
-    fn loaded(
+    /// A plugin is loaded with these limits. Returns the observer of its calls; `None`:
+    /// nobody observes them.
+    fn observe_plugin(
         &self,
         plugin: PluginIdentity,
         limits: &PluginLimits,
@@ -41,53 +42,54 @@ pub trait PluginObserver: Send + Sync {
 
 /// Is told of the calls of one plugin.
 pub trait CallObserver: Send + Sync {
-    /// The plugin described itself: the schemas of its own configuration and of its tasks'.
-    fn described(&self, own: &str, task: &str);
+    /// Take note of the schemas with which the plugin described itself: that of its own
+    /// configuration, and that of its tasks.
+    fn note_description(&self, own: &str, task: &str);
 
     /// A call begins.
-    fn begins(self: Arc<Self>) -> Box<dyn ObservedCall>;
+    fn begin_call(self: Arc<Self>) -> Box<dyn ObservedCall>;
 
-    /// The answer of a call that had ended turned out to be against the rules. `number` is what
-    /// [`ObservedCall::ended`] returned.
-    fn broken(&self, number: u64, reason: String);
+    /// The answer of a call that had ended turned out to break the rules. `number` is
+    /// what [`ObservedCall::ended`] returned.
+    fn mark_broken(&self, number: u64, reason: String);
 
-    /// Write what is known of its last calls to a file. `None`: there is nothing to write.
+    /// Write what is known about the last calls to a file. `None`: there is nothing to write.
     fn write_now(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>>;
 }
 
 /// One call that is observed.
 pub trait ObservedCall: Send + Sync {
-    /// Who is told of what it asks the host.
+    /// The log of what the call asks the host.
     fn host_calls(&self) -> Arc<dyn HostCallLog>;
 
-    /// It ended. The number by which the observer knows it.
-    fn ended(self: Box<Self>, call: EndedCall<'_>) -> u64;
+    /// The call ended. Returns the number by which the observer knows it.
+    fn end_call(self: Box<Self>, call: EndedCall<'_>) -> u64;
 }
 
-/// What is told of a call when it ended.
+/// What an observer is told when a call ends.
 #[derive(Debug)]
 pub struct EndedCall<'a> {
-    /// The function.
+    /// Name of the function in the contract.
     pub function: &'a str,
-    /// When it began.
+    /// When the call began.
     pub at: Timestamp,
-    /// How long it took.
+    /// How long the call took.
     pub took: Duration,
-    /// Its arguments in their compact form; empty when there are none.
+    /// Arguments of the call in their compact form; empty when there are none.
     pub arguments: Vec<u8>,
-    /// How it ended.
-    pub end: CallEnd<&'a Failure>,
+    /// How the call ended.
+    pub end: CallEnd<&'a CallFailure>,
 }
 
-/// How a call ended.
+/// How a call of a plugin ended.
 #[derive(Debug)]
-pub enum CallEnd<F = Failure> {
-    /// It answered.
+pub enum CallEnd<F = CallFailure> {
+    /// The plugin answered.
     Answered,
-    /// It answered that it cannot.
+    /// The plugin answered with an error of its own.
     Refused(String),
-    /// It answered against the rules.
+    /// The plugin's answer breaks the rules.
     Broken(String),
-    /// It did not answer.
+    /// The plugin did not answer.
     Failed(F),
 }

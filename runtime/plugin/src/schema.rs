@@ -1,16 +1,16 @@
-//! Configurations checked against the JSON Schema a plugin brought.
+//! Checks configurations against the JSON Schema that a plugin brought.
 //!
-//! The schema comes from the plugin, so it is untrusted: bounded in size, patterns run on the
+//! The schema comes from the plugin, so it is untrusted. Its size is bounded, patterns run on the
 //! linear-time regex engine within a budget (`schema_patterns`), references to other documents are
-//! not followed, and what there is to check is counted before (`schema_cost`). It is compiled on a
-//! thread that nobody else waits for (`aside`).
+//! not followed, and how much there is to check is counted before (`schema_cost`). It is compiled
+//! on a thread that nobody else waits for (`run_aside`).
 
 use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
 use serde_json::Value;
 
-use super::schema_cost::affordable;
-use super::schema_patterns::share;
+use super::schema_cost::check_cost;
+use super::schema_patterns::automaton_bytes;
 use super::{PluginError, convert};
 use ostler_jobspec::suggest::nearest;
 use ostler_model::clock::timeout;
@@ -20,9 +20,9 @@ use ostler_model::limits::{
     ANSWER_DIAGNOSTIC_BYTES_MAX, ANSWER_DIAGNOSTICS_MAX, SCHEMA_BYTES_MAX, SCHEMA_WALL_MAX,
 };
 use ostler_model::ports::Diagnostic;
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
-/// A number as a text: a whole one without point and exponent, however it was written.
+/// A number as a text. A whole number has no point and no exponent, however it was written.
 fn digits(number: &serde_json::Number) -> String {
     match number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0) {
         Some(whole) => format!("{whole:.0}"),
@@ -30,8 +30,8 @@ fn digits(number: &serde_json::Number) -> String {
     }
 }
 
-/// Places of numbers and truth values of which the schema says that they are texts.
-fn meant_as_texts(error: &ValidationError<'_>, places: &mut Vec<String>) {
+/// Collect the places of numbers and truth values where the schema wants texts.
+fn collect_text_places(error: &ValidationError<'_>, places: &mut Vec<String>) {
     use jsonschema::JsonType;
     use jsonschema::error::TypeKind;
     match error.kind() {
@@ -39,15 +39,15 @@ fn meant_as_texts(error: &ValidationError<'_>, places: &mut Vec<String>) {
             places.push(error.instance_path().as_str().to_owned());
         }
         ValidationErrorKind::OneOfNotValid { context } | ValidationErrorKind::AnyOf { context } => {
-            // As deep as the schema, which is bounded.
-            let meant = meant_form(error, context).into_iter().flatten();
-            meant.for_each(|error| meant_as_texts(error, places));
+            // The recursion is as deep as the schema, which is bounded.
+            let meant = matching_form(error, context).into_iter().flatten();
+            meant.for_each(|error| collect_text_places(error, places));
         }
         _ => {}
     }
 }
 
-/// A compiled schema.
+/// A compiled JSON Schema of a plugin.
 pub struct ConfigSchema {
     validator: jsonschema::Validator,
     schema: Value,
@@ -58,7 +58,7 @@ impl ConfigSchema {
     /// Compile a schema. An empty text allows anything.
     ///
     /// # Errors
-    /// [`PluginError::Schema`] when it is too large or no schema.
+    /// [`PluginError::Schema`] when the text is too large or no schema.
     pub fn new(which: &'static str, text: &str) -> Result<Self, PluginError> {
         let wrong = |reason: String| PluginError::Schema { which, reason: cut(reason) };
         if text.len() > SCHEMA_BYTES_MAX {
@@ -69,8 +69,8 @@ impl ConfigSchema {
         } else {
             serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?
         };
-        affordable(&value).map_err(|e| wrong(e.to_string()))?;
-        let automaton = share(&value).map_err(|e| wrong(e.to_string()))?;
+        check_cost(&value).map_err(|e| wrong(e.to_string()))?;
+        let automaton = automaton_bytes(&value).map_err(|e| wrong(e.to_string()))?;
         let patterns =
             jsonschema::PatternOptions::regex().size_limit(automaton).dfa_size_limit(automaton / 4);
         let validator = jsonschema::options()
@@ -86,15 +86,15 @@ impl ConfigSchema {
         &self.text
     }
 
-    /// The same as data.
+    /// The schema as a JSON value.
     pub(crate) const fn value(&self) -> &Value {
         &self.schema
     }
 
-    /// Keys at which the address of a file may stand that the host fetches: those that the schema marks with
-    /// `"x-ostler-fetched": true`.
+    /// The keys whose value may be the address of a file that the host fetches. The schema marks
+    /// them with `"x-ostler-fetched": true`.
     #[must_use]
-    pub fn fetched_keys(&self) -> Vec<String> {
+    pub fn file_address_keys(&self) -> Vec<String> {
         let keys = self.schema.get("properties").and_then(Value::as_object);
         let marked =
             |schema: &Value| schema.get("x-ostler-fetched").is_some_and(|marked| *marked == true);
@@ -102,13 +102,16 @@ impl ConfigSchema {
         keys.map(|(key, _)| key.clone()).take(ANSWER_DIAGNOSTICS_MAX).collect()
     }
 
-    /// The configuration with texts in place of the numbers and truth values that stand where the schema has texts,
-    /// as job files are read elsewhere: `args = ["-p", var.port]`. `None`: there are none.
+    /// The configuration with texts in place of the numbers and truth values where the schema
+    /// wants texts. Nomad reads job files in the same way: `args = ["-p", var.port]`. `None`:
+    /// there are none.
     #[must_use]
     pub fn with_texts(&self, config: &JsonObject) -> Option<JsonObject> {
         let mut value = Value::Object(config.map().clone());
         let mut places = Vec::new();
-        self.validator.iter_errors(&value).for_each(|error| meant_as_texts(&error, &mut places));
+        self.validator
+            .iter_errors(&value)
+            .for_each(|error| collect_text_places(&error, &mut places));
         let mut changed = false;
         for place in places {
             let Some(at) = value.pointer_mut(&place) else { continue };
@@ -126,7 +129,7 @@ impl ConfigSchema {
         }
     }
 
-    /// Everything wrong with a configuration; empty when it fits.
+    /// Everything that is wrong with a configuration; empty when it fits.
     #[must_use]
     pub fn check(&self, config: &JsonObject) -> Vec<Diagnostic> {
         let value = Value::Object(config.map().clone());
@@ -141,17 +144,17 @@ impl ConfigSchema {
         found
     }
 
-    /// One error as what a person can mend: a place for each unknown name and, of a choice, what is
-    /// wrong with the form that was meant.
+    /// Add one error in terms of what a person can correct: a place for each unknown name and, for
+    /// a choice, what is wrong with the form that was meant.
     fn tell(&self, config: &Value, error: &ValidationError<'_>, found: &mut Vec<Diagnostic>) {
-        let path = cut(dotted(error.instance_path().as_str()));
+        let path = cut(dotted_path(error.instance_path().as_str()));
         let unknown = |name: &str| {
             let dot = if path.is_empty() { "" } else { "." };
             Diagnostic {
                 path: cut(format!("{path}{dot}{name}")),
                 message: cut(format!("{name:?} is unknown")),
                 unknown: true,
-                suggestion: self.meant(error.schema_path().as_str(), name),
+                suggestion: self.suggest_property(error.schema_path().as_str(), name),
             }
         };
         match error.kind() {
@@ -160,7 +163,7 @@ impl ConfigSchema {
                 let names = unexpected.iter().take(ANSWER_DIAGNOSTICS_MAX);
                 found.extend(names.map(|name| unknown(name)));
             }
-            // The place of an object for which no property is known.
+            // The error is at an object for which no property is known.
             ValidationErrorKind::FalseSchema
                 if error.schema_path().as_str().ends_with("/additionalProperties") =>
             {
@@ -174,18 +177,18 @@ impl ConfigSchema {
                 found.push(Diagnostic { path, message, ..Diagnostic::default() });
             }
             ValidationErrorKind::OneOfNotValid { context }
-            | ValidationErrorKind::AnyOf { context } => match meant_form(error, context) {
-                // As deep as the schema, which is bounded.
+            | ValidationErrorKind::AnyOf { context } => match matching_form(error, context) {
+                // The recursion is as deep as the schema, which is bounded.
                 Some(errors) => errors.iter().for_each(|error| self.tell(config, error, found)),
-                None => found.push(plain(path, error)),
+                None => found.push(plain_diagnostic(path, error)),
             },
-            _ => found.push(plain(path, error)),
+            _ => found.push(plain_diagnostic(path, error)),
         }
     }
 
-    /// The property that was meant by an unknown name, of the part of the schema in which the
-    /// keyword at `keyword` refused it.
-    fn meant(&self, keyword: &str, name: &str) -> Option<String> {
+    /// The property that an unknown name probably means. It is looked for in the part of the schema
+    /// in which the keyword at `keyword` refused the name.
+    fn suggest_property(&self, keyword: &str, name: &str) -> Option<String> {
         let (part, _) = keyword.rsplit_once('/')?;
         let mut at = &self.schema;
         for step in part.split('/').skip(1) {
@@ -199,24 +202,26 @@ impl ConfigSchema {
     }
 }
 
-/// A message that says all there is.
-fn plain(path: String, error: &ValidationError<'_>) -> Diagnostic {
+/// A diagnostic with the whole message of an error.
+fn plain_diagnostic(path: String, error: &ValidationError<'_>) -> Diagnostic {
     Diagnostic { path, message: cut(error.to_string()), ..Diagnostic::default() }
 }
 
-/// A message or a place: property names are the plugin's, or whoever wrote the configuration.
+/// Cut a message or a place and make it safe to show. Property names come from the plugin, or from
+/// whoever wrote the configuration.
 fn cut(message: String) -> String {
-    shown(message, ANSWER_DIAGNOSTIC_BYTES_MAX)
+    printable_line(message, ANSWER_DIAGNOSTIC_BYTES_MAX)
 }
 
 /// A JSON pointer as people write paths.
-fn dotted(pointer: &str) -> String {
+fn dotted_path(pointer: &str) -> String {
     let steps = pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~"));
     steps.collect::<Vec<_>>().join(".")
 }
 
-/// What is wrong with the one of several forms whose type fits; none when that is not one.
-fn meant_form<'a>(
+/// The errors of the one form of a choice whose type fits. `None` when no form or
+/// several forms fit.
+fn matching_form<'a>(
     choice: &ValidationError<'_>,
     forms: &'a [Vec<ValidationError<'static>>],
 ) -> Option<&'a [ValidationError<'static>]> {
@@ -234,8 +239,8 @@ fn meant_form<'a>(
     }
 }
 
-/// Do the work of compiling schemas on a thread of its own kind.
-pub(super) async fn aside<T: Send + 'static>(
+/// Compile schemas on a thread for blocking work, within a time.
+pub(super) async fn run_aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PluginError> + Send + 'static,
 ) -> Result<T, PluginError> {
     let failed = |reason: String| PluginError::Schema { which: "schema", reason };
@@ -246,16 +251,16 @@ pub(super) async fn aside<T: Send + 'static>(
     }
 }
 
-/// What every plugin says of itself, checked.
-pub(super) struct Described {
+/// What every plugin says about itself, after it was checked.
+pub(super) struct PluginDescription {
     pub name: PluginName,
     pub version: String,
     pub config_schema: ConfigSchema,
 }
 
-impl Described {
-    /// Check a description, and the plugin's configuration, where there is one yet, against the schema
-    /// in it.
+impl PluginDescription {
+    /// Check the description of a plugin. Where there already is a configuration, it is checked
+    /// against the schema in the description.
     pub(super) fn check(
         name: String,
         version: String,
@@ -266,7 +271,7 @@ impl Described {
             let place = "name".to_owned();
             convert::AnswerError { place, problem: e.to_string() }
         })?;
-        // What it answers before what it says of the configuration.
+        // Errors of the answer come before those of the configuration.
         let version = convert::name("version", version)?;
         let config_schema = ConfigSchema::new("configuration schema", config_schema)?;
         let problems = config.map(|config| config_schema.check(config)).unwrap_or_default();
@@ -277,7 +282,7 @@ impl Described {
     }
 }
 
-/// Problems in one line.
+/// All problems in one line of text.
 #[must_use]
 pub fn one_line(diagnostics: &[Diagnostic]) -> String {
     diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")

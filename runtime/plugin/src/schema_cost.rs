@@ -1,46 +1,47 @@
-//! How much there is to check in a JSON Schema of a plugin. Pure.
+//! Counts how much there is to check in a JSON Schema of a plugin. Pure.
 //!
-//! A schema runs in the agent, not in the sandbox. One of a few hundred bytes can refer to itself for
-//! ever, or to its parts twice, those to theirs, and so on: 2^40 checks. So a schema is looked at
-//! before it is used: references are followed and what they lead to is counted as often as it is
-//! referred to.
+//! A schema runs in the agent, not in the sandbox. A schema of a few hundred bytes can refer to
+//! itself for ever. It can also refer to each of its parts twice, those to theirs, and so on: 2^40
+//! checks. So a schema is checked before it is used. References are followed, and what they lead to
+//! is counted as often as it is referred to.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Most parts of a schema, references followed. The largest of a built-in plugin has some hundred.
+/// Most parts of a schema, with references followed. The largest schema of a built-in plugin
+/// has some hundred.
 const PARTS_MAX: u64 = 20_000;
 
-/// Deepest part, references followed. Whoever checks against it goes as deep with the stack of a
-/// thread.
+/// Deepest part of a schema, with references followed. A check against the schema recurses as deep
+/// on the stack of a thread.
 const DEPTH_MAX: u32 = 128;
 
 /// Why a schema is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SchemaCostError {
-    /// A reference leads back to where it stands.
+    /// A reference leads back to where it is.
     #[error("{reference} refers to itself; write out what is meant to the depth that is needed")]
     Endless {
-        /// The reference.
+        /// Text of the reference.
         reference: String,
     },
-    /// A reference that is not one into this schema.
+    /// A reference does not lead to a part of this schema.
     #[error("{reference} does not refer to a part of this schema; write for example #/$defs/part")]
     Elsewhere {
-        /// The reference.
+        /// Text of the reference.
         reference: String,
     },
-    /// Parts within parts within parts.
+    /// The schema is nested too deep.
     #[error("more than {DEPTH_MAX} parts deep, references followed")]
     TooDeep,
-    /// Too much to check.
+    /// The schema has too many parts.
     #[error("more than {PARTS_MAX} parts, references followed")]
     TooMuch,
-    /// A keyword by which references mean something else.
+    /// The schema has a keyword that changes what references mean.
     #[error("{keyword} is not supported; refer to parts by #/$defs/part")]
     Keyword {
-        /// The keyword.
+        /// Name of the keyword.
         keyword: String,
     },
 }
@@ -49,37 +50,38 @@ pub(super) enum SchemaCostError {
 const KEYWORDS: [&str; 6] =
     ["$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$id"];
 
-/// Whether checking against this schema is a bounded piece of work.
-pub(super) fn affordable(schema: &Value) -> Result<(), SchemaCostError> {
-    let mut walk = Walk { root: schema, known: HashMap::new(), depth: 0 };
-    walk.parts(schema, true).map(drop)
+/// Fail unless checking against this schema is a bounded piece of work.
+pub(super) fn check_cost(schema: &Value) -> Result<(), SchemaCostError> {
+    let mut walk = SchemaWalk { root: schema, known: HashMap::new(), depth: 0 };
+    walk.count_parts(schema, true).map(drop)
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     root: &'a Value,
     /// Parts below each reference; `None` while they are being counted.
     known: HashMap<&'a str, Option<u64>>,
     depth: u32,
 }
 
-impl<'a> Walk<'a> {
-    /// Everything below counts, whether it is a schema or not: it is cheap to be strict here.
-    fn parts(&mut self, value: &'a Value, outermost: bool) -> Result<u64, SchemaCostError> {
+impl<'a> SchemaWalk<'a> {
+    /// Count a value and everything below it, whether it is a schema or not. It is cheap to
+    /// be strict here.
+    fn count_parts(&mut self, value: &'a Value, outermost: bool) -> Result<u64, SchemaCostError> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
             return Err(SchemaCostError::TooDeep);
         }
-        let parts = self.below(value, outermost);
+        let parts = self.count_below(value, outermost);
         self.depth -= 1;
         parts
     }
 
-    fn below(&mut self, value: &'a Value, outermost: bool) -> Result<u64, SchemaCostError> {
+    fn count_below(&mut self, value: &'a Value, outermost: bool) -> Result<u64, SchemaCostError> {
         let mut sum = 1_u64;
         match value {
             Value::Array(items) => {
                 for item in items {
-                    sum = sum.saturating_add(self.parts(item, false)?);
+                    sum = sum.saturating_add(self.count_parts(item, false)?);
                 }
             }
             Value::Object(members) => {
@@ -87,15 +89,15 @@ impl<'a> Walk<'a> {
                     if name == "$ref"
                         && let Value::String(reference) = member
                     {
-                        sum = sum.saturating_add(self.referred(reference)?);
+                        sum = sum.saturating_add(self.count_referred(reference)?);
                         continue;
                     }
-                    // The name of the whole changes nothing.
+                    // The `$id` of the whole schema changes nothing.
                     let named_whole = outermost && name == "$id";
                     if KEYWORDS.contains(&name.as_str()) && member.is_string() && !named_whole {
                         return Err(SchemaCostError::Keyword { keyword: name.clone() });
                     }
-                    sum = sum.saturating_add(self.parts(member, false)?);
+                    sum = sum.saturating_add(self.count_parts(member, false)?);
                 }
             }
             _ => {}
@@ -103,7 +105,7 @@ impl<'a> Walk<'a> {
         if sum > PARTS_MAX { Err(SchemaCostError::TooMuch) } else { Ok(sum) }
     }
 
-    fn referred(&mut self, reference: &'a str) -> Result<u64, SchemaCostError> {
+    fn count_referred(&mut self, reference: &'a str) -> Result<u64, SchemaCostError> {
         match self.known.get(reference) {
             Some(Some(parts)) => return Ok(*parts),
             Some(None) => return Err(SchemaCostError::Endless { reference: reference.to_owned() }),
@@ -113,7 +115,7 @@ impl<'a> Walk<'a> {
         let pointer = reference.strip_prefix('#').ok_or_else(elsewhere)?;
         let target = self.root.pointer(pointer).ok_or_else(elsewhere)?;
         self.known.insert(reference, None);
-        let parts = self.parts(target, pointer.is_empty())?;
+        let parts = self.count_parts(target, pointer.is_empty())?;
         self.known.insert(reference, Some(parts));
         Ok(parts)
     }
@@ -128,13 +130,13 @@ mod tests {
     #[test]
     fn a_schema_that_refers_to_itself_is_refused_also_in_a_circle() {
         let itself = json!({"allOf": [{"$ref": "#"}]});
-        let error = affordable(&itself).unwrap_err();
+        let error = check_cost(&itself).unwrap_err();
         assert_eq!(error, SchemaCostError::Endless { reference: "#".to_owned() });
         let circle = json!({
             "$ref": "#/$defs/a",
             "$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"items": {"$ref": "#/$defs/a"}}}
         });
-        assert!(matches!(affordable(&circle), Err(SchemaCostError::Endless { .. })));
+        assert!(matches!(check_cost(&circle), Err(SchemaCostError::Endless { .. })));
     }
 
     #[test]
@@ -146,11 +148,11 @@ mod tests {
         }
         defs.insert("d40".to_owned(), json!({}));
         let exploding = json!({"$ref": "#/$defs/d0", "$defs": defs});
-        assert_eq!(affordable(&exploding), Err(SchemaCostError::TooMuch));
+        assert_eq!(check_cost(&exploding), Err(SchemaCostError::TooMuch));
         let part = json!({"$ref": "#/$defs/part"});
         let honest = json!({"$id": "https://example.org/x", "oneOf": [part, {"items": part}],
             "$defs": {"part": {"type": "object", "properties": {"a": {"type": "string"}}}}});
-        assert_eq!(affordable(&honest), Ok(()));
+        assert_eq!(check_cost(&honest), Ok(()));
     }
 
     #[test]
@@ -161,18 +163,18 @@ mod tests {
         }
         defs.insert("d1000".to_owned(), json!({}));
         let chain = json!({"$ref": "#/$defs/d0", "$defs": defs});
-        assert_eq!(affordable(&chain), Err(SchemaCostError::TooDeep));
+        assert_eq!(check_cost(&chain), Err(SchemaCostError::TooDeep));
     }
 
     #[test]
     fn references_to_other_places_and_by_other_means_are_refused() {
         for reference in ["https://example.org/x", "other.json", "#part", "#/$defs/none"] {
-            let error = affordable(&json!({ "$ref": reference })).unwrap_err();
+            let error = check_cost(&json!({ "$ref": reference })).unwrap_err();
             assert_eq!(error, SchemaCostError::Elsewhere { reference: reference.to_owned() });
         }
         let moved = json!({"properties": {"a": {"$id": "https://example.org/x"}}});
-        assert!(matches!(affordable(&moved), Err(SchemaCostError::Keyword { .. })));
+        assert!(matches!(check_cost(&moved), Err(SchemaCostError::Keyword { .. })));
         let property = json!({"properties": {"$id": {"type": "string"}}});
-        assert_eq!(affordable(&property), Ok(()));
+        assert_eq!(check_cost(&property), Ok(()));
     }
 }

@@ -1,7 +1,8 @@
-//! What the regular expressions of a plugin's JSON Schema may cost. Pure.
+//! Limits what the regular expressions of a plugin's JSON Schema cost. Pure.
 //!
-//! Each becomes an automaton in the agent's memory, and a few characters can stand for millions of
-//! states. All patterns of a schema share one budget, so many have less each than a few.
+//! Each pattern becomes an automaton in the agent's memory, and a few characters can stand for
+//! millions of states. All patterns of a schema share one budget: the more patterns there are, the
+//! less each has.
 
 use std::collections::BTreeSet;
 
@@ -12,34 +13,35 @@ use ostler_model::limits::{
     SCHEMA_PATTERNS_BYTES_MAX, SCHEMA_PATTERNS_MAX,
 };
 
-/// Why patterns are not compiled.
+/// Why the patterns of a schema are not compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PatternCostError {
-    /// One is too long.
+    /// A pattern is too long.
     #[error("a pattern has {bytes} bytes; at most {SCHEMA_PATTERN_BYTES_MAX}")]
     TooLong {
-        /// Its length.
+        /// Length of the pattern, bytes.
         bytes: usize,
     },
-    /// The validator would compile the names of properties again, apart from what it is allowed.
+    /// The validator would compile the patterns of property names a second time, outside
+    /// of the budget.
     #[error("it has both patternProperties and unevaluatedProperties; use additionalProperties")]
     Unevaluated,
-    /// There are too many, or all together are too long.
+    /// There are too many patterns, or all together are too long.
     #[error(
         "its patterns are too many: {count} with {bytes} bytes; at most {SCHEMA_PATTERNS_MAX} with \
          {SCHEMA_PATTERNS_BYTES_MAX}"
     )]
     TooMany {
-        /// Different ones.
+        /// How many different patterns there are.
         count: usize,
-        /// Bytes of all.
+        /// Length of all patterns together, bytes.
         bytes: usize,
     },
 }
 
-/// What the automata of each pattern of this schema may take, bytes. The schema is known not to be
-/// deep.
-pub(super) fn share(schema: &Value) -> Result<usize, PatternCostError> {
+/// How many bytes the automaton of each pattern of this schema may take. The schema was checked
+/// before, so it is not deep.
+pub(super) fn automaton_bytes(schema: &Value) -> Result<usize, PatternCostError> {
     let mut patterns = BTreeSet::new();
     collect(schema, &mut patterns);
     if has_key(schema, "unevaluatedProperties") && has_key(schema, "patternProperties") {
@@ -56,7 +58,7 @@ pub(super) fn share(schema: &Value) -> Result<usize, PatternCostError> {
     Ok((SCHEMA_AUTOMATA_BYTES_MAX / count.max(1)).min(SCHEMA_AUTOMATON_BYTES_MAX))
 }
 
-/// Is there such a key, of whatever meaning?
+/// Is there such a key anywhere, whatever it means there?
 fn has_key(value: &Value, key: &str) -> bool {
     match value {
         Value::Array(items) => items.iter().any(|item| has_key(item, key)),
@@ -67,7 +69,7 @@ fn has_key(value: &Value, key: &str) -> bool {
     }
 }
 
-/// Everything that may be taken for a pattern; a schema in an example counts too.
+/// Collect everything that may be taken for a pattern. A schema in an example counts too.
 fn collect<'a>(value: &'a Value, into: &mut BTreeSet<&'a str>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| collect(item, into)),
@@ -94,28 +96,28 @@ mod tests {
 
     #[test]
     fn a_few_patterns_have_much_each_and_many_share_what_there_is() {
-        assert_eq!(share(&json!({"pattern": "a"})), Ok(SCHEMA_AUTOMATON_BYTES_MAX));
+        assert_eq!(automaton_bytes(&json!({"pattern": "a"})), Ok(SCHEMA_AUTOMATON_BYTES_MAX));
         let names = (0..SCHEMA_PATTERNS_MAX).map(|n| (format!("^{n}$"), json!({})));
         let many = json!({"patternProperties": names.collect::<serde_json::Map<_, _>>()});
-        assert_eq!(share(&many), Ok(SCHEMA_AUTOMATA_BYTES_MAX / SCHEMA_PATTERNS_MAX));
+        assert_eq!(automaton_bytes(&many), Ok(SCHEMA_AUTOMATA_BYTES_MAX / SCHEMA_PATTERNS_MAX));
     }
 
     #[test]
     fn what_would_compile_names_of_properties_again_is_refused() {
         let named = json!({"patternProperties": {"\\w{30}": {}}});
         let many = json!({"allOf": [named], "unevaluatedProperties": false});
-        assert_eq!(share(&many), Err(PatternCostError::Unevaluated));
-        assert!(share(&json!({"unevaluatedProperties": false})).is_ok());
+        assert_eq!(automaton_bytes(&many), Err(PatternCostError::Unevaluated));
+        assert!(automaton_bytes(&json!({"unevaluatedProperties": false})).is_ok());
     }
 
     #[test]
     fn patterns_are_found_wherever_they_stand_and_the_same_counts_once() {
         let same = json!([{"pattern": "x"}, {"not": {"pattern": "x"}}]);
-        assert_eq!(share(&json!({"allOf": same})), Ok(SCHEMA_AUTOMATON_BYTES_MAX));
+        assert_eq!(automaton_bytes(&json!({"allOf": same})), Ok(SCHEMA_AUTOMATON_BYTES_MAX));
         let all = (0..=SCHEMA_PATTERNS_MAX).map(|n| json!({"items": {"pattern": format!("{n}")}}));
-        let many = share(&json!({"anyOf": all.collect::<Vec<_>>()}));
+        let many = automaton_bytes(&json!({"anyOf": all.collect::<Vec<_>>()}));
         assert!(matches!(many, Err(PatternCostError::TooMany { .. })), "{many:?}");
-        let long = share(&json!({"pattern": "x".repeat(SCHEMA_PATTERN_BYTES_MAX + 1)}));
+        let long = automaton_bytes(&json!({"pattern": "x".repeat(SCHEMA_PATTERN_BYTES_MAX + 1)}));
         assert!(matches!(long, Err(PatternCostError::TooLong { .. })), "{long:?}");
     }
 }

@@ -1,14 +1,14 @@
-//! How many calls of one plugin are under way at once.
+//! Limits how many calls of one plugin are under way at once.
 //!
 //! ```text
 //! start ─► turn of its job ─► turn of a start ─┐
 //! any call ────────────────────────────────────┴─► place of the plugin ─► instance of the pool ─► guest
 //! ```
-//! A call keeps its place until its guest is gone, also when nobody waits for it any more: a guest
-//! that sits in a read which never returns holds a place of its own plugin, and of no other. Starts
-//! may wait long in the host (a module is compiled), so they never take every place: tasks can be
-//! stopped meanwhile; and one job never takes every start. Waiting here costs no guest anything: its
-//! deadline begins with it.
+//! A call keeps its place until its guest is gone, also when nobody waits for it any more. So a
+//! guest in a read that never returns holds a place of its own plugin, and of no other. Starts may
+//! wait long in the host (a module is compiled). So they never take every place, and tasks can be
+//! stopped meanwhile; and one job never takes every start. Waiting here costs a guest nothing,
+//! because its deadline begins when it runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,65 +21,65 @@ use ostler_model::ids::JobId;
 use ostler_model::limits::{PLUGIN_CALLS_MAX, PLUGIN_STARTS_MAX, PLUGIN_STARTS_OF_JOB_MAX};
 use ostler_sandbox::CallError;
 
-/// The places of one plugin.
-pub(super) struct Slots {
-    /// Of all plugins: instances in the pool.
+/// The places for calls of one plugin.
+pub(super) struct CallSlots {
+    /// The places of all plugins together: instances in the pool.
     all: Arc<Semaphore>,
     own: Arc<Semaphore>,
     starts: Arc<Semaphore>,
     jobs: Mutex<HashMap<JobId, Weak<Semaphore>>>,
 }
 
-/// A place for one call; given back when dropped.
-pub(super) struct Slot {
+/// A place for one call. Dropping it gives it back.
+pub(super) struct CallSlot {
     _own: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// A start's turn; given back when dropped.
+/// The turn of a start. Dropping it gives it back.
 pub(super) struct StartTurn {
     _start: Option<OwnedSemaphorePermit>,
     _of_job: Option<OwnedSemaphorePermit>,
-    /// Others of the job find it as long as one of them is there.
+    /// The turns of the job. Other starts of the job find them as long as one start holds this.
     _job: Arc<Semaphore>,
 }
 
-impl Slots {
-    /// Places of a plugin among `all`.
+impl CallSlots {
+    /// The places of a plugin among `all`.
     pub(super) fn new(all: Arc<Semaphore>) -> Self {
         let (own, starts) = (Semaphore::new(PLUGIN_CALLS_MAX), Semaphore::new(PLUGIN_STARTS_MAX));
         Self { all, own: Arc::new(own), starts: Arc::new(starts), jobs: Mutex::default() }
     }
 
-    /// A place for a call, waited for no longer than `longest` in all. Nearly always there is one, and
-    /// then no timer is needed.
-    pub(super) async fn take(&self, longest: Duration) -> Result<Slot, CallError> {
+    /// Take a place for a call, and wait for it no longer than `longest` in all. Nearly always
+    /// there is one, and then no timer is needed.
+    pub(super) async fn take(&self, longest: Duration) -> Result<CallSlot, CallError> {
         let watch = Stopwatch::start();
-        let own = one(&self.own, longest).await.ok_or_else(|| CallError::PoolExhausted {
+        let own = take_place(&self.own, longest).await.ok_or_else(|| CallError::PoolExhausted {
             message: format!(
                 "{PLUGIN_CALLS_MAX} calls of this plugin are under way and none ended within \
                  {longest:?}"
             ),
         })?;
         let left = longest.saturating_sub(watch.elapsed());
-        let of_all = one(&self.all, left).await.ok_or_else(|| CallError::PoolExhausted {
+        let of_all = take_place(&self.all, left).await.ok_or_else(|| CallError::PoolExhausted {
             message: format!("no call of a plugin ended within {longest:?}"),
         })?;
-        Ok(Slot { _own: own, _of_all: of_all })
+        Ok(CallSlot { _own: own, _of_all: of_all })
     }
 
-    /// The turn of a start. Who asks has a bound of his own for the whole start.
+    /// Wait for the turn of a start. The caller has a time limit for the whole start.
     pub(super) async fn start(&self, job: &JobId) -> StartTurn {
-        let of_job = self.of_job(job);
+        let of_job = self.job_turns(job);
         StartTurn {
-            // Never closed.
+            // The semaphores are never closed.
             _of_job: Arc::clone(&of_job).acquire_owned().await.ok(),
             _start: Arc::clone(&self.starts).acquire_owned().await.ok(),
             _job: of_job,
         }
     }
 
-    fn of_job(&self, job: &JobId) -> Arc<Semaphore> {
+    fn job_turns(&self, job: &JobId) -> Arc<Semaphore> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.retain(|_, turns| turns.strong_count() > 0);
         if let Some(turns) = jobs.get(job).and_then(Weak::upgrade) {
@@ -91,7 +91,7 @@ impl Slots {
     }
 }
 
-async fn one(places: &Arc<Semaphore>, longest: Duration) -> Option<OwnedSemaphorePermit> {
+async fn take_place(places: &Arc<Semaphore>, longest: Duration) -> Option<OwnedSemaphorePermit> {
     match Arc::clone(places).try_acquire_owned() {
         Ok(place) => Some(place),
         Err(_full) => timeout(longest, Arc::clone(places).acquire_owned()).await?.ok(),
@@ -106,8 +106,8 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(10);
 
-    fn slots(all: &Arc<Semaphore>) -> Slots {
-        Slots::new(Arc::clone(all))
+    fn slots(all: &Arc<Semaphore>) -> CallSlots {
+        CallSlots::new(Arc::clone(all))
     }
 
     #[tokio::test(start_paused = true)]

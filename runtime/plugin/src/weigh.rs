@@ -1,14 +1,14 @@
-//! How many bytes an argument or an answer carries, for the counts of a plugin.
+//! Counts how many bytes an argument or an answer carries, for the counts of a plugin.
 //!
-//! Texts count by their length, numbers by their size, lists by their entries: what is carried, not
-//! how it is laid out in the guest's memory.
+//! Texts count by their length, numbers by their size, lists by their entries. So what is carried
+//! counts, and not how it is laid out in the guest's memory.
 
 use super::bindings::since_0_1::host::types as wit;
 use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
 
-/// Has a size in bytes.
+/// A value that carries a number of bytes.
 pub(super) trait Weigh {
-    /// See the module.
+    /// How many bytes the value carries.
     fn weigh(&self) -> u64;
 }
 

@@ -1,4 +1,5 @@
-//! One call of `grpc.health.v1.Health/Check`, the standard health service, on a connection of its own.
+//! Makes one call of `grpc.health.v1.Health/Check`, the standard health service, on a connection of
+//! its own.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,24 +17,24 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
-use super::{CheckAnswer, CheckTarget, Heard, ProbeError, Stream};
+use super::{CheckAnswer, CheckTarget, PartialAnswer, ProbeError, ProbeStream};
 use ostler_model::limits::{CHECK_GRPC_BYTES_MAX, CHECK_HEAD_BYTES_MAX};
 
-/// Which service is asked for.
+/// The request, which names the service.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct HealthCheckRequest {
     #[prost(string, tag = "1")]
     pub service: String,
 }
 
-/// How it is.
+/// The answer, which has the status of the service.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct HealthCheckResponse {
     #[prost(enumeration = "ServingStatus", tag = "1")]
     pub status: i32,
 }
 
-/// See [`HealthCheckResponse`].
+/// The status of a service, see [`HealthCheckResponse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub(super) enum ServingStatus {
@@ -43,15 +44,15 @@ pub(super) enum ServingStatus {
     ServiceUnknown = 3,
 }
 
-/// The method's path.
+/// The path of the method.
 pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 pub(super) async fn ask(
     service: &str,
     target: &CheckTarget,
     tls: bool,
-    stream: Box<dyn Stream>,
-    heard: &mut Heard,
+    stream: Box<dyn ProbeStream>,
+    heard: &mut PartialAnswer,
 ) -> Result<(), ProbeError> {
     let no_http = |source| ProbeError::Http { to: target.to_string(), source };
     let (requests, connection) = http2::Builder::new(TokioExecutor::new())
@@ -59,7 +60,7 @@ pub(super) async fn ask(
         .handshake::<_, Body>(TokioIo::new(stream))
         .await
         .map_err(no_http)?;
-    // The connection has to be driven while the answer is read; how it ends shows there.
+    // The connection must be driven while the answer is read. Its end shows in the answer.
     let driven = async {
         let _ = connection.await;
         std::future::pending::<Infallible>().await
@@ -75,8 +76,8 @@ pub(super) async fn ask(
         let path = PathAndQuery::from_static(CHECK);
         client.ready().await.map_err(no_http)?;
         heard.answer = Some(match client.unary(request, path, codec).await {
-            Ok(answer) => serving(answer.into_inner().status),
-            Err(status) => refused(&status),
+            Ok(answer) => serving_answer(answer.into_inner().status),
+            Err(status) => refusal_answer(&status),
         });
         Ok(())
     };
@@ -87,29 +88,29 @@ pub(super) async fn ask(
     }
 }
 
-fn serving(status: i32) -> CheckAnswer {
+fn serving_answer(status: i32) -> CheckAnswer {
     match ServingStatus::try_from(status) {
-        Ok(ServingStatus::Serving) => CheckAnswer::passing("SERVING"),
-        Ok(ServingStatus::NotServing) => CheckAnswer::critical("NOT_SERVING"),
-        Ok(ServingStatus::ServiceUnknown) => CheckAnswer::critical("SERVICE_UNKNOWN"),
-        Ok(ServingStatus::Unknown) => CheckAnswer::critical("UNKNOWN"),
-        Err(_) => CheckAnswer::critical(&format!("the status {status}, which means nothing")),
+        Ok(ServingStatus::Serving) => CheckAnswer::new_passing("SERVING"),
+        Ok(ServingStatus::NotServing) => CheckAnswer::new_critical("NOT_SERVING"),
+        Ok(ServingStatus::ServiceUnknown) => CheckAnswer::new_critical("SERVICE_UNKNOWN"),
+        Ok(ServingStatus::Unknown) => CheckAnswer::new_critical("UNKNOWN"),
+        Err(_) => CheckAnswer::new_critical(&format!("the status {status}, which means nothing")),
     }
 }
 
-fn refused(status: &Status) -> CheckAnswer {
+fn refusal_answer(status: &Status) -> CheckAnswer {
     let why = match status.code() {
         Code::NotFound => "the server knows no such service".to_owned(),
         Code::Unimplemented => "the server has no health service (grpc.health.v1)".to_owned(),
         code => format!("the call failed: {code}"),
     };
-    CheckAnswer::critical(&match status.message() {
+    CheckAnswer::new_critical(&match status.message() {
         "" => why,
         said => format!("{why}: {said}"),
     })
 }
 
-/// A connection as tonic calls it.
+/// A connection in the form that tonic calls.
 struct Requests(http2::SendRequest<Body>);
 
 impl Service<Request<Body>> for Requests {

@@ -1,4 +1,4 @@
-//! One request over HTTP/1.1 on a connection of its own.
+//! Sends one request over HTTP/1.1 on a connection of its own.
 
 use std::convert::Infallible;
 
@@ -9,16 +9,16 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 
-use super::{CheckAnswer, CheckTarget, Heard, ProbeError, Stream, printable};
+use super::{CheckAnswer, CheckTarget, PartialAnswer, ProbeError, ProbeStream, printable_text};
 use ostler_model::limits::{CHECK_HEAD_BYTES_MAX, CHECK_HEADERS_MAX, CHECK_OUTPUT_BYTES_MAX};
 use ostler_model::service::{CheckStatus, HttpCheck};
 
-/// Redirects are not followed: they are an answer.
+/// Ask over HTTP. A redirect is not followed: it is an answer.
 pub(super) async fn ask(
     check: &HttpCheck,
     target: &CheckTarget,
-    stream: Box<dyn Stream>,
-    heard: &mut Heard,
+    stream: Box<dyn ProbeStream>,
+    heard: &mut PartialAnswer,
 ) -> Result<(), ProbeError> {
     let request = request(check, target)?;
     let no_http = |source| ProbeError::Http { to: target.to_string(), source };
@@ -28,14 +28,14 @@ pub(super) async fn ask(
         .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(no_http)?;
-    // The connection has to be driven while the answer is read; how it ends shows there.
+    // The connection must be driven while the answer is read. Its end shows in the answer.
     let driven = async {
         let _ = connection.await;
         std::future::pending::<Infallible>().await
     };
     let answered = async {
         let response = requests.send_request(request).await.map_err(no_http)?;
-        heard.answer = Some(of_status(response.status()));
+        heard.answer = Some(status_answer(response.status()));
         read_body(response, &mut heard.body).await;
         Ok(())
     };
@@ -46,7 +46,7 @@ pub(super) async fn ask(
     }
 }
 
-/// What the job says of a header goes before what is usual.
+/// The request. Headers from the job replace the usual ones.
 fn request(check: &HttpCheck, target: &CheckTarget) -> Result<Request<Full<Bytes>>, ProbeError> {
     let mut request = Request::builder().method(check.method.as_str()).uri(&check.path);
     let given = |name: &str| check.headers.keys().any(|key| key.eq_ignore_ascii_case(name));
@@ -70,7 +70,7 @@ fn request(check: &HttpCheck, target: &CheckTarget) -> Result<Request<Full<Bytes
         .map_err(ProbeError::Request)
 }
 
-fn of_status(status: StatusCode) -> CheckAnswer {
+fn status_answer(status: StatusCode) -> CheckAnswer {
     let word = match status {
         good if good.is_success() => CheckStatus::Passing,
         StatusCode::TOO_MANY_REQUESTS => CheckStatus::Warning,
@@ -80,15 +80,17 @@ fn of_status(status: StatusCode) -> CheckAnswer {
 }
 
 /// The answer with the beginning of its body.
-pub(super) fn with_body(answer: CheckAnswer, body: &[u8]) -> CheckAnswer {
+pub(super) fn append_body(answer: CheckAnswer, body: &[u8]) -> CheckAnswer {
     let body = String::from_utf8_lossy(body);
     match body.trim() {
         "" => answer,
-        body => CheckAnswer { output: printable(&format!("{}: {body}", answer.output)), ..answer },
+        body => {
+            CheckAnswer { output: printable_text(&format!("{}: {body}", answer.output)), ..answer }
+        }
     }
 }
 
-/// The beginning of the body; whatever goes wrong in it does not change the answer.
+/// Read the beginning of the body. An error in it does not change the answer.
 async fn read_body(response: Response<Incoming>, into: &mut Vec<u8>) {
     let mut body = response.into_body();
     while into.len() < CHECK_OUTPUT_BYTES_MAX {

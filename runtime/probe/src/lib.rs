@@ -1,13 +1,13 @@
-//! One question to a service: a connection, an HTTP request, or a call of the standard health service
-//! of gRPC. The answer is hostile until read: everything taken from it has a bound, and it is read
-//! within the check's timeout.
+//! Asks a service once: by a connection, an HTTP request, or a call of the standard health service
+//! of gRPC. The answer is untrusted: everything taken from it is bounded, and it is read within the
+//! check's timeout.
 //!
 //! ```text
 //! ask ─► connect ─► [tls] ─┬─► http: one request, status and the beginning of the body
 //!                          ├─► grpc: one call of grpc.health.v1.Health/Check
 //!                          └─► tcp: that was all
 //! ```
-//! Start with [`ask`]. Scripts are not asked here: they run inside tasks.
+//! Start reading with [`ask`]. Checks by script are not made here, because they run inside tasks.
 
 mod grpc;
 mod http;
@@ -23,46 +23,47 @@ use tokio::net::TcpStream;
 use ostler_model::causes::chain;
 use ostler_model::clock;
 use ostler_model::limits::CHECK_OUTPUT_BYTES_MAX;
+use ostler_model::printable::is_hidden_char;
 use ostler_model::service::{CheckKind, CheckStatus, CheckTls};
-use ostler_model::shown::hides;
 
-/// What came of a question.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckAnswer {
-    /// Passing, warning or critical.
+    /// The status: passing, warning or critical.
     pub status: CheckStatus,
-    /// The status of an HTTP answer.
+    /// The status code of an HTTP answer.
     pub code: Option<u16>,
-    /// At most [`CHECK_OUTPUT_BYTES_MAX`], without control characters but line breaks and tabs.
+    /// The output, of at most [`CHECK_OUTPUT_BYTES_MAX`] bytes, without control characters except
+    /// line breaks and tabs.
     pub output: String,
 }
 
 impl CheckAnswer {
-    /// It passes, and says this.
+    /// A passing answer with this output.
     #[must_use]
-    pub fn passing(output: &str) -> Self {
+    pub fn new_passing(output: &str) -> Self {
         Self::new(CheckStatus::Passing, output)
     }
 
-    /// It does not pass, and this is why.
+    /// A critical answer with this reason.
     #[must_use]
-    pub fn critical(output: &str) -> Self {
+    pub fn new_critical(output: &str) -> Self {
         Self::new(CheckStatus::Critical, output)
     }
 
-    /// Any.
+    /// An answer with any status.
     #[must_use]
     pub fn new(status: CheckStatus, output: &str) -> Self {
-        Self { status, code: None, output: printable(output) }
+        Self { status, code: None, output: printable_text(output) }
     }
 }
 
-/// Where a service is reached.
+/// The address of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckTarget {
-    /// An address, or a name.
+    /// An IP address or a host name.
     pub host: String,
-    /// The port.
+    /// The port of the service.
     pub port: u16,
 }
 
@@ -75,51 +76,51 @@ impl fmt::Display for CheckTarget {
     }
 }
 
-/// Why a question has no answer.
+/// Why a check has no answer.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
-    /// Nobody took the connection.
+    /// Nobody accepted the connection.
     #[error("cannot connect to {to}: {source}")]
     Connect { to: String, source: std::io::Error },
-    /// No TLS over it.
+    /// The TLS handshake failed.
     #[error("no TLS with {to}: {source}")]
     Tls { to: String, source: std::io::Error },
-    /// There is nothing to verify a certificate by, or no such name.
+    /// There are no authorities to verify a certificate with, or the name is not valid.
     #[error("no TLS with {to}: {why}")]
     NoTls { to: String, why: String },
-    /// The job file was checked, and `${…}` became something that cannot be sent.
+    /// The job file was checked, but `${…}` became something that cannot be sent.
     #[error("the request cannot be made: {0}")]
     Request(#[source] hyper::http::Error),
-    /// The other side broke off or does not speak HTTP.
+    /// The other side closed the connection or does not speak HTTP.
     #[error("no HTTP answer from {to}: {}", chain(source))]
     Http { to: String, source: hyper::Error },
 }
 
-/// What has been heard so far; it stands when the rest never comes.
+/// What has arrived so far. It is used if the rest never comes.
 #[derive(Default)]
-struct Heard {
+struct PartialAnswer {
     answer: Option<CheckAnswer>,
-    /// The beginning of a body.
+    /// The beginning of the body.
     body: Vec<u8>,
 }
 
-/// Ask once, with all `${…}` replaced; takes at most `timeout`.
+/// Ask once, with all `${…}` replaced. This takes at most `timeout`.
 pub async fn ask(kind: &CheckKind, target: &CheckTarget, timeout: Duration) -> CheckAnswer {
-    let mut heard = Heard::default();
+    let mut heard = PartialAnswer::default();
     let asked = clock::timeout(timeout, async {
         match kind {
             CheckKind::Tcp => {
                 let stream = connect(target).await?;
                 drop(stream);
-                heard.answer = Some(CheckAnswer::passing(&format!("connected to {target}")));
+                heard.answer = Some(CheckAnswer::new_passing(&format!("connected to {target}")));
                 Ok(())
             }
             CheckKind::Http(http) => {
-                let stream = open(target, http.tls.as_ref(), tls::Speaks::Http1).await?;
+                let stream = open(target, http.tls.as_ref(), tls::SpokenProtocol::Http1).await?;
                 http::ask(http, target, stream, &mut heard).await
             }
             CheckKind::Grpc { service, tls } => {
-                let stream = open(target, tls.as_ref(), tls::Speaks::Http2).await?;
+                let stream = open(target, tls.as_ref(), tls::SpokenProtocol::Http2).await?;
                 grpc::ask(service, target, tls.is_some(), stream, &mut heard).await
             }
             CheckKind::Script { .. } => Ok(()),
@@ -127,14 +128,14 @@ pub async fn ask(kind: &CheckKind, target: &CheckTarget, timeout: Duration) -> C
     });
     let asked = asked.await;
     match (heard.answer, asked) {
-        // What the status says stands, even when the rest of the answer never came.
-        (Some(answer), _) => http::with_body(answer, &heard.body),
-        (None, Some(Ok(()))) => CheckAnswer::critical("it is not asked over the network"),
-        (None, Some(Err(error))) => CheckAnswer::critical(&error.to_string()),
+        // The status is used even if the rest of the answer never came.
+        (Some(answer), _) => http::append_body(answer, &heard.body),
+        (None, Some(Ok(()))) => CheckAnswer::new_critical("it is not asked over the network"),
+        (None, Some(Err(error))) => CheckAnswer::new_critical(&error.to_string()),
         (None, None) => {
             let timeout = humantime::format_duration(timeout);
             let output = format!("no answer from {target} within the timeout of {timeout}");
-            CheckAnswer::critical(&output)
+            CheckAnswer::new_critical(&output)
         }
     }
 }
@@ -145,29 +146,30 @@ async fn connect(target: &CheckTarget) -> Result<TcpStream, ProbeError> {
 }
 
 /// A stream of bytes to a service, with TLS or without.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait ProbeStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ProbeStream for T {}
 
 async fn open(
     target: &CheckTarget,
     tls: Option<&CheckTls>,
-    speaks: tls::Speaks,
-) -> Result<Box<dyn Stream>, ProbeError> {
+    speaks: tls::SpokenProtocol,
+) -> Result<Box<dyn ProbeStream>, ProbeError> {
     let stream = connect(target).await?;
     match tls {
         None => Ok(Box::new(stream)),
-        Some(tls) => tls::over(stream, target, tls, speaks).await,
+        Some(tls) => tls::connect_tls(stream, target, tls, speaks).await,
     }
 }
 
-/// The text cut to the bound, with what hides or steers a terminal replaced: it is shown on terminals.
+/// The text, cut to the limit, with hidden and control characters replaced, because it is shown
+/// on terminals.
 #[must_use]
-pub fn printable(text: &str) -> String {
+pub fn printable_text(text: &str) -> String {
     let mut clean = String::with_capacity(text.len().min(CHECK_OUTPUT_BYTES_MAX));
     for character in text.chars() {
         let character = match character {
             '\n' | '\t' => character,
-            hidden if hides(hidden) => char::REPLACEMENT_CHARACTER,
+            hidden if is_hidden_char(hidden) => char::REPLACEMENT_CHARACTER,
             other => other,
         };
         if clean.len() + character.len_utf8() > CHECK_OUTPUT_BYTES_MAX {

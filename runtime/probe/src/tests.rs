@@ -27,14 +27,15 @@ use super::grpc::{CHECK, HealthCheckRequest, HealthCheckResponse};
 use super::*;
 use ostler_model::service::HttpCheck;
 
-/// Far beyond what anything here takes: a test that waits so long has failed.
+/// Far longer than anything here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn http(method: &str) -> CheckKind {
     CheckKind::Http(Box::new(HttpCheck::new(method, "/health?x=1")))
 }
 
-/// Answers every connection with these bytes after its request was read; gives the requests.
+/// A server that reads a request on every connection and answers with these bytes. It returns
+/// the requests.
 async fn server(answer: Vec<u8>) -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -85,7 +86,7 @@ async fn a_tcp_check_passes_where_somebody_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let answer = asked(&CheckKind::Tcp, address).await;
-    assert_eq!(answer, CheckAnswer::passing(&format!("connected to {address}")));
+    assert_eq!(answer, CheckAnswer::new_passing(&format!("connected to {address}")));
 }
 
 #[tokio::test]
@@ -105,7 +106,7 @@ async fn an_http_check_asks_as_it_was_told_and_keeps_the_answer() {
     let answer = asked(&http("POST"), address).await;
     assert_eq!(
         answer,
-        CheckAnswer { code: Some(200), ..CheckAnswer::passing("status 200 OK: fine") }
+        CheckAnswer { code: Some(200), ..CheckAnswer::new_passing("status 200 OK: fine") }
     );
     let request = requests.recv().await.unwrap();
     assert!(request.starts_with("POST /health?x=1 HTTP/1.1\r\n"), "{request}");
@@ -174,7 +175,7 @@ async fn an_answer_cut_off_after_its_status_counts_by_the_status() {
     let answer = answered_with("HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nhalf").await;
     assert_eq!(
         answer,
-        CheckAnswer { code: Some(200), ..CheckAnswer::passing("status 200 OK: half") }
+        CheckAnswer { code: Some(200), ..CheckAnswer::new_passing("status 200 OK: half") }
     );
 }
 
@@ -186,7 +187,7 @@ async fn output_has_no_control_characters() {
 
 #[tokio::test]
 async fn silence_ends_with_the_timeout() {
-    // Accepts connections into its queue and never answers.
+    // The server accepts connections into its queue and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let get = http("GET");
@@ -204,12 +205,12 @@ async fn a_body_that_never_ends_does_not_hold_a_check_beyond_its_timeout() {
     let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"HTTP/1.1 503 No\r\n\r\nwait").await.unwrap();
-        // Holds the connection until the client goes.
+        // This holds the connection until the client goes.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest).await;
     });
     let get = http("GET");
-    // Long enough for the status to arrive on a busy machine.
+    // This is long enough for the status to arrive on a busy machine.
     let target = target(address);
     let asked = ask(&get, &target, Duration::from_secs(2));
     let answer = clock::timeout(PATIENCE, asked).await.expect("the timeout holds");
@@ -245,7 +246,7 @@ async fn headers_and_the_body_are_sent_as_the_job_has_them() {
     assert_eq!(body, "hello");
 }
 
-/// Takes TLS with a certificate of its own for `localhost`.
+/// An acceptor of TLS with its own certificate for `localhost`.
 fn acceptor(alpn: &[u8]) -> TlsAcceptor {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -333,7 +334,7 @@ async fn grpc_server(tls: Option<TlsAcceptor>) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let stream: Box<dyn Stream> = match &tls {
+            let stream: Box<dyn ProbeStream> = match &tls {
                 None => Box::new(stream),
                 Some(tls) => Box::new(tls.accept(stream).await.unwrap()),
             };

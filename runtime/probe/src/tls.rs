@@ -1,4 +1,5 @@
-//! TLS towards a service: with the machine's authorities, or with any certificate where the job says so.
+//! Makes TLS connections to a service: with the machine's authorities, or with any certificate if
+//! the job says so.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,17 +16,17 @@ use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-use super::{CheckTarget, ProbeError, Stream};
+use super::{CheckTarget, ProbeError, ProbeStream};
 use ostler_model::service::CheckTls;
 
-/// What is spoken over it, which the other side is told.
+/// The protocol that is spoken over TLS, which the other side is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Speaks {
+pub(super) enum SpokenProtocol {
     Http1,
     Http2,
 }
 
-impl Speaks {
+impl SpokenProtocol {
     const fn name(self) -> &'static [u8] {
         match self {
             Self::Http1 => b"http/1.1",
@@ -34,18 +35,18 @@ impl Speaks {
     }
 }
 
-pub(super) async fn over(
+pub(super) async fn connect_tls(
     stream: TcpStream,
     target: &CheckTarget,
     tls: &CheckTls,
-    speaks: Speaks,
-) -> Result<Box<dyn Stream>, ProbeError> {
+    speaks: SpokenProtocol,
+) -> Result<Box<dyn ProbeStream>, ProbeError> {
     let to = target.to_string();
     let none = |why: String| ProbeError::NoTls { to: to.clone(), why };
     let name = tls.server_name.as_deref().unwrap_or(&target.host);
     let name = ServerName::try_from(name.to_owned())
         .map_err(|_| none(format!("{name:?} is no name of a server")))?;
-    let config = config(tls.skip_verify).await.ok_or_else(|| {
+    let config = client_config(tls.skip_verify).await.ok_or_else(|| {
         none("the machine has no certificate authorities; install ca-certificates".to_owned())
     })?;
     let mut config = ClientConfig::clone(&config);
@@ -55,20 +56,21 @@ pub(super) async fn over(
     Ok(Box::new(stream))
 }
 
-/// Made when it is first needed: reading the machine's authorities takes milliseconds.
-async fn config(any: bool) -> Option<Arc<ClientConfig>> {
+/// The configuration. It is made when it is first needed, because reading the machine's authorities
+/// takes milliseconds.
+async fn client_config(any: bool) -> Option<Arc<ClientConfig>> {
     static VERIFIED: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     static ANY: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     let kept = if any { &ANY } else { &VERIFIED };
     if let Some(config) = kept.get() {
         return Some(Arc::clone(config));
     }
-    let made = ostler_model::clock::blocking(move || make(any)).await;
+    let made = ostler_model::clock::run_blocking(move || make_config(any)).await;
     let made = made.ok().flatten()?;
     Some(Arc::clone(kept.get_or_init(|| made)))
 }
 
-fn make(any: bool) -> Option<Arc<ClientConfig>> {
+fn make_config(any: bool) -> Option<Arc<ClientConfig>> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -90,7 +92,7 @@ fn make(any: bool) -> Option<Arc<ClientConfig>> {
     Some(Arc::new(config.with_no_client_auth()))
 }
 
-/// `tls_skip_verify`: whoever has the key of the certificate that is shown will do.
+/// Accepts any certificate (`tls_skip_verify`), as long as the other side has its key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

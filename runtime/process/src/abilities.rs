@@ -1,20 +1,20 @@
-//! What isolation is possible on this node, found out by a process of one thread that tries.
+//! What isolation is possible on this node, as a process of one thread finds out by trying.
 
 use std::os::fd::AsFd as _;
 
 use tokio::io::AsyncReadExt as _;
 
 use super::isolate::Abilities;
-use super::supervise::Line;
+use super::supervise::ZygoteClient;
 use super::{SUPERVISOR_WAIT_MAX, child};
 use ostler_model::clock;
 use ostler_model::limits::ZYGOTE_TRIES_MAX;
 
-/// Most bytes of the answer what isolation is possible.
+/// Most bytes of the answer that says what isolation is possible.
 const PROBE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Ask a process of one thread to try.
-pub(super) async fn probed(line: Option<Line>) -> Abilities {
+/// Let the zygote try which parts of isolation work.
+pub(super) async fn probe_abilities(line: Option<ZygoteClient>) -> Abilities {
     let Some(line) = line else {
         return Abilities::none("this agent has no process to isolate tasks with");
     };
@@ -32,13 +32,13 @@ pub(super) async fn probed(line: Option<Line>) -> Abilities {
             answer.take(PROBE_BYTES_MAX).read_to_end(&mut bytes).await?;
             postcard::from_bytes(&bytes).map_err(std::io::Error::other)
         };
-        match line.watched(clock::timeout(SUPERVISOR_WAIT_MAX, answer)).await {
+        match line.await_answer(clock::timeout(SUPERVISOR_WAIT_MAX, answer)).await {
             Some(Some(Ok(abilities))) => return abilities,
             Some(Some(Err(error))) => {
                 return Abilities::none(&format!("it could not be found out: {error}"));
             }
             Some(None) => break,
-            // One that hangs was replaced.
+            // The zygote hung and was replaced.
             None => {}
         }
     }

@@ -8,12 +8,12 @@
 //! A process is forked into its cgroup, which is made before it: moving it there later waits until
 //! every processor passed a quiet state (15 ms and more), because the kernel locks out all forks.
 //!
-//! Two things come from it, each on its own terms. *Ending everything*: `cgroup.kill` reaches
-//! descendants that left the process group, and needs no controller. *Limits*: need the memory
-//! and cpu controllers to be delegated to the agent. What is not available is a typed
-//! [`Unavailable`], said once in the log; the task then runs with its process group alone. There
-//! is no fallback by resource limits: `RLIMIT_AS` counts address space, and would break programs
-//! that reserve more than they use. Version 1 hierarchies are not used.
+//! A cgroup serves two purposes, which work independently. *Ending everything*: `cgroup.kill`
+//! reaches descendants that left the process group, and needs no controller. *Limits*: they need
+//! the memory and cpu controllers to be delegated to the agent. What is not available is told by a
+//! typed [`CgroupUnavailable`] and logged once; the task then runs with its process group alone. There is
+//! no fallback by resource limits: `RLIMIT_AS` counts address space, and would break programs that
+//! reserve more than they use. Version 1 hierarchies are not used.
 
 pub(crate) mod cores;
 mod place;
@@ -40,14 +40,14 @@ const MHZ_PER_WEIGHT: u32 = 10;
 
 /// Why tasks run without a cgroup, or without limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unavailable {
+pub enum CgroupUnavailable {
     /// No version 2 hierarchy is mounted, or the directory given is not in it.
     #[error("no cgroup version 2 hierarchy is mounted there")]
     NotMounted,
     /// The directory for the tasks cannot be made or written.
     #[error("cgroup {path} cannot be used: {reason}; delegate a cgroup to the agent", path = path.display())]
     NotWritable {
-        /// The directory.
+        /// Path of the cgroup that was to hold the tasks.
         path: PathBuf,
         /// What the kernel said.
         reason: String,
@@ -58,7 +58,7 @@ pub enum Unavailable {
         path = path.display()
     )]
     NotDelegated {
-        /// The directory.
+        /// Path of the cgroup that was to hold the tasks.
         path: PathBuf,
         /// Some of `memory`, `cpu`, `pids`, `cpuset`.
         missing: String,
@@ -81,11 +81,11 @@ pub struct CgroupStatus {
     /// Cores that tasks may have for themselves; none where `cpuset.cpus` cannot be set.
     pub cores: CoreSet,
     /// What is missing and why.
-    pub unavailable: Option<Unavailable>,
+    pub unavailable: Option<CgroupUnavailable>,
 }
 
 impl CgroupStatus {
-    const fn none(why: Unavailable) -> Self {
+    const fn none(why: CgroupUnavailable) -> Self {
         Self {
             parent: None,
             memory: false,
@@ -96,7 +96,8 @@ impl CgroupStatus {
         }
     }
 
-    /// Where the cgroups of processes are that have cores for themselves, or of all others.
+    /// The parent of the cgroups of processes: of those that have cores for themselves if
+    /// `own_cores`, otherwise of all others. `None` where there are no cgroups.
     pub(crate) fn home(&self, own_cores: bool) -> Option<PathBuf> {
         let parent = self.parent.as_ref()?;
         let shared = !own_cores && !self.cores.is_empty();
@@ -112,16 +113,16 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
         Some(parent) => parent.to_owned(),
         None => match own_parent() {
             Some(parent) => parent,
-            None => return CgroupStatus::none(Unavailable::NotMounted),
+            None => return CgroupStatus::none(CgroupUnavailable::NotMounted),
         },
     };
-    let refused = |error: &io::Error| Unavailable::NotWritable {
+    let refused = |error: &io::Error| CgroupUnavailable::NotWritable {
         path: parent.clone(),
         reason: error.to_string(),
     };
     // Nothing is made outside a cgroup hierarchy.
     if !parent.ancestors().find(|path| path.exists()).is_some_and(is_cgroup2) {
-        return CgroupStatus::none(Unavailable::NotMounted);
+        return CgroupStatus::none(CgroupUnavailable::NotMounted);
     }
     if let Err(error) = fs::create_dir_all(&parent) {
         return CgroupStatus::none(refused(&error));
@@ -138,7 +139,7 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
         limits.iter().filter_map(|(name, enabled)| Some((*name, enabled.as_ref().err()?)));
     let missing: Vec<(&str, &io::Error)> =
         missing.chain(cores.as_ref().err().map(|reason| ("cpuset", reason))).collect();
-    let unavailable = missing.first().map(|(_, reason)| Unavailable::NotDelegated {
+    let unavailable = missing.first().map(|(_, reason)| CgroupUnavailable::NotDelegated {
         path: parent.clone(),
         missing: missing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
         reason: reason.to_string(),
@@ -164,8 +165,8 @@ fn leaf_name(run: &str, maker: &ProcessIdentity) -> String {
     format!("{run}-{number}-{}-{}", maker.pid, maker.start_ticks)
 }
 
-/// Remove the cgroups that agents which died could not. Only those whose maker is gone: another
-/// agent may just have made its own and not filled it yet.
+/// Remove the cgroups that agents left behind when they died. A cgroup whose maker still lives
+/// stays: another agent may just have made it and not filled it yet.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -192,7 +193,7 @@ fn enable(parent: &Path, controller: &str) -> io::Result<()> {
             return Err(io::Error::other("the cgroup above does not have them"));
         };
         let handed_down = fs::write(above.join("cgroup.subtree_control"), format!("+{controller}"));
-        handed_down.map_err(in_words)?;
+        handed_down.map_err(explain_busy)?;
     }
     if !has(parent, "cgroup.subtree_control") {
         fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"))?;
@@ -200,8 +201,8 @@ fn enable(parent: &Path, controller: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What the kernel means where it says that something is busy.
-fn in_words(error: io::Error) -> io::Error {
+/// Replaces the kernel's "busy" by what it means here; other errors stay as they are.
+fn explain_busy(error: io::Error) -> io::Error {
     if error.raw_os_error() != Some(rustix::io::Errno::BUSY.raw_os_error()) {
         return error;
     }
@@ -211,10 +212,10 @@ fn in_words(error: io::Error) -> io::Error {
     )
 }
 
-/// Move this agent, and what is left of earlier ones in its cgroup, out of the way of the tasks, where a
-/// service manager or a container delegated the cgroup: controllers are handed down only from one without
-/// processes. For agents that serve, before anything is started. What it cannot do is said in the log; the
-/// tasks then run without limits.
+/// Move this agent, and what earlier agents left in its cgroup, out of the way of the tasks. Needed
+/// where a service manager or a container delegated the cgroup, because the kernel hands
+/// controllers down only from a cgroup without processes. Agents that serve call it before anything
+/// is started. A failure is logged; the tasks then run without limits.
 pub fn make_room() {
     let Some((mount, own)) = own_place() else { return };
     if let Err(reason) = place::make_room(&mount, own) {
@@ -223,7 +224,7 @@ pub fn make_room() {
 }
 
 fn own_parent() -> Option<PathBuf> {
-    own_place().map(|(mount, own)| place::tasks(&mount, own))
+    own_place().map(|(mount, own)| place::tasks_parent(&mount, own))
 }
 
 /// The unified mount and this process's cgroup in it.
@@ -270,11 +271,11 @@ pub fn weight_of_mhz(cpu_mhz: u32) -> u32 {
 pub struct Limits {
     /// MHz reserved; 0 for no share.
     pub cpu_mhz: u32,
-    /// Cores that it has for itself; none: it shares those that are nobody's.
+    /// Cores that the process has for itself. An empty set: it shares the cores that nobody has.
     pub cores: CoreSet,
     /// Largest memory; 0 for no limit.
     pub memory_bytes: u64,
-    /// Processes and threads.
+    /// Most processes and threads together; `None` for no limit.
     pub processes: Option<u32>,
 }
 
@@ -293,7 +294,7 @@ impl Leaf {
     pub fn create(status: &CgroupStatus, run: &str, limits: &Limits) -> io::Result<Option<Self>> {
         let own_cores = !limits.cores.is_empty();
         if own_cores && !status.cores.contains_all(&limits.cores) {
-            return Err(cores::not_given(status, &limits.cores));
+            return Err(cores::cores_error(status, &limits.cores));
         }
         let Some(parent) = status.home(own_cores) else {
             return Ok(None);
@@ -331,13 +332,13 @@ impl Leaf {
         }
     }
 
-    /// A cgroup recorded earlier, when it still exists and is one.
+    /// The cgroup at a path that was recorded earlier; `None` when the path is no cgroup any more.
     #[must_use]
-    pub fn existing(path: PathBuf) -> Option<Self> {
+    pub fn open_existing(path: PathBuf) -> Option<Self> {
         (is_cgroup2(&path) && path.join("cgroup.procs").exists()).then_some(Self { path })
     }
 
-    /// Where it is.
+    /// Absolute path of the cgroup's directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -360,14 +361,14 @@ impl Leaf {
     #[must_use]
     pub fn saw_oom_kill(&self) -> bool {
         fs::read_to_string(self.path.join("memory.events"))
-            .is_ok_and(|text| counts(&text, "oom_kill"))
+            .is_ok_and(|text| is_counter_positive(&text, "oom_kill"))
     }
 
     /// Is something inside?
     #[must_use]
     pub fn is_populated(&self) -> bool {
         fs::read_to_string(self.path.join("cgroup.events"))
-            .is_ok_and(|text| counts(&text, "populated"))
+            .is_ok_and(|text| is_counter_positive(&text, "populated"))
     }
 
     /// Remove the directory; `false` while something is inside.
@@ -375,7 +376,7 @@ impl Leaf {
         match fs::remove_dir(&self.path) {
             Ok(()) => {
                 if let Some(parent) = self.path.parent() {
-                    cores::given_back(parent);
+                    cores::share_freed_cores(parent);
                 }
                 true
             }
@@ -394,14 +395,14 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(text.as_bytes())
 }
 
-/// The cgroup of a process that goes on without the agent ([`super::detached`]), made before it.
-/// Dropped while its process runs on, it stays.
+/// The cgroup of a process that goes on without the agent ([`super::detached_process`]). It is made before
+/// the process. When this value is dropped while the process runs, the cgroup stays.
 #[derive(Debug)]
 pub struct WorkerCgroup {
     leaf: Leaf,
-    /// Its share of the processor is set here.
+    /// Whether the worker's share of the processor can be set (`cpu.weight`).
     cpu: bool,
-    /// What was set last; 0: nothing by this agent.
+    /// The weight that this agent set last; 0: it has set none.
     weight: AtomicU32,
 }
 
@@ -427,16 +428,16 @@ impl WorkerCgroup {
         Self { leaf, cpu: status.cpu, weight: AtomicU32::new(0) }
     }
 
-    /// That of a process an earlier agent started: named by the kernel and looked for below the parent
-    /// of all, so no word of the process counts.
-    pub(super) fn of(status: &CgroupStatus, pid: u32) -> io::Result<Option<Self>> {
+    /// The cgroup of a process that an earlier agent started. Its name comes from the kernel, and
+    /// it is looked for below the parent of all cgroups, so nothing that the process says counts.
+    pub(super) fn find_by_pid(status: &CgroupStatus, pid: u32) -> io::Result<Option<Self>> {
         let own = own_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
         let Some(name) = own.as_deref().map(Path::new).and_then(Path::file_name) else {
             return Ok(None);
         };
         // One of an agent that could not give cores lies beside those of today.
         let homes = [status.home(false), status.parent.clone()].into_iter().flatten();
-        let Some(leaf) = homes.map(|home| home.join(name)).find_map(Leaf::existing) else {
+        let Some(leaf) = homes.map(|home| home.join(name)).find_map(Leaf::open_existing) else {
             return Ok(None);
         };
         let procs = fs::read_to_string(leaf.path.join("cgroup.procs"))?;
@@ -444,12 +445,13 @@ impl WorkerCgroup {
         Ok(inside.then(|| Self::new(leaf, status)))
     }
 
-    /// Set its share of the processor beside native tasks: what its tasks reserved together. Nothing
-    /// where that is not delegated, or where the kernel's unit makes no difference. Calls take turns.
+    /// Set the worker's share of the processor beside native tasks. `cpu_mhz` is what its tasks
+    /// reserved together. Does nothing where the controller is not delegated, or where the weight
+    /// stays the same in the kernel's unit. Callers take turns.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn weigh(&self, cpu_mhz: u32) -> io::Result<()> {
+    pub fn set_cpu_weight(&self, cpu_mhz: u32) -> io::Result<()> {
         let weight = weight_of_mhz(cpu_mhz);
         if self.cpu && self.weight.load(Ordering::Relaxed) != weight {
             self.leaf.write("cpu.weight", &weight.to_string())?;
@@ -464,13 +466,13 @@ impl WorkerCgroup {
         self.leaf.saw_oom_kill()
     }
 
-    /// Remove it when its process has ended. The kernel may need a moment more, for which a drop does not
-    /// wait.
+    /// Remove the cgroup once its process has ended. This waits for the moment that the kernel may
+    /// still need; a drop does not.
     pub async fn remove(&self) {
         reap::remove_leaf(&self.leaf).await;
     }
 
-    /// Where a process puts itself into it.
+    /// Open `cgroup.procs`, by which a process puts itself into the cgroup.
     pub(super) fn open_procs(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         Ok(rustix::fs::open(self.leaf.path.join("cgroup.procs"), flags, Mode::empty())?)
@@ -504,7 +506,7 @@ impl Drop for Leaf {
 }
 
 /// Is the flat-keyed counter `key` above zero?
-fn counts(text: &str, key: &str) -> bool {
+fn is_counter_positive(text: &str, key: &str) -> bool {
     text.lines()
         .filter_map(|line| line.split_once(' '))
         .any(|(name, value)| name == key && value.trim().parse::<u64>().is_ok_and(|n| n > 0))

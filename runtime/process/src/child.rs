@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::steps::STATUS_FD;
 pub(super) use self::steps::{
-    Laid, REPORT_BYTES, REPORT_TEXT_BYTES_MAX, begin_detached, begin_session, close_from_but,
+    ChildImage, REPORT_BYTES, REPORT_TEXT_BYTES_MAX, begin_detached, begin_session, close_from_but,
     die_with, die_with_parent, report_text, report_text_to, unprotect, wait_for_go,
 };
 use super::cgroup;
@@ -41,8 +41,8 @@ use super::user::Ids;
 /// Forks waiting for the spawner thread.
 const QUEUE_MAX: usize = 64;
 
-/// What the child needs, made before the fork: after it nothing may be allocated.
-pub(super) struct Plan {
+/// What the child needs. It is made before the fork, after which nothing may be allocated.
+pub(super) struct ChildPlan {
     pub texts: Texts,
     pub ids: Option<Ids>,
     /// The cgroup it is forked into.
@@ -55,14 +55,15 @@ pub(super) struct Plan {
     pub status: OwnedFd,
 }
 
-/// A child that waits for its go. Killed and reaped when dropped without [`Forked::into_parts`].
-pub(super) struct Forked {
+/// A child that waits for its go. Killed and reaped when dropped without [`HeldChild::into_parts`].
+pub(super) struct HeldChild {
     parts: Option<(Pid, OwnedFd)>,
 }
 
-impl Forked {
-    /// A child of ours that nobody reaped: its pid is still its own. Killed when it cannot be had.
-    pub(super) fn of(pid: Pid) -> io::Result<Self> {
+impl HeldChild {
+    /// Take a child that nobody has reaped, so that its pid is still its own. The child is killed
+    /// when no pidfd of it can be opened.
+    pub(super) fn from_pid(pid: Pid) -> io::Result<Self> {
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Self { parts: Some((pid, pidfd)) }),
             Err(error) => {
@@ -82,7 +83,7 @@ impl Forked {
     }
 }
 
-impl Drop for Forked {
+impl Drop for HeldChild {
     fn drop(&mut self) {
         if let Some((_, pidfd)) = self.parts.take() {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -94,7 +95,7 @@ impl Drop for Forked {
 /// Steps that can fail in the child; the discriminant goes over the status pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Step {
+pub(super) enum ChildStep {
     Descriptors = 1,
     Session,
     Directory,
@@ -105,7 +106,7 @@ pub(super) enum Step {
     Program,
 }
 
-impl Step {
+impl ChildStep {
     /// Read a report of the child.
     pub(super) fn from_report(report: [u8; REPORT_BYTES]) -> (Option<Self>, io::Error) {
         let [step, errno @ ..] = report;
@@ -138,32 +139,32 @@ impl Step {
     }
 }
 
-struct Job {
-    plan: Plan,
-    reply: oneshot::Sender<io::Result<Forked>>,
+struct ForkRequest {
+    plan: ChildPlan,
+    reply: oneshot::Sender<io::Result<HeldChild>>,
 }
 
 /// The thread that forks. It ends when the last clone of this is dropped; with
 /// `kill_with_agent`, its children then die.
 #[derive(Clone, Debug)]
 pub(super) struct Spawner {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<ForkRequest>,
 }
 
 impl Spawner {
     /// Start the thread.
     pub(super) fn start() -> io::Result<Self> {
-        let (jobs, mut queue) = mpsc::channel::<Job>(QUEUE_MAX);
+        let (jobs, mut queue) = mpsc::channel::<ForkRequest>(QUEUE_MAX);
         std::thread::Builder::new().name("spawner".to_owned()).spawn(move || {
             block_signals();
             while let Some(job) = queue.blocking_recv() {
-                // A start that was given up meanwhile is not forked at all.
+                // A start that was given up meanwhile needs no fork.
                 if job.reply.is_closed() {
                     continue;
                 }
                 let forked = fork(&job.plan);
                 drop(job.plan);
-                // Refused when given up: dropping the answer kills the child.
+                // The send fails when the start was given up; dropping the answer kills the child.
                 drop(job.reply.send(forked));
             }
         })?;
@@ -171,9 +172,9 @@ impl Spawner {
     }
 
     /// Fork a child that waits for its go. `None` when the thread is gone.
-    pub(super) async fn fork(&self, plan: Plan) -> Option<io::Result<Forked>> {
+    pub(super) async fn fork(&self, plan: ChildPlan) -> Option<io::Result<HeldChild>> {
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { plan, reply }).await.ok()?;
+        self.jobs.send(ForkRequest { plan, reply }).await.ok()?;
         answer.await.ok()
     }
 }
@@ -184,18 +185,18 @@ pub(super) fn block_signals() {
 }
 
 /// Fork a child that waits for its go.
-pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
-    let laid = Laid::new(plan)?;
+pub(super) fn fork(plan: &ChildPlan) -> io::Result<HeldChild> {
+    let laid = ChildImage::new(plan)?;
     let agent = rustix::process::getpid();
     // SAFETY: the child calls only async-signal-safe functions (see `child`) and never returns;
     // everything it reads was made above.
-    let (pid, inside) = unsafe { fork_in(plan.cgroup.as_ref(), Child::Own)? };
+    let (pid, inside) = unsafe { fork_in(plan.cgroup.as_ref(), ForkKind::Own)? };
     if pid == 0 {
         // SAFETY: we are the only thread of a fresh child; `laid` points into `plan`, which is alive.
-        unsafe { child(plan, &laid, agent) }
+        unsafe { run_child(plan, &laid, agent) }
     }
     let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-    let forked = Forked::of(pid)?;
+    let forked = HeldChild::from_pid(pid)?;
     match &plan.cgroup {
         Some(cgroup) if !inside => cgroup::move_into(cgroup, pid)?,
         _ => {}
@@ -203,13 +204,15 @@ pub(super) fn fork(plan: &Plan) -> io::Result<Forked> {
     Ok(forked)
 }
 
-/// Fork into a cgroup, where that is possible: 0 in the child; and whether it is inside.
+/// Fork into a cgroup, where that is possible. Returns the pid, which is 0 in the child, and
+/// whether the child is in the cgroup.
 ///
 /// # Safety
-/// As for `fork`. Of a sibling the C library does not hear: only in a process with one thread.
+/// As for `fork`. The C library does not know of a sibling that is forked, so this is only for a
+/// process with one thread.
 pub(super) unsafe fn fork_in(
     cgroup: Option<&OwnedFd>,
-    whose: Child,
+    whose: ForkKind,
 ) -> io::Result<(libc::pid_t, bool)> {
     // SAFETY: as the caller says.
     let (pid, inside) = unsafe {
@@ -222,26 +225,26 @@ pub(super) unsafe fn fork_in(
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok((pid, inside)) }
 }
 
-/// Whose child is forked.
+/// Which process becomes the parent of the child.
 #[derive(Clone, Copy)]
-pub(super) enum Child {
-    /// This process's.
+pub(super) enum ForkKind {
+    /// This process.
     Own,
-    /// Its parent's.
+    /// The parent of this process.
     Sibling,
 }
 
-/// Fork where this process is: negative when the kernel refuses.
+/// Fork without changing the cgroup. Returns a negative number when the kernel refuses.
 ///
 /// # Safety
 /// As for [`fork_in`].
-unsafe fn fork_plainly(whose: Child) -> libc::pid_t {
+unsafe fn fork_plainly(whose: ForkKind) -> libc::pid_t {
     // SAFETY: as the caller says; without CLONE_VM the child has its own memory and goes on on a copy
     // of this stack.
     let pid = unsafe {
         match whose {
-            Child::Own => return libc::fork(),
-            Child::Sibling => {
+            ForkKind::Own => return libc::fork(),
+            ForkKind::Sibling => {
                 libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0)
             }
         }
@@ -266,17 +269,18 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Fork into a cgroup: as `fork`, negative when the kernel refuses.
+/// Fork into a cgroup. Returns as `fork` does; a negative number when the kernel refuses.
 ///
 /// # Safety
-/// As for `fork`; the C library does not hear of it, so the child may not even take its locks.
-unsafe fn fork_into(cgroup: &OwnedFd, whose: Child) -> libc::pid_t {
+/// As for `fork`. The C library does not know of this fork, so the child may not even take its
+/// locks.
+unsafe fn fork_into(cgroup: &OwnedFd, whose: ForkKind) -> libc::pid_t {
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
     let Ok(cgroup) = u64::try_from(cgroup.as_raw_fd()) else { return -1 };
     let (flags, exit_signal) = match whose {
-        Child::Own => (0, libc::SIGCHLD.unsigned_abs()),
-        // It signals as its caller does.
-        Child::Sibling => (libc::CLONE_PARENT.unsigned_abs(), 0),
+        ForkKind::Own => (0, libc::SIGCHLD.unsigned_abs()),
+        // A sibling signals its parent as its caller does.
+        ForkKind::Sibling => (libc::CLONE_PARENT.unsigned_abs(), 0),
     };
     let args = CloneArgs {
         flags: CLONE_INTO_CGROUP | u64::from(flags),
@@ -289,15 +293,15 @@ unsafe fn fork_into(cgroup: &OwnedFd, whose: Child) -> libc::pid_t {
     libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
-/// The child between fork and exec. No allocation, no locks, no panics.
+/// Run the child from its fork to its exec. No allocation, no locks, no panics.
 ///
 /// # Safety
 /// Only in a process fresh from fork; `laid` is of `plan`.
-unsafe fn child(plan: &Plan, laid: &Laid, agent: Pid) -> ! {
+unsafe fn run_child(plan: &ChildPlan, laid: &ChildImage, agent: Pid) -> ! {
     // SAFETY: system calls over plain numbers, over pointers to live locals, and over C strings of
     // the plan. All are async-signal-safe.
     unsafe {
-        laid.lay_out();
+        laid.place_descriptors();
         if plan.kill_with_agent {
             die_with(Some(agent));
         }
@@ -306,17 +310,17 @@ unsafe fn child(plan: &Plan, laid: &Laid, agent: Pid) -> ! {
         wait_for_go();
 
         if libc::chdir(plan.texts.cwd.as_ptr()) < 0 {
-            steps::report(STATUS_FD, Step::Directory);
+            steps::report(STATUS_FD, ChildStep::Directory);
         }
         if let Some(ids) = &plan.ids {
             // Not through the C library, which would look for the threads of the parent.
             if libc::syscall(libc::SYS_setgroups, ids.groups.len(), ids.groups.as_ptr()) < 0
                 || libc::syscall(libc::SYS_setgid, ids.gid) < 0
             {
-                steps::report(STATUS_FD, Step::Groups);
+                steps::report(STATUS_FD, ChildStep::Groups);
             }
             if libc::syscall(libc::SYS_setuid, ids.uid) < 0 {
-                steps::report(STATUS_FD, Step::User);
+                steps::report(STATUS_FD, ChildStep::User);
             }
             // Changing the user clears the parent-death signal.
             if plan.kill_with_agent {
@@ -324,7 +328,7 @@ unsafe fn child(plan: &Plan, laid: &Laid, agent: Pid) -> ! {
             }
         }
         laid.execute(&plan.texts.program);
-        steps::report(STATUS_FD, Step::Exec)
+        steps::report(STATUS_FD, ChildStep::Exec)
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-use super::{Plan, Step};
+use super::{ChildPlan, ChildStep};
 
 /// Descriptor numbers of the child below this are laid out anew; the agent's copies lie above.
 const LOWEST_PARENT_FD: RawFd = 10;
@@ -17,38 +17,38 @@ pub(in super::super) const REPORT_BYTES: usize = 5;
 /// Most bytes of that text.
 pub(in super::super) const REPORT_TEXT_BYTES_MAX: usize = 512;
 
-/// Descriptors and texts as the child needs them, made before the fork.
-pub(in super::super) struct Laid {
+/// The child's descriptors and the pointers to its texts, made before the fork.
+pub(in super::super) struct ChildImage {
     fds: [OwnedFd; 5],
     argv: Vec<*const libc::c_char>,
     env: Vec<*const libc::c_char>,
 }
 
-impl Laid {
+impl ChildImage {
     /// Points into `plan`, which is to outlive it.
-    pub(in super::super) fn new(plan: &Plan) -> io::Result<Self> {
+    pub(in super::super) fn new(plan: &ChildPlan) -> io::Result<Self> {
         let fds = [
-            above(&plan.stdin)?,
-            above(&plan.stdout)?,
-            above(&plan.stderr)?,
-            above(&plan.go)?,
-            above(&plan.status)?,
+            dup_above(&plan.stdin)?,
+            dup_above(&plan.stdout)?,
+            dup_above(&plan.stderr)?,
+            dup_above(&plan.go)?,
+            dup_above(&plan.status)?,
         ];
         Ok(Self { fds, argv: pointers(&plan.texts.argv), env: pointers(&plan.texts.env) })
     }
 
-    /// The five descriptors in their places, and no others open.
+    /// Put the five descriptors in their places and close all others.
     ///
     /// # Safety
     /// Only in a process fresh from fork, which has nothing else that it still needs.
-    pub(in super::super) unsafe fn lay_out(&self) {
+    pub(in super::super) unsafe fn place_descriptors(&self) {
         // SAFETY: system calls over plain numbers.
         unsafe {
             for (target, source) in (0..).zip(&self.fds) {
                 if libc::dup2(source.as_raw_fd(), target) < 0 {
                     // The status pipe may not be in place yet: report where it is now.
                     let [.., status] = &self.fds;
-                    report(status.as_raw_fd(), Step::Descriptors);
+                    report(status.as_raw_fd(), ChildStep::Descriptors);
                 }
             }
             libc::fcntl(GO_FD, libc::F_SETFD, libc::FD_CLOEXEC);
@@ -58,7 +58,7 @@ impl Laid {
         }
     }
 
-    /// Run a program in this process; why that failed.
+    /// Run a program in this process. Returns only on failure, with the reason.
     pub(in super::super) fn execute(&self, program: &CStr) -> io::Error {
         // SAFETY: both lists end with null and point into the plan, which is alive.
         unsafe { libc::execve(program.as_ptr(), self.argv.as_ptr(), self.env.as_ptr()) };
@@ -66,8 +66,8 @@ impl Laid {
     }
 }
 
-/// A copy of `fd` with a number the child's own layout does not use.
-fn above(fd: &OwnedFd) -> io::Result<OwnedFd> {
+/// A copy of `fd` under a number that the child's own layout does not use.
+fn dup_above(fd: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, LOWEST_PARENT_FD)?)
 }
 
@@ -75,7 +75,8 @@ fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
     texts.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
 }
 
-/// A session and a group of its own, no signal handled or blocked, the usual mask of rights.
+/// Give this process a session and a group of its own, with default signals and the usual file mode
+/// mask.
 ///
 /// # Safety
 /// Only in the child.
@@ -83,7 +84,7 @@ pub(in super::super) unsafe fn begin_session() {
     // SAFETY: system calls over plain numbers.
     unsafe {
         if libc::setsid() < 0 {
-            report(STATUS_FD, Step::Session);
+            report(STATUS_FD, ChildStep::Session);
         }
         unprotect();
         reset_signals();
@@ -91,8 +92,9 @@ pub(in super::super) unsafe fn begin_session() {
     }
 }
 
-/// Whatever the agent is protected by, nothing that it starts for tasks is: the kernel may end it for want of
-/// memory, and has to where a limit of its own is meant.
+/// Take off the protection from the kernel's memory killer that the agent may have. What the agent
+/// starts for tasks may be killed for want of memory, and must be where the task's own limit is
+/// reached.
 ///
 /// # Safety
 /// Only in the child.
@@ -101,7 +103,7 @@ pub(in super::super) unsafe fn unprotect() {
     unsafe {
         let score = c"/proc/self/oom_score_adj";
         let file = libc::open(score.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        // One that is rather to be ended than others stays that where it may not be changed.
+        // Where the score may not be changed, a process that is killed sooner than others stays so.
         if file >= 0 {
             libc::write(file, c"0".as_ptr().cast(), 1);
             libc::close(file);
@@ -109,8 +111,8 @@ pub(in super::super) unsafe fn unprotect() {
     }
 }
 
-/// The same of one that goes on without the agent; of its descriptors only the first three reach its
-/// program.
+/// As [`begin_session`], for a process that goes on without the agent. Only its first three
+/// descriptors reach its program.
 ///
 /// # Safety
 /// Only in the child.
@@ -131,12 +133,12 @@ pub(in super::super) unsafe fn begin_detached() -> io::Result<()> {
     Ok(())
 }
 
-/// Die when the process that forked this one dies. A change of user clears it.
+/// Die when the process that forked this one dies. A change of user clears this setting.
 pub(in super::super) fn die_with_parent() {
     let _cannot_fail = set_parent_process_death_signal(Some(Signal::KILL));
 }
 
-/// Die when the parent dies; and now, when it died before this was set.
+/// Die when the parent dies, or at once where it died before this was set.
 ///
 /// # Safety
 /// Only in the child.
@@ -148,7 +150,7 @@ pub(in super::super) unsafe fn die_with(parent: Option<Pid>) {
     }
 }
 
-/// Block until the agent says go; leave when it is gone.
+/// Block until the agent says go. Ends the process when the agent is gone.
 ///
 /// # Safety
 /// Only in the child.
@@ -223,7 +225,7 @@ unsafe fn reset_signals() {
 ///
 /// # Safety
 /// Only in the child.
-pub(super) unsafe fn report(fd: RawFd, step: Step) -> ! {
+pub(super) unsafe fn report(fd: RawFd, step: ChildStep) -> ! {
     let [a, b, c, d] = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
     let text = [step as u8, a, b, c, d];
     // SAFETY: writes a live local; a pipe takes five bytes whole.
@@ -233,19 +235,19 @@ pub(super) unsafe fn report(fd: RawFd, step: Step) -> ! {
     }
 }
 
-/// The same of a step that took longer than a system call, with what it was about.
-pub(in super::super) fn report_text(step: Step, error: &io::Error, about: &str) -> ! {
+/// As [`report`], for a step of more than one system call, with a text of what it was about.
+pub(in super::super) fn report_text(step: ChildStep, error: &io::Error, about: &str) -> ! {
     report_text_to(STATUS_FD, step, error, about)
 }
 
-/// The same, before the descriptors are in their places.
+/// As [`report_text`], before the descriptors are in their places.
 pub(in super::super) fn report_text_to(
     status: RawFd,
-    step: Step,
+    step: ChildStep,
     error: &io::Error,
     about: &str,
 ) -> ! {
-    // An error that is none of the kernel's is told as text.
+    // An error without a number of the kernel is sent as text.
     let text = match error.raw_os_error() {
         Some(_) => about.to_owned(),
         None => format!("{about}: {error}"),

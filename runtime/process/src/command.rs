@@ -13,8 +13,9 @@ use super::error::ProcessError;
 /// Where commands are looked for when the task's environment has no `PATH`.
 pub const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The paths that a command may mean, in order: below each directory of `search`, a name or a path; itself when
-/// it is absolute, relative to `cwd` when it contains a slash, otherwise below each directory of `path`.
+/// The paths that a command may mean, in the order in which they are tried. First come the
+/// directories of `search`, with the command below each. Then an absolute command means itself, one
+/// with a slash is relative to `cwd`, and any other is looked for below each directory of `path`.
 pub fn candidates(command: &str, search: &[PathBuf], cwd: &Path, path: &str) -> Vec<PathBuf> {
     let name = command.trim_start_matches('/');
     let own = search.iter().map(|dir| dir.join(name));
@@ -32,7 +33,7 @@ pub fn candidates(command: &str, search: &[PathBuf], cwd: &Path, path: &str) -> 
     all
 }
 
-/// The `PATH` of an environment, or the usual one.
+/// The `PATH` of an environment, or [`PATH_DEFAULT`].
 pub fn path_of(env: &[(String, String)]) -> &str {
     let path = env.iter().rev().find(|(name, _)| name == "PATH");
     path.map_or(PATH_DEFAULT, |(_, value)| value.as_str())
@@ -59,7 +60,7 @@ pub fn resolve(
         if let Some(dir) = search.iter().find(|dir| candidate.starts_with(dir)) {
             make_executable(dir, candidate);
         }
-        match usable(candidate) {
+        match check_runnable(candidate) {
             Ok(true) => return Ok(candidate.clone()),
             Ok(false) => {}
             Err(reason) => {
@@ -71,13 +72,14 @@ pub fn resolve(
         Some((path, reason)) => ProcessError::NotExecutable { path, reason },
         None => ProcessError::CommandNotFound {
             command: command.to_owned(),
-            looked_for: listed(&candidates),
+            looked_for: join_paths(&candidates),
         },
     })
 }
 
-/// Let everybody read and execute a file of the task's own that its owner may not execute, as what a template
-/// made of a program often is. Nothing outside of `dir` is touched; whatever cannot be done is said when it is run.
+/// Let everybody read and execute a file of the task that its owner may not execute, such as a
+/// program that a template wrote. Nothing outside of `dir` is touched. A failure shows when the
+/// file is run.
 pub fn make_executable(dir: &Path, file: &Path) {
     const RUN: u32 = 0o555;
     const OWNER_RUNS: u32 = 0o100;
@@ -100,9 +102,9 @@ pub fn make_executable(dir: &Path, file: &Path) {
     let _said_when_it_is_run = done();
 }
 
-/// A path as a process reaches it that is in `cwd` and may not get there from the root, because it is another
-/// user than the agent.
-pub fn from_within(path: PathBuf, cwd: &Path) -> PathBuf {
+/// A path, made relative for a process in `cwd`: as another user than the agent it may not get
+/// there from the root.
+pub fn path_from_within(path: PathBuf, cwd: &Path) -> PathBuf {
     match path.strip_prefix(cwd) {
         Ok(rest) if !rest.as_os_str().is_empty() => Path::new(".").join(rest),
         _ => path,
@@ -110,7 +112,7 @@ pub fn from_within(path: PathBuf, cwd: &Path) -> PathBuf {
 }
 
 /// Paths, the first few, comma separated.
-pub(super) fn listed(candidates: &[PathBuf]) -> String {
+pub(super) fn join_paths(candidates: &[PathBuf]) -> String {
     const SHOWN: usize = 16;
     let mut text: Vec<_> =
         candidates.iter().take(SHOWN).map(|path| path.display().to_string()).collect();
@@ -120,8 +122,9 @@ pub(super) fn listed(candidates: &[PathBuf]) -> String {
     text.join(", ")
 }
 
-/// Is this a file that can be run? `Ok(false)` when there is nothing.
-fn usable(path: &Path) -> Result<bool, String> {
+/// Whether this is a file that can be run. `Ok(false)` when there is nothing; an error says why the
+/// file cannot be run.
+fn check_runnable(path: &Path) -> Result<bool, String> {
     let Ok(metadata) = fs::metadata(path) else {
         return Ok(false);
     };
@@ -137,21 +140,21 @@ fn usable(path: &Path) -> Result<bool, String> {
     }
 }
 
-/// The texts of `execve`, terminated as the kernel wants them.
+/// The texts that `execve` and `chdir` take, as C strings.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Texts {
-    /// The file.
+    /// Path of the file to execute.
     pub program: CString,
-    /// Arguments, the first is the command as given.
+    /// Arguments. The first is the command as it was given.
     pub argv: Vec<CString>,
-    /// `NAME=value`.
+    /// The environment, one `NAME=value` each.
     pub env: Vec<CString>,
-    /// Working directory.
+    /// Path of the working directory.
     pub cwd: CString,
 }
 
 impl Texts {
-    /// Check and terminate.
+    /// Check the texts and make C strings of them.
     ///
     /// # Errors
     /// [`ProcessError::InvalidText`] for a NUL byte or a variable name that is empty or has `=`.
@@ -162,9 +165,9 @@ impl Texts {
         env: &[(String, String)],
         cwd: &Path,
     ) -> Result<Self, ProcessError> {
-        let mut argv = vec![terminated("command", command.as_ref())?];
+        let mut argv = vec![to_c_string("command", command.as_ref())?];
         for arg in args {
-            argv.push(terminated("argument", arg.as_ref())?);
+            argv.push(to_c_string("argument", arg.as_ref())?);
         }
         let mut variables = Vec::with_capacity(env.len());
         for (name, value) in env {
@@ -174,23 +177,24 @@ impl Texts {
                     reason: "has a name that is empty or contains '='",
                 });
             }
-            variables.push(terminated("environment variable", format!("{name}={value}").as_ref())?);
+            variables
+                .push(to_c_string("environment variable", format!("{name}={value}").as_ref())?);
         }
         Ok(Self {
-            program: terminated("command", program.as_os_str())?,
+            program: to_c_string("command", program.as_os_str())?,
             argv,
             env: variables,
-            cwd: terminated("working directory", cwd.as_os_str())?,
+            cwd: to_c_string("working directory", cwd.as_os_str())?,
         })
     }
 }
 
-fn terminated(what: &'static str, text: &OsStr) -> Result<CString, ProcessError> {
+fn to_c_string(what: &'static str, text: &OsStr) -> Result<CString, ProcessError> {
     CString::new(text.as_bytes())
         .map_err(|_| ProcessError::InvalidText { what, reason: "contains a NUL byte" })
 }
 
-/// The working directory as it must be.
+/// Check that a working directory can be used.
 ///
 /// # Errors
 /// [`ProcessError::WorkingDirectory`] when it is relative or no directory.

@@ -19,22 +19,23 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
-use super::isolate::rules::Rules;
+use super::isolate::rules::LandlockRules;
 use super::isolate::{filter, filter_engine, privileges, rules};
 use super::user::Ids;
 use ostler_model::limits::CONTROL_NICE;
 
-/// What a confined process may still reach, besides TCP, its own directory in `/proc` and what
-/// is open in it.
+/// What a confined process may still reach, besides TCP, its own directory in `/proc` and the files
+/// that it has open.
 #[derive(Clone, Debug, Default)]
 pub struct Confinement {
-    /// Directories, with everything beneath: everything but executing and making devices and pipes.
+    /// Directories in which it may do everything, at any depth, but execute files and make devices
+    /// and pipes.
     pub write: Vec<PathBuf>,
-    /// Directories, with everything beneath, and files: to be read, and mapped as code.
+    /// Files, and directories at any depth, that it may read and map as code.
     pub read: Vec<PathBuf>,
-    /// What it may say to whom.
+    /// Which sockets it may have.
     pub network: ConfinedNetwork,
-    /// Of root it becomes nobody, and keeps no capability at all.
+    /// A process of root becomes nobody, and keeps no capability at all.
     pub nobody: bool,
 }
 
@@ -46,31 +47,31 @@ pub enum ConfinedNetwork {
     Tcp,
     /// The same and UDP, by which names are resolved.
     TcpAndNames,
-    /// None.
+    /// No sockets at all.
     Nothing,
 }
 
-/// The user without rights, and its group; the kernel's own number for whom it does not know.
+/// Id of the user without rights and of its group. The kernel shows it for ids that it cannot map.
 const NOBODY: u32 = 65_534;
 
-/// What a process may use, set by itself before it reads what it does not trust.
+/// What a process may use. It sets these bounds itself, before it reads what it does not trust.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessBounds {
-    /// Address space, bytes.
+    /// Most address space, bytes.
     pub address_space_bytes: u64,
     /// Processor time, seconds.
     pub cpu_seconds: u64,
-    /// Open files.
+    /// Most files that may be open at once.
     pub open_files: u64,
     /// Longest file it may write, bytes.
     pub file_bytes: u64,
 }
 
-/// Bound this process, for good.
+/// Set these bounds on this process. They cannot be lifted again.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn bound(to: &ProcessBounds) -> io::Result<()> {
+pub fn set_bounds(to: &ProcessBounds) -> io::Result<()> {
     for (resource, soft, hard) in [
         (Resource::As, to.address_space_bytes, to.address_space_bytes),
         (Resource::Cpu, to.cpu_seconds, to.cpu_seconds.saturating_add(1)),
@@ -86,18 +87,19 @@ pub fn bound(to: &ProcessBounds) -> io::Result<()> {
     Ok(())
 }
 
-/// Which parts are in force.
+/// Which parts of the confinement are in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Confined {
-    /// It may listen on ports below 1,024: the only capability that is kept, where there was one.
+pub struct ConfinementState {
+    /// It may listen on ports below 1,024. This is the only capability that is kept, where the
+    /// process had it.
     pub low_ports: bool,
     /// Version of the kernel's rules on files, or why there are none.
     pub landlock: Result<i64, String>,
-    /// Or why the kernel does not filter.
+    /// System calls are filtered, or why the kernel does not filter them.
     pub filter: Result<(), String>,
 }
 
-impl fmt::Display for Confined {
+impl fmt::Display for ConfinementState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("no new privileges, no capabilities")?;
         if self.low_ports {
@@ -114,25 +116,25 @@ impl fmt::Display for Confined {
     }
 }
 
-/// Why a process is not confined. It may be in part: it should end.
+/// Why a process is not confined. Some parts may be in force already, so the process should end.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    /// The kernel confines single threads.
+    /// The process has this many threads, and the kernel confines single threads.
     #[error("a process is confined before it has threads, and it has {0}")]
     Threads(usize),
-    /// What it is to reach is not there.
+    /// A path that the process is to reach cannot be opened.
     #[error("{path} cannot be opened to be reached from inside", path = path.display())]
     Missing {
-        /// As it was named.
+        /// The path as the caller named it.
         path: PathBuf,
         /// What the kernel said.
         #[source]
         source: io::Error,
     },
-    /// A part that the kernel has and that could not be had.
+    /// A part that the kernel supports could not be put in force.
     #[error("{part} could not be put in force")]
     Part {
-        /// Which.
+        /// Name of the part, for people: `Landlock`, for example.
         part: &'static str,
         /// What the kernel said.
         #[source]
@@ -140,16 +142,16 @@ pub enum ConfineError {
     },
 }
 
-/// Lock this process in, for good. To be called while it has one thread. What the kernel does not have
-/// is told and no error.
+/// Lock this process in, for good. Call it while the process has one thread. What the kernel does
+/// not support is told by the result and is no error.
 ///
 /// From here on the process makes threads and no processes, executes nothing, signals nobody, and makes
-/// sockets of TCP and connected pairs only: what listens on a path is made before, and names are
+/// sockets of TCP and connected pairs only. What listens on a path is made before, and names are
 /// resolved elsewhere.
 ///
 /// # Errors
 /// See [`ConfineError`].
-pub fn confine(to: &Confinement) -> Result<Confined, ConfineError> {
+pub fn confine(to: &Confinement) -> Result<ConfinementState, ConfineError> {
     let failed = |part| move |source| ConfineError::Part { part, source };
     match std::fs::read_dir("/proc/self/task").map(Iterator::count) {
         Ok(1) => {}
@@ -163,16 +165,13 @@ pub fn confine(to: &Confinement) -> Result<Confined, ConfineError> {
     let landlock = rules::version();
     let rules = landlock.is_ok().then(|| {
         let write = to.write.clone();
-        Rules { read, write, except: Vec::new(), scoped: true, data_only: true }.prepare()
+        LandlockRules { read, write, except: Vec::new(), scoped: true, data_only: true }.prepare()
     });
     let rules = rules.transpose().map_err(failed("Landlock"))?;
     let program = filter_engine::program(rustix::process::getpid(), to.network);
     let program = program.map_err(failed("the filter of system calls"))?;
 
-    let low_ports = match to.nobody {
-        true => become_nobody().map(|()| false),
-        false => kept_capabilities(),
-    };
+    let low_ports = if to.nobody { become_nobody().map(|()| false) } else { drop_capabilities() };
     let low_ports = low_ports.map_err(failed("dropping capabilities"))?;
     if let Some(rules) = rules {
         let restricted = rules.restrict_self().map_err(io::Error::other);
@@ -183,30 +182,32 @@ pub fn confine(to: &Confinement) -> Result<Confined, ConfineError> {
         ..0 => Err("the kernel has no filters of system calls".to_owned()),
         0.. => Ok(filter::apply(&program).map_err(failed("the filter of system calls"))?),
     };
-    Ok(Confined { low_ports, landlock, filter })
+    Ok(ConfinementState { low_ports, landlock, filter })
 }
 
-/// Drop all capabilities but the one by which tasks listen on low ports, and no new privileges; whether
-/// that one is kept.
-fn kept_capabilities() -> io::Result<bool> {
-    // Without a capability by this, where the agent's threads go first: control threads here do too.
+/// Drop all capabilities but the one by which tasks listen on low ports, and allow no new
+/// privileges. Returns whether that capability is kept.
+fn drop_capabilities() -> io::Result<bool> {
+    // Where the agent's threads have priority, control threads here have it too, by this limit and
+    // without a capability.
     let nice = u64::from((20 - CONTROL_NICE).unsigned_abs());
     let _refused = setrlimit(Resource::Nice, Rlimit { current: Some(nice), maximum: Some(nice) });
     let had = rustix::thread::capabilities(None)?.permitted;
     let kept = had & CapabilitySet::NET_BIND_SERVICE;
-    privileges::drop_to(None, kept.bits(), true)?;
+    privileges::drop_privileges(None, kept.bits(), true)?;
     Ok(!kept.is_empty())
 }
 
-/// Who is not root stays who it is.
+/// Switch from root to nobody, and drop all capabilities. A process of another user keeps its user.
 fn become_nobody() -> io::Result<()> {
     let ids = Ids { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
     let root = rustix::process::geteuid().is_root();
-    privileges::drop_to(root.then_some(&ids), 0, true)
+    privileges::drop_privileges(root.then_some(&ids), 0, true)
 }
 
-/// Open for as long as this process lives. The kernel's rules are about what it finds at a path now, and
-/// in `/proc` it finds something new when it needed the memory in between.
+/// Keep a path open for as long as this process lives. The kernel's rules hold for the inode that
+/// is at the path now, and the kernel makes new inodes in `/proc` when it needed the memory in
+/// between.
 fn keep_open(path: &Path) -> Result<(), ConfineError> {
     let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let missing = |errno: Errno| ConfineError::Missing { path: path.into(), source: errno.into() };

@@ -9,10 +9,10 @@ use ostler_model::signal::UnknownSignal;
 /// Why the process host did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// No such program.
+    /// The command names no file that exists.
     #[error("{}", not_found(command, looked_for))]
     CommandNotFound {
-        /// As asked for.
+        /// The command as the task names it.
         command: String,
         /// The paths tried, comma separated.
         looked_for: String,
@@ -20,23 +20,23 @@ pub enum ProcessError {
     /// The program is there and cannot be run.
     #[error("{path} is not executable: {reason}", path = path.display())]
     NotExecutable {
-        /// The file.
+        /// Path of the program's file.
         path: PathBuf,
-        /// Why.
+        /// What keeps the file from being executed, in words.
         reason: String,
     },
     /// The working directory cannot be used.
     #[error("working directory {path} cannot be used: {reason}", path = path.display())]
     WorkingDirectory {
-        /// The directory.
+        /// The working directory as it was given.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with the directory, in words.
         reason: String,
     },
-    /// No such user.
+    /// The node has no user of this name.
     #[error("user {user:?} does not exist on this node")]
     UnknownUser {
-        /// The name.
+        /// The user's name as the task or the driver gives it.
         user: String,
     },
     /// The agent is not root and may not switch users.
@@ -44,7 +44,7 @@ pub enum ProcessError {
         "task may not run as user {user:?}: the agent is not root; run the agent as root or leave out user"
     )]
     UserNotPermitted {
-        /// The name.
+        /// Name of the user that the task asked to run as.
         user: String,
     },
     /// The task would run as root.
@@ -53,17 +53,18 @@ pub enum ProcessError {
          grants of its plugin block name the user in users"
     )]
     RootNotPermitted {
-        /// The name.
+        /// Name, or id as text, of the user that turned out to be root.
         user: String,
     },
-    /// A bound that nothing here could keep.
+    /// The number of the task's processes is bounded, and nothing on this node can enforce that
+    /// bound.
     #[error(
         "the task may have {most} processes (processes_max), and nothing here can count them: the pids \
          controller is not delegated to the agent, and only tasks of other users than root, or in a user \
          namespace, are counted by the kernel otherwise; delegate it, or name another user"
     )]
     ProcessesNotBounded {
-        /// How many.
+        /// Processes that the task may have, as the configuration says.
         most: u32,
     },
     /// Something cannot be shown to an isolated task.
@@ -73,10 +74,10 @@ pub enum ProcessError {
         host: String,
         /// Path in the task.
         task: String,
-        /// Why.
+        /// Why the path cannot be shown, in words.
         reason: String,
     },
-    /// A process cannot be kept apart as was asked; it was not run.
+    /// A process could not be isolated as its driver asked, and was not run.
     #[error("the task was not started, because it could not be isolated: {step}")]
     Isolation {
         /// What could not be done.
@@ -102,9 +103,9 @@ pub enum ProcessError {
     /// A step between fork and exec failed.
     #[error("starting {command:?} failed in {step}")]
     Start {
-        /// As asked for.
+        /// The command as the task names it.
         command: String,
-        /// Which step.
+        /// Name of the step that failed.
         step: &'static str,
         /// What the kernel said.
         #[source]
@@ -113,9 +114,9 @@ pub enum ProcessError {
     /// A run has as many processes as it may have.
     #[error("run {run} has {limit} processes already; that is the most one task may have")]
     TooMany {
-        /// The run.
+        /// Id of the run.
         run: String,
-        /// The limit.
+        /// Processes that one run may have at once.
         limit: usize,
     },
     /// No process of this id belongs to the run.
@@ -144,13 +145,13 @@ pub enum ProcessError {
         /// What it did instead.
         reason: &'static str,
     },
-    /// No command is run inside a task.
+    /// A command inside a task could not be started.
     #[error("no command can be run inside the task: {reason}")]
     Session {
-        /// Why.
+        /// Why the command could not be started, in words.
         reason: String,
     },
-    /// The directory of the exit records.
+    /// An exit record, or the directory of the exit records, cannot be used.
     #[error(transparent)]
     Record(#[from] ExitRecordError),
     /// The agent is shutting down.
@@ -158,7 +159,8 @@ pub enum ProcessError {
     Stopped,
 }
 
-/// Where a program was looked for says something of a name only.
+/// Text of a command that was not found. The searched paths are told only where they differ from
+/// the command itself.
 fn not_found(command: &str, looked_for: &str) -> String {
     if command == looked_for {
         format!("{command} was not found")

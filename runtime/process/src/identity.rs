@@ -1,9 +1,9 @@
-//! Who a process is, so that a pid that was used again is never taken for the task.
+//! Identity of a process, so that a pid that was used again is never taken for the task.
 //!
-//! A pid alone names whatever runs under it now. Pid, start time and boot id together name one
+//! A pid alone names whatever process has it now. Pid, start time and boot id together name one
 //! process for ever. A leftover of a crashed agent is killed only when all three still agree, and
-//! by way of a pidfd: opened first, checked after, so that the check and the signal are about the
-//! same process.
+//! through a pidfd. The pidfd is opened first and checked after, so that the check and the signal
+//! are about the same process.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
-use super::left::{self, Certainty};
+use super::leftovers::{self, Certainty};
 use super::{cgroup, supervise};
 use ostler_model::causes;
 use ostler_model::clock::{self, Stopwatch};
@@ -25,9 +25,9 @@ use ostler_model::ports::ProcessIdentity;
 /// What [`reap_leftover`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReapOutcome {
-    /// It does not run any more, or its pid belongs to another process now.
+    /// The process does not run any more, or its pid belongs to another process now.
     Gone,
-    /// It still ran and was killed, with its process group.
+    /// The process still ran and was killed, with its process group.
     Killed,
 }
 
@@ -56,18 +56,20 @@ pub fn read(pid: u32) -> io::Result<ProcessIdentity> {
     })
 }
 
-/// Does the process meant by `identity` still run? A zombie does not.
+/// Whether the process of this identity still runs. A zombie does not.
 #[must_use]
 pub fn is_alive(identity: &ProcessIdentity) -> bool {
-    boot_id().is_ok_and(|boot| boot == identity.boot_id) && same_and_running(identity)
+    boot_id().is_ok_and(|boot| boot == identity.boot_id) && is_same_and_running(identity)
 }
 
 /// Kill what a crashed agent left behind: the process group of `identity` when the process is
 /// still the same one, and its cgroup. Never signals a stranger that has the pid now.
 ///
-/// A supervised process is ended by its supervisor, which is told to and does so on its own time.
+/// A supervised process is ended by its supervisor: the supervisor is told to, and this does not
+/// wait.
 ///
-/// What is left of the task beside it is for [`end_leftover`]. Returns before they are dead.
+/// Other processes of the task are left to [`end_leftover`]. Returns before the killed ones are
+/// dead.
 ///
 /// # Errors
 /// When the kernel refuses the signal.
@@ -80,7 +82,7 @@ pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<ReapOutcome> {
         && let Some(pidfd) = open_same(supervisor.pid, supervisor.start_ticks)?
         && !has_ended(&pidfd)
     {
-        supervise::ask_to_kill(pidfd.as_fd())?;
+        supervise::send_kill(pidfd.as_fd())?;
         return Ok(ReapOutcome::Killed);
     }
     let killed = kill_same(identity)?;
@@ -88,31 +90,35 @@ pub fn reap_leftover(identity: &ProcessIdentity) -> io::Result<ReapOutcome> {
     Ok(if killed || emptied { ReapOutcome::Killed } else { ReapOutcome::Gone })
 }
 
-/// How often what was killed is looked for again.
+/// Pause before killed processes are looked for again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Kill what a crashed agent left of a process, and wait until nothing of it is there: the process,
-/// its supervisor, what is left of its session.
+/// Kill what a crashed agent left of a process, and wait until all of it is gone: the process, its
+/// supervisor, and the rest of its session.
 ///
 /// # Errors
-/// When the kernel refuses, it cannot be found out, or something does not end within `bound`.
+/// When the kernel refuses, `/proc` cannot be read, or something does not end within `bound`.
 pub async fn end_leftover(
     run: RunId,
     identity: ProcessIdentity,
     bound: Duration,
 ) -> io::Result<()> {
-    end(Some(run), identity, bound).await
+    end_process(Some(run), identity, bound).await
 }
 
-/// As [`end_leftover`], of a process of which nobody says whose it is.
+/// As [`end_leftover`], for a process whose run is not known.
 ///
 /// # Errors
 /// As [`end_leftover`].
 pub async fn end_unnamed(identity: ProcessIdentity, bound: Duration) -> io::Result<()> {
-    end(None, identity, bound).await
+    end_process(None, identity, bound).await
 }
 
-async fn end(run: Option<RunId>, identity: ProcessIdentity, bound: Duration) -> io::Result<()> {
+async fn end_process(
+    run: Option<RunId>,
+    identity: ProcessIdentity,
+    bound: Duration,
+) -> io::Result<()> {
     let watch = Stopwatch::start();
     loop {
         let (run, identity) = (run.clone(), identity.clone());
@@ -122,10 +128,10 @@ async fn end(run: Option<RunId>, identity: ProcessIdentity, bound: Duration) -> 
                 return Ok(Some(format!("process {}", identity.pid)));
             }
             let left = match &run {
-                Some(run) => left::of(run, &identity, Certainty::Recorded)?,
-                None => left::unnamed(&identity)?,
+                Some(run) => leftovers::find_remaining(run, &identity, Certainty::Recorded)?,
+                None => leftovers::find_unnamed(&identity)?,
             };
-            left::kill(&left);
+            leftovers::kill_certain(&left);
             Ok(left.iter().find(|left| left.certain).map(|left| format!("process {left}")))
         });
         let left = ending.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
@@ -138,7 +144,7 @@ async fn end(run: Option<RunId>, identity: ProcessIdentity, bound: Duration) -> 
     }
 }
 
-/// Does the process run, or its supervisor?
+/// Whether the process or its supervisor runs.
 fn is_there(identity: &ProcessIdentity) -> io::Result<bool> {
     if boot_id()? != identity.boot_id {
         return Ok(false);
@@ -162,7 +168,7 @@ fn kill_same(identity: &ProcessIdentity) -> io::Result<bool> {
         Err(Errno::SRCH | Errno::INVAL) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    if !same_and_running(identity) {
+    if !is_same_and_running(identity) {
         return Ok(false);
     }
     // Frozen first, so that it cannot end, be reaped by its new parent and free its pid between
@@ -172,7 +178,7 @@ fn kill_same(identity: &ProcessIdentity) -> io::Result<bool> {
         Err(Errno::SRCH) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    if same_and_running(identity) && group_of(identity.pid) == Some(identity.pid) {
+    if is_same_and_running(identity) && group_of(identity.pid) == Some(identity.pid) {
         match kill_process_group(pid, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => return Err(error.into()),
@@ -185,7 +191,7 @@ fn kill_same(identity: &ProcessIdentity) -> io::Result<bool> {
 }
 
 fn kill_cgroup(path: &Path) -> bool {
-    let leaf = cgroup::Leaf::existing(path.to_owned());
+    let leaf = cgroup::Leaf::open_existing(path.to_owned());
     leaf.is_some_and(|leaf| {
         let populated = leaf.is_populated();
         leaf.kill();
@@ -194,17 +200,17 @@ fn kill_cgroup(path: &Path) -> bool {
     })
 }
 
-fn same_and_running(identity: &ProcessIdentity) -> bool {
+fn is_same_and_running(identity: &ProcessIdentity) -> bool {
     fs::read(format!("/proc/{}/stat", identity.pid))
         .ok()
         .and_then(|stat| parse_stat(&stat))
         .is_some_and(|now| now.start_ticks == identity.start_ticks && now.is_alive())
 }
 
-/// What is known of the process that has this pid now; `None` when there is none.
+/// What the kernel says of the process that has this pid now; `None` when there is none.
 ///
 /// # Errors
-/// When it cannot be found out.
+/// When `/proc` cannot be read.
 pub(super) fn stat_of(pid: u32) -> io::Result<Option<Stat>> {
     match fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => Ok(parse_stat(&stat)),
@@ -213,7 +219,8 @@ pub(super) fn stat_of(pid: u32) -> io::Result<Option<Stat>> {
     }
 }
 
-/// Is it no word about the process: no file descriptor is left, for example?
+/// Whether the error is the node's and says nothing about the process: no file descriptor is left,
+/// for example.
 pub(super) fn is_of_the_node(error: &io::Error) -> bool {
     causes::is_of_the_node(error)
 }
@@ -235,8 +242,8 @@ pub(super) fn parent_of(pid: Pid) -> Option<u32> {
     parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.parent)
 }
 
-/// A pidfd of exactly the process of this pid and start time; `None` when it is gone. A zombie is
-/// still there. The caller has compared the boot.
+/// A pidfd of exactly the process with this pid and start time; `None` when it is gone. A zombie is
+/// still there. The caller has compared the boot id.
 pub(super) fn open_same(pid: u32, start_ticks: u64) -> io::Result<Option<OwnedFd>> {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return Ok(None);
@@ -246,30 +253,30 @@ pub(super) fn open_same(pid: u32, start_ticks: u64) -> io::Result<Option<OwnedFd
         Err(Errno::SRCH | Errno::INVAL) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
-    // Checked after it was opened: the check is about what the pidfd means.
+    // The check comes after the open, so that it is about the process that the pidfd means.
     let stat = match fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
         Err(error) if is_gone(&error) => return Ok(None),
-        // Not a word about the process: no file descriptor is left, for example.
+        // The error is the node's: no file descriptor is left, for example.
         Err(error) => return Err(error),
     };
     let same = parse_stat(&stat).is_some_and(|now| now.start_ticks == start_ticks);
     Ok(same.then_some(pidfd))
 }
 
-/// What reading a file of a process that is not there any more says.
+/// Whether the error means that the process of a file in `/proc` is gone.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
-/// Has the process of this pidfd ended, reaped or not?
+/// Whether the process of this pidfd has ended, reaped or not.
 pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub name: String,
@@ -281,7 +288,7 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// A zombie has ended.
+    /// Whether the process lives. A zombie does not.
     pub(super) fn is_alive(&self) -> bool {
         !matches!(self.state, b'Z' | b'X')
     }

@@ -1,4 +1,4 @@
-//! Native processes kept apart from the node and from other tasks.
+//! Isolation of native processes from the node and from other tasks.
 //!
 //! ```text
 //! agent                     shim                 helper              task                 init
@@ -12,18 +12,18 @@
 //!                            │ ◄──────────── its end, as of any task ───┘                    │
 //!                            │ ── kill: everything in the namespace ends ───────────────────►x
 //! ```
-//! - The helper runs in the shim's memory, which waits for its end (`borrowed`): of the memory map two
-//!   copies are made and not three.
+//! - The helper runs in the shim's memory, and the shim waits for its end (`vfork_child`). So the
+//!   memory map is copied twice and not three times.
 //! - Task and init are the shim's own children (`CLONE_PARENT`): exit code, signals, group and the
 //!   recorded identity, the node's pid and start time, are those of any other task. The shim stays
 //!   outside.
-//! - Pid 1 is ours, so that a task without handlers ends by a signal, and orphans are reaped. It
-//!   lives as long as its shim: whatever ends that ends the namespace, whoever left group and session.
+//! - Pid 1 is this program's, so that a task without handlers ends by a signal, and orphans are
+//!   reaped. It lives as long as its shim: the end of the shim ends the namespace with all its
+//!   processes, also those that left the task's group and session.
 //! - All set-up is done by processes forked from the zygote, which has one thread, while the task is
 //!   held; nothing is between the agent's own fork and exec.
-//! - Nothing is left out in silence: what the order says is done, or the program does not run.
+//! - No part is skipped silently: all that the order says is done, or the program does not run.
 
-mod borrowed;
 pub(super) mod enter;
 pub(super) mod filter;
 pub(super) mod filter_engine;
@@ -35,6 +35,7 @@ pub(super) mod probe;
 mod root;
 pub(super) mod rules;
 pub(super) mod sys;
+mod vfork_child;
 mod view;
 
 use std::ffi::CString;
@@ -47,65 +48,68 @@ pub use self::privileges::capability;
 pub use self::probe::Abilities;
 use crate::user::UserDefault;
 use ostler_model::device::{DeviceNode, Mount};
-use ostler_model::isolation::Part;
+use ostler_model::isolation::IsolationKind;
 
-/// What a process is kept apart from, as its driver asked and the host allowed.
+/// How a process is isolated, as its driver asked and the host allowed.
 #[derive(Clone, Debug)]
 pub struct Isolation {
-    /// The parts that are done.
-    pub parts: Vec<Part>,
-    /// Through a user namespace: the agent may not by itself.
+    /// The parts of isolation that are put in force.
+    pub parts: Vec<IsolationKind>,
+    /// The namespaces are made inside a user namespace, because the agent may not make them by
+    /// itself.
     pub user_namespace: bool,
     /// The task's directory on the node.
     pub task_dir: PathBuf,
     /// The directory shared by the allocation.
     pub alloc_dir: PathBuf,
-    /// Shown read-only.
+    /// Paths of the node that the process sees, read-only.
     pub base: Vec<PathBuf>,
-    /// Not shown.
+    /// Paths of the node that the process does not see, though they are below `base`.
     pub hidden: Vec<PathBuf>,
-    /// Shown beside that.
+    /// Further mounts that the process sees.
     pub mounts: Vec<Mount>,
     /// Device nodes assigned to the task.
     pub device_nodes: Vec<DeviceNode>,
-    /// Capabilities it keeps, as the kernel's bits.
+    /// Capabilities that the process keeps, as the kernel's bits.
     pub capabilities: u64,
-    /// User when its job names none; also the only way to be root is to be named.
+    /// The user where the job names none. A task is root only where root is named.
     pub user_default: UserDefault,
     /// The configuration names root as a user of tasks.
     pub root_allowed: bool,
-    /// Processes and threads, where the configuration says how many.
+    /// Most processes and threads, where the configuration bounds them.
     pub processes_max: Option<u32>,
 }
 
 impl Isolation {
-    /// Is this part done?
+    /// Whether this part is put in force.
     #[must_use]
-    pub fn has(&self, part: Part) -> bool {
+    pub fn has(&self, part: IsolationKind) -> bool {
         self.parts.contains(&part)
     }
 }
 
-/// What a shim and what it forks have to do. Spoken only between builds of the same program.
+/// What a shim and its children have to do to isolate a task. Only builds of the same program
+/// exchange it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct IsolationSetup {
-    /// See [`Isolation::parts`].
-    parts: Vec<Part>,
+    /// The parts of isolation that are put in force.
+    parts: Vec<IsolationKind>,
     user_namespace: bool,
-    /// With [`Part::Mounts`].
+    /// The root of the task; used with [`IsolationKind::Mounts`].
     root: root::Root,
-    /// With [`Part::Landlock`].
-    rules: rules::Rules,
-    /// The program is the first of these that is there.
+    /// The rules on files; used with [`IsolationKind::Landlock`].
+    rules: rules::LandlockRules,
+    /// Paths of the program. The first that exists is executed.
     candidates: Vec<CString>,
     capabilities: u64,
-    /// Of the user, where nothing else counts the task's own.
+    /// Most processes of the task's user, where nothing else counts the processes of the task
+    /// alone.
     processes_max: Option<u64>,
 }
 
 impl IsolationSetup {
-    /// Is this part done?
-    pub(super) fn has(&self, part: Part) -> bool {
+    /// Whether this part is put in force.
+    pub(super) fn has(&self, part: IsolationKind) -> bool {
         self.parts.contains(&part)
     }
 }

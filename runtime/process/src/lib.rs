@@ -9,10 +9,10 @@
 //!  wait ◄── RawExit, every time ◄── Exited ◄── reaped ◄── group and cgroup killed
 //!  forget_run: drops it, kills what runs
 //! ```
-//! Knows no driver and no WebAssembly. Start with [`ProcessHost`] and its rules, then `spawn.rs`;
-//! [`isolate`] keeps a task apart, [`supervise`] lets it outlive the agent, `session.rs` runs a command
-//! inside it, [`program`] runs a command to
-//! its end; [`limited`] starts one that limits itself; [`detached`] starts a process of the agent's own that goes on without it.
+//! It knows no driver and no WebAssembly. Start with [`ProcessHost`] and its rules, then `spawn.rs`.
+//! [`isolate`] isolates a task, [`supervise`] lets it outlive the agent, `session.rs` runs a command
+//! inside it, [`program`] runs a command to its end. [`limited_process`] starts a process that limits
+//! itself; [`detached_process`] starts a process of the agent's own that goes on without it.
 
 mod abilities;
 mod adopt;
@@ -21,13 +21,12 @@ mod child;
 mod command;
 pub mod confine;
 pub mod descriptors;
-pub mod detached;
+pub mod detached_process;
 mod error;
-mod held;
 pub mod identity;
 pub mod isolate;
-pub mod left;
-pub mod limited;
+pub mod leftovers;
+pub mod limited_process;
 pub mod live;
 pub mod memory;
 pub mod netns;
@@ -38,10 +37,11 @@ mod reap;
 mod session;
 pub mod signals;
 mod spawn;
+mod start_permit;
 pub mod supervise;
 #[cfg(test)]
 mod tests;
-mod unlinked;
+mod unlinked_files;
 mod usage;
 pub mod user;
 
@@ -57,18 +57,18 @@ use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
-pub use self::cgroup::{CgroupStatus, Unavailable, WorkerCgroup, make_room};
+pub use self::cgroup::{CgroupStatus, CgroupUnavailable, WorkerCgroup, make_room};
 pub use self::error::{ProcessError, chain};
 pub use self::isolate::{Abilities, Isolation};
 pub use self::supervise::record::ExitRecordError;
-pub use self::unlinked::UnlinkedFiles;
+pub use self::unlinked_files::UnlinkedFiles;
 
 use self::cgroup::Leaf;
 use self::child::Spawner;
-use self::held::Held;
 use self::netns::TaskNetwork;
-use self::supervise::Line;
-use self::supervise::record::Records;
+use self::start_permit::StartPermit;
+use self::supervise::ZygoteClient;
+use self::supervise::record::ExitRecords;
 use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
 use ostler_model::ids::RunId;
@@ -96,11 +96,12 @@ pub struct ProcessOptions {
     /// Children die with the agent (embedded mode) instead of being found again by the next one.
     pub kill_with_agent: bool,
     /// Tasks get supervisors, by which they outlive the agent with output and exit code. With
-    /// `kill_with_agent` only those that are isolated, and they end with the agent.
+    /// `kill_with_agent` only isolated tasks get one, and they end with the agent.
     pub supervision: Option<Supervision>,
-    /// Cgroup below which tasks get theirs; without one, `ostler` in the agent's own cgroup.
+    /// Cgroup below which the cgroups of tasks are made; by default `ostler` in the agent's own
+    /// cgroup.
     pub cgroup_parent: Option<PathBuf>,
-    /// Says when a process ended.
+    /// The clock that gives the time at which a process ended.
     pub clock: Clock,
 }
 
@@ -110,7 +111,7 @@ pub struct Supervision {
     /// A program that calls [`supervise::main`] when its first argument is `__supervise`;
     /// `/proc/self/exe` is this one, also after its file was replaced.
     pub program: PathBuf,
-    /// Directory of the exit records; made when absent. In the data directory.
+    /// Directory of the exit records, in the data directory. It is made when absent.
     pub records: PathBuf,
 }
 
@@ -119,9 +120,11 @@ pub struct Supervision {
 pub struct ProcessSpec {
     /// The run it belongs to.
     pub run_id: RunId,
-    /// Absolute, with a slash relative to `cwd`, or looked up in the `PATH` of `env`.
+    /// The command: an absolute path, a path relative to `cwd` where it has a slash, or a name that
+    /// is looked up in the `PATH` of `env`.
     pub command: String,
-    /// Directories of the task's own, as it sees them, that are looked in first; what is found is made executable.
+    /// Directories of the task, as it sees them, that are searched before `PATH`. A file that is
+    /// found there is made executable.
     pub search: Vec<PathBuf>,
     /// Arguments after the command.
     pub args: Vec<String>,
@@ -131,27 +134,27 @@ pub struct ProcessSpec {
     pub cwd: PathBuf,
     /// User to run as; the agent's own when absent, or that of `isolation`.
     pub user: Option<String>,
-    /// From what it is kept apart; paths are then those that it will see, where it has a root of its
-    /// own.
+    /// How the process is isolated. Where it gets its own root, all paths here are those that it
+    /// will see in there.
     pub isolation: Option<Isolation>,
-    /// The network that it is in; the agent's own when absent.
+    /// The network that the process is in; the agent's own when absent.
     pub network: Option<TaskNetwork>,
-    /// Standard output.
+    /// Takes the standard output of the process.
     pub stdout: Arc<dyn ByteSink>,
-    /// Standard error.
+    /// Takes the standard error of the process.
     pub stderr: Arc<dyn ByteSink>,
     /// Called while the child is held; an error keeps the program from running.
     pub record_identity: IdentityRecorder,
     /// MHz reserved; 0 for no share. Only where cgroups allow it.
     pub cpu_mhz: u32,
-    /// Cores that it has for itself; none: it shares those that are nobody's. An error where cgroups do
-    /// not allow it.
+    /// Cores that the process has for itself. An empty set: it shares the cores that nobody has.
+    /// Where cgroups do not allow it, a set that is not empty is an error.
     pub cores: CoreSet,
     /// Largest memory, bytes; 0 for no limit. Only where cgroups allow it.
     pub memory_bytes_max: u64,
 }
 
-/// Does a process still run?
+/// Whether a process still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
     /// It runs, or its last output is being read.
@@ -162,49 +165,49 @@ pub enum ProcessState {
 
 /// Starts, signals, waits for and ends native processes. Cheap to clone.
 ///
-/// Who does the lower half depends on the agent. An embedded one does it itself: its tasks end
+/// Who forks and waits depends on the agent. An embedded agent does so itself, and its tasks end
 /// with it. Otherwise each task has a supervisor that goes on without the agent ([`supervise`]),
 /// and the next agent owns the task again by its recorded identity ([`ProcessHost::adopt`]).
 ///
 /// - A process belongs to a run; its id is good only together with that run's id.
 /// - The leader stays a zombie until everything else of its group was killed, and every signal is
-///   sent under the lock that guards the reaping: no pid is signalled that may be another's.
+///   sent under the lock that guards the reaping. So no pid of another process is ever signalled.
 /// - A task ends with its leader: what is left of the group and cgroup is killed then.
-/// - A run is over when everything of it has ended, not when it was killed: one in uninterruptible
-///   sleep is waited for.
+/// - A run is over when all its processes have ended, not when they were killed: a process in
+///   uninterruptible sleep is waited for.
 /// - With `kill_with_agent`, the kernel kills leaders when the agent is gone. Their descendants are
-///   then found through the cgroup, and by what [`left`] goes by.
-/// - Tasks of this crate: one to start and one to reap each process, two pumps, all on the
-///   control runtime whoever calls; and one thread that forks (`child.rs`). With supervisors only
-///   one that waits for each.
+///   then found through the cgroup, and in the way that [`leftovers`] describes.
+/// - This crate spawns for each process one task to start it, one to reap it and two that pump
+///   its output, all on the control runtime, whoever calls; and it has one thread that forks
+///   (`child.rs`). A process with a supervisor has only one task, which waits for the supervisor.
 #[derive(Clone, Debug)]
 pub struct ProcessHost {
-    inner: Arc<Inner>,
+    inner: Arc<ProcessHostInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ProcessHostInner {
     control: Handle,
     kill_with_agent: bool,
     clock: Clock,
-    way: Way,
+    way: ForkMode,
     /// Forks isolated tasks of an agent that forks the others itself.
-    isolator: Option<Line>,
+    isolator: Option<ZygoteClient>,
     abilities: OnceCell<Abilities>,
-    /// Commands inside tasks that may yet begin.
+    /// Permits for commands inside tasks: as many more may begin.
     sessions: Arc<Semaphore>,
     boot_id: String,
     cgroups: CgroupStatus,
     table: Mutex<Table>,
 }
 
-/// Who forks.
+/// Which process forks the tasks.
 #[derive(Debug)]
-enum Way {
-    /// This process.
+enum ForkMode {
+    /// This process does.
     Here(Spawner),
-    /// A supervisor for each task.
-    Supervised(Line),
+    /// A supervisor of each task does; the zygote forks the supervisors.
+    Supervised(ZygoteClient),
 }
 
 type Table = HashMap<RunId, RunProcesses>;
@@ -212,29 +215,29 @@ type Table = HashMap<RunId, RunProcesses>;
 /// The processes of one run.
 #[derive(Debug, Default)]
 struct RunProcesses {
-    /// What is spawned now is not held.
+    /// The run was released: a process that is spawned now is not held.
     released: bool,
-    /// It has a note without a process.
+    /// The run has a note that belongs to no process.
     noted: bool,
-    processes: HashMap<String, Arc<Process>>,
+    processes: HashMap<String, Arc<HostProcess>>,
 }
 
 /// One process from fork to forgetting.
 #[derive(Debug)]
-struct Process {
+struct HostProcess {
     identity: ProcessIdentity,
-    reach: Reach,
+    reach: SignalTarget,
     leaf: Option<Leaf>,
-    /// Until it is let go.
-    held: Mutex<Option<Held>>,
-    /// Its run is forgotten: nothing of it may stay once it has ended.
+    /// The permit to start its program; taken when the process is let go.
+    held: Mutex<Option<StartPermit>>,
+    /// The run is forgotten: no record of the process may stay once it has ended.
     forgotten: AtomicBool,
     exit: watch::Receiver<Option<RawExit>>,
 }
 
 /// How a process is signalled.
 #[derive(Debug)]
-enum Reach {
+enum SignalTarget {
     /// A child of ours.
     Child {
         pid: Pid,
@@ -248,7 +251,7 @@ enum Reach {
         /// The task itself, for the case that the supervisor was killed.
         task: Option<OwnedFd>,
     },
-    /// It had ended before it was ours.
+    /// The process had ended before this host owned it.
     Gone,
 }
 
@@ -264,27 +267,27 @@ impl ProcessHost {
             tracing::info!(reason = %why, "cgroups are not fully available: native tasks run without what is missing");
         }
         let supervision = options.supervision.map(|Supervision { program, records }| {
-            Records::open(&records).map(|records| (program, records))
+            ExitRecords::open(&records).map(|records| (program, records))
         });
         let (way, isolator) = match (supervision.transpose()?, options.kill_with_agent) {
             (Some((program, records)), false) => {
-                let line = Line::new(program, records).map_err(|source| {
+                let line = ZygoteClient::new(program, records).map_err(|source| {
                     ProcessError::system("starting the process that starts native tasks", source)
                 })?;
-                (Way::Supervised(line), None)
+                (ForkMode::Supervised(line), None)
             }
             (supervision, _) => {
                 let spawner = Spawner::start().map_err(|source| {
                     ProcessError::system("starting the spawner thread", source)
                 })?;
-                let lazy = |(program, records)| Line::lazy(program, records);
-                (Way::Here(spawner), supervision.map(lazy))
+                let lazy = |(program, records)| ZygoteClient::lazy(program, records);
+                (ForkMode::Here(spawner), supervision.map(lazy))
             }
         };
         let boot_id = identity::boot_id()
             .map_err(|source| ProcessError::system("reading the boot id", source))?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ProcessHostInner {
                 control: options.control,
                 kill_with_agent: options.kill_with_agent,
                 clock: options.clock,
@@ -299,23 +302,26 @@ impl ProcessHost {
         })
     }
 
-    /// Start a process and return its id once it is held, before its first instruction: it goes on
-    /// with [`ProcessHost::release`]. In a run that was released before, it returns once the
-    /// program itself runs. Dropping the future before that kills the child; so does every error.
-    /// To be ended before [`ProcessHost::forget_run`] of the same run.
+    /// Start a process and return its id once it is held before its first instruction. The process
+    /// goes on with [`ProcessHost::release`]. In a run that was released before, this returns once
+    /// the program itself runs. Dropping the future before that kills the child; so does every
+    /// error. The future must have ended before [`ProcessHost::forget_run`] is called for the same
+    /// run.
     ///
     /// # Errors
     /// See [`ProcessError`]; nothing is left running.
     pub async fn spawn(&self, spec: ProcessSpec) -> Result<String, ProcessError> {
-        let started = AbortOnDrop(self.inner.control.spawn(spawn::start(self.clone(), spec)));
+        let started =
+            AbortOnDrop(self.inner.control.spawn(spawn::start_process(self.clone(), spec)));
         started.join().await.unwrap_or(Err(ProcessError::Stopped))
     }
 
-    /// Let everything of a run go that is held, and what is spawned in it later; ends once the
-    /// programs run. Dropped before that, those not let go yet are killed.
+    /// Let all held processes of a run go, and those that are spawned in it later. The future ends
+    /// once the programs run. When it is dropped before that, the processes not let go yet are
+    /// killed.
     ///
     /// # Errors
-    /// A program that could not be executed: it is ended, and the others of the run are not.
+    /// When a program could not be executed. Its process is ended; the others of the run go on.
     pub fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), ProcessError>> {
         let mut held = Vec::new();
         {
@@ -331,13 +337,13 @@ impl ProcessHost {
             if held.is_empty() {
                 return Ok(());
             }
-            let released = AbortOnDrop(control.spawn(held::release_all(held)));
+            let released = AbortOnDrop(control.spawn(start_permit::release_all(held)));
             released.join().await.unwrap_or(Err(ProcessError::Stopped))
         })
     }
 
-    /// Wait for the end of a process. Answers every time, until the run is forgotten; an unknown
-    /// process is an exit with an error text.
+    /// Wait for the end of a process. Every call returns it until the run is forgotten. For an
+    /// unknown process the exit has an error text.
     #[must_use]
     pub fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
         let (found, clock) = (self.find(run, id), self.inner.clock.clone());
@@ -362,7 +368,7 @@ impl ProcessHost {
         })
     }
 
-    /// Send a signal, by name, to the process group. Done with when the process has ended.
+    /// Send a signal, by name, to the process group. Does nothing when the process has ended.
     ///
     /// # Errors
     /// Unknown process, unknown signal, or the kernel refused.
@@ -416,13 +422,14 @@ impl ProcessHost {
         }
     }
 
-    fn processes(&self, of: impl Fn(&RunId) -> bool) -> Vec<Arc<Process>> {
+    fn processes(&self, of: impl Fn(&RunId) -> bool) -> Vec<Arc<HostProcess>> {
         let table = self.table();
         let runs = table.iter().filter(|(run, _)| of(run));
         runs.flat_map(|(_, of_run)| of_run.processes.values()).cloned().collect()
     }
 
-    /// Forget a run; kills what still runs of it. Waits that have begun still get their exit.
+    /// Forget a run, and kill what still runs of it. Calls of [`ProcessHost::wait`] that have begun
+    /// still return the exit.
     pub fn forget_run(&self, run: &RunId) {
         let of_run = self.table().remove(run).unwrap_or_default();
         if let Some(line) = self.line().filter(|_| of_run.noted) {
@@ -434,8 +441,8 @@ impl ProcessHost {
         }
     }
 
-    /// Leave no exit record of a process, now or when it has ended.
-    fn forget(&self, run: &RunId, process: &Process) {
+    /// Remove the exit record of a process: now, or once it has ended.
+    fn forget(&self, run: &RunId, process: &HostProcess) {
         process.forgotten.store(true, Ordering::SeqCst);
         if process.exit.borrow().is_some() {
             self.remove_record(run, process);
@@ -443,29 +450,29 @@ impl ProcessHost {
         }
     }
 
-    fn remove_record(&self, run: &RunId, process: &Process) {
+    fn remove_record(&self, run: &RunId, process: &HostProcess) {
         if let Some(line) = self.line() {
             line.records().remove(run, process.identity.pid, process.identity.start_ticks);
         }
     }
 
-    /// The way to supervisors, where there are any.
-    fn line(&self) -> Option<&Line> {
+    /// The client of the zygote, where there are supervisors.
+    fn line(&self) -> Option<&ZygoteClient> {
         match &self.inner.way {
-            Way::Supervised(line) => Some(line),
-            Way::Here(_) => self.inner.isolator.as_ref(),
+            ForkMode::Supervised(line) => Some(line),
+            ForkMode::Here(_) => self.inner.isolator.as_ref(),
         }
     }
 
-    /// What isolation is possible on this node. Found out once.
+    /// What isolation is possible on this node. It is probed once.
     pub async fn abilities(&self) -> &Abilities {
-        self.inner.abilities.get_or_init(|| abilities::probed(self.line().cloned())).await
+        self.inner.abilities.get_or_init(|| abilities::probe_abilities(self.line().cloned())).await
     }
 
     /// Cores that tasks may have for themselves now; none where cgroups do not let the agent give any.
     #[must_use]
     pub fn cores(&self) -> CoreSet {
-        cgroup::cores::now(&self.inner.cgroups)
+        cgroup::cores::available_cores(&self.inner.cgroups)
     }
 
     /// What cgroups do for tasks here.
@@ -474,7 +481,7 @@ impl ProcessHost {
         &self.inner.cgroups
     }
 
-    fn find(&self, run: &RunId, id: &str) -> Result<Arc<Process>, ProcessError> {
+    fn find(&self, run: &RunId, id: &str) -> Result<Arc<HostProcess>, ProcessError> {
         let table = self.table();
         let found = table.get(run).and_then(|of_run| of_run.processes.get(id)).cloned();
         found.ok_or_else(|| ProcessError::UnknownProcess {
@@ -488,30 +495,32 @@ impl ProcessHost {
     }
 }
 
-impl Process {
+impl HostProcess {
     /// The id plugins and tasks know it by.
     fn id(&self) -> String {
         self.identity.id()
     }
 
     /// The right to let it go; `None` when it was taken before.
-    fn take_held(&self) -> Option<Held> {
+    fn take_held(&self) -> Option<StartPermit> {
         lock(&self.held).take()
     }
 
-    /// Signal the group; nothing when the process was reaped.
+    /// Signal the group. Does nothing when the process was reaped.
     fn signal(&self, signal: Signal) -> Result<(), Errno> {
         let gone_is_done = |sent| match sent {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
             Err(errno) => Err(errno),
         };
         match &self.reach {
-            Reach::Gone => Ok(()),
-            Reach::Supervisor { pidfd, .. } if signal == Signal::KILL => {
-                supervise::ask_to_kill(pidfd.as_fd())
+            SignalTarget::Gone => Ok(()),
+            SignalTarget::Supervisor { pidfd, .. } if signal == Signal::KILL => {
+                supervise::send_kill(pidfd.as_fd())
             }
-            Reach::Supervisor { pidfd, .. } => gone_is_done(supervise::ask(pidfd.as_fd(), signal)),
-            Reach::Child { pid, pidfd, reaped } => {
+            SignalTarget::Supervisor { pidfd, .. } => {
+                gone_is_done(supervise::send_signal(pidfd.as_fd(), signal))
+            }
+            SignalTarget::Child { pid, pidfd, reaped } => {
                 let reaped = lock(reaped);
                 if *reaped {
                     return Ok(());
@@ -525,28 +534,28 @@ impl Process {
         }
     }
 
-    /// Let a supervisor go that could not write down the exit and keeps it for whoever asks.
+    /// End a supervisor that could not write down the exit and keeps it for an agent to read.
     fn dismiss(&self) {
-        if let Reach::Supervisor { pidfd, .. } = &self.reach {
+        if let SignalTarget::Supervisor { pidfd, .. } = &self.reach {
             let _gone = pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
 
-    /// Kill the group and the cgroup. One that is held does not need to be let go for that.
+    /// Kill the group and the cgroup. A held process need not be let go first.
     fn kill(&self) {
         if let Err(errno) = self.signal(Signal::KILL) {
             tracing::warn!(pid = self.identity.pid, %errno, "a task process could not be killed");
         }
         let Some(leaf) = &self.leaf else { return };
         match &self.reach {
-            Reach::Child { reaped, .. } => {
+            SignalTarget::Child { reaped, .. } => {
                 let reaped = lock(reaped);
                 if !*reaped {
                     leaf.kill();
                 }
             }
-            Reach::Supervisor { .. } if self.exit.borrow().is_none() => leaf.kill(),
-            Reach::Supervisor { .. } | Reach::Gone => {}
+            SignalTarget::Supervisor { .. } if self.exit.borrow().is_none() => leaf.kill(),
+            SignalTarget::Supervisor { .. } | SignalTarget::Gone => {}
         }
     }
 }

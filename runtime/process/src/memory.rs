@@ -5,9 +5,9 @@
 //!                      freed blocks of the allocator ─────► given back to the kernel
 //!   again and again: free bytes of the heap ─ many more than after the last time? ─► given back
 //! ```
-//! Most of a start's pages are code that runs once: compiled plugins that are embedded, fingerprints, the
-//! set-up of engines. They stay in the page cache, so that a page that is needed again is mapped again
-//! without reading the disk.
+//! Most pages that a start touches are code that runs once: embedded compiled plugins,
+//! fingerprints, the set-up of engines. They stay in the page cache, so a page that is needed again
+//! is mapped again without reading the disk.
 
 use std::ffi::c_void;
 use std::fs;
@@ -15,13 +15,14 @@ use std::fs;
 use ostler_model::limits::HEAP_FREED_BYTES_MAX;
 use rustix::mm::{Advice, madvise};
 
-/// Give back what is not in use. Of the program's own pages those that are needed come again, one by one.
+/// Give memory that is not in use back to the kernel. Pages of the program that are needed again
+/// are mapped again one by one.
 pub fn give_back() {
     trim();
     let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else { return };
     let Ok(program) = fs::read_link("/proc/self/exe") else { return };
     let Some(program) = program.to_str() else { return };
-    for (start, length) in clean(&smaps, program) {
+    for (start, length) in clean_mappings(&smaps, program) {
         let Ok(address) = usize::try_from(start) else { continue };
         let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
         // SAFETY: a private mapping of a file of which no page was ever changed: what is dropped reads
@@ -33,12 +34,12 @@ pub fn give_back() {
     }
 }
 
-/// Address and bytes of each mapping of the program that may not be written and has no page of its own.
-fn clean(smaps: &str, program: &str) -> Vec<(u64, usize)> {
+/// Address and bytes of each mapping of the program that is not writable and has no changed page.
+fn clean_mappings(smaps: &str, program: &str) -> Vec<(u64, usize)> {
     let mut found = Vec::new();
     let mut of_program = None;
     for line in smaps.lines() {
-        if let Some(range) = range(line) {
+        if let Some(range) = parse_range(line) {
             let fields: Vec<&str> = line.split_ascii_whitespace().collect();
             let [_, access, _, _, inode, path, ..] = *fields.as_slice() else {
                 of_program = None;
@@ -56,8 +57,9 @@ fn clean(smaps: &str, program: &str) -> Vec<(u64, usize)> {
     found
 }
 
-/// The first line of a mapping begins with `START-END `, both in hexadecimal.
-fn range(line: &str) -> Option<(u64, usize)> {
+/// Address and bytes from the first line of a mapping, which begins with `START-END ` in
+/// hexadecimal.
+fn parse_range(line: &str) -> Option<(u64, usize)> {
     let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
     let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16));
     let (start, end) = (start.ok()?, end.ok()?);
@@ -68,24 +70,24 @@ fn range(line: &str) -> Option<(u64, usize)> {
 /// whether or not the kernel has their pages back.
 #[derive(Debug, Default)]
 pub struct HeapTrimmer {
-    /// Bytes that were free after the last trim, or fewer since then.
+    /// Least number of free bytes since the last trim.
     free: u64,
 }
 
 impl HeapTrimmer {
-    /// Whether to trim a heap with so many free bytes.
+    /// Whether to trim a heap with this many free bytes.
     pub fn is_due(&mut self, free: u64) -> bool {
         self.free = self.free.min(free);
         free.saturating_sub(self.free) >= HEAP_FREED_BYTES_MAX
     }
 
-    /// It was trimmed, and so many bytes are free.
+    /// Note that the heap was trimmed and has this many free bytes.
     pub const fn note_trim(&mut self, free: u64) {
         self.free = free;
     }
 
-    /// Look at the heap of this process, and give back what was freed where that is much. Blocks for
-    /// milliseconds when it does. Returns the bytes that were freed since the last time, if it did.
+    /// Trim the heap of this process where much of it was freed, which blocks for milliseconds.
+    /// Returns the bytes that were freed since the last time, if the heap was trimmed.
     pub fn trim_where_due(&mut self) -> Option<u64> {
         let (before, free) = (self.free, free_heap_bytes());
         if !self.is_due(free) {
@@ -106,7 +108,7 @@ fn free_heap_bytes() -> u64 {
     0
 }
 
-/// Let the allocator give back what is free.
+/// Let the allocator give its free memory back to the kernel.
 pub(crate) fn trim() -> bool {
     #[cfg(target_env = "gnu")]
     // SAFETY: no preconditions.
@@ -141,8 +143,8 @@ Anonymous:             0 kB
 
     #[test]
     fn only_unchanged_pages_of_the_program_itself_are_dropped() {
-        assert_eq!(clean(SMAPS, "/bin/program"), [(0x5000, 0x4000), (0x9000, 0x3000)]);
-        assert_eq!(clean("no list of mappings", "/bin/program"), []);
+        assert_eq!(clean_mappings(SMAPS, "/bin/program"), [(0x5000, 0x4000), (0x9000, 0x3000)]);
+        assert_eq!(clean_mappings("no list of mappings", "/bin/program"), []);
     }
 
     #[test]
@@ -191,6 +193,6 @@ Anonymous:             0 kB
         assert!(kept.iter().enumerate().all(|(n, text)| *text == n.to_string()));
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let program = fs::read_link("/proc/self/exe").unwrap();
-        assert!(!clean(&smaps, program.to_str().unwrap()).is_empty());
+        assert!(!clean_mappings(&smaps, program.to_str().unwrap()).is_empty());
     }
 }

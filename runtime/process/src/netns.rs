@@ -1,4 +1,5 @@
-//! Network namespaces that outlive who made them: each held by a file, as `ip netns` does it.
+//! Network namespaces that outlive the process that made them: a file holds each, as with `ip
+//! netns`.
 //!
 //! ```text
 //! empty file ─► thread: unshare ─► loopback up ─► its namespace bound over the file ─► thread ends
@@ -20,20 +21,20 @@ use serde::{Deserialize, Serialize};
 
 use super::isolate::{loopback_up, sys};
 
-/// What the kernel calls its file system of namespaces (`NSFS_MAGIC`).
+/// The kernel's type number of its file system of namespaces (`NSFS_MAGIC`).
 const NAMESPACES: FsWord = 0x6e73_6673;
 
 /// The network of an allocation, for a process in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskNetwork {
-    /// File of its namespace.
+    /// Path of the file that holds the namespace.
     pub namespace: PathBuf,
-    /// The host's name there; the node's when absent.
+    /// The host name in there; the node's when absent.
     pub hostname: Option<String>,
 }
 
 impl TaskNetwork {
-    /// This process, of one thread, goes into it, with all that it forks from here on.
+    /// Move this process, which has one thread, into the network. Its later children are in it too.
     pub(super) fn enter(&self) -> io::Result<()> {
         enter(&self.namespace)?;
         if let Some(name) = &self.hostname {
@@ -43,41 +44,41 @@ impl TaskNetwork {
         Ok(())
     }
 
-    /// This process, of one thread, joins a task that is in it.
+    /// Move this process, which has one thread, to a task that is in the network.
     pub(super) fn join(&self, task: &OwnedFd) -> io::Result<()> {
         enter(&self.namespace)?;
         if self.hostname.is_some() { sys::join(task, libc::CLONE_NEWUTS) } else { Ok(()) }
     }
 }
 
-/// Does this file hold a namespace?
+/// Whether this file holds a namespace.
 #[must_use]
-pub fn is_held(path: &Path) -> bool {
+pub fn is_namespace_file(path: &Path) -> bool {
     File::open(path)
         .and_then(|file| Ok(fstatfs(file.as_fd())?))
         .is_ok_and(|of| of.f_type == NAMESPACES)
 }
 
-/// May this process make one?
+/// Whether this process may make a network namespace.
 #[must_use]
 pub fn may_create() -> bool {
     rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
 }
 
-/// Make a network namespace with a loopback that is up, and hold it by a file, which is made. Blocks for
-/// some milliseconds. Needs the right to administrate the system.
+/// Make a network namespace whose loopback is up, and a file that holds it. Blocks for some
+/// milliseconds. Needs the right to administrate the system (`CAP_SYS_ADMIN`).
 ///
 /// # Errors
-/// When the file is there and holds one already, or the kernel refuses.
+/// When the file holds a namespace already, or the kernel refuses.
 pub fn create(path: &Path) -> io::Result<()> {
-    if is_held(path) {
+    if is_namespace_file(path) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     let target = path.to_owned();
     let made = std::thread::Builder::new().name("netns".to_owned()).spawn(move || {
-        // Of this thread alone, which ends with it.
+        // The change is of this thread alone, which ends here.
         sys::unshare(libc::CLONE_NEWNET)?;
         loopback_up()?;
         Ok(mount_bind("/proc/thread-self/ns/net", &target)?)
@@ -89,12 +90,12 @@ pub fn create(path: &Path) -> io::Result<()> {
     made
 }
 
-/// Let go of a namespace, and remove its file. One that is not there is removed.
+/// Let go of a namespace, and remove its file. An absent file is no error.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub fn remove(path: &Path) -> io::Result<()> {
-    // Bound more than once by nobody; bounded all the same.
+    // Nobody binds it more than once; the loop is bounded all the same.
     for _ in 0..8 {
         match unmount(path, UnmountFlags::DETACH) {
             Ok(()) => {}
@@ -109,10 +110,10 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// This process, of one thread, goes into the namespace.
+/// Move this process, which has one thread, into the namespace.
 ///
 /// # Errors
-/// When the file holds none, or the kernel refuses.
+/// When the file holds no namespace, or the kernel refuses.
 pub fn enter(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let name = CString::new(path.as_os_str().as_bytes())?;

@@ -1,7 +1,7 @@
 //! Which files a process has open, as `/proc` says.
 //!
-//! By an open directory a process says for whom it works, whatever became of what was written about it:
-//! only itself opens and closes its files.
+//! An open directory shows for which data directory a process works, whatever became of the records
+//! about it: only the process itself opens and closes its files.
 
 use std::fs;
 use std::io;
@@ -14,23 +14,23 @@ const REMOVED: &str = " (deleted)";
 /// A file that a process has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenFile {
-    /// `/proc/PID/fd/N`: reaches the file itself, also when its path does not any more.
+    /// `/proc/PID/fd/N`, which reaches the file also when its path does not any more.
     pub at: PathBuf,
-    /// Its path, or what it was.
+    /// Path of the file, or the path that it had.
     pub path: PathBuf,
-    /// It has no path any more.
+    /// The file has no path any more.
     pub removed: bool,
 }
 
 /// All files that a process has open.
 ///
 /// # Errors
-/// When that cannot be seen: the process is gone, or another user's.
-pub fn of(pid: u32) -> io::Result<Vec<OpenFile>> {
+/// When the files cannot be seen: the process is gone, or belongs to another user.
+pub fn list_open_files(pid: u32) -> io::Result<Vec<OpenFile>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let at = entry?.path();
-        // Closed meanwhile.
+        // The file was closed meanwhile.
         let Ok(link) = fs::read_link(&at) else { continue };
         let whole = link.to_str().and_then(|text| text.strip_suffix(REMOVED)).map(PathBuf::from);
         let removed = whole.is_some();
@@ -39,32 +39,33 @@ pub fn of(pid: u32) -> io::Result<Vec<OpenFile>> {
     Ok(found)
 }
 
-/// Does a process run as this one does: as its user throughout, and among the same processes? What it is called and
-/// which paths it has open proves nothing else: any user, and a task in namespaces of its own, can make that up.
+/// Whether a process has the same four user ids and the same pid namespace as this one. Without
+/// this check its name and the paths that it has open prove nothing: any user, and a task in
+/// namespaces of its own, can make those up.
 #[must_use]
 pub fn is_own(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let own = rustix::process::geteuid().as_raw();
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     let mut users = users.split_ascii_whitespace().map(|user| user.parse() == Ok(own));
-    // Real, effective, saved and of the file system. The owner of its directory is no answer: that is root for
-    // whoever may not be looked at.
+    // The real, effective, saved and file system user. The owner of the directory in `/proc` does
+    // not tell: it is root for processes that may not be looked at.
     let same_user = (0..4).all(|_| users.next() == Some(true));
     let processes = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let among = processes(&pid.to_string());
     same_user && among.is_some() && among == processes("self")
 }
 
-/// Every process that has a number now. Reads `/proc`.
+/// Pids of all processes. Reads `/proc`.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
-pub fn processes() -> io::Result<Vec<u32>> {
+pub fn list_pids() -> io::Result<Vec<u32>> {
     let entries = fs::read_dir("/proc")?.flatten();
     Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// A directory, by which path it has and which one it is.
+/// A directory, known by its path and its inode.
 #[derive(Clone, Debug)]
 pub struct KnownDir {
     path: PathBuf,
@@ -76,36 +77,36 @@ impl KnownDir {
     #[must_use]
     pub fn new(path: &Path) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let inode = inode(&path);
+        let inode = inode_of(&path);
         Self { path, inode }
     }
 
-    /// Is this it? It is also by its path alone: one that was removed and made anew is the same to whoever
-    /// works for it.
+    /// Whether the open file is this directory. The path alone is enough: a directory that was
+    /// removed and made anew counts as the same.
     #[must_use]
-    pub fn is(&self, open: &OpenFile) -> bool {
+    pub fn is_same(&self, open: &OpenFile) -> bool {
         open.path == self.path
-            || (self.named(&open.path)
-                && self.inode.is_some_and(|own| inode(&open.at) == Some(own)))
+            || (self.has_same_name(&open.path)
+                && self.inode.is_some_and(|own| inode_of(&open.at) == Some(own)))
     }
 
-    /// Is it a directory of the same name, here or elsewhere?
+    /// Whether the path has the same last name as this directory.
     #[must_use]
-    pub fn named(&self, path: &Path) -> bool {
+    pub fn has_same_name(&self, path: &Path) -> bool {
         path.file_name().is_some() && path.file_name() == self.path.file_name()
     }
 
-    /// Is this a directory in it?
+    /// Whether the open file lies directly in this directory.
     #[must_use]
-    pub fn has(&self, open: &OpenFile) -> bool {
+    pub fn contains(&self, open: &OpenFile) -> bool {
         let Some(parent) = open.path.parent() else { return false };
         parent == self.path
-            || (self.named(parent)
-                && self.inode.is_some_and(|own| inode(&open.at.join("..")) == Some(own)))
+            || (self.has_same_name(parent)
+                && self.inode.is_some_and(|own| inode_of(&open.at.join("..")) == Some(own)))
     }
 }
 
-fn inode(path: &Path) -> Option<(u64, u64)> {
+fn inode_of(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
@@ -118,7 +119,8 @@ mod tests {
         use std::os::fd::AsRawFd as _;
         let file = fs::File::open(path).unwrap();
         let at = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-        let found = of(std::process::id()).unwrap().into_iter().find(|open| open.at == at);
+        let found =
+            list_open_files(std::process::id()).unwrap().into_iter().find(|open| open.at == at);
         (file, found.unwrap())
     }
 
@@ -172,16 +174,19 @@ mod tests {
             fs::create_dir_all(path).unwrap();
         }
         let (_file, open) = opened(&here);
-        assert!(KnownDir::new(&here).is(&open));
-        assert!(!KnownDir::new(&copy).is(&open) && KnownDir::new(&copy).named(&open.path));
+        assert!(KnownDir::new(&here).is_same(&open));
+        assert!(
+            !KnownDir::new(&copy).is_same(&open) && KnownDir::new(&copy).has_same_name(&open.path)
+        );
         fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
-        assert!(KnownDir::new(&moved).is(&open), "its path is read anew by whoever looks");
+        assert!(KnownDir::new(&moved).is_same(&open), "its path is read anew by whoever looks");
         fs::remove_dir(&moved).unwrap();
-        let gone = of(std::process::id()).unwrap().into_iter().find(|one| one.at == open.at);
+        let gone =
+            list_open_files(std::process::id()).unwrap().into_iter().find(|one| one.at == open.at);
         let gone = gone.unwrap();
-        assert!(gone.removed && KnownDir::new(&moved).is(&gone));
+        assert!(gone.removed && KnownDir::new(&moved).is_same(&gone));
         fs::create_dir(&moved).unwrap();
-        assert!(KnownDir::new(&moved).is(&gone), "made anew");
+        assert!(KnownDir::new(&moved).is_same(&gone), "made anew");
     }
 
     #[test]
@@ -194,11 +199,12 @@ mod tests {
         let (_file, open) = opened(&ours.join("one"));
         let (_other, foreign) = opened(&other.join("one"));
         let known = KnownDir::new(&ours);
-        assert!(known.has(&open) && !known.has(&foreign));
+        assert!(known.contains(&open) && !known.contains(&foreign));
         fs::remove_dir(ours.join("one")).unwrap();
-        let gone = of(std::process::id()).unwrap().into_iter().find(|one| one.at == open.at);
-        assert!(known.has(&gone.unwrap()));
+        let gone =
+            list_open_files(std::process::id()).unwrap().into_iter().find(|one| one.at == open.at);
+        assert!(known.contains(&gone.unwrap()));
         fs::rename(dir.path().join("a"), dir.path().join("moved")).unwrap();
-        assert!(KnownDir::new(&dir.path().join("moved/workers")).has(&open));
+        assert!(KnownDir::new(&dir.path().join("moved/workers")).contains(&open));
     }
 }

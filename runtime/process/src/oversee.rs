@@ -15,27 +15,27 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::error::{ProcessError, chain};
-use super::left::{self, Certainty, RemainingProcess};
-use super::reap::{Whose, ended, gone, left_of, remove_cgroup};
-use super::supervise::record::{self, ExitRecord, ExitRecordError, Records};
-use super::{Process, ProcessHost, identity};
+use super::leftovers::{self, Certainty, RemainingProcess};
+use super::reap::{WaitTarget, find_leftovers, kill_until_gone, remove_cgroup, wait_for_end};
+use super::supervise::record::{self, ExitRecord, ExitRecordError, ExitRecords};
+use super::{HostProcess, ProcessHost, identity};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::RunId;
 use ostler_model::limits::{EXIT_READ_WALL_MAX, KILL_GRACE};
 use ostler_model::task::RawExit;
 
-/// Why an exit is not known; the tasks' events show it.
+/// Why an exit is not known, as the task's events show it: the supervisor was killed.
 const SUPERVISOR_LOST: &str = "the exit is not known: the supervisor of the process was killed";
-/// The same when nobody can tell what became of the supervisor.
+/// Why an exit is not known where the directory of records is gone.
 const RECORDS_REMOVED: &str = "the exit is not known: the directory of exit records was removed";
-/// How soon, and how often at least, a record that cannot be had now is looked for again.
+/// Shortest and longest pause before a record that cannot be read now is looked for again.
 const LOOK_PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(10);
 
-/// Pauses that double.
-struct Pauses(Duration);
+/// Pauses that double, from the shortest to the longest of [`LOOK_PAUSE`].
+struct BackoffPauses(Duration);
 
-impl Pauses {
+impl BackoffPauses {
     const fn new() -> Self {
         Self(*LOOK_PAUSE.start())
     }
@@ -51,13 +51,13 @@ impl Pauses {
 pub(super) async fn watch_over(
     host: ProcessHost,
     run: RunId,
-    process: Arc<Process>,
-    records: Records,
+    process: Arc<HostProcess>,
+    records: ExitRecords,
     exit: watch::Sender<Option<RawExit>>,
 ) {
-    let found = match until_over(&run, &process).await {
+    let found = match wait_until_over(&run, &process).await {
         Some(kept) => Ok(Some(kept)),
-        None => read(&run, &process, &records).await,
+        None => read_disk_record(&run, &process, &records).await,
     };
     let raw = match found {
         Ok(Some(record)) => {
@@ -66,56 +66,64 @@ pub(super) async fn watch_over(
         }
         missing => {
             process.end_without_supervisor();
-            lost(&host, &run, &process, Certainty::Now, missing.err().map(ProcessError::from)).await
+            wait_lost_exit(
+                &host,
+                &run,
+                &process,
+                Certainty::Now,
+                missing.err().map(ProcessError::from),
+            )
+            .await
         }
     };
     publish(&host, &run, &process, raw, &exit).await;
 }
 
-/// Own what the killed supervisor of an earlier agent's process left, until it has ended.
-pub(super) async fn end_left(
+/// Own what the killed supervisor of an earlier agent's process left, until all of that has ended.
+pub(super) async fn end_leftovers(
     host: ProcessHost,
     run: RunId,
-    process: Arc<Process>,
+    process: Arc<HostProcess>,
     why: Option<ProcessError>,
     exit: watch::Sender<Option<RawExit>>,
 ) {
-    let raw = lost(&host, &run, &process, Certainty::Recorded, why).await;
+    let raw = wait_lost_exit(&host, &run, &process, Certainty::Recorded, why).await;
     publish(&host, &run, &process, raw, &exit).await;
 }
 
-/// The exit of a process whose supervisor left no record, once nothing is left of it.
-async fn lost(
+/// End what a supervisor without a record left, and return the exit of its process.
+async fn wait_lost_exit(
     host: &ProcessHost,
     run: &RunId,
-    process: &Arc<Process>,
+    process: &Arc<HostProcess>,
     known: Certainty,
     why: Option<ProcessError>,
 ) -> RawExit {
-    let left = gone(process, || left_of(run, process, known)).await;
+    let left = kill_until_gone(process, || find_leftovers(run, process, known)).await;
     host.lost_exit(why, &left)
 }
 
 async fn publish(
     host: &ProcessHost,
     run: &RunId,
-    process: &Process,
+    process: &HostProcess,
     raw: RawExit,
     exit: &watch::Sender<Option<RawExit>>,
 ) {
     remove_cgroup(process).await;
     exit.send_replace(Some(raw));
-    // Whichever comes second, this or the forgetting, sees the other.
+    // Of this and the forgetting, whichever comes second sees the other.
     if process.forgotten.load(Ordering::SeqCst) {
         host.remove_record(run, process);
         process.dismiss();
     }
 }
 
-/// Wait until the supervisor has ended; or until it keeps the exit because it cannot write it down.
-async fn until_over(run: &RunId, process: &Arc<Process>) -> Option<ExitRecord> {
+/// Wait until the supervisor has ended. Returns its record where it keeps one in memory, because it
+/// cannot write it to the disk.
+async fn wait_until_over(run: &RunId, process: &Arc<HostProcess>) -> Option<ExitRecord> {
     let supervisor = async {
-        if let Err(error) = ended(process, Whose::Watched).await {
+        if let Err(error) = wait_for_end(process, WaitTarget::Watched).await {
             tracing::warn!(%error, pid = process.identity.pid, "waiting for a supervisor failed");
         }
     };
@@ -123,22 +131,22 @@ async fn until_over(run: &RunId, process: &Arc<Process>) -> Option<ExitRecord> {
     tokio::select! {
         biased;
         () = &mut supervisor => return None,
-        () = task_ended(process) => {}
+        () = wait_task_end(process) => {}
     }
-    let (watch, mut pauses, mut said) = (Stopwatch::start(), Pauses::new(), false);
+    let (watch, mut pauses, mut said) = (Stopwatch::start(), BackoffPauses::new(), false);
     loop {
         if clock::timeout(pauses.next(), &mut supervisor).await.is_some() {
             return None;
         }
-        if let Some(record) = kept(run, process).await {
+        if let Some(record) = read_kept_record(run, process).await {
             tracing::warn!(%run, "a supervisor cannot write the exit of its task and keeps it; look at the data directory's disk");
             return Some(record);
         }
         if watch.elapsed() <= KILL_GRACE {
             continue;
         }
-        match left_of(run, process, Certainty::Now).await {
-            // Nothing is left that it could wait for.
+        match find_leftovers(run, process, Certainty::Now).await {
+            // Nothing is left that the supervisor could wait for.
             Ok(left) if left.is_empty() && !waits_in_kernel(process) => {
                 tracing::warn!(%run, "a supervisor does not end after its task and is killed: it hangs");
                 process.dismiss();
@@ -153,43 +161,44 @@ async fn until_over(run: &RunId, process: &Arc<Process>) -> Option<ExitRecord> {
     }
 }
 
-/// Is the supervisor in uninterruptible sleep? Then it writes to a disk that does not answer now.
-fn waits_in_kernel(process: &Process) -> bool {
+/// Whether the supervisor is in uninterruptible sleep: it then writes to a disk that does not
+/// answer now.
+fn waits_in_kernel(process: &HostProcess) -> bool {
     let stat =
         process.identity.supervisor.and_then(|who| identity::stat_of(who.pid).ok().flatten());
     stat.is_some_and(|stat| stat.state == b'D')
 }
 
-/// Wait until the task below a supervisor has ended; at once when it had before.
-async fn task_ended(process: &Arc<Process>) {
-    if process.pidfd(Whose::Task).is_some()
-        && let Err(error) = ended(process, Whose::Task).await
+/// Wait until the task below a supervisor has ended.
+async fn wait_task_end(process: &Arc<HostProcess>) {
+    if process.pidfd(WaitTarget::Task).is_some()
+        && let Err(error) = wait_for_end(process, WaitTarget::Task).await
     {
         tracing::debug!(%error, pid = process.identity.pid, "waiting for a task failed");
     }
 }
 
 /// The record that the supervisor keeps in memory.
-async fn kept(run: &RunId, process: &Process) -> Option<ExitRecord> {
+async fn read_kept_record(run: &RunId, process: &HostProcess) -> Option<ExitRecord> {
     let supervisor = process.identity.supervisor?;
     let run = run.clone();
     let read = move || {
         let same = || identity::open_same(supervisor.pid, supervisor.start_ticks);
-        // Held open meanwhile: the number means the supervisor until it is read.
+        // While the pidfd is open, the pid names the supervisor and no other process.
         let _held = same().ok().flatten()?;
-        record::kept(supervisor.pid, run.as_str())
+        record::read_from_supervisor(supervisor.pid, run.as_str())
     };
     tokio::task::spawn_blocking(read).await.ok().flatten()
 }
 
-/// The record on the disk. One that cannot be read now is tried again for a while: that no descriptor
-/// is left says nothing about the exit.
-async fn read(
+/// The record on the disk. A record that cannot be read now is tried again for a while: a shortage
+/// of descriptors, for example, says nothing about the exit.
+async fn read_disk_record(
     run: &RunId,
-    process: &Process,
-    records: &Records,
+    process: &HostProcess,
+    records: &ExitRecords,
 ) -> Result<Option<ExitRecord>, ExitRecordError> {
-    let (watch, mut pauses) = (Stopwatch::start(), Pauses::new());
+    let (watch, mut pauses) = (Stopwatch::start(), BackoffPauses::new());
     loop {
         let (records, key, identity) = (records.clone(), run.clone(), process.identity.clone());
         let read = tokio::task::spawn_blocking(move || {
@@ -208,8 +217,8 @@ async fn read(
 }
 
 impl ProcessHost {
-    /// The exit of a process whose supervisor left no record that can be read. `left`: what may be of
-    /// it and was not touched.
+    /// The exit of a process whose supervisor left no record that can be read. `left` are processes
+    /// that may belong to it and were left alone.
     pub(super) fn lost_exit(
         &self,
         why: Option<ProcessError>,
@@ -221,7 +230,7 @@ impl ProcessHost {
             None if removed => RECORDS_REMOVED.to_owned(),
             None => SUPERVISOR_LOST.to_owned(),
         };
-        if let Some(others) = left::uncertain(left) {
+        if let Some(others) = leftovers::describe_uncertain(left) {
             text.push_str("; ");
             text.push_str(&others);
         }

@@ -10,45 +10,45 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use crate::descriptors;
 use ostler_model::limits::COMMAND_OUTPUT_BYTES_MAX;
 
-/// What a program did.
+/// How a program ended, and what it printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutput {
     /// Exit code of one that ended by itself.
     pub exit_code: Option<i32>,
     /// Signal that killed it.
     pub signal: Option<u32>,
-    /// At most [`COMMAND_OUTPUT_BYTES_MAX`].
+    /// The beginning of its standard output, at most [`COMMAND_OUTPUT_BYTES_MAX`] bytes.
     pub stdout: Vec<u8>,
-    /// At most [`COMMAND_OUTPUT_BYTES_MAX`].
+    /// The beginning of its standard error, at most [`COMMAND_OUTPUT_BYTES_MAX`] bytes.
     pub stderr: Vec<u8>,
-    /// More was printed than kept.
+    /// The program printed more than is kept.
     pub truncated: bool,
 }
 
 /// Why a program did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandFailure {
-    /// Not there.
+    /// There is no such program; the text names it.
     #[error("{0}")]
     NotFound(String),
-    /// Killed at its deadline.
+    /// It was killed at its deadline.
     #[error("the command did not end in time")]
     TimedOut,
-    /// Anything else.
+    /// It could not be started or waited for; the text says why.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What is run.
+/// A program to run, with its environment and input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramStart {
-    /// Absolute path.
+    /// Absolute path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments after the program's name.
     pub args: Vec<String>,
-    /// The whole environment.
+    /// The whole environment: nothing is inherited.
     pub env: Vec<(String, String)>,
-    /// What it reads.
+    /// Bytes that the program reads from its standard input.
     pub input: Vec<u8>,
 }
 
@@ -76,7 +76,7 @@ pub async fn run_with(
     let ProgramStart { program, args, env, input } = start;
     #[expect(clippy::disallowed_methods, reason = "host is where processes are started")]
     let mut command = std::process::Command::new(&program);
-    descriptors::as_before(&mut command);
+    descriptors::restore_limit(&mut command);
     let mut command = tokio::process::Command::from(command);
     command
         .args(&args)
@@ -94,23 +94,23 @@ pub async fn run_with(
         }
         _ => CommandFailure::Failed(format!("cannot start {}: {error}", program.display())),
     })?;
-    let mut group = Group::led_by(&child);
+    let mut group = ProcessGroup::from_child(&child);
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let work = async {
         let fed = async {
             if let Some(mut stdin) = stdin {
-                // One that reads nothing of it may be right.
+                // A program may end well without reading its input.
                 let _closed = stdin.write_all(&input).await;
             }
         };
         // The leader is reaped last: as long as it is not, its group id is nobody else's.
-        let ((), out, err) = tokio::join!(fed, bounded(stdout), bounded(stderr));
+        let ((), out, err) = tokio::join!(fed, read_bounded(stdout), read_bounded(stderr));
         (out, err, child.wait().await)
     };
     let Some((out, err, status)) = ostler_model::clock::timeout(wall, work).await else {
         return Err(CommandFailure::TimedOut);
     };
-    group.reaped();
+    group.mark_reaped();
     let status = status.map_err(|e| CommandFailure::Failed(format!("cannot wait: {e}")))?;
     Ok(CommandOutput {
         exit_code: status.code(),
@@ -122,20 +122,20 @@ pub async fn run_with(
 }
 
 /// The process group of a command: killed, descendants included, when the command is given up.
-struct Group(Option<rustix::process::Pid>);
+struct ProcessGroup(Option<rustix::process::Pid>);
 
-impl Group {
-    fn led_by(child: &tokio::process::Child) -> Self {
+impl ProcessGroup {
+    fn from_child(child: &tokio::process::Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self(id.and_then(rustix::process::Pid::from_raw))
     }
 
-    fn reaped(&mut self) {
+    fn mark_reaped(&mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
             // An empty group is what is wanted.
@@ -144,8 +144,8 @@ impl Drop for Group {
     }
 }
 
-/// Read to the end, keep the beginning.
-async fn bounded(pipe: Option<impl AsyncRead + Unpin>) -> (Vec<u8>, bool) {
+/// Read a pipe to its end. Returns the beginning, and whether more came than is kept.
+async fn read_bounded(pipe: Option<impl AsyncRead + Unpin>) -> (Vec<u8>, bool) {
     let Some(mut pipe) = pipe else { return (Vec::new(), false) };
     let (mut kept, mut truncated) = (Vec::new(), false);
     let mut buffer = vec![0; 16 * 1024];

@@ -5,8 +5,9 @@
 //!     are gone ─► last output ─► read memory events ─► reap ─► remove cgroup ─► publish the exit
 //! ```
 //! The zombie keeps the pid and the group id from being used again until the group is gone. An exit
-//! is published when everything of the process has ended: nothing that is started then runs beside
-//! it. Who takes part in that for long is said in the log, and by the task runner that waits.
+//! is published when every descendant of the process has ended, so nothing that is started next
+//! runs beside it. Descendants that take long to end are logged, and named by the task runner that
+//! waits.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -20,68 +21,70 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::cgroup::Leaf;
-use super::left::{self, Certainty, RemainingProcess};
-use super::{DRAIN_GRACE, LAST_OUTPUT_WAIT, Process, Reach, lock};
+use super::leftovers::{self, Certainty, RemainingProcess};
+use super::{DRAIN_GRACE, HostProcess, LAST_OUTPUT_WAIT, SignalTarget, lock};
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::ids::RunId;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::task::RawExit;
 
-/// How soon, and how often at least, what was killed is looked for again.
+/// Shortest and longest pause before killed processes are looked for again.
 const LOOK_PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(2)..=Duration::from_secs(1);
-/// How often, and how many times, removing a cgroup is tried while its last members die.
+/// Pause between attempts to remove a cgroup while its last members die, and how many attempts
+/// there are.
 const REMOVE_INTERVAL: Duration = Duration::from_millis(5);
 const REMOVE_ATTEMPTS: usize = 200;
 
-/// Whose end is waited for.
+/// Which process's end is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    /// The process's, or its supervisor's where it has one.
+pub(super) enum WaitTarget {
+    /// The supervisor where there is one, otherwise the process itself.
     Watched,
-    /// The task's, below a supervisor.
+    /// The task below a supervisor.
     Task,
 }
 
 /// The pidfd as the event loop takes it.
-struct ExitEvent(Arc<Process>, Whose);
+struct ExitEvent(Arc<HostProcess>, WaitTarget);
 
 impl AsRawFd for ExitEvent {
     fn as_raw_fd(&self) -> RawFd {
-        // None of a process that is gone: refused by the event loop, and never waited for.
+        // A process that is gone has no pidfd; the event loop refuses -1.
         self.0.pidfd(self.1).map_or(-1, AsRawFd::as_raw_fd)
     }
 }
 
-impl Process {
-    /// The process whose end is waited for.
-    pub(super) fn pidfd(&self, whose: Whose) -> Option<&OwnedFd> {
+impl HostProcess {
+    /// Pidfd of the process whose end is waited for.
+    pub(super) fn pidfd(&self, whose: WaitTarget) -> Option<&OwnedFd> {
         match (&self.reach, whose) {
-            (Reach::Child { pidfd, .. } | Reach::Supervisor { pidfd, .. }, Whose::Watched) => {
-                Some(pidfd)
-            }
-            (Reach::Supervisor { task, .. }, Whose::Task) => task.as_ref(),
-            (Reach::Child { .. } | Reach::Gone, _) => None,
+            (
+                SignalTarget::Child { pidfd, .. } | SignalTarget::Supervisor { pidfd, .. },
+                WaitTarget::Watched,
+            ) => Some(pidfd),
+            (SignalTarget::Supervisor { task, .. }, WaitTarget::Task) => task.as_ref(),
+            (SignalTarget::Child { .. } | SignalTarget::Gone, _) => None,
         }
     }
 }
 
 /// Wait for the process, end what it left, publish its exit.
 pub(super) async fn reap(
-    process: Arc<Process>,
+    process: Arc<HostProcess>,
     mut pumps: [JoinHandle<()>; 2],
     exit: watch::Sender<Option<RawExit>>,
     clock: Clock,
 ) {
     let ended = leader_exit(&process).await;
     let finished_at = clock.now();
-    drain(&mut pumps, DRAIN_GRACE).await;
+    drain_pumps(&mut pumps, DRAIN_GRACE).await;
     process.kill();
-    drain(&mut pumps, LAST_OUTPUT_WAIT).await;
+    drain_pumps(&mut pumps, LAST_OUTPUT_WAIT).await;
     for pump in &pumps {
         pump.abort();
     }
-    gone(&process, || group_of_zombie(&process)).await;
+    kill_until_gone(&process, || group_of_zombie(&process)).await;
     let oom_killed = process.leaf.as_ref().is_some_and(super::Leaf::saw_oom_kill);
     free_pid(&process);
     remove_cgroup(&process).await;
@@ -91,13 +94,13 @@ pub(super) async fn reap(
     exit.send_replace(Some(raw));
 }
 
-impl Process {
-    /// Kill what a supervisor that was killed has left: the task dies with it by itself, its group
+impl HostProcess {
+    /// Kill what a killed supervisor has left. The task dies with its supervisor; the task's group
     /// does not.
     pub(super) fn end_without_supervisor(&self) {
         /// `PIDFD_SIGNAL_PROCESS_GROUP`, since Linux 6.9.
         const GROUP: libc::c_uint = 1 << 2;
-        if let Reach::Supervisor { task: Some(task), .. } = &self.reach {
+        if let SignalTarget::Supervisor { task: Some(task), .. } = &self.reach {
             // SAFETY: a system call over plain numbers; without `siginfo`. A pidfd means its group
             // for as long as it is open, whoever else has the number.
             let sent = unsafe {
@@ -115,9 +118,13 @@ impl Process {
     }
 }
 
-/// Wait until `look` finds nothing alive that is certainly of the process, and nothing is in its
-/// cgroup; what it finds is killed again and again. What it found at last.
-pub(super) async fn gone<F>(process: &Arc<Process>, look: impl Fn() -> F) -> Vec<RemainingProcess>
+/// Wait until `look` finds no living process that certainly belongs to the process, and nothing is
+/// in its cgroup. Processes that it finds are killed again and again. Returns what the last look
+/// found.
+pub(super) async fn kill_until_gone<F>(
+    process: &Arc<HostProcess>,
+    look: impl Fn() -> F,
+) -> Vec<RemainingProcess>
 where
     F: Future<Output = io::Result<Vec<RemainingProcess>>>,
 {
@@ -130,7 +137,7 @@ where
             Ok(left) if !populated && left.iter().all(|left| !left.certain) => {
                 return found.unwrap_or_default();
             }
-            Ok(left) => left::kill(left),
+            Ok(left) => leftovers::kill_certain(left),
             Err(_) => {}
         }
         if let Some(leaf) = process.leaf.as_ref().filter(|_| populated) {
@@ -152,32 +159,34 @@ where
     }
 }
 
-/// The group of a leader that is a zombie, without it: its number is nobody else's.
-async fn group_of_zombie(process: &Arc<Process>) -> io::Result<Vec<RemainingProcess>> {
+/// The living members of the group of a leader that is a zombie, and so still has its pid.
+async fn group_of_zombie(process: &Arc<HostProcess>) -> io::Result<Vec<RemainingProcess>> {
     if process.leaf.is_some() {
-        // All of it is in there.
+        // All of its processes are in the cgroup.
         return Ok(Vec::new());
     }
     let pid = process.identity.pid;
-    let looked = tokio::task::spawn_blocking(move || left::group(pid));
+    let looked = tokio::task::spawn_blocking(move || leftovers::group_members(pid));
     looked.await.map_err(io::Error::other)?
 }
 
 /// What is left of a process that a supervisor watched over.
-pub(super) async fn left_of(
+pub(super) async fn find_leftovers(
     run: &RunId,
-    process: &Arc<Process>,
+    process: &Arc<HostProcess>,
     known: Certainty,
 ) -> io::Result<Vec<RemainingProcess>> {
     let (run, process) = (run.clone(), Arc::clone(process));
-    let looked = tokio::task::spawn_blocking(move || left::of(&run, &process.identity, known));
+    let looked = tokio::task::spawn_blocking(move || {
+        leftovers::find_remaining(&run, &process.identity, known)
+    });
     looked.await.map_err(io::Error::other)?
 }
 
-/// Status of the leader, left a zombie.
-async fn leader_exit(process: &Arc<Process>) -> io::Result<Option<WaitIdStatus>> {
-    ended(process, Whose::Watched).await?;
-    let Some(pidfd) = process.pidfd(Whose::Watched) else { return Ok(None) };
+/// Wait for the end of the leader and return its status. The leader stays a zombie.
+async fn leader_exit(process: &Arc<HostProcess>) -> io::Result<Option<WaitIdStatus>> {
+    wait_for_end(process, WaitTarget::Watched).await?;
+    let Some(pidfd) = process.pidfd(WaitTarget::Watched) else { return Ok(None) };
     Ok(waitid(
         WaitId::PidFd(pidfd.as_fd()),
         WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG,
@@ -185,7 +194,7 @@ async fn leader_exit(process: &Arc<Process>) -> io::Result<Option<WaitIdStatus>>
 }
 
 /// Wait until the process of the pidfd has ended.
-pub(super) async fn ended(process: &Arc<Process>, whose: Whose) -> io::Result<()> {
+pub(super) async fn wait_for_end(process: &Arc<HostProcess>, whose: WaitTarget) -> io::Result<()> {
     let pidfd = ExitEvent(Arc::clone(process), whose);
     // SAFETY: the descriptor is owned by the process that `ExitEvent` holds, never changes, and is
     // not closed before it.
@@ -196,7 +205,7 @@ pub(super) async fn ended(process: &Arc<Process>, whose: Whose) -> io::Result<()
             Ok(())
         }
         Err(error) => {
-            // No room in the event loop: spend a thread rather than lose the exit.
+            // The event loop has no room: wait on a thread rather than lose the exit.
             tracing::warn!(%error, "waiting for a process on a thread of its own");
             let process = Arc::clone(process);
             let waited = tokio::task::spawn_blocking(move || {
@@ -211,7 +220,7 @@ pub(super) async fn ended(process: &Arc<Process>, whose: Whose) -> io::Result<()
 }
 
 /// Wait for both pumps, together at most `grace`.
-async fn drain(pumps: &mut [JoinHandle<()>; 2], grace: Duration) {
+async fn drain_pumps(pumps: &mut [JoinHandle<()>; 2], grace: Duration) {
     let [stdout, stderr] = pumps;
     let both = async {
         // A finished handle must not be polled again.
@@ -222,13 +231,13 @@ async fn drain(pumps: &mut [JoinHandle<()>; 2], grace: Duration) {
             drop((&mut *stderr).await);
         }
     };
-    // Over time: whoever still holds the pipe is killed next.
+    // After that time, processes that still hold the pipe are killed next.
     let _in_time = clock::timeout(grace, both).await;
 }
 
-/// Reap the zombie. From here on the pid may be another's.
-fn free_pid(process: &Process) {
-    let Reach::Child { pidfd, reaped, .. } = &process.reach else { return };
+/// Reap the zombie. From here on the pid may name another process.
+fn free_pid(process: &HostProcess) {
+    let SignalTarget::Child { pidfd, reaped, .. } = &process.reach else { return };
     let mut reaped = lock(reaped);
     let waited =
         waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
@@ -238,13 +247,13 @@ fn free_pid(process: &Process) {
     *reaped = true;
 }
 
-pub(super) async fn remove_cgroup(process: &Process) {
+pub(super) async fn remove_cgroup(process: &HostProcess) {
     if let Some(leaf) = &process.leaf {
         remove_leaf(leaf).await;
     }
 }
 
-/// Remove a cgroup whose process has ended, with what it left in there.
+/// Remove a cgroup whose process has ended, and kill what it left in there.
 pub(super) async fn remove_leaf(leaf: &Leaf) {
     for _ in 0..REMOVE_ATTEMPTS {
         if leaf.remove() {
@@ -259,8 +268,8 @@ pub(super) async fn remove_leaf(leaf: &Leaf) {
 fn raw_exit(ended: io::Result<Option<WaitIdStatus>>) -> RawExit {
     let status = match ended {
         Ok(Some(status)) => status,
-        Ok(None) => return lost("the kernel gave no status".to_owned()),
-        Err(error) => return lost(error.to_string()),
+        Ok(None) => return lost_raw_exit("the kernel gave no status".to_owned()),
+        Err(error) => return lost_raw_exit(error.to_string()),
     };
     RawExit {
         exit_code: status.exit_status(),
@@ -269,7 +278,7 @@ fn raw_exit(ended: io::Result<Option<WaitIdStatus>>) -> RawExit {
     }
 }
 
-fn lost(reason: String) -> RawExit {
+fn lost_raw_exit(reason: String) -> RawExit {
     RawExit {
         error: Some(format!("the exit of the process was lost: {reason}")),
         ..RawExit::default()

@@ -1,7 +1,7 @@
-//! Commands inside tasks, the agent's side: what a session is made of, and who is told to make it.
+//! Commands inside tasks, the agent's side: it makes the ends of a session and orders the command.
 //!
-//! What a task is kept apart from is in the order that its supervisor was given, and keeps: also an agent
-//! that came later reads it there. See [`supervise::entrant`](super::supervise) for the other side.
+//! How a task is isolated stands in the order that its supervisor was given and keeps, where a
+//! later agent reads it too. See [`supervise::entrant`](super::supervise) for the other side.
 
 use std::ffi::CString;
 use std::io;
@@ -16,9 +16,9 @@ use tokio::net::unix::pipe;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::ProcessError;
-use super::held::{self, Program};
+use super::start_permit::{self, Program};
 use super::supervise::{self, END_BYTES, EnterEnds, EnterOrder};
-use super::{EXEC_WAIT_MAX, Process, ProcessHost, Reach, child, identity, lock, user};
+use super::{EXEC_WAIT_MAX, HostProcess, ProcessHost, SignalTarget, child, identity, lock, user};
 use ostler_model::clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_TEXT_BYTES_MAX, KILL_GRACE, ZYGOTE_TRIES_MAX};
@@ -28,17 +28,18 @@ fn no_session(reason: impl Into<String>) -> ProcessError {
     ProcessError::Session { reason: reason.into() }
 }
 
-fn system(what: &'static str) -> impl FnOnce(io::Error) -> ProcessError {
+fn system_error(what: &'static str) -> impl FnOnce(io::Error) -> ProcessError {
     move |source| ProcessError::system(what, source)
 }
 
 impl ProcessHost {
-    /// Run a command inside a task: in its cgroup and namespaces, as its user and by its rules. Ends once
-    /// the program runs. The session ends with the task, and when its `end` is dropped.
+    /// Run a command inside a task: in its cgroup and namespaces, as its user and under its rules.
+    /// Returns once the program runs. The session ends with the task, and when its `end` is
+    /// dropped.
     ///
     /// # Errors
-    /// An unknown process, one that does not run or has no supervisor; too many sessions; a program that is
-    /// not there. Nothing runs then.
+    /// When the process is unknown, does not run or has no supervisor, when there are too many
+    /// sessions, or when the program does not exist. Nothing runs then.
     pub async fn exec(
         &self,
         run: &RunId,
@@ -62,11 +63,11 @@ impl ProcessHost {
         let (report, control, pipes) = loop {
             let (asking, entered, plan) = (line.clone(), Arc::clone(&entered), Arc::clone(&plan));
             let posted =
-                tokio::task::spawn_blocking(move || post(&asking, &entered, &plan, terminal));
-            let Posted { mut status, control, pipes } =
+                tokio::task::spawn_blocking(move || send_order(&asking, &entered, &plan, terminal));
+            let PendingSession { mut status, control, pipes } =
                 posted.await.unwrap_or(Err(ProcessError::Stopped))?;
-            let report = clock::timeout(EXEC_WAIT_MAX, held::read_report(&mut status));
-            match line.watched(report).await {
+            let report = clock::timeout(EXEC_WAIT_MAX, start_permit::read_report(&mut status));
+            match line.await_answer(report).await {
                 Some(report) => break (report, control, pipes),
                 // The process that begins commands hung and was replaced.
                 None if tries < ZYGOTE_TRIES_MAX => tries += 1,
@@ -78,7 +79,7 @@ impl ProcessHost {
             Some(Ok(Some(report))) => {
                 let looked_for = "the PATH of the task".to_owned();
                 let program = Program { path: name.clone().into(), looked_for };
-                return Err(program.failed(name, cwd.into(), report));
+                return Err(program.start_error(name, cwd.into(), report));
             }
             Some(Err(source)) => {
                 return Err(ProcessError::system("reading the start report", source));
@@ -86,16 +87,19 @@ impl ProcessHost {
             None => return Err(no_session("the program was not executed in time")),
         }
         let ends = match pipes {
-            Some(pipes) => Ends::Pipes(pipes),
-            None => Ends::terminal(&control).await.map_err(system("receiving the terminal"))?,
+            Some(pipes) => CommandStreams::Pipes(pipes),
+            None => CommandStreams::receive_terminal(&control)
+                .await
+                .map_err(system_error("receiving the terminal"))?,
         };
-        Ok(ends.session(Box::pin(ended(process, control, permit))))
+        Ok(ends.into_session(Box::pin(wait_command_end(process, control, permit))))
     }
 }
 
-/// How the command ended. Dropped, or with its task, everything of the session is killed.
-async fn ended(
-    process: Arc<Process>,
+/// Wait for the exit code of the command. All processes of the session are killed when the future
+/// is dropped, and when the task ends.
+async fn wait_command_end(
+    process: Arc<HostProcess>,
     mut control: UnixStream,
     _permit: OwnedSemaphorePermit,
 ) -> Result<i32, String> {
@@ -110,7 +114,7 @@ async fn ended(
     let over = match over {
         Some(read) => Some(read),
         None => {
-            // Told to end it, the entrant says how it ended.
+            // The entrant ends the command on this and reports how it ended.
             let _gone = control.shutdown().await;
             clock::timeout(KILL_GRACE, control.read_exact(&mut bytes)).await
         }
@@ -121,53 +125,54 @@ async fn ended(
     }
 }
 
-/// What the agent has of a session that was ordered.
-struct Posted {
+/// The agent's ends of a session that was ordered.
+struct PendingSession {
     status: pipe::Receiver,
     control: UnixStream,
-    /// None where the command has a terminal.
+    /// `None` where the command has a terminal.
     pipes: Option<Pipes>,
 }
 
-/// Everything that blocks: find the task's order, make the ends, and send them.
-fn post(
-    line: &supervise::Line,
-    process: &Process,
+/// Do the part that blocks: find the task's order, make the ends, and send them to the zygote.
+fn send_order(
+    line: &supervise::ZygoteClient,
+    process: &HostProcess,
     plan: &ExecPlan,
     terminal: Option<TerminalSize>,
-) -> Result<Posted, ProcessError> {
+) -> Result<PendingSession, ProcessError> {
     let not_running = || no_session("the task does not run");
     if process.exit.borrow().is_some() || lock(&process.held).is_some() {
         return Err(not_running());
     }
-    let Reach::Supervisor { pidfd, task: Some(task) } = &process.reach else {
+    let SignalTarget::Supervisor { pidfd, task: Some(task) } = &process.reach else {
         return Err(no_session(
             "only what has a supervisor can be entered, and this task has none",
         ));
     };
     let order = enter_order(plan, terminal)?;
     let shim = process.identity.supervisor.map_or(0, |supervisor| supervisor.pid);
-    let of_task = supervise::order_of(shim).map_err(|error| {
+    let of_task = supervise::open_order(shim).map_err(|error| {
         no_session(format!(
             "what the task is kept apart from is not known, because its supervisor is of another version \
              of this program ({error}); restart the task"
         ))
     })?;
-    // Asked last: what was read is then of this process, not of the next owner of its pid.
+    // Checked last, so that what was read belongs to this process, not to the next owner of its
+    // pid.
     if identity::has_ended(pidfd) {
         return Err(not_running());
     }
     let (pipes, stdio) = match terminal {
-        // The entrant makes it and sends the other end.
-        Some(_) => (None, nothing().map_err(system("opening /dev/null"))?),
+        // The entrant makes the terminal and sends its other end.
+        Some(_) => (None, null_stdio().map_err(system_error("opening /dev/null"))?),
         None => {
-            let (pipes, stdio) = Pipes::make().map_err(system("making a pipe"))?;
+            let (pipes, stdio) = Pipes::make().map_err(system_error("making a pipe"))?;
             (Some(pipes), stdio)
         }
     };
     let (control, control_end) =
-        std::os::unix::net::UnixStream::pair().map_err(system("making a socket"))?;
-    let (status, status_end) = child::pipe().map_err(system("making a pipe"))?;
+        std::os::unix::net::UnixStream::pair().map_err(system_error("making a socket"))?;
+    let (status, status_end) = child::pipe().map_err(system_error("making a pipe"))?;
     let [stdin, stdout, stderr] = &stdio;
     line.enter(
         &order,
@@ -179,12 +184,12 @@ fn post(
             status: status_end.as_fd(),
         },
     )
-    .map_err(system("asking for a command inside a task"))?;
+    .map_err(system_error("asking for a command inside a task"))?;
     drop((status_end, stdio));
-    control.set_nonblocking(true).map_err(system("watching a socket"))?;
-    let control = UnixStream::from_std(control).map_err(system("watching a socket"))?;
-    let status = pipe::Receiver::from_owned_fd(status).map_err(system("watching a pipe"))?;
-    Ok(Posted { status, control, pipes })
+    control.set_nonblocking(true).map_err(system_error("watching a socket"))?;
+    let control = UnixStream::from_std(control).map_err(system_error("watching a socket"))?;
+    let status = pipe::Receiver::from_owned_fd(status).map_err(system_error("watching a pipe"))?;
+    Ok(PendingSession { status, control, pipes })
 }
 
 fn enter_order(
@@ -218,7 +223,7 @@ fn enter_order(
     let env: Result<_, _> = env.map(terminated("environment variable")).collect();
     let env = plan.env.is_some().then_some(env?);
     let uid = match &plan.user {
-        Some(name) => Some(match user::of_task(Some(name), None)?.ids {
+        Some(name) => Some(match user::account_of_task(Some(name), None)?.ids {
             Some(ids) => ids.uid,
             None => rustix::process::geteuid().as_raw(),
         }),
@@ -228,7 +233,7 @@ fn enter_order(
     Ok(EnterOrder { argv: argv?, env, cwd, uid, terminal })
 }
 
-fn nothing() -> io::Result<[OwnedFd; 3]> {
+fn null_stdio() -> io::Result<[OwnedFd; 3]> {
     let null = child::dev_null()?;
     Ok([null.try_clone()?, null.try_clone()?, null])
 }
@@ -241,7 +246,7 @@ struct Pipes {
 }
 
 impl Pipes {
-    /// And the command's own.
+    /// Make the pipes. Returns the command's ends too.
     fn make() -> io::Result<(Self, [OwnedFd; 3])> {
         let (stdin_end, stdin) = child::pipe()?;
         let ((stdout, stdout_end), (stderr, stderr_end)) = (child::pipe()?, child::pipe()?);
@@ -255,14 +260,14 @@ impl Pipes {
 }
 
 /// The agent's ends of what a command reads and prints.
-enum Ends {
+enum CommandStreams {
     Pipes(Pipes),
     Terminal { master: Arc<OwnedFd>, input: pipe::Sender, output: pipe::Receiver },
 }
 
-impl Ends {
-    /// The terminal that the entrant made. It was sent before the program ran.
-    async fn terminal(control: &UnixStream) -> io::Result<Self> {
+impl CommandStreams {
+    /// Receive the terminal that the entrant made and sent before the program ran.
+    async fn receive_terminal(control: &UnixStream) -> io::Result<Self> {
         let received =
             control.async_io(Interest::READABLE, || supervise::receive_terminal(control.as_fd()));
         let master = clock::timeout(EXEC_WAIT_MAX, received).await;
@@ -270,14 +275,15 @@ impl Ends {
         rustix::io::ioctl_fionbio(&master, true)?;
         let (input, output) = (master.try_clone()?, master.try_clone()?);
         Ok(Self::Terminal {
-            // Not pipes, and all the same files that are read and written when they are ready.
+            // These are not pipes, but files that are read and written when they are ready all the
+            // same.
             input: pipe::Sender::from_owned_fd_unchecked(input)?,
             output: pipe::Receiver::from_owned_fd_unchecked(output)?,
             master: Arc::new(master),
         })
     }
 
-    fn session(
+    fn into_session(
         self,
         end: ostler_model::ports::BoxFuture<'static, Result<i32, String>>,
     ) -> ExecSession {
@@ -297,7 +303,7 @@ impl Ends {
                 });
                 ExecSession {
                     stdin: Box::new(input),
-                    stdout: Box::new(Terminal(output)),
+                    stdout: Box::new(TerminalReader(output)),
                     stderr: None,
                     resize: Some(resize),
                     end,
@@ -307,10 +313,11 @@ impl Ends {
     }
 }
 
-/// What a terminal shows. Its end is an error of the kernel's when nobody has it open any more.
-struct Terminal(pipe::Receiver);
+/// Reads what a terminal shows. The kernel reports its end by an error, once nobody has it open any
+/// more.
+struct TerminalReader(pipe::Receiver);
 
-impl AsyncRead for Terminal {
+impl AsyncRead for TerminalReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

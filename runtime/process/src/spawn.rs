@@ -15,16 +15,16 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
 use super::cgroup::{Leaf, Limits};
-use super::child::{self, Plan, Spawner};
+use super::child::{self, ChildPlan, Spawner};
 use super::command::{self, Texts};
 use super::error::ProcessError;
-use super::held::{self, Go, Held, Program};
 use super::isolate::{self, Isolation, IsolationSetup};
-use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
+use super::start_permit::{self, GoPipe, Program, StartPermit};
+use super::supervise::{OrderEnds, ShimAnswer, ShimOrder, StreamOrder, ZygoteClient};
 use super::user::Ids;
 use super::{
-    Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, Reach, RunProcesses, SUPERVISOR_WAIT_MAX,
-    WORKLOADS_PER_RUN_MAX, Way, identity, oversee, reap, user,
+    ForkMode, HostProcess, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, RunProcesses,
+    SUPERVISOR_WAIT_MAX, SignalTarget, WORKLOADS_PER_RUN_MAX, identity, oversee, reap, user,
 };
 use ostler_logs::pump::pump;
 use ostler_model::clock;
@@ -33,11 +33,15 @@ use ostler_model::limits::{TASK_PROCESSES_MAX, ZYGOTE_TRIES_MAX};
 use ostler_model::ports::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
 use ostler_model::task::RawExit;
 
-/// Start a process; its id once it is held, or once it runs when its run was released before.
-pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String, ProcessError> {
+/// Start a process. Returns its id once it is held, or once it runs where its run was released
+/// before.
+pub(super) async fn start_process(
+    host: ProcessHost,
+    spec: ProcessSpec,
+) -> Result<String, ProcessError> {
     check_room(&host, &spec.run_id)?;
-    let mut started = fork(&host, &spec).await?;
-    if let Err(error) = record(&spec, &started.process).await {
+    let mut started = fork_held(&host, &spec).await?;
+    if let Err(error) = record_identity(&spec, &started.process).await {
         return Err(started.abandon(error).await);
     }
     if let Some(held) = started.hold()
@@ -49,17 +53,20 @@ pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String
     Ok(started.process.id())
 }
 
-/// A process that is held. A zygote that dies or hangs over it is replaced, and asked with other pipes and another
-/// cgroup: what the one before has begun may still live, and gives up by itself.
-async fn fork(host: &ProcessHost, spec: &ProcessSpec) -> Result<Started, ProcessError> {
-    // What is not here, in its namespaces, is forked by a process of one thread.
+/// Fork a process that is held. A zygote that dies or hangs meanwhile is replaced. The new one is
+/// asked with other pipes and another cgroup: what the old one has begun may still live, and gives
+/// up by itself.
+async fn fork_held(host: &ProcessHost, spec: &ProcessSpec) -> Result<StartGuard, ProcessError> {
+    // A process with namespaces of its own is forked by a process of one thread.
     let apart = spec.isolation.is_some() || spec.network.is_some();
     for _ in 0..ZYGOTE_TRIES_MAX {
         let prepared = prepare(host, spec).await?;
         let line = match (&host.inner.way, apart) {
-            (Way::Here(spawner), false) => return fork_here(host, spawner, spec, prepared).await,
-            (Way::Supervised(line), _) => line,
-            (Way::Here(_), true) => host.inner.isolator.as_ref().ok_or(NO_ISOLATOR)?,
+            (ForkMode::Here(spawner), false) => {
+                return fork_here(host, spawner, spec, prepared).await;
+            }
+            (ForkMode::Supervised(line), _) => line,
+            (ForkMode::Here(_), true) => host.inner.isolator.as_ref().ok_or(NO_ISOLATOR)?,
         };
         if let Some(started) = fork_supervised(host, line, spec, prepared).await? {
             return Ok(started);
@@ -79,29 +86,29 @@ fn check_room(host: &ProcessHost, run: &RunId) -> Result<(), ProcessError> {
     Ok(())
 }
 
-/// What is needed whoever forks.
-struct Prepared {
+/// What a fork needs, whichever process forks.
+struct ForkInputs {
     texts: Texts,
     ids: Option<Ids>,
     program: Program,
     setup: Option<IsolationSetup>,
-    /// Empty: the process is forked into it.
+    /// The empty cgroup that the process is forked into.
     leaf: Option<Leaf>,
-    go: (OwnedFd, Go),
+    go: (OwnedFd, GoPipe),
     status: (pipe::Receiver, OwnedFd),
 }
 
-/// Everything that can be found wrong before a process exists. Reads directories, asks name
-/// services and makes the cgroup, so it runs where blocking is allowed.
-async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<Prepared, ProcessError> {
+/// Check all that can be wrong before a process exists, and make what the fork needs. This reads
+/// directories, asks name services and makes the cgroup, so it runs where blocking is allowed.
+async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<ForkInputs, ProcessError> {
     let (spec, cgroups) = (spec.clone(), host.inner.cgroups.clone());
     let prepared = tokio::task::spawn_blocking(move || {
-        let what = what_to_run(&spec, cgroups.pids)?;
-        let (go_child, go) = piped()?;
-        let (status, status_child) = piped()?;
-        let (go, status) = ((go_child, Go::new(go)), (receiver(status)?, status_child));
+        let what = resolve_program(&spec, cgroups.pids)?;
+        let (go_child, go) = make_pipe()?;
+        let (status, status_child) = make_pipe()?;
+        let (go, status) = ((go_child, GoPipe::new(go)), (pipe_receiver(status)?, status_child));
         let most = spec.isolation.as_ref().map(processes_max);
-        // Failing to is an error: the task would run without the limits this node says it has.
+        // A failure is an error: the task would run without the limits that the node reports.
         let leaf = Leaf::create(
             &cgroups,
             spec.run_id.as_str(),
@@ -113,51 +120,53 @@ async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<Prepared, Pro
             },
         )
         .map_err(|source| ProcessError::system("making the cgroup of a task", source))?;
-        let WhatToRun { texts, ids, program, setup } = what;
-        Ok(Prepared { texts, ids, program, setup, leaf, go, status })
+        let ResolvedProgram { texts, ids, program, setup } = what;
+        Ok(ForkInputs { texts, ids, program, setup, leaf, go, status })
     });
     prepared.await.unwrap_or(Err(ProcessError::Stopped))
 }
 
-struct WhatToRun {
+struct ResolvedProgram {
     texts: Texts,
     ids: Option<Ids>,
     program: Program,
     setup: Option<IsolationSetup>,
 }
 
-/// `counted`: the kernel counts the processes of each task.
-fn what_to_run(spec: &ProcessSpec, counted: bool) -> Result<WhatToRun, ProcessError> {
+/// Find the program, its texts and its user. `counted`: the kernel counts the processes of each
+/// task.
+fn resolve_program(spec: &ProcessSpec, counted: bool) -> Result<ResolvedProgram, ProcessError> {
     if let Some(isolation) = &spec.isolation {
         let prepared = isolate::prepare::prepare(spec, isolation, counted)?;
-        let isolate::prepare::Prepared { texts, ids, program, looked_for, setup } = prepared;
+        let isolate::prepare::IsolatedProgram { texts, ids, program, looked_for, setup } = prepared;
         let program = Program { path: program, looked_for };
-        return Ok(WhatToRun { texts, ids, program, setup: Some(setup) });
+        return Ok(ResolvedProgram { texts, ids, program, setup: Some(setup) });
     }
     command::check_cwd(&spec.cwd)?;
     let path = command::resolve(&spec.command, &spec.search, &spec.cwd, &spec.env)?;
-    let account = user::of_task(spec.user.as_deref(), None)?;
+    let account = user::account_of_task(spec.user.as_deref(), None)?;
     let env = account.environment(&spec.env);
     let reached = match account.ids {
-        Some(_) => command::from_within(path.clone(), &spec.cwd),
+        Some(_) => command::path_from_within(path.clone(), &spec.cwd),
         None => path.clone(),
     };
     let texts = Texts::new(&reached, &spec.command, &spec.args, &env, &spec.cwd)?;
     let looked_for = path.display().to_string();
     let program = Program { path, looked_for };
-    Ok(WhatToRun { texts, ids: account.ids, program, setup: None })
+    Ok(ResolvedProgram { texts, ids: account.ids, program, setup: None })
 }
 
-/// Where the kernel counts them: a task without an own word has the usual bound.
+/// Most processes of an isolated task where the kernel counts them; the usual bound unless the task
+/// has one.
 fn processes_max(isolation: &Isolation) -> u32 {
     isolation.processes_max.unwrap_or(TASK_PROCESSES_MAX)
 }
 
-fn piped() -> Result<(OwnedFd, OwnedFd), ProcessError> {
+fn make_pipe() -> Result<(OwnedFd, OwnedFd), ProcessError> {
     child::pipe().map_err(|source| ProcessError::system("making a pipe", source))
 }
 
-fn receiver(end: OwnedFd) -> Result<pipe::Receiver, ProcessError> {
+fn pipe_receiver(end: OwnedFd) -> Result<pipe::Receiver, ProcessError> {
     pipe::Receiver::from_owned_fd(end)
         .map_err(|source| ProcessError::system("watching a pipe", source))
 }
@@ -166,16 +175,16 @@ async fn fork_here(
     host: &ProcessHost,
     spawner: &Spawner,
     spec: &ProcessSpec,
-    prepared: Prepared,
-) -> Result<Started, ProcessError> {
-    let ((stdout, stdout_child), (stderr, stderr_child)) = (piped()?, piped()?);
-    let (stdout, stderr) = (receiver(stdout)?, receiver(stderr)?);
+    prepared: ForkInputs,
+) -> Result<StartGuard, ProcessError> {
+    let ((stdout, stdout_child), (stderr, stderr_child)) = (make_pipe()?, make_pipe()?);
+    let (stdout, stderr) = (pipe_receiver(stdout)?, pipe_receiver(stderr)?);
     let stdin =
         child::dev_null().map_err(|source| ProcessError::system("opening /dev/null", source))?;
-    let Prepared { texts, ids, program, setup: _, leaf, go, status } = prepared;
+    let ForkInputs { texts, ids, program, setup: _, leaf, go, status } = prepared;
     let ((go_child, go), (status, status_child)) = (go, status);
     let cgroup = leaf.as_ref().map(Leaf::open).transpose();
-    let plan = Plan {
+    let plan = ChildPlan {
         texts,
         ids,
         cgroup: cgroup.map_err(|source| ProcessError::system("opening a cgroup", source))?,
@@ -193,29 +202,29 @@ async fn fork_here(
         .map_err(|source| ProcessError::system("reading the start time", source))?;
     identity.cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
     let (pid, pidfd): (Pid, OwnedFd) = forked.into_parts().ok_or(ProcessError::Stopped)?;
-    let reach = Reach::Child { pid, pidfd, reaped: std::sync::Mutex::new(false) };
-    let held = Held::new(go, status, spec, program);
-    let (process, exit) = process(identity, reach, leaf);
+    let reach = SignalTarget::Child { pid, pidfd, reaped: std::sync::Mutex::new(false) };
+    let held = StartPermit::new(go, status, spec, program);
+    let (process, exit) = new_process(identity, reach, leaf);
     let pumps = [
-        tokio::spawn(pumped(stdout, Arc::clone(&spec.stdout))),
-        tokio::spawn(pumped(stderr, Arc::clone(&spec.stderr))),
+        tokio::spawn(pump_output(stdout, Arc::clone(&spec.stdout))),
+        tokio::spawn(pump_output(stderr, Arc::clone(&spec.stderr))),
     ];
     tokio::spawn(reap::reap(Arc::clone(&process), pumps, exit, host.inner.clock.clone()));
-    Ok(Started::register(host, spec, process, held))
+    Ok(StartGuard::register(host, spec, process, held))
 }
 
 /// Ask the zygote for a shim, and take its answer. `None`: the zygote was lost over it.
 async fn fork_supervised(
     host: &ProcessHost,
-    line: &Line,
+    line: &ZygoteClient,
     spec: &ProcessSpec,
-    prepared: Prepared,
-) -> Result<Option<Started>, ProcessError> {
-    let Prepared { texts, ids, program, setup, leaf, go, status } = prepared;
+    prepared: ForkInputs,
+) -> Result<Option<StartGuard>, ProcessError> {
+    let ForkInputs { texts, ids, program, setup, leaf, go, status } = prepared;
     let ((go_shim, go), (status, status_task)) = (go, status);
     let cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
     let files = [spec.stdout.files(), spec.stderr.files()];
-    let order = Order {
+    let order = ShimOrder {
         run: spec.run_id.to_string(),
         texts,
         ids,
@@ -225,18 +234,18 @@ async fn fork_supervised(
         network: spec.network.clone(),
         with_agent: host.inner.kill_with_agent,
     };
-    let ordered = Ordered { order, files, go: go_shim, status: status_task };
-    let Some((shim, task)) = ordered.ask(line).await? else { return Ok(None) };
+    let ordered = ShimRequest { order, files, go: go_shim, status: status_task };
+    let Some((shim, task)) = ordered.send_and_wait(line).await? else { return Ok(None) };
 
-    // The go pipe is ours: whatever fails from here on, the shim gives up.
+    // This process holds the go pipe: whatever fails from here on, the shim gives up.
     let system = |what| move |source| ProcessError::system(what, source);
-    let held = Held::new(go, status, spec, program);
+    let held = StartPermit::new(go, status, spec, program);
     let opened = system("opening a supervisor");
     let pidfd = identity::open_same(shim.0, shim.1).map_err(opened)?;
     let task_fd = identity::open_same(task.0, task.1).map_err(system("opening a held process"))?;
     let (Some(pidfd), Some(task_fd)) = (pidfd, task_fd) else {
-        // A task that could not be set up has ended by itself, and its supervisor with it.
-        return Err(held.reported().await.unwrap_or(SUPERVISOR_GONE));
+        // A task that could not be set up has ended, and its supervisor with it.
+        return Err(held.read_failure().await.unwrap_or(SUPERVISOR_GONE));
     };
     let identity = ProcessIdentity {
         pid: task.0,
@@ -245,23 +254,23 @@ async fn fork_supervised(
         cgroup,
         supervisor: Some(SupervisorIdentity { pid: shim.0, start_ticks: shim.1 }),
     };
-    let reach = Reach::Supervisor { pidfd, task: Some(task_fd) };
-    let process = supervised(host, &spec.run_id, identity, reach, leaf);
-    Ok(Some(Started::register(host, spec, process, held)))
+    let reach = SignalTarget::Supervisor { pidfd, task: Some(task_fd) };
+    let process = supervised_process(host, &spec.run_id, identity, reach, leaf);
+    Ok(Some(StartGuard::register(host, spec, process, held)))
 }
 
 const SUPERVISOR_GONE: ProcessError =
     ProcessError::Supervisor { reason: "was killed before its task ran" };
 
-/// A process that a supervisor watches over, and somebody who waits for that supervisor.
-pub(super) fn supervised(
+/// Make a process that a supervisor watches over, and spawn a task that waits for the supervisor.
+pub(super) fn supervised_process(
     host: &ProcessHost,
     run: &RunId,
     identity: ProcessIdentity,
-    reach: Reach,
+    reach: SignalTarget,
     leaf: Option<Leaf>,
-) -> Arc<Process> {
-    let (process, exit) = process(identity, reach, leaf);
+) -> Arc<HostProcess> {
+    let (process, exit) = new_process(identity, reach, leaf);
     if let Some(line) = host.line() {
         let records = line.records().clone();
         let watched = Arc::clone(&process);
@@ -279,58 +288,63 @@ fn stream_order(files: &SinkFiles) -> StreamOrder {
     }
 }
 
-/// An order and what goes with it, closed here once it is answered.
-struct Ordered {
-    order: Order,
+/// An order and its descriptors, which are closed here once the order is answered.
+struct ShimRequest {
+    order: ShimOrder,
     files: [Option<SinkFiles>; 2],
     go: OwnedFd,
     status: OwnedFd,
 }
 
-/// (pid, start ticks).
-type Who = (u32, u64);
+/// A process by its pid and its start time in ticks.
+type PidAndTicks = (u32, u64);
 
-impl Ordered {
+impl ShimRequest {
     fn send<T>(
         &self,
-        line: &Line,
+        line: &ZygoteClient,
         answer: &OwnedFd,
-        how: impl FnOnce(&Line, &Order, &OrderEnds<'_>) -> std::io::Result<T>,
+        how: impl FnOnce(&ZygoteClient, &ShimOrder, &OrderEnds<'_>) -> std::io::Result<T>,
     ) -> std::io::Result<T> {
         let dirs = self.files.iter().flatten().map(|files| files.dir.as_fd()).collect();
         let (go, status, answer) = (self.go.as_fd(), self.status.as_fd(), answer.as_fd());
         how(line, &self.order, &OrderEnds { go, status, answer, dirs })
     }
 
-    /// Shim and task, held. `None`: whoever was asked was killed, or hung and was replaced. A shim may have been
-    /// forked all the same, so that nothing of this order is used again.
-    async fn ask(self, line: &Line) -> Result<Option<(Who, Who)>, ProcessError> {
+    /// Send the order. Returns the shim and its held task. `None`: the zygote or the shim was
+    /// killed, or the zygote hung and was replaced. A shim may have been forked all the same, so
+    /// nothing of this order is used again.
+    async fn send_and_wait(
+        self,
+        line: &ZygoteClient,
+    ) -> Result<Option<(PidAndTicks, PidAndTicks)>, ProcessError> {
         let ordered = Arc::new(self);
-        let _turn = line.turn().await.ok_or(ProcessError::Stopped)?;
-        let (answer, answer_shim) = piped()?;
-        let mut answer = receiver(answer)?;
-        if ordered.send(line, &answer_shim, Line::try_send).unwrap_or(false) {
+        let _turn = line.acquire_turn().await.ok_or(ProcessError::Stopped)?;
+        let (answer, answer_shim) = make_pipe()?;
+        let mut answer = pipe_receiver(answer)?;
+        if ordered.send(line, &answer_shim, ZygoteClient::try_send).unwrap_or(false) {
             drop(answer_shim);
         } else {
             let (line, asking) = (line.clone(), Arc::clone(&ordered));
-            let sent =
-                tokio::task::spawn_blocking(move || asking.send(&line, &answer_shim, Line::send));
+            let sent = tokio::task::spawn_blocking(move || {
+                asking.send(&line, &answer_shim, ZygoteClient::send)
+            });
             sent.await
                 .map_err(|_| ProcessError::Stopped)?
                 .map_err(|source| ProcessError::system("asking for a supervisor", source))?;
         }
-        let mut bytes = [0; Answer::BYTES];
+        let mut bytes = [0; ShimAnswer::BYTES];
         let answered = clock::timeout(SUPERVISOR_WAIT_MAX, answer.read_exact(&mut bytes));
-        let Some(answered) = line.watched(answered).await else { return Ok(None) };
+        let Some(answered) = line.await_answer(answered).await else { return Ok(None) };
         match answered {
             None => Err(ProcessError::Supervisor { reason: "did not answer in time" }),
             Some(Err(error)) => {
                 tracing::warn!(%error, "a supervisor was killed before it answered");
                 Ok(None)
             }
-            Some(Ok(_)) => match Answer::from_bytes(bytes) {
-                Some(Answer::Held { shim, task }) => Ok(Some((shim, task))),
-                Some(Answer::Failed { step, errno }) => {
+            Some(Ok(_)) => match ShimAnswer::from_bytes(bytes) {
+                Some(ShimAnswer::Held { shim, task }) => Ok(Some((shim, task))),
+                Some(ShimAnswer::Failed { step, errno }) => {
                     let source = std::io::Error::from_raw_os_error(errno);
                     Err(ProcessError::system(step.name(), source))
                 }
@@ -340,28 +354,33 @@ impl Ordered {
     }
 }
 
-/// A process of the table, and who publishes its exit.
-pub(super) fn process(
+/// Make a process for the table, and the sender that publishes its exit.
+pub(super) fn new_process(
     identity: ProcessIdentity,
-    reach: Reach,
+    reach: SignalTarget,
     leaf: Option<Leaf>,
-) -> (Arc<Process>, watch::Sender<Option<RawExit>>) {
+) -> (Arc<HostProcess>, watch::Sender<Option<RawExit>>) {
     let (sender, exit) = watch::channel(None);
     let (held, forgotten) = (std::sync::Mutex::new(None), false.into());
-    (Arc::new(Process { identity, reach, leaf, held, forgotten, exit }), sender)
+    (Arc::new(HostProcess { identity, reach, leaf, held, forgotten, exit }), sender)
 }
 
-/// A process in the table that is not yet the caller's: killed and forgotten on drop.
-struct Started {
+/// A process in the table whose start is not complete. It is killed and forgotten on drop.
+struct StartGuard {
     host: ProcessHost,
     run: RunId,
-    process: Arc<Process>,
-    held: Option<Held>,
+    process: Arc<HostProcess>,
+    held: Option<StartPermit>,
     armed: bool,
 }
 
-impl Started {
-    fn register(host: &ProcessHost, spec: &ProcessSpec, process: Arc<Process>, held: Held) -> Self {
+impl StartGuard {
+    fn register(
+        host: &ProcessHost,
+        spec: &ProcessSpec,
+        process: Arc<HostProcess>,
+        held: StartPermit,
+    ) -> Self {
         let (host, run, held) = (host.clone(), spec.run_id.clone(), Some(held));
         let id = process.id();
         let mut table = host.table();
@@ -370,8 +389,8 @@ impl Started {
         Self { host, run, process, held, armed: true }
     }
 
-    /// Leave it to the release of its run; back when that was before.
-    fn hold(&mut self) -> Option<Held> {
+    /// Leave the process held until its run is released. Returns the permit where that was before.
+    fn hold(&mut self) -> Option<StartPermit> {
         let held = self.held.take();
         let table = self.host.table();
         if table.get(&self.run).is_some_and(|of_run| of_run.released) {
@@ -381,21 +400,21 @@ impl Started {
         None
     }
 
-    /// Kill it, wait until it is gone, and hand the error on.
+    /// Kill the process, wait until it is gone, and return the error.
     async fn abandon(self, error: ProcessError) -> ProcessError {
         let process = Arc::clone(&self.process);
         drop(self);
-        held::gone(&process).await;
+        start_permit::wait_until_gone(&process).await;
         error
     }
 }
 
-impl Drop for Started {
+impl Drop for StartGuard {
     fn drop(&mut self) {
         if !self.armed {
             return;
         }
-        // Without a word of us it ends by itself, even if it cannot be killed.
+        // Without its permit the process ends by itself, even if it cannot be killed.
         drop(self.held.take());
         drop(self.process.take_held());
         self.process.kill();
@@ -417,13 +436,13 @@ impl RunProcesses {
     }
 }
 
-async fn pumped(pipe: pipe::Receiver, sink: Arc<dyn ByteSink>) {
+async fn pump_output(pipe: pipe::Receiver, sink: Arc<dyn ByteSink>) {
     if let Err(error) = pump(pipe, sink).await {
         tracing::warn!(%error, "reading the output of a task failed");
     }
 }
 
-async fn record(spec: &ProcessSpec, process: &Process) -> Result<(), ProcessError> {
+async fn record_identity(spec: &ProcessSpec, process: &HostProcess) -> Result<(), ProcessError> {
     let recorded = (spec.record_identity)(process.identity.clone());
     let reason = match clock::timeout(RECORD_WAIT_MAX, recorded).await {
         Some(Ok(())) => return Ok(()),

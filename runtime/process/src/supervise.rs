@@ -13,13 +13,13 @@
 //!   │ ◄─ pidfd readable ── exit record in <data directory>/exits, then the shim ends
 //! ```
 //! - The zygote is small, so a fork of it costs little, and all shims share its relocated pages.
-//!   It ends when the agent's end of its socket closes; its shims go on. A dead one is replaced
-//!   at the next start, and so is one that hangs ([`line`]).
-//! - A shim that holds a task it was not told to let go kills it when the agent is gone, and its
-//!   record says that the task was never released.
-//! - The agent signals the shim, by a pidfd that was checked against the recorded start time, and
-//!   the shim, as the parent that has not reaped the task yet, signals the task's group: no pid is
-//!   signalled that may be another's. An agent that came later needs nothing else.
+//!   It ends when the agent's end of its socket closes; its shims go on. A zygote that is dead or
+//!   hangs is replaced at the next start ([`line`]).
+//! - A shim that still holds its task when the agent is gone kills the task, and its record says
+//!   that the task was never released.
+//! - The agent signals the shim, by a pidfd that was checked against the recorded start time. The
+//!   shim, as the parent that has not reaped the task yet, signals the task's group. So no pid is
+//!   signalled that may name another process. An agent that came later needs nothing else.
 //! - An isolated task has an init beside it, which ends what is in the task's pid namespace
 //!   ([`isolate`](super::isolate)).
 //! - A shim is a subreaper: descendants that left the group become its children and are killed at
@@ -48,7 +48,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::entrant::{END_BYTES, EnterOrder, exit_code};
-pub(super) use self::line::{EnterEnds, Line, OrderEnds};
+pub(super) use self::line::{EnterEnds, OrderEnds, ZygoteClient};
 pub(super) use self::terminal::{receive as receive_terminal, resize as resize_terminal};
 pub use self::zygote::main;
 
@@ -57,46 +57,50 @@ use super::isolate::IsolationSetup;
 use super::netns::TaskNetwork;
 use super::user::Ids;
 
-/// The signal by which a shim is told to signal its task: real-time, so that none is merged with
-/// another, with the number of the signal meant as its value. A number of its own and not
-/// `SIGRTMIN + n`: what `SIGRTMIN` is, each C library decides for itself. Never changes.
+/// The signal by which a shim is told to signal its task. It is a real-time signal, so that two are
+/// never merged into one, and its value is the number of the signal that the task is to get. The
+/// number is fixed and not `SIGRTMIN + n`, because each C library defines `SIGRTMIN` for itself.
+/// Never changes.
 pub(super) const SIGNAL: libc::c_int = 40;
-/// On the go pipe: run.
+/// Byte on the go pipe: run the program.
 pub(super) const GO: u8 = b'g';
-/// On the go pipe: this start is given up, leave no trace. The end of file means that the agent
-/// is gone.
+/// Byte on the go pipe: this start is given up, leave no trace. The end of file means that the
+/// agent is gone.
 pub(super) const GIVE_UP: u8 = b'x';
-/// First and only byte of an order's message; the rest are descriptors.
+/// First and only byte of the message that orders a shim; the rest are descriptors.
 const ORDER: u8 = 1;
-/// The same of a question: what isolation is possible. Its descriptor takes the answer.
+/// First and only byte of the message that asks what isolation is possible. Its descriptor takes
+/// the answer.
 const PROBE: u8 = 2;
-/// The same of a command inside a task.
+/// First and only byte of the message that orders a command inside a task.
 const ENTER: u8 = 3;
-/// The same of a question that the zygote answers itself, with one byte: does it answer?
+/// First and only byte of the message that asks whether the zygote answers. The zygote writes one
+/// byte.
 const PING: u8 = 4;
-/// Descriptors of a message. Of an order: order, go, status, answer, records, and a directory for each
-/// stream; of a command: order, the task's order, the task, its three ends, control, status.
+/// Most descriptors of a message. An order has: order, go, status, answer, records, and a directory
+/// for each stream. A command inside a task has: order, the task's order, the task, its three ends,
+/// control, status.
 const ORDER_FDS_MAX: usize = 8;
-/// Name of the memory file of an order, which its shim keeps: who comes later reads there what the task
-/// is kept apart from. To be changed with [`Order`] and what is in it.
+/// Name of the memory file of an order, which its shim keeps open. A later agent reads there how
+/// the task is isolated. The name changes with the layout of [`ShimOrder`].
 const ORDER_NAME: &str = "ostler-order-1";
 
-/// What a shim is told, in a memory file. Spoken only between builds of the same program.
+/// What a shim is told, in a memory file. Only builds of the same program exchange it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Order {
-    /// The run.
+pub(super) struct ShimOrder {
+    /// Id of the run that the task belongs to.
     pub run: String,
     /// What to execute.
     pub texts: Texts,
-    /// As whom.
+    /// The user and groups to switch to; `None` keeps the agent's own.
     pub ids: Option<Ids>,
     /// The task's cgroup, made and empty.
     pub cgroup: Option<PathBuf>,
-    /// Standard output and error: where what is printed goes. `None`: nowhere.
+    /// Where standard output and standard error go; `None` discards the stream.
     pub streams: [Option<StreamOrder>; 2],
-    /// From what the task is kept apart.
+    /// How the task is isolated.
     pub setup: Option<IsolationSetup>,
-    /// The network that it is in.
+    /// The network that the task is in; `None` for the node's own.
     pub network: Option<TaskNetwork>,
     /// The task ends with the agent that gave the order.
     pub with_agent: bool,
@@ -105,17 +109,17 @@ pub(super) struct Order {
 /// Files of one stream; the directory comes as a descriptor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StreamOrder {
-    /// Name without the index.
+    /// Name of a file without its index.
     pub prefix: String,
-    /// Most files kept.
+    /// Most files that are kept.
     pub files_max: u32,
-    /// A file is left at this length, bytes.
+    /// Bytes after which the next file is begun.
     pub file_bytes_max: u64,
 }
 
-/// What a shim says when it holds its task, or why it does not.
+/// What a shim answers: that it holds its task, or why it does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ShimAnswer {
     Held { shim: (u32, u64), task: (u32, u64) },
     Failed { step: ShimStep, errno: i32 },
 }
@@ -150,7 +154,7 @@ impl ShimStep {
         Self::Network,
     ];
 
-    /// For [`super::ProcessError::System`].
+    /// Description of the step for [`super::ProcessError::System`].
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::ForkShim => "forking a supervisor",
@@ -167,7 +171,7 @@ impl ShimStep {
     }
 }
 
-impl Answer {
+impl ShimAnswer {
     pub(super) const BYTES: usize = 32;
 
     fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -190,7 +194,7 @@ impl Answer {
         bytes
     }
 
-    /// `None` for what no shim says.
+    /// Read an answer; `None` for bytes that no shim sends.
     pub(super) fn from_bytes(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let (words, longs) = bytes.split_at(16);
         let mut words = words.chunks_exact(4).filter_map(|word| word.try_into().ok());
@@ -225,9 +229,10 @@ struct QueuedSignal {
     _rest: [u8; 96],
 }
 
-/// Tell the shim behind `pidfd` to signal its task; a stopped shim is woken. The kernel checks that we may (same
-/// user, or root); it fails with `SRCH` when the shim is gone, with `AGAIN` when too many are queued.
-pub(super) fn ask(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
+/// Tell the shim behind `pidfd` to signal its task; a stopped shim is woken. The kernel checks the
+/// permission (same user, or root). Fails with `SRCH` when the shim is gone, and with `AGAIN` when
+/// too many signals are queued.
+pub(super) fn send_signal(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     let info = QueuedSignal {
         signo: SIGNAL,
         errno: 0,
@@ -252,15 +257,15 @@ pub(super) fn ask(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     if sent != 0 {
         return Err(last_errno());
     }
-    // One that was stopped takes it when it goes on.
+    // A stopped shim takes the signal once it goes on.
     let _gone = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
     Ok(())
 }
 
-/// Tell the shim behind `pidfd` to end its task and everything of it. One that cannot be told is killed, and
-/// its task with it.
-pub(super) fn ask_to_kill(pidfd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let sent = match ask(pidfd, Signal::KILL) {
+/// Tell the shim behind `pidfd` to end its task and all descendants of the task. A shim that cannot
+/// be told is killed, and its task with it.
+pub(super) fn send_kill(pidfd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let sent = match send_signal(pidfd, Signal::KILL) {
         Ok(()) | Err(Errno::SRCH) => return Ok(()),
         Err(_) => rustix::process::pidfd_send_signal(pidfd, Signal::KILL),
     };
@@ -274,18 +279,18 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The order that this shim keeps. The caller knows that the pid is the supervisor's.
+/// Open the order that this supervisor keeps. The caller knows that the pid is the supervisor's.
 ///
 /// # Errors
-/// It has none, or one of another form.
-pub(super) fn order_of(supervisor: u32) -> io::Result<std::fs::File> {
-    let path = memory_file(supervisor, ORDER_NAME).ok_or(io::ErrorKind::NotFound)?;
+/// When the supervisor has no order, or one of another version.
+pub(super) fn open_order(supervisor: u32) -> io::Result<std::fs::File> {
+    let path = find_memory_file(supervisor, ORDER_NAME).ok_or(io::ErrorKind::NotFound)?;
     std::fs::File::open(path)
 }
 
-/// The memory file of this name that a process has open, in `/proc`. Other files, such as logs of a task that is called
-/// so, have the name at another place of their path.
-fn memory_file(pid: u32, name: &str) -> Option<PathBuf> {
+/// Path in `/proc` of the memory file of this name that a process has open. Other files, such as
+/// logs of a task with this name, have the name at another place of their path.
+fn find_memory_file(pid: u32, name: &str) -> Option<PathBuf> {
     let memory = format!("/memfd:{name}");
     let is_named = |link: PathBuf| {
         let rest = link.to_str().and_then(|to| to.strip_prefix(&memory));
@@ -297,8 +302,8 @@ fn memory_file(pid: u32, name: &str) -> Option<PathBuf> {
         .map(|entry| entry.path())
 }
 
-/// What is in a memory file.
-fn read_posted<T: serde::de::DeserializeOwned>(file: impl AsFd) -> io::Result<T> {
+/// Read and decode what is in a memory file.
+fn read_memory_file<T: serde::de::DeserializeOwned>(file: impl AsFd) -> io::Result<T> {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::File::from(file.as_fd().try_clone_to_owned()?);
     let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
@@ -318,20 +323,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _log = std::fs::File::create(dir.path().join(format!("{NAME}.stdout.0"))).unwrap();
         let own = std::process::id();
-        assert_eq!(memory_file(own, NAME), None);
+        assert_eq!(find_memory_file(own, NAME), None);
         let _memory = rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let found = std::fs::read_link(memory_file(own, NAME).unwrap()).unwrap();
+        let found = std::fs::read_link(find_memory_file(own, NAME).unwrap()).unwrap();
         assert_eq!(found.to_str(), Some("/memfd:ostler-probe-1 (deleted)"));
     }
 
     #[test]
     fn answers_come_through_as_they_were_said() {
-        let held = Answer::Held { shim: (7, 1 << 40), task: (u32::MAX, u64::MAX) };
-        assert_eq!(Answer::from_bytes(held.to_bytes()), Some(held));
+        let held = ShimAnswer::Held { shim: (7, 1 << 40), task: (u32::MAX, u64::MAX) };
+        assert_eq!(ShimAnswer::from_bytes(held.to_bytes()), Some(held));
         for step in ShimStep::ALL {
-            let failed = Answer::Failed { step, errno: -1 };
-            assert_eq!(Answer::from_bytes(failed.to_bytes()), Some(failed));
+            let failed = ShimAnswer::Failed { step, errno: -1 };
+            assert_eq!(ShimAnswer::from_bytes(failed.to_bytes()), Some(failed));
         }
-        assert_eq!(Answer::from_bytes([0xff; Answer::BYTES]), None);
+        assert_eq!(ShimAnswer::from_bytes([0xff; ShimAnswer::BYTES]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The file of a recording: magic, version, length, body, checksum. Everything in it is untrusted.
+//! The file of a recording: magic, version, length, body, checksum. Its content is untrusted.
 
 use serde::Deserialize as _;
 use xxhash_rust::xxh3::xxh3_64;
@@ -6,56 +6,56 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Recording;
 use ostler_model::limits::PLUGIN_RECORDING_BYTES_MAX;
 
-/// First bytes of every recording.
+/// The first bytes of every recording.
 const MAGIC: &[u8; 8] = b"ostlerec";
-/// Form of the body. Another form is another number.
+/// The version of the body's format. Another format gets another number.
 const VERSION: u32 = 1;
 const HEAD: usize = MAGIC.len() + 4 + 8;
 
-/// Why a file is no recording that can be used.
+/// Why a file is no usable recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// It begins otherwise.
+    /// The file begins with other bytes.
     #[error("no recording: it does not begin with \"ostlerec\"")]
     NotOne,
-    /// Of an older or newer agent.
+    /// The file is of an older or newer agent.
     #[error("a recording of form {found}; this program reads form {VERSION}")]
     Version {
-        /// Its form.
+        /// The version of the format in the file.
         found: u32,
     },
-    /// Larger than any recording.
+    /// The file is larger than any recording.
     #[error("{size} bytes; a recording has at most {PLUGIN_RECORDING_BYTES_MAX}")]
     TooLarge {
-        /// Its size.
+        /// The size of the file in bytes.
         size: u64,
     },
-    /// It ends early.
+    /// The file ends early.
     #[error("cut short: {found} bytes are there, {expected} were written; copy it again")]
     Truncated {
-        /// Bytes there.
+        /// The number of bytes that are there.
         found: u64,
-        /// Bytes written.
+        /// The number of bytes that were written.
         expected: u64,
     },
-    /// There is more than was written.
+    /// The file has more bytes than were written.
     #[error("damaged: {extra} bytes follow its end")]
     Longer {
-        /// Bytes too many.
+        /// The number of bytes too many.
         extra: u64,
     },
-    /// Changed since it was written.
+    /// The file has changed since it was written.
     #[error("damaged: its checksum does not fit; copy it again")]
     Checksum,
-    /// The checksum fits and the content does not: not written by an agent.
+    /// The checksum fits but the content does not, so no agent wrote the file.
     #[error("damaged: its content cannot be read ({0})")]
     Body(String),
-    /// It holds no call.
+    /// The recording holds no call.
     #[error("a recording without a call")]
     Empty,
 }
 
-/// A recording as bytes.
+/// Encode a recording.
 ///
 /// # Errors
 /// [`FileError::TooLarge`] when it is larger than what is read again.
@@ -69,13 +69,10 @@ pub fn encode(recording: &Recording) -> Result<Vec<u8>, FileError> {
     bytes.extend_from_slice(&body);
     bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
     let size = bytes.len() as u64;
-    match size > PLUGIN_RECORDING_BYTES_MAX {
-        true => Err(FileError::TooLarge { size }),
-        false => Ok(bytes),
-    }
+    if size > PLUGIN_RECORDING_BYTES_MAX { Err(FileError::TooLarge { size }) } else { Ok(bytes) }
 }
 
-/// A recording from bytes of anybody.
+/// Decode a recording from untrusted bytes.
 ///
 /// # Errors
 /// [`FileError`]; nothing of it is used then.
@@ -115,10 +112,7 @@ fn read(body: &[u8]) -> Result<Recording, FileError> {
     if !rest.is_empty() {
         return Err(FileError::Body(format!("{} bytes too many", rest.len())));
     }
-    match recording.calls.is_empty() {
-        true => Err(FileError::Empty),
-        false => Ok(recording),
-    }
+    if recording.calls.is_empty() { Err(FileError::Empty) } else { Ok(recording) }
 }
 
 #[cfg(test)]
@@ -134,7 +128,7 @@ mod tests {
             function: "fingerprint".to_owned(),
             input: vec![1, 2, 3],
             trace: vec![4; 100],
-            outcome: CallOutcome::broken("no".to_owned()),
+            outcome: CallOutcome::new_broken("no".to_owned()),
             ..RecordedCall::default()
         };
         Recording { plugin: "mine".to_owned(), calls: vec![call], ..Recording::default() }
@@ -167,7 +161,7 @@ mod tests {
         assert!(error(&large).contains("at most"));
     }
 
-    /// With a checksum that fits, whatever the body.
+    /// The bytes of a file with this body and a checksum that fits.
     fn sealed(body: &[u8]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Arguments of a call, as they are kept and as a replay reads them.
+//! The arguments of a call, as they are kept and as a replay reads them.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use ostler_plugin::bindings::since_0_1::driver_export as drv;
 /// The arguments of `start`.
 type Start = (drv::TaskConfig,);
 
-/// Take the secrets out of the arguments of a call and learn them.
-pub(super) fn redact(
+/// Take the secrets out of the arguments of a call, and learn them.
+pub(super) fn redact_input(
     function: &str,
     input: &mut Vec<u8>,
     task_schema: Option<&Value>,
@@ -17,18 +17,18 @@ pub(super) fn redact(
 ) {
     if function == "start" {
         let Ok((mut task,)) = postcard::from_bytes::<Start>(input) else {
-            // What cannot be read cannot be cleaned.
+            // Arguments that cannot be read cannot be redacted.
             input.clear();
             return;
         };
-        task.config_json = secrets.config(&task.config_json, task_schema);
+        task.config_json = secrets.redact_config(&task.config_json, task_schema);
         for variable in &mut task.env {
-            secrets.variable(&variable.name, &mut variable.value);
+            secrets.redact_variable(&variable.name, &mut variable.value);
         }
         *input = postcard::to_stdvec(&(task,)).unwrap_or_default();
-    } else if let Some((mut handle, rest)) = handle(function, input) {
+    } else if let Some((mut handle, rest)) = split_handle(function, input) {
         if let Ok(text) = std::str::from_utf8(&handle.data) {
-            let clean = secrets.config(text, None);
+            let clean = secrets.redact_config(text, None);
             handle.data = clean.into_bytes();
         }
         let mut bytes = postcard::to_stdvec(&handle).unwrap_or_default();
@@ -38,7 +38,7 @@ pub(super) fn redact(
 }
 
 /// The handle that a call about a task begins with, and the bytes after it.
-fn handle(function: &str, input: &[u8]) -> Option<(drv::Handle, Vec<u8>)> {
+fn split_handle(function: &str, input: &[u8]) -> Option<(drv::Handle, Vec<u8>)> {
     const WITH_HANDLE: [&str; 8] =
         ["recover", "exited", "stop", "kill", "destroy", "inspect", "signal", "exec"];
     if !WITH_HANDLE.contains(&function) {

@@ -1,4 +1,4 @@
-//! Recordings: the last calls of a plugin, kept so that one that failed can be made again elsewhere.
+//! Recordings: the last calls of a plugin, kept so that a failed call can be made again elsewhere.
 //!
 //! ```text
 //! call ─ input, trace, outcome ─► Recorder: a ring in memory ── thrown away by the next calls
@@ -8,10 +8,10 @@
 //!                                                    ▼ on any machine
 //!                                  replay: the same component, the recorded answers ─► same end?
 //! ```
-//! A call is a function of its arguments, the configuration and what the host answers, so these are all there
-//! is to keep. What cannot be made again is time: a call that was given up because it waited is told from one
-//! that computed too long. Plugins know nothing of this crate: see `ostler_plugin::observe`. Start with
-//! `ring.rs`.
+//! A call is a function of its arguments, the configuration and the answers of the host, so only
+//! these need to be kept. Time cannot be repeated: a call that was given up because it waited must
+//! be told apart from one that computed too long. Plugins know nothing of this crate: see
+//! `ostler_plugin::observe`. Start reading with `ring.rs`.
 
 pub mod file;
 mod input;
@@ -27,23 +27,23 @@ use serde::{Deserialize, Serialize};
 
 use ostler_model::limits::PluginLimits;
 use ostler_model::plugin::PluginKind;
-use ostler_plugin::Failure;
+use ostler_plugin::CallFailure;
 use ostler_plugin::observe::CallEnd;
 use ostler_sandbox::CallError;
 
-pub use replay::{ReplayError, ReplayVerdict, Replayed, replay};
+pub use replay::{ReplayError, ReplayVerdict, ReplayedCall, replay};
 pub use ring::Recorder;
 pub use store::{RecordCalls, RecordingStore};
 use trace::{Player, Trace};
 
-/// Bytes as the trace of a recorded call, asked for by each function in turn. For fuzz targets.
+/// Use bytes as the trace of a recorded call, which each function reads in turn. For fuzz targets.
 #[doc(hidden)]
 pub fn fuzz_trace(bytes: &[u8]) {
     let trace = Trace { bytes: bytes.to_vec(), calls: u32::MAX, cut: false, secrets: vec![] };
-    Player::new(trace).exhaust();
+    Player::new(trace).read_all();
 }
 
-/// Calls of one plugin, as a file holds them.
+/// The calls of one plugin, as a file holds them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
     /// Version of the agent that wrote it.
@@ -58,93 +58,93 @@ pub struct Recording {
     pub digest: String,
     /// The plugin's configuration as JSON, redacted.
     pub config: String,
-    /// What one call was allowed.
-    pub limits: Bounds,
-    /// Values that were taken out.
+    /// The limits of one call.
+    pub limits: CallLimits,
+    /// The number of secret values that were taken out.
     pub redacted: u32,
-    /// The calls, oldest first; the last one is what the file was written for.
+    /// The calls, oldest first. The file was written because of the last one.
     pub calls: Vec<RecordedCall>,
 }
 
-/// One call.
+/// One recorded call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordedCall {
-    /// The function.
+    /// The name of the called function.
     pub function: String,
-    /// When it began, nanoseconds since 1970.
+    /// When it began, in nanoseconds since 1970.
     pub at: u64,
-    /// How long it took, nanoseconds.
+    /// How long it took, in nanoseconds.
     pub took: u64,
-    /// Its arguments, in their compact form; redacted.
+    /// The arguments in their compact form, redacted.
     pub input: Vec<u8>,
-    /// What the host answered; redacted.
+    /// The answers of the host, redacted.
     #[serde(rename = "reel")]
     pub trace: Vec<u8>,
-    /// Host calls, also those that are not in `trace`.
+    /// The number of host calls, including those that are not in `trace`.
     pub host_calls: u32,
-    /// There were more answers than fit.
+    /// Whether there were more answers than fit.
     pub cut: bool,
-    /// How it ended.
+    /// How the call ended.
     pub outcome: CallOutcome,
 }
 
 /// How a call ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallOutcome {
-    /// In one word: `answered`, `refused` (the plugin's own error), `broken-answer`, or what stopped
-    /// it: `trap`, `stack-overflow`, `deadline`, `memory-limit` …
+    /// The end in one word: `answered`, `refused` (the plugin's own error), `broken-answer`, or
+    /// what stopped the call: `trap`, `stack-overflow`, `deadline`, `memory-limit` …
     pub end: String,
-    /// What was said of it.
+    /// The text of the error, if there is one.
     pub text: String,
-    /// Function names where it was stopped, innermost first.
+    /// The function names where the call was stopped, innermost first.
     pub frames: Vec<String>,
 }
 
 impl CallOutcome {
-    /// It answered.
+    /// The outcome of a call that was answered.
     #[must_use]
-    pub fn answered() -> Self {
+    pub fn new_answered() -> Self {
         Self { end: "answered".to_owned(), ..Self::default() }
     }
 
-    /// It answered that it cannot.
+    /// The outcome of a call that the plugin refused.
     #[must_use]
-    pub fn refused(text: String) -> Self {
+    pub fn new_refused(text: String) -> Self {
         Self { end: "refused".to_owned(), text, frames: Vec::new() }
     }
 
-    /// It answered against the rules.
+    /// The outcome of a call whose answer is against the rules.
     #[must_use]
-    pub fn broken(text: String) -> Self {
+    pub fn new_broken(text: String) -> Self {
         Self { end: "broken-answer".to_owned(), text, frames: Vec::new() }
     }
 
-    /// Did the call fail, by its own or the plugin's fault?
+    /// Whether the call failed, by its own or the plugin's fault.
     #[must_use]
-    pub fn failed(&self) -> bool {
+    pub fn is_failed(&self) -> bool {
         !matches!(self.end.as_str(), "answered" | "refused")
     }
 
-    /// Did the time of its machine have a part in it?
+    /// Whether the speed of the machine had a part in the end of the call.
     #[must_use]
-    pub fn by_the_clock(&self) -> bool {
+    pub fn is_by_clock(&self) -> bool {
         matches!(self.end.as_str(), "deadline" | "processor-time")
     }
 }
 
-impl<F: Borrow<Failure>> From<&CallEnd<F>> for CallOutcome {
+impl<F: Borrow<CallFailure>> From<&CallEnd<F>> for CallOutcome {
     fn from(end: &CallEnd<F>) -> Self {
         match end {
-            CallEnd::Answered => Self::answered(),
-            CallEnd::Refused(text) => Self::refused(text.clone()),
-            CallEnd::Broken(text) => Self::broken(text.clone()),
+            CallEnd::Answered => Self::new_answered(),
+            CallEnd::Refused(text) => Self::new_refused(text.clone()),
+            CallEnd::Broken(text) => Self::new_broken(text.clone()),
             CallEnd::Failed(failure) => Self::from(failure.borrow()),
         }
     }
 }
 
-impl From<&Failure> for CallOutcome {
-    fn from(failure: &Failure) -> Self {
+impl From<&CallFailure> for CallOutcome {
+    fn from(failure: &CallFailure) -> Self {
         let error = &failure.error;
         let frames = match error {
             CallError::Trap { frames, .. } | CallError::StackOverflow { frames, .. } => {
@@ -176,40 +176,40 @@ impl From<&Failure> for CallOutcome {
 /// How many times the default limits a replay may be given.
 const LARGER: u32 = 16;
 
-/// What one call was allowed: the part of [`PluginLimits`] that decides how a call ends.
+/// The limits of one call: the part of [`PluginLimits`] that decides how a call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bounds {
-    /// Milliseconds.
+pub struct CallLimits {
+    /// The longest wall time of the call, in milliseconds.
     pub call_wall_ms: u64,
-    /// Milliseconds of processor time.
+    /// The longest processor time of the call, in milliseconds.
     pub call_cpu_ms: u64,
-    /// Bytes of one crossing.
+    /// The most bytes that the guest may hand over in one host call.
     pub host_call_bytes: u64,
-    /// Core instances, memories and tables.
+    /// The largest numbers of core instances, memories and tables.
     pub parts: [u32; 3],
-    /// Bytes.
+    /// The most linear memory, in bytes.
     pub memory_bytes: u64,
-    /// Over all tables.
+    /// The most elements of all tables together.
     pub table_elements: u64,
-    /// Bytes.
+    /// The most bytes copied between guest and host in one call, both ways together.
     pub transfer_bytes: u64,
-    /// In one call.
+    /// The most host calls in one call.
     pub host_calls: u64,
-    /// Bytes.
+    /// The most bytes of the plugin's answer.
     pub answer_bytes: u64,
-    /// At once.
+    /// The most handles that may be alive at once.
     pub handles: u32,
-    /// Bytes of one request.
+    /// The most random bytes of one request.
     pub random_bytes: u64,
 }
 
-impl Default for Bounds {
+impl Default for CallLimits {
     fn default() -> Self {
         Self::from(&PluginLimits::default())
     }
 }
 
-impl From<&PluginLimits> for Bounds {
+impl From<&PluginLimits> for CallLimits {
     fn from(limits: &PluginLimits) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
@@ -228,9 +228,9 @@ impl From<&PluginLimits> for Bounds {
     }
 }
 
-impl Bounds {
-    /// The limits to replay with: never more than the defaults allow, since a recording comes from
-    /// somebody else.
+impl CallLimits {
+    /// The limits for a replay. They are capped at the default limits, or at a fixed multiple of
+    /// these, because a recording comes from somebody else.
     #[must_use]
     pub fn limits(&self) -> PluginLimits {
         let default = PluginLimits::default();

@@ -1,4 +1,5 @@
-//! A recorded call made again: the same component, the recorded answers, no host behind it.
+//! Makes a recorded call again: with the same component and the recorded answers, and without a
+//! host behind it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,73 +20,73 @@ use ostler_sandbox::without_last_words;
 /// Why a call could not be made again at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The component is none.
+    /// The file is no component.
     #[error("the component is no plugin: {0}")]
     Component(#[source] ManifestError),
-    /// Another component than the recorded one.
+    /// The component is another than the recorded one.
     #[error(
         "another component: the recording is of sha256:{recorded}, this one is sha256:{given}; \
          give the right one, or --any-component to see where it departs"
     )]
     OtherComponent {
-        /// Digest in the recording.
+        /// The digest in the recording.
         recorded: String,
-        /// Digest of the file.
+        /// The digest of the given file.
         given: String,
     },
-    /// A driver for a device plugin, or the other way round.
+    /// The recording is of a driver and the component is a device plugin, or the other way round.
     #[error("the recording is of another kind of plugin than the component")]
     OtherKind,
-    /// No call of this number.
+    /// The recording has no call of this number.
     #[error("there is no call {wanted}; the recording holds {there}")]
     NoCall {
-        /// Asked for, from 1.
+        /// The number that was asked for, from 1.
         wanted: usize,
-        /// How many there are.
+        /// The number of calls in the recording.
         there: usize,
     },
     /// The recorded configuration is no JSON object.
     #[error("the recorded configuration is no JSON object: {0}")]
     Config(#[source] serde_json::Error),
-    /// It does not load, or the call is none of the contract.
+    /// The component does not load, or the call is not part of the contract.
     #[error(transparent)]
     Call(#[from] ByNameError),
 }
 
-/// How the replay compares.
+/// How a replay compares with the recorded call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplayVerdict {
-    /// It ended the same way.
+    /// The replay ended the same way.
     Same,
-    /// It asked the host the same and ended otherwise.
+    /// The replay asked the host the same but ended in another way.
     Differs,
-    /// It asked the host for something else on the way.
+    /// The replay asked the host for something else on the way.
     Departed,
 }
 
 /// A call that was made again.
 #[derive(Clone, Debug, Serialize)]
-pub struct Replayed {
-    /// How it compares.
+pub struct ReplayedCall {
+    /// How the replay compares with the recorded call.
     pub verdict: ReplayVerdict,
-    /// The function.
+    /// The name of the called function.
     pub function: String,
     /// How the recorded call ended.
     pub recorded: CallOutcome,
-    /// How this one did.
+    /// How the replayed call ended.
     pub replayed: CallOutcome,
-    /// Host calls of the recorded call.
+    /// The number of host calls of the recorded call.
     pub recorded_host_calls: u32,
-    /// Host calls of this one.
+    /// The number of host calls of the replay.
     pub host_calls: u32,
-    /// Where it departed.
+    /// Where the replay departed from the recording, as a text.
     pub divergence: Option<String>,
-    /// What is to be known about the comparison.
+    /// Remarks on the comparison, for people.
     pub notes: Vec<String>,
 }
 
-/// Make call number `wanted` of a recording again (from 1; the last one unless given).
+/// Make call number `wanted` of a recording again, counted from 1. `None` means the last call.
 ///
 /// # Errors
 /// [`ReplayError`] when it cannot be begun; how it ends is in the answer.
@@ -95,8 +96,8 @@ pub async fn replay(
     wanted: Option<usize>,
     component: Arc<[u8]>,
     any_component: bool,
-) -> Result<Replayed, ReplayError> {
-    let call = choose(recording, wanted)?;
+) -> Result<ReplayedCall, ReplayError> {
+    let call = choose_call(recording, wanted)?;
     let manifest = manifest::read(&component).map_err(ReplayError::Component)?;
     if manifest.digest != recording.digest && !any_component {
         let recorded = recording.digest.clone();
@@ -127,30 +128,31 @@ pub async fn replay(
     let end = runtime.call_by_name(spec, &manifest, component, named, host).await?;
     let outcome = CallOutcome::from(&end);
     let player = player.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(compare(recording, call, outcome, &player, other))
+    Ok(compare_calls(recording, call, outcome, &player, other))
 }
 
-fn choose(recording: &Recording, wanted: Option<usize>) -> Result<&RecordedCall, ReplayError> {
+fn choose_call(recording: &Recording, wanted: Option<usize>) -> Result<&RecordedCall, ReplayError> {
     let there = recording.calls.len();
     let wanted = wanted.unwrap_or(there);
     let call = wanted.checked_sub(1).and_then(|index| recording.calls.get(index));
     call.ok_or(ReplayError::NoCall { wanted, there })
 }
 
-/// Standard error is not played: what a guest wrote there before it ended does not count.
-fn alike(recorded: &CallOutcome, replayed: &CallOutcome) -> bool {
+/// Whether two outcomes are alike. Standard error is not replayed, so what a guest wrote there
+/// before it ended does not count.
+fn are_alike(recorded: &CallOutcome, replayed: &CallOutcome) -> bool {
     let [one, other] = [recorded, replayed]
         .map(|outcome| (&outcome.end, without_last_words(&outcome.text), &outcome.frames));
     one == other
 }
 
-fn compare(
+fn compare_calls(
     recording: &Recording,
     call: &RecordedCall,
     replayed: CallOutcome,
     player: &Player,
     other: bool,
-) -> Replayed {
+) -> ReplayedCall {
     let recorded = call.outcome.clone();
     let mut notes = Vec::new();
     if other {
@@ -163,16 +165,16 @@ fn compare(
     if let Some((at, asked)) = player.other_arguments {
         notes.push(format!("host call {at}, {asked}, has other arguments than the recorded one"));
     }
-    if player.divergence.is_none() && player.left_over() > 0 && !call.cut {
-        notes.push(format!("{} recorded host calls were not made", player.left_over()));
+    if player.divergence.is_none() && player.calls_left() > 0 && !call.cut {
+        notes.push(format!("{} recorded host calls were not made", player.calls_left()));
     }
-    // Where the recorded call was ended, or as far as it is known.
+    // This is where the recorded call was stopped, or as far as it is known.
     let at_its_end = matches!(
         player.divergence,
         Some(Divergence::GivenUp { .. } | Divergence::Longer { .. } | Divergence::Cut { .. })
     );
     let verdict = match &player.divergence {
-        Some(_) if at_its_end && recorded.by_the_clock() => {
+        Some(_) if at_its_end && recorded.is_by_clock() => {
             notes.push(
                 "it went the recorded way up to where the time of that call was over, and would \
                  have gone on"
@@ -181,16 +183,16 @@ fn compare(
             ReplayVerdict::Same
         }
         Some(_) => ReplayVerdict::Departed,
-        None if alike(&recorded, &replayed) => ReplayVerdict::Same,
+        None if are_alike(&recorded, &replayed) => ReplayVerdict::Same,
         None => ReplayVerdict::Differs,
     };
-    if recorded.by_the_clock() && player.divergence.is_none() {
+    if recorded.is_by_clock() && player.divergence.is_none() {
         notes.push(
             "the recorded call ran out of time: whether this one does depends on this machine"
                 .to_owned(),
         );
     }
-    Replayed {
+    ReplayedCall {
         verdict,
         function: call.function.clone(),
         recorded,

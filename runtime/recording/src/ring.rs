@@ -1,4 +1,4 @@
-//! The last calls of one plugin, in memory.
+//! Keeps the last calls of one plugin in memory.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::input;
 use super::store::RecordingStore;
 use super::trace::{SharedTrace, Trace};
-use super::{Bounds, CallOutcome, RecordedCall, Recording};
+use super::{CallLimits, CallOutcome, RecordedCall, Recording};
 use ostler_model::limits::{PLUGIN_RING_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PluginLimits};
 use ostler_model::ports::BoxFuture;
 use ostler_model::redact::Secrets;
@@ -21,26 +21,28 @@ use ostler_plugin::observe::{CallEnd, CallObserver, EndedCall, ObservedCall, Plu
 #[derive(Debug)]
 pub struct Recorder {
     identity: PluginIdentity,
-    bounds: Bounds,
+    bounds: CallLimits,
     calls_max: usize,
-    /// Schemas of the plugin's own configuration and of its tasks', once it described itself.
+    /// The schemas of the plugin's own configuration and of its tasks' configuration, once it has
+    /// described itself.
     schemas: OnceLock<(Option<Value>, Option<Value>)>,
-    ring: Mutex<Ring>,
+    ring: Mutex<CallRing>,
     store: Option<Arc<RecordingStore>>,
 }
 
 #[derive(Debug, Default)]
-struct Ring {
+struct CallRing {
     calls: VecDeque<(u64, RecordedCall)>,
     bytes: usize,
-    /// Number of the newest call; the first has 1.
+    /// The number of the newest call. The first call has 1.
     newest: u64,
-    /// Of starts that are no longer in the ring: their handles may still hold them.
+    /// Secrets of starts that are no longer in the ring. Handles of later calls may still
+    /// hold them.
     secrets: Secrets,
 }
 
 impl Recorder {
-    /// A recorder that keeps as many calls as the limits say. `None`: they say none.
+    /// A recorder that keeps as many calls as the limits say; `None` if they say none.
     #[must_use]
     pub fn new(
         identity: PluginIdentity,
@@ -50,7 +52,7 @@ impl Recorder {
         let calls_max = (limits.recorded_calls_max as usize).min(PLUGIN_RING_CALLS_MAX);
         (calls_max > 0).then(|| Self {
             identity,
-            bounds: Bounds::from(limits),
+            bounds: CallLimits::from(limits),
             calls_max,
             schemas: OnceLock::new(),
             ring: Mutex::default(),
@@ -58,8 +60,8 @@ impl Recorder {
         })
     }
 
-    /// Keep a call that ended. Its number, for [`Recorder::write`].
-    fn keep(&self, ended: EndedCall<'_>, trace: Trace) -> u64 {
+    /// Keep a call that ended. Returns its number, for [`Recorder::write`].
+    fn keep_call(&self, ended: EndedCall<'_>, trace: Trace) -> u64 {
         let Trace { bytes, calls, cut, secrets } = trace;
         let call = RecordedCall {
             function: ended.function.to_owned(),
@@ -71,25 +73,25 @@ impl Recorder {
             cut,
             outcome: CallOutcome::from(&ended.end),
         };
-        let mut ring = self.ring();
-        secrets.iter().for_each(|text| ring.secrets.granted(text));
+        let mut ring = self.lock_ring();
+        secrets.iter().for_each(|text| ring.secrets.learn_granted(text));
         ring.newest += 1;
         let number = ring.newest;
-        ring.bytes += size(&call);
+        ring.bytes += call_size(&call);
         ring.calls.push_back((number, call));
         while ring.calls.len() > self.calls_max
             || (ring.bytes > PLUGIN_RING_BYTES_MAX && ring.calls.len() > 1)
         {
             let Some((_, gone)) = ring.calls.pop_front() else { break };
-            ring.bytes -= size(&gone);
+            ring.bytes -= call_size(&gone);
             if gone.function == "start" {
-                self.remember(&mut ring.secrets, gone);
+                self.remember_secrets(&mut ring.secrets, gone);
             }
         }
         number
     }
 
-    /// Write down a kept call, with those before it.
+    /// Write a kept call to a file, with those before it.
     fn write(&self, number: u64) {
         if let Some(store) = &self.store
             && let Some(recording) = self.recording(Some(number))
@@ -98,10 +100,10 @@ impl Recorder {
         }
     }
 
-    /// What is kept, redacted: up to this call, or all. `None`: nothing is.
+    /// The kept calls, redacted, up to this call or all of them; `None` if there are none.
     fn recording(&self, upto: Option<u64>) -> Option<Recording> {
         let (calls, mut secrets) = {
-            let ring = self.ring();
+            let ring = self.lock_ring();
             let wanted =
                 ring.calls.iter().filter(|(number, _)| upto.is_none_or(|max| *number <= max));
             let calls: Vec<RecordedCall> = wanted.map(|(_, call)| call.clone()).collect();
@@ -122,16 +124,16 @@ impl Recorder {
             redacted: 0,
             calls,
         };
-        self.clean(&mut recording, secrets);
+        self.redact_recording(&mut recording, secrets);
         Some(recording)
     }
 
     /// Take every secret out of a recording.
-    fn clean(&self, recording: &mut Recording, mut secrets: Secrets) {
+    fn redact_recording(&self, recording: &mut Recording, mut secrets: Secrets) {
         let (own, task) = self.schemas();
-        recording.config = secrets.config(&recording.config, own);
+        recording.config = secrets.redact_config(&recording.config, own);
         for call in &mut recording.calls {
-            input::redact(&call.function, &mut call.input, task, &mut secrets);
+            input::redact_input(&call.function, &mut call.input, task, &mut secrets);
         }
         let mut found = secrets.redacted;
         for call in &mut recording.calls {
@@ -143,39 +145,39 @@ impl Recorder {
     }
 
     /// Learn the secrets of a start that leaves the ring.
-    fn remember(&self, secrets: &mut Secrets, mut start: RecordedCall) {
+    fn remember_secrets(&self, secrets: &mut Secrets, mut start: RecordedCall) {
         let (_, task) = self.schemas();
-        input::redact("start", &mut start.input, task, secrets);
+        input::redact_input("start", &mut start.input, task, secrets);
     }
 
     fn schemas(&self) -> (Option<&Value>, Option<&Value>) {
         self.schemas.get().map_or((None, None), |(own, task)| (own.as_ref(), task.as_ref()))
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring> {
+    fn lock_ring(&self) -> MutexGuard<'_, CallRing> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl CallObserver for Recorder {
-    fn described(&self, own: &str, task: &str) {
-        // Parsed once: each start that leaves the ring asks for it.
+    fn note_description(&self, own: &str, task: &str) {
+        // The schemas are parsed once, because each start that leaves the ring needs them.
         let parsed = |text: &str| serde_json::from_str(text).ok();
         let _first_stays = self.schemas.set((parsed(own), parsed(task)));
     }
 
-    fn begins(self: Arc<Self>) -> Box<dyn ObservedCall> {
-        Box::new(Begun { recorder: self, trace: SharedTrace::default() })
+    fn begin_call(self: Arc<Self>) -> Box<dyn ObservedCall> {
+        Box::new(OngoingCall { recorder: self, trace: SharedTrace::default() })
     }
 
-    /// Written down, if it is still kept.
-    fn broken(&self, number: u64, reason: String) {
+    /// The call is written to a file, if it is still kept.
+    fn mark_broken(&self, number: u64, reason: String) {
         {
-            let mut ring = self.ring();
+            let mut ring = self.lock_ring();
             let Some((_, call)) = ring.calls.iter_mut().find(|(kept, _)| *kept == number) else {
                 return;
             };
-            call.outcome = CallOutcome::broken(reason);
+            call.outcome = CallOutcome::new_broken(reason);
         }
         self.write(number);
     }
@@ -191,21 +193,21 @@ impl CallObserver for Recorder {
     }
 }
 
-/// A call that began.
-struct Begun {
+/// A call that is under way.
+struct OngoingCall {
     recorder: Arc<Recorder>,
     trace: SharedTrace,
 }
 
-impl ObservedCall for Begun {
+impl ObservedCall for OngoingCall {
     fn host_calls(&self) -> Arc<dyn HostCallLog> {
         Arc::new(self.trace.clone())
     }
 
-    /// Kept; and written down when its end is the plugin's doing.
-    fn ended(self: Box<Self>, call: EndedCall<'_>) -> u64 {
-        let failed = matches!(&call.end, CallEnd::Failed(failure) if failure.of_the_plugin());
-        let number = self.recorder.keep(call, self.trace.take());
+    /// The call is kept, and written to a file if the plugin is to blame for its end.
+    fn end_call(self: Box<Self>, call: EndedCall<'_>) -> u64 {
+        let failed = matches!(&call.end, CallEnd::Failed(failure) if failure.is_plugin_fault());
+        let number = self.recorder.keep_call(call, self.trace.take());
         if failed {
             self.recorder.write(number);
         }
@@ -213,8 +215,8 @@ impl ObservedCall for Begun {
     }
 }
 
-/// What a call takes in memory, about.
-fn size(call: &RecordedCall) -> usize {
+/// The approximate size of a call in memory.
+fn call_size(call: &RecordedCall) -> usize {
     const RECORD: usize = 256;
     RECORD + call.input.len() + call.trace.len() + call.outcome.text.len()
 }

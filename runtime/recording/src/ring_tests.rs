@@ -22,12 +22,12 @@ fn recorder(calls: u32) -> Option<Arc<Recorder>> {
     Recorder::new(identity, &limits, None).map(Arc::new)
 }
 
-/// A call that answered, with so many bytes from the host.
+/// Record a call that answered, with these bytes from the host.
 fn keep(recorder: &Arc<Recorder>, function: &str, arguments: Vec<u8>, bytes: &[u8]) -> u64 {
-    let call = Arc::clone(recorder).begins();
-    call.host_calls().end(&|out| out.extend_from_slice(bytes));
+    let call = Arc::clone(recorder).begin_call();
+    call.host_calls().end_call(&|out| out.extend_from_slice(bytes));
     let (at, took) = (Timestamp::from_nanos(1), Duration::ZERO);
-    call.ended(EndedCall { function, at, took, arguments, end: CallEnd::Answered })
+    call.end_call(EndedCall { function, at, took, arguments, end: CallEnd::Answered })
 }
 
 fn of(arguments: &impl serde::Serialize) -> Vec<u8> {
@@ -75,7 +75,7 @@ fn an_answer_found_wrong_later_is_the_end_of_its_call() {
     let recorder = recorder(3).unwrap();
     let number = keep(&recorder, "stats", vec![], b"");
     keep(&recorder, "fingerprint", vec![], b"");
-    recorder.broken(number, "no".to_owned());
+    recorder.mark_broken(number, "no".to_owned());
     let calls = recorder.recording(None).unwrap().calls;
     let ends: Vec<&str> = calls.iter().map(|call| call.outcome.end.as_str()).collect();
     assert_eq!(ends, ["broken-answer", "answered"]);
@@ -96,7 +96,7 @@ fn the_secrets_of_configuration_and_tasks_are_taken_out_of_every_call() {
     assert!(!holds(&recording, SECRET) && !holds(&recording, "postgres"), "{recording:?}");
     assert_eq!(recording.calls.first().unwrap().trace.len(), SECRET.len(), "nothing moved");
 
-    // The start leaves the ring; what it told stays secret.
+    // The start leaves the ring, but its secrets stay secret.
     keep(&recorder, "stop", of(&(&handle, None::<String>, 5_u64)), b"");
     let recording = recorder.recording(None).unwrap();
     assert!(recording.calls.iter().all(|call| call.function == "stop"));

@@ -1,4 +1,4 @@
-//! Recordings on disk: private, bounded in number and rate, oldest removed first.
+//! Keeps recordings on disk: private, limited in number and rate, with the oldest removed first.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -12,32 +12,32 @@ use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::limits::{PLUGIN_RECORDING_PAUSE, PLUGIN_RECORDINGS_MAX, PluginLimits};
 use ostler_plugin::observe::{CallObserver, PluginIdentity, PluginObserver};
 
-/// End of the names of recordings.
+/// The extension of the files.
 const SUFFIX: &str = "rec";
-/// Failures that are remembered for the rate.
+/// The number of failures that are remembered for the rate limit.
 const KNOWN_MAX: usize = 64;
 
-/// Where the recordings of an agent's plugins go.
+/// The directory of the recordings of an agent's plugins.
 #[derive(Debug)]
 pub struct RecordingStore {
     dir: PathBuf,
     clock: Clock,
-    /// Where files are written: never on a thread that runs guests or timers.
+    /// The runtime on which files are written, which is never a thread that runs guests or timers.
     control: tokio::runtime::Handle,
-    /// Plugin, function and end of what was written lately, and when.
+    /// What was written recently: plugin, function and end of each recording, with the time.
     known: Mutex<VecDeque<(String, Timestamp)>>,
-    /// One writes and removes at a time.
+    /// A lock, so that one task writes and removes files at a time.
     writing: Arc<Mutex<()>>,
 }
 
 impl RecordingStore {
-    /// A store in this directory, which is made when the first recording is written.
+    /// A store in this directory, which is created with the first recording.
     #[must_use]
     pub fn new(dir: PathBuf, clock: Clock, control: tokio::runtime::Handle) -> Self {
         Self { dir, clock, control, known: Mutex::default(), writing: Arc::default() }
     }
 
-    /// Write a recording, unless one of the same failure was written a moment ago. Returns at once.
+    /// Write a recording, unless one of the same failure was written recently. Returns at once.
     pub(crate) fn write(&self, recording: Recording) {
         let now = self.clock.now();
         if !self.is_news(&recording, now) {
@@ -58,7 +58,7 @@ impl RecordingStore {
         });
     }
 
-    /// Write a recording that somebody asked for. Its file.
+    /// Write a recording that somebody asked for. Returns the path of its file.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -84,12 +84,12 @@ impl RecordingStore {
     }
 }
 
-/// Records the last calls of every plugin whose limits say so.
+/// An observer that records the last calls of every plugin whose limits say so.
 #[derive(Clone, Debug)]
 pub struct RecordCalls(Arc<RecordingStore>);
 
 impl RecordCalls {
-    /// Write calls that fail into files of this store.
+    /// An observer that writes failed calls into files of this store.
     #[must_use]
     pub fn into_store(store: RecordingStore) -> Self {
         Self(Arc::new(store))
@@ -97,7 +97,7 @@ impl RecordCalls {
 }
 
 impl PluginObserver for RecordCalls {
-    fn loaded(
+    fn observe_plugin(
         &self,
         plugin: PluginIdentity,
         limits: &PluginLimits,
@@ -107,10 +107,10 @@ impl PluginObserver for RecordCalls {
     }
 }
 
-/// Write one file, whole or not at all, and remove the oldest ones beyond the bound.
+/// Write one file, as a whole or not at all, and remove the oldest ones beyond the limit.
 fn save(dir: &Path, recording: &Recording, now: Timestamp) -> io::Result<PathBuf> {
     let bytes = file::encode(recording).or_else(|_too_large| {
-        // The failed call alone: those before it are only company.
+        // Only the failed call is kept, because those before it are less important.
         let calls = recording.calls.last().cloned().into_iter().collect();
         file::encode(&Recording { calls, ..recording.clone() })
     });
@@ -119,7 +119,7 @@ fn save(dir: &Path, recording: &Recording, now: Timestamp) -> io::Result<PathBuf
     let path = dir.join(name(recording, now));
     let temporary = path.with_extension("tmp");
     let mut file = OpenOptions::new();
-    // A link in its place is not followed.
+    // A link in the place of the file is not followed.
     let file = file.write(true).create(true).truncate(true).mode(0o600);
     let mut file = file.custom_flags(libc::O_NOFOLLOW).open(&temporary)?;
     file.write_all(&bytes)?;
@@ -128,7 +128,7 @@ fn save(dir: &Path, recording: &Recording, now: Timestamp) -> io::Result<PathBuf
     Ok(path)
 }
 
-/// `<time>-<plugin>-<function>.rec`: sorted by name they are sorted by time.
+/// The name `<time>-<plugin>-<function>.rec`. Names sort by time.
 fn name(recording: &Recording, now: Timestamp) -> String {
     let plain = |text: &str| -> String {
         let fits = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };

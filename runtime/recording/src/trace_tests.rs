@@ -18,16 +18,16 @@ fn number(name: &str, names: &[&str]) -> u8 {
 fn recorded(answers: &[&[u8]]) -> Player {
     let log = SharedTrace::default();
     for answer in answers {
-        log.begin(mark());
-        log.end(&|out| out.extend_from_slice(answer));
+        log.begin_call(mark());
+        log.end_call(&|out| out.extend_from_slice(answer));
     }
     Player::new(log.take())
 }
 
-/// The next answer of so many bytes.
+/// The next answer, which has this many bytes.
 fn next(player: &mut Player, call: HostCall, len: usize) -> Result<Vec<u8>, Divergence> {
     let mut answer = Vec::new();
-    let read = &mut |reader: &mut Reader<'_>| match reader.bytes(len) {
+    let read = &mut |reader: &mut WireReader<'_>| match reader.bytes(len) {
         Some(bytes) => {
             answer = bytes.to_vec();
             true
@@ -42,9 +42,9 @@ fn next(player: &mut Player, call: HostCall, len: usize) -> Result<Vec<u8>, Dive
 fn answers_are_given_again_one_after_the_other() {
     let mut player = recorded(&[b"one", b"three"]);
     assert_eq!(next(&mut player, mark(), 3).unwrap(), b"one");
-    assert_eq!(player.left_over(), 1);
+    assert_eq!(player.calls_left(), 1);
     assert_eq!(next(&mut player, mark(), 5).unwrap(), b"three");
-    assert_eq!((player.divergence.clone(), player.left_over()), (None, 0));
+    assert_eq!((player.divergence.clone(), player.calls_left()), (None, 0));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn whoever_leaves_the_recording_is_told_where() {
     next(&mut longer, mark(), 1).unwrap();
     assert!(matches!(next(&mut longer, mark(), 1), Err(Divergence::Longer { at: 2, .. })));
     let log = SharedTrace::default();
-    log.begin(mark());
+    log.begin_call(mark());
     let mut waiting = Player::new(log.take());
     assert!(matches!(next(&mut waiting, mark(), 1), Err(Divergence::GivenUp { at: 1, .. })));
     let mut damaged = recorded(&[b"1"]);
@@ -96,7 +96,7 @@ proptest! {
     #[test]
     fn arbitrary_traces_never_panic_and_come_to_an_end(bytes: Vec<u8>) {
         let mut player = Player::new(Trace { bytes, ..Trace::default() });
-        player.exhaust();
+        player.read_all();
         let call = HostCall { function: player.trace.bytes.get(player.at).copied().unwrap_or(0), arguments: 0 };
         prop_assert!(player.find(call, &mut |reader| reader.bytes(usize::MAX).is_some()).is_err());
     }

@@ -7,17 +7,17 @@
 //!                            share                       map ◄── seal, rename ── temporary file
 //! ```
 //!
-//! Requests for the same code wait for one another, so that it is compiled once. Those for different
-//! code wait for a compile child, in an order that is fair to their owners (`queue`); what cannot be
-//! compiled within its limits is remembered (`failed`). Whoever drops a load gives up its place. Mapping finished
-//! code is as good as running it, so an entry is trusted only when nobody but this user can have
-//! written it, and when it carries a seal made with the secret of this cache for just this wasm and
-//! this engine (`seal`, `secret`). Entries are never changed in place, because a mapped file must
-//! not change.
+//! Requests for the same code wait for one another, so that it is compiled once. Requests for
+//! different code wait for a compile child, in an order that is fair to their owners (`queue`).
+//! What cannot be compiled within its limits is remembered (`failed_compiles`). Whoever drops a
+//! load gives up its place. Mapping finished code is as good as running it. So an entry is trusted
+//! only when nobody but this user can have written it, and when it carries a seal made with the
+//! secret of this cache for just this wasm and this engine (`seal`, `secret`). Entries are never
+//! changed in place, because a mapped file must not change.
 
 mod compile_slots;
 mod disk;
-mod failed;
+mod failed_compiles;
 mod find;
 mod own_file;
 mod queue;
@@ -38,8 +38,8 @@ use wasmtime::{Engine, Module};
 use super::compile::{CompileError, Compiler, artefact_bytes_max};
 use super::error::SandboxError;
 use compile_slots::CompileSlots;
-use failed::Failed;
-use ostler_engine::{EngineKind, Format, Meant, Sealer, ahead, compatibility};
+use failed_compiles::FailedCompiles;
+use ostler_engine::{CodeIdentity, EngineKind, Sealer, WasmFormat, ahead, compatibility};
 use ostler_model::limits::{self, COMPILE_FAILED_KEPT, CompileLimits};
 
 pub use ostler_model::digest::Digest;
@@ -50,43 +50,43 @@ pub enum LoadError {
     /// The bytes did not become code.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// They did not a short while ago.
+    /// The bytes did not compile a short while ago, with the same limits.
     #[error(
         "{text} (this was so when it was tried last; with the same limits it is not tried again \
          within {} minutes)",
         COMPILE_FAILED_KEPT.as_secs() / 60
     )]
     Known {
-        /// Why.
+        /// The error of that time.
         text: String,
     },
-    /// Too much of one owner waits already.
+    /// Too many guests of one owner wait already.
     #[error("{owner} has {limit} guests that wait to be compiled; try again later")]
     OwnerBusy {
-        /// The job or plugin.
+        /// The job or plugin whose guests wait.
         owner: String,
-        /// The limit.
+        /// How many guests of one owner may wait.
         limit: usize,
     },
     /// The cache could not be read or written.
     #[error("cannot use the code cache entry {}: {source}", path.display())]
     Cache {
-        /// The entry.
+        /// Path of the cache entry.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// Valid code that needs more than a guest may have (memory, memories, tables, instances).
     #[error("the guest needs more than a guest may have: {message}")]
     DoesNotFit {
-        /// Wasmtime's words.
+        /// What the guest needs too much of, in Wasmtime's words.
         message: String,
     },
-    /// Freshly compiled code was not accepted: a defect, or somebody meddles with the cache.
+    /// Freshly compiled code was not accepted: this is a defect, or somebody changes the cache.
     #[error("freshly compiled code at {} is not usable: {reason}", path.display())]
     BadArtefact {
-        /// The entry.
+        /// Path of the cache entry.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -94,10 +94,10 @@ pub enum LoadError {
     /// Too many loads wait already.
     #[error("{limit} guests wait to be compiled already; try again later")]
     Busy {
-        /// The limit.
+        /// How many loads may wait.
         limit: usize,
     },
-    /// It only maps what it is handed.
+    /// This process has no cache: it only maps the code that it is handed.
     #[error("this process has no code cache: it does not compile")]
     NoCache,
     /// The runtime is shutting down.
@@ -106,39 +106,40 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// May the same bytes load a little later?
+    /// May the same bytes load if they are tried again a little later?
     #[must_use]
-    pub const fn passing(&self) -> bool {
+    pub const fn is_temporary(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::OwnerBusy { .. } | Self::Interrupted)
     }
 }
 
-/// Whose code is wanted, and how.
+/// For whom code is loaded, for which engine, and within which limits.
 #[derive(Clone, Copy)]
 pub struct CodeAsk<'a> {
-    /// The engine.
+    /// The engine that the code is for.
     pub kind: EngineKind,
-    /// Component or core module.
-    pub format: Format,
-    /// What file and compile child may use.
+    /// Whether the bytes are a component or a core module.
+    pub format: WasmFormat,
+    /// Limits of the file and of the compile child.
     pub within: CompileLimits,
-    /// Who waits for it: a job, a plugin.
+    /// Who waits for the code: a job or a plugin.
     pub owner: &'a str,
-    /// Hears what becomes of it when it takes long, in words that follow its name.
+    /// Called with the progress of a load that takes long, in words that follow the name
+    /// of the guest.
     pub say: Option<&'a (dyn Fn(&str) + Send + Sync)>,
 }
 
-/// A guest's code, ready to be instantiated; shared by all its instances. The mapping goes when the
-/// last of them is dropped, but that of a few tasks is kept ([`limits::TASK_CODE_KEPT_MAX`]).
+/// A guest's code, ready to be instantiated; all its instances share it. It is unmapped when the
+/// last of them is dropped. The code of a few tasks is kept ([`limits::TASK_CODE_KEPT_MAX`]).
 #[derive(Clone)]
 pub struct LoadedCode {
     digest: Digest,
     kind: EngineKind,
-    code: Code,
+    code: MappedCode,
 }
 
 #[derive(Clone)]
-enum Code {
+enum MappedCode {
     Component(Component),
     Module(Module),
 }
@@ -150,40 +151,41 @@ impl LoadedCode {
         &self.digest
     }
 
-    /// Slots of a pool that one guest takes: one for each memory, and what its tables need.
+    /// How many slots of a pool one guest takes: one for each memory, or more where its
+    /// tables need more.
     pub(super) fn slots(&self) -> u32 {
         let needs = match &self.code {
-            Code::Component(component) => component.resources_required(),
-            Code::Module(module) => Some(module.resources_required()),
+            MappedCode::Component(component) => component.resources_required(),
+            MappedCode::Module(module) => Some(module.resources_required()),
         };
-        // Of a component whose parts are imported it is not known; none runs here.
+        // It is not known for a component whose parts are imported; no such component runs here.
         let parts = needs.map(|needs| (needs.num_memories, needs.num_tables));
         let (memories, tables) =
             parts.unwrap_or((limits::GUEST_MEMORIES_MAX, limits::GUEST_TABLES_MAX));
         memories.max(tables.div_ceil(limits::POOL_TABLES_PER_SLOT)).max(1)
     }
 
-    /// The engine it belongs to.
+    /// The engine that the code belongs to.
     #[must_use]
     pub const fn kind(&self) -> EngineKind {
         self.kind
     }
 
-    /// The component, when it was loaded as one.
+    /// The component, when the code was loaded as one.
     #[must_use]
     pub const fn component(&self) -> Option<&Component> {
         match &self.code {
-            Code::Component(component) => Some(component),
-            Code::Module(_) => None,
+            MappedCode::Component(component) => Some(component),
+            MappedCode::Module(_) => None,
         }
     }
 
-    /// The core module, when it was loaded as one.
+    /// The core module, when the code was loaded as one.
     #[must_use]
     pub const fn module(&self) -> Option<&Module> {
         match &self.code {
-            Code::Module(module) => Some(module),
-            Code::Component(_) => None,
+            MappedCode::Module(module) => Some(module),
+            MappedCode::Component(_) => None,
         }
     }
 }
@@ -194,36 +196,36 @@ impl fmt::Debug for LoadedCode {
     }
 }
 
-/// Compiled code as a file that was found sealed, for a process that maps it and has no cache.
+/// A file with compiled code whose seal was checked, for a process that maps it and has no cache.
 #[derive(Clone, Debug)]
 pub struct CodeFile {
-    /// Of the wasm it was compiled from.
+    /// Digest of the wasm that the code was compiled from.
     pub digest: Digest,
-    /// The engine it was compiled for.
+    /// The engine that the code was compiled for.
     pub kind: EngineKind,
-    /// Component or core module.
-    pub format: Format,
+    /// Whether the code is a component or a core module.
+    pub format: WasmFormat,
     /// The file, open for reading. Its content never changes.
     pub file: Arc<File>,
 }
 
-/// What the cache did so far.
+/// Counts of what the cache did so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStats {
-    /// Compile children that succeeded.
+    /// How many compile children succeeded.
     pub compiled: u64,
-    /// Loads served from code that came with the program.
+    /// How many loads were served from code that came with the program.
     pub ahead: u64,
-    /// Loads served from disk.
+    /// How many loads were served from disk.
     pub disk_hits: u64,
-    /// Loads served from memory.
+    /// How many loads were served from memory.
     pub memory_hits: u64,
-    /// Entries removed because they were damaged or not safe.
+    /// How many entries were removed because they were damaged or not safe.
     pub refused: u64,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct CacheCounters {
     compiled: AtomicU64,
     ahead: AtomicU64,
     disk_hits: AtomicU64,
@@ -233,41 +235,44 @@ struct Counters {
 
 /// What identifies an entry, and with the directory its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct CodeKey {
     digest: Digest,
     kind: EngineKind,
-    format: Format,
+    format: WasmFormat,
 }
 
 /// The code cache of one agent.
 pub struct CodeCache {
-    /// Empty without a directory.
+    /// Directory of the cache; empty without one.
     dir: PathBuf,
-    /// `None` without a directory: nothing is compiled, and what is mapped comes from others.
+    /// Seals entries. `None` without a directory: then nothing is compiled, and the code to map
+    /// comes from other processes.
     sealer: Option<Sealer>,
     compiler: Compiler,
     plugin: (Engine, String),
     task: (Engine, String),
-    /// What code of tasks is compiled as.
+    /// The engine that code of tasks is compiled for.
     task_code: EngineKind,
     slots: CompileSlots,
-    failed: Failed,
-    /// Code that came with the program, by the wasm that it says it was made of.
+    failed: FailedCompiles,
+    /// Code that came with the program, by the digest of the wasm that it says it was made of.
     ahead: HashMap<Digest, &'static [u8]>,
-    /// Nothing is compiled any more.
+    /// Cancelled when nothing is compiled any more.
     closed: CancellationToken,
-    loaded: Mutex<HashMap<Key, Weak<LoadedCode>>>,
-    /// Code of tasks, the one used last at the end. That of plugins their owners keep.
+    loaded: Mutex<HashMap<CodeKey, Weak<LoadedCode>>>,
+    /// Code of tasks that is kept, the one used last at the end. Code of plugins is kept
+    /// by its owners.
     kept: Mutex<VecDeque<Arc<LoadedCode>>>,
-    /// Files of code handed to other processes, likewise.
+    /// Files of code that were handed to other processes, the one used last at the end.
     files: Mutex<VecDeque<CodeFile>>,
-    flights: Mutex<HashMap<Key, Arc<tokio::sync::Mutex<()>>>>,
-    counters: Counters,
+    flights: Mutex<HashMap<CodeKey, Arc<tokio::sync::Mutex<()>>>>,
+    counters: CacheCounters,
 }
 
 impl CodeCache {
-    /// Open the cache at `dir`: create it, check that nobody else can write there, drop what is
-    /// too much. Without one it only maps what it is handed.
+    /// Open the cache at `dir`: create it, check that nobody else can write there, and
+    /// remove the entries beyond the limit. Without a directory the cache only maps the code
+    /// that it is handed.
     pub(super) fn open(
         dir: Option<PathBuf>,
         compiler: Compiler,
@@ -278,7 +283,7 @@ impl CodeCache {
         let sealer = match &dir {
             Some(dir) => {
                 disk::prepare_dir(dir)?;
-                Some(Sealer::new(&secret::of_cache(dir)?))
+                Some(Sealer::new(&secret::load_secret(dir)?))
             }
             None => None,
         };
@@ -294,18 +299,18 @@ impl CodeCache {
             task: with_hash(task),
             task_code,
             slots: CompileSlots::new(limits::COMPILE_CHILDREN_MAX),
-            failed: Failed::default(),
+            failed: FailedCompiles::default(),
             ahead: ahead.iter().filter_map(|code| Some((ahead::digest(code)?, *code))).collect(),
             closed: CancellationToken::new(),
             loaded: Mutex::default(),
             kept: Mutex::default(),
             files: Mutex::default(),
             flights: Mutex::default(),
-            counters: Counters::default(),
+            counters: CacheCounters::default(),
         })
     }
 
-    /// The code of `bytes` for the engine `kind`, compiled now or before.
+    /// Load the code of `bytes` for the engine `kind`, compiled now or before.
     ///
     /// Dropping the future ends its compile child; another waiter for the same code takes over.
     ///
@@ -315,30 +320,30 @@ impl CodeCache {
         &self,
         bytes: Arc<[u8]>,
         kind: EngineKind,
-        format: Format,
+        format: WasmFormat,
     ) -> Result<Arc<LoadedCode>, LoadError> {
-        let within = CompileLimits::of_file(kind.file_bytes_max());
+        let within = CompileLimits::for_file_size(kind.file_bytes_max());
         self.load_for(bytes, &CodeAsk { kind, format, within, owner: "", say: None }).await
     }
 
-    /// [`CodeCache::load`] for an owner, with limits of the guest's own for file and compile child. Code
-    /// that is there already is given whatever it cost.
+    /// [`CodeCache::load`] for an owner, with the guest's own limits for file and compile child.
+    /// Code that is there already is returned whatever it cost.
     ///
     /// # Errors
-    /// [`LoadError`]; of a failure that the bytes are at fault for it is kept that it was one.
+    /// [`LoadError`]. A failure that is the fault of the bytes is remembered.
     pub async fn load_for(
         &self,
         bytes: Arc<[u8]>,
         ask: &CodeAsk<'_>,
     ) -> Result<Arc<LoadedCode>, LoadError> {
-        let known = |key: &Key| self.in_memory(key);
+        let known = |key: &CodeKey| self.find_in_memory(key);
         let engine = self.engine(ask.kind).0.clone();
-        let take = move |key: Key, file| disk::map(&engine, key.format, &file, false);
+        let take = move |key: CodeKey, file| disk::map(&engine, key.format, &file, false);
         let keep = |key, code| self.remember(key, code);
         self.find(bytes, ask, known, take, keep).await
     }
 
-    /// As [`CodeCache::load_for`], for another process that is to map it ([`CodeCache::map`]).
+    /// As [`CodeCache::load_for`], for another process that maps the code ([`CodeCache::map`]).
     ///
     /// # Errors
     /// As [`CodeCache::load_for`].
@@ -347,9 +352,9 @@ impl CodeCache {
         bytes: Arc<[u8]>,
         ask: &CodeAsk<'_>,
     ) -> Result<CodeFile, LoadError> {
-        let known = |key: &Key| self.handed(key);
-        let take = |key: Key, file| {
-            let Key { digest, kind, format } = key;
+        let known = |key: &CodeKey| self.handed_file(key);
+        let take = |key: CodeKey, file| {
+            let CodeKey { digest, kind, format } = key;
             Ok(Ok(CodeFile { digest, kind, format, file: Arc::new(file) }))
         };
         let keep = |_, file: CodeFile| {
@@ -361,30 +366,35 @@ impl CodeCache {
 
     /// Code that is mapped already.
     #[must_use]
-    pub fn known(
+    pub fn find_mapped(
         &self,
         digest: Digest,
         kind: EngineKind,
-        format: Format,
+        format: WasmFormat,
     ) -> Option<Arc<LoadedCode>> {
-        self.in_memory(&Key { digest, kind, format })
+        self.find_in_memory(&CodeKey { digest, kind, format })
     }
 
-    /// The file of code that was handed out before.
+    /// The file of code that was handed to another process before.
     #[must_use]
-    pub fn known_file(&self, digest: Digest, kind: EngineKind, format: Format) -> Option<CodeFile> {
-        self.handed(&Key { digest, kind, format })
+    pub fn find_file(
+        &self,
+        digest: Digest,
+        kind: EngineKind,
+        format: WasmFormat,
+    ) -> Option<CodeFile> {
+        self.handed_file(&CodeKey { digest, kind, format })
     }
 
-    /// The code of a file that the agent found sealed, in a process that has no cache of its own.
-    /// Blocks when it is not mapped yet.
+    /// Map the code of a file whose seal the agent checked, in a process that has no cache of its
+    /// own. Blocks when the code is not mapped yet.
     ///
     /// # Errors
-    /// When it is not code of this process's engine, or needs more than a guest may have.
+    /// When it is not code for this process's engine, or needs more than a guest may have.
     pub fn map(&self, file: &CodeFile) -> Result<Arc<LoadedCode>, LoadError> {
         let CodeFile { digest, kind, format, file } = file;
-        let key = Key { digest: *digest, kind: *kind, format: *format };
-        if let Some(code) = self.in_memory(&key) {
+        let key = CodeKey { digest: *digest, kind: *kind, format: *format };
+        if let Some(code) = self.find_in_memory(&key) {
             return Ok(code);
         }
         match disk::map(&self.engine(*kind).0, *format, file, true)? {
@@ -393,16 +403,16 @@ impl CodeCache {
         }
     }
 
-    /// Compile nothing any more: whoever waits for it is told so at once.
+    /// Compile nothing any more. Whoever waits for a compile child gets an error at once.
     pub fn close(&self) {
         self.closed.cancel();
     }
 
-    /// Compile it when it is its owner's turn.
+    /// Compile the bytes when it is the turn of their owner.
     async fn compile_in_turn(
         &self,
         bytes: &Arc<[u8]>,
-        key: Key,
+        key: CodeKey,
         ask: &CodeAsk<'_>,
         path: &Path,
     ) -> Result<(), LoadError> {
@@ -412,16 +422,16 @@ impl CodeCache {
             limit: limits::COMPILE_OWNER_QUEUE_MAX,
         })?;
         loop {
-            slot.granted().await;
+            slot.wait_turn().await;
             tokio::select! {
                 biased;
                 compiled = self.compile(bytes, key, &within, path) => return compiled,
-                () = slot.set_back() => {}
+                () = slot.wait_set_back() => {}
             }
         }
     }
 
-    /// What the cache did so far.
+    /// Counts of what the cache did so far.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -441,19 +451,19 @@ impl CodeCache {
         }
     }
 
-    fn path(&self, key: &Key) -> PathBuf {
-        let Key { digest, kind, format } = key;
+    fn path(&self, key: &CodeKey) -> PathBuf {
+        let CodeKey { digest, kind, format } = key;
         let (_, hash) = self.engine(*kind);
         self.dir.join(format!("{digest}-{hash}-{}-{}.code", kind.as_str(), format.as_str()))
     }
 
-    fn in_memory(&self, key: &Key) -> Option<Arc<LoadedCode>> {
+    fn find_in_memory(&self, key: &CodeKey) -> Option<Arc<LoadedCode>> {
         let code = lock(&self.loaded).get(key)?.upgrade()?;
         self.keep(&code);
         Some(code)
     }
 
-    /// Let the code of a task outlast it, and the one used longest ago go for it.
+    /// Keep the code of a task beyond its end, and drop the code used longest ago for it.
     fn keep(&self, code: &Arc<LoadedCode>) {
         if code.kind != EngineKind::Task {
             return;
@@ -461,7 +471,7 @@ impl CodeCache {
         keep_newest(&self.kept, Arc::clone(code), |other| Arc::ptr_eq(other, code));
     }
 
-    fn handed(&self, key: &Key) -> Option<CodeFile> {
+    fn handed_file(&self, key: &CodeKey) -> Option<CodeFile> {
         let files = lock(&self.files);
         let is_it = |file: &&CodeFile| {
             file.digest == key.digest && file.kind == key.kind && file.format == key.format
@@ -469,7 +479,7 @@ impl CodeCache {
         files.iter().find(is_it).cloned()
     }
 
-    fn remember(&self, key: Key, code: Code) -> Arc<LoadedCode> {
+    fn remember(&self, key: CodeKey, code: MappedCode) -> Arc<LoadedCode> {
         let code = Arc::new(LoadedCode { digest: key.digest, kind: key.kind, code });
         let mut loaded = lock(&self.loaded);
         loaded.retain(|_, code| code.strong_count() > 0);
@@ -479,28 +489,28 @@ impl CodeCache {
         code
     }
 
-    /// What the entry of `key` must be the code of.
-    fn meant(&self, key: Key) -> Meant {
-        let Key { digest, kind, format } = key;
-        Meant { digest, kind, format, engine: self.engine(kind).1.clone() }
+    /// What the seal of the entry of `key` must name.
+    fn expected_code(&self, key: CodeKey) -> CodeIdentity {
+        let CodeKey { digest, kind, format } = key;
+        CodeIdentity { digest, kind, format, engine: self.engine(kind).1.clone() }
     }
 
     async fn compile(
         &self,
         bytes: &Arc<[u8]>,
-        key: Key,
+        key: CodeKey,
         within: &CompileLimits,
         path: &Path,
     ) -> Result<(), LoadError> {
         let failed = |source| LoadError::Cache { path: path.to_owned(), source };
         let Some(sealer) = self.sealer.clone() else { return Err(LoadError::NoCache) };
-        let temporary = disk::temporary(&self.dir).map_err(failed)?;
+        let temporary = disk::temporary_file(&self.dir).map_err(failed)?;
         let output = temporary.path();
         let limit = artefact_bytes_max(bytes.len());
         let kind = if key.kind == EngineKind::Plugin { key.kind } else { self.task_code };
         let compiled =
             self.compiler.compile(Arc::clone(bytes), kind, key.format, within, output).await;
-        // The child limits itself; it is not trusted.
+        // The child limits itself, and is not trusted to do so.
         let compiled = compiled.and_then(|()| {
             let bytes = temporary.as_file().metadata().map_or(0, |found| found.len());
             if bytes > limit { Err(CompileError::ArtefactTooLarge { limit }) } else { Ok(()) }
@@ -510,23 +520,23 @@ impl CodeCache {
             return Err(error.into());
         }
         let to = path.to_owned();
-        let meant = self.meant(key);
-        blocking(move || {
+        let meant = self.expected_code(key);
+        run_blocking(move || {
             disk::publish(temporary, &sealer, &meant, &to)
                 .map_err(|source| LoadError::Cache { path: to, source })
         })
         .await
     }
 
-    /// Join those who wait for the same code.
-    fn board(&self, key: Key) -> Result<Flight<'_>, LoadError> {
+    /// Join the loads that wait for the same code.
+    fn join_flight(&self, key: CodeKey) -> Result<CompileFlight<'_>, LoadError> {
         let mut flights = lock(&self.flights);
         let waiting: usize = flights.values().map(|turn| Arc::strong_count(turn) - 1).sum();
         if waiting >= limits::COMPILE_QUEUE_MAX {
             return Err(LoadError::Busy { limit: limits::COMPILE_QUEUE_MAX });
         }
         let turn = Arc::clone(flights.entry(key).or_default());
-        Ok(Flight { cache: self, key, turn })
+        Ok(CompileFlight { cache: self, key, turn })
     }
 }
 
@@ -539,24 +549,24 @@ impl fmt::Debug for CodeCache {
     }
 }
 
-/// A place among those who wait for the same code; the last to leave removes the queue.
-struct Flight<'a> {
+/// A place among the loads that wait for the same code. The last to leave removes the queue.
+struct CompileFlight<'a> {
     cache: &'a CodeCache,
-    key: Key,
+    key: CodeKey,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Drop for Flight<'_> {
+impl Drop for CompileFlight<'_> {
     fn drop(&mut self) {
         let mut flights = lock(&self.cache.flights);
-        // The map's and ours: clones are only made under this lock.
+        // Two remain, the one of the map and this one: clones are only made under this lock.
         if Arc::strong_count(&self.turn) <= 2 {
             flights.remove(&self.key);
         }
     }
 }
 
-/// Put `one` last, once, and let the one used longest ago go for it.
+/// Put `one` last, without a second copy of it, and drop the one used longest ago beyond the limit.
 fn keep_newest<T>(kept: &Mutex<VecDeque<T>>, one: T, same: impl Fn(&T) -> bool) {
     let mut kept = lock(kept);
     kept.retain(|other| !same(other));
@@ -564,16 +574,16 @@ fn keep_newest<T>(kept: &Mutex<VecDeque<T>>, one: T, same: impl Fn(&T) -> bool) 
     let excess = kept.len().saturating_sub(limits::TASK_CODE_KEPT_MAX);
     let gone: Vec<_> = kept.drain(..excess).collect();
     drop(kept);
-    // Unmapped, or closed, without the lock.
+    // Unmapped or closed without holding the lock.
     drop(gone);
 }
 
-/// A panic while the map was held leaves it whole: every change is one call.
+/// Lock, also after a panic: every change is one call, so a panic leaves the data whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
 ) -> Result<T, LoadError> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(LoadError::Interrupted))

@@ -23,9 +23,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-use ostler_engine::{EngineKind, Format};
+use ostler_engine::{EngineKind, WasmFormat};
 use ostler_model::limits::CompileLimits;
-use ostler_model::shown::shown_end;
+use ostler_model::printable::printable_end;
 use ostler_model::{clock, limits};
 
 #[path = "compile_child.rs"]
@@ -42,63 +42,63 @@ pub enum CompileError {
         /// What it seems to be.
         hint: &'static str,
     },
-    /// A core module where a component is needed.
+    /// The file is a core module where a component is needed.
     #[error(
         "the file is a core module, not a component; build it for the target wasm32-wasip2, or \
          wrap it with `wasm-tools component new`"
     )]
     CoreModuleNotComponent,
-    /// A component where a core module is needed.
+    /// The file is a component where a core module is needed.
     #[error("the file is a component, not a core module; build it for the target wasm32-wasip1")]
     ComponentNotModule,
-    /// More bytes than accepted.
+    /// The file has more bytes than are accepted.
     #[error("the file has {size} bytes, more than the limit of {max}")]
     TooLarge {
-        /// Bytes found.
+        /// Size of the file, bytes.
         size: u64,
-        /// Bytes accepted.
+        /// Most bytes that are accepted.
         max: u64,
     },
-    /// More functions than accepted.
+    /// The file has more functions than are accepted.
     #[error("the file has at least {found} functions, more than the limit of {max}")]
     TooManyFunctions {
-        /// Functions found until counting stopped.
+        /// How many functions were found until counting stopped.
         found: u32,
-        /// Functions accepted.
+        /// Most functions that are accepted.
         max: u32,
     },
-    /// Malformed or invalid WebAssembly.
+    /// The file is malformed or invalid WebAssembly.
     #[error("the file is not valid WebAssembly: {message}")]
     Invalid {
         /// What is wrong, and where.
         message: String,
     },
-    /// Valid, but uses a WebAssembly feature that guests may not use.
+    /// The file is valid, but uses a WebAssembly feature that guests may not use.
     #[error(
         "the file uses a WebAssembly feature that is not allowed here: {message}; build it without \
          that feature (garbage collection, threads, exceptions, 64-bit memory, async and the like)"
     )]
     Unsupported {
-        /// Which, in the validator's words.
+        /// Which feature, in the validator's words.
         message: String,
     },
     /// The child reported another failure.
     #[error("the compiler failed ({status}): {stderr}")]
     CompileFailed {
-        /// The exit status.
+        /// Exit status of the child.
         status: ExitStatus,
-        /// End of its standard error, bounded.
+        /// The end of the child's standard error, bounded.
         stderr: String,
     },
     /// The child did not end in time.
     #[error("compiling took over {limit:?}; the node is overloaded, or {}", more(*kind, "compile_wall", &doubled(*limit)))]
     CompileTimedOut {
-        /// What it was compiled for.
+        /// The engine that the code was compiled for.
         kind: EngineKind,
-        /// The limit.
+        /// Most time that one compilation may take.
         limit: Duration,
     },
-    /// Each child that was tried hung.
+    /// Each compile child that was tried hung.
     #[error(
         "the compiler used no processor time for {:?} and was killed, {} times; the node is overloaded, \
          or something keeps its processes from running",
@@ -109,9 +109,9 @@ pub enum CompileError {
     /// The child used up its processor time.
     #[error("compiling took over {limit:?} of processor time; {}", more(*kind, "compile_cpu", &doubled(*limit)))]
     CompileCpu {
-        /// What it was compiled for.
+        /// The engine that the code was compiled for.
         kind: EngineKind,
-        /// The limit.
+        /// Most processor time that one compilation may use.
         limit: Duration,
     },
     /// The child used up its memory (or died of a defect in the compiler).
@@ -121,44 +121,44 @@ pub enum CompileError {
         more(*kind, "compile_memory_mb", &(2 * limit / limits::MIB).to_string())
     )]
     CompileMemory {
-        /// What it was compiled for.
+        /// The engine that the code was compiled for.
         kind: EngineKind,
-        /// The limit, bytes.
+        /// Most memory that one compilation may use, bytes.
         limit: u64,
-        /// End of its standard error, bounded.
+        /// The end of the child's standard error, bounded.
         stderr: String,
     },
-    /// The finished code is out of proportion.
+    /// The finished code is far too large for the file.
     #[error(
         "its compiled code has over {limit} bytes, out of proportion to the file; real guests stay far \
          below, tables of functions that are nearly empty do not"
     )]
     ArtefactTooLarge {
-        /// The limit, bytes.
+        /// Most bytes that the code of this file may have.
         limit: u64,
     },
-    /// The child was killed.
+    /// The child was killed by a signal.
     #[error("the compiler was killed by signal {signal}: {stderr}")]
     CompileKilled {
-        /// The signal.
+        /// Number of the signal.
         signal: i32,
-        /// End of its standard error, bounded.
+        /// The end of the child's standard error, bounded.
         stderr: String,
     },
-    /// The child could not be started or talked to.
+    /// The child could not be started, or could not be fed.
     #[error("cannot run the compiler {}: {source}", program.display())]
     Spawn {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl CompileError {
-    /// Did it run into one of its limits?
-    pub(super) const fn of_a_limit(&self) -> bool {
+    /// Did the compilation run into one of its limits?
+    pub(super) const fn is_limit_error(&self) -> bool {
         matches!(
             self,
             Self::CompileTimedOut { .. }
@@ -169,7 +169,7 @@ impl CompileError {
     }
 }
 
-/// Largest artefact of a file of so many bytes.
+/// Largest artefact that a file of this size may have, bytes.
 pub(super) fn artefact_bytes_max(file_bytes: usize) -> u64 {
     let of_file = (file_bytes as u64).saturating_mul(limits::COMPILE_ARTEFACT_RATIO);
     of_file.clamp(limits::COMPILE_ARTEFACT_BYTES_LEAST, limits::COMPILE_ARTEFACT_BYTES_MAX)
@@ -180,7 +180,7 @@ fn doubled(limit: Duration) -> String {
     humantime::format_duration(limit.saturating_mul(2)).to_string().replace(' ', "")
 }
 
-/// What to do about a limit.
+/// What a person can do about a limit.
 fn more(kind: EngineKind, key: &str, value: &str) -> String {
     let quote = if key.ends_with("_mb") { "" } else { "\"" };
     match kind {
@@ -212,7 +212,7 @@ impl Compiler {
         &self,
         wasm: Arc<[u8]>,
         kind: EngineKind,
-        format: Format,
+        format: WasmFormat,
         within: &CompileLimits,
         output: &Path,
     ) -> Result<(), CompileError> {
@@ -222,9 +222,9 @@ impl Compiler {
             let child = child.map_err(|source| self.spawn_error(source))?;
             let (pid, limit) = (child.id(), within.wall_max);
             let ended = tokio::select! {
-                ended = clock::timeout(limit, attend(child, &wasm)) => ended,
+                ended = clock::timeout(limit, feed_child(child, &wasm)) => ended,
                 // Dropped, the child is killed.
-                () = hangs(pid) => {
+                () = wait_until_hung(pid) => {
                     tracing::warn!(pid, "a process that compiles hangs, and is killed and replaced");
                     continue;
                 }
@@ -248,7 +248,7 @@ impl Compiler {
     fn start(
         &self,
         kind: EngineKind,
-        format: Format,
+        format: WasmFormat,
         within: &CompileLimits,
         artefact_bytes: u64,
         output: &Path,
@@ -277,22 +277,24 @@ impl Compiler {
     }
 }
 
-/// Ends when a process has used no processor time for [`limits::COMPILE_STILL_WALL_MAX`]: it hangs.
-async fn hangs(pid: Option<u32>) {
+/// Returns when a process has used no processor time for
+/// [`limits::COMPILE_STILL_WALL_MAX`]: it hangs.
+async fn wait_until_hung(pid: Option<u32>) {
     let (mut before, mut still) = (None, Duration::ZERO);
     while still < limits::COMPILE_STILL_WALL_MAX {
         clock::sleep(limits::COMPILE_LOOK_INTERVAL).await;
         let now = pid.and_then(processor_ticks);
-        // What cannot be seen says nothing.
-        still = match now.is_some() && now == before {
-            true => still.saturating_add(limits::COMPILE_LOOK_INTERVAL),
-            false => Duration::ZERO,
+        // A time that cannot be read says nothing.
+        still = if now.is_some() && now == before {
+            still.saturating_add(limits::COMPILE_LOOK_INTERVAL)
+        } else {
+            Duration::ZERO
         };
         before = now;
     }
 }
 
-/// Processor time that all threads of a process have used, ticks.
+/// Processor time that all threads of a process have used, in clock ticks.
 fn processor_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may have anything in it; what follows it has no parenthesis.
@@ -301,8 +303,8 @@ fn processor_ticks(pid: u32) -> Option<u64> {
     Some(user.saturating_add(system))
 }
 
-/// Feed the child, keep the end of what it complains, and wait for it.
-async fn attend(mut child: Child, wasm: &[u8]) -> std::io::Result<(ExitStatus, String)> {
+/// Write the wasm to the child, read the end of its standard error, and wait for its end.
+async fn feed_child(mut child: Child, wasm: &[u8]) -> std::io::Result<(ExitStatus, String)> {
     let stdin = child.stdin.take();
     let stderr = child.stderr.take();
     let feed = async {
@@ -330,13 +332,13 @@ async fn read_end(mut stream: impl tokio::io::AsyncRead + Unpin) -> String {
         let excess = kept.len().saturating_sub(limits::COMPILE_STDERR_BYTES_MAX);
         kept.drain(..excess);
     }
-    shown_end(String::from_utf8_lossy(&kept).trim(), limits::COMPILE_STDERR_BYTES_MAX)
+    printable_end(String::from_utf8_lossy(&kept).trim(), limits::COMPILE_STDERR_BYTES_MAX)
 }
 
-/// What the binary passes on: everything after `__compile`.
+/// The arguments of a compile child, after `__compile`.
 struct ChildArgs {
     kind: EngineKind,
-    format: Format,
+    format: WasmFormat,
     within: CompileLimits,
     artefact_bytes: u64,
     output: PathBuf,
@@ -351,7 +353,7 @@ impl ChildArgs {
             let value = args.next()?;
             match name.to_str()? {
                 "--kind" => kind = EngineKind::parse(value.to_str()?),
-                "--format" => format = Format::parse(value.to_str()?),
+                "--format" => format = WasmFormat::parse(value.to_str()?),
                 "--file-bytes" => file = Some(value.to_str()?.parse::<u64>().ok()?),
                 "--memory-bytes" => memory = Some(value.to_str()?.parse::<u64>().ok()?),
                 "--cpu-seconds" => cpu = Some(value.to_str()?.parse::<u64>().ok()?),
@@ -361,7 +363,7 @@ impl ChildArgs {
             }
         }
         let kind = kind?;
-        let default = CompileLimits::of_file(kind.file_bytes_max());
+        let default = CompileLimits::for_file_size(kind.file_bytes_max());
         let within = CompileLimits {
             file_bytes_max: file.unwrap_or(default.file_bytes_max),
             address_space_bytes_max: memory.unwrap_or(default.address_space_bytes_max),

@@ -1,4 +1,4 @@
-//! The child's side, and the exit codes both sides agree on.
+//! The compile child, and the exit codes by which it tells its parent which failure it was.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use wasmtime::WasmFeatures;
 
 use super::{ChildArgs, CompileError, signal_of};
-use ostler_engine::{EngineKind, Format, compiler_engine, forbidden_features};
+use ostler_engine::{EngineKind, WasmFormat, compiler_engine, forbidden_features};
 use ostler_model::limits::{self, CompileLimits};
 
 const USAGE: u8 = 64;
@@ -16,7 +16,7 @@ const INVALID: u8 = 10;
 const UNSUPPORTED: u8 = 11;
 const FAILED: u8 = 12;
 
-/// What an ended child means to the parent.
+/// What the exit of a child means to the parent.
 pub(super) fn outcome(
     status: ExitStatus,
     stderr: String,
@@ -78,7 +78,7 @@ fn fail(code: u8, message: &str) -> u8 {
     code
 }
 
-/// Before the first untrusted byte is read.
+/// Limit this process, before it reads the first untrusted byte.
 fn limit_this_process(within: &CompileLimits, artefact_bytes: u64) -> io::Result<()> {
     let (seconds, bytes) = (within.cpu_max.as_secs(), within.address_space_bytes_max);
     for (resource, soft, hard) in [
@@ -94,7 +94,7 @@ fn limit_this_process(within: &CompileLimits, artefact_bytes: u64) -> io::Result
         setrlimit(resource, Rlimit { current: Some(soft.min(hard)), maximum: Some(hard) })?;
     }
     rustix::thread::set_no_new_privs(true)?;
-    // Tasks that already run come first.
+    // Tasks that already run go first.
     let _ = rustix::process::setpriority_process(None, limits::COMPILE_NICE);
     Ok(())
 }
@@ -115,17 +115,17 @@ fn compile(args: &ChildArgs) -> Result<(), (u8, String)> {
         .truncate(true)
         .open(&args.output)
         .map_err(|error| failed("cannot open the output file", &error))?;
-    // Sealed by the parent: the secret is not for a process that reads untrusted bytes.
+    // The parent seals the file: a process that reads untrusted bytes must not have the secret.
     file.write_all(&code).map_err(|error| failed("cannot write the output file", &error))
 }
 
-fn precompile(wasm: &[u8], kind: EngineKind, format: Format) -> Result<Vec<u8>, (u8, String)> {
+fn precompile(wasm: &[u8], kind: EngineKind, format: WasmFormat) -> Result<Vec<u8>, (u8, String)> {
     let engine = compiler_engine(kind).map_err(|error| (FAILED, format!("{error:#}")))?;
     let code = ostler_engine::precompile(&engine, wasm, format);
     code.map_err(|error| (failure_of(wasm), format!("{error:#}")))
 }
 
-/// Which failure it was, found by validating again: wasmtime's errors do not tell them apart.
+/// Which failure it was. This is found by validating again, because Wasmtime's errors do not tell.
 fn failure_of(wasm: &[u8]) -> u8 {
     let everything = WasmFeatures::all();
     if !is_valid(wasm, everything) {

@@ -1,14 +1,15 @@
-//! The dense profile: memories and stacks of guests side by side in a few large mappings.
+//! The dense profile: memories and stacks of guests lie side by side in a few large mappings.
 //!
 //! ```text
 //!  stacks    │guard│ stack │guard│ stack │ …            one mapping each, reserved only:
 //!  memories  │ 16 MiB      │ 16 MiB      │ …            a guest takes pages, and no mapping
 //!  larger    │ 4 GiB                     │ …            of its own
 //! ```
-//! A pool has six mappings for each guest, of which the kernel gives a process 65,530; here all have
-//! three together. So a memory has no inaccessible pages around it: every access is checked by code
-//! (15 to 30 % of the speed of a guest that computes). A stack has its guard, made by
-//! `MADV_GUARD_INSTALL` (Linux 6.13), which divides no mapping. A memory that outgrows its slot moves.
+//! A pool has six mappings for each guest, and the kernel gives a process 65,530 of them. Here all
+//! guests have three mappings together. So a memory has no inaccessible pages around it, and code
+//! checks every access, which costs a guest that computes 15 to 30 % of its speed. A stack has a
+//! guard, made by `MADV_GUARD_INSTALL` (Linux 6.13), which divides no mapping. A memory that
+//! outgrows its slot moves.
 
 use std::io;
 use std::ops::Range;
@@ -22,34 +23,36 @@ use ostler_model::limits::{
     DENSE_LARGE_MEMORIES_MAX, DENSE_MEMORY_BYTES, GUEST_FIBER_BYTES, TASK_MEMORY_BYTES_CEILING,
 };
 
-/// `MADV_GUARD_INSTALL`; not in every C library's headers yet.
+/// `MADV_GUARD_INSTALL`, which the headers of some C libraries do not have yet.
 const GUARD_INSTALL: libc::c_int = 102;
-/// Inaccessible bytes below a stack: as many pages as the largest frame of a host function skips.
+/// Inaccessible bytes below a stack. They are as many pages as the largest frame of a host
+/// function can skip.
 const GUARD_BYTES: usize = 64 * 1024;
 
 /// One mapping, divided into slots of one size.
-struct Slots {
+struct SlotMapping {
     base: NonNull<u8>,
     slot: usize,
     count: usize,
-    free: Mutex<Free>,
+    free: Mutex<FreeSlots>,
 }
 
-/// Slots that nobody has: those given back, and all from `next` on, which were never taken.
+/// The slots that nobody has: those that were given back, and all from `next` on, which
+/// were never taken.
 #[derive(Default)]
-struct Free {
+struct FreeSlots {
     back: Vec<usize>,
     next: usize,
 }
 
 // SAFETY: the pointer is only the address of the mapping, which lives as long as this; each slot is
 // handed to one owner at a time, under the lock.
-unsafe impl Send for Slots {}
+unsafe impl Send for SlotMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Slots {}
+unsafe impl Sync for SlotMapping {}
 
-impl Slots {
-    /// Address space for `count` slots. Takes no memory.
+impl SlotMapping {
+    /// Reserve address space for `count` slots. This takes no memory.
     fn reserve(slot: usize, count: usize) -> io::Result<Arc<Self>> {
         let bytes = slot.checked_mul(count).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a new mapping where the kernel likes it overlaps nothing that is there.
@@ -63,14 +66,14 @@ impl Slots {
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let slots = Arc::new(Self { base, slot, count, free: Mutex::default() });
-        // A huge page would give each guest two MiB where it touches some pages.
+        // With huge pages, a guest that touches a few pages would take two MiB.
         // SAFETY: the whole of the mapping just made; its content does not change.
         unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxNoHugepage)? };
         Ok(slots)
     }
 
-    /// A slot, all zeroes; and whether nobody had it before.
-    fn take(self: &Arc<Self>) -> Option<(Slot, bool)> {
+    /// Take a slot, which is all zeroes. The second value says whether nobody had it before.
+    fn take(self: &Arc<Self>) -> Option<(MappingSlot, bool)> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (index, new) = match free.back.pop() {
             Some(index) => (index, false),
@@ -81,53 +84,53 @@ impl Slots {
             None => return None,
         };
         drop(free);
-        Some((Slot { slots: Arc::clone(self), index, used: 0 }, new))
+        Some((MappingSlot { slots: Arc::clone(self), index, used: 0 }, new))
     }
 }
 
-impl Drop for Slots {
+impl Drop for SlotMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping of `reserve`, of which no slot is in use: each holds an `Arc` of this.
         let _unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.slot * self.count) };
     }
 }
 
-/// A part of a mapping with one owner. Its pages go back to the kernel when it is dropped.
-struct Slot {
-    slots: Arc<Slots>,
+/// A part of a mapping that has one owner. Its pages go back to the kernel when it is dropped.
+struct MappingSlot {
+    slots: Arc<SlotMapping>,
     index: usize,
-    /// Bytes from its begin that may have been written to.
+    /// How many bytes at its beginning may have been written to.
     used: usize,
 }
 
-impl Slot {
+impl MappingSlot {
     fn start(&self) -> *mut u8 {
         // SAFETY: `index` is below `count`, so this stays inside the mapping.
         unsafe { self.slots.base.as_ptr().add(self.index * self.slots.slot) }
     }
 }
 
-impl Drop for Slot {
+impl Drop for MappingSlot {
     fn drop(&mut self) {
         // SAFETY: these bytes are inside the slot, which nobody else has. They read as zeroes again.
         let cleared = unsafe { madvise(self.start().cast(), self.used, Advice::LinuxDontNeed) };
         if cleared.is_err() {
-            // What an earlier guest wrote is shown to no other: the slot is used no more.
+            // The slot is not used again, so that no guest sees what this one wrote.
             return;
         }
         self.slots.free.lock().unwrap_or_else(PoisonError::into_inner).back.push(self.index);
     }
 }
 
-/// See the module.
-struct Memories {
-    small: Arc<Slots>,
-    large: Arc<Slots>,
+/// The mappings for memories: one with small slots, one with large ones.
+struct DenseMemories {
+    small: Arc<SlotMapping>,
+    large: Arc<SlotMapping>,
 }
 
-impl Memories {
-    /// A slot for so many bytes.
-    fn slot(&self, bytes: usize) -> Result<Slot, String> {
+impl DenseMemories {
+    /// Take a slot for this many bytes.
+    fn slot(&self, bytes: usize) -> Result<MappingSlot, String> {
         let slots = if bytes <= self.small.slot { &self.small } else { &self.large };
         if bytes > slots.slot {
             return Err(format!("a memory has at most {} bytes", slots.slot));
@@ -137,11 +140,11 @@ impl Memories {
     }
 }
 
-struct Creator(Arc<Memories>);
+struct DenseMemoryCreator(Arc<DenseMemories>);
 
 // SAFETY: each memory is a slot of its own, zeroed, and as large as it says. The engine's configuration
 // asks for no reserved and no inaccessible bytes behind it, so compiled code checks every access.
-unsafe impl MemoryCreator for Creator {
+unsafe impl MemoryCreator for DenseMemoryCreator {
     fn new_memory(
         &self,
         _ty: MemoryType,
@@ -155,18 +158,18 @@ unsafe impl MemoryCreator for Creator {
         }
         let mut slot = self.0.slot(minimum)?;
         slot.used = minimum;
-        Ok(Box::new(Memory { all: Arc::clone(&self.0), slot }))
+        Ok(Box::new(DenseMemory { all: Arc::clone(&self.0), slot }))
     }
 }
 
-struct Memory {
-    all: Arc<Memories>,
-    slot: Slot,
+struct DenseMemory {
+    all: Arc<DenseMemories>,
+    slot: MappingSlot,
 }
 
 // SAFETY: `as_ptr` begins `byte_capacity` bytes that nobody else has, of which those beyond
 // `byte_size` are zero; growing keeps the content, and moves it only beyond the capacity.
-unsafe impl LinearMemory for Memory {
+unsafe impl LinearMemory for DenseMemory {
     fn byte_size(&self) -> usize {
         self.slot.used
     }
@@ -193,10 +196,10 @@ unsafe impl LinearMemory for Memory {
     }
 }
 
-struct Stacks(Arc<Slots>);
+struct DenseStacks(Arc<SlotMapping>);
 
 // SAFETY: each stack is a slot of its own, zeroed, aligned to pages, with a guard below it.
-unsafe impl StackCreator for Stacks {
+unsafe impl StackCreator for DenseStacks {
     fn new_stack(&self, size: usize, _zeroed: bool) -> wasmtime::Result<Box<dyn StackMemory>> {
         let slots = &self.0;
         if size.checked_add(GUARD_BYTES) != Some(slots.slot) {
@@ -208,21 +211,21 @@ unsafe impl StackCreator for Stacks {
         if new {
             guard(&slot)?;
         }
-        Ok(Box::new(Stack(slot)))
+        Ok(Box::new(DenseStack(slot)))
     }
 }
 
 /// Make the lowest bytes of a slot inaccessible, for as long as the mapping lives.
-fn guard(slot: &Slot) -> io::Result<()> {
+fn guard(slot: &MappingSlot) -> io::Result<()> {
     // SAFETY: these bytes are inside the slot, which nobody else has and nothing uses yet.
     let result = unsafe { libc::madvise(slot.start().cast(), GUARD_BYTES, GUARD_INSTALL) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-struct Stack(Slot);
+struct DenseStack(MappingSlot);
 
 // SAFETY: page aligned, a multiple of pages, with a guard right below.
-unsafe impl StackMemory for Stack {
+unsafe impl StackMemory for DenseStack {
     fn top(&self) -> *mut u8 {
         // SAFETY: the end of the slot.
         unsafe { self.0.start().add(self.0.slots.slot) }
@@ -240,25 +243,25 @@ unsafe impl StackMemory for Stack {
     }
 }
 
-/// Have an engine hold up to `guests` guests in mappings of this profile.
+/// Let an engine hold up to `guests` guests in mappings of this profile.
 ///
 /// # Errors
 /// When address space cannot be reserved, or the kernel makes no guards.
 pub(super) fn hold(config: &mut Config, guests: u32) -> io::Result<()> {
     let guests = guests as usize;
-    let stacks = Slots::reserve(GUEST_FIBER_BYTES + GUARD_BYTES, guests)?;
-    // Now rather than at the first guest.
+    let stacks = SlotMapping::reserve(GUEST_FIBER_BYTES + GUARD_BYTES, guests)?;
+    // Whether guards can be made is found out now rather than at the first guest.
     if let Some((slot, _)) = stacks.take() {
         guard(&slot)?;
     }
     let large = usize::try_from(TASK_MEMORY_BYTES_CEILING).unwrap_or(usize::MAX);
-    let memories = Memories {
-        small: Slots::reserve(DENSE_MEMORY_BYTES, guests)?,
-        large: Slots::reserve(large, guests.min(DENSE_LARGE_MEMORIES_MAX))?,
+    let memories = DenseMemories {
+        small: SlotMapping::reserve(DENSE_MEMORY_BYTES, guests)?,
+        large: SlotMapping::reserve(large, guests.min(DENSE_LARGE_MEMORIES_MAX))?,
     };
     config
-        .with_host_memory(Arc::new(Creator(Arc::new(memories))))
-        .with_host_stack(Arc::new(Stacks(stacks)));
+        .with_host_memory(Arc::new(DenseMemoryCreator(Arc::new(memories))))
+        .with_host_stack(Arc::new(DenseStacks(stacks)));
     Ok(())
 }
 
@@ -267,20 +270,20 @@ pub(super) fn hold(config: &mut Config, guests: u32) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn memories(small: usize, large: usize) -> Arc<Memories> {
-        Arc::new(Memories {
-            small: Slots::reserve(64 * 1024, small).unwrap(),
-            large: Slots::reserve(1024 * 1024, large).unwrap(),
+    fn memories(small: usize, large: usize) -> Arc<DenseMemories> {
+        Arc::new(DenseMemories {
+            small: SlotMapping::reserve(64 * 1024, small).unwrap(),
+            large: SlotMapping::reserve(1024 * 1024, large).unwrap(),
         })
     }
 
-    fn memory(all: &Arc<Memories>, bytes: usize) -> Result<Memory, String> {
+    fn memory(all: &Arc<DenseMemories>, bytes: usize) -> Result<DenseMemory, String> {
         let mut slot = all.slot(bytes)?;
         slot.used = bytes;
-        Ok(Memory { all: Arc::clone(all), slot })
+        Ok(DenseMemory { all: Arc::clone(all), slot })
     }
 
-    fn bytes(memory: &mut Memory) -> &mut [u8] {
+    fn bytes(memory: &mut DenseMemory) -> &mut [u8] {
         // SAFETY: it is the only reference into the memory, which lives as long.
         unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), memory.byte_size()) }
     }
@@ -315,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_stack_ends_at_pages_that_nobody_can_write_to_also_when_it_is_used_again() {
-        let stacks = Stacks(Slots::reserve(GUARD_BYTES + 64 * 1024, 1).unwrap());
+        let stacks = DenseStacks(SlotMapping::reserve(GUARD_BYTES + 64 * 1024, 1).unwrap());
         for _ in 0..2 {
             let stack = match stacks.new_stack(64 * 1024, false) {
                 Ok(stack) => stack,
@@ -332,7 +335,8 @@ mod tests {
         }
     }
 
-    /// Whether the kernel can write there: it answers where a write of the test's own would end it.
+    /// Can this address be written to? The kernel is asked to write there, because a write of the
+    /// test itself would end it.
     fn writable(address: usize) -> bool {
         let zero = std::fs::File::open("/dev/zero").unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&zero);

@@ -1,4 +1,5 @@
-//! How many files, directories and sockets guests have open, each and all together.
+//! Counts the files, directories and sockets that guests have open, for each guest and
+//! for all together.
 //!
 //! ```text
 //!   all the process may have open ─┬─ two thirds: its own (API, state, supervisors, a directory of logs
@@ -17,8 +18,8 @@ use rustix::process::{Resource, getrlimit};
 
 use ostler_model::limits;
 
-/// Of all guests of one agent. The limit is read when the first guest opens something: the agent raises
-/// its own before.
+/// What all guests of one agent have open together. The limit is read when the first guest opens
+/// something, because the agent raises its own limit before that.
 #[derive(Debug, Default)]
 pub(super) struct AllDescriptors {
     open: AtomicU64,
@@ -52,7 +53,8 @@ impl Descriptors {
         Self { open: AtomicU64::new(0), max, all }
     }
 
-    /// A place for one more, until it is dropped. `None`: its share is used up, or that of all guests.
+    /// Take a place for one more descriptor, until it is dropped. `None`: the share of this guest,
+    /// or of all guests, is used up.
     #[must_use]
     pub fn take(self: &Arc<Self>) -> Option<DescriptorPermit> {
         let max = self.all.max();
@@ -66,8 +68,8 @@ impl Descriptors {
         Some(DescriptorPermit { of: Arc::clone(self) })
     }
 
-    /// Places for directories that the guest is given, until they are dropped: of what there is for all
-    /// guests, not of its own share. `None`: there are not so many left.
+    /// Take places for directories that the guest is given, until they are dropped. They count for
+    /// all guests together, and not for the share of this one. `None`: there are not so many left.
     #[must_use]
     pub fn give(&self, many: u64) -> Option<GivenDescriptors> {
         let max = self.all.max();
@@ -76,7 +78,7 @@ impl Descriptors {
         Some(GivenDescriptors { many, all: Arc::clone(&self.all) })
     }
 
-    /// Open now.
+    /// How many descriptors the guest has open now.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
@@ -120,7 +122,7 @@ mod tests {
         Arc::new(all)
     }
 
-    fn taken(of: &Arc<Descriptors>) -> Vec<DescriptorPermit> {
+    fn take_all(of: &Arc<Descriptors>) -> Vec<DescriptorPermit> {
         std::iter::from_fn(|| of.take()).collect()
     }
 
@@ -129,7 +131,7 @@ mod tests {
         let all = all(40);
         let (small, large) =
             [3, 1_000].map(|max| Arc::new(Descriptors::new(max, Arc::clone(&all)))).into();
-        assert_eq!((taken(&small).len(), taken(&large).len()), (3, 10));
+        assert_eq!((take_all(&small).len(), take_all(&large).len()), (3, 10));
         assert_eq!((small.open(), large.open()), (0, 0), "given back");
     }
 
@@ -138,7 +140,7 @@ mod tests {
         let all = all(40);
         let guests: Vec<_> =
             (0..6).map(|_| Arc::new(Descriptors::new(1_000, Arc::clone(&all)))).collect();
-        let held: Vec<_> = guests.iter().map(taken).collect();
+        let held: Vec<_> = guests.iter().map(take_all).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 10, 10, 0, 0]);
         drop(held);
         assert_eq!(all.open.load(Ordering::Relaxed), 0);
@@ -151,9 +153,9 @@ mod tests {
         let [one, other] = [5, 1_000].map(|max| Arc::new(Descriptors::new(max, Arc::clone(&all))));
         let given = one.give(36).unwrap();
         assert!(one.give(5).is_none(), "there are four left");
-        assert_eq!((one.open(), taken(&other).len()), (0, 4));
+        assert_eq!((one.open(), take_all(&other).len()), (0, 4));
         drop(given);
         assert_eq!(all.open.load(Ordering::Relaxed), 0);
-        assert_eq!(taken(&one).len(), 5);
+        assert_eq!(take_all(&one).len(), 5);
     }
 }

@@ -1,4 +1,4 @@
-//! How a guest's call can fail, and which failure a wasmtime error stands for.
+//! How a guest's call can fail, and which failure a Wasmtime error stands for.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::limiter::GuestUsage;
 use super::store::StoreLimits;
 use ostler_engine::EngineKind;
 use ostler_model::limits;
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
 /// Why the sandbox itself could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -20,81 +20,81 @@ pub enum SandboxError {
     /// Wasmtime refused the configuration.
     #[error("cannot build the engine for {kind} guests: {message}")]
     Engine {
-        /// Which engine.
+        /// The engine that cannot be built.
         kind: EngineKind,
-        /// What wasmtime said.
+        /// The error of Wasmtime.
         message: String,
     },
     /// A thread could not be started.
     #[error("cannot start the {what}: {source}; check the limits on processes and memory")]
     Thread {
-        /// Which thread or runtime.
+        /// The thread or runtime that was to be started.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The cache directory cannot be created, read or changed.
     #[error("cannot use the code cache {}: {source}", path.display())]
     CacheDir {
-        /// The directory.
+        /// Path of the cache directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// Somebody else could have put code there.
+    /// Another user could have put code into the cache directory.
     #[error(
         "the code cache {} is not safe: {reason}; remove it (it is rebuilt) or give another data \
          directory",
         path.display()
     )]
     UnsafeCacheDir {
-        /// The directory.
+        /// Path of the cache directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why the directory is not safe.
         reason: &'static str,
     },
-    /// Somebody else could replace the whole cache.
+    /// Another user could replace the whole cache.
     #[error(
         "{} holds the code cache, and users other than its owner may write there; make it yours \
          alone with `chmod go-w {}` (and `chown`), or give another data directory",
         path.display(), path.display()
     )]
     SharedDataDir {
-        /// The directory above the cache.
+        /// Path of the directory above the cache.
         path: PathBuf,
     },
-    /// What seals the entries cannot be read or made.
+    /// The secret that seals the entries cannot be read or made.
     #[error("cannot use the secret of the code cache, {}; remove it (it is made anew)", path.display())]
     CacheSecret {
-        /// The file.
+        /// Path of the file with the secret.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// The dense profile cannot be had on this machine.
+    /// The dense profile is not possible on this machine.
     #[error(
         "WASM tasks cannot be held densely: {source}; it needs Linux 6.13 or later and 20 TiB of \
          address space (ulimit -v, vm.overcommit_memory other than 2); or leave wasm {{ dense }} out \
          of the agent's configuration"
     )]
     Dense {
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The path of this program is unknown, so no compile child can be started.
     #[error("cannot find the path of this program to start its compile child: {source}")]
     NoCompiler {
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
 }
 
-/// The groups of wasm traps that matter to whoever reads the error.
+/// Groups of WASM traps, as far as they matter to a reader of the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrapKind {
     /// The guest gave up itself: a panic or an abort.
@@ -105,7 +105,7 @@ pub enum TrapKind {
     Arithmetic,
     /// A violation of the component model's rules (handles, strings, re-entry).
     ComponentModel,
-    /// Anything else.
+    /// Any other trap.
     Other,
 }
 
@@ -115,31 +115,31 @@ pub enum CallError {
     /// The guest trapped.
     #[error("the guest trapped: {message}{}", in_frames(frames))]
     Trap {
-        /// Group of the trap.
+        /// The group that the trap belongs to.
         kind: TrapKind,
-        /// Wasmtime's words.
+        /// Wasmtime's text for the trap.
         message: String,
-        /// Function names, innermost first; bounded.
+        /// Names of the functions, innermost first; a bounded number.
         frames: Vec<String>,
     },
     /// The guest's native stack is exhausted.
     #[error("the guest's stack of {} KiB overflowed{}", limit / 1024, in_frames(frames))]
     StackOverflow {
-        /// The limit, bytes.
+        /// Size of the stack, bytes.
         limit: usize,
-        /// Function names, innermost first; bounded.
+        /// Names of the functions, innermost first; a bounded number.
         frames: Vec<String>,
     },
     /// The call took longer than it may.
     #[error("the guest did not answer within {limit:?}")]
     DeadlineExceeded {
-        /// The limit.
+        /// Most time that the call may take.
         limit: Duration,
     },
     /// The guest computed longer than it may.
     #[error("the guest used more than {limit:?} of processor time")]
     CpuExceeded {
-        /// The limit.
+        /// Most processor time that the guest may use.
         limit: Duration,
     },
     /// The guest failed after memory was refused to it.
@@ -147,7 +147,7 @@ pub enum CallError {
     MemoryLimit {
         /// The limit over all memories and tables together, bytes.
         limit: u64,
-        /// How the guest ended.
+        /// How the guest ended, for people.
         message: String,
     },
     /// The guest failed after table elements were refused to it.
@@ -155,39 +155,39 @@ pub enum CallError {
     TableLimit {
         /// The limit over all tables together.
         limit: u64,
-        /// How the guest ended.
+        /// How the guest ended, for people.
         message: String,
     },
     /// More instances, memories or tables than a guest may have.
     #[error("the guest has too many parts: {message}")]
     TooManyParts {
-        /// Wasmtime's words: which part, how many.
+        /// Which part, and how many, in Wasmtime's words.
         message: String,
     },
     /// An answer, or the arguments of one host call, were too large.
     #[error("the guest handed over more than {limit} bytes at once; split the answer")]
     AnswerTooLarge {
-        /// The limit, bytes.
+        /// Most bytes that may be handed over at once.
         limit: u64,
     },
     /// Too many handles alive at once.
     #[error("the guest holds more than {limit} handles at once")]
     TooManyHandles {
-        /// The limit.
+        /// Most handles alive at once.
         limit: u32,
     },
     /// A budget of the host functions is spent.
     #[error("the guest used more than {limit} {what} in one call")]
     HostcallBudget {
-        /// What there was too much of.
+        /// What the guest used too much of, in plural.
         what: &'static str,
-        /// The limit.
+        /// How much of it one call may use.
         limit: u64,
     },
     /// As many guests are alive as the pool holds. Nothing ran; try again later.
     #[error("no room for another guest: {message}")]
     PoolExhausted {
-        /// Wasmtime's words: which pool.
+        /// Which pool is full, for people.
         message: String,
     },
     /// The caller cancelled the call, or the sandbox is shutting down.
@@ -196,25 +196,26 @@ pub enum CallError {
     /// A host function panicked. A defect of the agent, not of the guest.
     #[error("a host function panicked: {message}; this is a defect of the agent, please report it")]
     HostPanic {
-        /// The panic's message.
+        /// Message of the panic.
         message: String,
     },
-    /// The guest asked to end: for a task a result, for a plugin a failure.
+    /// The guest asked to end. For a task this is a result, for a plugin a failure.
     #[error("the guest exited with code {code}")]
     Exit {
-        /// The exit code.
+        /// Exit code that the guest gave.
         code: i32,
     },
     /// The guest does not fit what it was linked or called with, or a host function failed.
     #[error("{message}")]
     Host {
-        /// The whole chain of causes.
+        /// The error and all its causes.
         message: String,
     },
 }
 
 impl CallError {
-    /// What is said of it in words that may be a guest's, or be made of what it gave.
+    /// The part of the error's text that may have words of a guest, or be made of what
+    /// a guest gave.
     #[must_use]
     pub const fn words(&mut self) -> Option<&mut String> {
         match self {
@@ -237,7 +238,8 @@ impl CallError {
     }
 }
 
-/// Where a guest was, innermost first, to be put behind what happened; empty when nobody knows.
+/// The functions that a guest was in, innermost first, as a text to append to an error; empty when
+/// they are not known.
 #[must_use]
 pub fn in_frames(frames: &[String]) -> String {
     match frames.first() {
@@ -246,13 +248,14 @@ pub fn in_frames(frames: &[String]) -> String {
     }
 }
 
-/// A host function refuses to go on. Return it as the error of the host function.
+/// A host function refuses to go on, because a budget is spent. It is returned as the error of
+/// the host function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("more than {limit} {what} in one call")]
 pub struct HostcallBudgetExceeded {
-    /// What there was too much of, in plural.
+    /// What the guest used too much of, in plural.
     pub what: &'static str,
-    /// The limit.
+    /// How much of it one call may use.
     pub limit: u64,
 }
 
@@ -266,7 +269,7 @@ pub fn classify(error: wasmtime::Error, limits: &StoreLimits, usage: &GuestUsage
         return CallError::HostcallBudget { what, limit: *limit };
     }
     if error.is::<PoolConcurrencyLimitError>() {
-        return CallError::PoolExhausted { message: bounded(&error) };
+        return CallError::PoolExhausted { message: bounded_text(&error) };
     }
     if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
         return CallError::TooManyHandles { limit: limits.handles };
@@ -308,7 +311,8 @@ fn classify_trap(
         | Trap::UnalignedPointer => TrapKind::ComponentModel,
         _ => TrapKind::Other,
     };
-    // A guest answers a refused allocation by aborting, or by using what it did not get.
+    // A guest reacts to a refused allocation by aborting, or by using the memory that it did not
+    // get.
     if matches!(kind, TrapKind::Unreachable | TrapKind::OutOfBounds) {
         if usage.memory_refused() {
             return CallError::MemoryLimit {
@@ -326,10 +330,10 @@ fn classify_trap(
     CallError::Trap { kind, message: trap.to_string(), frames: frames(error) }
 }
 
-/// Failures for which wasmtime has no public type: recognised by their text, which a test of this
-/// module keeps in step with the version in use.
+/// Classify failures for which Wasmtime has no public type. They are recognised by their text, and
+/// a test of this module checks that the Wasmtime in use still has these texts.
 fn classify_text(error: &wasmtime::Error, limits: &StoreLimits, usage: &GuestUsage) -> CallError {
-    let message = bounded(error);
+    let message = bounded_text(error);
     if message.contains("fuel allocated for hostcalls has been exhausted") {
         // A host call has the guest's frames below it, an answer has none.
         let of_host_call = error.is::<WasmBacktrace>();
@@ -342,7 +346,7 @@ fn classify_text(error: &wasmtime::Error, limits: &StoreLimits, usage: &GuestUsa
     if message.contains("resource limit exceeded") {
         return CallError::TooManyParts { message };
     }
-    // Tables count into the limit of memory.
+    // Tables count for the limit of memory.
     if usage.memory_refused() && (message.contains("memory") || message.contains("table")) {
         return CallError::MemoryLimit { limit: limits.memory_bytes, message };
     }
@@ -352,13 +356,13 @@ fn classify_text(error: &wasmtime::Error, limits: &StoreLimits, usage: &GuestUsa
     CallError::Host { message }
 }
 
-/// The text of an error and its causes, without backtrace, cut to the limit. Guests name what they
-/// export and import, and those names are in it.
-pub(super) fn bounded(error: &wasmtime::Error) -> String {
+/// The text of an error and its causes, without backtrace, cut to the limit. It may contain names
+/// that guests chose for what they export and import.
+pub(super) fn bounded_text(error: &wasmtime::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
-        // The backtrace is a cause of its own; frames are reported separately.
+        // The backtrace is a separate cause, and the frames are reported separately.
         if cause.starts_with("error while executing at wasm backtrace") {
             continue;
         }
@@ -367,7 +371,7 @@ pub(super) fn bounded(error: &wasmtime::Error) -> String {
         }
         text.push_str(&cause);
     }
-    shown(text, limits::GUEST_ERROR_BYTES_MAX)
+    printable_line(text, limits::GUEST_ERROR_BYTES_MAX)
 }
 
 fn frames(error: &wasmtime::Error) -> Vec<String> {
@@ -383,6 +387,6 @@ fn frames(error: &wasmtime::Error) -> Vec<String> {
     });
     named
         .take(limits::GUEST_BACKTRACE_FRAMES_MAX)
-        .map(|name| shown(name, FRAME_BYTES_MAX))
+        .map(|name| printable_line(name, FRAME_BYTES_MAX))
         .collect()
 }

@@ -1,4 +1,4 @@
-//! Running a guest where its caller is, for as long as it is quick.
+//! Runs a guest on its caller's thread, as long as the guest is quick.
 //!
 //! ```text
 //!  Pace of the plugin: quick so far? ─ no ──────────────────────────────► guest threads
@@ -10,9 +10,9 @@
 //! ```
 //! Waking a sleeping thread and being woken by it takes longer than most calls. The price is that a
 //! guest keeps a thread of the agent: one thread at a time, until the next tick
-//! ([`EPOCH_TICK`](limits::EPOCH_TICK)) at the latest, and after a slow one nobody for
-//! [`INLINE_REST`](limits::INLINE_REST). Only for guests whose host functions do not block, or
-//! [leave](leave_caller) before they do.
+//! ([`EPOCH_TICK`](limits::EPOCH_TICK)) at the latest. After a slow guest nobody runs here for
+//! [`INLINE_REST`](limits::INLINE_REST). This is only for guests whose host functions do not block,
+//! or [leave](leave_caller) before they do.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,10 +26,10 @@ use super::running::{panic_text, yield_once};
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits;
 
-/// Whether the guests of one plugin were quick: only then they may run on their caller's thread.
+/// Whether the guests of one plugin were quick. Only quick guests may run on their caller's thread.
 #[derive(Debug)]
 pub struct CallPace {
-    /// Calls that still have to be quick on a guest thread.
+    /// How many more calls have to be quick on a guest thread.
     trial: AtomicU32,
 }
 
@@ -40,21 +40,22 @@ impl Default for CallPace {
 }
 
 impl CallPace {
-    fn quick(&self) -> bool {
+    fn is_quick(&self) -> bool {
         self.trial.load(Ordering::Relaxed) == 0
     }
 
-    /// A guest ended on a guest thread, or was given up there, and had used this processor time.
-    pub fn ended(&self, used: Duration) {
+    /// Record that a guest ended on a guest thread, or was given up there, and had used
+    /// this processor time.
+    pub fn record_end(&self, used: Duration) {
         if used > limits::INLINE_TIME_MAX {
-            self.slow();
+            self.start_trial();
         } else {
             let less = |trial: u32| Some(trial.saturating_sub(1));
             let _was = self.trial.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
 
-    fn slow(&self) {
+    fn start_trial(&self) {
         self.trial.store(limits::INLINE_TRIAL_CALLS, Ordering::Relaxed);
     }
 }
@@ -64,7 +65,7 @@ impl CallPace {
 pub(super) struct InlineGate {
     busy: AtomicBool,
     began: Stopwatch,
-    /// After `began`, nanoseconds: until then nobody gets a permit.
+    /// Until this time nobody gets a permit, nanoseconds after `began`.
     rest_until: AtomicU64,
 }
 
@@ -76,13 +77,13 @@ impl Default for InlineGate {
 }
 
 impl InlineGate {
-    /// A permit for a guest of this plugin, if it may have one now.
+    /// Take a permit for a guest of this plugin, if it may have one now.
     pub(super) fn take<'a>(&'a self, pace: &'a CallPace) -> Option<InlinePermit<'a>> {
-        if !pace.quick() || self.busy.swap(true, Ordering::Acquire) {
+        if !pace.is_quick() || self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
         let permit = InlinePermit { gate: self, pace };
-        // One that is not given out is given back by its destructor.
+        // A permit that is not returned is given back by its destructor.
         (self.rest_until.load(Ordering::Relaxed) <= self.nanos()).then_some(permit)
     }
 
@@ -91,19 +92,20 @@ impl InlineGate {
     }
 }
 
-/// See [`InlineGate::take`].
+/// Permission to run one guest on its caller's thread; see [`InlineGate::take`].
 pub(super) struct InlinePermit<'a> {
     gate: &'a InlineGate,
     pace: &'a CallPace,
 }
 
 impl InlinePermit<'_> {
-    /// The guest had its turn and used this processor time. Not the time that passed: a thread that lost
-    /// its core to others meanwhile is no fault of the guest, and to send it and everybody else to the
-    /// guest threads for it would let whoever keeps the cores busy slow down all calls of the node.
-    pub(super) fn ended(self, used: Duration) {
+    /// The guest had its turn and used this processor time. The time that passed does not count: it
+    /// is not the guest's fault when its thread lost the core to others. If it counted, whoever
+    /// keeps the cores busy could send all calls to the guest threads, and so slow down all calls
+    /// of the node.
+    pub(super) fn finish(self, used: Duration) {
         if used > limits::INLINE_TIME_MAX {
-            self.pace.slow();
+            self.pace.start_trial();
             let rest = u64::try_from(limits::INLINE_REST.as_nanos()).unwrap_or(u64::MAX);
             self.gate.rest_until.store(self.gate.nanos().saturating_add(rest), Ordering::Relaxed);
         }
@@ -121,17 +123,17 @@ thread_local! {
     static NEAR: Cell<bool> = const { Cell::new(false) };
 }
 
-/// To be awaited by a host function before it does what may block: a guest on its caller's thread goes to
-/// a guest thread first.
+/// Move a guest that runs on its caller's thread to a guest thread. A host function awaits this
+/// before it does what may block.
 pub async fn leave_caller() {
     if NEAR.get() {
         yield_once().await;
     }
 }
 
-/// Poll a guest once. `None`: it is not at its end and has to be polled again, elsewhere.
+/// Poll a guest once. `None`: the guest has not ended and has to be polled again, elsewhere.
 ///
-/// Nothing is woken when it could go on: whoever polls it next begins by polling.
+/// No waker is called when the guest could go on, so whoever takes it next has to begin by polling.
 pub(super) fn poll_once<T, F>(guest: &mut F) -> Option<Result<T, CallError>>
 where
     F: Future<Output = Result<T, CallError>> + Unpin,
@@ -155,7 +157,7 @@ mod tests {
 
     fn quick() -> CallPace {
         let pace = CallPace::default();
-        pace.ended(Duration::ZERO);
+        pace.record_end(Duration::ZERO);
         pace
     }
 
@@ -163,8 +165,8 @@ mod tests {
     fn the_first_guest_of_a_plugin_runs_on_a_guest_thread_and_the_next_may_have_a_turn() {
         let (gate, pace) = (InlineGate::default(), CallPace::default());
         assert!(gate.take(&pace).is_none());
-        pace.ended(limits::INLINE_TIME_MAX);
-        gate.take(&pace).unwrap().ended(limits::INLINE_TIME_MAX);
+        pace.record_end(limits::INLINE_TIME_MAX);
+        gate.take(&pace).unwrap().finish(limits::INLINE_TIME_MAX);
         assert!(gate.take(&pace).is_some(), "the permit was given back");
     }
 
@@ -180,7 +182,7 @@ mod tests {
     #[test]
     fn after_a_slow_turn_nobody_has_one_and_the_plugin_is_on_trial() {
         let (gate, pace, other) = (InlineGate::default(), quick(), quick());
-        gate.take(&pace).unwrap().ended(limits::INLINE_TIME_MAX + Duration::from_nanos(1));
+        gate.take(&pace).unwrap().finish(limits::INLINE_TIME_MAX + Duration::from_nanos(1));
         let rest_until = gate.rest_until.load(Ordering::Relaxed);
         assert!(u128::from(rest_until) > limits::INLINE_REST.as_nanos(), "a rest was set");
         let next = gate.take(&other);
@@ -190,7 +192,7 @@ mod tests {
         gate.rest_until.store(0, Ordering::Relaxed);
         for _ in 0..limits::INLINE_TRIAL_CALLS {
             assert!(gate.take(&pace).is_none());
-            pace.ended(Duration::ZERO);
+            pace.record_end(Duration::ZERO);
         }
         assert!(gate.take(&pace).is_some());
     }
@@ -198,11 +200,11 @@ mod tests {
     #[test]
     fn a_slow_call_on_a_guest_thread_begins_the_trial_again() {
         let (gate, pace) = (InlineGate::default(), quick());
-        pace.ended(limits::INLINE_TIME_MAX + Duration::from_nanos(1));
+        pace.record_end(limits::INLINE_TIME_MAX + Duration::from_nanos(1));
         assert!(gate.take(&pace).is_none());
-        (1..limits::INLINE_TRIAL_CALLS).for_each(|_| pace.ended(Duration::ZERO));
+        (1..limits::INLINE_TRIAL_CALLS).for_each(|_| pace.record_end(Duration::ZERO));
         assert!(gate.take(&pace).is_none());
-        pace.ended(Duration::ZERO);
+        pace.record_end(Duration::ZERO);
         assert!(gate.take(&pace).is_some());
     }
 }

@@ -1,4 +1,5 @@
-//! Guests: engines, the threads they run on, limits, compiled code. Nothing else configures wasmtime.
+//! Guests: engines, the threads they run on, limits, compiled code. Nothing
+//! else configures Wasmtime.
 //!
 //! ```text
 //!  untrusted bytes ── cache ── pre-scan ── compile child (limits of its own) ──► finished code on disk
@@ -10,7 +11,8 @@
 //!        │ deadline, cancellation                   │ yields at every epoch tick
 //!        └── abort: drops the store                 └── GuestLimiter: memory and tables in total
 //! ```
-//! Knows neither plugins nor tasks. Start with [`Sandbox`] and its rule, then `running.rs`.
+//! This crate knows neither plugins nor tasks. Start with [`Sandbox`] and its
+//! rule, then `running.rs`.
 
 mod cache;
 mod compile;
@@ -41,15 +43,15 @@ pub use error::{CallError, HostcallBudgetExceeded, SandboxError, TrapKind, class
 pub use inline::{CallPace, leave_caller};
 pub use limiter::{GuestLimiter, GuestUsage, HostBytes};
 pub use meter::CpuMeter;
-pub use ostler_engine::{EngineKind, Format};
+pub use ostler_engine::{EngineKind, WasmFormat};
 pub use output::{GuestOutput, GuestSink};
 pub use places::GuestPlace;
 pub use pooling::{PoolLowered, PoolReport, PoolUse};
 pub use prescan::{detect_format, missing_entry, prescan, what_else};
-pub use running::{Blocks, GuestTask, yield_once};
+pub use running::{GuestTask, HostBlocking, yield_once};
 pub use store::{
     HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,
     new_store, new_wasi_builder,
 };
-pub use tail::{Said, Tail, without_last_words};
+pub use tail::{LastWords, StderrTail, without_last_words};
 pub use worker::{GuestRun, Sandbox, SandboxConfig};

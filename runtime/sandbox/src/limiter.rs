@@ -1,10 +1,10 @@
-//! Bounds what the instances of one store hold together: memory, tables, and how many of each.
+//! Limits what the instances of one store hold together: memory, tables, and how many of each.
 //!
-//! Wasmtime's stock limiter bounds each memory on its own, so a guest with four memories gets four
-//! times its limit, and its tables (8 bytes an element on the host) cost nothing. This one keeps the
-//! sum of all of them, and remembers the peak and whether it ever refused, so
-//! that the error of a guest that died of a refused allocation can say so. What host functions hold
-//! for the guest between two of its calls is part of the same sum ([`GuestUsage::hold`]).
+//! Wasmtime's own limiter bounds each memory separately. With it a guest with four memories gets
+//! four times its limit, and its tables (8 bytes an element on the host) cost nothing. This limiter
+//! keeps the sum of all of them. It also remembers the peak and whether it ever refused, so that
+//! the error of a guest that died of a refused allocation can say so. What host functions hold for
+//! the guest between two of its calls is part of the same sum ([`GuestUsage::hold`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,8 @@ use wasmtime::ResourceLimiter;
 use super::store::StoreLimits;
 use ostler_model::limits::TABLE_ELEMENT_BYTES;
 
-/// What a guest holds and held, readable while it runs and after its store is gone.
+/// How much a guest holds and held at most. It can be read while the guest runs and after its
+/// store is gone.
 #[derive(Debug)]
 pub struct GuestUsage {
     max: u64,
@@ -35,8 +36,8 @@ impl GuestUsage {
         }
     }
 
-    /// Count so much of the host's memory as the guest's, until what is returned is dropped. `None`:
-    /// it does not fit into the guest's limit.
+    /// Count this much of the host's memory as the guest's, until the returned value is dropped.
+    /// `None`: it does not fit into the guest's limit.
     #[must_use]
     pub fn hold(self: &Arc<Self>, bytes: u64) -> Option<HostBytes> {
         self.add(bytes).then(|| HostBytes { usage: Arc::clone(self), bytes })
@@ -61,7 +62,7 @@ impl GuestUsage {
         let _was = self.memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Linear memories, tables and what the host holds for the guest together now, bytes.
+    /// Linear memories, tables and what the host holds for the guest, together, now, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
@@ -86,7 +87,7 @@ impl GuestUsage {
     }
 }
 
-/// Memory that the host holds for a guest; no longer counted when dropped.
+/// Memory that the host holds for a guest. It counts until this is dropped.
 #[derive(Debug)]
 pub struct HostBytes {
     usage: Arc<GuestUsage>,
@@ -99,7 +100,7 @@ impl Drop for HostBytes {
     }
 }
 
-/// One store's limiter; part of its [`StoreState`](super::StoreState).
+/// The limiter of one store; part of its [`StoreState`](super::StoreState).
 #[derive(Debug)]
 pub struct GuestLimiter {
     /// The last addition to the memory, in case it has to be taken back.
@@ -155,7 +156,7 @@ impl GuestLimiter {
         }
     }
 
-    /// The counters, shared: keep a clone where the store will be moved away.
+    /// The shared counters. Keep a clone where the store is moved away.
     #[must_use]
     pub fn usage(&self) -> Arc<GuestUsage> {
         Arc::clone(&self.usage)
@@ -179,7 +180,7 @@ impl ResourceLimiter for GuestLimiter {
         desired: usize,
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        // Beyond what the module itself declares: its own doing, not our limit.
+        // The module asks for more than it declares itself: this is not our limit.
         if maximum.is_some_and(|maximum| desired > maximum) {
             self.last = 0;
             return Ok(false);

@@ -1,4 +1,4 @@
-//! What a guest costs, and the ticker that makes it yield.
+//! Measures the processor time of guests, and makes them yield at each tick.
 //!
 //! ```text
 //!  poll begins ─► polling + 1 ─► wake the ticker if it sleeps
@@ -26,20 +26,21 @@ use ostler_model::limits;
 #[derive(Debug, Clone)]
 pub struct CpuMeter(Arc<Times>);
 
-/// All in nanoseconds, those of `began` and `entered` from `zero` on. Only the thread that polls the
-/// guest writes them.
+/// All times are in nanoseconds; `began` and `entered` count from `zero`. Only the thread that
+/// polls the guest writes them.
 #[derive(Debug)]
 struct Times {
     zero: Stopwatch,
-    /// Processor time of all polls.
+    /// Processor time of all polls together.
     used: AtomicU64,
-    /// Of those: wall time inside host functions, at most the whole of each poll.
+    /// The part of `used` that was spent inside host functions. It is measured as wall time, and is
+    /// at most the whole of each poll.
     host: AtomicU64,
-    /// `host` when the poll began.
+    /// The value of `host` when the poll began.
     host_before: AtomicU64,
     /// When the poll began.
     began: AtomicU64,
-    /// When the host function was entered, and one; zero outside of any.
+    /// When the host function was entered, plus one; zero outside of host functions.
     entered: AtomicU64,
 }
 
@@ -63,21 +64,21 @@ impl CpuMeter {
         Duration::from_nanos(self.0.used.load(Ordering::Relaxed))
     }
 
-    /// The guest's own part of [`CpuMeter::total`]: without what passed inside host functions while
-    /// it was polled. Never more than is right; less by at most a tick for each time that a host
-    /// function lost its core to others.
+    /// The guest's own part of [`CpuMeter::total`], without the time inside host functions. It is
+    /// never too high. It is too low by at most a tick for each time that a host function lost its
+    /// core to others.
     #[must_use]
-    pub fn guest(&self) -> Duration {
+    pub fn guest_time(&self) -> Duration {
         self.total().saturating_sub(Duration::from_nanos(self.0.host.load(Ordering::Relaxed)))
     }
 
     /// The guest called a host function.
-    pub(super) fn host_entered(&self) {
+    pub(super) fn enter_host(&self) {
         self.0.entered.store(self.now().saturating_add(1), Ordering::Relaxed);
     }
 
     /// The host function returned.
-    pub(super) fn host_left(&self) {
+    pub(super) fn leave_host(&self) {
         self.count_host(0);
     }
 
@@ -94,14 +95,14 @@ impl CpuMeter {
         }
     }
 
-    fn poll_begins(&self) {
+    fn begin_poll(&self) {
         self.0.began.store(self.now(), Ordering::Relaxed);
         self.0.host_before.store(self.0.host.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn poll_ends(&self, used: Duration) {
+    fn end_poll(&self, used: Duration) {
         self.0.used.fetch_add(nanos(used), Ordering::Relaxed);
-        // A host function that waits goes on in a later poll.
+        // A host function that waits continues in a later poll.
         let entered = self.0.entered.load(Ordering::Relaxed);
         self.count_host(entered);
         // A host function that waited for a disk or a core took no processor time.
@@ -110,8 +111,8 @@ impl CpuMeter {
     }
 }
 
-/// A guest's future, metered, keeping the ticker awake while it is polled.
-pub(super) struct Metered<F> {
+/// A guest's future whose processor time is measured. It keeps the ticker awake while it is polled.
+pub(super) struct MeteredGuest<F> {
     guest: Pin<Box<F>>,
     meter: CpuMeter,
     pulse: Arc<Pulse>,
@@ -119,9 +120,9 @@ pub(super) struct Metered<F> {
     last: Duration,
 }
 
-impl<F> Metered<F> {
-    /// `cpu_max` is the most that [`CpuMeter::guest`] may become; it is looked at between polls, so
-    /// that a spinning guest is a tick over it at most.
+impl<F> MeteredGuest<F> {
+    /// `cpu_max` is the most that [`CpuMeter::guest`] may become. It is checked between polls, so a
+    /// spinning guest exceeds it by a tick at most.
     pub(super) fn new(
         guest: F,
         meter: CpuMeter,
@@ -137,16 +138,16 @@ impl<F> Metered<F> {
     }
 }
 
-impl<T, F: Future<Output = Result<T, CallError>>> Future for Metered<F> {
+impl<T, F: Future<Output = Result<T, CallError>>> Future for MeteredGuest<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
-        let polling = Polling::begin(&this.pulse, &this.meter, &mut this.last);
+        let polling = PollGuard::start(&this.pulse, &this.meter, &mut this.last);
         let polled = this.guest.as_mut().poll(context);
         drop(polling);
         match (polled, this.cpu_max) {
-            (Poll::Pending, Some(limit)) if this.meter.guest() > limit => {
+            (Poll::Pending, Some(limit)) if this.meter.guest_time() > limit => {
                 Poll::Ready(Err(CallError::CpuExceeded { limit }))
             }
             (polled, _) => polled,
@@ -154,39 +155,41 @@ impl<T, F: Future<Output = Result<T, CallError>>> Future for Metered<F> {
     }
 }
 
-/// Ended by its destructor, so that a panicking host function is counted as well.
-struct Polling<'a> {
+/// Measures one poll. Its destructor ends the measurement, so that a host function that panics is
+/// counted as well.
+struct PollGuard<'a> {
     pulse: &'a Pulse,
     meter: &'a CpuMeter,
     last: &'a mut Duration,
     began: Duration,
 }
 
-impl<'a> Polling<'a> {
-    fn begin(pulse: &'a Pulse, meter: &'a CpuMeter, last: &'a mut Duration) -> Self {
+impl<'a> PollGuard<'a> {
+    fn start(pulse: &'a Pulse, meter: &'a CpuMeter, last: &'a mut Duration) -> Self {
         pulse.enter();
-        meter.poll_begins();
+        meter.begin_poll();
         Self { pulse, meter, last, began: thread_time() }
     }
 }
 
-impl Drop for Polling<'_> {
+impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
         let used = thread_time().saturating_sub(self.began);
         *self.last = used;
-        self.meter.poll_ends(used);
+        self.meter.end_poll(used);
         self.pulse.polling.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Processor time of this thread. Not wall time: guest threads are niced, so a guest may be waiting
-/// for a core in the middle of a poll.
+/// Processor time of this thread. Wall time would be wrong: guest threads are niced, so a guest may
+/// wait for a core in the middle of a poll.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Shared between guests and ticker: how many guests are being polled, whether the ticker sleeps.
+/// State that guests and ticker share: how many guests are being polled, and whether
+/// the ticker sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     polling: AtomicUsize,
@@ -211,8 +214,8 @@ impl Pulse {
         }
     }
 
-    /// Whether the sandbox is gone and every guest with it: each guest's future holds a share. A
-    /// guest that still spins needs ticks to notice that its runtime is shutting down.
+    /// Is the sandbox gone, and every guest with it? Each guest's future holds a clone of this. A
+    /// guest that still spins needs ticks to notice that its runtime shuts down.
     fn is_over(self: &Arc<Self>) -> bool {
         self.stop.load(Ordering::SeqCst) && Arc::strong_count(self) == 1
     }
@@ -226,9 +229,8 @@ impl Pulse {
     }
 }
 
-/// The thread that advances the epoch of both engines and takes places from tasks that do not yield.
-/// After this is dropped it ends with the last
-/// guest.
+/// The thread that advances the epoch of both engines, and takes places from tasks that do not
+/// yield. After this is dropped, the thread ends with the last guest.
 pub(super) struct Ticker {
     pulse: Arc<Pulse>,
 }
@@ -239,7 +241,7 @@ impl Ticker {
         scheduler: Weak<TaskScheduler>,
     ) -> Result<Self, SandboxError> {
         let pulse = Arc::new(Pulse::default());
-        // Weak, so that the thread never keeps a pool of guest memory alive.
+        // Weak references, so that the thread never keeps a pool of guest memory alive.
         let engines: Vec<_> = engines.iter().map(|engine| engine.weak()).collect();
         let shared = Arc::clone(&pulse);
         let thread = std::thread::Builder::new()
@@ -273,7 +275,7 @@ impl Ticker {
     }
 
     #[cfg(test)]
-    pub(super) fn asleep(&self) -> bool {
+    pub(super) fn is_asleep(&self) -> bool {
         self.pulse.asleep.load(Ordering::SeqCst)
     }
 }

@@ -1,8 +1,9 @@
-//! What a guest writes to its standard streams, handed to the host synchronously.
+//! Hands what a guest writes to its standard streams to the host synchronously.
 //!
-//! The stock stream sends every write through a task and a channel: 67 µs a line. This one calls a
-//! [`GuestSink`] on the guest's thread: 0.3 to 0.5 µs a line. It serves both interfaces: a component's
-//! streams directly, and preview 1's `fd_write`, which wasmtime-wasi implements on top of them.
+//! Wasmtime's own stream sends every write through a task and a channel: 67 µs a line. This one
+//! calls a [`GuestSink`] on the guest's thread: 0.3 to 0.5 µs a line. It serves both interfaces:
+//! the streams of components directly, and `fd_write` of preview 1, which wasmtime-wasi implements
+//! on top of them.
 
 use std::future::Future;
 use std::io;
@@ -20,28 +21,28 @@ use ostler_model::limits;
 
 /// Where a guest's output goes. Called on guest threads.
 pub trait GuestSink: Send + Sync + 'static {
-    /// Take all of `bytes`, soon: a slow sink holds up a guest thread. Never more than 64 KiB at
-    /// once; that many must be taken even when there is less room by now, since two streams of one
-    /// guest may have been told of the same room.
+    /// Take all of `bytes`, quickly, because a slow sink holds up a guest thread. There are never
+    /// more than 64 KiB at once. That many must be taken even when there is less room by now, since
+    /// two streams of one guest may have been told of the same room.
     ///
     /// # Errors
     /// [`io::ErrorKind::BrokenPipe`] closes the stream for the guest; any other error is reported
     /// to the guest's write.
     fn write(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Bytes that may be written now; zero holds the guest back until
+    /// How many bytes may be written now. With zero the guest waits for
     /// [`GuestSink::wait_for_room`]. Sinks that never fill up keep this default.
     fn room(&self) -> usize {
         limits::GUEST_OUTPUT_PERMIT_BYTES
     }
 
-    /// Wait until [`GuestSink::room`] is not zero. Must also end when the sink is closed.
+    /// Wait until [`GuestSink::room`] is not zero. This must also return when the sink is closed.
     fn wait_for_room(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }
 }
 
-/// A guest's standard output or error: pass it to `WasiCtxBuilder::stdout` or `stderr`.
+/// A guest's standard output or error. Pass it to `WasiCtxBuilder::stdout` or `stderr`.
 #[derive(Clone)]
 pub struct GuestOutput {
     sink: Arc<dyn GuestSink>,
@@ -95,7 +96,8 @@ impl Pollable for GuestOutput {
 #[async_trait]
 impl OutputStream for GuestOutput {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        // Not the present room: another stream of the guest may have used it since `check-write`.
+        // The present room is not checked: another stream of the guest may have used it since
+        // `check-write`.
         if bytes.len() > limits::GUEST_OUTPUT_PERMIT_BYTES {
             return Err(StreamError::trap("wrote more than `check-write` allowed"));
         }
@@ -114,7 +116,7 @@ impl OutputStream for GuestOutput {
     async fn blocking_write_and_flush(&mut self, mut bytes: Bytes) -> StreamResult<()> {
         while !bytes.is_empty() {
             let permit = self.write_ready().await?;
-            // Nearly always all of it, without the allocation of a split.
+            // Nearly always all of it fits, and then nothing is allocated for a split.
             if bytes.len() <= permit {
                 return self.send(&bytes);
             }
@@ -124,7 +126,7 @@ impl OutputStream for GuestOutput {
     }
 }
 
-/// Only asked for by WASI 0.3, which this build does not have.
+/// A stream that only WASI 0.3 asks for, which this build does not have.
 struct NoAsyncWrite;
 
 impl AsyncWrite for NoAsyncWrite {

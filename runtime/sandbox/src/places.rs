@@ -1,4 +1,4 @@
-//! Room for guests that live long: who comes when there is none waits, and is told for what.
+//! Room for guests that live long. A guest that finds no room waits, and its owner is told why.
 
 use std::sync::Arc;
 
@@ -7,29 +7,30 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::CallError;
 use super::pooling::PoolReport;
 
-/// The places of one pool, given in the order in which they are asked for.
+/// The places of one pool. They are given in the order in which they are asked for.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct GuestPlaces {
     free: Arc<Semaphore>,
     total: u32,
-    /// What would make more of them.
+    /// What a person can do to have more places.
     remedy: Arc<str>,
 }
 
-/// Room for one guest; given back when dropped, which belongs after its store.
+/// Room for one guest. Dropping it gives the room back, so it must be dropped after
+/// the guest's store.
 #[derive(Debug)]
 pub struct GuestPlace {
     _held: OwnedSemaphorePermit,
 }
 
-impl Places {
+impl GuestPlaces {
     pub(super) fn new(pool: &PoolReport) -> Self {
         let free = Arc::new(Semaphore::new(pool.got as usize));
         Self { free, total: pool.got, remedy: pool.remedy().into() }
     }
 
-    /// A place for a guest that takes so many slots; waited for without a bound, dropping the future
-    /// gives up. `say` hears once why it has to wait.
+    /// Take a place for a guest that needs this many slots. The wait has no bound, and dropping the
+    /// future ends it. `say` is called once with the reason if there is a wait.
     pub(super) fn take(
         &self,
         slots: u32,
@@ -58,8 +59,8 @@ impl Places {
         }
     }
 
-    /// How many are taken.
-    pub(super) fn taken(&self) -> u32 {
+    /// How many slots are taken.
+    pub(super) fn count_taken(&self) -> u32 {
         let free = u32::try_from(self.free.available_permits()).unwrap_or(u32::MAX);
         self.total.saturating_sub(free)
     }
@@ -76,9 +77,9 @@ mod tests {
     use crate::pooling::PoolLowered;
     use ostler_engine::EngineKind;
 
-    fn places(got: u32) -> Places {
+    fn places(got: u32) -> GuestPlaces {
         let lowered = Some(PoolLowered::MapCount { limit: 9_000 });
-        Places::new(&PoolReport { kind: EngineKind::Task, want: 10, got, lowered })
+        GuestPlaces::new(&PoolReport { kind: EngineKind::Task, want: 10, got, lowered })
     }
 
     fn hushed(_: String) {}
@@ -91,7 +92,7 @@ mod tests {
         let place = places.take(2, move |text| said.lock().unwrap().push(text));
         let _place = place.now_or_never().unwrap().unwrap();
         assert!(heard.lock().unwrap().is_empty());
-        assert_eq!(places.taken(), 2);
+        assert_eq!(places.count_taken(), 2);
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! The pools of guest memory: how large they may be, and what happens when they may not.
+//! The pools of guest memory: how large they may be, and what happens when they cannot
+//! be that large.
 //!
-//! A pool makes starting and dropping a guest 4 to 18 times cheaper than mapping memory for each.
-//! Its price is address space (4 GiB a slot, reserved only) and kernel mappings, of which a process
-//! has `vm.max_map_count`; beyond that everything that maps memory fails, thread creation included.
+//! A pool makes starting and dropping a guest 4 to 18 times cheaper than mapping memory for each
+//! guest. Its price is address space (4 GiB a slot, which are only reserved) and kernel mappings. A
+//! process may have `vm.max_map_count` mappings; beyond that everything that maps memory fails, and
+//! so does thread creation.
 
 use std::fmt;
 
@@ -13,14 +15,14 @@ use super::error::SandboxError;
 use ostler_engine::{EngineKind, base_config};
 use ostler_model::limits;
 
-/// How many guests one engine holds at once, and why not as many as wanted.
+/// How many guests one engine holds at once, and why they are not as many as wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolReport {
     /// The engine the pool belongs to.
     pub kind: EngineKind,
-    /// Guests asked for.
+    /// How many guests were asked for.
     pub want: u32,
-    /// Guests there is room for.
+    /// How many guests there is room for.
     pub got: u32,
     /// Why `got` is lower than `want`, or why there is no pool. `None` when all is as wanted.
     pub lowered: Option<PoolLowered>,
@@ -45,7 +47,7 @@ impl fmt::Display for PoolReport {
 }
 
 impl PoolReport {
-    /// What would make room for more.
+    /// What a person can do to have room for more.
     pub(super) fn remedy(&self) -> String {
         match &self.lowered {
             Some(PoolLowered::MapCount { limit }) => format!(
@@ -63,22 +65,22 @@ impl PoolReport {
     }
 }
 
-/// What guests hold of a pool now.
+/// How much of a pool guests hold now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolUse {
-    /// Instances of core modules.
+    /// How many instances of core modules are alive.
     pub instances: u64,
-    /// Linear memories.
+    /// How many linear memories are in use.
     pub memories: usize,
-    /// Tables.
+    /// How many tables are in use.
     pub tables: usize,
-    /// Fiber stacks.
+    /// How many fiber stacks are in use.
     pub stacks: usize,
 }
 
 impl PoolUse {
-    /// Of this engine; nothing where it has no pool.
-    pub(super) fn of(engine: &Engine) -> Self {
+    /// The use of this engine's pool; all zero where it has none.
+    pub(super) fn from_engine(engine: &Engine) -> Self {
         engine.pooling_allocator_metrics().map_or_else(Self::default, |metrics| Self {
             instances: metrics.core_instances(),
             memories: metrics.memories(),
@@ -88,22 +90,22 @@ impl PoolUse {
     }
 }
 
-/// What stood in the way of the wanted pool.
+/// Why a pool is smaller than wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolLowered {
     /// `vm.max_map_count` is too small for more.
     MapCount {
-        /// Its value.
+        /// Value of `vm.max_map_count`: mappings that one process may have.
         limit: u64,
     },
     /// The process may not have the directories and logs of more tasks open.
     Descriptors {
-        /// How many files it may have open.
+        /// How many files the process may have open.
         limit: u64,
     },
-    /// The pool could not be reserved; memory is mapped for each guest instead.
+    /// The pool could not be reserved, so memory is mapped for each guest instead.
     OnDemand {
-        /// What the kernel said.
+        /// The error of the kernel.
         cause: String,
     },
 }
@@ -116,9 +118,9 @@ pub(super) fn max_map_count() -> u64 {
         .unwrap_or(limits::MAX_MAP_COUNT_DEFAULT)
 }
 
-/// Slots for both engines out of one budget of mappings; plugins first, since no task starts
-/// without them. Of each kind that is wanted at least one; of one that is not (a process that runs
-/// only tasks has no plugins) none.
+/// Share one budget of mappings among both engines, as slots. Plugins come first, since no task
+/// starts without them. Each kind that is wanted gets at least one slot. A kind that is not wanted
+/// gets none; a process that runs only tasks has no plugins.
 pub(super) fn share_slots(map_count: u64, plugins: u32, tasks: u32) -> (u32, u32) {
     let budget =
         map_count.saturating_sub(limits::POOL_MAPPINGS_RESERVE) / limits::POOL_MAPPINGS_PER_SLOT;
@@ -128,9 +130,10 @@ pub(super) fn share_slots(map_count: u64, plugins: u32, tasks: u32) -> (u32, u32
     (plugin, task)
 }
 
-/// Room for no more tasks than can have the directory of their logs open, in what guests do not open
-/// themselves of the descriptors that the process may have (`limit`; `None`: no limit).
-pub(super) fn within_descriptors(pool: PoolReport, limit: Option<u64>) -> PoolReport {
+/// Lower a pool to as many tasks as can have the directories of their logs open. `limit` is how
+/// many descriptors the process may have (`None`: no limit). The part of it that guests may open
+/// themselves does not count.
+pub(super) fn limit_by_descriptors(pool: PoolReport, limit: Option<u64>) -> PoolReport {
     let Some(limit) = limit else { return pool };
     let own = limit - limit / limits::GUEST_DESCRIPTORS_PART;
     let room = own.saturating_sub(limits::PROCESS_DESCRIPTORS_RESERVE).max(1);
@@ -141,7 +144,8 @@ pub(super) fn within_descriptors(pool: PoolReport, limit: Option<u64>) -> PoolRe
     PoolReport { got: room, lowered: Some(PoolLowered::Descriptors { limit }), ..pool }
 }
 
-/// An engine with a pool of `got` slots, or without one when none is wanted or it cannot be reserved.
+/// An engine with a pool of `got` slots. It has no pool when none is wanted or the pool
+/// cannot be reserved.
 pub(super) fn pooled_engine(
     kind: EngineKind,
     want: u32,
@@ -167,7 +171,7 @@ pub(super) fn pooled_engine(
     }
 }
 
-/// An engine that holds `guests` guests without a mapping for each.
+/// An engine of the dense profile, which holds `guests` guests without a mapping for each.
 pub(super) fn dense_engine(guests: u32) -> Result<(Engine, PoolReport), SandboxError> {
     let (kind, want) = (EngineKind::Task, guests);
     let mut config = base_config(EngineKind::Dense);
@@ -186,7 +190,7 @@ fn on_demand_engine(config: &Config, kind: EngineKind) -> Result<Engine, Sandbox
 fn pool_config(slots: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::new();
     let ceiling = usize::try_from(limits::TASK_MEMORY_BYTES_CEILING).unwrap_or(usize::MAX);
-    // Counts. Instances live on the heap, so their total costs nothing until used.
+    // Counts. Instances live on the heap, so they cost nothing until they are used.
     pool.total_stacks(slots)
         .total_memories(slots)
         .total_tables(slots.saturating_mul(limits::POOL_TABLES_PER_SLOT))
@@ -198,7 +202,7 @@ fn pool_config(slots: u32) -> PoolingAllocationConfig {
         .max_tables_per_component(limits::GUEST_TABLES_MAX)
         .max_tables_per_module(limits::GUEST_TABLES_MAX)
         .table_elements(limits::GUEST_TABLE_ELEMENTS_CEILING)
-        // Only reserved. What a guest really gets is the limiter's business.
+        // This is only reserved. The limiter decides how much a guest really gets.
         .max_memory_size(ceiling)
         .max_unused_warm_slots(limits::POOL_WARM_SLOTS)
         // A freed slot is reset by copying its dirty pages back (found by PAGEMAP_SCAN where the
@@ -258,10 +262,10 @@ mod tests {
     fn no_more_tasks_get_a_place_than_can_have_their_files_open() {
         let pool = PoolReport { kind: EngineKind::Task, want: 10_000, got: 10_000, lowered: None };
         for enough in [None, Some(limits::OPEN_FILES_WANTED)] {
-            assert_eq!(within_descriptors(pool.clone(), enough), pool);
+            assert_eq!(limit_by_descriptors(pool.clone(), enough), pool);
         }
-        assert_eq!(within_descriptors(pool.clone(), Some(20_000)), pool);
-        let few = within_descriptors(pool, Some(9_000));
+        assert_eq!(limit_by_descriptors(pool.clone(), Some(20_000)), pool);
+        let few = limit_by_descriptors(pool, Some(9_000));
         assert_eq!((few.got, few.want), (5_744, 10_000));
         let text = few.to_string();
         assert!(text.contains("9000 files open") && text.contains("LimitNOFILE"), "{text}");
@@ -270,6 +274,6 @@ mod tests {
     #[test]
     fn a_privileged_process_has_files_for_fifty_thousand_tasks() {
         let pool = PoolReport { kind: EngineKind::Dense, want: 50_000, got: 50_000, lowered: None };
-        assert_eq!(within_descriptors(pool, Some(limits::OPEN_FILES_WANTED)).got, 50_000);
+        assert_eq!(limit_by_descriptors(pool, Some(limits::OPEN_FILES_WANTED)).got, 50_000);
     }
 }

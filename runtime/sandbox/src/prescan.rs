@@ -1,29 +1,29 @@
 //! A cheap look at untrusted bytes before a compile child is spent on them.
 //!
-//! Reads section headers only, so that it takes milliseconds even for tens of megabytes. Whether
-//! the code is valid is for the compile child to find out.
+//! Only section headers are read, so that it takes milliseconds even for tens of megabytes. The
+//! compile child finds out whether the code is valid.
 
 use wasmparser::{ExternalKind, Parser, Payload};
 
 use super::compile::CompileError;
-use ostler_engine::Format;
+use ostler_engine::WasmFormat;
 use ostler_model::limits;
 
 /// Which binary format `bytes` claim to have, from their first eight bytes.
 ///
 /// # Errors
 /// [`CompileError::NotWasm`] when they claim none.
-pub fn detect_format(bytes: &[u8]) -> Result<Format, CompileError> {
+pub fn detect_format(bytes: &[u8]) -> Result<WasmFormat, CompileError> {
     if Parser::is_component(bytes) {
-        return Ok(Format::Component);
+        return Ok(WasmFormat::Component);
     }
     if Parser::is_core_wasm(bytes) {
-        return Ok(Format::Module);
+        return Ok(WasmFormat::Module);
     }
     Err(CompileError::NotWasm { hint: what_else(bytes) })
 }
 
-/// What bytes look like that are not WebAssembly of a known version.
+/// A hint for people at what bytes are that are not WebAssembly of a known version.
 #[must_use]
 pub fn what_else(bytes: &[u8]) -> &'static str {
     let text = bytes.trim_ascii_start();
@@ -42,19 +42,24 @@ pub fn what_else(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// Refuse what is of the wrong format, too large, or has too many functions to compile.
+/// Refuse bytes that have the wrong format, are too large, or have too many functions to compile.
 ///
 /// # Errors
-/// What is wrong with it.
-pub fn prescan(bytes: &[u8], max: u64, want: Format) -> Result<(), CompileError> {
+/// What is wrong with the bytes.
+pub fn prescan(bytes: &[u8], max: u64, want: WasmFormat) -> Result<(), CompileError> {
     let size = bytes.len() as u64;
     if size > max {
         return Err(CompileError::TooLarge { size, max });
     }
     match (detect_format(bytes)?, want) {
-        (Format::Module, Format::Component) => return Err(CompileError::CoreModuleNotComponent),
-        (Format::Component, Format::Module) => return Err(CompileError::ComponentNotModule),
-        (Format::Component, Format::Component) | (Format::Module, Format::Module) => {}
+        (WasmFormat::Module, WasmFormat::Component) => {
+            return Err(CompileError::CoreModuleNotComponent);
+        }
+        (WasmFormat::Component, WasmFormat::Module) => {
+            return Err(CompileError::ComponentNotModule);
+        }
+        (WasmFormat::Component, WasmFormat::Component)
+        | (WasmFormat::Module, WasmFormat::Module) => {}
     }
     let mut functions = 0u32;
     for payload in Parser::new(0).parse_all(bytes) {
@@ -74,13 +79,13 @@ pub fn prescan(bytes: &[u8], max: u64, want: Format) -> Result<(), CompileError>
     Ok(())
 }
 
-/// What a program to be run does not export, if that can be told without compiling it: a module
-/// `_start`, a component `wasi:cli/run`.
+/// The entry point that a program does not export, if that can be told without compiling it. A
+/// module needs `_start`, a component `wasi:cli/run`.
 #[must_use]
-pub fn missing_entry(bytes: &[u8], format: Format) -> Option<&'static str> {
+pub fn missing_entry(bytes: &[u8], format: WasmFormat) -> Option<&'static str> {
     let (mut depth, mut found) = (0_u32, false);
     for payload in Parser::new(0).parse_all(bytes) {
-        // What is damaged is for the compiler to say.
+        // The compiler says what is damaged.
         match payload.ok()? {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
@@ -100,8 +105,8 @@ pub fn missing_entry(bytes: &[u8], format: Format) -> Option<&'static str> {
     }
     match (found, format) {
         (true, _) => None,
-        (false, Format::Module) => Some("_start"),
-        (false, Format::Component) => Some("wasi:cli/run"),
+        (false, WasmFormat::Module) => Some("_start"),
+        (false, WasmFormat::Component) => Some("wasi:cli/run"),
     }
 }
 
@@ -116,8 +121,8 @@ mod tests {
 
     #[test]
     fn the_first_bytes_tell_modules_from_components() {
-        assert_eq!(detect_format(MODULE).unwrap(), Format::Module);
-        assert_eq!(detect_format(COMPONENT).unwrap(), Format::Component);
+        assert_eq!(detect_format(MODULE).unwrap(), WasmFormat::Module);
+        assert_eq!(detect_format(COMPONENT).unwrap(), WasmFormat::Component);
     }
 
     #[test]
@@ -137,9 +142,9 @@ mod tests {
 
     #[test]
     fn a_module_where_a_component_is_needed_is_told_so_and_the_other_way_round() {
-        let wrong = prescan(MODULE, limits::PLUGIN_FILE_BYTES_MAX, Format::Component);
+        let wrong = prescan(MODULE, limits::PLUGIN_FILE_BYTES_MAX, WasmFormat::Component);
         assert!(matches!(wrong, Err(CompileError::CoreModuleNotComponent)));
-        let wrong = prescan(COMPONENT, limits::TASK_FILE_BYTES_MAX, Format::Module);
+        let wrong = prescan(COMPONENT, limits::TASK_FILE_BYTES_MAX, WasmFormat::Module);
         assert!(matches!(wrong, Err(CompileError::ComponentNotModule)));
     }
 
@@ -147,7 +152,7 @@ mod tests {
     fn a_file_beyond_the_limit_is_refused_before_it_is_read() {
         let mut bytes = MODULE.to_vec();
         bytes.resize(usize::try_from(limits::PLUGIN_FILE_BYTES_MAX).unwrap() + 1, 0);
-        let refused = prescan(&bytes, limits::PLUGIN_FILE_BYTES_MAX, Format::Module);
+        let refused = prescan(&bytes, limits::PLUGIN_FILE_BYTES_MAX, WasmFormat::Module);
         assert!(matches!(refused, Err(CompileError::TooLarge { .. })), "{refused:?}");
     }
 
@@ -161,7 +166,7 @@ mod tests {
         bytes.extend(leb(u32::try_from(count.len()).unwrap() + 1_000_001));
         bytes.extend(&count);
         bytes.resize(bytes.len() + 1_000_001, 0);
-        let refused = prescan(&bytes, limits::TASK_FILE_BYTES_MAX, Format::Module);
+        let refused = prescan(&bytes, limits::TASK_FILE_BYTES_MAX, WasmFormat::Module);
         assert!(
             matches!(refused, Err(CompileError::TooManyFunctions { found: 1_000_001, .. })),
             "{refused:?}"
@@ -173,19 +178,19 @@ mod tests {
         let missing = |text: &str, format| missing_entry(&wat::parse_str(text).unwrap(), format);
         let nested = r#"(component (core module (func (export "_start"))))"#;
         for (text, format, expected) in [
-            (r#"(module (func (export "_start")))"#, Format::Module, None),
-            (r#"(module (func (export "start")))"#, Format::Module, Some("_start")),
-            (r#"(module (memory (export "_start") 1))"#, Format::Module, Some("_start")),
-            (nested, Format::Component, Some("wasi:cli/run")),
+            (r#"(module (func (export "_start")))"#, WasmFormat::Module, None),
+            (r#"(module (func (export "start")))"#, WasmFormat::Module, Some("_start")),
+            (r#"(module (memory (export "_start") 1))"#, WasmFormat::Module, Some("_start")),
+            (nested, WasmFormat::Component, Some("wasi:cli/run")),
             (
                 r#"(component (instance $i) (export "wasi:cli/run@0.2.0" (instance $i)))"#,
-                Format::Component,
+                WasmFormat::Component,
                 None,
             ),
         ] {
             assert_eq!(missing(text, format), expected, "{text}");
         }
-        assert_eq!(missing_entry(b"\0asm\x01\0\0\0\xff", Format::Module), None);
+        assert_eq!(missing_entry(b"\0asm\x01\0\0\0\xff", WasmFormat::Module), None);
     }
 
     fn leb(mut value: u32) -> Vec<u8> {
@@ -207,9 +212,10 @@ mod tests {
             tail in prop::collection::vec(any::<u8>(), 0..20),
             component: bool,
         ) {
-            let (head, format, other) = match component {
-                true => (COMPONENT, Format::Component, Format::Module),
-                false => (MODULE, Format::Module, Format::Component),
+            let (head, format, other) = if component {
+                (COMPONENT, WasmFormat::Component, WasmFormat::Module)
+            } else {
+                (MODULE, WasmFormat::Module, WasmFormat::Component)
             };
             let mut bytes = head.to_vec();
             for (kind, content) in sections {

@@ -1,13 +1,14 @@
-//! A guest on its threads: polled, moved among the busy ones, held back by the shares, ended.
+//! Runs a guest on its threads: polls it, moves it to the busy threads, makes it wait for its
+//! turn, ends it.
 //!
 //! ```text
 //!  call ─► call threads ── a whole tick used up ──► busy threads (niced) ─┐
 //!                │                                                        ├─► answer, panic, abort
 //!  task ─────────┼──────── its turn by weight ────► busy threads ─────────┘
 //! ```
-//! A short call never queues behind a guest that spins: whoever needs more than one tick goes on
-//! elsewhere. The guest is dropped before its answer is told, so who has the answer knows that
-//! nothing of it is left.
+//! A short call never queues behind a guest that spins, because a guest that needs more than one
+//! tick goes on elsewhere. The guest is dropped before its answer is sent. So whoever has the
+//! answer knows that nothing of the guest is left.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,26 +22,26 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::error::CallError;
-use super::meter::{CpuMeter, Metered};
-use super::share::{Member, Shares};
+use super::meter::{CpuMeter, MeteredGuest};
+use super::share::{Member, TaskShares};
 use ostler_model::limits;
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
 /// A running guest. Dropping it aborts the guest.
 #[derive(Debug)]
 pub struct GuestTask<T> {
-    pub(super) at: At<T>,
+    pub(super) at: GuestState<T>,
     pub(super) cpu: CpuMeter,
 }
 
-/// Where a guest is.
+/// Whether a guest runs on a thread or has ended.
 #[derive(Debug)]
-pub(super) enum At<T> {
+pub(super) enum GuestState<T> {
     Thread {
         answer: oneshot::Receiver<Result<T, CallError>>,
-        end: Arc<End>,
+        end: Arc<AbortRequest>,
     },
-    /// At its end; what it gave, until that is taken.
+    /// The guest ended. Its result is here until it is taken.
     End(Option<Result<T, CallError>>),
 }
 
@@ -51,32 +52,33 @@ impl<T> GuestTask<T> {
         self.cpu.clone()
     }
 
-    /// Stop the guest at its next yield and drop its store. [`GuestTask::join`] tells when it is
-    /// gone.
+    /// Stop the guest at its next yield and drop its store. [`GuestTask::join`] returns when
+    /// it is gone.
     pub fn abort(&self) {
-        if let At::Thread { end, .. } = &self.at {
+        if let GuestState::Thread { end, .. } = &self.at {
             end.abort();
         }
     }
 
-    /// What it gave, when it ended on the thread of its caller: no wait and no timer is needed. As
-    /// with [`GuestTask::join`], once.
-    pub const fn ended_near(&mut self) -> Option<Result<T, CallError>> {
+    /// Take the result of a guest that ended on its caller's thread; then no wait and no timer is
+    /// needed. As with [`GuestTask::join`], it can be taken once.
+    pub const fn take_inline_result(&mut self) -> Option<Result<T, CallError>> {
         match &mut self.at {
-            At::End(result) => result.take(),
-            At::Thread { .. } => None,
+            GuestState::End(result) => result.take(),
+            GuestState::Thread { .. } => None,
         }
     }
 
-    /// Wait for the end. May be cancelled and called again, but not after it has answered.
+    /// Wait for the end of the guest. The wait may be cancelled and repeated, but not after
+    /// it has returned.
     ///
     /// # Errors
     /// What the guest failed with; [`CallError::Cancelled`] after an abort;
     /// [`CallError::HostPanic`] when a host function panicked.
     pub async fn join(&mut self) -> Result<T, CallError> {
         match &mut self.at {
-            At::End(result) => result.take().unwrap_or(Err(CallError::Cancelled)),
-            At::Thread { answer, .. } => answer.await.unwrap_or(Err(CallError::Cancelled)),
+            GuestState::End(result) => result.take().unwrap_or(Err(CallError::Cancelled)),
+            GuestState::Thread { answer, .. } => answer.await.unwrap_or(Err(CallError::Cancelled)),
         }
     }
 }
@@ -87,38 +89,38 @@ impl<T> Drop for GuestTask<T> {
     }
 }
 
-/// Whether a guest is to end, and whom to wake to see it.
+/// Whether a guest is asked to end, and the task to wake so that it notices.
 #[derive(Debug, Default)]
-pub(super) struct End {
+pub(super) struct AbortRequest {
     asked: AtomicBool,
     waker: AtomicWaker,
 }
 
-impl End {
+impl AbortRequest {
     fn abort(&self) {
         self.asked.store(true, Ordering::SeqCst);
         self.waker.wake();
     }
 
-    fn asked(&self, waker: &Waker) -> bool {
+    fn poll_abort(&self, waker: &Waker) -> bool {
         self.waker.register(waker);
         self.asked.load(Ordering::SeqCst)
     }
 }
 
-/// May the host functions of a guest hold the thread they run on, as reading a file can?
+/// Whether host functions of a guest may hold the thread they run on, as reading a file can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocks {
-    /// They return soon.
+pub enum HostBlocking {
+    /// All host functions return soon.
     Never,
-    /// Perhaps for good. While it is polled another thread looks after the other guests, so it holds
-    /// nobody but itself.
+    /// A host function may never return. While the guest is polled, another thread runs the other
+    /// guests, so the guest holds up nobody but itself.
     Maybe,
 }
 
-impl Blocks {
-    /// Do what may block.
-    fn while_others_run<R>(self, work: impl FnOnce() -> R) -> R {
+impl HostBlocking {
+    /// Do work that may block. Where it may, another thread runs the other guests meanwhile.
+    fn run_blocking<R>(self, work: impl FnOnce() -> R) -> R {
         match self {
             Self::Never => work(),
             Self::Maybe => tokio::task::block_in_place(work),
@@ -126,44 +128,45 @@ impl Blocks {
     }
 }
 
-/// What holds a guest back, or where it goes when it computes long.
-pub(super) enum Place {
-    /// A call on the call threads: these are the busy ones.
+/// On which threads a guest runs, and what it waits for.
+pub(super) enum ThreadClass {
+    /// A call on the call threads. The handle is that of the busy threads, where it goes when
+    /// it computes long.
     Call(Handle),
-    /// A call among the busy.
+    /// A call on the busy threads.
     Busy,
-    /// A WASM task: its turn among the others.
+    /// A WASM task on the busy threads, which waits for its turn among the others.
     Task(TaskSlot),
 }
 
-/// A guest, polled until it has answered.
-pub(super) struct Running<F, T> {
-    guest: Option<Metered<F>>,
+/// A guest that is polled until it has answered.
+pub(super) struct RunningGuest<F, T> {
+    guest: Option<MeteredGuest<F>>,
     answer: Option<oneshot::Sender<Result<T, CallError>>>,
-    end: Arc<End>,
-    place: Place,
-    blocks: Blocks,
+    end: Arc<AbortRequest>,
+    place: ThreadClass,
+    blocks: HostBlocking,
 }
 
-// Its parts are boxed or plain: nothing is pinned in place.
-impl<F, T> Unpin for Running<F, T> {}
+// All fields are boxed or plain data: nothing is pinned in place.
+impl<F, T> Unpin for RunningGuest<F, T> {}
 
-impl<F, T> Running<F, T> {
+impl<F, T> RunningGuest<F, T> {
     pub(super) const fn new(
-        guest: Metered<F>,
+        guest: MeteredGuest<F>,
         answer: oneshot::Sender<Result<T, CallError>>,
-        end: Arc<End>,
-        place: Place,
-        blocks: Blocks,
+        end: Arc<AbortRequest>,
+        place: ThreadClass,
+        blocks: HostBlocking,
     ) -> Self {
         Self { guest: Some(guest), answer: Some(answer), end, place, blocks }
     }
 
-    fn over(&mut self, result: Result<T, CallError>) -> Poll<()> {
+    fn finish(&mut self, result: Result<T, CallError>) -> Poll<()> {
         // A store whose destructor panics must not take the answer along.
         let guest = self.guest.take();
         let gone = || catch_unwind(AssertUnwindSafe(|| drop(guest)));
-        let _dropped = self.blocks.while_others_run(gone);
+        let _dropped = self.blocks.run_blocking(gone);
         if let Some(answer) = self.answer.take() {
             // Nobody may be waiting any more.
             let _unheard = answer.send(result);
@@ -172,7 +175,7 @@ impl<F, T> Running<F, T> {
     }
 }
 
-impl<F, T> Future for Running<F, T>
+impl<F, T> Future for RunningGuest<F, T>
 where
     F: Future<Output = Result<T, CallError>> + Send + 'static,
     T: Send + 'static,
@@ -181,39 +184,41 @@ where
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        if this.end.asked(context.waker()) {
-            return this.over(Err(CallError::Cancelled));
+        if this.end.poll_abort(context.waker()) {
+            return this.finish(Err(CallError::Cancelled));
         }
         let Some(guest) = &mut this.guest else { return Poll::Ready(()) };
-        let poll = |guest: &mut Metered<F>, context: &mut Context<'_>| {
+        let poll = |guest: &mut MeteredGuest<F>, context: &mut Context<'_>| {
             catch_unwind(AssertUnwindSafe(|| Pin::new(guest).poll(context)))
         };
         let polled = match &mut this.place {
-            Place::Call(_) | Place::Busy => this.blocks.while_others_run(|| poll(guest, context)),
-            Place::Task(slot) => {
-                if !slot.comes(context.waker()) {
+            ThreadClass::Call(_) | ThreadClass::Busy => {
+                this.blocks.run_blocking(|| poll(guest, context))
+            }
+            ThreadClass::Task(slot) => {
+                if !slot.is_turn(context.waker()) {
                     return Poll::Pending;
                 }
                 let polled = poll(guest, &mut Context::from_waker(&slot.waker()));
-                slot.over(guest.last_poll());
+                slot.finish_poll(guest.last_poll());
                 polled
             }
         };
         match polled {
-            Err(panic) => this.over(Err(CallError::HostPanic { message: panic_text(&*panic) })),
-            Ok(Poll::Ready(result)) => this.over(result),
-            // Asked to end while it was polled: not once more behind everybody else's turn.
+            Err(panic) => this.finish(Err(CallError::HostPanic { message: panic_text(&*panic) })),
+            Ok(Poll::Ready(result)) => this.finish(result),
+            // It was asked to end while it was polled: it does not wait for another turn.
             Ok(Poll::Pending) if this.end.asked.load(Ordering::SeqCst) => {
-                this.over(Err(CallError::Cancelled))
+                this.finish(Err(CallError::Cancelled))
             }
             Ok(Poll::Pending) => {
                 if guest.last_poll() >= limits::CALL_BUSY
-                    && let Place::Call(busy) = &this.place
+                    && let ThreadClass::Call(busy) = &this.place
                 {
                     let busy = busy.clone();
                     let (guest, answer) = (this.guest.take(), this.answer.take());
                     let (end, blocks) = (Arc::clone(&this.end), this.blocks);
-                    busy.spawn(Self { guest, answer, end, place: Place::Busy, blocks });
+                    busy.spawn(Self { guest, answer, end, place: ThreadClass::Busy, blocks });
                     return Poll::Ready(());
                 }
                 Poll::Pending
@@ -222,7 +227,7 @@ where
     }
 }
 
-/// Lets others have the thread once. For long work on behalf of a guest, between two of its parts.
+/// Let others have the thread once. This belongs between two parts of long work for a guest.
 pub async fn yield_once() {
     let mut yielded = false;
     std::future::poll_fn(|context| {
@@ -240,21 +245,23 @@ pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
-    shown(text.unwrap_or_else(|| "no message".to_owned()), limits::GUEST_ERROR_BYTES_MAX)
+    printable_line(text.unwrap_or_else(|| "no message".to_owned()), limits::GUEST_ERROR_BYTES_MAX)
 }
 
 /// Schedules all WASM tasks by their weights.
-pub(super) struct TaskScheduler(Mutex<(Shares, std::collections::HashMap<Member, Arc<Called>>)>);
+pub(super) struct TaskScheduler(
+    Mutex<(TaskShares, std::collections::HashMap<Member, Arc<TaskWaker>>)>,
+);
 
 impl TaskScheduler {
-    /// So many may compute at once.
+    /// A scheduler without tasks, in which `places` tasks may compute at once.
     pub(super) fn new(places: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new((Shares::new(places), std::collections::HashMap::new()))))
+        Arc::new(Self(Mutex::new((TaskShares::new(places), std::collections::HashMap::new()))))
     }
 
-    /// One more task.
+    /// Add a task with this weight.
     pub(super) fn join(self: &Arc<Self>, weight: u32) -> TaskSlot {
-        let called = Arc::new(Called::default());
+        let called = Arc::new(TaskWaker::default());
         let mut scheduler = self.lock();
         let member = scheduler
             .0
@@ -264,17 +271,20 @@ impl TaskScheduler {
         TaskSlot { scheduler: Arc::clone(self), member, called }
     }
 
-    /// An epoch tick passed: whoever kept its thread through several does not keep its place as well.
+    /// Count an epoch tick. A task that kept its thread through several ticks gives its
+    /// place to another.
     pub(super) fn tick(&self) {
-        self.change(Shares::tick);
+        self.change(TaskShares::tick);
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Shares, std::collections::HashMap<Member, Arc<Called>>)> {
+    fn lock(
+        &self,
+    ) -> MutexGuard<'_, (TaskShares, std::collections::HashMap<Member, Arc<TaskWaker>>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Change something and wake those who are granted a place by it.
-    fn change(&self, change: impl FnOnce(&mut Shares) -> Vec<Member>) {
+    /// Change the shares, and wake the tasks that are granted a place by that.
+    fn change(&self, change: impl FnOnce(&mut TaskShares) -> Vec<Member>) {
         let mut scheduler = self.lock();
         let granted = change(&mut scheduler.0);
         let called: Vec<_> = granted.iter().filter_map(|m| scheduler.1.get(m).cloned()).collect();
@@ -283,29 +293,30 @@ impl TaskScheduler {
     }
 }
 
-/// One task's place among the others; given back when dropped.
+/// The membership of one task in the scheduler. Dropping it removes the task.
 pub(super) struct TaskSlot {
     scheduler: Arc<TaskScheduler>,
     member: Member,
-    called: Arc<Called>,
+    called: Arc<TaskWaker>,
 }
 
 impl TaskSlot {
-    /// May it be polled now? If not, `waker` is woken when it may.
-    fn comes(&self, waker: &Waker) -> bool {
+    /// May the task be polled now? If not, `waker` is woken when it may.
+    fn is_turn(&self, waker: &Waker) -> bool {
         self.called.task.register(waker);
         self.called.woken.store(false, Ordering::SeqCst);
         self.scheduler.lock().0.ask(self.member)
     }
 
-    /// Tells whether the guest asked to be polled again, as one does that a tick interrupted.
+    /// A waker that records that the guest asked to be polled again, as a guest does that
+    /// a tick interrupted.
     fn waker(&self) -> Waker {
         Arc::clone(&self.called).into()
     }
 
-    fn over(&self, used: std::time::Duration) {
+    fn finish_poll(&self, used: std::time::Duration) {
         let goes_on = self.called.woken.load(Ordering::SeqCst);
-        self.scheduler.change(|shares| shares.polled(self.member, used, goes_on));
+        self.scheduler.change(|shares| shares.finish_poll(self.member, used, goes_on));
     }
 }
 
@@ -316,14 +327,14 @@ impl Drop for TaskSlot {
     }
 }
 
-/// The task behind a guest's waker.
+/// The waker that a guest gets. It wakes the task of the runtime, and records that it was called.
 #[derive(Default)]
-struct Called {
+struct TaskWaker {
     task: AtomicWaker,
     woken: AtomicBool,
 }
 
-impl Wake for Called {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

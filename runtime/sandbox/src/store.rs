@@ -9,27 +9,27 @@ use super::limiter::GuestLimiter;
 use super::meter::CpuMeter;
 use ostler_model::limits::{self, PluginLimits, TaskLimits};
 
-/// What one store (one guest instance) may use.
+/// How much one store (one guest instance) may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreLimits {
-    /// Linear memory and tables over all of them together, bytes.
+    /// Most bytes of all linear memories and tables together.
     pub memory_bytes: u64,
-    /// Table elements over all tables together.
+    /// Most elements of all tables together.
     pub table_elements: u64,
-    /// Core instances.
+    /// Most core instances alive at once.
     pub instances: u32,
-    /// Linear memories.
+    /// Most linear memories of all instances together.
     pub memories: u32,
-    /// Tables.
+    /// Most tables of all instances together.
     pub tables: u32,
-    /// Bytes the guest may hand to the host as the arguments of one host call. Lists of records take
-    /// up to three times this on the host.
+    /// Most bytes that the guest may hand to the host as the arguments of one host call. Lists of
+    /// records take up to three times this on the host.
     pub hostcall_bytes: u64,
-    /// The same for the answer of a call of the guest.
+    /// Most bytes that the guest may hand to the host as the answer of one call.
     pub answer_bytes: u64,
-    /// Component handles alive at once, and entries of the resource table.
+    /// Most component handles alive at once, and most entries of the resource table.
     pub handles: u32,
-    /// Bytes of one request for random bytes.
+    /// Most bytes of one request for random bytes.
     pub random_bytes: u64,
 }
 
@@ -80,7 +80,7 @@ pub trait StoreState: Send + 'static {
 /// A store with limiter, transfer bound, handle bound and epoch yield.
 ///
 /// # Errors
-/// [`CallError::Host`] when memory for the store itself cannot be had.
+/// [`CallError::Host`] when there is no memory for the store itself.
 pub fn new_store<S: StoreState>(
     engine: &Engine,
     limits: &StoreLimits,
@@ -89,11 +89,11 @@ pub fn new_store<S: StoreState>(
     let mut store = Store::try_new(engine, state)
         .map_err(|error| CallError::Host { message: format!("{error:#}") })?;
     store.limiter(|state| state.limiter());
-    // What a host call is given is bounded by its own limit: see `meter_host_calls`.
+    // The arguments of a host call have a limit of their own: see `meter_host_calls`.
     store.set_hostcall_fuel(fuel(limits.answer_bytes));
     store.set_max_component_handles(limits.handles as usize);
-    // Yield to the guest runtime at the next tick and at every tick after it. The deadline is the
-    // caller's timer, which then drops the store.
+    // The guest yields to its runtime at the next tick and at every tick after it. The deadline is
+    // the caller's timer, which then drops the store.
     store.set_epoch_deadline(1);
     store.epoch_deadline_async_yield_and_update(1);
     Ok(store)
@@ -105,25 +105,25 @@ fn fuel(bytes: u64) -> usize {
 
 /// What [`meter_host_calls`] needs of a store's data.
 pub trait HostCalls: StoreState {
-    /// What the call may still spend.
+    /// How much the call may still spend on host functions.
     fn budget(&mut self) -> &mut HostcallBudget;
-    /// Where the guest's time is told from the host's.
+    /// The meter that tells the guest's time from the host's.
     fn cpu(&self) -> &CpuMeter;
 }
 
-/// Count every call out of the guest, WASI included, take its time off the guest's, and bound what
-/// it is given.
+/// Count every call out of the guest, WASI included. Take its time off the guest's time, and
+/// limit its arguments.
 pub fn meter_host_calls<S: HostCalls>(store: &mut Store<S>, limits: &StoreLimits) {
     let (of_call, of_answer) = (fuel(limits.hostcall_bytes), fuel(limits.answer_bytes));
     store.call_hook(move |mut context, hook| {
         match hook {
             CallHook::CallingHost => {
-                context.data().cpu().host_entered();
+                context.data().cpu().enter_host();
                 context.data_mut().budget().count_call()?;
                 context.set_hostcall_fuel(of_call);
             }
             CallHook::ReturningFromHost => {
-                context.data().cpu().host_left();
+                context.data().cpu().leave_host();
                 context.set_hostcall_fuel(of_answer);
             }
             CallHook::CallingWasm | CallHook::ReturningFromWasm => {}
@@ -155,14 +155,15 @@ pub fn new_wasi_builder(limits: &StoreLimits) -> WasiCtxBuilder {
     builder
 }
 
-/// What one call may still spend on host functions: how often it leaves the guest, counted where
-/// every host function passes (WASI included), and the bytes that ours are given or give.
+/// How much one call may still spend on host functions: how often it leaves the guest, which is
+/// counted for every host function (WASI included), and how many bytes our own host functions
+/// take or give.
 #[derive(Debug, Clone)]
 pub struct HostcallBudget {
     calls: u64,
     calls_max: u64,
     bytes: u64,
-    /// Of those: to the guest.
+    /// The part of `bytes` that was given to the guest.
     given: u64,
     bytes_max: u64,
 }
@@ -180,11 +181,11 @@ impl HostcallBudget {
         Self::new(limits.host_calls_max, limits.transfer_bytes_max)
     }
 
-    /// Account for one host call.
+    /// Count one host call.
     ///
     /// # Errors
-    /// [`HostcallBudgetExceeded`]: return it to the engine (`?` converts it), so that the call ends
-    /// as [`CallError::HostcallBudget`].
+    /// [`HostcallBudgetExceeded`]. Return it to the engine (`?` converts it), so that the call
+    /// ends as [`CallError::HostcallBudget`].
     pub fn count_call(&mut self) -> Result<(), HostcallBudgetExceeded> {
         self.calls = self.calls.saturating_add(1);
         if self.calls > self.calls_max {
@@ -193,19 +194,19 @@ impl HostcallBudget {
         Ok(())
     }
 
-    /// Host calls so far.
+    /// How many host calls were counted so far.
     #[must_use]
     pub const fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// Bytes so far: to the guest, and from it.
+    /// Bytes that were moved so far: to the guest, and from it.
     #[must_use]
     pub const fn moved(&self) -> (u64, u64) {
         (self.given, self.bytes.saturating_sub(self.given))
     }
 
-    /// Account for `bytes` that a host function gives.
+    /// Count `bytes` that a host function gives to the guest.
     ///
     /// # Errors
     /// As [`HostcallBudget::count_call`].
@@ -214,7 +215,7 @@ impl HostcallBudget {
         self.charge(bytes)
     }
 
-    /// Account for `bytes` that a host function takes.
+    /// Count `bytes` that a host function takes from the guest.
     ///
     /// # Errors
     /// As [`HostcallBudget::count_call`].

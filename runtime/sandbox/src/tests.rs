@@ -101,8 +101,8 @@ fn compile_child_script(dir: &Path, before: &str) -> PathBuf {
     path
 }
 
-/// Written once. Other processes of this binary may run it meanwhile: it is whole before it has its
-/// name.
+/// Written once. Other processes of this binary may run it meanwhile: it is whole before it
+/// has its name.
 fn shared_script() -> &'static Path {
     static SCRIPT: OnceLock<PathBuf> = OnceLock::new();
     SCRIPT.get_or_init(|| {

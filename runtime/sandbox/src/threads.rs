@@ -1,4 +1,4 @@
-//! Which of the agent's threads go first.
+//! Sets which of the agent's threads go first.
 //!
 //! ```text
 //!  control threads   nice -10 where that is allowed: timers, owner tasks, quick calls
@@ -6,11 +6,12 @@
 //!  busy guests       nice 5, batch
 //!  everything else   as the agent was started
 //! ```
-//! Niceness alone is not enough. A guest that slept is owed time, so it may take the core from the
-//! control thread that wakes it, in the middle of a neighbour's call, and keeps it for its time slice:
-//! a call of 45 µs took as long as the attacker's, 2 ms (bench `containment`).
+//! Niceness alone is not enough. A guest that slept is owed time. So it may take the core from the
+//! control thread that wakes it, in the middle of a neighbour's call, and keep it for its time
+//! slice. A call of 45 µs then took as long as the attacker's, 2 ms (bench `containment`).
 //!
-//! Nothing that a control thread starts inherits its place: see `SCHED_RESET_ON_FORK` in sched(7).
+//! Nothing that a control thread starts inherits its priority: see
+//! `SCHED_RESET_ON_FORK` in sched(7).
 
 use std::io;
 use std::mem::size_of;
@@ -20,10 +21,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use ostler_model::limits::{CONTROL_NICE, CONTROL_THREADS_MIN, GUEST_NICE};
 
-/// The runtime an agent runs on: a thread for each core, before all others where that is allowed.
+/// The runtime that an agent runs on. It has a thread for each core, which go before all others
+/// where that is allowed.
 ///
 /// # Errors
-/// When a thread cannot be had.
+/// When a thread cannot be started.
 pub fn control_runtime() -> io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = cores.max(CONTROL_THREADS_MIN);
@@ -32,7 +34,7 @@ pub fn control_runtime() -> io::Result<Runtime> {
         .worker_threads(workers)
         .thread_name("ostler-control")
         .on_thread_start(move || {
-            // The workers come first; later threads wait for files and names.
+            // The first threads are the workers. Later threads wait for files and names.
             if started.fetch_add(1, Ordering::Relaxed) < workers {
                 go_first();
             }
@@ -41,8 +43,8 @@ pub fn control_runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Put this thread before the others, unless whoever started the agent chose a place for it. Needs
-/// a privilege; without it nothing changes.
+/// Put this thread before the others, unless whoever started the agent chose its niceness. This
+/// needs a privilege; without it nothing changes.
 fn go_first() {
     if niceness() == 0 {
         let reset = libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs();
@@ -50,11 +52,11 @@ fn go_first() {
     }
 }
 
-/// Put this thread behind the others: it runs guests, `busy` ones or for short calls. Neither takes a
-/// core from who just woke it.
+/// Put this thread behind the others, because it runs guests: `busy` ones, or short calls. Such a
+/// thread never takes the core from the thread that just woke it.
 pub fn go_behind(busy: bool) {
     let nice = if busy { GUEST_NICE } else { niceness() };
-    // Lowering cannot be refused; were it, guests would merely be too important.
+    // Lowering cannot be refused. If it were, guests would only have too high a priority.
     let _refused = set(libc::SCHED_BATCH, 0, nice);
 }
 
@@ -62,7 +64,7 @@ fn niceness() -> i32 {
     rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap_or(0)
 }
 
-/// Policy, flags and niceness of this thread; on Linux they belong to a thread.
+/// Set policy, flags and niceness of this thread; on Linux they belong to a thread.
 fn set(policy: i32, flags: u64, nice: i32) -> io::Result<()> {
     let attributes = libc::sched_attr {
         size: u32::try_from(size_of::<libc::sched_attr>()).unwrap_or(0),
@@ -74,7 +76,7 @@ fn set(policy: i32, flags: u64, nice: i32) -> io::Result<()> {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // Not the function of the C library: musl refuses it.
+    // The function of the C library is not used, because musl refuses it.
     // SAFETY: zero is this thread; the kernel reads `size` bytes of a value that is alive.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -92,7 +94,7 @@ mod tests {
         (fields.get(16).unwrap().parse().unwrap(), fields.get(38).unwrap().parse().unwrap())
     }
 
-    /// Whether this test may do what a control thread wants.
+    /// May this test raise a thread's priority as a control thread does?
     fn privileged() -> bool {
         let raised = std::thread::spawn(|| {
             go_first();

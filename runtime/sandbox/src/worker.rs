@@ -1,4 +1,4 @@
-//! The guest threads, and the ways of running a guest on them.
+//! The guest threads, and the ways to run a guest on them.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,35 +16,39 @@ use super::compile::Compiler;
 use super::descriptors::{AllDescriptors, Descriptors};
 use super::error::{CallError, SandboxError};
 use super::inline::{CallPace, InlineGate, poll_once};
-use super::meter::{CpuMeter, Metered, Ticker};
-use super::places::{GuestPlace, Places};
+use super::meter::{CpuMeter, MeteredGuest, Ticker};
+use super::places::{GuestPlace, GuestPlaces};
 use super::pooling::{
-    PoolReport, PoolUse, dense_engine, max_map_count, pooled_engine, share_slots,
-    within_descriptors,
+    PoolReport, PoolUse, dense_engine, limit_by_descriptors, max_map_count, pooled_engine,
+    share_slots,
 };
-use super::running::{At, Blocks, End, GuestTask, Place, Running, TaskScheduler};
+use super::running::{
+    AbortRequest, GuestState, GuestTask, HostBlocking, RunningGuest, TaskScheduler, ThreadClass,
+};
 use ostler_engine::EngineKind;
 use ostler_model::{clock, limits};
 
 /// What a [`Sandbox`] is built from.
 #[derive(Debug, Clone)]
 pub struct SandboxConfig {
-    /// Where compiled code is kept. Created with mode 0700; nobody else may write there. `None`:
-    /// nothing is compiled, and code comes from a process that has a cache ([`CodeCache::map`]).
+    /// Directory of compiled code. It is created with mode 0700, and nobody else may
+    /// write there. `None`: nothing is compiled, and code comes from a process that has
+    /// a cache ([`CodeCache::map`]).
     pub cache_dir: Option<PathBuf>,
-    /// The program that answers `__compile`: this one, except in tests.
+    /// The program that compiles when its first argument is `__compile`: this one, except in tests.
     pub compiler: PathBuf,
-    /// Code that came with this program (`ostler_engine::ahead`): it is used instead of compiling.
+    /// Code that came with this program (`ostler_engine::ahead`). It is used instead of compiling.
     pub ahead: Vec<&'static [u8]>,
-    /// Plugin instances alive at once; 0 in a process that calls no plugins: nothing is reserved.
+    /// Most plugin instances alive at once. A process that calls no plugins has 0,
+    /// and reserves nothing.
     pub plugin_instances: u32,
-    /// WASM tasks alive at once; 0 in a process that runs none: nothing is reserved.
+    /// Most WASM tasks alive at once. A process that runs none has 0, and reserves nothing.
     pub task_instances: u32,
-    /// Hold WASM tasks without kernel mappings of their own: many more fit, and each computes more
-    /// slowly.
+    /// Whether WASM tasks are held without kernel mappings of their own. Then many more fit, and
+    /// each computes more slowly.
     pub dense: bool,
-    /// Threads that run busy guests; `None` for one per core, at least
-    /// [`limits::GUEST_THREADS_MIN`].
+    /// How many threads run busy guests; `None` for one per core,
+    /// at least [`limits::GUEST_THREADS_MIN`].
     pub guest_threads: Option<usize>,
 }
 
@@ -70,40 +74,41 @@ impl SandboxConfig {
 
 /// Engines, guest threads, epoch ticker and compiled code of one agent.
 ///
-/// Guest code must run inside [`Sandbox::spawn`], its like or [`Sandbox::run_with_deadline`] and nowhere
-/// else: only there does the epoch ticker run, without which a spinning guest keeps its thread for ever.
+/// Guest code must run inside [`Sandbox::spawn`], the other `spawn` functions or
+/// [`Sandbox::run_with_deadline`], and nowhere else. Only there does the epoch ticker run, without
+/// which a spinning guest keeps its thread for ever.
 ///
-/// A failed call is a [`CallError`](crate::CallError) (made by [`classify`](crate::classify)); its store
-/// is dead and is dropped. What concerns bytes that are not (yet) running is a
-/// [`LoadError`](crate::LoadError); what concerns the machine is a [`SandboxError`](crate::SandboxError).
+/// A failed call is a [`CallError`](crate::CallError) (made by [`classify`](crate::classify)). Its
+/// store is dead and is dropped. A failure to load bytes is a [`LoadError`](crate::LoadError); a
+/// failure of the machine is a [`SandboxError`](crate::SandboxError).
 ///
-/// Dropping it stops the guest threads in the background and aborts what still runs there; that is
-/// allowed inside asynchronous code.
+/// Dropping the sandbox stops the guest threads in the background and aborts what still runs there.
+/// It may be dropped inside asynchronous code.
 pub struct Sandbox {
     plugin: (Engine, PoolReport),
     task: (Engine, PoolReport),
     code: CodeCache,
     ticker: Ticker,
     guest_threads: usize,
-    /// Of calls and of busy guests. `None` only while being dropped.
+    /// The runtimes of calls and of busy guests. `None` only while the sandbox is being dropped.
     runtimes: Option<[Runtime; 2]>,
     calls: tokio::runtime::Handle,
     busy: tokio::runtime::Handle,
     scheduler: Arc<TaskScheduler>,
     near: InlineGate,
     descriptors: Arc<AllDescriptors>,
-    places: Places,
+    places: GuestPlaces,
 }
 
 impl Sandbox {
     /// Reserve the pools, start the threads and open the code cache. Takes some 20 ms.
     ///
     /// # Errors
-    /// [`SandboxError`] when an engine, a thread or the cache directory cannot be had. A pool that
-    /// is merely smaller than wanted is no error: see [`Sandbox::pool`].
+    /// [`SandboxError`] when there is no engine, thread or cache directory. A pool that is only
+    /// smaller than wanted is no error: see [`Sandbox::pool`].
     pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let map_count = max_map_count();
-        // Those of the dense profile take no mappings.
+        // Tasks of the dense profile take no mappings.
         let pooled_tasks = if config.dense { 0 } else { config.task_instances };
         let (plugins, tasks) = share_slots(map_count, config.plugin_instances, pooled_tasks);
         let plugin =
@@ -111,12 +116,13 @@ impl Sandbox {
         let task_code = if config.dense { EngineKind::Dense } else { EngineKind::Task };
         let task = match config.task_instances {
             many if many > 0 && config.dense => dense_engine(many)?,
-            // Without any the engine says what code for another process is compiled as.
+            // Without tasks, the engine only says for which engine code of other processes is
+            // compiled.
             many => pooled_engine(task_code, many, tasks, map_count)?,
         };
         let task = match config.task_instances {
             0 => task,
-            _ => (task.0, within_descriptors(task.1, getrlimit(Resource::Nofile).current)),
+            _ => (task.0, limit_by_descriptors(task.1, getrlimit(Resource::Nofile).current)),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let guest_threads = config.guest_threads.unwrap_or(cores).max(limits::GUEST_THREADS_MIN);
@@ -140,7 +146,7 @@ impl Sandbox {
         let (calls, busy) = (calling.handle().clone(), computing.handle().clone());
         let runtimes = Some([calling, computing]);
         let (near, descriptors) = (InlineGate::default(), Arc::default());
-        let places = Places::new(&task.1);
+        let places = GuestPlaces::new(&task.1);
         Ok(Self {
             plugin,
             task,
@@ -166,7 +172,8 @@ impl Sandbox {
         }
     }
 
-    /// How many guests of `kind` there is room for. To be said aloud when it was lowered.
+    /// How many guests of `kind` there is room for. The operator should be told when
+    /// it was lowered.
     #[must_use]
     pub fn pool(&self, kind: EngineKind) -> &PoolReport {
         match kind {
@@ -175,19 +182,19 @@ impl Sandbox {
         }
     }
 
-    /// What guests of `kind` hold now.
+    /// How much of their pool guests of `kind` hold now.
     #[must_use]
     pub fn pool_use(&self, kind: EngineKind) -> PoolUse {
-        PoolUse::of(self.engine(kind))
+        PoolUse::from_engine(self.engine(kind))
     }
 
-    /// A place for a WASM task of this code, to be held until its store is gone. It is waited for
-    /// without a bound, in the order of asking; dropping the future gives up. `say` hears once why it
-    /// has to wait, in words that follow the task's name. Not to be awaited inside a call of a plugin,
-    /// whose own place it would hold.
+    /// Take a place for a WASM task of this code. The place must be held until the task's store is
+    /// gone. The wait has no bound and is in the order of asking; dropping the future ends it.
+    /// `say` is called once with the reason if there is a wait, in words that follow the task's
+    /// name. This must not be awaited inside a call of a plugin, whose own place it would hold.
     ///
     /// # Errors
-    /// [`CallError::PoolExhausted`] when it would never get one.
+    /// [`CallError::PoolExhausted`] when the task would never get a place.
     pub fn task_place(
         &self,
         code: &LoadedCode,
@@ -198,24 +205,24 @@ impl Sandbox {
 
     /// How many places of WASM tasks are taken now.
     #[must_use]
-    pub fn tasks_placed(&self) -> u32 {
-        self.places.taken()
+    pub fn count_placed_tasks(&self) -> u32 {
+        self.places.count_taken()
     }
 
-    /// What a new task, or plugin, may have open: at most `max` files, directories and sockets, and no
-    /// more than its part of what there is for guests.
+    /// The share of a new task or plugin of what guests may have open: at most `max` files,
+    /// directories and sockets, and no more than its part of what there is for all guests.
     #[must_use]
     pub fn descriptors(&self, max: u32) -> Arc<Descriptors> {
         Arc::new(Descriptors::new(max.into(), Arc::clone(&self.descriptors)))
     }
 
-    /// Places for busy guests: so many WASM tasks compute at once.
+    /// How many places for busy guests there are, which is how many WASM tasks compute at once.
     #[must_use]
     pub const fn guest_threads(&self) -> usize {
         self.guest_threads
     }
 
-    /// The compiled code.
+    /// The cache of compiled code.
     #[must_use]
     pub const fn code(&self) -> &CodeCache {
         &self.code
@@ -230,17 +237,18 @@ impl Sandbox {
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        self.spawn_metered(guest, CpuMeter::default(), None, Blocks::Never)
+        self.spawn_metered(guest, CpuMeter::default(), None, HostBlocking::Never)
     }
 
-    /// [`Sandbox::spawn`] of a call that may compute for so long, host functions not counted where
-    /// the store tells `meter` of them (see [`meter_host_calls`](super::meter_host_calls)).
+    /// As [`Sandbox::spawn`], for a call that may compute for `cpu_max`.
+    /// Host functions do not count where the store tells `meter` about
+    /// them (see [`meter_host_calls`](super::meter_host_calls)).
     pub fn spawn_bounded<T, F>(
         &self,
         guest: F,
         meter: CpuMeter,
         cpu_max: Duration,
-        blocks: Blocks,
+        blocks: HostBlocking,
     ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
@@ -254,42 +262,43 @@ impl Sandbox {
         guest: F,
         cpu: CpuMeter,
         cpu_max: Option<Duration>,
-        blocks: Blocks,
+        blocks: HostBlocking,
     ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), cpu_max);
-        self.start(metered, cpu, Place::Call(self.busy.clone()), blocks)
+        let metered = MeteredGuest::new(guest, cpu.clone(), self.ticker.pulse(), cpu_max);
+        self.start(metered, cpu, ThreadClass::Call(self.busy.clone()), blocks)
     }
 
-    /// As [`Sandbox::spawn_bounded`], among the busy guests from the beginning.
+    /// As [`Sandbox::spawn_bounded`], but on the busy threads from the beginning.
     pub fn spawn_slow<T, F>(
         &self,
         guest: F,
         cpu: CpuMeter,
         cpu_max: Duration,
-        blocks: Blocks,
+        blocks: HostBlocking,
     ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
-        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), Some(cpu_max));
-        self.start(metered, cpu, Place::Busy, blocks)
+        let metered = MeteredGuest::new(guest, cpu.clone(), self.ticker.pulse(), Some(cpu_max));
+        self.start(metered, cpu, ThreadClass::Busy, blocks)
     }
 
-    /// As [`Sandbox::spawn_bounded`], but where guests of this `pace` were quick, `guest` begins (and
-    /// nearly always ends) on the caller's thread, which it keeps until the next epoch tick at the
-    /// latest. Host functions that may block have to [leave it](crate::leave_caller) first.
+    /// As [`Sandbox::spawn_bounded`], but where guests of this `pace` were quick, `guest`
+    /// begins (and nearly always ends) on the caller's thread. It keeps that thread until
+    /// the next epoch tick at the latest. Host functions that may block have to [leave
+    /// the thread](crate::leave_caller) first.
     pub fn spawn_near<T, F>(
         &self,
         pace: &CallPace,
         guest: F,
         cpu: CpuMeter,
         cpu_max: Duration,
-        blocks: Blocks,
+        blocks: HostBlocking,
     ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
@@ -299,49 +308,54 @@ impl Sandbox {
             return self.spawn_bounded(guest, cpu, cpu_max, blocks);
         };
         let pulse = self.ticker.pulse();
-        let mut metered = Metered::new(guest, cpu.clone(), pulse, Some(cpu_max));
-        // What host functions start or wait for belongs to the guest runtime, here as there.
+        let mut metered = MeteredGuest::new(guest, cpu.clone(), pulse, Some(cpu_max));
+        // What host functions start or wait for belongs to the guest runtime, as on a guest thread.
         let inside = self.calls.enter();
         let ended = poll_once(&mut metered);
         drop(inside);
-        permit.ended(metered.last_poll());
+        permit.finish(metered.last_poll());
         match ended {
-            Some(result) => GuestTask { at: At::End(Some(result)), cpu },
+            Some(result) => GuestTask { at: GuestState::End(Some(result)), cpu },
             None if metered.last_poll() >= limits::CALL_BUSY => {
-                self.start(metered, cpu, Place::Busy, blocks)
+                self.start(metered, cpu, ThreadClass::Busy, blocks)
             }
-            None => self.start(metered, cpu, Place::Call(self.busy.clone()), blocks),
+            None => self.start(metered, cpu, ThreadClass::Call(self.busy.clone()), blocks),
         }
     }
 
-    /// Start a WASM task. Of those that compute at the same time each gets processor time by its
-    /// weight, in MHz as it reserved them.
+    /// Start a WASM task. Tasks that compute at the same time get processor time by their weight,
+    /// which is the MHz that the task reserved.
     pub fn spawn_task<T, F>(&self, guest: F, weight: u32) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
         let cpu = CpuMeter::default();
-        let metered = Metered::new(guest, cpu.clone(), self.ticker.pulse(), None);
-        self.start(metered, cpu, Place::Task(self.scheduler.join(weight)), Blocks::Never)
+        let metered = MeteredGuest::new(guest, cpu.clone(), self.ticker.pulse(), None);
+        self.start(
+            metered,
+            cpu,
+            ThreadClass::Task(self.scheduler.join(weight)),
+            HostBlocking::Never,
+        )
     }
 
     fn start<T, F>(
         &self,
-        guest: Metered<F>,
+        guest: MeteredGuest<F>,
         cpu: CpuMeter,
-        place: Place,
-        blocks: Blocks,
+        place: ThreadClass,
+        blocks: HostBlocking,
     ) -> GuestTask<T>
     where
         F: Future<Output = Result<T, CallError>> + Send + 'static,
         T: Send + 'static,
     {
         let (answers, answer) = oneshot::channel();
-        let end = Arc::new(End::default());
-        let runtime = if matches!(place, Place::Call(_)) { &self.calls } else { &self.busy };
-        runtime.spawn(Running::new(guest, answers, Arc::clone(&end), place, blocks));
-        GuestTask { at: At::Thread { answer, end }, cpu }
+        let end = Arc::new(AbortRequest::default());
+        let runtime = if matches!(place, ThreadClass::Call(_)) { &self.calls } else { &self.busy };
+        runtime.spawn(RunningGuest::new(guest, answers, Arc::clone(&end), place, blocks));
+        GuestTask { at: GuestState::Thread { answer, end }, cpu }
     }
 
     /// Run one call of a guest to its end, its deadline or its cancellation, whichever is first.
@@ -371,7 +385,7 @@ impl Sandbox {
         GuestRun { result, cpu: task.cpu().total() }
     }
 
-    /// Guests on the call threads.
+    /// How many guests are on the call threads.
     #[cfg(test)]
     pub(super) fn calls_alive(&self) -> usize {
         self.calls.metrics().num_alive_tasks()
@@ -379,7 +393,7 @@ impl Sandbox {
 
     #[cfg(test)]
     pub(super) fn ticker_asleep(&self) -> bool {
-        self.ticker.asleep()
+        self.ticker.is_asleep()
     }
 }
 
@@ -414,11 +428,11 @@ fn guest_runtime(name: &str, threads: usize, busy: bool) -> io::Result<Runtime> 
     Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name(name)
-        // Timers and sockets are looked at after every poll, not after 61 as by default: with
+        // Timers and sockets are looked at after every poll. By default it is after 61 polls; with
         // polls of one tick (10 ms) that would be every half second.
         .event_interval(1)
-        // New guests wait in the shared queue: every second poll starts there, else a busy thread
-        // would only look after the same 61 polls.
+        // New guests wait in the shared queue. Every second poll starts there; otherwise a busy
+        // thread would only look there after 61 polls of the same guests.
         .global_queue_interval(2)
         .on_thread_start(move || {
             crate::threads::go_behind(busy);

@@ -13,12 +13,12 @@ use ostler_model::clock;
 use ostler_model::ids::{PluginName, RunId};
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
-    Adoption, BoxFuture, Capabilities, Diagnostic, Driver, Drivers, FsIsolation, Inspected,
-    PluginCallError, ProcessIdentity, RunNote, Started, SupervisorIdentity, TaskConfig,
-    TaskContext, Workloads,
+    Adoption, BoxFuture, Capabilities, Diagnostic, Drivers, FsIsolation, InspectResult,
+    PluginCallError, ProcessIdentity, RunNote, StartedTask, SupervisorIdentity, TaskConfig,
+    TaskContext, TaskDriver, Workloads,
 };
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
-use ostler_state::Key;
+use ostler_state::RecordKey;
 
 /// The name of the driver.
 pub(crate) const DRIVER: &str = "sim";
@@ -26,7 +26,7 @@ pub(crate) const DRIVER: &str = "sim";
 pub(crate) const PREPARED: &str = "PREPARED";
 
 impl Drivers for World {
-    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn TaskDriver>, PluginCallError> {
         if self.lock().driver == Mode::Lies {
             let (name, reason) = (name.to_string(), "it says that it is not".to_owned());
             return Err(PluginCallError::NotReady { name, reason });
@@ -40,7 +40,7 @@ impl World {
         &self,
         context: Arc<TaskContext>,
         config: TaskConfig,
-    ) -> Result<Started, PluginCallError> {
+    ) -> Result<StartedTask, PluginCallError> {
         let run = config.run_id.clone();
         self.pass(&format!("start {run} of {}.{}", context.alloc_id.short(), context.task)).await;
         self.fault(|inner| inner.driver).await?;
@@ -69,7 +69,7 @@ impl World {
             version: 1,
             data: run.as_str().as_bytes().to_vec(),
         };
-        Ok(Started { handle, workload: workload(wasm), network: None })
+        Ok(StartedTask { handle, workload: workload(wasm), network: None })
     }
 
     /// What this start does.
@@ -145,8 +145,8 @@ impl Inner {
     /// Is on disk, or kept beside it, what the next agent needs to own this run again?
     fn check_kept(&mut self, id: &RunId) {
         let Some((run, store)) = self.runs.get(id).zip(self.store.as_ref()) else { return };
-        let alloc = store.get::<Allocation>(&Key::Alloc(run.alloc));
-        let local = store.get::<LocalState>(&Key::TaskLocal(run.alloc, run.task.clone()));
+        let alloc = store.get::<Allocation>(&RecordKey::Alloc(run.alloc));
+        let local = store.get::<LocalState>(&RecordKey::TaskLocal(run.alloc, run.task.clone()));
         let known = match &local {
             Ok(Some(local)) => local.run.as_ref().filter(|run| run.id == *id),
             _ => None,
@@ -167,12 +167,12 @@ fn workload(wasm: bool) -> Workload {
     if wasm { Workload::WasmTask("w".to_owned()) } else { Workload::Process("p".to_owned()) }
 }
 
-impl Driver for World {
+impl TaskDriver for World {
     fn capabilities(&self) -> Capabilities {
         Capabilities { send_signals: true, exec: false, fs_isolation: FsIsolation::None }
     }
 
-    fn starts_held(&self) -> bool {
+    fn holds_starts(&self) -> bool {
         true
     }
 
@@ -184,7 +184,7 @@ impl Driver for World {
         &self,
         context: Arc<TaskContext>,
         config: TaskConfig,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>> {
         Box::pin(async move {
             let run = config.run_id.clone();
             let started = self.start_one(context, config).await;
@@ -200,18 +200,18 @@ impl Driver for World {
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>> {
         Box::pin(async move {
             self.pass("recover").await;
             self.fault(|inner| inner.driver).await?;
             let inner = self.lock();
             let known = inner.runs.get(&context.run_id);
             let run = known.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
-            Ok(Started { handle, workload: workload(run.script.wasm), network: None })
+            Ok(StartedTask { handle, workload: workload(run.script.wasm), network: None })
         })
     }
 
-    fn exited(
+    fn interpret_exit(
         &self,
         _context: Arc<TaskContext>,
         _handle: DriverHandle,
@@ -272,14 +272,14 @@ impl Driver for World {
         &self,
         context: Arc<TaskContext>,
         _handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<InspectResult, PluginCallError>> {
         Box::pin(async move {
             self.fault(|inner| inner.driver).await?;
             let mut inner = self.lock();
             inner.end_due();
             let run = inner.runs.get(&context.run_id);
             let run = run.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
-            Ok(run.exit.clone().map_or(Inspected::Running, Inspected::Exited))
+            Ok(run.exit.clone().map_or(InspectResult::Running, InspectResult::Exited))
         })
     }
 
@@ -398,7 +398,7 @@ impl Workloads for World {
             world.pass(&format!("note of {id}")).await;
             let mut inner = world.lock();
             // A full directory, say.
-            if inner.rng.below(8) == 0 {
+            if inner.rng.number_below(8) == 0 {
                 return false;
             }
             inner.notes.insert(id, about);

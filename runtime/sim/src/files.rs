@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ostler_jobsdir::{Content, DirId, DirWatch, JobFiles, Stamp};
+use ostler_jobsdir::{Content, DirId, DirWatch, FileStamp, JobFiles};
 use ostler_model::ports::BoxFuture;
 use ostler_model::rng::Rng;
 use tokio::sync::watch;
@@ -76,43 +76,43 @@ impl FileAct {
 }
 
 fn third(rng: &Rng) -> usize {
-    usize::try_from(rng.below(3)).unwrap_or(0)
+    usize::try_from(rng.number_below(3)).unwrap_or(0)
 }
 
 fn small(rng: &Rng, below: u64) -> u32 {
-    u32::try_from(rng.below(below)).unwrap_or(0)
+    u32::try_from(rng.number_below(below)).unwrap_or(0)
 }
 
 fn random(rng: &Rng) -> FileAct {
-    match rng.below(18) {
+    match rng.number_below(18) {
         0..=7 => {
             let (count, version) = (small(rng, 3), small(rng, 3));
             FileAct::Write(third(rng), FileJob { job: third(rng), count, version })
         }
-        8 | 9 => FileAct::Break { file: third(rng), link: rng.below(2) == 0 },
+        8 | 9 => FileAct::Break { file: third(rng), link: rng.number_below(2) == 0 },
         10..=12 => FileAct::Remove(third(rng)),
         13 => FileAct::Empty,
-        14 => FileAct::Readable(rng.below(2) == 0),
-        15 => FileAct::Covered(rng.below(2) == 0),
-        16 => FileAct::Told(rng.below(2) == 0),
+        14 => FileAct::Readable(rng.number_below(2) == 0),
+        15 => FileAct::Covered(rng.number_below(2) == 0),
+        16 => FileAct::Told(rng.number_below(2) == 0),
         _ => FileAct::Rescan,
     }
 }
 
 /// A third of the plans has a jobs directory. What else is in them stays as it is.
 pub(crate) fn mix(seed: u64, steps: &mut Vec<Step>) {
-    let rng = Rng::seeded(seed ^ 0x00f1_1e5d);
-    if rng.below(3) > 0 {
+    let rng = Rng::from_seed(seed ^ 0x00f1_1e5d);
+    if rng.number_below(3) > 0 {
         return;
     }
-    for _ in 0..2 + rng.below(12) {
+    for _ in 0..2 + rng.number_below(12) {
         let most = u64::try_from(steps.len()).unwrap_or(0);
-        let at = usize::try_from(rng.below(most + 1)).unwrap_or(0);
-        let after = Duration::from_millis(match rng.below(4) {
+        let at = usize::try_from(rng.number_below(most + 1)).unwrap_or(0);
+        let after = Duration::from_millis(match rng.number_below(4) {
             0 => 0,
-            1 => rng.below(200),
-            2 => rng.below(8_000),
-            _ => rng.below(400_000),
+            1 => rng.number_below(200),
+            2 => rng.number_below(8_000),
+            _ => rng.number_below(400_000),
         });
         steps.insert(at, Step { after, act: Act::Files(random(&rng)) });
     }
@@ -274,11 +274,11 @@ impl JobFiles for SimFiles {
         Ok(self.lock().now().files.keys().take(most).cloned().collect())
     }
 
-    fn stamp(&self, path: &Path) -> io::Result<Option<Stamp>> {
+    fn stamp(&self, path: &Path) -> io::Result<Option<FileStamp>> {
         match self.lock().now().files.get(path) {
             None => Ok(None),
             Some((_, Text::Nowhere)) => Err(io::ErrorKind::NotFound.into()),
-            Some((stamp, _)) => Ok(Some(Stamp([*stamp; 4], [0; 4]))),
+            Some((stamp, _)) => Ok(Some(FileStamp([*stamp; 4], [0; 4]))),
         }
     }
 
@@ -311,7 +311,7 @@ impl JobFiles for SimFiles {
 struct SimWatch(Mutex<watch::Receiver<u64>>);
 
 impl DirWatch for SimWatch {
-    fn changed(&self) -> BoxFuture<'_, io::Result<()>> {
+    fn wait_changed(&self) -> BoxFuture<'_, io::Result<()>> {
         // Who gives up waiting hears of it the next time.
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Box::pin(async move {

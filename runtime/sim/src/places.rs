@@ -15,7 +15,7 @@ use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId, RunId};
 use ostler_model::rollout::JobDeployments;
 use ostler_model::saved::{JobOrigin, JobRecord};
-use ostler_state::Key;
+use ostler_state::RecordKey;
 
 /// A place of one version of a job.
 type Place = (JobId, u64, u32);
@@ -52,7 +52,7 @@ impl Places {
             ClientStatus::Failed => !taken_back,
             _ => false,
         };
-        if view.phase.ended() && by_itself && counts {
+        if view.phase.has_ended() && by_itself && counts {
             let place = (alloc.job.id.clone(), alloc.job_version, alloc.index);
             let complete = status == ClientStatus::Complete;
             let over = Over { place, create_index: alloc.create_index, complete };
@@ -95,8 +95,8 @@ pub(crate) async fn watch(world: World, control: ControlHandle) {
     loop {
         {
             let views = control.allocs();
-            let known = control.look(|tables| {
-                let registered = |id| tables.alloc(id).is_some_and(AllocEntry::registered);
+            let known = control.read_tables(|tables| {
+                let registered = |id| tables.alloc(id).is_some_and(AllocEntry::is_registered);
                 views.iter().map(|view| registered(view.allocation.id)).collect::<Vec<_>>()
             });
             let mut inner = world.lock();
@@ -114,14 +114,15 @@ impl Inner {
     /// Is the work of this run, which is let go now, to begin, and is its place free?
     pub(crate) fn check_place(&mut self, id: &RunId) {
         let Some((run, store)) = self.runs.get(id).zip(self.store.as_ref()) else { return };
-        let Ok(Some(alloc)) = store.get::<Allocation>(&Key::Alloc(run.alloc)) else { return };
+        let Ok(Some(alloc)) = store.get::<Allocation>(&RecordKey::Alloc(run.alloc)) else { return };
         self.places.began.insert(alloc.id);
-        let record = store.get::<JobRecord>(&Key::Job(alloc.job.id.clone()));
+        let record = store.get::<JobRecord>(&RecordKey::Job(alloc.job.id.clone()));
         // Who writes files stops by files, which nobody sees here.
         let record = record.ok().flatten().filter(|record| record.origin == JobOrigin::Api);
         let since = record.map(|record| record.create_index);
         // What began beside others may run beside them until these have ended, also when it was accepted.
-        let deployed = store.get::<JobDeployments>(&Key::JobDeployments(alloc.job.id.clone()));
+        let deployed =
+            store.get::<JobDeployments>(&RecordKey::JobDeployments(alloc.job.id.clone()));
         let deployed = deployed.ok().flatten();
         let mut groups =
             deployed.iter().flat_map(|known| &known.all).flat_map(|one| one.groups.values());

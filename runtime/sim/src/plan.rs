@@ -151,7 +151,7 @@ pub struct Plan {
 pub const JOBS: [&str; 3] = ["web", "db", "cron"];
 
 pub(crate) fn pick<T: Clone>(rng: &Rng, from: &[T]) -> Option<T> {
-    let at = usize::try_from(rng.below(u64::try_from(from.len()).unwrap_or(1))).unwrap_or(0);
+    let at = usize::try_from(rng.number_below(u64::try_from(from.len()).unwrap_or(1))).unwrap_or(0);
     from.get(at).cloned()
 }
 
@@ -168,12 +168,12 @@ impl Plan {
     #[must_use]
     pub fn varied(seed: u64) -> Self {
         let mut plan = Self::plain(seed);
-        let rng = Rng::seeded(seed ^ 0x00f1_1e5a);
-        plan.file = rng.below(FILE_SHARE) == 0;
+        let rng = Rng::from_seed(seed ^ 0x00f1_1e5a);
+        plan.file = rng.number_below(FILE_SHARE) == 0;
         for step in &mut plan.steps {
             match &mut step.act {
-                Act::Register { prepares, .. } => *prepares = rng.below(3) == 0,
-                Act::Kill { power, .. } => *power = rng.below(3) == 0,
+                Act::Register { prepares, .. } => *prepares = rng.number_below(3) == 0,
+                Act::Kill { power, .. } => *power = rng.number_below(3) == 0,
                 Act::Disk(disk) if plan.file && *disk != Disk::Works => {
                     let disks = [*disk, Disk::Fails, Disk::Unsure];
                     *disk = pick(&rng, &disks).unwrap_or(*disk);
@@ -181,12 +181,12 @@ impl Plan {
                 _ => {}
             }
         }
-        let rng = Rng::seeded(seed ^ 0x00de_9107);
+        let rng = Rng::from_seed(seed ^ 0x00de_9107);
         for step in &mut plan.steps {
             if let Act::Register { takes_over, .. } = &mut step.act {
-                *takes_over = match rng.below(4) {
-                    0 => TakesOver::Rolling(1 + u32::try_from(rng.below(2)).unwrap_or(0)),
-                    1 => TakesOver::Canaries(1 + u32::try_from(rng.below(2)).unwrap_or(0)),
+                *takes_over = match rng.number_below(4) {
+                    0 => TakesOver::Rolling(1 + u32::try_from(rng.number_below(2)).unwrap_or(0)),
+                    1 => TakesOver::Canaries(1 + u32::try_from(rng.number_below(2)).unwrap_or(0)),
                     _ => TakesOver::AtOnce,
                 };
             }
@@ -199,15 +199,15 @@ impl Plan {
     /// may forget.
     #[must_use]
     pub fn plain(seed: u64) -> Self {
-        let rng = Rng::seeded(seed);
-        let count = 4 + rng.below(24);
+        let rng = Rng::from_seed(seed);
+        let count = 4 + rng.number_below(24);
         let mut steps = vec![Step { after: SECOND, act: register(&rng) }];
         for _ in 0..count {
-            let after = match rng.below(4) {
+            let after = match rng.number_below(4) {
                 0 => Duration::ZERO,
-                1 => Duration::from_millis(rng.below(1_000)),
-                2 => Duration::from_millis(rng.below(20_000)),
-                _ => Duration::from_millis(rng.below(120_000)),
+                1 => Duration::from_millis(rng.number_below(1_000)),
+                2 => Duration::from_millis(rng.number_below(20_000)),
+                _ => Duration::from_millis(rng.number_below(120_000)),
             };
             steps.push(Step { after, act: act(&rng) });
         }
@@ -217,10 +217,10 @@ impl Plan {
 
 fn register(rng: &Rng) -> Act {
     Act::Register {
-        job: usize::try_from(rng.below(3)).unwrap_or(0),
-        count: u32::try_from(rng.below(5)).unwrap_or(0),
-        version: u32::try_from(rng.below(3)).unwrap_or(0),
-        device: rng.below(3) == 0,
+        job: usize::try_from(rng.number_below(3)).unwrap_or(0),
+        count: u32::try_from(rng.number_below(5)).unwrap_or(0),
+        version: u32::try_from(rng.number_below(3)).unwrap_or(0),
+        device: rng.number_below(3) == 0,
         prepares: false,
         takes_over: TakesOver::AtOnce,
         batch: false,
@@ -233,35 +233,38 @@ fn mode(rng: &Rng) -> Mode {
 }
 
 fn gone(rng: &Rng) -> Duration {
-    Duration::from_millis(match rng.below(3) {
+    Duration::from_millis(match rng.number_below(3) {
         0 => 0,
-        1 => rng.below(5_000),
-        _ => rng.below(300_000),
+        1 => rng.number_below(5_000),
+        _ => rng.number_below(300_000),
     })
 }
 
 fn act(rng: &Rng) -> Act {
-    let job = usize::try_from(rng.below(3)).unwrap_or(0);
-    match rng.below(26) {
+    let job = usize::try_from(rng.number_below(3)).unwrap_or(0);
+    match rng.number_below(26) {
         0..=5 => register(rng),
-        6..=8 => Act::Stop { job, purge: rng.below(3) == 0 },
-        9 | 10 => Act::StopAlloc(rng.below(1 << 20)),
-        11 => Act::Restart(rng.below(1 << 20)),
+        6..=8 => Act::Stop { job, purge: rng.number_below(3) == 0 },
+        9 | 10 => Act::StopAlloc(rng.number_below(1 << 20)),
+        11 => Act::Restart(rng.number_below(1 << 20)),
         12 => Act::Collect,
-        13 | 14 => Act::End(rng.below(1 << 20), i32::try_from(rng.below(2)).unwrap_or(0)),
+        13 | 14 => {
+            Act::End(rng.number_below(1 << 20), i32::try_from(rng.number_below(2)).unwrap_or(0))
+        }
         15 => Act::Driver(mode(rng)),
         16 => Act::Device(mode(rng)),
-        17 => Act::Health(rng.below(3), rng.below(2) == 0),
+        17 => Act::Health(rng.number_below(3), rng.number_below(2) == 0),
         18 | 19 => {
             let disks = [Disk::Works, Disk::Works, Disk::Full, Disk::Forgets, Disk::Slow];
             Act::Disk(pick(rng, &disks).unwrap_or(Disk::Works))
         }
         20..=22 => {
-            let doors = if rng.below(2) == 0 { rng.below(12) } else { rng.below(100) };
+            let doors =
+                if rng.number_below(2) == 0 { rng.number_below(12) } else { rng.number_below(100) };
             Act::Kill { doors, gone: gone(rng), power: false }
         }
-        23 => Act::Leave { drain: rng.below(3) == 0, gone: gone(rng) },
-        24 => Act::Jump(i64::try_from(rng.below(7_200)).unwrap_or(0).saturating_sub(3_600)),
+        23 => Act::Leave { drain: rng.number_below(3) == 0, gone: gone(rng) },
+        24 => Act::Jump(i64::try_from(rng.number_below(7_200)).unwrap_or(0).saturating_sub(3_600)),
         _ => Act::Disk(Disk::Works),
     }
 }

@@ -140,7 +140,7 @@ impl World {
                 jumped: 0,
                 anchored: 0,
                 forward: Duration::ZERO,
-                rng: Rng::seeded(seed),
+                rng: Rng::from_seed(seed),
                 runs: BTreeMap::new(),
                 notes: BTreeMap::new(),
                 ended: BTreeMap::new(),
@@ -184,7 +184,7 @@ impl World {
         let inner = self.lock();
         let nanos = u64::try_from(inner.time().as_nanos()).unwrap_or(u64::MAX);
         let read = |moved: i64| BEGIN.saturating_add(nanos).saturating_add_signed(moved);
-        Timestamp::read(read(inner.jumped), read(inner.anchored))
+        Timestamp::from_readings(read(inner.jumped), read(inner.anchored))
     }
 
     /// Write down what happens.
@@ -271,7 +271,7 @@ impl World {
             inner.lose_power();
         }
         // The worker of WASM tasks may go down too, and with it how those ended that nobody asked for.
-        let worker_ends = killed && inner.rng.below(3) == 0;
+        let worker_ends = killed && inner.rng.number_below(3) == 0;
         for run in inner.runs.values_mut() {
             let with_worker = worker_ends && run.script.wasm;
             run.lost |= with_worker;

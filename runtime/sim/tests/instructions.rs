@@ -23,14 +23,16 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ostler_device::stats::StatsIndex;
-use ostler_lifecycle::task::machine::{At, Rules, State, TaskInput, TaskMachine};
+use ostler_lifecycle::task::machine::{
+    MachineState, StepContext, TaskInput, TaskMachine, TaskRules,
+};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, PluginName, TaskName};
 use ostler_model::job::{RestartMode, RestartPolicy};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject};
 use ostler_model::time::Timestamp;
-use ostler_state::{Key, Put, StateStore};
+use ostler_state::{PutOutcome, RecordKey, StateStore};
 
 /// What is committed: a name and its figure a line.
 const COMMITTED: &str = include_str!("instructions.txt");
@@ -102,30 +104,30 @@ fn walk(path: &str) {
 fn duplicate_write() {
     let store = StateStore::in_memory().unwrap();
     let state = started().public().clone();
-    let key = Key::TaskState(AllocId::default(), task());
+    let key = RecordKey::TaskState(AllocId::default(), task());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    assert_eq!(runtime.block_on(store.put(&key, &state)).unwrap(), Put::Written);
+    assert_eq!(runtime.block_on(store.put(&key, &state)).unwrap(), PutOutcome::Written);
     walked(&mut || {
         let put = std::pin::pin!(store.put(&key, black_box(&state)));
         let put = put.poll(&mut Context::from_waker(Waker::noop()));
-        assert!(matches!(put, Poll::Ready(Ok(Put::Unchanged))), "nothing waits: {put:?}");
+        assert!(matches!(put, Poll::Ready(Ok(PutOutcome::Unchanged))), "nothing waits: {put:?}");
     });
 }
 
 /// A task from its gate until it runs, in the machine.
 fn task_start() {
-    walked(&mut || assert_eq!(black_box(started()).state(), State::Running));
+    walked(&mut || assert_eq!(black_box(started()).state(), MachineState::Running));
 }
 
 fn started() -> TaskMachine {
-    let at = At { now: Timestamp::from_nanos(1_000), random: 0 };
+    let at = StepContext { now: Timestamp::from_nanos(1_000), random: 0 };
     let policy = RestartPolicy {
         attempts: 3,
         interval: Duration::from_secs(60),
         delay: Duration::from_secs(15),
         mode: RestartMode::Fail,
     };
-    let rules = Rules {
+    let rules = TaskRules {
         policy,
         restart_on_success: false,
         kill_timeout: Duration::from_secs(5),
@@ -160,7 +162,7 @@ fn stat_look_up() {
     let mut index = StatsIndex::new(Duration::from_secs(60));
     index.replace(&PluginName::new("measuring").unwrap(), groups.collect(), now);
     let lent = [AllocatedDevice { group: key(500), ids: vec!["GPU-500".to_owned()] }];
-    walked(&mut || assert_eq!(index.of_task(black_box(&lent), now).len(), 1));
+    walked(&mut || assert_eq!(index.stats_of_task(black_box(&lent), now).len(), 1));
 }
 
 fn task() -> TaskName {

@@ -1,4 +1,4 @@
-//! Is a state file as new as what its directory knows of it?
+//! Compares the age of a state file with what its directory knows.
 //!
 //! ```text
 //! commit ─► the file: number of the commit, in a table of its own ─► durable
@@ -6,11 +6,11 @@
 //! open: file's number < directory's number ─► the file is older than what was acknowledged
 //!       no file, and a number              ─► the file that was here is gone
 //! ```
-//! A file that went back in time looks in order: an older copy put back, a newest commit that cannot
-//! be read and from which the engine falls back to the one before, a disk that lost what it had
-//! acknowledged. Only something beside it can tell. The number beside it is written after the commit
-//! and not synced: a crash of the machine leaves an older number there, never a newer one, so it never
-//! accuses a good file.
+//! A file that went back in time looks in order. This happens when an older copy is put back, when
+//! the newest commit cannot be read and the engine falls back to the one before, or when a disk
+//! lost what it had acknowledged. Only something beside the file can tell. The number beside it is
+//! written after the commit and not synced: a crash of the machine leaves an older number there,
+//! never a newer one, so a good file is never reported as old.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,34 +22,35 @@ use serde::{Deserialize, Serialize};
 use super::files::with_suffix;
 use crate::own_file;
 
-/// What is put after the name of the state file.
+/// The suffix after the name of the state file.
 const SUFFIX: &str = ".commits";
-/// Digits and a line end: written as a whole, within one sector.
+/// The size of the number file: digits and a line end. It is written as a whole, within one sector.
 const BYTES: usize = 21;
 
 /// How a state file compares with what its directory knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "age")]
 pub enum Age {
-    /// As new, or its directory knows nothing of it.
+    /// The file is as new as expected, or its directory knows nothing of it.
     #[default]
     Newest,
-    /// Changes that were acknowledged are not in it.
+    /// Acknowledged changes are missing from the file.
     Older {
-        /// Commits it lacks.
+        /// The number of commits that the file lacks.
         commits: u64,
     },
-    /// It was made just now, where another one had been.
+    /// The file was made just now, in the place of another one.
     Gone {
-        /// Commits of the one that is gone.
+        /// The number of commits of the file that is gone.
         commits: u64,
     },
 }
 
 impl Age {
-    /// Compare the number in a file with the one beside it. `there`: the file was there.
+    /// Compare the number in a file with the one beside it. `there` says whether the file was
+    /// there before.
     #[must_use]
-    pub fn of(there: bool, file: Option<u64>, beside: Option<u64>) -> Self {
+    pub fn compare(there: bool, file: Option<u64>, beside: Option<u64>) -> Self {
         let Some(beside) = beside.filter(|beside| *beside > 0) else { return Self::Newest };
         match beside.checked_sub(file.unwrap_or_default()) {
             _ if !there => Self::Gone { commits: beside },
@@ -58,14 +59,14 @@ impl Age {
         }
     }
 
-    /// Something that was acknowledged is not in the file.
+    /// Whether an acknowledged change is missing from the file.
     #[must_use]
-    pub fn lacks(&self) -> bool {
+    pub fn is_behind(&self) -> bool {
         *self != Self::Newest
     }
 }
 
-/// The number beside a state file.
+/// The file beside a state file that holds the number of commits.
 #[derive(Debug)]
 pub struct Witness {
     path: PathBuf,
@@ -73,13 +74,13 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Of this state file. Nothing is made yet.
+    /// The number file of this state file. Nothing is created yet.
     #[must_use]
-    pub fn of(state_file: &Path) -> Self {
+    pub fn for_state_file(state_file: &Path) -> Self {
         Self { path: with_suffix(state_file, SUFFIX), file: None }
     }
 
-    /// The number; `None` where there is none that can be read.
+    /// The number of commits; `None` if there is no readable one.
     #[must_use]
     pub fn read(&self) -> Option<u64> {
         let file = own_file::read(&self.path).ok()?;
@@ -88,9 +89,9 @@ impl Witness {
         std::str::from_utf8(&bytes).ok()?.trim_end().parse().ok()
     }
 
-    /// So many commits are durable. What cannot be written is not missed before something is wrong
-    /// with the state file as well.
-    pub fn note(&mut self, commits: u64) {
+    /// Record that this many commits are durable. A write that fails here matters only if something
+    /// is wrong with the state file as well.
+    pub fn note_commits(&mut self, commits: u64) {
         if let Err(error) = self.write(commits) {
             self.file = None;
             tracing::debug!(path = %self.path.display(), %error, "number of commits not noted");
@@ -117,32 +118,32 @@ mod tests {
 
     #[test]
     fn a_file_is_older_only_where_more_commits_were_acknowledged_than_it_has() {
-        let of = |file, beside| Age::of(true, file, beside);
+        let of = |file, beside| Age::compare(true, file, beside);
         assert_eq!(of(Some(7), Some(7)), Age::Newest);
         assert_eq!(of(Some(8), Some(7)), Age::Newest, "a crash before the number beside it");
         assert_eq!(of(Some(7), None), Age::Newest);
         assert_eq!(of(None, None), Age::Newest);
         assert_eq!(of(Some(6), Some(7)), Age::Older { commits: 1 });
         assert_eq!(of(None, Some(7)), Age::Older { commits: 7 });
-        assert_eq!(Age::of(false, None, Some(7)), Age::Gone { commits: 7 });
-        assert_eq!(Age::of(false, None, None), Age::Newest);
+        assert_eq!(Age::compare(false, None, Some(7)), Age::Gone { commits: 7 });
+        assert_eq!(Age::compare(false, None, None), Age::Newest);
     }
 
     #[test]
     fn a_number_is_read_as_it_was_noted_and_one_that_is_torn_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.redb");
-        let mut witness = Witness::of(&path);
+        let mut witness = Witness::for_state_file(&path);
         assert_eq!(witness.read(), None);
         for commits in [1, 12_345, 9, u64::MAX] {
-            witness.note(commits);
-            assert_eq!(Witness::of(&path).read(), Some(commits));
+            witness.note_commits(commits);
+            assert_eq!(Witness::for_state_file(&path).read(), Some(commits));
         }
         for torn in
             ["", "123", "0000000000000000000x\n", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"]
         {
             std::fs::write(dir.path().join("state.redb.commits"), torn).unwrap();
-            assert_eq!(Witness::of(&path).read(), None, "{torn:?}");
+            assert_eq!(Witness::for_state_file(&path).read(), None, "{torn:?}");
         }
     }
 }

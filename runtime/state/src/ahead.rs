@@ -1,8 +1,8 @@
-//! Writes whose commit goes on beside the work of who asked for them.
+//! Writes whose commit goes on while their caller does other work.
 //!
 //! ```text
-//! put_ahead ─► queued, its commit begins ─► other work ─► Ahead::durable
-//! try_put_ahead ─► queued, with whatever is committed next ─► other work ─► Ahead::durable
+//! put_ahead ─► queued, its commit begins ─► other work ─► WriteAhead::wait_durable
+//! try_put_ahead ─► queued, with whatever is committed next ─► other work ─► WriteAhead::wait_durable
 //! ```
 
 use std::time::Duration;
@@ -12,35 +12,35 @@ use tokio::sync::TryAcquireError;
 
 use super::backend::Op;
 use super::error::StateError;
-use super::keys::Key;
-use super::store::{Prepared, Put, Queued, StateStore};
+use super::keys::RecordKey;
+use super::store::{PreparedPut, PutOutcome, QueuedWrite, StateStore};
 use super::writer::WriteMark;
 
-/// A durable write on its way ([`StateStore::put_ahead`]). Dropped: the write takes place all the
-/// same, and nobody hears of it.
+/// A durable write on its way ([`StateStore::put_ahead`]). If this is dropped the write takes place
+/// all the same, and nobody learns of its result.
 #[must_use]
-pub struct Ahead {
+pub struct WriteAhead {
     store: StateStore,
-    queued: OnItsWay,
+    queued: PendingWrite,
 }
 
-enum OnItsWay {
-    Queued(Queued),
-    /// Before this point of the order of writes.
+enum PendingWrite {
+    Queued(QueuedWrite),
+    /// The write is before this point in the order of writes.
     Before(WriteMark),
 }
 
-impl Ahead {
-    /// Wait until it is durable.
+impl WriteAhead {
+    /// Wait until the write is durable.
     ///
     /// # Errors
     /// As [`StateStore::put`].
-    pub async fn durable(self) -> Result<Put, StateError> {
+    pub async fn wait_durable(self) -> Result<PutOutcome, StateError> {
         let put = match self.queued {
-            OnItsWay::Queued(queued) => self.store.wait(queued).await?,
-            OnItsWay::Before(mark) => {
-                self.store.durable_to(mark, Duration::ZERO).await?;
-                Put::Written
+            PendingWrite::Queued(queued) => self.store.wait(queued).await?,
+            PendingWrite::Before(mark) => {
+                self.store.wait_durable_to(mark, Duration::ZERO).await?;
+                PutOutcome::Written
             }
         };
         self.store.count(put);
@@ -49,49 +49,51 @@ impl Ahead {
 }
 
 impl StateStore {
-    /// As [`StateStore::put`], in two parts: this returns once the write is queued, and its commit
-    /// begins at once. [`Ahead::durable`] waits for it.
+    /// The same as [`StateStore::put`] in two parts: this returns once the write is queued, and its
+    /// commit begins at once. [`Ahead::durable`] waits for it.
     ///
     /// # Errors
     /// When the value cannot be encoded or the store is closed.
     pub async fn put_ahead<T: Serialize + ?Sized>(
         &self,
-        key: &Key,
+        key: &RecordKey,
         value: &T,
-    ) -> Result<Ahead, StateError> {
+    ) -> Result<WriteAhead, StateError> {
         let queued = match self.prepare(key, value)? {
-            Prepared::Done(put) => Err(put),
-            Prepared::Write { key: bytes, record, digest } => {
+            PreparedPut::Done(put) => Err(put),
+            PreparedPut::Write { key: bytes, record, digest } => {
                 let op = Op::Put { key: bytes, value: record };
                 self.queue(op, Some(digest)).await?
             }
         };
-        Ok(Ahead { store: self.clone(), queued: OnItsWay::Queued(queued) })
+        Ok(WriteAhead { store: self.clone(), queued: PendingWrite::Queued(queued) })
     }
 
-    /// As [`StateStore::put_ahead`] without waiting, and without a commit of its own: the write goes with
-    /// the next one that is asked for, at the latest by [`Ahead::durable`]. `None`: the queue is full,
-    /// and nothing was done.
+    /// The same as [`StateStore::put_ahead`], without waiting and without a commit of its own: the
+    /// write goes with the next commit that is asked for, at the latest by [`Ahead::durable`].
+    /// Returns `None` if the queue is full; nothing was done then.
     ///
     /// # Errors
     /// As [`StateStore::put_ahead`].
     pub fn try_put_ahead<T: Serialize + ?Sized>(
         &self,
-        key: &Key,
+        key: &RecordKey,
         value: &T,
-    ) -> Result<Option<Ahead>, StateError> {
+    ) -> Result<Option<WriteAhead>, StateError> {
         let put = match self.prepare(key, value)? {
-            Prepared::Done(put) => put,
-            Prepared::Write { key, record, digest } => match self.shared().room.try_acquire() {
-                Ok(permit) => self.queue_later(permit, key, record, digest)?,
-                Err(TryAcquireError::NoPermits) => return Ok(None),
-                Err(TryAcquireError::Closed) => return Err(self.closed()),
-            },
+            PreparedPut::Done(put) => put,
+            PreparedPut::Write { key, record, digest } => {
+                match self.writer_shared().room.try_acquire() {
+                    Ok(permit) => self.queue_later(permit, key, record, digest)?,
+                    Err(TryAcquireError::NoPermits) => return Ok(None),
+                    Err(TryAcquireError::Closed) => return Err(self.closed_error()),
+                }
+            }
         };
         let queued = match put {
-            Put::Queued => OnItsWay::Before(self.mark()),
-            put => OnItsWay::Queued(Err(put)),
+            PutOutcome::Queued => PendingWrite::Before(self.mark()),
+            put => PendingWrite::Queued(Err(put)),
         };
-        Ok(Some(Ahead { store: self.clone(), queued }))
+        Ok(Some(WriteAhead { store: self.clone(), queued }))
     }
 }

@@ -1,4 +1,4 @@
-//! What a place to keep records must do.
+//! The interface of a place that keeps records.
 
 use std::ops::{Bound, ControlFlow};
 use std::path::PathBuf;
@@ -20,20 +20,20 @@ pub enum Op {
         /// Encoded key.
         key: Box<[u8]>,
     },
-    /// Remove every record whose key starts so.
+    /// Remove every record whose key starts with a prefix.
     DeletePrefix {
-        /// Start of the encoded keys.
+        /// The prefix of the encoded keys.
         prefix: Box<[u8]>,
     },
-    /// Move a record out of the way, kept under the same key in a second table.
+    /// Move a record out of the way. It is kept under the same key in a second table.
     Quarantine {
-        /// Encoded key; need not be a valid one.
+        /// The encoded key, which need not be a valid one.
         key: Box<[u8]>,
     },
 }
 
 impl Op {
-    /// Bytes handed to the backend for this change.
+    /// The number of bytes that the backend gets for this change.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let len = match self {
@@ -45,7 +45,7 @@ impl Op {
     }
 }
 
-/// Called with each key and value of a scan; breaks to end it early.
+/// A function that is called with each key and value of a scan. It breaks to end the scan early.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
 /// A place to keep records. All calls block; commits come from one thread, reads from any.
@@ -66,11 +66,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Visit every record whose key starts with `prefix`, in key order, as of one commit.
     ///
     /// # Errors
-    /// When the place cannot be read; records visited before stay visited.
+    /// When the place cannot be read. Records visited before stay visited.
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError>;
 
-    /// Make a durable copy of everything as it is, before content of schema `from` is migrated.
-    /// `None`: there is nothing to copy, because the records end with the process.
+    /// Make a durable copy of the whole content before content of schema `from` is migrated.
+    /// Returns `None` if there is nothing to copy because the records end with the process.
     ///
     /// # Errors
     /// When it cannot be made; nothing is left of it then.
@@ -79,13 +79,14 @@ pub trait Backend: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Whether something is durable and not yet where it is to stay: [`Backend::settle`] moves it.
-    fn unsettled(&self) -> bool {
+    /// Whether something is durable but not yet in its final place. [`Backend::settle`] moves
+    /// it there.
+    fn has_unsettled(&self) -> bool {
         false
     }
 
-    /// Move what is durable to where it is to stay. Asked for when no commit came for a while, and at
-    /// the end; nothing is lost without it.
+    /// Move everything durable to its final place. This is called when no commit came for a while,
+    /// and at the end; nothing is lost without it.
     ///
     /// # Errors
     /// When it stays where it is.
@@ -97,14 +98,14 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the place cannot be read.
-    fn quarantined(&self) -> Result<u64, BackendError>;
+    fn count_quarantined(&self) -> Result<u64, BackendError>;
 }
 
 /// Bounds of the keys that start with `prefix`.
 #[must_use]
 pub fn prefix_bounds(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let mut end = prefix.to_vec();
-    // The first key beyond is the prefix with its last byte below 255 raised.
+    // The first key beyond the prefix is the prefix with its last byte below 255 raised.
     while let Some(last) = end.pop() {
         if let Some(raised) = last.checked_add(1) {
             end.push(raised);

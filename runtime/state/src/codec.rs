@@ -12,59 +12,59 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::keys::{KeyError, Kind};
+use super::keys::{KeyError, RecordKind};
 use ostler_model::limits::STATE_VALUE_BYTES_MAX;
 
-/// The oldest schema that is read: nothing of an older one was ever released.
+/// The oldest schema that is read; nothing of an older one was ever released.
 pub const OLDEST: u16 = 4;
-/// Schema of the bodies written by this agent.
+/// The schema of the bodies that this agent writes.
 ///
-/// There is no older one to read. So that what brings older files along stays alive, this crate's own
-/// tests have one schema more, and a step to it (`migrate/tests/before.rs`).
+/// There is no older schema to read. To keep the migration code tested, this crate's own tests have
+/// one schema more, and a step to it (`migrate/tests/before.rs`).
 pub const SCHEMA: u16 = if cfg!(test) { OLDEST + 1 } else { OLDEST };
 
 const MAGIC: [u8; 2] = *b"OS";
 const HEADER: usize = 5;
 const CHECKSUM: usize = 8;
-/// Largest record without its checksum, bytes.
+/// The largest size of a record without its checksum, in bytes.
 const RECORD_MAX: usize = STATE_VALUE_BYTES_MAX - CHECKSUM;
 
 /// Why a record could not be written or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// Shorter than an envelope.
+    /// The record is shorter than an envelope.
     #[error("record is cut off: {len} bytes")]
     Truncated {
-        /// Bytes there are.
+        /// The number of bytes that there are.
         len: usize,
     },
-    /// Larger than any record may be.
+    /// The record is larger than any record may be.
     #[error("record is larger than {STATE_VALUE_BYTES_MAX} bytes")]
     TooLarge,
-    /// Does not begin as a record.
+    /// The bytes do not begin like a record.
     #[error("not a record")]
     Magic,
-    /// Its bytes changed after it was written.
+    /// The bytes changed after they were written.
     #[error("checksum does not match: stored {stored:016x}, computed {computed:016x}")]
     Checksum {
-        /// In the record.
+        /// The checksum in the record.
         stored: u64,
-        /// Of the record.
+        /// The checksum computed from the record.
         computed: u64,
     },
-    /// Written by another version of the agent.
+    /// The record was written by another version of the agent.
     #[error("record has schema {found}, this agent reads {SCHEMA}")]
     Schema {
-        /// In the record.
+        /// The schema in the record.
         found: u16,
     },
     /// The record belongs under another key.
     #[error("record is of kind {found}, its key asks for {expected:?}")]
     Kind {
-        /// In the record.
+        /// The kind in the record.
         found: u8,
-        /// What the key holds.
-        expected: Kind,
+        /// The kind that the key demands.
+        expected: RecordKind,
     },
     /// The body is not a value of the type.
     #[error("record body does not decode")]
@@ -72,23 +72,23 @@ pub enum CodecError {
     /// The body is longer than the value.
     #[error("record body has {len} bytes after its value")]
     Trailing {
-        /// Bytes left over.
+        /// The number of bytes left over.
         len: usize,
     },
-    /// The value does not serialise.
+    /// The value cannot be serialised.
     #[error("value does not serialise")]
     Value(#[source] postcard::Error),
-    /// The record's key is not one.
+    /// The key of the record is no valid key.
     #[error("record has an unreadable key")]
     Key(#[source] KeyError),
 }
 
-/// Replace `out` by the record of `value`; allocates only when `out` must grow.
+/// Replace `out` by the record of `value`. This allocates only if `out` must grow.
 ///
 /// # Errors
-/// When the value is too large or does not serialise; `out` is then of no use.
+/// When the value is too large or cannot be serialised; `out` is useless then.
 pub fn encode<T: Serialize + ?Sized>(
-    kind: Kind,
+    kind: RecordKind,
     value: &T,
     out: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
@@ -97,25 +97,25 @@ pub fn encode<T: Serialize + ?Sized>(
     Ok(())
 }
 
-/// As [`encode`], without the checksum, which a record that turns out to be unchanged never needs.
-/// [`seal`] completes it.
+/// The same as [`encode`] without the checksum, which an unchanged record never needs. [`seal`]
+/// completes the record.
 ///
 /// # Errors
 /// As [`encode`].
 pub fn encode_unsealed<T: Serialize + ?Sized>(
-    kind: Kind,
+    kind: RecordKind,
     value: &T,
     out: &mut Vec<u8>,
 ) -> Result<(), CodecError> {
-    begin(kind, out);
-    postcard::serialize_with_flavor(value, Bounded { out }).map_err(|error| match error {
+    write_header(kind, out);
+    postcard::serialize_with_flavor(value, RecordBuffer { out }).map_err(|error| match error {
         postcard::Error::SerializeBufferFull => CodecError::TooLarge,
         other => CodecError::Value(other),
     })
 }
 
 /// Replace `out` by the header of a record.
-fn begin(kind: Kind, out: &mut Vec<u8>) {
+fn write_header(kind: RecordKind, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&SCHEMA.to_le_bytes());
@@ -128,9 +128,9 @@ pub fn seal(record: &mut Vec<u8>) {
     record.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// A record without its checksum: what its digest is of.
+/// A record without its checksum, which is what its digest covers.
 #[must_use]
-pub fn unsealed(record: &[u8]) -> &[u8] {
+pub fn strip_checksum(record: &[u8]) -> &[u8] {
     record.split_last_chunk::<CHECKSUM>().map_or(record, |(unsealed, _)| unsealed)
 }
 
@@ -139,7 +139,7 @@ pub fn unsealed(record: &[u8]) -> &[u8] {
 pub struct Envelope<'a> {
     /// Schema of the body.
     pub schema: u16,
-    /// What the record says it is: a [`Kind`] of that schema.
+    /// The kind that the record names: a [`Kind`] of that schema.
     pub kind: u8,
     /// The value, as postcard.
     pub body: &'a [u8],
@@ -170,14 +170,15 @@ impl<'a> Envelope<'a> {
         Ok(Self { schema: u16::from_le_bytes([s0, s1]), kind, body })
     }
 
-    /// The body, when the record is of the kind that its key asks for.
+    /// The body, if the record is of the kind that its key demands.
     ///
     /// # Errors
-    /// When it is of another.
-    pub fn body_of(&self, expected: Kind) -> Result<&'a [u8], CodecError> {
-        match self.kind == expected as u8 {
-            true => Ok(self.body),
-            false => Err(CodecError::Kind { found: self.kind, expected }),
+    /// When it is of another kind.
+    pub fn body_of(&self, expected: RecordKind) -> Result<&'a [u8], CodecError> {
+        if self.kind == expected as u8 {
+            Ok(self.body)
+        } else {
+            Err(CodecError::Kind { found: self.kind, expected })
         }
     }
 }
@@ -186,7 +187,7 @@ impl<'a> Envelope<'a> {
 ///
 /// # Errors
 /// When the record is damaged, of another schema, or of another kind.
-pub fn check(kind: Kind, record: &[u8]) -> Result<&[u8], CodecError> {
+pub fn check(kind: RecordKind, record: &[u8]) -> Result<&[u8], CodecError> {
     let envelope = Envelope::open(record)?;
     if envelope.schema != SCHEMA {
         return Err(CodecError::Schema { found: envelope.schema });
@@ -198,7 +199,7 @@ pub fn check(kind: Kind, record: &[u8]) -> Result<&[u8], CodecError> {
 ///
 /// # Errors
 /// As [`check`], and when the body is not exactly one value of the type.
-pub fn decode<T: DeserializeOwned>(kind: Kind, record: &[u8]) -> Result<T, CodecError> {
+pub fn decode<T: DeserializeOwned>(kind: RecordKind, record: &[u8]) -> Result<T, CodecError> {
     decode_body(check(kind, record)?)
 }
 
@@ -215,23 +216,23 @@ pub fn decode_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
 ///
 /// # Errors
 /// When it would be larger than a record may be.
-pub fn wrap(kind: Kind, body: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
+pub fn wrap(kind: RecordKind, body: &[u8], out: &mut Vec<u8>) -> Result<(), CodecError> {
     if body.len() > STATE_VALUE_BYTES_MAX - HEADER - CHECKSUM {
         return Err(CodecError::TooLarge);
     }
-    begin(kind, out);
+    write_header(kind, out);
     out.extend_from_slice(body);
     seal(out);
     Ok(())
 }
 
-/// Appends to a buffer up to the largest record. Called for each field of a value: the common case
-/// is one comparison and a copy.
-struct Bounded<'a> {
+/// A buffer that grows up to the largest record. It is called for each field of a value, so the
+/// common case is one comparison and a copy.
+struct RecordBuffer<'a> {
     out: &'a mut Vec<u8>,
 }
 
-impl Bounded<'_> {
+impl RecordBuffer<'_> {
     /// Make room for `more` bytes, unless the record would be too large.
     #[cold]
     #[inline(never)]
@@ -246,7 +247,7 @@ impl Bounded<'_> {
     }
 }
 
-impl postcard::ser_flavors::Flavor for Bounded<'_> {
+impl postcard::ser_flavors::Flavor for RecordBuffer<'_> {
     type Output = ();
 
     #[inline]
@@ -267,12 +268,9 @@ impl postcard::ser_flavors::Flavor for Bounded<'_> {
         Ok(())
     }
 
-    /// A buffer that came with room beyond the limit is checked here.
+    /// A buffer that already had room beyond the limit is checked here.
     fn finalize(self) -> postcard::Result<()> {
-        match self.out.len() > RECORD_MAX {
-            true => Err(postcard::Error::SerializeBufferFull),
-            false => Ok(()),
-        }
+        if self.out.len() > RECORD_MAX { Err(postcard::Error::SerializeBufferFull) } else { Ok(()) }
     }
 }
 

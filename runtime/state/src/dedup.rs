@@ -1,16 +1,16 @@
-//! What is known to be durable. Pure.
+//! Tracks what is known to be durable. Pure.
 //!
 //! ```text
-//!              begin            finish(Put)
-//!  unknown ───────────► busy ───────────────► durable(digest) ──┐ begin
+//!              begin_write      finish(Put)
+//!  unknown ───────────► busy ───────────────► durable(digest) ──┐ begin_write
 //!     ▲                  ▲ │ finish(Unknown, Removed)           │
 //!     └──────────────────┼─┘                                    │
 //!                        └──────────────────────────────────────┘
 //! ```
 //!
-//! Only a key that is *durable* with the same digest and has nothing on its way may be skipped.
-//! While a write is on its way the outcome is open: it may replace what is durable now, or fail
-//! after it was applied, so the next write of that key is real.
+//! A write may be skipped only if its key is *durable* with the same digest and has nothing on its
+//! way. While a write is on its way the outcome is open: it may replace what is durable now, or
+//! fail after it was applied. So the next write of that key must be carried out.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -19,14 +19,16 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::keys::alloc_of;
 use ostler_model::ids::AllocId;
 
-/// Destroyed allocations remembered; the oldest is forgotten first. A late persist comes within
-/// seconds of the destroy, and ids are never used again; 65,536 of them are about 2 MiB.
+/// The number of destroyed allocations that are remembered; the oldest is forgotten first. A late
+/// persist comes within seconds of the destroy, and ids are never used again. 65,536 of them take
+/// about 2 MiB.
 pub const TOMBSTONES_MAX: usize = 65_536;
 
-/// Stands for a record's content.
+/// A digest that stands for the content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueDigest {
-    /// Not a `u128`, which is aligned to 16 bytes: each record has an entry with one of these.
+    /// This is no `u128`, which would be aligned to 16 bytes: each record has an entry with one
+    /// of these.
     hash: [u8; 16],
     len: usize,
 }
@@ -34,69 +36,70 @@ pub struct ValueDigest {
 impl ValueDigest {
     /// The digest of a record without its checksum ([`super::codec::unsealed`]).
     #[must_use]
-    pub fn of(unsealed: &[u8]) -> Self {
+    pub fn from_unsealed(unsealed: &[u8]) -> Self {
         Self { hash: xxh3_128(unsealed).to_le_bytes(), len: unsealed.len() }
     }
 }
 
-/// What to do with a write.
+/// What is done with a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteDecision {
-    /// The same content is durable and nothing is on its way: nothing to do.
+    /// The same content is durable and nothing is on its way, so nothing is done.
     Unchanged,
-    /// Write it.
+    /// The write is carried out.
     Write,
-    /// Its allocation is destroyed: drop it.
+    /// The allocation is destroyed, so the write is dropped.
     Destroyed,
 }
 
-/// How a write ended.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteEnd {
     /// This content is durable.
     Put(ValueDigest),
-    /// The record is durably gone.
+    /// The record was durably removed.
     Removed,
-    /// The commit failed: either content may be there.
+    /// The commit failed, so either content may be there.
     Unknown,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct KeyState {
     durable: Option<ValueDigest>,
-    /// Writes on their way.
+    /// The number of writes on their way.
     busy: u32,
 }
 
-type Entries = BTreeMap<Box<[u8]>, Entry>;
+type Entries = BTreeMap<Box<[u8]>, KeyState>;
 
 /// A write that may lag, while it is the newest of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Later {
-    /// Its place in the queue, see [`super::queue::Queue`].
+pub struct LaterWrite {
+    /// The ticket of the write in the queue, see [`super::queue::Queue`].
     pub ticket: u64,
-    /// Its content.
+    /// The digest of the content that is to be written.
     pub digest: ValueDigest,
 }
 
-/// Digests of all durable records, writes on their way, destroyed allocations.
+/// The digests of all durable records, the writes on their way, and the destroyed allocations.
 #[derive(Debug, Default)]
 pub struct Dedup {
-    /// By allocation first: most keys are of one, each has a few, and all go together.
+    /// Entries by allocation first: most keys belong to one, each allocation has a few, and all of
+    /// them go together.
     allocs: HashMap<AllocId, Entries>,
     others: Entries,
-    later: HashMap<Box<[u8]>, Later>,
+    later: HashMap<Box<[u8]>, LaterWrite>,
     destroyed: HashSet<AllocId>,
     destroyed_order: VecDeque<AllocId>,
 }
 
 impl Dedup {
-    /// Learn of a record that was durable at the start.
+    /// Enter a record that was durable at the start.
     pub fn warm(&mut self, key: &[u8], digest: ValueDigest) {
         self.entry(key).durable = Some(digest);
     }
 
-    /// What to do with a write of `digest` to `key`.
+    /// Decide what is done with a write of `digest` to `key`.
     #[must_use]
     pub fn decide(&self, key: &[u8], digest: ValueDigest) -> WriteDecision {
         let entries = match alloc_of(key) {
@@ -107,41 +110,43 @@ impl Dedup {
             None => Some(&self.others),
         };
         match entries.and_then(|entries| entries.get(key)) {
-            Some(Entry { durable: Some(durable), busy: 0 }) if *durable == digest => {
+            Some(KeyState { durable: Some(durable), busy: 0 }) if *durable == digest => {
                 WriteDecision::Unchanged
             }
             _ => WriteDecision::Write,
         }
     }
 
-    /// A write of `key` is on its way. Each is followed by one [`Dedup::finish`], in order.
-    pub fn begin(&mut self, key: &[u8]) {
+    /// Note that a write of `key` is on its way. Each call is followed by one [`Dedup::finish`],
+    /// in order.
+    pub fn begin_write(&mut self, key: &[u8]) {
         self.later.remove(key);
         let entry = self.entry(key);
         entry.busy = entry.busy.saturating_add(1);
     }
 
-    /// As [`Dedup::begin`], of a write that may lag and so may be replaced while it waits.
-    pub fn begin_later(&mut self, key: &[u8], later: Later) {
-        self.begin(key);
+    /// The same as [`Dedup::begin`] for a write that may lag, and so may be replaced while
+    /// it waits.
+    pub fn begin_later_write(&mut self, key: &[u8], later: LaterWrite) {
+        self.begin_write(key);
         self.later.insert(key.into(), later);
     }
 
     /// The newest change of `key` that is on its way, if that is a write that may lag.
     #[must_use]
-    pub fn later(&self, key: &[u8]) -> Option<Later> {
+    pub fn later_write(&self, key: &[u8]) -> Option<LaterWrite> {
         self.later.get(key).copied()
     }
 
-    /// The waiting write of `key` that may lag has another content now.
-    pub fn replaced(&mut self, key: &[u8], later: Later) {
+    /// Note that the waiting write of `key` has another content now.
+    pub fn update_later(&mut self, key: &[u8], later: LaterWrite) {
         if let Some(waiting) = self.later.get_mut(key) {
             *waiting = later;
         }
     }
 
-    /// A removal of everything under `prefix` is on its way: what waits before it is not to be
-    /// replaced by something newer.
+    /// Note that a removal of everything under `prefix` is on its way. Writes that wait before it
+    /// must not be replaced by newer ones.
     pub fn bar_prefix(&mut self, prefix: &[u8]) {
         self.later.retain(|key, _| !key.starts_with(prefix));
     }
@@ -153,7 +158,7 @@ impl Dedup {
         entries.and_then(|entries| entries.get(key)).is_some_and(|entry| entry.busy > 0)
     }
 
-    /// A write of `key` ended.
+    /// Note that a write of `key` has ended.
     pub fn finish(&mut self, key: &[u8], ended: WriteEnd) {
         let alloc = alloc_of(key);
         let entries = alloc.map_or(Some(&mut self.others), |id| self.allocs.get_mut(&id));
@@ -178,7 +183,7 @@ impl Dedup {
         }
     }
 
-    /// Forget what is durable under `prefix`: its removal ended, well or not.
+    /// Forget what is durable under `prefix`, after its removal ended with or without success.
     pub fn forget_prefix(&mut self, prefix: &[u8]) {
         match alloc_of(prefix) {
             Some(id) => {
@@ -199,7 +204,7 @@ impl Dedup {
         }
     }
 
-    /// From here on every write of this allocation is dropped.
+    /// Drop every write of this allocation from now on.
     pub fn destroy(&mut self, id: AllocId) {
         if !self.destroyed.insert(id) {
             return;
@@ -212,20 +217,20 @@ impl Dedup {
         }
     }
 
-    /// Keys known here.
+    /// The number of known keys.
     #[must_use]
     pub fn len(&self) -> usize {
         let of_allocs: usize = self.allocs.values().map(Entries::len).sum();
         of_allocs.saturating_add(self.others.len())
     }
 
-    /// No keys are known.
+    /// Whether no keys are known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.allocs.is_empty() && self.others.is_empty()
     }
 
-    fn entry(&mut self, key: &[u8]) -> &mut Entry {
+    fn entry(&mut self, key: &[u8]) -> &mut KeyState {
         let entries = match alloc_of(key) {
             Some(id) => self.allocs.entry(id).or_default(),
             None => &mut self.others,

@@ -1,4 +1,4 @@
-//! The decision against a model that knows what is really durable.
+//! Tests the decision against a model that knows what is really durable.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,7 +8,7 @@
 )]
 
 use super::*;
-use crate::keys::{Key, Prefix};
+use crate::keys::{KeyPrefix, RecordKey};
 use ostler_model::ids::TaskName;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -17,12 +17,12 @@ fn id(n: u8) -> AllocId {
     AllocId::new(uuid::Uuid::from_u128(u128::from(n)))
 }
 
-fn key(n: u8) -> Key {
+fn key(n: u8) -> RecordKey {
     let alloc = id(n % 2);
     match n % 6 {
-        0 | 1 => Key::Alloc(alloc),
-        2 | 3 => Key::AllocState(alloc),
-        _ => Key::TaskState(alloc, TaskName::new("web").unwrap()),
+        0 | 1 => RecordKey::Alloc(alloc),
+        2 | 3 => RecordKey::AllocState(alloc),
+        _ => RecordKey::TaskState(alloc, TaskName::new("web").unwrap()),
     }
 }
 
@@ -52,7 +52,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0u8..6).prop_map(|key| Step::Delete { key }),
         1 => (0u8..2).prop_map(|alloc| Step::Destroy { alloc }),
         6 => (1usize..4, prop::bool::weighted(0.8), prop::bool::weighted(0.8))
-            // What is reported as committed was applied; what is reported as failed may have been.
+            // What is reported as committed was applied. What is reported as failed may have been
+            // applied.
             .prop_map(|(count, applied, ok)| Step::Commit { count, applied, reported: applied && ok }),
     ]
 }
@@ -95,7 +96,7 @@ impl Model {
                     if reported {
                         self.certain.insert(k.clone(), content);
                     }
-                    let digest = ValueDigest::of(&[content]);
+                    let digest = ValueDigest::from_unsealed(&[content]);
                     dedup.finish(
                         &k,
                         if reported { WriteEnd::Put(digest) } else { WriteEnd::Unknown },
@@ -132,7 +133,7 @@ proptest! {
             match step {
                 Step::Put { key: n, content } => {
                     let (key, alloc) = (key(n).encode(), key(n).alloc());
-                    let decision = dedup.decide(&key, ValueDigest::of(&[content]));
+                    let decision = dedup.decide(&key, ValueDigest::from_unsealed(&[content]));
                     let destroyed = model.destroyed.contains(&alloc.unwrap());
                     prop_assert_eq!(decision == WriteDecision::Destroyed, destroyed);
                     if destroyed {
@@ -143,19 +144,19 @@ proptest! {
                     if decision == WriteDecision::Unchanged {
                         prop_assert_eq!(model.durable.get(&key), Some(&content));
                     } else {
-                        dedup.begin(&key);
+                        dedup.begin_write(&key);
                         model.queue.push_back(Change::Put(key, content));
                     }
                 }
                 Step::Delete { key: n } => {
                     let key = key(n).encode();
-                    dedup.begin(&key);
+                    dedup.begin_write(&key);
                     model.queue.push_back(Change::Delete(key));
                 }
                 Step::Destroy { alloc } => {
                     dedup.destroy(id(alloc));
                     model.destroyed.push(id(alloc));
-                    model.queue.push_back(Change::Destroy(Prefix::Alloc(id(alloc)).encode()));
+                    model.queue.push_back(Change::Destroy(KeyPrefix::Alloc(id(alloc)).encode()));
                 }
                 Step::Commit { count, applied, reported } => {
                     model.end(&mut dedup, count, applied, reported);
@@ -170,10 +171,10 @@ proptest! {
 #[test]
 fn a_key_with_another_value_on_its_way_is_never_unchanged() {
     let mut dedup = Dedup::default();
-    let (a, b) = (ValueDigest::of(b"a"), ValueDigest::of(b"b"));
+    let (a, b) = (ValueDigest::from_unsealed(b"a"), ValueDigest::from_unsealed(b"b"));
     dedup.warm(b"k", a);
     assert_eq!(dedup.decide(b"k", a), WriteDecision::Unchanged);
-    dedup.begin(b"k");
+    dedup.begin_write(b"k");
     assert_eq!(dedup.decide(b"k", a), WriteDecision::Write, "b is on its way");
     dedup.finish(b"k", WriteEnd::Put(b));
     assert_eq!(dedup.decide(b"k", a), WriteDecision::Write);
@@ -188,8 +189,8 @@ fn the_oldest_tombstone_goes_when_there_are_too_many() {
         dedup.destroy(tomb(n));
         dedup.destroy(tomb(n));
     }
-    let digest = ValueDigest::of(b"");
-    let decide = |n| dedup.decide(&Key::Alloc(tomb(n)).encode(), digest);
+    let digest = ValueDigest::from_unsealed(b"");
+    let decide = |n| dedup.decide(&RecordKey::Alloc(tomb(n)).encode(), digest);
     assert_eq!(decide(0), WriteDecision::Write);
     assert_eq!(decide(1), WriteDecision::Destroyed);
     assert_eq!(decide(TOMBSTONES_MAX), WriteDecision::Destroyed);

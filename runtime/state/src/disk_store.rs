@@ -1,5 +1,5 @@
-//! Records in two files: the tree that holds them, and before it the journal, which makes a write one
-//! overwrite and one sync.
+//! Keeps records in two files: the tree that holds them, and the journal before it, which makes a
+//! write one overwrite and one sync.
 //!
 //! ```text
 //! commit ─► journal: one record ─► durable ─► pending ◄─ get, scan: before the tree
@@ -9,10 +9,11 @@
 //! open ─► tree ─► what the journal has beyond it ─► settle
 //! ```
 //!
-//! The journal is made in full before it is used and then written over in place, so that a sync has no
-//! metadata to write. One that cannot be written is done without: what it held is moved into the tree,
-//! later batches go there, and it is made anew. After a failed commit of the tree it is not known what
-//! the tree ends with: nothing is written to the journal before a commit of everything went well.
+//! The journal is made in full before it is used and then overwritten in place, so that a sync has
+//! no metadata to write. If it cannot be written the store goes on without it: its content is moved
+//! into the tree, later batches go there, and it is made anew. After a failed commit of the tree it
+//! is unknown with what the tree ends. Nothing is written to the journal then until a commit of
+//! everything succeeded.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,25 +24,27 @@ use super::backend::{Backend, Op, Visit};
 use super::codec::{OLDEST, SCHEMA};
 use super::error::BackendError;
 use super::files;
-use super::journal::pending::Pending;
-use super::journal::plan::{JournalPlan, Step};
-use super::journal::{self, Scanned};
-use super::journal_file::{self, open_journal, read_all, read_journal, zeroed};
+use super::journal::pending::PendingChanges;
+use super::journal::plan::{JournalPlan, JournalStep};
+use super::journal::{self, JournalScan};
+use super::journal_file::{self, fill_with_zeros, open_journal, read_all, read_journal};
 pub use super::journal_file::{JournalFile, JournalOpener};
 use super::peek;
-use super::redb_store::{At, Checked, EngineStats, Opener, Tree, draw, new_tip, open_file};
+use super::redb_store::{
+    EngineStats, FileCheck, Opener, RedbTree, TreePosition, draw_number, new_tip, open_file,
+};
 use ostler_model::limits::STATE_JOURNAL_BYTES;
 
-/// While there is no journal one is made again at each so-manieth batch.
+/// Without a journal, each batch whose number is a multiple of this tries to make a new one.
 const MADE_AGAIN: u64 = 64;
 
-/// How the two files are opened; tests put faults underneath.
+/// The functions that open the two files. Tests put faults underneath.
 pub struct Openers {
-    /// The tree, which is there.
+    /// The function that opens the tree, whose file is there.
     pub tree: Opener,
-    /// The journal.
+    /// The function that opens or creates the journal.
     pub journal: JournalOpener,
-    /// Bytes of the journal.
+    /// The size of the journal in bytes.
     pub journal_bytes: usize,
 }
 
@@ -57,29 +60,29 @@ impl Default for Openers {
 
 /// Keeps records in a state file and its journal, mode 0600.
 pub struct DiskBackend {
-    tree: Tree,
+    tree: RedbTree,
     journal_path: PathBuf,
     journal_opener: JournalOpener,
     journal_bytes: usize,
     log: Mutex<Log>,
-    pending: RwLock<Pending>,
-    found: Found,
-    /// Copy made before the engine touched the file.
+    pending: RwLock<PendingChanges>,
+    found: OpenFindings,
+    /// The copy that was made before the engine touched the file.
     backup: Option<PathBuf>,
 }
 
-/// Who commits has this.
+/// The state of the journal; whoever commits holds its lock.
 struct Log {
     plan: JournalPlan,
     file: Option<JournalFile>,
     record: Vec<u8>,
-    /// Absent when the files are only read.
+    /// The number file beside the state file; `None` if the files are only read.
     witness: Option<Witness>,
 }
 
-/// What was found when the files were opened.
+/// The findings from opening the files.
 #[derive(Clone, Debug, Default)]
-struct Found {
+struct OpenFindings {
     age: Age,
     compared: bool,
     replayed: u64,
@@ -88,21 +91,22 @@ struct Found {
 }
 
 impl DiskBackend {
-    /// Open the files, made when there are none. Reads them once to check them. A state file of an
-    /// older schema that was closed in order is copied first: the engine changes bytes of every file
-    /// that it opens.
+    /// Open the files, or create them if there are none. They are read once and checked. A state
+    /// file of an older schema that was closed in order is copied first, because the engine changes
+    /// bytes of every file that it opens.
     ///
     /// # Errors
     /// When one is damaged, in use, or cannot be read, written, copied or made.
     pub fn open(path: &Path) -> Result<Self, BackendError> {
-        Self::open_checked(path, Checked::No)
+        Self::open_checked(path, FileCheck::No)
     }
 
-    /// As [`DiskBackend::open`], for a file that was looked at before.
-    pub(super) fn open_checked(path: &Path, checked: Checked) -> Result<Self, BackendError> {
-        let older = peek::look(path).filter(|(from, _)| (OLDEST..SCHEMA).contains(from));
+    /// The same as [`DiskBackend::open`], for a file that was examined before.
+    pub(super) fn open_checked(path: &Path, checked: FileCheck) -> Result<Self, BackendError> {
+        let older = peek::peek_schema(path).filter(|(from, _)| (OLDEST..SCHEMA).contains(from));
         let older = match older {
-            // What its journal holds is to be in the copy: made later, when it is in the file.
+            // The content of its journal must be in the copy, which is made later, when that
+            // content is in the file.
             Some((from, at)) if journal::scan(&read_journal(path)?, at.tip).batches == 0 => {
                 Some(from)
             }
@@ -115,26 +119,26 @@ impl DiskBackend {
         Ok(opened)
     }
 
-    /// As [`DiskBackend::open`], with another way to open and no copy.
+    /// The same as [`DiskBackend::open`], with another way to open and without a copy.
     ///
     /// # Errors
     /// As [`DiskBackend::open`].
     pub fn open_with(path: &Path, openers: Openers) -> Result<Self, BackendError> {
-        Self::open_as(path, openers, Checked::No)
+        Self::open_as(path, openers, FileCheck::No)
     }
 
-    fn open_as(path: &Path, openers: Openers, checked: Checked) -> Result<Self, BackendError> {
+    fn open_as(path: &Path, openers: Openers, checked: FileCheck) -> Result<Self, BackendError> {
         let Openers { tree, journal, journal_bytes } = openers;
-        let tree = Tree::open(path, tree, checked)?;
-        let journal_path = journal_file::beside(path);
+        let tree = RedbTree::open(path, tree, checked)?;
+        let journal_path = journal_file::journal_path(path);
         let failed = |source| BackendError::Journal { path: journal_path.clone(), source };
         let file = journal(&journal_path).map_err(failed)?;
         let bytes = file.as_deref().map(read_all).transpose().map_err(failed)?.unwrap_or_default();
-        let mut opened = Self::over(path, tree, &bytes, journal);
+        let mut opened = Self::from_tree(path, tree, &bytes, journal);
         opened.journal_bytes = journal_bytes;
         let aside = opened.found.keeps(&bytes);
         match opened.settle() {
-            // It stays as it is, and everything it holds goes along with the next commit.
+            // The journal stays as it is, and everything in it goes along with the next commit.
             Err(error) if !aside => {
                 tracing::warn!(path = %path.display(), %error, "state journal not moved yet");
                 return Ok(opened);
@@ -142,57 +146,59 @@ impl DiskBackend {
             settled => settled?,
         }
         if aside {
-            opened.found.aside = Some(files::keep(&opened.journal_path, &bytes).map_err(failed)?);
+            opened.found.aside =
+                Some(files::keep_aside(&opened.journal_path, &bytes).map_err(failed)?);
         }
         let whole = !aside && bytes.len() >= journal_bytes;
         opened.use_journal(&mut opened.log(), file, whole);
         Ok(opened)
     }
 
-    /// Open files for reading alone, the tree by `opener`, which keeps changes to itself.
+    /// Open the files only for reading, the tree by `opener`, which keeps changes to itself.
     ///
     /// # Errors
     /// When one is damaged, in use, or cannot be read.
     pub(super) fn open_reading(path: &Path, opener: Opener) -> Result<Self, BackendError> {
-        let tree = Tree::open(path, opener, Checked::No)?;
+        let tree = RedbTree::open(path, opener, FileCheck::No)?;
         let bytes = read_journal(path)?;
-        let opened = Self::over(path, tree, &bytes, Box::new(|_| Ok(None)));
+        let opened = Self::from_tree(path, tree, &bytes, Box::new(|_| Ok(None)));
         opened.log().witness = None;
         Ok(opened)
     }
 
-    /// The journal is read, and not open yet.
-    fn over(path: &Path, tree: Tree, bytes: &[u8], journal_opener: JournalOpener) -> Self {
-        let At { there, number, tip } = tree.opened_at();
-        let Scanned { changes, batches, tip: reached, newest, foreign } = journal::scan(bytes, tip);
+    /// Build the backend from a tree and the bytes of a journal that was read but is not open yet.
+    fn from_tree(path: &Path, tree: RedbTree, bytes: &[u8], journal_opener: JournalOpener) -> Self {
+        let TreePosition { there, number, tip } = tree.position_at_open();
+        let JournalScan { changes, batches, tip: reached, newest, foreign } =
+            journal::scan(bytes, tip);
         let reached = match tip {
             Some(_) => reached,
             None => new_tip(number.unwrap_or_default()),
         };
-        let witness = Witness::of(path);
+        let witness = Witness::for_state_file(path);
         let beside = witness.read();
-        // The journal knows of what it no longer holds, or holds behind a hole.
+        // The journal may know of batches that it no longer holds, or that are behind a hole.
         let known = beside.max((newest > reached.number).then_some(newest));
-        let mut pending = Pending::default();
+        let mut pending = PendingChanges::default();
         changes.iter().for_each(|op| pending.apply(op));
         let plan = JournalPlan::new(reached, tip.is_some(), known.unwrap_or_default());
-        let age = Age::of(there, number.map(|_| reached.number), known);
+        let age = Age::compare(there, number.map(|_| reached.number), known);
         let compared = beside.is_some();
         Self {
             tree,
-            journal_path: journal_file::beside(path),
+            journal_path: journal_file::journal_path(path),
             journal_opener,
             journal_bytes: 0,
             log: Mutex::new(Log { plan, file: None, record: Vec::new(), witness: Some(witness) }),
             pending: RwLock::new(pending),
-            found: Found { age, compared, replayed: batches, foreign, aside: None },
+            found: OpenFindings { age, compared, replayed: batches, foreign, aside: None },
             backup: None,
         }
     }
 
-    /// The directory knew something to compare the files with.
+    /// Whether the directory knew something to compare the files with.
     #[must_use]
-    pub fn compared(&self) -> bool {
+    pub fn was_compared(&self) -> bool {
         self.found.compared
     }
 
@@ -202,28 +208,29 @@ impl DiskBackend {
         self.found.age
     }
 
-    /// Batches that were in the journal alone when the files were opened.
+    /// The number of batches that were only in the journal when the files were opened.
     #[must_use]
-    pub fn replayed(&self) -> u64 {
+    pub fn replayed_batches(&self) -> u64 {
         self.found.replayed
     }
 
-    /// The journal holds batches of another state file, which were not taken.
+    /// Whether the journal holds batches of another state file, which were not taken.
     #[must_use]
-    pub fn foreign(&self) -> bool {
+    pub fn has_foreign_journal(&self) -> bool {
         self.found.foreign
     }
 
-    /// Where a journal is kept of which not all could be taken.
+    /// The path under which a journal is kept of which not all could be taken.
     #[must_use]
-    pub fn aside(&self) -> Option<&Path> {
+    pub fn moved_aside_path(&self) -> Option<&Path> {
         self.found.aside.as_deref()
     }
 
-    /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
+    /// Whether the file was found inconsistent when it was opened, and was repaired, perhaps to an
+    /// older commit.
     #[must_use]
-    pub fn repaired(&self) -> bool {
-        self.tree.repaired()
+    pub fn was_repaired(&self) -> bool {
+        self.tree.was_repaired()
     }
 
     /// Visit every record in quarantine, in key order.
@@ -234,7 +241,7 @@ impl DiskBackend {
         self.tree.scan_quarantine(visit)
     }
 
-    /// What the engine says of the tree as it is now.
+    /// The engine's figures of the tree as it is now.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -242,8 +249,8 @@ impl DiskBackend {
         self.tree.engine_stats()
     }
 
-    /// Give free room in the state file back to the file system. Every step is a commit of its own, so
-    /// a crash leaves all records. Returns whether anything was moved.
+    /// Give free room in the state file back to the file system. Every step is a commit of its own,
+    /// so a crash leaves all records. Returns whether anything was moved.
     ///
     /// # Errors
     /// When a file cannot be read or written.
@@ -256,15 +263,15 @@ impl DiskBackend {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on batches go to this journal. `whole`: it has its length and nothing in it that is
-    /// not in the tree.
+    /// Send batches to this journal from now on. `whole` says that it has its length and nothing in
+    /// it that is not in the tree.
     fn use_journal(&self, log: &mut Log, file: Option<JournalFile>, whole: bool) {
         let Some(file) = file else { return };
-        // All of it: what is left unwritten would cost metadata at the first sync of each block.
-        let made = if whole { Ok(()) } else { zeroed(&*file, self.journal_bytes) };
+        // All of it is written: an unwritten block would cost metadata at its first sync.
+        let made = if whole { Ok(()) } else { fill_with_zeros(&*file, self.journal_bytes) };
         match made {
             Ok(()) => {
-                log.plan.journal(self.journal_bytes);
+                log.plan.set_journal_size(self.journal_bytes);
                 log.file = Some(file);
             }
             Err(error) => tracing::warn!(
@@ -281,16 +288,16 @@ impl DiskBackend {
         file.sync_data()
     }
 
-    /// Commit to the tree; nothing may wait in the journal that is not part of `batch`.
+    /// Commit to the tree. Only changes that are part of `batch` may wait in the journal.
     fn commit_tree(&self, log: &mut Log, batch: &[Op], number: u64) -> Result<(), BackendError> {
-        let tip = log.plan.tip_in_tree(number, draw());
+        let tip = log.plan.tip_in_tree(number, draw_number());
         let done = self.tree.commit(batch, tip);
-        done.inspect_err(|_| log.plan.tree_failed(number))?;
-        log.plan.in_tree(tip);
+        done.inspect_err(|_| log.plan.note_tree_failure(number))?;
+        log.plan.note_tree_commit(tip);
         Ok(())
     }
 
-    /// Make a journal where there is none; everything is in the tree.
+    /// Make a journal if there is none. Everything is in the tree.
     fn make_journal(&self, log: &mut Log) {
         match (self.journal_opener)(&self.journal_path) {
             Ok(file) => self.use_journal(log, file, false),
@@ -311,14 +318,15 @@ impl DiskBackend {
         let small = usize::try_from(bytes).is_ok_and(|bytes| bytes < self.journal_bytes);
         loop {
             let number = log.plan.number();
-            let next = match log.file.is_some() && small {
-                true => journal::encode(&log.plan.tip(), number, batch, &mut log.record),
-                false => None,
+            let next = if log.file.is_some() && small {
+                journal::encode(&log.plan.tip(), number, batch, &mut log.record)
+            } else {
+                None
             };
             let record = next.map(|tip| (tip, log.record.len()));
-            match log.plan.step(record.map(|(_, bytes)| bytes), self.unsettled()) {
-                Step::Settle => self.settle_in(log)?,
-                Step::Direct => {
+            match log.plan.step(record.map(|(_, bytes)| bytes), self.has_unsettled()) {
+                JournalStep::Settle => self.settle_in(log)?,
+                JournalStep::Direct => {
                     self.commit_tree(log, batch, number)?;
                     if log.file.is_none()
                         && number.is_multiple_of(MADE_AGAIN)
@@ -328,9 +336,9 @@ impl DiskBackend {
                     }
                     return Ok(number);
                 }
-                Step::Append { at } => match (self.append(log, at), record) {
+                JournalStep::Append { at } => match (self.append(log, at), record) {
                     (Ok(()), Some((tip, bytes))) => {
-                        log.plan.appended(tip, bytes);
+                        log.plan.note_append(tip, bytes);
                         let mut pending =
                             self.pending.write().unwrap_or_else(PoisonError::into_inner);
                         batch.iter().for_each(|op| pending.apply(op));
@@ -342,7 +350,7 @@ impl DiskBackend {
                             path = %self.journal_path.display(), ?error,
                             "state journal not written: the change goes to the state file itself"
                         );
-                        log.plan.append_failed(number);
+                        log.plan.note_append_failure(number);
                         log.file = None;
                     }
                 },
@@ -356,7 +364,7 @@ impl Backend for DiskBackend {
         let mut log = self.log();
         let number = self.commit_in(&mut log, batch)?;
         if let Some(witness) = &mut log.witness {
-            witness.note(number);
+            witness.note_commits(number);
         }
         Ok(())
     }
@@ -372,7 +380,7 @@ impl Backend for DiskBackend {
     }
 
     fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
-        // Held throughout: what is seen is as of one commit.
+        // The lock is held throughout, so that the scan shows one commit.
         let pending = self.pending.read().unwrap_or_else(PoisonError::into_inner);
         if pending.is_empty() {
             return self.tree.scan(prefix, visit);
@@ -380,17 +388,17 @@ impl Backend for DiskBackend {
         pending.scan(prefix, visit, |visit| self.tree.scan(prefix, visit))
     }
 
-    fn unsettled(&self) -> bool {
+    fn has_unsettled(&self) -> bool {
         !self.pending.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     fn settle(&self) -> Result<(), BackendError> {
         let mut log = self.log();
-        if self.unsettled() { self.settle_in(&mut log) } else { Ok(()) }
+        if self.has_unsettled() { self.settle_in(&mut log) } else { Ok(()) }
     }
 
     fn backup(&self, from: u16) -> Result<Option<PathBuf>, BackendError> {
-        // To go back to the copy must be possible without what is written after it.
+        // Going back to the copy must be possible without what is written after it.
         self.log().plan.break_off();
         if self.backup.is_some() {
             return Ok(self.backup.clone());
@@ -400,13 +408,13 @@ impl Backend for DiskBackend {
         self.tree.backup(from).map(Some)
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
-        self.tree.quarantined()
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.tree.count_quarantined()
     }
 }
 
 impl Drop for DiskBackend {
-    /// So that the state file is whole by itself.
+    /// Settle, so that the state file is whole by itself.
     fn drop(&mut self) {
         if self.log().witness.is_some()
             && let Err(error) = self.settle()
@@ -416,9 +424,9 @@ impl Drop for DiskBackend {
     }
 }
 
-impl Found {
-    /// Is a journal with this content to be kept?
+impl OpenFindings {
+    /// Whether a journal with this content must be kept.
     fn keeps(&self, bytes: &[u8]) -> bool {
-        (self.foreign || self.age.lacks()) && bytes.iter().any(|byte| *byte != 0)
+        (self.foreign || self.age.is_behind()) && bytes.iter().any(|byte| *byte != 0)
     }
 }

@@ -1,15 +1,15 @@
-//! Directories that are still there after a power cut.
+//! Creates directories that are still there after a power cut.
 //!
-//! A file that was synced is on the disk; the name by which it is found is not before the directory
-//! was synced that holds it, and so on up to the first directory that was there before.
+//! A synced file is on the disk, but its name is not before the directory that holds it was synced,
+//! and so on up to the first directory that was there before.
 
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// Make a directory with those above it that are missing, with this mode (the umask may cut it). When
-/// this returns, what was made is durable. Costs nothing where all are there.
+/// Create a directory, and those above it that are missing, with this mode (the umask may cut it).
+/// When this returns, what was created is durable. It costs nothing if all are there.
 ///
 /// # Errors
 /// When one cannot be made or synced, or something else has its name.
@@ -22,7 +22,7 @@ pub fn make_dirs(path: &Path, mode: u32) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // Also where nothing is missing: a file in its place is then told.
+    // This is done even if nothing is missing, because a file in its place is reported then.
     DirBuilder::new().recursive(true).mode(mode).create(path)?;
     for made in missing {
         sync_parent(&made)?;

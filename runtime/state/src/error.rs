@@ -1,11 +1,11 @@
-//! What can go wrong with the state, and what to do about it.
+//! The errors of the state store, and what to do about them.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::codec::{CodecError, SCHEMA};
-use super::keys::Key;
+use super::keys::RecordKey;
 
 /// Why a backend could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -13,21 +13,21 @@ pub enum BackendError {
     /// The disk or the quota is full. Later writes work again once there is room.
     #[error("no space left on the disk")]
     DiskFull {
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
     /// The operating system refused.
     #[error("input or output failed")]
     Io {
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The file's content is not what was written.
+    /// The content of the file is not what was written.
     #[error("the content is damaged: {detail}")]
     Damaged {
-        /// What the storage engine says.
+        /// The message of the storage engine.
         detail: String,
     },
     /// Another process, or this one, has the file open.
@@ -36,37 +36,37 @@ pub enum BackendError {
     /// The journal beside a state file cannot be read or kept.
     #[error("the journal {path} cannot be used")]
     Journal {
-        /// The journal.
+        /// The path of the journal.
         path: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
     /// No copy could be made of a file that is about to be migrated.
     #[error("cannot make the copy {backup}")]
     Backup {
-        /// The copy.
+        /// The path that the copy was to have.
         backup: PathBuf,
-        /// Schema of the file.
+        /// The schema of the file.
         from: u16,
-        /// Why.
+        /// The error of making the copy.
         #[source]
         source: io::Error,
     },
     /// Any other failure of the storage engine.
     #[error("the storage engine failed")]
     Engine {
-        /// What it says.
+        /// The error of the engine.
         #[source]
         source: Box<redb::Error>,
     },
-    /// The storage engine gave up by a panic; contained to this call.
-    #[error("the storage engine came upon something that no whole file has{}", in_words(.message))]
+    /// The storage engine panicked. The panic ended only this call.
+    #[error("the storage engine came upon something that no whole file has{}", panic_words(.message))]
     Panicked {
         /// The panic's text.
         message: String,
     },
-    /// A fault a test asked for.
+    /// A fault that a test asked for.
     #[error("injected fault in commit {commit}")]
     Injected {
         /// Number of the commit, from 1.
@@ -74,9 +74,9 @@ pub enum BackendError {
     },
 }
 
-/// What a panic says beyond that it is one, in parentheses.
-fn in_words(message: &str) -> String {
-    // The words of the language for what its programmers hold to be impossible.
+/// The message of a panic in parentheses, without the words that only say that it is one.
+fn panic_words(message: &str) -> String {
+    // These are the words of the language for code that is held to be impossible.
     let own = message.strip_prefix("internal error: entered unreachable code");
     match own.unwrap_or(message).trim_start_matches(": ") {
         "" => String::new(),
@@ -116,7 +116,7 @@ impl From<redb::Error> for BackendError {
 /// Why the state could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file is not a state file or its content is broken beyond single records.
+    /// The file is no state file, or its content is broken beyond single records.
     #[error(
         "state file {path} is damaged or not a state file: {detail}; it was left as it is: \
          `ostler state check --file {path}` says more. Put back the newest copy there is, or keep the \
@@ -125,9 +125,9 @@ pub enum StateError {
          (`ostler state runs`)"
     )]
     Damaged {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with the file, as a text.
         detail: String,
     },
     /// Another process has the file open.
@@ -135,7 +135,7 @@ pub enum StateError {
         "state file {path} is in use by another process; stop it or use another data directory"
     )]
     InUse {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
     },
     /// The file or its directory cannot be read or written.
@@ -144,18 +144,18 @@ pub enum StateError {
          directory"
     )]
     ReadOnly {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// No room to open or create the file.
+    /// There is no room to open or create the file.
     #[error("no space left for state file {path}; make room on its disk and start again")]
     DiskFull {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -165,62 +165,62 @@ pub enum StateError {
          newest changes, so check its owner and mode and the room on its disk, and start again"
     )]
     Journal {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// The journal.
+        /// The path of the journal.
         journal: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Opening failed otherwise.
+    /// Opening failed for another reason.
     #[error("cannot open state file {path}")]
     Open {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// Why.
+        /// The error of the backend.
         #[source]
         source: BackendError,
     },
-    /// Written by a newer agent.
+    /// A newer agent wrote the file.
     #[error(
         "state file {path} has schema {found}, this agent knows up to {supported}; \
          use the agent that wrote it or a newer one"
     )]
     Schema {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// Schema in the file.
+        /// The schema in the file.
         found: u16,
-        /// Newest schema known here.
+        /// The newest schema that this agent knows.
         supported: u16,
     },
-    /// Written by an agent from before the first release.
+    /// An agent from before the first release wrote the file.
     #[error(
         "state file {path} has schema {found}, this agent reads {oldest} and later; \
          use the agent that wrote it, or move the file away to begin with an empty one"
     )]
     TooOld {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// Schema in the file.
+        /// The schema in the file.
         found: u16,
-        /// Oldest schema known here.
+        /// The oldest schema that this agent knows.
         oldest: u16,
     },
-    /// No copy of a file of an older schema could be made, so it was not migrated.
+    /// A file of an older schema could not be copied, so it was not migrated.
     #[error(
         "cannot copy state file {path} to {backup} before bringing it from schema {from} to {SCHEMA}; \
          nothing was changed: make room in its directory or check its mode, and start again"
     )]
     Backup {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// The copy.
+        /// The path that the copy was to have.
         backup: PathBuf,
-        /// Schema of the file.
+        /// The schema of the file.
         from: u16,
-        /// Why.
+        /// The error of making the copy.
         #[source]
         source: io::Error,
     },
@@ -230,91 +230,91 @@ pub enum StateError {
          again when the cause is gone"
     )]
     Migrate {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// Schema of the file.
+        /// The schema of the file.
         from: u16,
-        /// Schema of this agent.
+        /// The schema of this agent.
         to: u16,
-        /// Why.
+        /// The error of the backend.
         #[source]
         source: BackendError,
     },
     /// A file could not be made smaller.
     #[error("cannot compact state file {path}; its records are as they were")]
     Compact {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// Why.
+        /// The error of the backend.
         #[source]
         source: BackendError,
     },
     /// A value cannot be stored.
     #[error("cannot encode {key}")]
     Encode {
-        /// What was to be written.
-        key: Key,
-        /// Why.
+        /// The key of the record that was to be written.
+        key: RecordKey,
+        /// The reason why it cannot be encoded.
         #[source]
         source: CodecError,
     },
-    /// The write's commit failed; it is not known to be durable and may be tried again.
+    /// The commit of the write failed. The write is not known to be durable and may be tried again.
     #[error("write to state file {path} failed")]
     Commit {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// Why; one for all writes of the batch.
+        /// The error of the commit, shared by all writes of the batch.
         #[source]
         source: Arc<BackendError>,
     },
     /// A read failed.
     #[error("cannot read state file {path}")]
     Read {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// Why.
+        /// The error of the backend.
         #[source]
         source: BackendError,
     },
-    /// One record cannot be used; others can.
+    /// One record cannot be used, but others can.
     #[error("record {key} in state file {path} cannot be used; it can be quarantined")]
     Record {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// The record.
-        key: Key,
-        /// Why.
+        /// The key of the record.
+        key: RecordKey,
+        /// The reason why the record cannot be read.
         #[source]
         source: CodecError,
     },
     /// The store was closed before this write.
     #[error("state file {path} is closed: the agent is shutting down")]
     Closed {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
     },
     /// The writer thread could not be started.
     #[error("cannot start the state writer thread")]
     Thread {
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
     /// The file could not be moved aside.
     #[error("cannot move state file {path} aside")]
     MoveAside {
-        /// The state file.
+        /// The path of the state file.
         path: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
 impl StateError {
-    /// The failure of opening `path`, told apart by cause.
+    /// The error of opening `path`, as a variant for each cause.
     #[must_use]
-    pub fn opening(path: PathBuf, error: BackendError) -> Self {
+    pub fn from_open_error(path: PathBuf, error: BackendError) -> Self {
         match error {
             BackendError::Damaged { detail } => Self::Damaged { path, detail },
             panic @ BackendError::Panicked { .. } => {
@@ -340,7 +340,7 @@ impl StateError {
         }
     }
 
-    /// What is wrong with a file that is damaged as a whole.
+    /// What is wrong with a file that is damaged as a whole; `None` for other errors.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         match self {
@@ -349,9 +349,9 @@ impl StateError {
         }
     }
 
-    /// To look at the file without changing it takes more memory than is allowed.
+    /// Whether examining the file without changing it takes more memory than is allowed.
     #[must_use]
-    pub(super) fn too_large(&self) -> bool {
+    pub(super) fn is_too_large(&self) -> bool {
         matches!(
             self,
             Self::Open { source: BackendError::Io { source }, .. }

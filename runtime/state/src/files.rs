@@ -1,4 +1,4 @@
-//! State files as files: making, copying and renaming them so that a crash leaves all or nothing.
+//! Creates, copies and renames state files so that a crash leaves all or nothing.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -10,18 +10,18 @@ use super::error::{BackendError, StateError};
 use crate::durable::sync_parent;
 use crate::own_file;
 
-/// Bytes compared at once.
+/// The number of bytes compared at once.
 const COMPARE_BYTES: usize = 64 * 1024;
 
-/// `path` with something after its name.
+/// `path` with a suffix after its name.
 pub(super) fn with_suffix(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// An empty file for its owner alone, in place of whatever had the name.
-pub(super) fn private(path: &Path) -> io::Result<File> {
+/// Create an empty file that only its owner may read, in place of whatever had the name.
+pub(super) fn create_private(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -30,9 +30,9 @@ pub(super) fn private(path: &Path) -> io::Result<File> {
 }
 
 /// Copy a state file of schema `from`, which nobody writes to, to the first free
-/// `<name>.schema-<from>[.<n>]`, and return that name when the copy is durable. A copy that is there
-/// already and holds the same, by its bytes or by `same_records`, was made by an agent that died
-/// after it; it serves again, so that a machine that crashes again and again is not filled up.
+/// `<name>.schema-<from>[.<n>]`, and return that name when the copy is durable. If a copy with the
+/// same content exists, by its bytes or by `same_records`, it was made by an agent that died after
+/// that. It is used again, so that a machine that crashes again and again is not filled up.
 ///
 /// # Errors
 /// When the copy cannot be made; nothing is left of it then.
@@ -46,7 +46,7 @@ pub(super) fn back_up(
     let unfinished = with_suffix(&first, ".new");
     let mut number: u32 = 1;
     let copied = loop {
-        match same_content(path, &backup) {
+        match have_same_content(path, &backup) {
             Ok(Some(same)) if same || same_records(path, &backup) => break Ok(()),
             Ok(Some(_)) => {
                 number = number.saturating_add(1);
@@ -59,7 +59,8 @@ pub(super) fn back_up(
     match copied {
         Ok(()) => Ok(backup),
         Err(source) => {
-            // What is left of it would take the room that is missing. The first error is told.
+            // The rest of the copy would take the room that is missing. The first error is
+            // reported.
             let _ = fs::remove_file(&unfinished);
             Err(BackendError::Backup { backup, from, source })
         }
@@ -68,7 +69,7 @@ pub(super) fn back_up(
 
 fn copy(path: &Path, unfinished: &Path, target: &Path) -> io::Result<()> {
     let mut source = own_file::read(path)?;
-    let mut file = private(unfinished)?;
+    let mut file = create_private(unfinished)?;
     let expected = source.metadata()?.len();
     let copied = io::copy(&mut source, &mut file)?;
     if copied != expected {
@@ -79,35 +80,35 @@ fn copy(path: &Path, unfinished: &Path, target: &Path) -> io::Result<()> {
     sync_parent(target)
 }
 
-/// Keep the content of a file, durably, under the first free `<name>.aside-<n>`.
+/// Keep content durably in a file with the first free name `<name>.aside-<n>`.
 ///
 /// # Errors
 /// When it cannot be written; nothing is left of it then.
-pub(super) fn keep(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
+pub(super) fn keep_aside(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let mut number: u32 = 1;
     let target = loop {
         let target = with_suffix(path, format!(".aside-{number}"));
-        match target.try_exists()? {
-            true => number = number.saturating_add(1),
-            false => break target,
+        if !target.try_exists()? {
+            break target;
         }
+        number = number.saturating_add(1);
     };
-    let kept = private(&target).and_then(|mut file| {
+    let kept = create_private(&target).and_then(|mut file| {
         file.write_all(content)?;
         file.sync_all()
     });
     match kept.and_then(|()| sync_parent(&target)) {
         Ok(()) => Ok(target),
         Err(error) => {
-            // The first error is told.
+            // The first error is reported.
             let _ = fs::remove_file(&target);
             Err(error)
         }
     }
 }
 
-/// Whether two files hold the same; `None` when there is no second.
-fn same_content(left: &Path, right: &Path) -> io::Result<Option<bool>> {
+/// Whether two files have the same content; `None` if there is no second file.
+fn have_same_content(left: &Path, right: &Path) -> io::Result<Option<bool>> {
     let right = match own_file::read(right) {
         Ok(right) => right,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -132,7 +133,8 @@ fn same_content(left: &Path, right: &Path) -> io::Result<Option<bool>> {
 }
 
 /// Rename a state file that cannot be used to the first free `<name>.damaged-<n>`, and return that
-/// name. Only when a person asked for it: running tasks are not found again from an empty state.
+/// name. This is done only if a person asked for it, because running tasks are not found again from
+/// an empty state.
 ///
 /// # Errors
 /// When the file cannot be renamed.

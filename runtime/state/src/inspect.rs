@@ -1,13 +1,13 @@
-//! Looking at a state file without an agent and without changing a byte of it.
+//! Reads a state file without an agent and without changing a byte of it.
 //!
 //! ```text
 //! file ─► overlay (read-only) ─► engine: checked, recovered in memory ─► Inspection
 //!                                                                          │ scan, quarantine
-//!     Entry: key, size, body in this agent's schema or what is wrong ◄─────┘
+//!    record: key, size, body in this agent's schema or what is wrong ◄─────┘
 //! ```
 //!
-//! Records of an older schema are brought to this agent's one by one, in memory. What a record means
-//! is for the callers: the types of some are above this module.
+//! Records of an older schema are brought to this agent's schema one by one, in memory. Callers
+//! know what a record means: the types of some are above this crate.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -23,18 +23,18 @@ use super::backend::Backend as _;
 use super::codec::{self, CodecError};
 use super::disk_store::{DiskBackend, Openers};
 use super::error::StateError;
-use super::keys::{Key, Prefix};
+use super::keys::{KeyPrefix, RecordKey};
 use super::load::{hex, shown_key};
 use super::migrate;
 use super::overlay::Overlay;
 use super::redb_store::{EngineStats, builder};
-use super::rewrite::Shown;
+use super::rewrite::FileTrust;
 
-/// The engine's progress at its first word on a repair whose newest commit can be read as a whole:
-/// with one that cannot it says an earlier one before.
+/// The engine's first progress report on a repair if the newest commit can be read as a whole. If
+/// it cannot, the first report is below this.
 const NEWEST_IS_WHOLE: f64 = 0.5;
 
-/// A state file, opened for reading alone. Nobody can write to it meanwhile.
+/// A state file that is open only for reading. Nobody can write to it meanwhile.
 pub struct Inspection {
     path: PathBuf,
     backend: DiskBackend,
@@ -44,34 +44,34 @@ pub struct Inspection {
     file_bytes: u64,
 }
 
-/// A record as it was found.
-pub struct Entry<'a> {
-    key: Result<Key, CodecError>,
+/// A record as it was found in the file.
+pub struct InspectedRecord<'a> {
+    key: Result<RecordKey, CodecError>,
     key_bytes: &'a [u8],
     record: &'a [u8],
     body: Result<Cow<'a, [u8]>, CodecError>,
 }
 
-impl Entry<'_> {
-    fn of<'a>(key_bytes: &'a [u8], record: &'a [u8]) -> Entry<'a> {
-        let key = Key::parse(key_bytes).map_err(CodecError::Key);
-        let body = key.clone().and_then(|key| migrate::current(&key, record));
-        Entry { key, key_bytes, record, body }
+impl InspectedRecord<'_> {
+    fn from_record<'a>(key_bytes: &'a [u8], record: &'a [u8]) -> InspectedRecord<'a> {
+        let key = RecordKey::parse(key_bytes).map_err(CodecError::Key);
+        let body = key.clone().and_then(|key| migrate::current_body(&key, record));
+        InspectedRecord { key, key_bytes, record, body }
     }
 
-    /// The key, when its bytes are one.
+    /// The key; `None` if its bytes are no key.
     #[must_use]
-    pub fn key(&self) -> Option<&Key> {
+    pub fn key(&self) -> Option<&RecordKey> {
         self.key.as_ref().ok()
     }
 
-    /// The key in words or, when it is not one, in hexadecimal digits.
+    /// The key in words, or in hexadecimal digits if its bytes are no key.
     #[must_use]
     pub fn shown_key(&self) -> String {
         shown_key(self.key_bytes)
     }
 
-    /// Bytes of the key and the record.
+    /// The number of bytes of the key and the record.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let bytes = self.key_bytes.len().saturating_add(self.record.len());
@@ -84,7 +84,7 @@ impl Entry<'_> {
         hex(self.record, most)
     }
 
-    /// The value, whatever the schema of the record.
+    /// The value of the record, whatever its schema.
     ///
     /// # Errors
     /// When the record is damaged, belongs to another key, or is not a `T`.
@@ -93,8 +93,8 @@ impl Entry<'_> {
     }
 }
 
-/// Called with each record; breaks to end early.
-pub type Look<'a> = &'a mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>;
+/// A function that is called with each record. It breaks to end early.
+pub type RecordVisitor<'a> = &'a mut dyn FnMut(&InspectedRecord<'_>) -> ControlFlow<()>;
 
 impl Inspection {
     /// Open `path`. The engine reads all of it once and checks it.
@@ -106,7 +106,7 @@ impl Inspection {
         let recovered = Arc::new(AtomicBool::new(false));
         let fell_back = Arc::new(AtomicBool::new(false));
         let noticed = (Arc::clone(&recovered), Arc::clone(&fell_back));
-        let opener = move |path: &Path, _: Shown| -> Result<Database, redb::DatabaseError> {
+        let opener = move |path: &Path, _: FileTrust| -> Result<Database, redb::DatabaseError> {
             let (recovered, fell_back) = noticed.clone();
             let mut builder = builder();
             builder.set_repair_callback(move |repair| {
@@ -117,56 +117,58 @@ impl Inspection {
             });
             builder.create_with_backend(Overlay::open(path)?)
         };
-        let opening = |error| StateError::opening(path.to_owned(), error);
-        // Asked first: opening a path that is not there would make it.
+        let opening = |error| StateError::from_open_error(path.to_owned(), error);
+        // The size is read first, because opening a missing path would create the file.
         let file_bytes = std::fs::metadata(path).map_err(|error| opening(error.into()))?.len();
         let backend = DiskBackend::open_reading(path, Box::new(opener)).map_err(opening)?;
         let schema = migrate::known_schema_of(path, &backend)?;
         Ok(Self { path: path.to_owned(), backend, recovered, fell_back, schema, file_bytes })
     }
 
-    /// The file.
+    /// The path of the state file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Schema of the content; `None` when the file holds nothing that says so.
+    /// The schema of the content; `None` if nothing in the file says it.
     #[must_use]
     pub fn schema(&self) -> Option<u16> {
         self.schema
     }
 
-    /// Size of the file, bytes.
+    /// The size of the file in bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    /// The file was not closed by who wrote it last: it was recovered in memory, with what its journal
-    /// holds, as the next agent will do on disk. No damage.
+    /// Whether the last writer did not close the file. It was then recovered in memory, with the
+    /// content of its journal, as the next agent will do on disk. This is no damage.
     #[must_use]
-    pub fn recovered(&self) -> bool {
-        self.recovered.load(Ordering::Relaxed) || self.replayed() > 0
+    pub fn was_recovered(&self) -> bool {
+        self.recovered.load(Ordering::Relaxed) || self.replayed_batches() > 0
     }
 
-    /// The engine found the file inconsistent and repaired it in memory, perhaps to an older commit.
+    /// Whether the engine found the file inconsistent and repaired it in memory, perhaps to an
+    /// older commit.
     #[must_use]
-    pub fn repaired(&self) -> bool {
-        self.backend.repaired()
+    pub fn was_repaired(&self) -> bool {
+        self.backend.was_repaired()
     }
 
-    /// The newest commit is not whole, and what is shown is the one before. A crash leaves that of a
-    /// commit that nobody was told of; anything else is damage. [`Inspection::age`] may tell.
+    /// Whether the newest commit is not whole, so that the one before is shown. After a crash this
+    /// can be a commit that was never acknowledged; anything else is damage. [`Inspection::age`]
+    /// may tell.
     #[must_use]
-    pub fn fell_back(&self) -> bool {
+    pub fn has_fallen_back(&self) -> bool {
         self.fell_back.load(Ordering::Relaxed)
     }
 
-    /// Its directory knows something to compare it with.
+    /// Whether the directory knows something to compare the file with.
     #[must_use]
-    pub fn compared(&self) -> bool {
-        self.backend.compared()
+    pub fn was_compared(&self) -> bool {
+        self.backend.was_compared()
     }
 
     /// How the file compares with what its directory knows.
@@ -175,75 +177,79 @@ impl Inspection {
         self.backend.age()
     }
 
-    /// Batches that are in the journal alone; the next agent moves them into the file.
+    /// The number of batches that are only in the journal. The next agent moves them into the file.
     #[must_use]
-    pub fn replayed(&self) -> u64 {
-        self.backend.replayed()
+    pub fn replayed_batches(&self) -> u64 {
+        self.backend.replayed_batches()
     }
 
-    /// The journal beside it belongs to another state file: nothing of it was taken.
+    /// Whether the journal beside the file belongs to another state file. Nothing of it was taken.
     #[must_use]
-    pub fn foreign_journal(&self) -> bool {
-        self.backend.foreign()
+    pub fn has_foreign_journal(&self) -> bool {
+        self.backend.has_foreign_journal()
     }
 
-    /// What the engine says of it.
+    /// The figures of the storage engine.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn engine_stats(&self) -> Result<EngineStats, StateError> {
-        self.backend.engine_stats().map_err(|source| self.unreadable(source))
+        self.backend.engine_stats().map_err(|source| self.read_error(source))
     }
 
-    /// Look at every record of a group, in the order of the keys' bytes.
+    /// Visit every record of a group, in the order of the keys' bytes.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn scan(&self, group: &Prefix, look: Look<'_>) -> Result<(), StateError> {
+    pub fn scan(&self, group: &KeyPrefix, look: RecordVisitor<'_>) -> Result<(), StateError> {
         let prefix = group.encode();
-        let scanned = self.backend.scan(&prefix, &mut |key, record| look(&Entry::of(key, record)));
-        scanned.map_err(|source| self.unreadable(source))
+        let scanned = self
+            .backend
+            .scan(&prefix, &mut |key, record| look(&InspectedRecord::from_record(key, record)));
+        scanned.map_err(|source| self.read_error(source))
     }
 
-    /// Look at every record in quarantine.
+    /// Visit every record in quarantine.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn quarantine(&self, look: Look<'_>) -> Result<(), StateError> {
-        let visit = &mut |key: &[u8], record: &[u8]| look(&Entry::of(key, record));
-        self.backend.scan_quarantine(visit).map_err(|source| self.unreadable(source))
+    pub fn quarantine(&self, look: RecordVisitor<'_>) -> Result<(), StateError> {
+        let visit =
+            &mut |key: &[u8], record: &[u8]| look(&InspectedRecord::from_record(key, record));
+        self.backend.scan_quarantine(visit).map_err(|source| self.read_error(source))
     }
 
-    fn unreadable(&self, source: super::BackendError) -> StateError {
+    fn read_error(&self, source: super::BackendError) -> StateError {
         StateError::Read { path: self.path.clone(), source }
     }
 }
 
-/// What [`compact`] did.
+/// The result of [`compact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compacted {
-    /// Size of the file before, bytes.
+pub struct CompactResult {
+    /// The size of the file before, in bytes.
     pub before: u64,
-    /// And after.
+    /// The size of the file after, in bytes.
     pub after: u64,
 }
 
 /// Give the free room in a state file back to the file system. A crash in the middle leaves all
-/// records. Whoever calls it has the data directory's lock, if the file is in one.
+/// records. The caller holds the data directory's lock, if the file is in a data directory.
 ///
 /// # Errors
-/// When there is no such file, it is damaged, open elsewhere, a newer agent's, or cannot be written.
-pub fn compact(path: &Path) -> Result<Compacted, StateError> {
-    let opening = |error| StateError::opening(path.to_owned(), error);
+/// When there is no such file, it is damaged, open elsewhere, a newer agent's, or cannot
+/// be written.
+pub fn compact(path: &Path) -> Result<CompactResult, StateError> {
+    let opening = |error| StateError::from_open_error(path.to_owned(), error);
     let size = || std::fs::metadata(path).map(|file| file.len());
     let before = size().map_err(|error| opening(error.into()))?;
-    // As it is: what only saves room does not migrate.
+    // The file keeps its schema: an operation that only saves room does not migrate.
     let backend = DiskBackend::open_with(path, Openers::default()).map_err(opening)?;
     migrate::known_schema_of(path, &backend)?;
     backend.compact().map_err(|source| StateError::Compact { path: path.to_owned(), source })?;
     drop(backend);
     let after = size().map_err(|error| opening(error.into()))?;
-    Ok(Compacted { before, after })
+    Ok(CompactResult { before, after })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Looking changes nothing, whatever the file is like.
+//! Tests that reading a file changes nothing, whatever the file is like.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,17 +24,17 @@ fn new_path() -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Texts of the keys whose value is readable, and those whose is not with the reason.
+/// The texts of the keys whose value is readable, and of those whose value is not, with the reason.
 fn seen(inspection: &Inspection) -> (Vec<String>, Vec<String>) {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
-    let look = &mut |entry: &Entry<'_>| {
+    let look = &mut |entry: &InspectedRecord<'_>| {
         match &entry.body {
             Ok(_) => good.push(entry.shown_key()),
             Err(error) => bad.push(format!("{}: {error}", entry.shown_key())),
         }
         ControlFlow::Continue(())
     };
-    inspection.scan(&Prefix::All, look).unwrap();
+    inspection.scan(&KeyPrefix::All, look).unwrap();
     (good, bad)
 }
 
@@ -42,8 +42,8 @@ fn seen(inspection: &Inspection) -> (Vec<String>, Vec<String>) {
 async fn a_file_of_an_agent_that_was_killed_is_read_and_stays_as_it_is() {
     let (_dir, path) = new_path();
     let store = StateStore::open(&path).unwrap();
-    store.put(&Key::DeviceLedger, "kept").await.unwrap();
-    // A copy of a file that is open is what a killed agent leaves.
+    store.put(&RecordKey::DeviceLedger, "kept").await.unwrap();
+    // A copy of an open file is what a killed agent leaves.
     let killed = path.with_extension("killed");
     let journal = |path: &Path| files::with_suffix(path, ".journal");
     fs::copy(&path, &killed).unwrap();
@@ -52,12 +52,12 @@ async fn a_file_of_an_agent_that_was_killed_is_read_and_stays_as_it_is() {
     let read = || (fs::read(&killed).unwrap(), fs::read(journal(&killed)).unwrap());
     let before = read();
     let inspection = Inspection::open(&killed).unwrap();
-    assert!(inspection.recovered() && !inspection.repaired());
+    assert!(inspection.was_recovered() && !inspection.was_repaired());
     assert_eq!(inspection.schema(), Some(SCHEMA));
     let (good, bad) = seen(&inspection);
     assert_eq!((good, bad), (vec!["meta/schema".to_owned(), "device/ledger".to_owned()], vec![]));
     assert!(inspection.engine_stats().unwrap().stored_bytes > 0);
-    assert_eq!(inspection.replayed(), 2, "both are in the journal alone");
+    assert_eq!(inspection.replayed_batches(), 2, "both are in the journal alone");
     drop(inspection);
     assert!(read() == before);
 }
@@ -68,7 +68,7 @@ async fn a_file_closed_in_order_needs_no_recovery() {
     drop(StateStore::open(&path).unwrap());
     let before = fs::read(&path).unwrap();
     let inspection = Inspection::open(&path).unwrap();
-    assert!(!inspection.recovered());
+    assert!(!inspection.was_recovered());
     assert_eq!(inspection.file_bytes(), before.len() as u64);
     drop(inspection);
     assert!(fs::read(&path).unwrap() == before);
@@ -99,13 +99,13 @@ fn an_old_file_is_read_in_the_new_shape_and_stays_old() {
     let (good, bad) = seen(&inspection);
     assert_eq!((good.len() as u64, bad), (BEFORE.records() + 1, vec![]));
     let mut events = 0;
-    let look = &mut |entry: &Entry<'_>| {
-        if let Some(Key::TaskState(..)) = entry.key() {
+    let look = &mut |entry: &InspectedRecord<'_>| {
+        if let Some(RecordKey::TaskState(..)) = entry.key() {
             events += entry.decode::<TaskState>().unwrap().events_total;
         }
         ControlFlow::Continue(())
     };
-    inspection.scan(&Prefix::All, look).unwrap();
+    inspection.scan(&KeyPrefix::All, look).unwrap();
     assert_eq!(events, BEFORE.events);
     drop(inspection);
     assert!(fs::read(&path).unwrap() == BEFORE.file);
@@ -127,11 +127,11 @@ fn an_old_file_of_an_agent_that_was_killed_is_recovered_copied_once_and_migrated
     for _ in 0..3 {
         fs::write(&path, &killed).unwrap();
         let store = StateStore::open(&path).unwrap();
-        assert_eq!(store.opened().records, BEFORE.records());
-        let backup = store.opened().migrated.clone().unwrap().backup.unwrap();
+        assert_eq!(store.open_report().records, BEFORE.records());
+        let backup = store.open_report().migrated.clone().unwrap().backup.unwrap();
         assert_eq!(backup, dir.path().join(BEFORE.backup()));
         let backup = Inspection::open(&backup).unwrap();
-        assert_eq!((backup.schema(), backup.recovered()), (Some(SCHEMA_BEFORE), false));
+        assert_eq!((backup.schema(), backup.was_recovered()), (Some(SCHEMA_BEFORE), false));
         assert_eq!(seen(&backup).0.len() as u64, BEFORE.records() + 1);
     }
     let files = fs::read_dir(dir.path()).unwrap().count();
@@ -144,14 +144,14 @@ async fn damaged_and_foreign_records_are_seen_with_the_reason() {
     drop(StateStore::open(&path).unwrap());
     let backend = DiskBackend::open(&path).unwrap();
     let put = |key: &[u8], value: &[u8]| Op::Put { key: key.into(), value: value.into() };
-    let schema = Key::Meta(MetaItem::SchemaVersion).encode();
+    let schema = RecordKey::Meta(MetaItem::SchemaVersion).encode();
     let record = backend.get(&schema).unwrap().unwrap();
-    let ledger = Key::DeviceLedger.encode();
+    let ledger = RecordKey::DeviceLedger.encode();
     backend
         .commit(&[
             put(b"\x99x", &record),
             put(&ledger, &record),
-            put(&Key::NodeRegistration.encode(), b"cut"),
+            put(&RecordKey::NodeRegistration.encode(), b"cut"),
         ])
         .unwrap();
     backend.commit(&[Op::Quarantine { key: ledger.into() }]).unwrap();
@@ -163,7 +163,7 @@ async fn damaged_and_foreign_records_are_seen_with_the_reason() {
         ["node/registration: record is cut off: 3 bytes", "9978: record has an unreadable key"];
     assert_eq!(bad, expected);
     let mut aside = Vec::new();
-    let look = &mut |entry: &Entry<'_>| {
+    let look = &mut |entry: &InspectedRecord<'_>| {
         aside.push((entry.shown_key(), entry.first_bytes(2), entry.decode::<u16>().unwrap_err()));
         ControlFlow::Continue(())
     };
@@ -200,7 +200,7 @@ fn files_that_are_no_state_files_are_refused_with_path_and_next_step() {
 async fn compacting_gives_room_back_and_keeps_every_record() {
     let (_dir, path) = new_path();
     let store = StateStore::open(&path).unwrap();
-    let name = |n: u32| Key::PluginHandle(format!("plugin-{n}").parse().unwrap());
+    let name = |n: u32| RecordKey::PluginHandle(format!("plugin-{n}").parse().unwrap());
     for n in 0..40 {
         store.put(&name(n), &"x".repeat(100_000)).await.unwrap();
     }
@@ -209,7 +209,7 @@ async fn compacting_gives_room_back_and_keeps_every_record() {
     }
     store.close().await;
     drop(store);
-    let Compacted { before, after } = compact(&path).unwrap();
+    let CompactResult { before, after } = compact(&path).unwrap();
     assert!(after * 3 < before, "{before} to {after}");
     assert_eq!(after, fs::metadata(&path).unwrap().len());
     let store = StateStore::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! The journal beside a state file: batches that are durable and not yet in the tree. Pure.
+//! The journal beside a state file: batches that are durable but not yet in the tree. Pure.
 //!
 //! ```text
 //! batch ─► one record, one write, one sync        ─┐ file full, or nothing came for a while, or closed:
@@ -13,11 +13,11 @@
 //! xxh3-128 of all before (16) │ zeros to the next block          numbers are little-endian
 //! ```
 //!
-//! What is taken of a journal ([`scan`]) are the records that follow from what the tree says it ends
-//! with ([`Tip`]), one from the other, from the first block on. So nothing is taken that was written
-//! for another file, for an older or newer state of this one, or after something that is missing. At
-//! most one record is on its way at a time: a last one that is not whole was acknowledged to nobody.
-//! Whole records of this file with higher numbers that do not follow tell of a hole.
+//! [`scan`] takes from a journal the records that follow from the end of the tree ([`Tip`]), one
+//! from the other, from the first block on. So nothing is taken that was written for another file,
+//! for an older or newer state of this one, or after something that is missing. At most one record
+//! is on its way at a time, so an incomplete last record was never acknowledged. Whole records of
+//! this file with higher numbers that do not follow are a sign of a hole.
 
 pub mod pending;
 pub mod plan;
@@ -26,8 +26,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::backend::Op;
 
-/// Records begin at multiples of this, bytes: the page of the system's cache, so that writing a record
-/// reads nothing.
+/// Records begin at multiples of this number of bytes. It is the size of a page in the system's
+/// cache, so that writing a record reads nothing.
 pub const BLOCK: usize = 4_096;
 /// The first bytes of a record; the last is the version of the layout.
 const MAGIC: [u8; 4] = *b"OSJ\x01";
@@ -37,25 +37,27 @@ const CHECKSUM: usize = 16;
 /// What the next record follows from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tip {
-    /// Names the state file; made with it.
+    /// A number that names the state file, drawn when the file was made.
     pub file: u128,
-    /// Number of the newest batch.
+    /// The number of the newest batch.
     pub number: u64,
-    /// Checksum of the record before, or what the tree ends with: drawn anew with each of its commits,
-    /// so that a record whose fate is not known never follows.
+    /// The checksum of the record before, or the number that the tree ends with. That number
+    /// is drawn anew with each commit of the tree, so that a record whose fate is unknown
+    /// never follows.
     pub chain: u128,
 }
 
 impl Tip {
-    /// After a commit of the tree that holds everything up to `number`; `chain` was never used.
+    /// The tip after a commit of the tree that holds everything up to `number`. `chain` was never
+    /// used before.
     #[must_use]
-    pub fn in_tree(self, number: u64, chain: u128) -> Self {
+    pub fn after_commit(self, number: u64, chain: u128) -> Self {
         Self { number, chain, ..self }
     }
 }
 
-/// Replace `out` by the record of a batch, in whole blocks. The tip after it; `None` when it cannot be
-/// one: its effect depends on what the tree holds, or it is too large.
+/// Replace `out` by the record of a batch, in whole blocks. Returns the tip after it, or `None` if
+/// the batch cannot be a record: its effect depends on the content of the tree, or it is too large.
 #[must_use]
 pub fn encode(tip: &Tip, number: u64, batch: &[Op], out: &mut Vec<u8>) -> Option<Tip> {
     out.clear();
@@ -97,28 +99,28 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
 }
 
 /// A whole record.
-struct Record<'a> {
+struct JournalRecord<'a> {
     tip: Tip,
     before: u128,
     changes: &'a [u8],
-    /// Bytes it takes, in whole blocks.
+    /// The number of bytes it takes, in whole blocks.
     bytes: usize,
 }
 
-impl<'a> Record<'a> {
-    /// The record at the begin of `bytes`, if it is whole.
+impl<'a> JournalRecord<'a> {
+    /// The record at the beginning of `bytes`, if it is whole.
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut header = bytes.get(..HEADER)?;
-        if take::<4>(&mut header)? != MAGIC {
+        if take_array::<4>(&mut header)? != MAGIC {
             return None;
         }
-        let len = usize::try_from(u32::from_le_bytes(take(&mut header)?)).ok()?;
-        let file = u128::from_le_bytes(take(&mut header)?);
-        let number = u64::from_le_bytes(take(&mut header)?);
-        let before = u128::from_le_bytes(take(&mut header)?);
+        let len = usize::try_from(u32::from_le_bytes(take_array(&mut header)?)).ok()?;
+        let file = u128::from_le_bytes(take_array(&mut header)?);
+        let number = u64::from_le_bytes(take_array(&mut header)?);
+        let before = u128::from_le_bytes(take_array(&mut header)?);
         let end = HEADER.checked_add(len)?;
         let mut checksum = bytes.get(end..end.checked_add(CHECKSUM)?)?;
-        let chain = u128::from_le_bytes(take(&mut checksum)?);
+        let chain = u128::from_le_bytes(take_array(&mut checksum)?);
         if xxh3_128(bytes.get(..end)?) != chain {
             return None;
         }
@@ -128,14 +130,14 @@ impl<'a> Record<'a> {
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk::<N>()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// The changes of a record; `None` when they are none.
-fn changes(mut bytes: &[u8]) -> Option<Vec<Op>> {
+/// The changes in the bytes of a record; `None` if the bytes are no changes.
+fn decode_changes(mut bytes: &[u8]) -> Option<Vec<Op>> {
     let mut batch = Vec::new();
     while let Some((kind, rest)) = bytes.split_first() {
         bytes = rest;
@@ -151,34 +153,34 @@ fn changes(mut bytes: &[u8]) -> Option<Vec<Op>> {
 }
 
 fn take_bytes(bytes: &mut &[u8]) -> Option<Box<[u8]>> {
-    let len = usize::try_from(u32::from_le_bytes(take(bytes)?)).ok()?;
+    let len = usize::try_from(u32::from_le_bytes(take_array(bytes)?)).ok()?;
     let (first, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
     Some(first.into())
 }
 
-/// What there is in a journal.
+/// The content of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scanned {
-    /// Changes that the tree does not have, in order.
+pub struct JournalScan {
+    /// The changes that the tree does not have, in order.
     pub changes: Vec<Op>,
-    /// Batches they came in.
+    /// The number of batches with those changes.
     pub batches: u64,
-    /// What the state is after them.
+    /// The tip after those changes.
     pub tip: Tip,
-    /// Highest number of a whole record of this file, taken or not: above that of `tip`, something is
-    /// missing.
+    /// The highest number of a whole record of this file, taken or not. If it is above that of
+    /// `tip`, something is missing.
     pub newest: u64,
-    /// It holds whole records of another file.
+    /// Whether the journal holds whole records of another file.
     pub foreign: bool,
 }
 
-/// What is to be taken of a journal, for a tree that ends with `tip`; `None`: that of an older agent,
-/// which has no journal.
+/// Find the content of a journal for a tree that ends with `tip`. `None` stands for the tree of an
+/// older agent, which has no journal.
 #[must_use]
-pub fn scan(bytes: &[u8], tip: Option<Tip>) -> Scanned {
+pub fn scan(bytes: &[u8], tip: Option<Tip>) -> JournalScan {
     let begin = tip.unwrap_or(Tip { file: 0, number: 0, chain: 0 });
-    let mut found = Scanned {
+    let mut found = JournalScan {
         changes: Vec::new(),
         batches: 0,
         tip: begin,
@@ -187,7 +189,7 @@ pub fn scan(bytes: &[u8], tip: Option<Tip>) -> Scanned {
     };
     let (mut at, mut follows) = (0, tip.is_some());
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-        let Some(record) = Record::read(rest) else {
+        let Some(record) = JournalRecord::read(rest) else {
             follows = false;
             at = at.saturating_add(BLOCK);
             continue;
@@ -199,7 +201,7 @@ pub fn scan(bytes: &[u8], tip: Option<Tip>) -> Scanned {
         }
         found.newest = found.newest.max(record.tip.number);
         follows &= record.before == found.tip.chain && record.tip.number > found.tip.number;
-        match changes(record.changes).filter(|_| follows) {
+        match decode_changes(record.changes).filter(|_| follows) {
             Some(batch) => {
                 found.changes.extend(batch);
                 found.batches = found.batches.saturating_add(1);

@@ -26,9 +26,9 @@
 //! namespace         80 name…
 //! ```
 //!
-//! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
-//! read or removed together shares a prefix, and each key parses back from its bytes, and from its
-//! text ([`text`]). Numbers in between are free for later items; a number is never used again for
+//! Bytes sort as keys do within an allocation (names hold no NUL byte). Every group of keys that is
+//! read or removed together shares a prefix. Each key parses back from its bytes, and from its text
+//! ([`text`]). The numbers in between are free for later items; a number is never used again for
 //! something else.
 
 use uuid::Uuid;
@@ -69,12 +69,12 @@ const MANAGER_DRIVER: u8 = 0x01;
 const MANAGER_DEVICE: u8 = 0x02;
 const JOB_END: u8 = 0x00;
 const GROUP_END: u8 = 0x00;
-/// In the place of a group's name, which is not empty.
+/// Stands in the place of a group's name, which is never empty.
 const JOB_ITEM: u8 = 0x00;
 const JOB_VERSIONS: u8 = 0x01;
 const JOB_DEPLOYMENTS: u8 = 0x02;
 const NAMESPACE_END: u8 = 0x00;
-/// Where a namespace would stand, which is not empty.
+/// Stands in the place of a namespace, which is never empty.
 const VARIABLE_ITEM: u8 = 0x00;
 const VARIABLES_INDEX: u8 = 0x01;
 
@@ -83,52 +83,52 @@ const VARIABLES_INDEX: u8 = 0x01;
 pub enum MetaItem {
     /// Version of the record schema, a `u16`.
     SchemaVersion,
-    /// What was done since the file was made: `state::stats::Stats`.
+    /// The counts since the file was made: `state::stats::Stats`.
     Counters,
 }
 
-/// Name of a record. Each names the type of the record's value.
+/// The name of a record. Each variant names the type of the record's value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
-    /// About the file.
+pub enum RecordKey {
+    /// A fact about the state file.
     Meta(MetaItem),
-    /// What was asked: [`ostler_model::alloc::Allocation`].
+    /// The allocation as it was placed: [`ostler_model::alloc::Allocation`].
     Alloc(AllocId),
-    /// What became of it: [`ostler_model::saved::SavedAllocState`].
+    /// The state of the allocation: [`ostler_model::saved::SavedAllocState`].
     AllocState(AllocId),
     /// Whether the allocation counts as healthy:
     /// [`ostler_model::saved::DeploymentStatus`].
     DeploymentStatus(AllocId),
-    /// The network the allocation was given: [`ostler_model::saved::NetworkStatus`].
+    /// The network that the allocation was given: [`ostler_model::saved::NetworkStatus`].
     NetworkStatus(AllocId),
-    /// What whoever placed the allocation last accepted of its state:
+    /// The state of the allocation that its server last acknowledged:
     /// [`ostler_model::saved::AcknowledgedState`].
     AcknowledgedState(AllocId),
     /// What the task runner needs to own the task again: `task::handle::LocalState`.
     TaskLocal(AllocId, TaskName),
     /// The task's public state: [`ostler_model::task::TaskState`].
     TaskState(AllocId, TaskName),
-    /// Which device instances are assigned to whom: `device::ledger::DeviceLedger`.
+    /// The device instances that each allocation holds: `device::ledger::DeviceLedger`.
     DeviceLedger,
-    /// What the agent remembers of a plugin: [`ostler_model::saved::PluginHandle`].
+    /// The agent's record of a plugin: [`ostler_model::saved::PluginHandle`].
     PluginHandle(PluginName),
     /// The node's identity and registration: [`ostler_model::saved::NodeRegistration`].
     NodeRegistration,
-    /// The boot of the machine that the agent last restored its allocations in:
+    /// The boot of the machine in which the agent last restored its allocations:
     /// [`ostler_model::saved::NodeBoot`].
     NodeBoot,
-    /// The tokens of the API that were made by it: [`ostler_model::access::KeptTokens`].
+    /// The tokens that were created over the API: [`ostler_model::access::KeptTokens`].
     Tokens,
-    /// Whether the node takes what is new, and how it is emptied:
+    /// The eligibility of the node and the state of its drain:
     /// [`ostler_model::scheduling::NodeScheduling`].
     NodeScheduling,
-    /// Which plugin serves which driver: [`ostler_model::saved::DriverManagerState`].
+    /// The plugin that serves each driver: [`ostler_model::saved::DriverManagerState`].
     DriverManager,
-    /// Which plugin serves which devices: [`ostler_model::saved::DeviceManagerState`].
+    /// The plugin that serves each device group: [`ostler_model::saved::DeviceManagerState`].
     DeviceManager,
     /// A job that is to run: [`ostler_model::saved::JobRecord`].
     Job(JobId),
-    /// How allocations of a group that were collected had ended, by place, a block of places each:
+    /// The ends of collected allocations of a group, by place, in blocks of places:
     /// [`ostler_model::saved::EndedPlaces`].
     EndedPlaces(Box<EndedBlock>),
     /// Earlier versions of a job: [`ostler_model::rollout::JobVersions`].
@@ -137,28 +137,30 @@ pub enum Key {
     JobDeployments(JobId),
     /// A variable that the agent keeps: [`ostler_model::vars::Variable`].
     Variable(Box<VarKey>),
-    /// The index of the last change of any of them, a `u64`; that of a removal is nowhere else.
+    /// The index of the last change of any variable, a `u64`. The index of a removal is
+    /// nowhere else.
     VariablesIndex,
-    /// A namespace that was made over the API: [`ostler_model::saved::NamespaceRecord`].
+    /// A namespace that was created over the API: [`ostler_model::saved::NamespaceRecord`].
     Namespace(Namespace),
 }
 
-/// Neighbouring places of a task group. Boxed in a [`Key`], which is in every error of the store.
+/// Neighbouring places of a task group. It is boxed in a [`Key`], which is part of every error of
+/// the store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndedBlock {
-    /// The job.
+    /// The id of the job.
     pub job: JobId,
-    /// The group.
+    /// The name of the task group.
     pub group: GroupName,
-    /// Which block of the group, from 0.
+    /// The number of the block in the group, from 0.
     pub block: u32,
 }
 
-/// Which record type a key holds; part of every record, so that a record under the wrong key is
-/// noticed.
+/// The type of the record under a key. It is part of every record, so that a record under the wrong
+/// key is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum RecordKind {
     /// [`MetaItem::SchemaVersion`].
     Meta = 1,
     /// [`Key::Alloc`].
@@ -209,12 +211,12 @@ pub enum Kind {
     Tokens = 30,
 }
 
-/// Keys that are read together.
+/// A group of keys that are read together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Prefix {
-    /// Everything.
+pub enum KeyPrefix {
+    /// All records of the state file.
     All,
-    /// About the file.
+    /// The records about the file.
     Meta,
     /// All records of all allocations.
     Allocs,
@@ -230,75 +232,75 @@ pub enum Prefix {
     Node,
     /// The managers' records.
     Managers,
-    /// All jobs, with what is beside each.
+    /// All jobs, with the records beside each.
     Jobs,
-    /// What is beside one job: ended places, earlier versions, deployments.
+    /// The records beside one job: ended places, earlier versions, deployments.
     BesideJob(JobId),
     /// All variables, and their index.
     Variables,
-    /// All namespaces that were made over the API.
+    /// All namespaces that were created over the API.
     Namespaces,
 }
 
 /// Why bytes are not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Too short, or with bytes after its end.
+    /// The bytes are too short, or go on after the end of the key.
     #[error("key has the wrong length")]
     Length,
-    /// A number no key uses.
+    /// No key uses this number.
     #[error("key has the unknown part {tag:#04x}")]
     Unknown {
-        /// The number.
+        /// The number that was found.
         tag: u8,
     },
     /// A name is not UTF-8.
     #[error("name in key is not UTF-8")]
     NotUtf8,
-    /// A name no job could have had.
+    /// The name can belong to no job.
     #[error("name in key is not allowed")]
     Name(#[source] NameError),
-    /// What names no namespace.
+    /// The text can be no namespace.
     #[error("namespace in key is not allowed")]
     Namespace(#[source] NotNamespace),
-    /// What names no variable.
+    /// The text can be the path of no variable.
     #[error("path of a variable in key is not allowed")]
     Variable(#[source] VarPathError),
 }
 
-impl Key {
-    /// The record type under this key.
+impl RecordKey {
+    /// The type of the record under this key.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> RecordKind {
         match self {
-            Self::Meta(MetaItem::SchemaVersion) => Kind::Meta,
-            Self::Meta(MetaItem::Counters) => Kind::Counters,
-            Self::Alloc(_) => Kind::Alloc,
-            Self::AllocState(_) => Kind::AllocState,
-            Self::DeploymentStatus(_) => Kind::DeploymentStatus,
-            Self::NetworkStatus(_) => Kind::NetworkStatus,
-            Self::AcknowledgedState(_) => Kind::AcknowledgedState,
-            Self::TaskLocal(..) => Kind::TaskLocal,
-            Self::TaskState(..) => Kind::TaskState,
-            Self::DeviceLedger => Kind::DeviceLedger,
-            Self::PluginHandle(_) => Kind::PluginHandle,
-            Self::NodeRegistration => Kind::NodeRegistration,
-            Self::NodeBoot => Kind::NodeBoot,
-            Self::NodeScheduling => Kind::NodeScheduling,
-            Self::Tokens => Kind::Tokens,
-            Self::DriverManager => Kind::DriverManager,
-            Self::DeviceManager => Kind::DeviceManager,
-            Self::Job(_) => Kind::Job,
-            Self::EndedPlaces(_) => Kind::EndedPlaces,
-            Self::JobVersions(_) => Kind::JobVersions,
-            Self::JobDeployments(_) => Kind::JobDeployments,
-            Self::Variable(_) => Kind::Variable,
-            Self::VariablesIndex => Kind::VariablesIndex,
-            Self::Namespace(_) => Kind::Namespace,
+            Self::Meta(MetaItem::SchemaVersion) => RecordKind::Meta,
+            Self::Meta(MetaItem::Counters) => RecordKind::Counters,
+            Self::Alloc(_) => RecordKind::Alloc,
+            Self::AllocState(_) => RecordKind::AllocState,
+            Self::DeploymentStatus(_) => RecordKind::DeploymentStatus,
+            Self::NetworkStatus(_) => RecordKind::NetworkStatus,
+            Self::AcknowledgedState(_) => RecordKind::AcknowledgedState,
+            Self::TaskLocal(..) => RecordKind::TaskLocal,
+            Self::TaskState(..) => RecordKind::TaskState,
+            Self::DeviceLedger => RecordKind::DeviceLedger,
+            Self::PluginHandle(_) => RecordKind::PluginHandle,
+            Self::NodeRegistration => RecordKind::NodeRegistration,
+            Self::NodeBoot => RecordKind::NodeBoot,
+            Self::NodeScheduling => RecordKind::NodeScheduling,
+            Self::Tokens => RecordKind::Tokens,
+            Self::DriverManager => RecordKind::DriverManager,
+            Self::DeviceManager => RecordKind::DeviceManager,
+            Self::Job(_) => RecordKind::Job,
+            Self::EndedPlaces(_) => RecordKind::EndedPlaces,
+            Self::JobVersions(_) => RecordKind::JobVersions,
+            Self::JobDeployments(_) => RecordKind::JobDeployments,
+            Self::Variable(_) => RecordKind::Variable,
+            Self::VariablesIndex => RecordKind::VariablesIndex,
+            Self::Namespace(_) => RecordKind::Namespace,
         }
     }
 
-    /// The allocation this record dies with.
+    /// The allocation with which this record is removed; `None` if it belongs to none.
     #[must_use]
     pub fn alloc(&self) -> Option<AllocId> {
         match self {
@@ -360,7 +362,7 @@ impl Key {
             Self::DeviceManager => out.extend([MANAGER, MANAGER_DEVICE]),
             Self::Job(id) => {
                 out.push(JOB);
-                out.extend_from_slice(id.qualified().as_bytes());
+                out.extend_from_slice(id.qualified_id().as_bytes());
             }
             Self::EndedPlaces(of) => {
                 let EndedBlock { job, group, block } = &**of;
@@ -431,7 +433,7 @@ impl Key {
     }
 }
 
-impl Prefix {
+impl KeyPrefix {
     /// The first bytes of every key of the group.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -474,12 +476,12 @@ fn push_task(out: &mut Vec<u8>, id: AllocId, task: &TaskName) {
 
 fn push_beside(out: &mut Vec<u8>, job: &JobId) {
     out.push(JOB);
-    out.extend_from_slice(job.qualified().as_bytes());
+    out.extend_from_slice(job.qualified_id().as_bytes());
     out.push(JOB_END);
 }
 
-/// The allocation whose record these bytes name, or whose records they begin; looked at before the
-/// key as a whole is.
+/// The allocation whose record these bytes name, or whose records they begin. This is checked
+/// before the key as a whole is parsed.
 #[must_use]
 pub fn alloc_of(key: &[u8]) -> Option<AllocId> {
     let (area, rest) = key.split_first()?;
@@ -487,20 +489,20 @@ pub fn alloc_of(key: &[u8]) -> Option<AllocId> {
     (*area == ALLOC).then(|| AllocId::new(Uuid::from_bytes(*id)))
 }
 
-fn parse_alloc(rest: &[u8]) -> Result<Key, KeyError> {
+fn parse_alloc(rest: &[u8]) -> Result<RecordKey, KeyError> {
     let (id, rest) = rest.split_first_chunk::<16>().ok_or(KeyError::Length)?;
     let id = AllocId::new(Uuid::from_bytes(*id));
     match rest {
-        [ALLOC_SPEC] => Ok(Key::Alloc(id)),
-        [ALLOC_STATE] => Ok(Key::AllocState(id)),
-        [ALLOC_DEPLOYMENT] => Ok(Key::DeploymentStatus(id)),
-        [ALLOC_NETWORK] => Ok(Key::NetworkStatus(id)),
-        [ALLOC_ACKNOWLEDGED] => Ok(Key::AcknowledgedState(id)),
+        [ALLOC_SPEC] => Ok(RecordKey::Alloc(id)),
+        [ALLOC_STATE] => Ok(RecordKey::AllocState(id)),
+        [ALLOC_DEPLOYMENT] => Ok(RecordKey::DeploymentStatus(id)),
+        [ALLOC_NETWORK] => Ok(RecordKey::NetworkStatus(id)),
+        [ALLOC_ACKNOWLEDGED] => Ok(RecordKey::AcknowledgedState(id)),
         [ALLOC_TASK, name @ .., TASK_END, item] => {
             let task = TaskName::new(utf8(name)?).map_err(KeyError::Name)?;
             match *item {
-                TASK_LOCAL => Ok(Key::TaskLocal(id, task)),
-                TASK_STATE => Ok(Key::TaskState(id, task)),
+                TASK_LOCAL => Ok(RecordKey::TaskLocal(id, task)),
+                TASK_STATE => Ok(RecordKey::TaskState(id, task)),
                 tag => Err(KeyError::Unknown { tag }),
             }
         }
@@ -509,17 +511,17 @@ fn parse_alloc(rest: &[u8]) -> Result<Key, KeyError> {
     }
 }
 
-fn parse_job(rest: &[u8]) -> Result<Key, KeyError> {
+fn parse_job(rest: &[u8]) -> Result<RecordKey, KeyError> {
     let id = |bytes| JobId::from_qualified(utf8(bytes)?).map_err(KeyError::Name);
     // Names hold no NUL byte.
     let Some(end) = rest.iter().position(|byte| *byte == JOB_END) else {
-        return id(rest).map(Key::Job);
+        return id(rest).map(RecordKey::Job);
     };
     let (job, more) = rest.split_at(end);
     let job = id(job)?;
     match more {
-        [JOB_END, JOB_ITEM, JOB_VERSIONS] => return Ok(Key::JobVersions(job)),
-        [JOB_END, JOB_ITEM, JOB_DEPLOYMENTS] => return Ok(Key::JobDeployments(job)),
+        [JOB_END, JOB_ITEM, JOB_VERSIONS] => return Ok(RecordKey::JobVersions(job)),
+        [JOB_END, JOB_ITEM, JOB_DEPLOYMENTS] => return Ok(RecordKey::JobDeployments(job)),
         [JOB_END, JOB_ITEM, tag] => return Err(KeyError::Unknown { tag: *tag }),
         _ => {}
     }
@@ -527,16 +529,16 @@ fn parse_job(rest: &[u8]) -> Result<Key, KeyError> {
         Some(([JOB_END, group @ .., GROUP_END], block)) => {
             let group = GroupName::new(utf8(group)?).map_err(KeyError::Name)?;
             let block = u32::from_be_bytes(*block);
-            Ok(Key::EndedPlaces(Box::new(EndedBlock { job, group, block })))
+            Ok(RecordKey::EndedPlaces(Box::new(EndedBlock { job, group, block })))
         }
         _ => Err(KeyError::Length),
     }
 }
 
-fn parse_variable(rest: &[u8]) -> Result<Key, KeyError> {
+fn parse_variable(rest: &[u8]) -> Result<RecordKey, KeyError> {
     if let [VARIABLE_ITEM, item @ ..] = rest {
         return match item {
-            [VARIABLES_INDEX] => Ok(Key::VariablesIndex),
+            [VARIABLES_INDEX] => Ok(RecordKey::VariablesIndex),
             [tag] => Err(KeyError::Unknown { tag: *tag }),
             _ => Err(KeyError::Length),
         };
@@ -545,7 +547,7 @@ fn parse_variable(rest: &[u8]) -> Result<Key, KeyError> {
     let (namespace, path) = rest.split_at(end);
     let path = path.split_first().map(|(_, path)| path).unwrap_or_default();
     let key = VarKey::new(utf8(namespace)?, utf8(path)?).map_err(KeyError::Variable)?;
-    Ok(Key::Variable(Box::new(key)))
+    Ok(RecordKey::Variable(Box::new(key)))
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, KeyError> {

@@ -1,7 +1,7 @@
-//! The state store: what the agent must still know after a restart or a crash.
+//! The state store, which keeps what the agent must still know after a restart or a crash.
 //!
 //! ```text
-//! runner ─ put(key, value) ─► encode ─► same as the last COMMITTED bytes? ─ yes ─► Put::Unchanged
+//! runner ─ put(key, value) ─► encode ─► same as the last COMMITTED bytes? ─ yes ─► PutOutcome::Unchanged
 //!                             (codec)    (dedup)  │ no
 //!                                                 ▼ bounded queue, the caller waits when it is full
 //!                              writer thread: everything waiting ─► one transaction ─► fsync
@@ -9,9 +9,10 @@
 //! ```
 //! The last two steps are one record of a journal, which is moved into the tree later ([`disk_store`]).
 //!
-//! A write is either *durable* (`put`, `delete`, `destroy_alloc`: returns when it is on disk) or *may
-//! lag* (`put_later`: goes with the next durable write or within 200 ms). Only this crate knows redb;
-//! it knows nothing of what its values mean. Start with [`store`] and its rules, then [`writer`].
+//! A write is either *durable* (`put`, `delete`, `destroy_alloc`: it returns when the data is on
+//! disk) or *may lag* (`put_later`: it goes with the next durable write or within 200 ms). Only
+//! this crate knows redb, and it knows nothing of the meaning of its values. Start reading with
+//! [`store`] and its rules, then [`writer`].
 
 pub mod age;
 mod ahead;
@@ -49,18 +50,18 @@ mod writer_pace;
 mod tests;
 
 pub use age::Age;
-pub use ahead::Ahead;
+pub use ahead::WriteAhead;
 pub use backend::Backend;
 pub use error::{BackendError, StateError};
-pub use expect::Expected;
+pub use expect::ExpectedWrite;
 pub use files::move_aside;
-pub use keys::{Key, MetaItem, Prefix};
-pub use load::{OpenReport, Quarantined};
+pub use keys::{KeyPrefix, MetaItem, RecordKey};
+pub use load::{OpenReport, QuarantinedRecord};
 pub use lock::{DataDirLock, DataDirReading, Holder, LockError, holder};
 pub use migrate::Migration;
 pub use private::{STATE_FILE, make_private};
-pub use read::Record;
+pub use read::StoredRecord;
 pub use redb_store::EngineStats;
 pub use stats::Stats;
-pub use store::{CommitPace, Put, StateStore, StoreOptions};
+pub use store::{CommitPace, PutOutcome, StateStore, StoreOptions};
 pub use writer::WriteMark;

@@ -1,5 +1,4 @@
-//! What happens when a store is opened: bring it to this agent's schema, check every record, learn
-//! what is durable.
+//! Opens a store: bring it to this agent's schema, check every record, and learn what is durable.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -9,66 +8,67 @@ use super::backend::{Backend, Op};
 use super::codec::{self, CodecError, SCHEMA};
 use super::dedup::{Dedup, ValueDigest};
 use super::error::StateError;
-use super::keys::{Key, MetaItem};
+use super::keys::{MetaItem, RecordKey};
 use super::migrate::{self, Migration};
 use super::stats::Stats;
 
 /// A record that was moved out of the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quarantined {
-    /// Its key, in words or, when it is not a key, in hexadecimal digits.
+pub struct QuarantinedRecord {
+    /// The key in words, or in hexadecimal digits if it is no key.
     pub key: String,
-    /// What is wrong with it.
+    /// What is wrong with the record.
     pub cause: CodecError,
 }
 
-/// What was found when a store was opened.
+/// The findings from opening a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenReport {
-    /// Good records, the file's own left out.
+    /// The number of good records, without the file's own record.
     pub records: u64,
-    /// Records moved out of the way this time.
-    pub quarantined: Vec<Quarantined>,
-    /// Records in quarantine, those of earlier times included.
+    /// The records that were moved out of the way this time.
+    pub quarantined: Vec<QuarantinedRecord>,
+    /// The number of records in quarantine, including those of earlier times.
     pub in_quarantine: u64,
-    /// The file was inconsistent and was repaired, perhaps to an older commit.
+    /// Whether the file was inconsistent and was repaired, perhaps to an older commit.
     pub repaired: bool,
-    /// How it compares with what its directory knew.
+    /// How the file compares with what its directory knew.
     pub age: Age,
-    /// Where a journal is kept of which not all could be taken: what it held is not in the file.
+    /// The path under which a journal is kept of which not all could be taken. Its content is not
+    /// in the file.
     pub journal_aside: Option<PathBuf>,
-    /// That journal belongs to another state file.
+    /// Whether that journal belongs to another state file.
     pub foreign_journal: bool,
-    /// The file was of an older schema and was brought to this agent's.
+    /// The migration of a file that was of an older schema.
     pub migrated: Option<Migration>,
 }
 
 impl OpenReport {
-    /// Something that was acknowledged may not be in the file.
+    /// Whether an acknowledged change may be missing from the file.
     #[must_use]
-    pub fn lacks(&self) -> bool {
-        self.repaired || self.age.lacks() || self.foreign_journal
+    pub fn is_incomplete(&self) -> bool {
+        self.repaired || self.age.is_behind() || self.foreign_journal
     }
 }
 
-/// What a store starts with.
+/// The content with which a store starts.
 #[derive(Debug, Default)]
-pub struct Loaded {
-    /// What is durable.
+pub struct StoreContent {
+    /// The digests of everything durable.
     pub dedup: Dedup,
-    /// What was found.
+    /// The findings from opening the store.
     pub report: OpenReport,
-    /// Counts kept in the file, zero when there are none.
+    /// The counts kept in the file; zero if there are none.
     pub counted: Stats,
 }
 
-/// Read everything once; migrate a store of an older schema; quarantine what is damaged; write the
-/// schema version where it is missing.
+/// Read everything once. Migrate a store of an older schema, quarantine damaged records, and write
+/// the schema version if it is missing.
 ///
 /// # Errors
 /// When the backend fails, a migration fails, or the content is of a newer agent.
-pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
-    let mut found = Found::default();
+pub fn load(path: &Path, backend: &dyn Backend) -> Result<StoreContent, StateError> {
+    let mut found = LoadScan::default();
     match migrate::known_schema_of(path, backend)? {
         Some(older) if older < SCHEMA => {
             let (migration, quarantined) = migrate::migrate(path, backend, older)?;
@@ -81,21 +81,23 @@ pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
         found.visit(key, record);
         ControlFlow::Continue(())
     });
-    scanned.map_err(|error| StateError::opening(path.to_owned(), error))?;
-    let Found { mut dedup, mut report, schema, counted, mut ops } = found;
+    scanned.map_err(|error| StateError::from_open_error(path.to_owned(), error))?;
+    let LoadScan { mut dedup, mut report, schema, counted, mut ops } = found;
     if schema.is_none() {
-        // A new file, or one whose own record was damaged: every record carries its schema too.
+        // The file is new, or its own record was damaged; every record carries its schema too.
         let own = migrate::own_record()?;
         if let Op::Put { key, value } = &own {
-            dedup.warm(key, ValueDigest::of(codec::unsealed(value)));
+            dedup.warm(key, ValueDigest::from_unsealed(codec::strip_checksum(value)));
         }
         ops.push(own);
     }
     if !ops.is_empty() {
-        backend.commit(&ops).map_err(|error| StateError::opening(path.to_owned(), error))?;
+        backend
+            .commit(&ops)
+            .map_err(|error| StateError::from_open_error(path.to_owned(), error))?;
     }
     report.in_quarantine = backend
-        .quarantined()
+        .count_quarantined()
         .map_err(|source| StateError::Read { path: path.to_owned(), source })?;
     for record in &report.quarantined {
         tracing::error!(
@@ -103,11 +105,11 @@ pub fn load(path: &Path, backend: &dyn Backend) -> Result<Loaded, StateError> {
             "damaged state record moved to quarantine"
         );
     }
-    Ok(Loaded { dedup, report, counted })
+    Ok(StoreContent { dedup, report, counted })
 }
 
 #[derive(Default)]
-struct Found {
+struct LoadScan {
     dedup: Dedup,
     report: OpenReport,
     schema: Option<u16>,
@@ -115,16 +117,16 @@ struct Found {
     ops: Vec<Op>,
 }
 
-impl Found {
+impl LoadScan {
     fn visit(&mut self, bytes: &[u8], record: &[u8]) {
-        let checked = Key::parse(bytes).map_err(CodecError::Key).and_then(|key| {
+        let checked = RecordKey::parse(bytes).map_err(CodecError::Key).and_then(|key| {
             match key {
-                Key::Meta(MetaItem::SchemaVersion) => {
+                RecordKey::Meta(MetaItem::SchemaVersion) => {
                     self.schema = Some(codec::decode::<u16>(key.kind(), record)?);
                 }
-                Key::Meta(MetaItem::Counters) => {
+                RecordKey::Meta(MetaItem::Counters) => {
                     codec::check(key.kind(), record)?;
-                    // Counts of another shape are another agent's; counting starts again.
+                    // Counts of another shape belong to another agent. Counting starts again.
                     self.counted = codec::decode(key.kind(), record).unwrap_or_default();
                 }
                 _ => {
@@ -135,20 +137,22 @@ impl Found {
             Ok(())
         });
         match checked {
-            Ok(()) => self.dedup.warm(bytes, ValueDigest::of(codec::unsealed(record))),
+            Ok(()) => {
+                self.dedup.warm(bytes, ValueDigest::from_unsealed(codec::strip_checksum(record)))
+            }
             Err(cause) => {
-                self.report.quarantined.push(Quarantined { key: shown_key(bytes), cause });
+                self.report.quarantined.push(QuarantinedRecord { key: shown_key(bytes), cause });
                 self.ops.push(Op::Quarantine { key: bytes.into() });
             }
         }
     }
 }
 
-/// A key in words or, when it is not one, in hexadecimal digits.
+/// A key in words, or in hexadecimal digits if it is no key.
 #[must_use]
 pub fn shown_key(bytes: &[u8]) -> String {
-    // Long enough to find the record, short enough for a log line.
-    Key::parse(bytes).map_or_else(|_| hex(bytes, 32), |key| key.to_string())
+    // This is long enough to find the record and short enough for a log line.
+    RecordKey::parse(bytes).map_or_else(|_| hex(bytes, 32), |key| key.to_string())
 }
 
 /// The first `most` bytes in hexadecimal digits.

@@ -1,9 +1,9 @@
-//! One agent per data directory.
+//! Allows one agent per data directory.
 //!
-//! The lock is the operating system's, on `<dir>/agent.lock`: it goes with the process, however
+//! The lock is the operating system's, on `<dir>/agent.lock`. It goes with the process, however
 //! that ends, so a file left behind blocks nobody. The file holds the owner's pid for the message,
-//! whether the owner serves (one that has the lock and no socket yet is starting), and whether it ends (one that
-//! has the lock and no socket any more).
+//! whether the owner serves (if it has the lock and no socket yet, it is starting), and whether it
+//! ends (if it has the lock and no socket any more).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -16,50 +16,50 @@ use ostler_model::limits::MIB;
 
 /// Name of the lock file in the data directory.
 pub const LOCK_FILE: &str = "agent.lock";
-/// Second line of the file of an agent that serves.
+/// The second line in the lock file of an agent that serves.
 const SERVES: &str = "serves";
-/// Third line of the file of one that ends.
+/// The third line in the lock file of an agent that ends.
 const ENDS: &str = "ends";
 /// The kernel's list of locks.
 const LOCKS: &str = "/proc/locks";
-/// Most bytes of it that are read.
+/// The largest number of bytes that are read of that list.
 const LOCKS_BYTES_MAX: u64 = 16 * MIB;
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another agent runs on it.
+    /// Another agent runs on the data directory.
     #[error(
         "data directory {dir} is in use by {}; stop it or use another data directory",
-        owner(.pid)
+        owner_text(.pid)
     )]
     InUse {
         /// The data directory.
         dir: PathBuf,
-        /// The other agent's pid, when its file could be read.
+        /// The other agent's pid, if the lock file could be read.
         pid: Option<u32>,
     },
-    /// It cannot be written.
+    /// A directory or file cannot be written.
     #[error(
         "{path} cannot be written; check its owner, mode and mount, or use another data directory"
     )]
     ReadOnly {
-        /// The directory or file refused.
+        /// The path that was refused.
         path: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Its disk or quota is full.
+    /// The disk or the quota is full.
     #[error("no space left for {path}; make room on its disk or use another data directory")]
     DiskFull {
-        /// The directory or file refused.
+        /// The path that was refused.
         path: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Somebody else decides what is in it.
+    /// Somebody else decides what is in the directory.
     #[error(
         "data directory {dir} {reason}, who could put anything into it; give it to the agent's user (chown, chmod \
          0700) if you know what is in it, or use another data directory"
@@ -67,10 +67,11 @@ pub enum LockError {
     NotOwn {
         /// The data directory.
         dir: PathBuf,
-        /// Why, with whom.
+        /// The reason as a part of a sentence, with the user or the mode.
         reason: String,
     },
-    /// Other users of the node may enter it, and not all in it is an agent's.
+    /// Other users of the node may enter the directory, and not everything in it belongs to
+    /// an agent.
     #[error(
         "data directory {dir} is open to other users of the node (mode {mode:04o}) and has things in it that \
          are no agent's; use a directory of its own, or close this one with `chmod 700 {dir}`"
@@ -78,28 +79,30 @@ pub enum LockError {
     OpenToOthers {
         /// The data directory.
         dir: PathBuf,
-        /// Its mode.
+        /// The mode of the directory, as permission bits.
         mode: u32,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot {doing} {path}")]
     Io {
-        /// What was tried: `create directory` …
+        /// The action that failed, such as `create directory`.
         doing: &'static str,
-        /// On what.
+        /// The path that the action was for.
         path: PathBuf,
-        /// The refusal.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
 }
 
-/// Write permission of group and others, and the bit without which it lets them replace what is not theirs.
+/// The write permission of group and others, and the sticky bit, without which they may replace
+/// what is not theirs.
 const SHARED_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Only the agent's user, or root, may decide what is in the directory, which has this owner and this mode.
-pub(crate) fn own_dir(dir: &Path, owner: u32, mode: u32) -> Result<(), LockError> {
+/// Check that only the agent's user, or root, decides what is in a directory with this owner and
+/// this mode.
+pub(crate) fn check_owner(dir: &Path, owner: u32, mode: u32) -> Result<(), LockError> {
     let own = rustix::process::geteuid().as_raw();
     let reason = if ![own, 0].contains(&owner) {
         format!("belongs to user {owner}")
@@ -111,13 +114,13 @@ pub(crate) fn own_dir(dir: &Path, owner: u32, mode: u32) -> Result<(), LockError
     Err(LockError::NotOwn { dir: dir.to_owned(), reason })
 }
 
-fn owner(pid: &Option<u32>) -> String {
-    // Without a pid it may also be somebody who only reads.
+fn owner_text(pid: &Option<u32>) -> String {
+    // Without a pid it may also be a process that only reads.
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("another agent (pid {pid})"))
 }
 
 impl LockError {
-    pub(crate) fn of(doing: &'static str, path: &Path, source: io::Error) -> Self {
+    pub(crate) fn from_io_error(doing: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -131,7 +134,7 @@ impl LockError {
     }
 }
 
-/// This process's claim on a data directory; ends when it is dropped.
+/// This process's claim on a data directory, which ends when it is dropped.
 #[derive(Debug)]
 pub struct DataDirLock {
     dir: PathBuf,
@@ -139,8 +142,8 @@ pub struct DataDirLock {
 }
 
 impl Drop for DataDirLock {
-    /// Closing alone is not enough: a child between fork and exec still has the file open, and the
-    /// lock lives as long as any copy of it.
+    /// Closing the file alone is not enough: a child between fork and exec still has it open, and
+    /// the lock lives as long as any copy of it.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::debug!(dir = %self.dir.display(), %error, "data directory not unlocked");
@@ -149,47 +152,54 @@ impl Drop for DataDirLock {
 }
 
 impl DataDirLock {
-    /// Claim `dir`, made with mode 0700 when missing, and closed when others may enter it ([`make_private`]).
+    /// Claim `dir`. It is created with mode 0700 if it is missing, and closed if others may enter
+    /// it ([`make_private`]).
     ///
     /// # Errors
     /// When another agent has it, or it cannot be made, closed or written.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
-        // Before anything in it is opened: whoever may write there may have put links.
+        // This comes before anything in the directory is opened, because whoever may write there
+        // may have put links.
         make_private(dir)?;
         let path = dir.join(LOCK_FILE);
-        // Not truncated: until the lock is ours the content is another agent's.
+        // The file is not truncated: until the lock is ours, its content is another agent's.
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = own_file::open(&mut options, &path)
-            .map_err(|source| LockError::of("open", &path, source))?;
+            .map_err(|source| LockError::from_io_error("open", &path, source))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(LockError::InUse { dir: dir.to_owned(), pid: read_pid(&file) });
             }
-            Err(TryLockError::Error(source)) => return Err(LockError::of("lock", &path, source)),
+            Err(TryLockError::Error(source)) => {
+                return Err(LockError::from_io_error("lock", &path, source));
+            }
         }
-        write_pid(&mut file).map_err(|source| LockError::of("write", &path, source))?;
+        write_pid(&mut file).map_err(|source| LockError::from_io_error("write", &path, source))?;
         Ok(Self { dir: dir.to_owned(), file })
     }
 
-    /// Note in the file that the owner serves: it has a socket, or will have.
+    /// Note in the lock file that the owner serves: it has a socket, or will have one.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn serves(&mut self) -> Result<(), LockError> {
-        // Not synced: who reads it asks whether the process lives.
+    pub fn note_serving(&mut self) -> Result<(), LockError> {
+        // This is not synced, because a reader also checks whether the process is alive.
         let written = writeln!(self.file, "{SERVES}");
-        written.map_err(|source| LockError::of("write", &self.dir.join(LOCK_FILE), source))
+        written
+            .map_err(|source| LockError::from_io_error("write", &self.dir.join(LOCK_FILE), source))
     }
 
-    /// Note in the file of an owner that serves that it ends: whoever finds no socket knows that none comes.
+    /// Note in the lock file that an owner which serves now ends, so that whoever finds no socket
+    /// knows that none will come.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn ends(&self) -> Result<(), LockError> {
+    pub fn note_ending(&self) -> Result<(), LockError> {
         let written = writeln!(&self.file, "{ENDS}");
-        written.map_err(|source| LockError::of("write", &self.dir.join(LOCK_FILE), source))
+        written
+            .map_err(|source| LockError::from_io_error("write", &self.dir.join(LOCK_FILE), source))
     }
 
     /// The data directory.
@@ -199,11 +209,11 @@ impl DataDirLock {
     }
 }
 
-/// Claim of somebody who reads a data directory: several at a time, none while an agent runs, and
-/// no agent starts meanwhile.
+/// The claim of a process that reads a data directory. There may be several at a time, but none
+/// while an agent runs, and no agent starts meanwhile.
 #[derive(Debug)]
 pub struct DataDirReading {
-    /// Absent where no agent ever ran.
+    /// The locked file; `None` if no agent ever ran there.
     _file: Option<File>,
 }
 
@@ -231,19 +241,20 @@ impl DataDirReading {
     }
 }
 
-/// Who has the lock of a data directory.
+/// The process that has the lock of a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The process.
+    /// The id of the process.
     pub pid: u32,
-    /// It is an agent that serves, or will as soon as it has started; else one of a single command.
+    /// Whether it is an agent that serves, or will serve once it has started. If not, it is an
+    /// agent of a single command.
     pub serves: bool,
-    /// It is such an agent, and ends.
+    /// Whether it is an agent that serves and now ends.
     pub ends: bool,
 }
 
-/// Who has the lock of `dir`; none when nobody has, or it cannot be told. Takes no lock, not even for
-/// a moment: that could keep an agent from starting.
+/// The process that has the lock of `dir`; `None` if there is none, or it is unknown. This takes no
+/// lock, not even for a moment, because that could keep an agent from starting.
 #[must_use]
 pub fn holder(dir: &Path) -> Option<Holder> {
     let file = own_file::read(&dir.join(LOCK_FILE)).ok()?;
@@ -254,8 +265,9 @@ pub fn holder(dir: &Path) -> Option<Holder> {
     locks.lines().any(|line| is_held(line, holder.pid, inode)).then_some(holder)
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 4711 08:02:12345 0 EOF`. The device is not compared: some file systems
-/// say another one here than of their files.
+/// Whether a line such as `1: FLOCK  ADVISORY  WRITE 4711 08:02:12345 0 EOF` is about this
+/// lock. The device is not compared, because some file systems show another one here than for
+/// their files.
 fn is_held(line: &str, pid: u32, inode: u64) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     let ["FLOCK", _, "WRITE", owner, place, ..] = words.get(1..).unwrap_or_default() else {
@@ -265,7 +277,7 @@ fn is_held(line: &str, pid: u32, inode: u64) -> bool {
     owner.parse() == Ok(pid) && of.is_some_and(|of| of.parse() == Ok(inode))
 }
 
-/// The pid in the file, if that process runs: one that died is not who has the lock now.
+/// The pid in the file, if that process runs. A process that died does not have the lock now.
 fn read_pid(file: &File) -> Option<u32> {
     read_owner(file).map(|holder| holder.pid)
 }
@@ -284,7 +296,7 @@ fn read_owner(file: &File) -> Option<Holder> {
 fn write_pid(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     writeln!(file, "{}", std::process::id())?;
-    // Some file systems tell of a full disk only here.
+    // Some file systems report a full disk only here.
     file.sync_data()
 }
 

@@ -1,4 +1,4 @@
-//! One agent per data directory.
+//! Tests that there is one agent per data directory.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -35,7 +35,7 @@ fn a_directory_of_somebody_else_is_refused_before_anything_in_it_is_opened() {
     let said = DataDirLock::acquire(&dir).unwrap_err().to_string();
     assert!(said.contains("may be written by other users (mode 770)"), "{said}");
     mode(0o700).unwrap();
-    // Only root makes directories of others.
+    // Only root can make directories of other users.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&dir, Some(65_534), None).unwrap();
         let said = DataDirLock::acquire(&dir).unwrap_err().to_string();
@@ -73,7 +73,7 @@ fn a_lock_ends_with_its_owner_and_a_left_behind_file_blocks_nobody() {
 fn a_copy_of_the_file_in_a_child_does_not_keep_the_lock_of_an_owner_that_left() {
     let base = tempfile::tempdir().unwrap();
     let held = DataDirLock::acquire(base.path()).unwrap();
-    // What a fork does.
+    // This is what a fork does.
     let copy = held.file.try_clone().unwrap();
     drop(held);
     DataDirLock::acquire(base.path()).unwrap();
@@ -87,9 +87,9 @@ fn who_has_a_directory_is_told_without_taking_its_lock() {
     let mut held = DataDirLock::acquire(base.path()).unwrap();
     let pid = std::process::id();
     assert_eq!(holder(base.path()), Some(Holder { pid, serves: false, ends: false }));
-    held.serves().unwrap();
+    held.note_serving().unwrap();
     assert_eq!(holder(base.path()), Some(Holder { pid, serves: true, ends: false }));
-    held.ends().unwrap();
+    held.note_ending().unwrap();
     assert_eq!(holder(base.path()), Some(Holder { pid, serves: true, ends: true }));
     let error = DataDirLock::acquire(base.path()).unwrap_err();
     assert!(matches!(error, LockError::InUse { pid: Some(p), .. } if p == pid), "{error:?}");
@@ -134,8 +134,9 @@ fn a_file_where_the_directory_should_be_is_named() {
 
 #[test]
 fn refusals_of_the_system_are_told_apart_and_keep_their_cause_and_path() {
-    let of =
-        |errno| LockError::of("write", Path::new("/data"), io::Error::from_raw_os_error(errno));
+    let of = |errno| {
+        LockError::from_io_error("write", Path::new("/data"), io::Error::from_raw_os_error(errno))
+    };
     let (eacces, erofs, enospc, edquot, eio) = (13, 30, 28, 122, 5);
     assert!(matches!(of(eacces), LockError::ReadOnly { .. }));
     assert!(matches!(of(erofs), LockError::ReadOnly { .. }));
@@ -170,7 +171,7 @@ fn readers_share_a_directory_but_not_with_an_agent() {
     let me = std::process::id();
     assert!(matches!(error, LockError::InUse { pid: Some(pid), .. } if pid == me), "{error:?}");
     drop((agent, never_used));
-    // A pid no process has: who had the lock before is not who has it now.
+    // No process has this pid: the earlier owner of the lock does not have it now.
     std::fs::write(base.path().join(LOCK_FILE), "4294967295\n").unwrap();
     let readers = [(), ()].map(|()| DataDirReading::acquire(base.path()).unwrap());
     let error = DataDirLock::acquire(base.path()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Records in memory: for tests and for an agent without a data directory.
+//! Records in memory, for tests and for an agent without a data directory.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -8,19 +8,19 @@ use super::error::BackendError;
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Keeps records as long as it lives.
+/// A backend that keeps records as long as it lives.
 #[derive(Debug, Default)]
 pub struct MemBackend {
-    tables: RwLock<Tables>,
+    tables: RwLock<MemTables>,
 }
 
 #[derive(Debug, Default)]
-struct Tables {
+struct MemTables {
     state: Records,
     quarantine: Records,
 }
 
-impl Tables {
+impl MemTables {
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Put { key, value } => {
@@ -65,7 +65,7 @@ impl Backend for MemBackend {
         Ok(())
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
         let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         Ok(u64::try_from(tables.quarantine.len()).unwrap_or(u64::MAX))
     }

@@ -1,4 +1,4 @@
-//! The overlay against a plain buffer, its bound, its locks.
+//! Tests the overlay against a plain buffer, and its bound and its locks.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

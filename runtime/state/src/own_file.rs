@@ -1,5 +1,6 @@
-//! Files of a data directory as they are opened: never through a link. Who owns the directory was checked before;
-//! a link in it is nothing that an agent makes, and what it leads to is not the agent's to read or write.
+//! Opens files of a data directory, but never through a link. The owner of the directory was
+//! checked before. An agent makes no links there, so whatever a link leads to is not the agent's to
+//! read or write.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,7 +9,8 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Open a file with these options. A link in its place is an error, and a pipe is not waited for.
+/// Open a file with these options. A link in its place is an error, and opening a pipe does
+/// not wait.
 ///
 /// # Errors
 /// That of the system; for a link, one that says so.
@@ -34,7 +36,7 @@ pub fn read(path: &Path) -> io::Result<File> {
     open(OpenOptions::new().read(true), path)
 }
 
-/// Open a file of its owner alone to write it anew.
+/// Open a file that only its owner may read, to write it anew.
 ///
 /// # Errors
 /// As [`open`].

@@ -1,4 +1,4 @@
-//! Short looks at a state file that nobody has open, before the engine opens it for writing.
+//! Reads a little of a state file that nobody has open, before the engine opens it for writing.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -7,29 +7,33 @@ use redb::{Database, ReadableDatabase as _};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::error::BackendError;
-use super::keys::{Key, MetaItem};
+use super::keys::{MetaItem, RecordKey};
 use super::migrate;
 use super::overlay::Overlay;
-use super::redb_store::{At, QUARANTINE, STATE, at, builder, contained, engine, scan};
+use super::redb_store::{
+    QUARANTINE, STATE, TreePosition, builder, catch_engine_panic, engine, read_position, scan,
+};
 
-/// The schema that a file says it has, and what else it says of itself. `None` where that cannot be seen without work: the file is
-/// not there, not closed in order, in use or damaged. Whoever opens it then finds out.
-pub(super) fn look(path: &Path) -> Option<(u16, At)> {
-    let key = Key::Meta(MetaItem::SchemaVersion);
-    let (record, at) = contained(|| {
+/// The schema in a file, and its position. Returns `None` if that cannot be read without work:
+/// the file is not there, was not closed in order, is in use or damaged. Whoever opens it next
+/// finds out.
+pub(super) fn peek_schema(path: &Path) -> Option<(u16, TreePosition)> {
+    let key = RecordKey::Meta(MetaItem::SchemaVersion);
+    let (record, at) = catch_engine_panic(|| {
         let database = open(path, false)?;
         let read = database.begin_read().map_err(engine)?;
         let table = read.open_table(STATE).map_err(engine)?;
         let record = table.get(key.encode().as_slice()).map_err(engine)?;
-        Ok((record.map(|record| record.value().to_vec()), at(&read, true)?))
+        Ok((record.map(|record| record.value().to_vec()), read_position(&read, true)?))
     })
     .ok()?;
-    Some((migrate::told(&record?)?, at))
+    Some((migrate::recorded_schema(&record?)?, at))
 }
 
-/// Whether two files hold the same records, quarantine included. Not when one cannot be read.
+/// Whether two files hold the same records, quarantine included; `false` if one of them cannot
+/// be read.
 pub(super) fn same_records(left: &Path, right: &Path) -> bool {
-    let digests = contained(|| Ok((digest(left)?, digest(right)?)));
+    let digests = catch_engine_panic(|| Ok((digest(left)?, digest(right)?)));
     digests.is_ok_and(|(left, right)| left == right)
 }
 
@@ -46,13 +50,13 @@ fn digest(path: &Path) -> Result<u128, BackendError> {
             add(record);
             ControlFlow::Continue(())
         })?;
-        // No record has a key of this length: the end of a table.
+        // No record has a key of this length, so it marks the end of a table.
         hash.update(&u64::MAX.to_le_bytes());
     }
     Ok(hash.digest128())
 }
 
-/// Open without writing; a file that must be recovered only when `recover` says so.
+/// Open a file without writing. A file that must be recovered is opened only with `recover`.
 fn open(path: &Path, recover: bool) -> Result<Database, BackendError> {
     let mut builder = builder();
     if !recover {

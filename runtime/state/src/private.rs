@@ -1,9 +1,10 @@
-//! A data directory is its agent's alone: mode 0700, whoever made it.
+//! Closes a data directory to everybody but its agent: mode 0700, whoever made it.
 //!
-//! What is in it belongs to tasks of any user and is readable by anybody in places (`alloc/data`), so the
-//! directory above keeps everybody else out. One that was made by hand has what the umask left, 0755 mostly:
-//! it is closed where it is evidently an agent's, or nothing is in it yet. What else lies in it would be closed
-//! with it (`--data-dir /tmp`), so the operator is asked then.
+//! Its content belongs to tasks of any user and is readable by anybody in places (`alloc/data`),
+//! so the directory itself keeps everybody else out. A directory that was made by hand has the
+//! mode that the umask left, mostly 0755. It is closed if it evidently belongs to an agent, or is
+//! still empty. Anything else in it would be closed too (`--data-dir /tmp`), so the operator is
+//! asked then.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -12,47 +13,50 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 use crate::durable;
-use crate::lock::{LOCK_FILE, LockError, own_dir};
+use crate::lock::{LOCK_FILE, LockError, check_owner};
 
-/// Name of the state file in a data directory.
+/// The name of the state file in a data directory.
 pub const STATE_FILE: &str = "state.redb";
 /// The mode of a data directory.
 const OWNER_ALONE: Mode = Mode::from_raw_mode(0o700);
-/// What a mode gives to others than the owner.
+/// The permission bits of everybody but the owner.
 const OTHERS: u32 = 0o077;
-/// Files that only an agent makes, or that were copied for one.
+/// The files that only an agent makes, or that were copied for one.
 const OF_AGENTS: [&str; 2] = [LOCK_FILE, STATE_FILE];
-/// What says nothing about whose a directory is: itself, the one above, and what a fresh file system has.
+/// Entries that say nothing about the owner of a directory: itself, the one above, and what a fresh
+/// file system has.
 const OF_NOBODY: [&CStr; 3] = [c".", c"..", c"lost+found"];
 
-/// Make a data directory with those above it that are missing, or close one that other users may enter. The
-/// mode that it had, where it was closed.
+/// Create a data directory, and those above it that are missing, or close one that other users may
+/// enter. Returns the mode that it had, if it was closed.
 ///
 /// # Errors
-/// [`LockError::NotOwn`] where others decide what is in it; [`LockError::OpenToOthers`] where they may enter it and it has
-/// things that are no agent's; else when it cannot be made, read or closed.
+/// [`LockError::NotOwn`] if others decide what is in it; [`LockError::OpenToOthers`] if they may
+/// enter it and it has things that belong to no agent; else when it cannot be made, read or closed.
 pub fn make_private(dir: &Path) -> Result<Option<u32>, LockError> {
     durable::make_dirs(dir, OWNER_ALONE.as_raw_mode())
-        .map_err(|source| LockError::of("create directory", dir, source))?;
-    let failed = |doing| move |error: rustix::io::Errno| LockError::of(doing, dir, error.into());
-    // The operator's word: links on the way are followed, once, and what is looked at is what is changed.
+        .map_err(|source| LockError::from_io_error("create directory", dir, source))?;
+    let failed =
+        |doing| move |error: rustix::io::Errno| LockError::from_io_error(doing, dir, error.into());
+    // The operator chose this path, so links on the way are followed. They are followed only once,
+    // so that the directory that is checked is the one that is changed.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(dir, flags, Mode::empty()).map_err(failed("open directory"))?;
     let found = rustix::fs::fstat(&opened).map_err(failed("look at directory"))?;
     let mode = found.st_mode & 0o7777;
-    own_dir(dir, found.st_uid, mode)?;
+    check_owner(dir, found.st_uid, mode)?;
     if mode & OTHERS == 0 {
         return Ok(None);
     }
-    if !is_an_agents(&opened).map_err(failed("read directory"))? {
+    if !belongs_to_agent(&opened).map_err(failed("read directory"))? {
         return Err(LockError::OpenToOthers { dir: dir.to_owned(), mode });
     }
     rustix::fs::fchmod(&opened, OWNER_ALONE).map_err(failed("close directory"))?;
     Ok(Some(mode))
 }
 
-/// Was an agent here, or nobody?
-fn is_an_agents(dir: &OwnedFd) -> rustix::io::Result<bool> {
+/// Whether the directory belongs to an agent, or is empty.
+fn belongs_to_agent(dir: &OwnedFd) -> rustix::io::Result<bool> {
     let mut empty = true;
     for entry in rustix::fs::Dir::read_from(dir)? {
         let entry = entry?;

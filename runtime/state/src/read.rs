@@ -1,4 +1,4 @@
-//! Reading: what is durable, as of the last commit.
+//! Reads what is durable, as of the last commit.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -8,23 +8,23 @@ use serde::de::DeserializeOwned;
 
 use super::codec;
 use super::error::StateError;
-use super::keys::{Key, Prefix};
+use super::keys::{KeyPrefix, RecordKey};
 use super::store::StateStore;
 
 /// A record as stored.
 #[derive(Clone, Debug)]
-pub struct Record {
-    /// Its name.
-    pub key: Key,
+pub struct StoredRecord {
+    /// The key under which it is stored.
+    pub key: RecordKey,
     path: Arc<Path>,
     bytes: Vec<u8>,
 }
 
-impl Record {
-    /// The value.
+impl StoredRecord {
+    /// Decode the value.
     ///
     /// # Errors
-    /// When the record is damaged or not a `T`; concerns this record alone.
+    /// When the record is damaged or not a `T`. The error concerns this record alone.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, StateError> {
         codec::decode(self.key.kind(), &self.bytes).map_err(|source| StateError::Record {
             path: self.path.to_path_buf(),
@@ -33,13 +33,13 @@ impl Record {
         })
     }
 
-    /// Size of the record, its envelope included, bytes.
+    /// The size of the record in bytes, its envelope included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// No bytes at all.
+    /// Whether the record has no bytes at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -51,8 +51,8 @@ impl StateStore {
     ///
     /// # Errors
     /// When the file cannot be read, or the record is damaged or not a `T`.
-    pub fn get<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, StateError> {
-        let shared = self.shared();
+    pub fn get<T: DeserializeOwned>(&self, key: &RecordKey) -> Result<Option<T>, StateError> {
+        let shared = self.writer_shared();
         let read = shared.backend.get(&key.encode());
         let found =
             read.map_err(|source| StateError::Read { path: shared.path.clone(), source })?;
@@ -68,16 +68,21 @@ impl StateStore {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn scan(&self, prefix: &Prefix) -> Result<Vec<Record>, StateError> {
-        let shared = self.shared();
+    pub fn scan(&self, prefix: &KeyPrefix) -> Result<Vec<StoredRecord>, StateError> {
+        let shared = self.writer_shared();
         let path: Arc<Path> = Arc::from(shared.path.as_path());
         let mut records = Vec::new();
         let read = shared.backend.scan(&prefix.encode(), &mut |key, bytes| {
-            match Key::parse(key) {
+            match RecordKey::parse(key) {
                 Ok(key) => {
-                    records.push(Record { key, path: Arc::clone(&path), bytes: bytes.to_vec() });
+                    records.push(StoredRecord {
+                        key,
+                        path: Arc::clone(&path),
+                        bytes: bytes.to_vec(),
+                    });
                 }
-                // Such keys are quarantined at open; one that appears later is reported there.
+                // Such keys are quarantined when the store opens, and one that appears later is
+                // reported then.
                 Err(error) => tracing::warn!(%error, "state record with an unreadable key"),
             }
             ControlFlow::Continue(())

@@ -1,14 +1,15 @@
 //! Records in a redb file: the tree behind the journal, see [`super::disk_store`].
 //!
-//! One-phase durable commits: half the fsyncs of two-phase ones; after a crash redb checks the
-//! last commit's checksums and falls back to the one before, which for a commit nobody was told of
-//! is right. A failed commit closes the file, because redb refuses further work after an I/O error;
-//! the next use opens it again, so that an agent lives through a full disk.
+//! Commits are durable in one phase, which needs half the fsyncs of two phases. After a crash redb
+//! checks the last commit's checksums and falls back to the one before, which is right for a commit
+//! that was never acknowledged. A failed commit closes the file, because redb refuses further work
+//! after an I/O error. The next use opens it again, so that an agent survives a full disk.
 //!
-//! After any failed commit but for a full disk the file is first written again ([`rewrite`]).
+//! After any failed commit, except one because of a full disk, the file is first written again
+//! ([`rewrite`]).
 //!
-//! A new file is made under another name and renamed when complete: a state file that is there but
-//! empty is damage, never a fresh start.
+//! A new file is made under another name and renamed when it is complete: a state file that is
+//! there but empty is damage, never a fresh start.
 
 use std::cell::Cell;
 use std::io;
@@ -28,7 +29,7 @@ use serde::Serialize;
 use super::backend::{Op, Visit, prefix_bounds};
 use super::error::BackendError;
 use super::journal::Tip;
-use super::rewrite::{self, Shown};
+use super::rewrite::{self, FileTrust};
 use super::writer::panic_text;
 use super::{files, peek};
 use crate::durable::sync_parent;
@@ -39,88 +40,92 @@ use ostler_model::rng::Rng;
 type Records = TableDefinition<'static, &'static [u8], &'static [u8]>;
 pub(super) const STATE: Records = TableDefinition::new("state");
 pub(super) const QUARANTINE: Records = TableDefinition::new("quarantine");
-/// Number of the newest batch in the file: see [`super::age`]. Not there in files of older agents.
+/// The table with the number of the newest batch, see [`super::age`]. Files of older agents do not
+/// have it.
 const COMMITS: TableDefinition<'static, (), u64> = TableDefinition::new("commits");
-/// Which file this is, and what the journal continues with. Not there in files of older agents.
+/// The table with the id of the file, and with what the journal continues with. Files of older
+/// agents do not have it.
 const TIP: TableDefinition<'static, (), (u128, u128)> = TableDefinition::new("tip");
 
-/// How an existing file is opened; tests put faults underneath.
-pub type Opener = Box<dyn Fn(&Path, Shown) -> Result<Database, DatabaseError> + Send + Sync>;
+/// A function that opens an existing file. Tests put faults underneath.
+pub type Opener = Box<dyn Fn(&Path, FileTrust) -> Result<Database, DatabaseError> + Send + Sync>;
 
-/// What the storage engine says of a file.
+/// The storage engine's figures of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EngineStats {
-    /// Bytes in pages that hold something; the rest of the file is free for later writes.
+    /// Bytes in pages that are in use. The rest of the file is free for later writes.
     pub allocated_bytes: u64,
-    /// Bytes of keys and records.
+    /// Bytes of keys and records in the file.
     pub stored_bytes: u64,
-    /// Bytes of the trees that lead to them.
+    /// Bytes of the tree nodes that lead to them.
     pub metadata_bytes: u64,
     /// Bytes of the file that hold nothing: free pages, and the gaps in used ones.
     pub fragmented_bytes: u64,
-    /// Pages from the root to a record.
+    /// The number of pages from the root to a record.
     pub tree_height: u32,
 }
 
-/// Keeps records in one file, mode 0600.
-pub(super) struct Tree {
+/// Keeps records in one file of mode 0600.
+pub(super) struct RedbTree {
     path: PathBuf,
     opener: Opener,
-    /// Absent after a failed commit, until the next use.
+    /// The open database; `None` after a failed commit, until the next use.
     database: RwLock<Option<Database>>,
-    /// What is shown is not trusted until it was written again.
+    /// Whether the shown content of the file may differ from the disk. It must be written again
+    /// before it is used.
     doubted: AtomicBool,
     repaired: bool,
-    opened_at: At,
+    opened_at: TreePosition,
 }
 
-/// What a file says of itself.
+/// The position of a file: the end of its content, as the file itself says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct At {
-    /// The file was there.
+pub(super) struct TreePosition {
+    /// Whether the file was there before.
     pub there: bool,
-    /// Number of its newest batch; none in a file of an older agent.
+    /// The number of the newest batch; `None` in a file of an older agent.
     pub number: Option<u64>,
-    /// What the journal continues with; none in a file of an older agent.
+    /// The tip that the journal continues with; `None` in a file of an older agent.
     pub tip: Option<Tip>,
 }
 
 /// How much is known of a file that is about to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Checked {
-    /// The engine has found it consistent.
+pub(super) enum FileCheck {
+    /// The engine has found the file consistent.
     Whole,
-    /// Nothing, or it is not consistent.
+    /// Nothing is known, or the file is not consistent.
     No,
 }
 
-impl Tree {
-    /// Open the file, or make it when there is none.
+impl RedbTree {
+    /// Open the file, or create it if there is none.
     ///
     /// # Errors
     /// When it is damaged, in use, or cannot be read, written or made.
     pub(super) fn open(
         path: &Path,
         opener: Opener,
-        checked: Checked,
+        checked: FileCheck,
     ) -> Result<Self, BackendError> {
         let there = path.try_exists()?;
-        let checked = if there { checked } else { Checked::Whole };
+        let checked = if there { checked } else { FileCheck::Whole };
         if !there {
             create(path)?;
         }
-        // The engine may meet content it never wrote; a panic there is damage, not our end.
-        let (database, repaired, opened_at) = contained(|| {
-            let mut database = opener(path, Shown::Trusted).map_err(engine)?;
+        // The engine may meet content that it never wrote. A panic there is reported as damage and
+        // does not end this process.
+        let (database, repaired, opened_at) = catch_engine_panic(|| {
+            let mut database = opener(path, FileTrust::Trusted).map_err(engine)?;
             let clean = match checked {
-                Checked::Whole => true,
-                Checked::No => database.check_integrity().map_err(engine)?,
+                FileCheck::Whole => true,
+                FileCheck::No => database.check_integrity().map_err(engine)?,
             };
-            // Without its tables it is somebody else's file.
+            // A file without these tables belongs to another program.
             let read = database.begin_read().map_err(engine)?;
             read.open_table(STATE).map_err(engine)?;
             read.open_table(QUARANTINE).map_err(engine)?;
-            let opened_at = at(&read, there)?;
+            let opened_at = read_position(&read, there)?;
             drop(read);
             Ok((database, !clean, opened_at))
         })?;
@@ -134,13 +139,14 @@ impl Tree {
         })
     }
 
-    /// What the file said of itself when it was opened.
-    pub(super) fn opened_at(&self) -> At {
+    /// The position of the file when it was opened.
+    pub(super) fn position_at_open(&self) -> TreePosition {
         self.opened_at
     }
 
-    /// The file was found inconsistent when it was opened and repaired, perhaps to an older commit.
-    pub(super) fn repaired(&self) -> bool {
+    /// Whether the file was found inconsistent when it was opened, and was repaired, perhaps to an
+    /// older commit.
+    pub(super) fn was_repaired(&self) -> bool {
         self.repaired
     }
 
@@ -149,15 +155,15 @@ impl Tree {
     /// # Errors
     /// When the file cannot be read; records visited before stay visited.
     pub(super) fn scan_quarantine(&self, visit: Visit<'_>) -> Result<(), BackendError> {
-        self.with(|database| scan(database, QUARANTINE, &[], visit))
+        self.with_database(|database| scan(database, QUARANTINE, &[], visit))
     }
 
-    /// What the engine says of the file as it is now.
+    /// The engine's figures of the file as it is now.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub(super) fn engine_stats(&self) -> Result<EngineStats, BackendError> {
-        self.with(|database| {
+        self.with_database(|database| {
             let transaction = database.begin_write().map_err(engine)?;
             let stats = transaction.stats().map_err(engine)?;
             transaction.abort().map_err(engine)?;
@@ -183,32 +189,34 @@ impl Tree {
             Some(database) => database,
             None => self.reopen()?,
         };
-        // Put back only when it went well: the engine takes no more work after a failure.
-        let moved = contained(|| database.compact().map_err(engine));
-        let moved = moved.inspect_err(|error| self.doubt(error))?;
+        // The database is kept open only if this succeeded, because the engine does no more work
+        // after a failure.
+        let moved = catch_engine_panic(|| database.compact().map_err(engine));
+        let moved = moved.inspect_err(|error| self.doubt_file(error))?;
         *slot = Some(database);
         Ok(moved)
     }
 
-    /// Work on the open file. It is closed when that fails: the engine latches an I/O error.
-    fn with<T>(
+    /// Work on the open file. The file is closed when that fails, because the engine does no more
+    /// work after an I/O error.
+    fn with_database<T>(
         &self,
         work: impl FnOnce(&Database) -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
-        let result = self.attempt(work);
+        let result = self.try_with_database(work);
         if result.is_err() {
             self.close();
         }
         result
     }
 
-    fn attempt<T>(
+    fn try_with_database<T>(
         &self,
         work: impl FnOnce(&Database) -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
         let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(database) = &*open {
-            return contained(|| work(database));
+            return catch_engine_panic(|| work(database));
         }
         drop(open);
         let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
@@ -216,23 +224,24 @@ impl Tree {
             Some(database) => database,
             None => self.reopen()?,
         };
-        contained(|| work(slot.insert(database)))
+        catch_engine_panic(|| work(slot.insert(database)))
     }
 
     fn reopen(&self) -> Result<Database, BackendError> {
         let doubted = self.doubted.load(Ordering::SeqCst);
-        let shown = if doubted { Shown::Doubted } else { Shown::Trusted };
-        let opened = contained(|| (self.opener)(&self.path, shown).map_err(engine));
+        let shown = if doubted { FileTrust::Doubted } else { FileTrust::Trusted };
+        let opened = catch_engine_panic(|| (self.opener)(&self.path, shown).map_err(engine));
         match &opened {
             Ok(_) => self.doubted.store(false, Ordering::SeqCst),
-            // Opening syncs too.
-            Err(error) => self.doubt(error),
+            // Opening syncs too, so its failure is a failed sync.
+            Err(error) => self.doubt_file(error),
         }
         opened
     }
 
-    /// A full disk refuses the write, and what was written before still reaches the disk.
-    fn doubt(&self, error: &BackendError) {
+    /// Doubt the file after an error. A full disk only refuses the write, and what was written
+    /// before still reaches the disk.
+    fn doubt_file(&self, error: &BackendError) {
         if !matches!(error, BackendError::DiskFull { .. }) {
             self.doubted.store(true, Ordering::SeqCst);
         }
@@ -241,49 +250,50 @@ impl Tree {
     fn close(&self) {
         let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
         let database = slot.take();
-        // Closing writes; after an I/O error it may fail in ways of its own.
-        let _ = contained(|| {
+        // Closing writes too, and may fail in its own ways after an I/O error.
+        let _ = catch_engine_panic(|| {
             drop(database);
             Ok(())
         });
     }
 }
 
-/// What a backend does, over the tree alone.
-impl Tree {
+/// The operations of a backend, on the tree alone.
+impl RedbTree {
     /// Apply changes in one transaction, after which the journal continues with `tip`.
     ///
     /// # Errors
     /// As [`super::Backend::commit`].
     pub(super) fn commit(&self, batch: &[Op], tip: Tip) -> Result<(), BackendError> {
-        let result = self.with(|database| {
+        let result = self.with_database(|database| {
             let mut transaction = database.begin_write().map_err(engine)?;
             transaction.set_durability(Durability::Immediate).map_err(engine)?;
             {
                 let mut state = transaction.open_table(STATE).map_err(engine)?;
                 for op in batch {
                     if let Some((key, record)) = apply(&mut state, op).map_err(engine)? {
-                        // Opened only when it is needed, which is hardly ever.
+                        // The table is opened only when it is needed, which is rare.
                         let mut quarantine = transaction.open_table(QUARANTINE).map_err(engine)?;
                         quarantine.insert(key, &*record).map_err(engine)?;
                     }
                 }
             }
-            note(&transaction, tip)?;
+            write_tip(&transaction, tip)?;
             transaction.commit().map_err(engine)
         });
         if let Err(error) = &result {
-            self.doubt(error);
+            self.doubt_file(error);
             if self.doubted.load(Ordering::SeqCst) {
-                // At once: who opens the file next may be another process, which does not doubt it.
-                let _ = self.attempt(|_| Ok(()));
+                // The file is written again at once, because another process may open it next, and
+                // that one does not doubt it.
+                let _ = self.try_with_database(|_| Ok(()));
             }
         }
         result
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, BackendError> {
-        self.with(|database| {
+        self.with_database(|database| {
             let read = database.begin_read().map_err(engine)?;
             let table = read.open_table(STATE).map_err(engine)?;
             let value = table.get(key).map_err(engine)?;
@@ -292,15 +302,15 @@ impl Tree {
     }
 
     pub(super) fn scan(&self, prefix: &[u8], visit: Visit<'_>) -> Result<(), BackendError> {
-        self.with(|database| scan(database, STATE, prefix, visit))
+        self.with_database(|database| scan(database, STATE, prefix, visit))
     }
 
-    /// A file whose writer died is copied as the engine recovered it. It is closed meanwhile: a copy
-    /// of an open one would look as if its writer had died.
+    /// Copy the file. A file whose writer died is copied as the engine recovered it. It is closed
+    /// meanwhile, because a copy of an open file would look as if its writer had died.
     pub(super) fn backup(&self, from: u16) -> Result<PathBuf, BackendError> {
         let mut slot = self.database.write().unwrap_or_else(PoisonError::into_inner);
         let database = slot.take();
-        contained(|| {
+        catch_engine_panic(|| {
             drop(database);
             Ok(())
         })?;
@@ -309,8 +319,8 @@ impl Tree {
         Ok(backup)
     }
 
-    pub(super) fn quarantined(&self) -> Result<u64, BackendError> {
-        self.with(|database| {
+    pub(super) fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.with_database(|database| {
             let read = database.begin_read().map_err(engine)?;
             read.open_table(QUARANTINE).map_err(engine)?.len().map_err(engine)
         })
@@ -337,13 +347,13 @@ pub(super) fn scan(
 }
 
 /// A record and its key.
-type Removed<'a> = (&'a [u8], Vec<u8>);
+type RemovedRecord<'a> = (&'a [u8], Vec<u8>);
 
-/// Apply a change; returns the record that is to be put into quarantine.
+/// Apply a change. Returns the record that must be put into quarantine.
 fn apply<'a>(
     state: &mut Table<'_, &'static [u8], &'static [u8]>,
     op: &'a Op,
-) -> Result<Option<Removed<'a>>, redb::StorageError> {
+) -> Result<Option<RemovedRecord<'a>>, redb::StorageError> {
     match op {
         Op::Put { key, value } => {
             state.insert(&**key, &**value)?;
@@ -364,21 +374,24 @@ fn apply<'a>(
     Ok(None)
 }
 
-/// What a file says of itself. Some of it is not there in one of an older agent.
-pub(super) fn at(read: &ReadTransaction, there: bool) -> Result<At, BackendError> {
-    let number = optional(read.open_table(COMMITS))?;
+/// The position in a file. A file of an older agent does not have all of it.
+pub(super) fn read_position(
+    read: &ReadTransaction,
+    there: bool,
+) -> Result<TreePosition, BackendError> {
+    let number = allow_missing(read.open_table(COMMITS))?;
     let number = number.map(|table| table.get(()).map_err(engine)).transpose()?.flatten();
     let number = number.map(|number| number.value());
-    let names = optional(read.open_table(TIP))?;
+    let names = allow_missing(read.open_table(TIP))?;
     let names = names.map(|table| table.get(()).map_err(engine)).transpose()?.flatten();
     let tip = names.map(|names| {
         let (file, chain) = names.value();
         Tip { file, number: number.unwrap_or_default(), chain }
     });
-    Ok(At { there, number, tip })
+    Ok(TreePosition { there, number, tip })
 }
 
-fn optional<T>(table: Result<T, TableError>) -> Result<Option<T>, BackendError> {
+fn allow_missing<T>(table: Result<T, TableError>) -> Result<Option<T>, BackendError> {
     match table {
         Ok(table) => Ok(Some(table)),
         Err(TableError::TableDoesNotExist(_)) => Ok(None),
@@ -386,18 +399,18 @@ fn optional<T>(table: Result<T, TableError>) -> Result<Option<T>, BackendError> 
     }
 }
 
-/// What a journal continues with that is made beside a file of so many batches.
+/// The tip for a journal that is made beside a file with this many batches.
 pub(super) fn new_tip(number: u64) -> Tip {
-    Tip { file: draw(), number, chain: draw() }
+    Tip { file: draw_number(), number, chain: draw_number() }
 }
 
 /// A number that was never used.
-pub(super) fn draw() -> u128 {
+pub(super) fn draw_number() -> u128 {
     Rng::system().uuid().as_u128()
 }
 
-/// From here on the journal continues with `tip`.
-fn note(transaction: &WriteTransaction, tip: Tip) -> Result<(), BackendError> {
+/// Write the tip with which the journal continues from here on.
+fn write_tip(transaction: &WriteTransaction, tip: Tip) -> Result<(), BackendError> {
     let mut numbers = transaction.open_table(COMMITS).map_err(engine)?;
     numbers.insert((), tip.number).map_err(engine)?;
     let mut names = transaction.open_table(TIP).map_err(engine)?;
@@ -405,27 +418,27 @@ fn note(transaction: &WriteTransaction, tip: Tip) -> Result<(), BackendError> {
     Ok(())
 }
 
-pub(super) fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseError> {
-    if shown == Shown::Doubted {
+pub(super) fn open_file(path: &Path, shown: FileTrust) -> Result<Database, DatabaseError> {
+    if shown == FileTrust::Doubted {
         rewrite::file(path)?;
     }
-    // The engine opens it by its path.
+    // The engine opens the file by its path.
     drop(own_file::read(path)?);
     builder().open(path)
 }
 
-/// Make a complete, empty state file and give it its name.
+/// Create a complete, empty state file and give it its name.
 fn create(path: &Path) -> Result<(), BackendError> {
     let unfinished = files::with_suffix(path, ".new");
     // A file left by an agent that was killed at this point holds nothing that was acknowledged.
-    let file = files::private(&unfinished)?;
+    let file = files::create_private(&unfinished)?;
     let written = file.try_clone()?;
-    let unsynced = Unsynced(FileBackend::new(written).map_err(engine)?);
+    let unsynced = UnsyncedFile(FileBackend::new(written).map_err(engine)?);
     let database = builder().create_with_backend(unsynced).map_err(engine)?;
     let transaction = database.begin_write().map_err(engine)?;
     transaction.open_table(STATE).map_err(engine)?;
     transaction.open_table(QUARANTINE).map_err(engine)?;
-    note(&transaction, new_tip(0))?;
+    write_tip(&transaction, new_tip(0))?;
     transaction.commit().map_err(engine)?;
     drop(database);
     file.sync_all()?;
@@ -434,12 +447,12 @@ fn create(path: &Path) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// A file in the making: nobody was told of it, so it is synced when it is whole, and not at each of the
-/// engine's eight steps, which is what a first start waited for longest.
+/// A file in the making. Nobody knows of it yet, so it is synced once when it is complete, and not
+/// at each of the engine's eight steps, which took most of the time of a first start.
 #[derive(Debug)]
-struct Unsynced(FileBackend);
+struct UnsyncedFile(FileBackend);
 
-impl StorageBackend for Unsynced {
+impl StorageBackend for UnsyncedFile {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }
@@ -476,12 +489,12 @@ pub(super) fn engine(error: impl Into<redb::Error>) -> BackendError {
 }
 
 thread_local! {
-    /// The engine is at work on a file, and a panic of it is told as an error.
+    /// Whether the engine is working on a file, so that its panic is reported as an error.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A panic of the engine is this call's failure, and told as that alone.
-pub(super) fn contained<T>(
+/// Run work of the engine, and turn its panic into an error of this call alone.
+pub(super) fn catch_engine_panic<T>(
     work: impl FnOnce() -> Result<T, BackendError>,
 ) -> Result<T, BackendError> {
     static HOOK: Once = Once::new();

@@ -1,8 +1,9 @@
-//! Writing a whole file again, as it is shown.
+//! Writes a whole file again, as the system shows it.
 //!
-//! After a failed sync the system may take what it could not write for written: it shows it from
-//! memory, and no later sync brings it to the disk. What is built on top is lost with the next power
-//! cut. Written again, it is on its way again, and the next sync tells the truth.
+//! After a failed sync the system may treat unwritten data as written: it shows the data from
+//! memory, and no later sync brings it to the disk. Everything that is built on top is lost with
+//! the next power cut. Once the file is written again, the data is on its way to the disk again,
+//! and the next sync tells the truth.
 
 use std::fs::{OpenOptions, TryLockError};
 use std::io;
@@ -13,15 +14,15 @@ use redb::{DatabaseError, StorageBackend};
 
 use crate::own_file;
 
-/// Bytes written at once.
+/// The number of bytes written at once.
 const PAGE: usize = 4096;
 
-/// Whether what the system shows of a file can be taken to be on its disk.
+/// Whether the content that the system shows of a file can be assumed to be on its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
-    /// Yes, up to what a crash loses.
+pub enum FileTrust {
+    /// It can, except for what a crash loses.
     Trusted,
-    /// No, a sync may have failed: it must be written again before it is used.
+    /// It cannot, because a sync may have failed. The file must be written again before it is used.
     Doubted,
 }
 
@@ -31,7 +32,7 @@ pub enum Shown {
 /// When it is open somewhere, or cannot be opened, written or synced.
 pub fn file(path: &Path) -> Result<(), DatabaseError> {
     let file = own_file::open(OpenOptions::new().read(true).write(true), path)?;
-    // The storage engine takes this lock too; it goes with the file handle.
+    // The storage engine takes this lock too. It is released with the file handle.
     match file.try_lock() {
         Ok(()) => Ok(storage(&FileBackend::new(file)?)?),
         Err(TryLockError::WouldBlock) => Err(DatabaseError::DatabaseAlreadyOpen),
@@ -39,8 +40,8 @@ pub fn file(path: &Path) -> Result<(), DatabaseError> {
     }
 }
 
-/// Write every byte of a storage again and sync it. A crash meanwhile leaves what one during the
-/// failed sync could have left.
+/// Write every byte of a storage again and sync it. A crash meanwhile leaves what a crash during
+/// the failed sync could have left.
 ///
 /// # Errors
 /// When it cannot be written or synced; nothing of it can be trusted then.
@@ -49,7 +50,8 @@ pub fn storage(storage: &dyn StorageBackend) -> io::Result<()> {
     let mut page = vec![0; PAGE];
     for offset in (0..len).step_by(PAGE) {
         page.truncate(usize::try_from(len.saturating_sub(offset)).unwrap_or(PAGE));
-        // What the system shows from memory it can read; what it cannot, it has only on the disk.
+        // Content that the system shows from memory can be read. What cannot be read is only on the
+        // disk.
         if storage.read(offset, &mut page).is_ok() {
             storage.write(offset, &page)?;
         }

@@ -1,8 +1,8 @@
-//! Counts of what the store did: for people, benchmarks and tests.
+//! Counts of what the store did, for people, benchmarks and tests.
 //!
-//! Counted since the store was opened ([`super::StateStore::stats`]); the sum since the file was
-//! made is kept in the file, written along with every [`STATE_COUNTERS_COMMITS`]th commit and at
-//! the end, for `ostler state stats`. An agent that is killed loses the counts since the last one.
+//! They start when the store is opened ([`super::StateStore::stats`]). The sum since the file was
+//! made is kept in the file. It is written along with every [`STATE_COUNTERS_COMMITS`]th commit and
+//! at the end, for `ostler state stats`. A killed agent loses the counts since the last such write.
 //!
 //! [`STATE_COUNTERS_COMMITS`]: ostler_model::limits::STATE_COUNTERS_COMMITS
 
@@ -12,57 +12,58 @@ use serde::{Deserialize, Serialize};
 
 use super::backend::Op;
 use super::codec;
-use super::keys::{Key, MetaItem};
+use super::keys::{MetaItem, RecordKey};
 
-/// Classes of [`Stats::batch_sizes`].
+/// The number of classes of [`Stats::batch_sizes`].
 pub const BATCH_CLASSES: usize = 10;
 
-/// What happened since the store was opened, or, as kept in the file, since that was made.
+/// The counts since the store was opened, or, when they come from the file, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Values given to the store, to be durable at once or to lag.
+    /// The number of values given to the store, for a durable or a lagging write.
     pub puts: u64,
-    /// Of those, values that were durable already.
+    /// The number of those values that were durable already.
     pub unchanged: u64,
-    /// Of those, values dropped because their allocation is destroyed.
+    /// The number of those values that were dropped because their allocation is destroyed.
     pub destroyed: u64,
-    /// Of those, values that may lag.
+    /// The number of those values whose write may lag.
     pub later: u64,
-    /// Of those that may lag, values that were replaced by a newer one while they waited.
+    /// The number of lagging values that were replaced by a newer one while they waited.
     pub replaced: u64,
-    /// Writes that may lag, tried again after a failed commit.
+    /// The number of lagging writes that were tried again after a failed commit.
     pub later_retried: u64,
-    /// Writes that may lag, given up after a failed commit.
+    /// The number of lagging writes that were given up after a failed commit.
     pub later_lost: u64,
-    /// Changes committed: puts, deletes and destroys.
+    /// The number of committed changes: puts, deletes and destroys.
     pub writes: u64,
-    /// Bytes of keys and records in them.
+    /// The number of bytes of keys and records in those changes.
     pub bytes: u64,
-    /// Transactions committed.
+    /// The number of transactions that were committed.
     pub commits: u64,
-    /// Transactions failed.
+    /// The number of transactions that failed.
     pub commits_failed: u64,
-    /// Most changes in one transaction.
+    /// The largest number of changes in one transaction.
     pub batch_largest: u64,
-    /// Transactions by the number of their changes: 1, 2, up to 4, 8, 16, 32, 64, 128, 256, 512.
+    /// The numbers of transactions by their changes: 1, 2, up to 4, 8, 16, 32, 64, 128, 256, 512.
     pub batch_sizes: [u64; BATCH_CLASSES],
-    /// Changes waiting for the writer now.
+    /// The number of changes that wait for the writer now.
     pub queued: u64,
-    /// Records whose durable content is known.
+    /// The number of records whose durable content is known.
     pub keys: u64,
 }
 
 impl Stats {
-    /// Share of the values given to the store that were durable already, 0 to 1; none given: none.
+    /// The share, from 0 to 1, of the given values that were durable already; `None` if none
+    /// was given.
     #[must_use]
     pub fn duplicate_ratio(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
         (self.puts > 0).then(|| self.unchanged as f64 / self.puts as f64)
     }
 
-    /// Both together; what is now (`queued`, `keys`) is `later`'s.
+    /// The sum of both. The present values (`queued`, `keys`) are taken from `later`.
     #[must_use]
-    pub fn followed_by(&self, later: &Self) -> Self {
+    pub fn add_later(&self, later: &Self) -> Self {
         let mut batch_sizes = later.batch_sizes;
         for (sum, before) in batch_sizes.iter_mut().zip(self.batch_sizes) {
             *sum = sum.saturating_add(before);
@@ -93,12 +94,12 @@ fn class(size: u64) -> usize {
     usize::try_from(class).unwrap_or(usize::MAX).min(BATCH_CLASSES - 1)
 }
 
-/// Counts since the store was opened.
+/// The counts since the store was opened.
 #[derive(Debug, Default)]
-pub struct Counters {
-    /// Of earlier openings.
+pub struct StoreCounters {
+    /// The counts of earlier openings.
     before: Stats,
-    /// See [`Stats::puts`]; the same for the others.
+    /// See [`Stats::puts`]; the same holds for the other fields.
     pub puts: AtomicU64,
     /// See [`Stats`].
     pub unchanged: AtomicU64,
@@ -122,20 +123,20 @@ pub struct Counters {
     batch_sizes: [AtomicU64; BATCH_CLASSES],
 }
 
-/// Count `by` more.
+/// Add `by` to a counter.
 pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-impl Counters {
-    /// From zero, after what was counted `before` in the same file.
+impl StoreCounters {
+    /// Counters at zero, for a file that already has the counts `before`.
     #[must_use]
     pub fn new(before: Stats) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// A transaction of `size` changes with so many bytes was committed.
-    pub fn committed(&self, size: usize, bytes: u64) {
+    /// Count a committed transaction of `size` changes with this many bytes.
+    pub fn count_commit(&self, size: usize, bytes: u64) {
         let size = u64::try_from(size).unwrap_or(u64::MAX);
         count(&self.commits, 1);
         count(&self.writes, size);
@@ -146,7 +147,7 @@ impl Counters {
         }
     }
 
-    /// The counts now, with the writes waiting and the keys known.
+    /// The present counts, with the number of waiting writes and of known keys.
     #[must_use]
     pub fn snapshot(&self, queued: usize, keys: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -169,19 +170,19 @@ impl Counters {
         }
     }
 
-    /// Something was counted since the store was opened.
+    /// Whether anything was counted since the store was opened.
     #[must_use]
-    pub fn worth_saving(&self) -> bool {
+    pub fn has_counts(&self) -> bool {
         self.snapshot(0, 0) != Stats::default()
     }
 
     /// The write that keeps the counts in the file.
     #[must_use]
     pub fn record(&self) -> Option<Op> {
-        let key = Key::Meta(MetaItem::Counters);
+        let key = RecordKey::Meta(MetaItem::Counters);
         let mut record = Vec::new();
-        let sum = self.before.followed_by(&self.snapshot(0, 0));
-        // Counts are no state: losing them is harmless.
+        let sum = self.before.add_later(&self.snapshot(0, 0));
+        // Counts are no state, so losing them is harmless.
         codec::encode(key.kind(), &sum, &mut record).ok()?;
         Some(Op::Put { key: key.encode().into(), value: record.into() })
     }
@@ -202,13 +203,13 @@ mod tests {
 
     #[test]
     fn counts_of_two_openings_add_up() {
-        let first = Counters::new(Stats::default());
+        let first = StoreCounters::new(Stats::default());
         count(&first.puts, 3);
-        first.committed(2, 100);
-        let second = Counters::new(first.snapshot(0, 0));
+        first.count_commit(2, 100);
+        let second = StoreCounters::new(first.snapshot(0, 0));
         count(&second.puts, 1);
-        second.committed(9, 50);
-        let sum = second.before.followed_by(&second.snapshot(4, 5));
+        second.count_commit(9, 50);
+        let sum = second.before.add_later(&second.snapshot(4, 5));
         assert_eq!((sum.puts, sum.writes, sum.bytes, sum.commits), (4, 11, 150, 2));
         assert_eq!((sum.batch_largest, sum.queued, sum.keys), (9, 4, 5));
         assert_eq!((sum.batch_sizes[1], sum.batch_sizes[4]), (1, 1));

@@ -1,12 +1,12 @@
-//! The handle everybody uses. Rules, each kept by a test:
+//! The handle that everybody uses. Each of its rules is kept by a test:
 //!
-//! * A write is acknowledged only after its commit; a failed commit fails exactly its waiters and
-//!   makes the store forget what it knew of their keys, so that the next write is real.
+//! * A write is acknowledged only after its commit. A failed commit fails exactly its waiters, and
+//!   makes the store forget what it knew of their keys, so that the next write is carried out.
 //! * A key with a write on its way is never taken as unchanged.
 //! * Writes of one key keep their order; a durable write takes everything queued before it along.
 //! * `destroy_alloc` beats every later persist of that allocation ([`Put::Destroyed`]).
 //! * One bad record does not stop the agent: it is moved to a quarantine table and reported. A bad
-//!   file is never deleted or changed: it is looked at through an overlay before it is opened.
+//!   file is never deleted or changed: it is read through an overlay before it is opened.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -19,23 +19,23 @@ use tokio::sync::{SemaphorePermit, oneshot};
 
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError};
-use super::dedup::{Later, ValueDigest, WriteDecision};
+use super::dedup::{LaterWrite, ValueDigest, WriteDecision};
 use super::disk_store::DiskBackend;
 use super::error::StateError;
 use super::inspect::Inspection;
-use super::keys::{Key, Prefix};
-use super::load::{self, Loaded, OpenReport};
+use super::keys::{KeyPrefix, RecordKey};
+use super::load::{self, OpenReport, StoreContent};
 use super::mem_store::MemBackend;
-use super::queue::{CommitResult, Request};
-use super::redb_store::Checked;
+use super::queue::{CommitResult, WriteRequest};
+use super::redb_store::FileCheck;
 use super::stats::{Stats, count};
-use super::writer::{self, Core, Reach, Shared, WriteMark};
+use super::writer::{self, WriteMark, WriteProgress, WriterCore, WriterShared};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::STATE_SETTLE_IDLE;
 
-/// Encoding buffers above this are given back, bytes: one large value must not hold memory on
-/// every thread.
+/// Encoding buffers above this number of bytes are freed, so that one large value does not hold
+/// memory on every thread.
 const SCRATCH_KEEP: usize = 256 * 1024;
 
 thread_local! {
@@ -48,25 +48,26 @@ struct Scratch {
     record: Vec<u8>,
 }
 
-/// How a put ended well.
+/// The result of a successful put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
-    /// Durable now.
+pub enum PutOutcome {
+    /// The value is durable now.
     Written,
-    /// Was durable already; nothing was done.
+    /// The value was durable already, and nothing was done.
     Unchanged,
-    /// On its way, durable soon: what [`StateStore::put_later`] is for.
+    /// The write is on its way and will be durable soon, as [`StateStore::put_later`] promises.
     Queued,
-    /// Dropped: the allocation is destroyed.
+    /// The value was dropped, because the allocation is destroyed.
     Destroyed,
 }
 
-/// How a store works.
+/// The options of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Leave out writes of what is durable already. Off only to measure what that saves.
+    /// Whether writes of durable content are left out. It is off only to measure how much
+    /// that saves.
     pub deduplicate: bool,
-    /// How long no write comes before what the journal holds is moved into the state file.
+    /// How long no write must come before the content of the journal is moved into the state file.
     pub settle_idle: Duration,
 }
 
@@ -76,27 +77,27 @@ impl Default for StoreOptions {
     }
 }
 
-/// A handle on the agent's state. Clones are the same store.
+/// A handle of the agent's state. Clones are the same store.
 ///
 /// Dropping the last handle commits what is queued before it returns, which blocks for a commit or
 /// two; [`StateStore::close`] does the same without blocking.
 #[derive(Clone)]
 pub struct StateStore {
-    inner: Arc<Inner>,
+    inner: Arc<StateStoreInner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+struct StateStoreInner {
+    shared: Arc<WriterShared>,
     options: StoreOptions,
     thread: Option<JoinHandle<()>>,
     report: OpenReport,
 }
 
-impl Drop for Inner {
+impl Drop for StateStoreInner {
     fn drop(&mut self) {
         self.shared.close(None);
         if let Some(thread) = self.thread.take() {
-            // The thread contains its panics; one that ended has nothing left to commit.
+            // The thread catches its panics. If it has ended there is nothing left to commit.
             let _ = thread.join();
         }
     }
@@ -108,37 +109,37 @@ impl std::fmt::Debug for StateStore {
     }
 }
 
-/// Look at a file that is about to be opened. Whether the engine finds it whole, and whether it falls
-/// back to an older commit for that.
-fn look(path: &Path) -> Result<(Checked, bool), StateError> {
+/// Examine a file that is about to be opened. Returns whether the engine finds it whole, and
+/// whether it falls back to an older commit for that.
+fn check_file(path: &Path) -> Result<(FileCheck, bool), StateError> {
     if !path.exists() {
-        return Ok((Checked::No, false));
+        return Ok((FileCheck::No, false));
     }
     match Inspection::open(path) {
-        Ok(looked) if looked.repaired() => Ok((Checked::No, true)),
+        Ok(looked) if looked.was_repaired() => Ok((FileCheck::No, true)),
         // A crash can leave a commit that was not acknowledged.
-        Ok(looked) => Ok((Checked::Whole, looked.fell_back() && !looked.compared())),
-        // Too much to be held in memory: looked at while it is opened.
-        Err(error) if error.too_large() => Ok((Checked::No, false)),
+        Ok(looked) => Ok((FileCheck::Whole, looked.has_fallen_back() && !looked.was_compared())),
+        // The file is too large to be held in memory, so it is examined while it is opened.
+        Err(error) if error.is_too_large() => Ok((FileCheck::No, false)),
         Err(error) => Err(error),
     }
 }
 
-/// How long a commit takes.
+/// A function that says how long a commit takes.
 pub type CommitPace = Box<dyn Fn() -> Duration + Send + Sync>;
 
-pub(super) enum Prepared {
-    Done(Put),
+pub(super) enum PreparedPut {
+    Done(PutOutcome),
     Write { key: Box<[u8]>, record: Box<[u8]>, digest: ValueDigest },
 }
 
-/// Tells the end of a commit; or how a put ended that needs none.
-pub(super) type Queued = Result<oneshot::Receiver<CommitResult>, Put>;
+/// The receiver of a commit's result, or the outcome of a put that needs no commit.
+pub(super) type QueuedWrite = Result<oneshot::Receiver<CommitResult>, PutOutcome>;
 
 impl StateStore {
-    /// Open the state file at `path`, made when there is none. Checks every record; those that are
-    /// damaged are quarantined and reported by [`StateStore::opened`]. Blocks: call it from a
-    /// thread that may.
+    /// Open the state file at `path`, or create it. Every record is checked; damaged ones are
+    /// quarantined and reported by [`StateStore::opened`]. This blocks, so call it from a thread
+    /// that may block.
     ///
     /// # Errors
     /// When the file as a whole cannot be used; it is then left as it is.
@@ -146,26 +147,26 @@ impl StateStore {
         Self::open_with(path, StoreOptions::default())
     }
 
-    /// As [`StateStore::open`], with options.
+    /// The same as [`StateStore::open`], with options.
     ///
     /// # Errors
     /// As [`StateStore::open`].
     pub fn open_with(path: &Path, options: StoreOptions) -> Result<Self, StateError> {
-        // Without a byte of it changed: what is refused stays as it is.
-        let (checked, repaired) = look(path)?;
+        // This does not change a byte of the file, so that a refused file stays as it is.
+        let (checked, repaired) = check_file(path)?;
         let backend = DiskBackend::open_checked(path, checked)
-            .map_err(|error| StateError::opening(path.to_owned(), error))?;
+            .map_err(|error| StateError::from_open_error(path.to_owned(), error))?;
         let file = OpenReport {
-            repaired: repaired || backend.repaired(),
+            repaired: repaired || backend.was_repaired(),
             age: backend.age(),
-            journal_aside: backend.aside().map(Path::to_owned),
-            foreign_journal: backend.foreign(),
+            journal_aside: backend.moved_aside_path().map(Path::to_owned),
+            foreign_journal: backend.has_foreign_journal(),
             ..OpenReport::default()
         };
         Self::start(path, Arc::new(backend), file, options, None)
     }
 
-    /// A store that is gone with its last handle.
+    /// A store in memory, which is gone with its last handle.
     ///
     /// # Errors
     /// When the writer thread cannot be started.
@@ -173,7 +174,7 @@ impl StateStore {
         Self::with_backend(Path::new("(memory)"), Arc::new(MemBackend::default()))
     }
 
-    /// Over any backend; `path` is for messages.
+    /// A store over any backend. `path` is only for messages.
     ///
     /// # Errors
     /// When the backend's content cannot be read or the writer thread cannot be started.
@@ -181,7 +182,7 @@ impl StateStore {
         Self::with_backend_and(path, backend, StoreOptions::default())
     }
 
-    /// As [`StateStore::with_backend`], with options.
+    /// The same as [`StateStore::with_backend`], with options.
     ///
     /// # Errors
     /// As [`StateStore::with_backend`].
@@ -193,13 +194,13 @@ impl StateStore {
         Self::start(path, backend, OpenReport::default(), options, None)
     }
 
-    /// Over any backend, without a thread: the writer is a task of the runtime of one thread, which a
-    /// simulation has. What is not committed when the runtime ends is lost, as by a crash. `pace`: how
-    /// long the disk takes for a commit.
+    /// A store over any backend, without a thread: the writer is a task of a simulation's runtime
+    /// of one thread. What is not committed when the runtime ends is lost, as in a crash. `pace`
+    /// says how long the disk takes for a commit.
     ///
     /// # Errors
     /// When the backend's content cannot be read.
-    pub fn simulated(
+    pub fn open_simulated(
         path: &Path,
         backend: Arc<dyn Backend>,
         pace: CommitPace,
@@ -215,18 +216,23 @@ impl StateStore {
         options: StoreOptions,
         inline: Option<CommitPace>,
     ) -> Result<Self, StateError> {
-        let Loaded { dedup, report, counted } = load::load(path, backend.as_ref())?;
+        let StoreContent { dedup, report, counted } = load::load(path, backend.as_ref())?;
         let OpenReport { records, quarantined, in_quarantine, migrated, .. } = report;
         let report = OpenReport { records, quarantined, in_quarantine, migrated, ..file };
         if report.repaired {
             tracing::warn!(path = %path.display(), "state file was inconsistent and has been repaired");
         }
-        let shared =
-            Arc::new(Shared::new(path.to_owned(), backend, dedup, counted, options.settle_idle));
+        let shared = Arc::new(WriterShared::new(
+            path.to_owned(),
+            backend,
+            dedup,
+            counted,
+            options.settle_idle,
+        ));
         if let Some(pace) = inline {
             let writer = Arc::clone(&shared);
             drop(tokio::spawn(async move { writer.run_inline(&*pace).await }));
-            let inner = Inner { shared, options, thread: None, report };
+            let inner = StateStoreInner { shared, options, thread: None, report };
             return Ok(Self { inner: Arc::new(inner) });
         }
         let for_thread = Arc::clone(&shared);
@@ -234,14 +240,14 @@ impl StateStore {
             .name("ostler-state".to_owned())
             .spawn(move || writer::run(&for_thread))
             .map_err(|source| StateError::Thread { source })?;
-        let inner = Inner { shared, options, thread: Some(thread), report };
+        let inner = StateStoreInner { shared, options, thread: Some(thread), report };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Make `value` durable under `key`. Returns when it is, or at once when it was already, which
-    /// costs an encoding and a comparison and nothing else.
+    /// Make `value` durable under `key`. This returns when it is durable, or at once if it was
+    /// already, which costs an encoding and a comparison and nothing else.
     ///
-    /// Waits while the queue is full. When the future is dropped early the write may or may not
+    /// It waits while the queue is full. If the future is dropped early, the write may or may not
     /// take place.
     ///
     /// # Errors
@@ -249,12 +255,12 @@ impl StateStore {
     /// store is closed.
     pub async fn put<T: Serialize + ?Sized>(
         &self,
-        key: &Key,
+        key: &RecordKey,
         value: &T,
-    ) -> Result<Put, StateError> {
+    ) -> Result<PutOutcome, StateError> {
         let put = match self.prepare(key, value)? {
-            Prepared::Done(put) => put,
-            Prepared::Write { key: bytes, record, digest } => {
+            PreparedPut::Done(put) => put,
+            PreparedPut::Write { key: bytes, record, digest } => {
                 let op = Op::Put { key: bytes, value: record };
                 self.write(op, Some(digest)).await?
             }
@@ -263,12 +269,13 @@ impl StateStore {
         Ok(put)
     }
 
-    /// Write `value` under `key` soon: for what may lag behind a crash. Returns once it is queued.
+    /// Write `value` under `key` soon. This is for data that may be lost in a crash. It returns
+    /// once the write is queued.
     ///
-    /// It is durable with the next durable write that is begun after it, whichever its key, or
-    /// within [`STATE_LATER_WALL_MAX`]. While it waits, a newer one of the same key takes its place.
-    /// Writes of one key keep their order, durable ones included. When the commit fails it is tried
-    /// again. [`StateStore::get`] shows it once it is durable.
+    /// The write is durable with the next durable write that is started after it, whichever its
+    /// key, or within [`STATE_LATER_WALL_MAX`]. While it waits, a newer one of the same key takes
+    /// its place. Writes of one key keep their order, durable ones included. If the commit fails it
+    /// is tried again. [`StateStore::get`] shows the value once it is durable.
     ///
     /// [`STATE_LATER_WALL_MAX`]: ostler_model::limits::STATE_LATER_WALL_MAX
     ///
@@ -276,13 +283,13 @@ impl StateStore {
     /// When the value cannot be encoded or the store is closed.
     pub async fn put_later<T: Serialize + ?Sized>(
         &self,
-        key: &Key,
+        key: &RecordKey,
         value: &T,
-    ) -> Result<Put, StateError> {
+    ) -> Result<PutOutcome, StateError> {
         count(&self.inner.shared.counters.later, 1);
         let put = match self.prepare(key, value)? {
-            Prepared::Done(put) => put,
-            Prepared::Write { key: bytes, record, digest } => {
+            PreparedPut::Done(put) => put,
+            PreparedPut::Write { key: bytes, record, digest } => {
                 self.write_later(bytes, record, digest).await?
             }
         };
@@ -290,7 +297,7 @@ impl StateStore {
         Ok(put)
     }
 
-    /// Wait until everything queued before is durable.
+    /// Wait until everything that is queued now is durable.
     ///
     /// # Errors
     /// When the commit failed or the store is closed.
@@ -299,31 +306,35 @@ impl StateStore {
         self.wait(queued).await.map(drop)
     }
 
-    /// The point in the order of writes that is reached now.
+    /// The present point in the order of writes.
     #[must_use]
     pub fn mark(&self) -> WriteMark {
         self.inner.shared.core().mark()
     }
 
-    /// Wait until everything queued before `mark` is durable. A commit that somebody else asks for
-    /// within `linger` takes it along; only then one is asked for. So what is queued after `mark`
-    /// is not drawn into a commit of its own.
+    /// Wait until everything queued before `mark` is durable. If somebody else asks for a commit
+    /// within `linger`, that commit takes it along; only after that one is asked for. So what is
+    /// queued after `mark` does not get a commit of its own.
     ///
     /// # Errors
     /// When the commit asked for failed or the store is closed.
-    pub async fn durable_to(&self, mark: WriteMark, linger: Duration) -> Result<(), StateError> {
+    pub async fn wait_durable_to(
+        &self,
+        mark: WriteMark,
+        linger: Duration,
+    ) -> Result<(), StateError> {
         let shared = &self.inner.shared;
         let since = Stopwatch::start();
         loop {
-            // Registered before the check, so that no end is missed.
+            // The waiter is registered before the check, so that no end is missed.
             let changed = shared.ended.notified();
-            // Bound to a name: the lock must not be held over the waits.
-            let reach = shared.core().reach(mark);
+            // The result is bound to a name, because the lock must not be held over the waits.
+            let reach = shared.core().write_progress(mark);
             match reach {
-                Reach::Durable => return Ok(()),
-                Reach::Unknown => return self.flush().await,
-                Reach::Committing => changed.await,
-                Reach::Waiting => match linger.checked_sub(since.elapsed()) {
+                WriteProgress::Durable => return Ok(()),
+                WriteProgress::Unknown => return self.flush().await,
+                WriteProgress::Committing => changed.await,
+                WriteProgress::Waiting => match linger.checked_sub(since.elapsed()) {
                     Some(left) if clock::timeout(left, changed).await.is_some() => {}
                     _ => return self.flush().await,
                 },
@@ -331,51 +342,51 @@ impl StateStore {
         }
     }
 
-    /// Remove a record; durable when it returns. Nothing happens when there is none.
+    /// Remove a record, durably when this returns. Nothing happens if there is none.
     ///
     /// # Errors
     /// When the commit failed or the store is closed.
-    pub async fn delete(&self, key: &Key) -> Result<(), StateError> {
+    pub async fn delete(&self, key: &RecordKey) -> Result<(), StateError> {
         let op = Op::Delete { key: key.encode().into() };
         self.write(op, None).await.map(drop)
     }
 
-    /// Remove every record of a group, those included whose writes are queued yet; durable when it
-    /// returns.
+    /// Remove every record of a group, also those whose writes are still queued, durably when
+    /// this returns.
     ///
     /// # Errors
     /// When the commit failed or the store is closed.
-    pub async fn delete_all(&self, group: &Prefix) -> Result<(), StateError> {
+    pub async fn delete_all(&self, group: &KeyPrefix) -> Result<(), StateError> {
         let op = Op::DeletePrefix { prefix: group.encode().into() };
         self.write(op, None).await.map(drop)
     }
 
-    /// Remove every record of an allocation; durable when it returns. From the call on, writes of
+    /// Remove every record of an allocation, durably when this returns. From the call on, writes of
     /// the allocation are dropped ([`Put::Destroyed`]), even if this fails and must be repeated.
     ///
     /// # Errors
     /// When the commit failed or the store is closed.
     pub async fn destroy_alloc(&self, id: AllocId) -> Result<(), StateError> {
         self.inner.shared.core().dedup.destroy(id);
-        self.delete_all(&Prefix::Alloc(id)).await
+        self.delete_all(&KeyPrefix::Alloc(id)).await
     }
 
-    /// Move a record that cannot be used out of the way; it is kept for inspection.
+    /// Move an unusable record out of the way. It is kept for inspection.
     ///
     /// # Errors
     /// When the commit failed or the store is closed.
-    pub async fn quarantine(&self, key: &Key) -> Result<(), StateError> {
+    pub async fn quarantine(&self, key: &RecordKey) -> Result<(), StateError> {
         let op = Op::Quarantine { key: key.encode().into() };
         self.write(op, None).await.map(drop)
     }
 
-    /// What was found when the store was opened.
+    /// The findings from opening the store.
     #[must_use]
-    pub fn opened(&self) -> &OpenReport {
+    pub fn open_report(&self) -> &OpenReport {
         &self.inner.report
     }
 
-    /// What happened since.
+    /// The counts since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let shared = &self.inner.shared;
@@ -383,14 +394,15 @@ impl StateStore {
         shared.counters.snapshot(core.queue.len(), core.dedup.len())
     }
 
-    /// Everything that is durable is where it stays: nothing more is written by itself.
+    /// Whether all durable data is in its final place, so that nothing more is written without a
+    /// new write.
     #[must_use]
-    pub fn settled(&self) -> bool {
-        !self.inner.shared.backend.unsettled()
+    pub fn is_settled(&self) -> bool {
+        !self.inner.shared.backend.has_unsettled()
     }
 
-    /// Commit everything queued and take no more writes; reads go on. The file is given back when
-    /// the last handle is dropped.
+    /// Commit everything queued and accept no more writes. Reads go on. The file is closed when the
+    /// last handle is dropped.
     pub async fn close(&self) {
         let (told, done) = oneshot::channel();
         self.inner.shared.close(Some(told));
@@ -398,46 +410,46 @@ impl StateStore {
         let _ = done.await;
     }
 
-    /// What the handles share, for the reading part.
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    /// The state that the handles share, for reads.
+    pub(super) fn writer_shared(&self) -> &Arc<WriterShared> {
         &self.inner.shared
     }
 
-    pub(super) fn closed(&self) -> StateError {
+    pub(super) fn closed_error(&self) -> StateError {
         StateError::Closed { path: self.inner.shared.path.clone() }
     }
 
-    pub(super) fn count(&self, put: Put) {
+    pub(super) fn count(&self, put: PutOutcome) {
         let counters = &self.inner.shared.counters;
         match put {
-            Put::Written | Put::Queued => {}
-            Put::Unchanged => count(&counters.unchanged, 1),
-            Put::Destroyed => count(&counters.destroyed, 1),
+            PutOutcome::Written | PutOutcome::Queued => {}
+            PutOutcome::Unchanged => count(&counters.unchanged, 1),
+            PutOutcome::Destroyed => count(&counters.destroyed, 1),
         }
     }
 
-    /// Encode and compare; copies only what must be written.
+    /// Encode a value and compare it. Only what must be written is copied.
     pub(super) fn prepare<T: Serialize + ?Sized>(
         &self,
-        key: &Key,
+        key: &RecordKey,
         value: &T,
-    ) -> Result<Prepared, StateError> {
+    ) -> Result<PreparedPut, StateError> {
         let shared = &self.inner.shared;
         count(&shared.counters.puts, 1);
-        // Taken out while in use, so that a value whose serialisation writes state finds a fresh
-        // one instead of a borrow error.
+        // The buffer is taken out while in use, so that a value whose serialisation writes state
+        // finds a fresh one instead of a borrow error.
         let mut scratch = SCRATCH.take();
         let encoded = codec::encode_unsealed(key.kind(), value, &mut scratch.record);
         let prepared = encoded.map(|()| {
             key.encode_into(&mut scratch.key);
-            let digest = ValueDigest::of(&scratch.record);
+            let digest = ValueDigest::from_unsealed(&scratch.record);
             let decision = shared.core().dedup.decide(&scratch.key, digest);
-            match self.decided(decision) {
-                Some(put) => Prepared::Done(put),
+            match self.settled_outcome(decision) {
+                Some(put) => PreparedPut::Done(put),
                 None => {
                     codec::seal(&mut scratch.record);
                     let (key, record) = (scratch.key.as_slice(), scratch.record.as_slice());
-                    Prepared::Write { key: key.into(), record: record.into(), digest }
+                    PreparedPut::Write { key: key.into(), record: record.into(), digest }
                 }
             }
         });
@@ -447,17 +459,19 @@ impl StateStore {
         prepared.map_err(|source: CodecError| StateError::Encode { key: key.clone(), source })
     }
 
-    /// How a put ends that need not be written.
-    fn decided(&self, decision: WriteDecision) -> Option<Put> {
+    /// The outcome of a put that need not be written; `None` if it must be.
+    fn settled_outcome(&self, decision: WriteDecision) -> Option<PutOutcome> {
         match decision {
-            WriteDecision::Destroyed => Some(Put::Destroyed),
-            WriteDecision::Unchanged if self.inner.options.deduplicate => Some(Put::Unchanged),
+            WriteDecision::Destroyed => Some(PutOutcome::Destroyed),
+            WriteDecision::Unchanged if self.inner.options.deduplicate => {
+                Some(PutOutcome::Unchanged)
+            }
             WriteDecision::Unchanged | WriteDecision::Write => None,
         }
     }
 
     /// Queue one change and wait for its commit.
-    async fn write(&self, op: Op, digest: Option<ValueDigest>) -> Result<Put, StateError> {
+    async fn write(&self, op: Op, digest: Option<ValueDigest>) -> Result<PutOutcome, StateError> {
         let queued = self.queue(op, digest).await?;
         self.wait(queued).await
     }
@@ -467,19 +481,19 @@ impl StateStore {
         &self,
         op: Op,
         digest: Option<ValueDigest>,
-    ) -> Result<Queued, StateError> {
-        // Decided again, because time has passed, and queued under the same lock: the order in the
-        // queue is the order in which keys became busy.
+    ) -> Result<QueuedWrite, StateError> {
+        // The decision is made again, because time has passed. It is made under the lock of the
+        // queue, so that the order in the queue is the order in which keys became busy.
         self.push(|core| {
             match (&op, digest) {
                 (Op::Put { key, .. }, Some(digest)) => {
-                    if let Some(put) = self.decided(core.dedup.decide(key, digest)) {
+                    if let Some(put) = self.settled_outcome(core.dedup.decide(key, digest)) {
                         return Err(put);
                     }
-                    core.dedup.begin(key);
+                    core.dedup.begin_write(key);
                 }
                 (Op::Put { key, .. } | Op::Delete { key } | Op::Quarantine { key }, _) => {
-                    core.dedup.begin(key);
+                    core.dedup.begin_write(key);
                 }
                 (Op::DeletePrefix { prefix }, _) => core.dedup.bar_prefix(prefix),
             }
@@ -488,24 +502,24 @@ impl StateStore {
         .await
     }
 
-    /// Queue what `decide` gives, unless it ends the put.
+    /// Queue the change that `decide` gives, unless `decide` ends the put.
     async fn push(
         &self,
-        decide: impl FnOnce(&mut Core) -> Result<(Option<Op>, Option<ValueDigest>), Put>,
-    ) -> Result<Queued, StateError> {
+        decide: impl FnOnce(&mut WriterCore) -> Result<(Option<Op>, Option<ValueDigest>), PutOutcome>,
+    ) -> Result<QueuedWrite, StateError> {
         let shared = &self.inner.shared;
-        let permit = shared.room.acquire().await.map_err(|_| self.closed())?;
+        let permit = shared.room.acquire().await.map_err(|_| self.closed_error())?;
         let (done, committed) = oneshot::channel();
         {
             let mut core = shared.core();
             if core.queue.is_closed() {
-                return Err(self.closed());
+                return Err(self.closed_error());
             }
             let (op, digest) = match decide(&mut core) {
                 Ok(change) => change,
                 Err(put) => return Ok(Err(put)),
             };
-            core.queue.push(Request { op, digest, done: Some(done) });
+            core.queue.push(WriteRequest { op, digest, done: Some(done) });
             permit.forget();
             shared.wake(&mut core);
         }
@@ -513,17 +527,17 @@ impl StateStore {
     }
 
     /// Wait for the commit of what was queued.
-    pub(super) async fn wait(&self, queued: Queued) -> Result<Put, StateError> {
+    pub(super) async fn wait(&self, queued: QueuedWrite) -> Result<PutOutcome, StateError> {
         let committed = match queued {
             Ok(committed) => committed,
             Err(put) => return Ok(put),
         };
         match committed.await {
-            Ok(Ok(())) => Ok(Put::Written),
+            Ok(Ok(())) => Ok(PutOutcome::Written),
             Ok(Err(source)) => {
                 Err(StateError::Commit { path: self.inner.shared.path.clone(), source })
             }
-            Err(_) => Err(self.closed()),
+            Err(_) => Err(self.closed_error()),
         }
     }
 
@@ -532,41 +546,42 @@ impl StateStore {
         key: Box<[u8]>,
         record: Box<[u8]>,
         digest: ValueDigest,
-    ) -> Result<Put, StateError> {
+    ) -> Result<PutOutcome, StateError> {
         let shared = &self.inner.shared;
         if shared.core().replace_waiting(&key, &record, digest) {
             count(&shared.counters.replaced, 1);
-            return Ok(Put::Queued);
+            return Ok(PutOutcome::Queued);
         }
-        let permit = shared.room.acquire().await.map_err(|_| self.closed())?;
+        let permit = shared.room.acquire().await.map_err(|_| self.closed_error())?;
         self.queue_later(permit, key, record, digest)
     }
 
-    /// Queue a write that may lag, in the place that `permit` stands for.
+    /// Queue a write that may lag, in the place that `permit` reserves.
     pub(super) fn queue_later(
         &self,
         permit: SemaphorePermit<'_>,
         key: Box<[u8]>,
         record: Box<[u8]>,
         digest: ValueDigest,
-    ) -> Result<Put, StateError> {
+    ) -> Result<PutOutcome, StateError> {
         let shared = &self.inner.shared;
         let mut core = shared.core();
         if core.queue.is_closed() {
-            return Err(self.closed());
+            return Err(self.closed_error());
         }
-        if let Some(put) = self.decided(core.dedup.decide(&key, digest)) {
+        if let Some(put) = self.settled_outcome(core.dedup.decide(&key, digest)) {
             return Ok(put);
         }
         if core.replace_waiting(&key, &record, digest) {
             count(&shared.counters.replaced, 1);
-            return Ok(Put::Queued);
+            return Ok(PutOutcome::Queued);
         }
         let op = Op::Put { key: key.clone(), value: record };
-        let ticket = core.queue.push(Request { op: Some(op), digest: Some(digest), done: None });
-        core.dedup.begin_later(&key, Later { ticket, digest });
+        let ticket =
+            core.queue.push(WriteRequest { op: Some(op), digest: Some(digest), done: None });
+        core.dedup.begin_later_write(&key, LaterWrite { ticket, digest });
         permit.forget();
         shared.wake(&mut core);
-        Ok(Put::Queued)
+        Ok(PutOutcome::Queued)
     }
 }

@@ -1,4 +1,4 @@
-//! Backends with faults, and a disk with faults, for tests here and elsewhere.
+//! Backends with faults, and a disk with faults, for tests here and in other crates.
 
 #[path = "testing_disk.rs"]
 pub mod disk;
@@ -11,21 +11,21 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::backend::{Backend, Op, Visit};
 use super::error::BackendError;
-use super::keys::Key;
+use super::keys::RecordKey;
 use super::mem_store::MemBackend;
 
-/// What goes wrong with a commit.
+/// The fault of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails and nothing is applied.
+    /// The commit fails and nothing is applied.
     Before,
-    /// It is applied, yet reported as failed.
+    /// The commit is applied, yet reported as failed.
     After,
     /// The backend panics before anything is applied.
     Panic,
 }
 
-/// A backend that fails the commits it is told to fail, and can hold commits up.
+/// A backend that fails the commits it is told to fail, and can delay commits.
 pub struct FaultyBackend {
     inner: Arc<dyn Backend>,
     plan: Mutex<VecDeque<Option<Fault>>>,
@@ -37,7 +37,7 @@ pub struct FaultyBackend {
 }
 
 impl FaultyBackend {
-    /// Over another backend, without faults yet.
+    /// A backend over another one, without faults yet.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
         Arc::new(Self {
@@ -51,46 +51,46 @@ impl FaultyBackend {
         })
     }
 
-    /// What happens to the next commits, in order; those after the plan's end go well.
+    /// Plan the faults of the next commits, in order. Commits after the end of the plan succeed.
     pub fn plan(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).extend(faults);
     }
 
-    /// Take back what is planned and has not happened.
+    /// Take back planned faults that have not happened.
     pub fn forget_plan(&self) {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The commit that removes this record is the last that goes well.
-    pub fn fail_after_removing(&self, key: &Key) {
+    /// Let all commits fail after the one that removes this record.
+    pub fn fail_after_removing(&self, key: &RecordKey) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.encode().into());
     }
 
-    /// Is this commit the last that goes well?
+    /// Whether this commit is the last that succeeds.
     fn is_last(&self, batch: &[Op]) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(last) = last.as_deref() else { return false };
         batch.iter().any(|op| matches!(op, Op::Delete { key } if **key == *last))
     }
 
-    /// Hold every commit up until the guard is dropped.
+    /// Delay every commit until the guard is dropped.
     #[must_use]
-    pub fn hold(self: &Arc<Self>) -> Held {
+    pub fn hold(self: &Arc<Self>) -> CommitHold {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        Held(Arc::clone(self))
+        CommitHold(Arc::clone(self))
     }
 
-    /// Commits begun so far, held up and failed ones included.
+    /// The number of commits started so far, delayed and failed ones included.
     #[must_use]
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::SeqCst)
     }
 }
 
-/// Holds commits up while it lives.
-pub struct Held(Arc<FaultyBackend>);
+/// A guard that delays commits while it lives.
+pub struct CommitHold(Arc<FaultyBackend>);
 
-impl Drop for Held {
+impl Drop for CommitHold {
     fn drop(&mut self) {
         *self.0.held.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.0.released.notify_all();
@@ -129,22 +129,23 @@ impl Backend for FaultyBackend {
         self.inner.backup(from)
     }
 
-    fn unsettled(&self) -> bool {
-        self.inner.unsettled()
+    fn has_unsettled(&self) -> bool {
+        self.inner.has_unsettled()
     }
 
     fn settle(&self) -> Result<(), BackendError> {
         self.inner.settle()
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
-        self.inner.quarantined()
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.inner.count_quarantined()
     }
 }
 
-/// A backend of which every operation fails, without any effect, until it is healed.
+/// A backend of which every operation fails without any effect, until it is healed.
 ///
-/// Over one that fails from the start no store opens; one that is to fail later starts healed.
+/// No store opens over a backend that fails from the start. For a store that fails later, begin
+/// with a healed one.
 #[derive(Debug)]
 pub struct ErrorBackend {
     inner: MemBackend,
@@ -153,9 +154,9 @@ pub struct ErrorBackend {
 }
 
 impl ErrorBackend {
-    /// An empty one that fails.
+    /// An empty backend that fails.
     #[must_use]
-    pub fn failing() -> Arc<Self> {
+    pub fn new_failing() -> Arc<Self> {
         Arc::new(Self {
             inner: MemBackend::default(),
             failing: AtomicBool::new(true),
@@ -163,27 +164,27 @@ impl ErrorBackend {
         })
     }
 
-    /// An empty one that works so far.
+    /// An empty backend that works until [`ErrorBackend::fail`].
     #[must_use]
-    pub fn healed() -> Arc<Self> {
-        let backend = Self::failing();
+    pub fn new_healed() -> Arc<Self> {
+        let backend = Self::new_failing();
         backend.heal();
         backend
     }
 
-    /// From here on everything fails.
+    /// Let every operation fail from here on.
     pub fn fail(&self) {
         self.failing.store(true, Ordering::SeqCst);
     }
 
-    /// From here on everything works, over what was there before it failed.
+    /// Let every operation succeed from here on, with the content from before it failed.
     pub fn heal(&self) {
         self.failing.store(false, Ordering::SeqCst);
     }
 
-    /// Operations that failed so far.
+    /// The number of operations that failed so far.
     #[must_use]
-    pub fn refused(&self) -> u64 {
+    pub fn refused_calls(&self) -> u64 {
         self.refused.load(Ordering::SeqCst)
     }
 
@@ -213,7 +214,7 @@ impl Backend for ErrorBackend {
         self.check()?.backup(from)
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
-        self.check()?.quarantined()
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.check()?.count_quarantined()
     }
 }

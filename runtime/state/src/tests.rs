@@ -1,4 +1,4 @@
-//! The store as its users see it.
+//! Tests of the store as its users see it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::disk_store::DiskBackend;
 use super::mem_store::MemBackend;
 use super::testing::FaultyBackend;
-use super::{Key, StateStore};
+use super::{RecordKey, StateStore};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
@@ -63,7 +63,7 @@ fn faulty_store() -> (StateStore, Arc<FaultyBackend>) {
     (StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap(), backend)
 }
 
-/// Long runs are asked for.
+/// Whether long runs are asked for.
 fn soak() -> bool {
     std::env::var_os("OSTLER_SOAK").is_some_and(|value| value == "1")
 }
@@ -73,7 +73,7 @@ async fn polled_once<F: Future>(mut future: std::pin::Pin<&mut F>) -> std::task:
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context))).await
 }
 
-/// Wait for a condition another task or thread brings about; fails after ten seconds.
+/// Wait for a condition that another task or thread brings about. Fails after ten seconds.
 async fn until(condition: impl Fn() -> bool) {
     let reached = async {
         while !condition() {
@@ -203,6 +203,6 @@ fn allocation(id: AllocId) -> Allocation {
     }
 }
 
-fn text(store: &StateStore, key: &Key) -> Option<String> {
+fn text(store: &StateStore, key: &RecordKey) -> Option<String> {
     store.get(key).unwrap()
 }

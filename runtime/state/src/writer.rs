@@ -10,10 +10,11 @@
 //!                                        └── what may lag and nothing newer replaces ◄──┘
 //! ```
 //!
-//! Writes queued while a commit is in flight share the next one: the more writers, the fewer
-//! fsyncs per write, with no added delay for a single one. When none came for a while, what the backend
-//! keeps in its journal is moved to where it stays, and then nothing is done any more. The thread ends
-//! when the store is closed or its last handle is dropped, after everything queued is committed.
+//! Writes that are queued while a commit is in flight share the next one: the more writers, the
+//! fewer fsyncs per write, with no added delay for a single one. When no write came for a while,
+//! the content of the backend's journal is moved to its final place, and then nothing is done any
+//! more. The thread ends when the store is closed or its last handle is dropped, after everything
+//! queued is committed.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,46 +26,46 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::backend::{Backend, Op};
-use super::dedup::{Dedup, Later, ValueDigest, WriteEnd};
+use super::dedup::{Dedup, LaterWrite, ValueDigest, WriteEnd};
 use super::error::BackendError;
-use super::queue::{CommitResult, Due, Queue, Request};
-use super::stats::{Counters, Stats, count};
-use super::writer_pace::Pace;
+use super::queue::{BatchDue, CommitResult, WriteQueue, WriteRequest};
+use super::stats::{Stats, StoreCounters, count};
+use super::writer_pace::RetryPace;
 use ostler_model::clock;
 use ostler_model::limits::{STATE_COUNTERS_COMMITS, STATE_QUEUE_MAX};
 
-/// What the handles and the writer thread have in common.
-pub struct Shared {
-    /// The state file, for messages.
+/// The state that the handles and the writer thread share.
+pub struct WriterShared {
+    /// The path of the state file, for messages.
     pub path: PathBuf,
-    /// Where records are kept.
+    /// The place where records are kept.
     pub backend: Arc<dyn Backend>,
-    /// Places in the queue.
+    /// The free places in the queue.
     pub room: Semaphore,
-    core: Mutex<Core>,
-    /// Wakes the thread.
+    core: Mutex<WriterCore>,
+    /// Wakes the writer thread.
     wake: Condvar,
-    /// Wakes what stands for it in a simulation.
+    /// Wakes the task that replaces the thread in a simulation.
     inline: Notify,
-    /// What happened so far.
-    pub counters: Counters,
-    /// Durable writes known to come, see [`super::StateStore::expect`].
+    /// The counts so far.
+    pub counters: StoreCounters,
+    /// The number of announced durable writes, see [`super::StateStore::expect`].
     pub expected: AtomicUsize,
-    /// How long no write comes before the backend settles.
+    /// How long no write must come before the backend settles.
     settle_idle: Duration,
-    /// Wakes whoever waits for the end of a batch, in the order in which they began to wait: a `watch`
-    /// wakes them in any order, and no simulation would play the same twice.
+    /// Wakes whoever waits for the end of a batch, in the order in which they began to wait. A
+    /// `watch` wakes them in any order, and then no simulation could be repeated exactly.
     pub ended: Notify,
 }
 
-/// How far writes are on their way.
+/// How far writes have come on their way to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Some wait in the queue.
+pub enum WriteProgress {
+    /// Some of them wait in the queue.
     Waiting,
-    /// None waits, and some are being committed.
+    /// None of them waits, and some are being committed.
     Committing,
-    /// All are durable.
+    /// All of them are durable.
     Durable,
     /// A commit failed since, so their places may have changed.
     Unknown,
@@ -73,30 +74,30 @@ pub enum Reach {
 /// A point in the order of writes, see [`super::StateStore::mark`].
 #[derive(Clone, Copy, Debug)]
 pub struct WriteMark {
-    /// Ticket of the next write.
+    /// The ticket of the next write at that point.
     ticket: u64,
-    /// Commits failed by then.
+    /// The number of failed commits at that point.
     failed: u64,
 }
 
-/// What changes together: the order in the queue is the order in which keys became busy.
-pub struct Core {
-    /// What is known to be durable.
+/// The state that changes together: the order in the queue is the order in which keys became busy.
+pub struct WriterCore {
+    /// The digests of what is known to be durable.
     pub dedup: Dedup,
-    /// What is on its way.
-    pub queue: Queue,
-    /// Ticket of the first write of the batch that is being committed.
+    /// The writes on their way.
+    pub queue: WriteQueue,
+    /// The ticket of the first write of the batch that is being committed.
     committing: Option<u64>,
-    /// Commits that failed.
+    /// The number of commits that failed.
     failed: u64,
-    /// The thread waits to be woken.
+    /// Whether the thread waits to be woken.
     asleep: bool,
     ended: bool,
     closers: Vec<oneshot::Sender<()>>,
 }
 
-impl Shared {
-    /// Over a backend, knowing what `dedup` was warmed with and what was counted before.
+impl WriterShared {
+    /// The shared state for a backend, with the warmed `dedup` and the counts from before.
     #[must_use]
     pub fn new(
         path: PathBuf,
@@ -105,9 +106,9 @@ impl Shared {
         before: Stats,
         settle_idle: Duration,
     ) -> Self {
-        let core = Core {
+        let core = WriterCore {
             dedup,
-            queue: Queue::default(),
+            queue: WriteQueue::default(),
             committing: None,
             failed: 0,
             asleep: false,
@@ -121,29 +122,29 @@ impl Shared {
             core: Mutex::new(core),
             wake: Condvar::new(),
             inline: Notify::new(),
-            counters: Counters::new(before),
+            counters: StoreCounters::new(before),
             expected: AtomicUsize::new(0),
             settle_idle,
             ended: Notify::new(),
         }
     }
 
-    /// Held for microseconds, never across a wait or a commit.
-    pub fn core(&self) -> MutexGuard<'_, Core> {
-        // Each change of it is complete in itself, so a panic elsewhere leaves it usable.
+    /// Lock the core. The lock is held for microseconds, never across a wait or a commit.
+    pub fn core(&self) -> MutexGuard<'_, WriterCore> {
+        // Each change of the core is complete in itself, so a panic elsewhere leaves it usable.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Let the thread look at the queue, if it is not about to do so anyway.
-    pub fn wake(&self, core: &mut Core) {
-        // The thread sets it again before it sleeps; a wake-up costs a system call.
+    /// Wake the thread to check the queue, unless it is about to do so anyway.
+    pub fn wake(&self, core: &mut WriterCore) {
+        // The thread sets the flag again before it sleeps. A wake-up costs a system call.
         if std::mem::take(&mut core.asleep) {
             self.wake.notify_one();
             self.inline.notify_one();
         }
     }
 
-    /// Take no more writes; `told` hears when everything queued is committed.
+    /// Accept no more writes. `told` is signalled when everything queued is committed.
     pub fn close(&self, told: Option<oneshot::Sender<()>>) {
         self.room.close();
         let mut core = self.core();
@@ -154,18 +155,18 @@ impl Shared {
         self.wake(&mut core);
     }
 
-    /// Wait for what is to be done next.
-    fn next(&self, pace: Pace, batch: &mut Vec<Request>) -> Next {
+    /// Wait for the next step.
+    fn wait_next_step(&self, pace: RetryPace, batch: &mut Vec<WriteRequest>) -> WriterStep {
         let mut core = self.core();
         loop {
-            let (limit, idle) = match core.take_due(pace.lag(), batch) {
-                Taken::Some(taken) => {
+            let (limit, idle) = match core.take_due(pace.lag_limit(), batch) {
+                DueWrites::Some(taken) => {
                     drop(core);
                     self.room.add_permits(taken);
-                    return Next::Batch;
+                    return WriterStep::Batch;
                 }
-                Taken::Ended => return Next::End,
-                Taken::Wait(limit) => self.limited(limit, pace),
+                DueWrites::Ended => return WriterStep::End,
+                DueWrites::Wait(limit) => self.wait_limit(limit, pace),
             };
             core = match limit {
                 None => self.wake.wait(core).unwrap_or_else(PoisonError::into_inner),
@@ -174,7 +175,7 @@ impl Shared {
                     let (mut core, ended) = waited.unwrap_or_else(PoisonError::into_inner);
                     if idle && ended.timed_out() && core.queue.is_empty() {
                         core.asleep = false;
-                        return Next::Settle;
+                        return WriterStep::Settle;
                     }
                     core
                 }
@@ -183,17 +184,17 @@ impl Shared {
         }
     }
 
-    /// How long to wait for a write, and whether nothing but the backend is waited for.
-    fn limited(&self, limit: Option<Duration>, pace: Pace) -> (Option<Duration>, bool) {
+    /// How long to wait for a write, and whether only the backend's settling is waited for.
+    fn wait_limit(&self, limit: Option<Duration>, pace: RetryPace) -> (Option<Duration>, bool) {
         match limit {
-            None if self.backend.unsettled() => (Some(pace.idle(self.settle_idle)), true),
+            None if self.backend.has_unsettled() => (Some(pace.idle_limit(self.settle_idle)), true),
             limit => (limit, false),
         }
     }
 
-    /// Move what is durable to where it stays. Whether it went well.
-    fn settle(&self) -> bool {
-        let settled = contained(|| self.backend.settle());
+    /// Move the durable content of the journal to its final place. Returns whether that succeeded.
+    fn settle_backend(&self) -> bool {
+        let settled = catch_panic(|| self.backend.settle());
         if let Err(error) = &settled {
             tracing::warn!(
                 path = %self.path.display(), error = error as &dyn std::error::Error,
@@ -203,36 +204,37 @@ impl Shared {
         settled.is_ok()
     }
 
-    /// As [`run`], on the runtime of one thread of a simulation; `pace` is how long the disk takes.
+    /// The same as [`run`], on the runtime of one thread of a simulation. `pace` says how long the
+    /// disk takes.
     pub async fn run_inline(&self, pace: &(dyn Fn() -> Duration + Send + Sync)) {
-        let mut batch = Batch::default();
-        let mut failed = Pace::default();
+        let mut batch = WriteBatch::default();
+        let mut failed = RetryPace::default();
         loop {
-            let taken = self.core().take_due(failed.lag(), &mut batch.requests);
+            let taken = self.core().take_due(failed.lag_limit(), &mut batch.requests);
             let (limit, idle) = match taken {
-                Taken::Some(taken) => {
+                DueWrites::Some(taken) => {
                     self.room.add_permits(taken);
                     clock::sleep(pace()).await;
-                    failed.committed(batch.commit(self));
+                    failed.note_commit(batch.commit(self));
                     continue;
                 }
-                Taken::Ended => break,
-                Taken::Wait(limit) => self.limited(limit, failed),
+                DueWrites::Ended => break,
+                DueWrites::Wait(limit) => self.wait_limit(limit, failed),
             };
             let limit = limit.unwrap_or(Duration::MAX);
             let woken = clock::timeout(limit, self.inline.notified()).await;
             self.core().asleep = false;
             if idle && woken.is_none() && self.core().queue.is_empty() {
                 clock::sleep(pace()).await;
-                failed.settled(self.settle());
+                failed.note_settle(self.settle_backend());
             }
         }
-        self.end();
+        self.finish_writing();
     }
 
-    fn end(&self) {
+    fn finish_writing(&self) {
         save_counters(self);
-        self.settle();
+        self.settle_backend();
         let mut core = self.core();
         core.ended = true;
         for told in core.closers.drain(..) {
@@ -242,112 +244,112 @@ impl Shared {
     }
 }
 
-/// What the thread does next.
-enum Next {
+/// The next step of the writer thread.
+enum WriterStep {
     Batch,
     Settle,
     End,
 }
 
-/// What there is of a batch.
-enum Taken {
-    /// So many writes.
+/// The state of the next batch.
+enum DueWrites {
+    /// The batch has this many writes.
     Some(usize),
-    /// There is none any more.
+    /// There is no batch any more.
     Ended,
-    /// None yet: wait to be woken, or at most so long.
+    /// There is no batch yet: wait to be woken, or at most this long.
     Wait(Option<Duration>),
 }
 
-impl Core {
+impl WriterCore {
     /// Take the batch that is due, or go to sleep.
-    fn take_due(&mut self, lag: Duration, batch: &mut Vec<Request>) -> Taken {
-        let limit = match self.queue.due(lag) {
-            Due::Now => {
-                self.committing = Some(self.queue.first());
-                return Taken::Some(self.queue.take(batch));
+    fn take_due(&mut self, lag: Duration, batch: &mut Vec<WriteRequest>) -> DueWrites {
+        let limit = match self.queue.batch_due(lag) {
+            BatchDue::Now => {
+                self.committing = Some(self.queue.first_ticket());
+                return DueWrites::Some(self.queue.take_batch(batch));
             }
-            Due::Ended => return Taken::Ended,
-            Due::In(left) => Some(left),
-            Due::Never => None,
+            BatchDue::Ended => return DueWrites::Ended,
+            BatchDue::In(left) => Some(left),
+            BatchDue::Never => None,
         };
         self.asleep = true;
-        Taken::Wait(limit)
+        DueWrites::Wait(limit)
     }
 
-    /// The point reached now.
+    /// The present point in the order of writes.
     #[must_use]
     pub fn mark(&self) -> WriteMark {
-        WriteMark { ticket: self.queue.next(), failed: self.failed }
+        WriteMark { ticket: self.queue.next_ticket(), failed: self.failed }
     }
 
-    /// How far the writes before `mark` are.
+    /// How far the writes before `mark` have come.
     #[must_use]
-    pub fn reach(&self, mark: WriteMark) -> Reach {
+    pub fn write_progress(&self, mark: WriteMark) -> WriteProgress {
         if self.failed != mark.failed {
-            // What was put back waits at other tickets than before.
-            Reach::Unknown
-        } else if self.queue.first() < mark.ticket {
-            Reach::Waiting
+            // Writes that were put back wait at other tickets than before.
+            WriteProgress::Unknown
+        } else if self.queue.first_ticket() < mark.ticket {
+            WriteProgress::Waiting
         } else if self.committing.is_some_and(|first| first < mark.ticket) {
-            Reach::Committing
+            WriteProgress::Committing
         } else {
-            Reach::Durable
+            WriteProgress::Durable
         }
     }
 
-    /// Put `record` in the place of the write of `key` that may lag and still waits, if that is the
+    /// Put `record` in the place of the lagging write of `key` that still waits, if that is the
     /// newest of its key.
     pub fn replace_waiting(&mut self, key: &[u8], record: &[u8], digest: ValueDigest) -> bool {
-        let Some(Later { ticket, digest: waiting }) = self.dedup.later(key) else {
+        let Some(LaterWrite { ticket, digest: waiting }) = self.dedup.later_write(key) else {
             return false;
         };
-        if waiting == digest && self.queue.holds(ticket) {
+        if waiting == digest && self.queue.is_waiting(ticket) {
             return true;
         }
         let replaced = self.queue.replace(ticket, record, digest);
         if replaced {
-            self.dedup.replaced(key, Later { ticket, digest });
+            self.dedup.update_later(key, LaterWrite { ticket, digest });
         }
         replaced
     }
 }
 
-/// Commit what comes until the store is closed and everything is committed.
-pub fn run(shared: &Shared) {
-    let mut batch = Batch::default();
-    let mut pace = Pace::default();
+/// Commit what comes, until the store is closed and everything is committed.
+pub fn run(shared: &WriterShared) {
+    let mut batch = WriteBatch::default();
+    let mut pace = RetryPace::default();
     loop {
-        match shared.next(pace, &mut batch.requests) {
-            Next::Batch => pace.committed(batch.commit(shared)),
-            Next::Settle => pace.settled(shared.settle()),
-            Next::End => break,
+        match shared.wait_next_step(pace, &mut batch.requests) {
+            WriterStep::Batch => pace.note_commit(batch.commit(shared)),
+            WriterStep::Settle => pace.note_settle(shared.settle_backend()),
+            WriterStep::End => break,
         }
     }
-    shared.end();
+    shared.finish_writing();
 }
 
 #[derive(Default)]
-struct Batch {
-    requests: Vec<Request>,
+struct WriteBatch {
+    requests: Vec<WriteRequest>,
     ops: Vec<Op>,
-    waiters: Vec<Waiter>,
+    waiters: Vec<CommitWaiter>,
 }
 
-struct Waiter {
+struct CommitWaiter {
     digest: Option<ValueDigest>,
     done: Option<oneshot::Sender<CommitResult>>,
 }
 
-impl Batch {
-    /// Whether it went well.
-    fn commit(&mut self, shared: &Shared) -> bool {
+impl WriteBatch {
+    /// Commit the batch. Returns whether that succeeded.
+    fn commit(&mut self, shared: &WriterShared) -> bool {
         let mut flushes = Vec::new();
-        for Request { op, digest, done } in self.requests.drain(..) {
+        for WriteRequest { op, digest, done } in self.requests.drain(..) {
             match op {
                 Some(op) => {
                     self.ops.push(op);
-                    self.waiters.push(Waiter { digest, done });
+                    self.waiters.push(CommitWaiter { digest, done });
                 }
                 None => flushes.extend(done),
             }
@@ -359,8 +361,8 @@ impl Batch {
                 error = &**error as &dyn std::error::Error, "state commit failed"
             );
         }
-        // Published before anyone is woken: a caller that was told "durable" and writes the same
-        // again finds it unchanged.
+        // This is published before anyone is woken: a caller that is told "durable" and writes the
+        // same again finds it unchanged.
         self.finish(shared, outcome.is_ok());
         self.ops.clear();
         let dones = self.waiters.drain(..).filter_map(|waiter| waiter.done).chain(flushes);
@@ -371,7 +373,7 @@ impl Batch {
         outcome.is_ok()
     }
 
-    fn write(&mut self, shared: &Shared) -> CommitResult {
+    fn write(&mut self, shared: &WriterShared) -> CommitResult {
         if self.ops.is_empty() {
             return Ok(());
         }
@@ -382,16 +384,16 @@ impl Batch {
         {
             self.ops.extend(counters.record());
         }
-        let outcome = commit_contained(shared.backend.as_ref(), &self.ops).map_err(Arc::new);
+        let outcome = commit_caught(shared.backend.as_ref(), &self.ops).map_err(Arc::new);
         self.ops.truncate(size);
         match outcome {
-            Ok(()) => counters.committed(size, bytes),
+            Ok(()) => counters.count_commit(size, bytes),
             Err(_) => count(&counters.commits_failed, 1),
         }
         outcome
     }
 
-    fn finish(&mut self, shared: &Shared, committed: bool) {
+    fn finish(&mut self, shared: &WriterShared, committed: bool) {
         let mut core = shared.core();
         for (op, waiter) in self.ops.iter().zip(&self.waiters) {
             finish(&mut core.dedup, op, waiter.digest, committed);
@@ -415,9 +417,9 @@ impl Batch {
         shared.ended.notify_waiters();
     }
 
-    /// Queue again what may lag and has nothing newer behind it. How many, and how many there was
-    /// no room for.
-    fn put_back(&mut self, shared: &Shared, core: &mut Core) -> (u64, u64) {
+    /// Queue lagging writes again that have nothing newer behind them. Returns how many there are,
+    /// and for how many there was no room.
+    fn put_back(&mut self, shared: &WriterShared, core: &mut WriterCore) -> (u64, u64) {
         let (mut again, mut lost) = (0, 0);
         let mut newer: HashSet<&[u8]> = HashSet::new();
         let mut gone: Vec<&[u8]> = Vec::new();
@@ -439,17 +441,17 @@ impl Batch {
                 }
             }
         }
-        // Newest first: each goes before the one put back before it.
+        // The newest goes first, because each is put before the one put back before it.
         for (op, digest) in late {
             let Ok(permit) = shared.room.try_acquire() else {
                 lost += 1;
                 continue;
             };
             permit.forget();
-            let request = Request { op: Some(op.clone()), digest: Some(digest), done: None };
+            let request = WriteRequest { op: Some(op.clone()), digest: Some(digest), done: None };
             let ticket = core.queue.put_back(request);
             if let Op::Put { key, .. } = op {
-                core.dedup.begin_later(key, Later { ticket, digest });
+                core.dedup.begin_later_write(key, LaterWrite { ticket, digest });
             }
             again += 1;
         }
@@ -473,23 +475,23 @@ fn finish(dedup: &mut Dedup, op: &Op, digest: Option<ValueDigest>, committed: bo
     }
 }
 
-/// Leave the counts for `ostler state stats`; not worth an error.
-fn save_counters(shared: &Shared) {
-    if !shared.counters.worth_saving() {
+/// Write the counts for `ostler state stats`. A failure is not worth an error.
+fn save_counters(shared: &WriterShared) {
+    if !shared.counters.has_counts() {
         return;
     }
     let Some(op) = shared.counters.record() else { return };
-    if let Err(error) = commit_contained(shared.backend.as_ref(), &[op]) {
+    if let Err(error) = commit_caught(shared.backend.as_ref(), &[op]) {
         tracing::debug!(path = %shared.path.display(), %error, "state counters not saved");
     }
 }
 
-/// Commit; a panic of the storage engine is this batch's failure, not the thread's end.
-fn commit_contained(backend: &dyn Backend, ops: &[Op]) -> Result<(), BackendError> {
-    contained(|| backend.commit(ops))
+/// Commit. A panic of the storage engine fails only this batch and does not end the thread.
+fn commit_caught(backend: &dyn Backend, ops: &[Op]) -> Result<(), BackendError> {
+    catch_panic(|| backend.commit(ops))
 }
 
-fn contained(work: impl FnOnce() -> Result<(), BackendError>) -> Result<(), BackendError> {
+fn catch_panic(work: impl FnOnce() -> Result<(), BackendError>) -> Result<(), BackendError> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(BackendError::Panicked { message: panic_text(&*panic) }))
 }
@@ -510,38 +512,41 @@ mod tests {
     use super::*;
     use crate::testing::ErrorBackend;
 
-    fn put(value: u8, done: Option<oneshot::Sender<CommitResult>>) -> Request {
+    fn put(value: u8, done: Option<oneshot::Sender<CommitResult>>) -> WriteRequest {
         let op = Op::Put { key: b"k".as_slice().into(), value: [value].into() };
-        Request { op: Some(op), digest: Some(ValueDigest::of(&[value])), done }
+        WriteRequest { op: Some(op), digest: Some(ValueDigest::from_unsealed(&[value])), done }
     }
 
     #[test]
     fn a_write_that_may_lag_is_not_put_back_before_a_newer_one_of_its_key() {
-        let shared = Shared::new(
+        let shared = WriterShared::new(
             PathBuf::from("(test)"),
-            ErrorBackend::failing(),
+            ErrorBackend::new_failing(),
             Dedup::default(),
             Stats::default(),
             Duration::MAX,
         );
-        let mut batch = Batch::default();
+        let mut batch = WriteBatch::default();
         {
             let mut core = shared.core();
             let ticket = core.queue.push(put(1, None));
-            core.dedup.begin_later(b"k", Later { ticket, digest: ValueDigest::of(&[1]) });
+            core.dedup.begin_later_write(
+                b"k",
+                LaterWrite { ticket, digest: ValueDigest::from_unsealed(&[1]) },
+            );
         }
         shared.core().take_due(Duration::ZERO, &mut batch.requests);
         {
-            // Queued while the first is being committed.
+            // This one is queued while the first is being committed.
             let mut core = shared.core();
             core.queue.push(put(2, Some(oneshot::channel().0)));
-            core.dedup.begin(b"k");
+            core.dedup.begin_write(b"k");
         }
         assert!(!batch.commit(&shared));
-        // Were it put back, a third value would take its place in the queue and be overwritten by
-        // the second.
+        // If it were put back, a third value would take its place in the queue and be overwritten
+        // by the second.
         let mut core = shared.core();
         assert_eq!(core.queue.len(), 1);
-        assert!(!core.replace_waiting(b"k", &[3], ValueDigest::of(&[3])));
+        assert!(!core.replace_waiting(b"k", &[3], ValueDigest::from_unsealed(&[3])));
     }
 }

@@ -1,4 +1,4 @@
-//! Which values are the same, and which comes first.
+//! Compares values: whether two are the same, and which one comes first.
 
 use std::cmp::Ordering;
 
@@ -6,10 +6,14 @@ use crate::error::TemplateProblem;
 use crate::value::Value;
 
 fn incomparable(left: &Value, right: &Value) -> TemplateProblem {
-    TemplateProblem::Value(format!("{} and {} cannot be compared", left.what(), right.what()))
+    TemplateProblem::Value(format!(
+        "{} and {} cannot be compared",
+        left.describe(),
+        right.describe()
+    ))
 }
 
-/// Are they the same?
+/// Whether two values are the same.
 pub(crate) fn same(left: &Value, right: &Value) -> Result<bool, TemplateProblem> {
     if left.is_nothing() || right.is_nothing() {
         return Ok(left.is_nothing() && right.is_nothing());
@@ -20,7 +24,7 @@ pub(crate) fn same(left: &Value, right: &Value) -> Result<bool, TemplateProblem>
     }
 }
 
-/// Which comes first? `None`: neither, as with what is no number.
+/// The order of two values. `None` means that they have no order, as with a float that is not a number.
 pub(crate) fn order(left: &Value, right: &Value) -> Result<Option<Ordering>, TemplateProblem> {
     if let (Some(left), Some(right)) = (left.as_text(), right.as_text()) {
         return Ok(Some(left.cmp(right)));

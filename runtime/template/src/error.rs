@@ -9,17 +9,17 @@ pub enum TemplateProblem {
     /// A function of the language that this node cannot answer.
     #[error("function {function} is not available: {reason}")]
     NotHere {
-        /// The function.
+        /// The name of the function, as the template calls it.
         function: String,
-        /// Why, and what to use instead.
+        /// Why the function is not available, and what to use instead.
         reason: &'static str,
     },
     /// A call that a function does not take.
     #[error("{function}: {reason}")]
     Call {
-        /// The function.
+        /// The name of the function, as the template calls it.
         function: String,
-        /// What it says.
+        /// What the function objects to.
         reason: String,
     },
     /// Something does not fit where it stands.
@@ -28,14 +28,14 @@ pub enum TemplateProblem {
     /// The template asks for too much.
     #[error("the template {what} more than {max} {unit}, the most that is allowed")]
     Limit {
-        /// What it does.
+        /// What the template does too much of, as a verb: "writes", "nests".
         what: &'static str,
-        /// The limit.
+        /// The largest number of units that is allowed.
         max: u64,
-        /// Of what.
+        /// The unit of the limit, in the plural.
         unit: &'static str,
     },
-    /// Nobody waits for it any more.
+    /// Nobody waits for the output of the template any more.
     #[error("nobody waits for the template any more")]
     GivenUp,
 }
@@ -51,8 +51,8 @@ impl TemplateProblem {
         Self::Limit { what: "nests values", max: wide(max), unit: "levels" }
     }
 
-    /// Put the name of the function to what it says.
-    pub(crate) fn of(self, function: &str) -> Self {
+    /// Add the name of the function to a problem that one of its calls has.
+    pub(crate) fn with_function(self, function: &str) -> Self {
         match self {
             Self::Value(reason) => Self::Call { function: function.to_owned(), reason },
             other => other,
@@ -60,7 +60,7 @@ impl TemplateProblem {
     }
 }
 
-/// A count as the errors say it.
+/// A count in the integer type of the errors.
 pub(crate) fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
@@ -69,11 +69,11 @@ pub(crate) fn wide(count: usize) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{template}:{line}:{column}: {problem}")]
 pub struct TemplateError {
-    /// The name of the template: its source, or what its owner calls it.
+    /// The name of the template: the path of its source, or the name that its owner gave it.
     pub template: String,
-    /// Line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// Column in characters, from 1.
+    /// The column in characters, counted from 1.
     pub column: usize,
     /// What is wrong.
     #[source]
@@ -82,7 +82,12 @@ pub struct TemplateError {
 
 impl TemplateError {
     /// An error at a byte of a text.
-    pub(crate) fn at(template: &str, text: &str, offset: usize, problem: TemplateProblem) -> Self {
+    pub(crate) fn from_offset(
+        template: &str,
+        text: &str,
+        offset: usize,
+        problem: TemplateProblem,
+    ) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;

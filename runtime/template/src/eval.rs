@@ -13,18 +13,18 @@ use ostler_model::limits::PATTERNS_OF_ONE_BYTES_MAX;
 use ostler_patterns::{Pattern, Patterns};
 
 use crate::error::{TemplateError, TemplateProblem, wide};
-use crate::functions::{self, Known};
+use crate::functions::{self, FunctionLookup};
 use crate::outside::{Dependency, Outside, OutsideAnswer};
 use crate::parse::Template;
-use crate::sink::Sink;
-use crate::tree::{Branch, Command, Node, NodeKind, Operand, OperandKind, Pipe};
+use crate::sink::BoundedBuffer;
+use crate::tree::{Branch, NodeKind, Operand, OperandKind, Pipe, PipeCommand, TemplateNode};
 use crate::value::{MapKind, Value};
-use crate::{Options, Rendered, print};
+use crate::{Options, RenderedTemplate, print};
 
 /// What went wrong, and at which byte.
 pub(crate) type Fault = (usize, TemplateProblem);
 
-/// What a list of parts leads to.
+/// How the rendering goes on after a list of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Next,
@@ -32,8 +32,8 @@ enum Flow {
     Continue,
 }
 
-/// One render.
-pub(crate) struct Run<'a> {
+/// The state of one rendering of a template.
+pub(crate) struct Renderer<'a> {
     template: &'a Template,
     outside: &'a dyn Outside,
     options: Options,
@@ -48,16 +48,16 @@ pub(crate) struct Run<'a> {
 }
 
 impl Template {
-    /// Render it. May block where `outside` does.
+    /// Render the template. This may block where `outside` does.
     ///
     /// # Errors
-    /// The first thing that cannot be done, with its place.
+    /// The first problem, with its place.
     pub fn render(
         &self,
         outside: &dyn Outside,
         options: Options,
-    ) -> Result<Rendered, TemplateError> {
-        let mut run = Run {
+    ) -> Result<RenderedTemplate, TemplateError> {
+        let mut run = Renderer {
             template: self,
             outside,
             options,
@@ -70,14 +70,15 @@ impl Template {
             work: 0,
             patterns: Patterns::new(),
         };
-        let mut sink = Sink::output(options.output_bytes_max);
-        run.list(&self.root, &Value::Nothing, &mut sink)
-            .map_err(|(at, problem)| TemplateError::at(&self.name, &self.text, at, problem))?;
-        Ok(Rendered { output: sink.into_bytes(), used: run.used, missing: run.missing })
+        let mut sink = BoundedBuffer::for_output(options.output_bytes_max);
+        run.list(&self.root, &Value::Nothing, &mut sink).map_err(|(at, problem)| {
+            TemplateError::from_offset(&self.name, &self.text, at, problem)
+        })?;
+        Ok(RenderedTemplate { output: sink.into_bytes(), used: run.used, missing: run.missing })
     }
 }
 
-/// The steps that going through a value takes: some microseconds each.
+/// The steps that reading a whole value counts as; one step stands for a few microseconds.
 fn steps_through(value: &Value) -> u64 {
     let steps = match value {
         Value::List(list) => list.items().len() / ITEMS_OF_A_STEP,
@@ -90,12 +91,12 @@ fn steps_through(value: &Value) -> u64 {
 const ITEMS_OF_A_STEP: usize = 64;
 const BYTES_OF_A_STEP: usize = 4 * 1_024;
 
-impl Run<'_> {
-    fn step(&mut self) -> Result<(), TemplateProblem> {
-        self.go(1)
+impl Renderer<'_> {
+    fn take_step(&mut self) -> Result<(), TemplateProblem> {
+        self.take_steps(1)
     }
 
-    fn go(&mut self, steps: u64) -> Result<(), TemplateProblem> {
+    fn take_steps(&mut self, steps: u64) -> Result<(), TemplateProblem> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps > self.options.steps_max {
             let max = self.options.steps_max;
@@ -107,7 +108,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn deeper(&mut self) -> Result<(), TemplateProblem> {
+    fn enter_level(&mut self) -> Result<(), TemplateProblem> {
         self.depth += 1;
         if self.depth > self.options.nesting_max {
             let max = wide(self.options.nesting_max);
@@ -116,8 +117,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Bytes that a function made.
-    pub(crate) fn made(&mut self, bytes: usize) -> Result<(), TemplateProblem> {
+    /// Count bytes that a function made, and fail when all functions together made too many.
+    pub(crate) fn charge_bytes(&mut self, bytes: usize) -> Result<(), TemplateProblem> {
         self.work = self.work.saturating_add(bytes);
         if self.work > self.options.work_bytes_max {
             let max = wide(self.options.work_bytes_max);
@@ -126,23 +127,23 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A regular expression for this text. What it takes to compile and to search counts as made.
+    /// The compiled pattern, to search this text with. The costs of compiling and searching count as bytes made.
     pub(crate) fn pattern(
         &mut self,
         pattern: &str,
         text: &str,
     ) -> Result<Arc<Pattern>, TemplateProblem> {
         let (compiled, price) = self.patterns.compile(pattern, PATTERNS_OF_ONE_BYTES_MAX);
-        self.made(price)?;
+        self.charge_bytes(price)?;
         let wrong = |error| TemplateProblem::Value(format!("{pattern:?} is {error}"));
         let compiled = compiled.map_err(wrong)?;
-        self.made(compiled.price_of(text))?;
+        self.charge_bytes(compiled.price_of(text))?;
         Ok(compiled)
     }
 
-    /// For what a function makes: as much as is left.
-    pub(crate) fn sink(&self) -> Sink {
-        Sink::made(self.options.work_bytes_max.saturating_sub(self.work))
+    /// A buffer for the result of a function. Its bound is what is left of the bytes that functions may make.
+    pub(crate) fn sink(&self) -> BoundedBuffer {
+        BoundedBuffer::for_value(self.options.work_bytes_max.saturating_sub(self.work))
     }
 
     pub(crate) fn outside(&self) -> &dyn Outside {
@@ -153,7 +154,7 @@ impl Run<'_> {
         &mut self.scratch
     }
 
-    /// Ask for something that may change. `None`: it is not there yet.
+    /// Ask the outside for something that may change. `None` means that it does not exist yet.
     pub(crate) fn ask(&mut self, what: Dependency) -> Result<Option<Value>, TemplateProblem> {
         let answer = self.outside.ask(&what);
         self.used.insert(what.clone());
@@ -167,14 +168,19 @@ impl Run<'_> {
         }
     }
 
-    /// Another template of this file, into bytes.
+    /// Render another template of this file into bytes.
     pub(crate) fn execute(&mut self, name: &str, data: Value) -> Result<Vec<u8>, TemplateProblem> {
         let mut sink = self.sink();
         self.call(name, data, &mut sink).map_err(|(_, problem)| problem)?;
         Ok(sink.into_bytes())
     }
 
-    fn list(&mut self, nodes: &[Node], dot: &Value, out: &mut Sink) -> Result<Flow, Fault> {
+    fn list(
+        &mut self,
+        nodes: &[TemplateNode],
+        dot: &Value,
+        out: &mut BoundedBuffer,
+    ) -> Result<Flow, Fault> {
         for node in nodes {
             let flow = self.node(node, dot, out)?;
             if flow != Flow::Next {
@@ -184,19 +190,24 @@ impl Run<'_> {
         Ok(Flow::Next)
     }
 
-    fn node(&mut self, node: &Node, dot: &Value, out: &mut Sink) -> Result<Flow, Fault> {
+    fn node(
+        &mut self,
+        node: &TemplateNode,
+        dot: &Value,
+        out: &mut BoundedBuffer,
+    ) -> Result<Flow, Fault> {
         let placed = |problem| (node.at, problem);
-        self.step().map_err(placed)?;
+        self.take_step().map_err(placed)?;
         match &node.kind {
             NodeKind::Text(text) => out.push(text.as_bytes()).map_err(placed)?,
             NodeKind::Action(pipe) => {
                 let value = self.pipe(pipe, dot)?;
                 if pipe.variables.is_empty() {
-                    print::shown(&value, out).map_err(placed)?;
+                    print::print_action(&value, out).map_err(placed)?;
                 }
             }
             NodeKind::If(branch) | NodeKind::With(branch) | NodeKind::Range(branch) => {
-                self.deeper().map_err(placed)?;
+                self.enter_level().map_err(placed)?;
                 let seen = self.variables.len();
                 let flow = self.branch(node, branch, dot, out)?;
                 self.variables.truncate(seen);
@@ -221,10 +232,10 @@ impl Run<'_> {
 
     fn branch(
         &mut self,
-        node: &Node,
+        node: &TemplateNode,
         branch: &Branch,
         dot: &Value,
-        out: &mut Sink,
+        out: &mut BoundedBuffer,
     ) -> Result<Flow, Fault> {
         if matches!(node.kind, NodeKind::Range(_)) {
             return self.range(node, branch, dot, out);
@@ -239,17 +250,17 @@ impl Run<'_> {
 
     fn range(
         &mut self,
-        node: &Node,
+        node: &TemplateNode,
         branch: &Branch,
         dot: &Value,
-        out: &mut Sink,
+        out: &mut BoundedBuffer,
     ) -> Result<Flow, Fault> {
         let value = self.commands(&branch.pipe, dot)?;
         let at = branch.pipe.commands.first().map_or(node.at, |command| command.first.at);
         let mut turns = 0_u64;
         let mut turn = |run: &mut Self, key: Value, item: Value| -> Result<Flow, Fault> {
             turns += 1;
-            run.step().map_err(|problem| (node.at, problem))?;
+            run.take_step().map_err(|problem| (node.at, problem))?;
             run.turn(branch, key, item, out)
         };
         match &value {
@@ -278,7 +289,7 @@ impl Run<'_> {
                 }
             }
             other => {
-                let what = other.what();
+                let what = other.describe();
                 return Err((
                     at,
                     TemplateProblem::Value(format!("range needs a list or a map, not {what}")),
@@ -291,13 +302,13 @@ impl Run<'_> {
         Ok(Flow::Next)
     }
 
-    /// One turn of a loop.
+    /// Render the body of a loop once.
     fn turn(
         &mut self,
         branch: &Branch,
         key: Value,
         item: Value,
-        out: &mut Sink,
+        out: &mut BoundedBuffer,
     ) -> Result<Flow, Fault> {
         let seen = self.variables.len();
         let values: Vec<Value> = match branch.pipe.variables.len() {
@@ -321,8 +332,8 @@ impl Run<'_> {
         }
     }
 
-    /// A template of this file: it sees its argument and nothing else.
-    fn call(&mut self, name: &str, data: Value, out: &mut Sink) -> Result<(), Fault> {
+    /// Render a template of this file. It sees its argument and nothing else.
+    fn call(&mut self, name: &str, data: Value, out: &mut BoundedBuffer) -> Result<(), Fault> {
         let template = self.template;
         let nodes = match template.defined.get(name) {
             Some(nodes) => nodes,
@@ -334,7 +345,7 @@ impl Run<'_> {
                 ));
             }
         };
-        self.deeper().map_err(|problem| (0, problem))?;
+        self.enter_level().map_err(|problem| (0, problem))?;
         let frame = vec![(Arc::from("$"), data.clone())];
         let outer = std::mem::replace(&mut self.variables, frame);
         self.list(nodes, &data, out)?;
@@ -343,7 +354,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The value of a pipe, which its variables have then.
+    /// Evaluate a pipe, and set its variables to the value.
     fn pipe(&mut self, pipe: &Pipe, dot: &Value) -> Result<Value, Fault> {
         let value = self.commands(pipe, dot)?;
         for name in &pipe.variables {
@@ -362,12 +373,12 @@ impl Run<'_> {
 
     fn command(
         &mut self,
-        command: &Command,
+        command: &PipeCommand,
         dot: &Value,
         last: Option<Value>,
     ) -> Result<Value, Fault> {
         let first = &command.first;
-        self.step().map_err(|problem| (first.at, problem))?;
+        self.take_step().map_err(|problem| (first.at, problem))?;
         if let OperandKind::Function(name) = &first.kind
             && first.fields.is_empty()
         {
@@ -380,7 +391,7 @@ impl Run<'_> {
     fn function(
         &mut self,
         name: &str,
-        command: &Command,
+        command: &PipeCommand,
         dot: &Value,
         last: Option<Value>,
     ) -> Result<Value, Fault> {
@@ -393,29 +404,29 @@ impl Run<'_> {
             arguments.push(self.operand(argument, dot)?);
         }
         arguments.extend(last);
-        self.invoke(name, &arguments).map_err(|problem| (at, problem.of(name)))
+        self.invoke(name, &arguments).map_err(|problem| (at, problem.with_function(name)))
     }
 
     fn invoke(&mut self, name: &str, arguments: &[Value]) -> Result<Value, TemplateProblem> {
-        let Some(Known::Here(function)) = functions::known(name) else {
+        let Some(FunctionLookup::Here(function)) = functions::find_function(name) else {
             return Err(TemplateProblem::value("there is no such function"));
         };
         let count = arguments.len();
         if count < function.least || function.most.is_some_and(|most| count > most) {
             return Err(TemplateProblem::Value(function.wrong_count(count)));
         }
-        // What a function goes through takes its time too, however little it makes of it.
-        self.go(arguments.iter().map(steps_through).sum())?;
+        // Reading the arguments takes time too, even where the result is small.
+        self.take_steps(arguments.iter().map(steps_through).sum())?;
         let value = (function.call)(self, arguments)?;
-        self.made(value.weight())?;
+        self.charge_bytes(value.weight())?;
         Ok(value)
     }
 
-    /// `and` and `or` look at no more than they need.
+    /// Evaluate `and` or `or`, which stop at the first argument that decides the result.
     fn logic(
         &mut self,
         stop_at: bool,
-        command: &Command,
+        command: &PipeCommand,
         dot: &Value,
         last: Option<Value>,
     ) -> Result<Value, Fault> {
@@ -450,11 +461,12 @@ impl Run<'_> {
                 known.map_or(Value::Nothing, |(_, value)| value.clone())
             }
             OperandKind::Function(name) => {
-                self.step().map_err(|problem| (operand.at, problem))?;
-                self.invoke(name, &[]).map_err(|problem| (operand.at, problem.of(name)))?
+                self.take_step().map_err(|problem| (operand.at, problem))?;
+                self.invoke(name, &[])
+                    .map_err(|problem| (operand.at, problem.with_function(name)))?
             }
             OperandKind::Pipe(pipe) => {
-                self.deeper().map_err(|problem| (operand.at, problem))?;
+                self.enter_level().map_err(|problem| (operand.at, problem))?;
                 let seen = self.variables.len();
                 let value = self.pipe(pipe, dot)?;
                 self.variables.truncate(seen);

@@ -1,11 +1,11 @@
-//! Fields of values, and the few that are functions.
+//! Fields of values, and the few fields that are functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Fault, Run};
+use super::{Fault, Renderer};
 use crate::error::TemplateProblem;
-use crate::tree::{Command, Operand};
+use crate::tree::{Operand, PipeCommand};
 use crate::value::{MapKind, Value, lossy};
 
 fn no_field(name: &str, known: &[&str]) -> TemplateProblem {
@@ -13,12 +13,12 @@ fn no_field(name: &str, known: &[&str]) -> TemplateProblem {
     TemplateProblem::Value(format!("there is no field {name}; there are: {known}"))
 }
 
-impl Run<'_> {
-    /// A command whose first word is a value: only a field that is a function takes arguments.
+impl Renderer<'_> {
+    /// Evaluate a command whose first word is a value. Only a field that is a function takes arguments.
     pub(super) fn fields(
         &mut self,
         receiver: Value,
-        command: &Command,
+        command: &PipeCommand,
         dot: &Value,
         last: Option<Value>,
     ) -> Result<Value, Fault> {
@@ -30,7 +30,7 @@ impl Run<'_> {
         self.follow(receiver, &command.first, &command.first.fields, &arguments)
     }
 
-    /// Go along the fields of a word; arguments go to the last one.
+    /// Follow the fields of a word. The arguments go to the last field.
     pub(super) fn follow(
         &mut self,
         mut value: Value,
@@ -43,7 +43,7 @@ impl Run<'_> {
             if arguments.is_empty() {
                 return Ok(value);
             }
-            let what = value.what();
+            let what = value.describe();
             let text = format!("{what} is no function and takes no arguments");
             return Err(placed(TemplateProblem::Value(text)));
         };
@@ -51,7 +51,7 @@ impl Run<'_> {
             value = self.field(&value, field, &[]).map_err(placed)?;
         }
         let value = self.field(&value, last, arguments).map_err(placed)?;
-        self.made(0).map_err(placed)?;
+        self.charge_bytes(0).map_err(placed)?;
         Ok(value)
     }
 
@@ -86,12 +86,12 @@ impl Run<'_> {
                 "there is no {name:?}: the value before it is nothing"
             ))),
             Value::Nothing => Ok(Value::Nothing),
-            Value::Told(told) => told.fields().get(name).cloned().ok_or_else(|| {
+            Value::TextWithFields(told) => told.fields().get(name).cloned().ok_or_else(|| {
                 let known: Vec<_> = told.fields().keys().map(String::as_str).collect();
                 no_field(name, &known)
             }),
-            Value::Map(map) if map.beside().contains_key(name) => {
-                Ok(map.beside().get(name).cloned().unwrap_or(Value::Null))
+            Value::Map(map) if map.extra_fields().contains_key(name) => {
+                Ok(map.extra_fields().get(name).cloned().unwrap_or(Value::Null))
             }
             Value::Map(map) => match (map.entries().get(name), map.kind()) {
                 (Some(value), _) => Ok(value.clone()),
@@ -105,7 +105,9 @@ impl Run<'_> {
                 (None, MapKind::Texts) => Ok(Value::text("")),
                 (None, MapKind::Any) => Ok(Value::Null),
             },
-            other => Err(TemplateProblem::Value(format!("{} has no field {name}", other.what()))),
+            other => {
+                Err(TemplateProblem::Value(format!("{} has no field {name}", other.describe())))
+            }
         }
     }
 
@@ -117,7 +119,7 @@ impl Run<'_> {
                 _ => None,
             })
             .collect();
-        self.made(keys.iter().map(String::len).sum())?;
+        self.charge_bytes(keys.iter().map(String::len).sum())?;
         let nothing = Value::text("");
         match (name, keys.as_slice(), arguments) {
             ("Key", [key], [_]) => Ok(Value::Bool(self.scratch().contains_key(key))),
@@ -137,7 +139,7 @@ impl Run<'_> {
             ("MapValues", [key], [_]) => match self.scratch().get(key) {
                 Some(Value::Map(map)) => {
                     let values: Vec<Value> = map.entries().values().cloned().collect();
-                    self.made(values.len().saturating_mul(16))?;
+                    self.charge_bytes(values.len().saturating_mul(16))?;
                     Value::list(values)
                 }
                 _ => Ok(Value::Null),
@@ -165,8 +167,8 @@ impl Run<'_> {
                 return Err(TemplateProblem::Value(format!("{key:?} of the scratch is no map")));
             }
         };
-        // A copy: what was read of it before stays as it was.
-        self.made(entries.len().saturating_mul(48))?;
+        // The map is copied, because values that were read from it before must not change.
+        self.charge_bytes(entries.len().saturating_mul(48))?;
         if replaces || !entries.contains_key(inner) {
             entries.insert(inner.to_owned(), value.clone());
         }

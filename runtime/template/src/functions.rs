@@ -9,34 +9,34 @@
 //! | maps | `explode explodeMap byTag scratch executeTemplate` |
 //! | outside | `env envOrDefault mustEnv timestamp file nomadService nomadServices nomadVar nomadVarExists nomadVarList nomadVarListSafe` |
 //!
-//! What needs Consul or Vault, what runs programs and what writes files is known by name and refused with
-//! the reason when a template is read.
+//! Functions that need Consul or Vault, run programs or write files are known by name. A template that calls
+//! one of them is refused with the reason when it is read.
 
 mod builtin;
+mod encoders;
 mod math;
 mod outside;
-mod parsed;
+mod parsers;
 mod texts;
-mod told;
 mod yaml_read;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use crate::error::TemplateProblem;
-use crate::eval::Run;
+use crate::eval::Renderer;
 use crate::value::Value;
 
-/// How a function is called.
-pub(crate) type Call = fn(&mut Run<'_>, &[Value]) -> Result<Value, TemplateProblem>;
+/// The signature that all functions have.
+pub(crate) type FunctionBody = fn(&mut Renderer<'_>, &[Value]) -> Result<Value, TemplateProblem>;
 
-/// A function.
+/// A function that templates can call.
 pub(crate) struct Function {
-    /// Fewest arguments.
+    /// The smallest number of arguments.
     pub(crate) least: usize,
-    /// Most arguments; `None`: any number.
+    /// The largest number of arguments; `None` means any number.
     pub(crate) most: Option<usize>,
-    pub(crate) call: Call,
+    pub(crate) call: FunctionBody,
 }
 
 impl Function {
@@ -50,11 +50,11 @@ impl Function {
     }
 }
 
-/// What is known of a name.
-pub(crate) enum Known {
-    /// It can be called.
+/// A function name of the language: whether this node has the function.
+pub(crate) enum FunctionLookup {
+    /// The function can be called.
     Here(&'static Function),
-    /// The language has it, and a node does not answer it.
+    /// The language has the function and this node refuses it, for this reason.
     Refused(&'static str),
 }
 
@@ -63,7 +63,7 @@ const VAULT: &str = "it asks Vault, which Ostler does not talk to; put what it a
 const RUNS: &str = "it runs a program on the node";
 const WRITES: &str = "it writes a file; use another template block";
 
-/// Those that are refused, with the reason.
+/// The names of the refused functions, with the reasons.
 const REFUSED: &[(&str, &str)] = &[
     ("byKey", CONSUL),
     ("byMeta", CONSUL),
@@ -94,7 +94,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 static HERE: LazyLock<BTreeMap<&'static str, Function>> = LazyLock::new(|| {
-    let lists = [builtin::ALL, math::ALL, outside::ALL, parsed::ALL, texts::ALL, told::ALL];
+    let lists = [builtin::ALL, math::ALL, outside::ALL, parsers::ALL, texts::ALL, encoders::ALL];
     let all = lists.into_iter().flatten();
     all.map(|(name, least, most, call)| {
         (*name, Function { least: *least, most: *most, call: *call })
@@ -102,51 +102,51 @@ static HERE: LazyLock<BTreeMap<&'static str, Function>> = LazyLock::new(|| {
     .collect()
 });
 
-/// A row of a table of functions: name, fewest and most arguments, how it is called.
-pub(crate) type Row = (&'static str, usize, Option<usize>, Call);
+/// A row of a table of functions: the name, the smallest and the largest number of arguments, and the function.
+pub(crate) type Row = (&'static str, usize, Option<usize>, FunctionBody);
 
-/// What is known of a name; `None`: nothing.
+/// Look up a function name; `None` means that the language has no such function.
 #[must_use]
-pub(crate) fn known(name: &str) -> Option<Known> {
+pub(crate) fn find_function(name: &str) -> Option<FunctionLookup> {
     if let Some(function) = HERE.get(name) {
-        return Some(Known::Here(function));
+        return Some(FunctionLookup::Here(function));
     }
     let refused = REFUSED.iter().find(|(refused, _)| *refused == name);
-    refused.map(|(_, reason)| Known::Refused(reason))
+    refused.map(|(_, reason)| FunctionLookup::Refused(reason))
 }
 
-/// The names of all that can be called, in order.
+/// The names of the functions that can be called, in order.
 pub fn names() -> impl Iterator<Item = &'static str> {
     HERE.keys().copied()
 }
 
-/// The names of all that are refused, in order.
-pub fn refused() -> impl Iterator<Item = (&'static str, &'static str)> {
+/// The names of the refused functions, in order, each with the reason.
+pub fn refused_functions() -> impl Iterator<Item = (&'static str, &'static str)> {
     REFUSED.iter().copied()
 }
 
-/// An argument, or nothing.
+/// The argument at an index, or nothing where there is none.
 pub(crate) fn argument(arguments: &[Value], index: usize) -> &Value {
     arguments.get(index).unwrap_or(&Value::Nothing)
 }
 
-/// An argument that is a text.
+/// The argument at an index, which has to be a text.
 pub(crate) fn text(arguments: &[Value], index: usize) -> Result<&[u8], TemplateProblem> {
     let value = argument(arguments, index);
     value.as_text().ok_or_else(|| {
-        let (place, what) = (index + 1, value.what());
+        let (place, what) = (index + 1, value.describe());
         TemplateProblem::Value(format!("argument {place} is {what}, not a string"))
     })
 }
 
-/// An argument that is a text of characters.
+/// The argument at an index, which has to be a text in UTF-8.
 pub(crate) fn string(arguments: &[Value], index: usize) -> Result<&str, TemplateProblem> {
     let text = text(arguments, index)?;
     let wrong = |_| TemplateProblem::Value(format!("argument {} is no UTF-8", index + 1));
     std::str::from_utf8(text).map_err(wrong)
 }
 
-/// An argument that is a whole number.
+/// The argument at an index, which has to be a whole number.
 pub(crate) fn whole(arguments: &[Value], index: usize) -> Result<i64, TemplateProblem> {
     let wrong = |what: &str| {
         TemplateProblem::Value(format!("argument {} is {what}, not a whole number", index + 1))
@@ -154,6 +154,6 @@ pub(crate) fn whole(arguments: &[Value], index: usize) -> Result<i64, TemplatePr
     match argument(arguments, index) {
         Value::Int(number) => Ok(*number),
         Value::Uint(number) => i64::try_from(*number).map_err(|_| wrong("too large a number")),
-        other => Err(wrong(other.what())),
+        other => Err(wrong(other.describe())),
     }
 }

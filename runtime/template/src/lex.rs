@@ -3,15 +3,15 @@
 //! ```text
 //! text {{- word .field $variable "text" `raw` 'c' 12 | ( ) := = , -}} text
 //! ```
-//! Comments, and the space that trim markers take, are gone afterwards. Every token keeps where it begins
-//! and whether space stands before it: `.a.b` is not `.a .b`.
+//! Comments, and the space that trim markers remove, are left out. Every token records where it begins and
+//! whether space stands before it, because `.a.b` is not `.a .b`.
 
 use std::sync::Arc;
 
 use crate::error::TemplateProblem;
 use crate::parse::Delimiters;
 
-/// A token.
+/// A token: the byte at which it begins, whether space stands before it, and what it is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Token {
     pub at: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Token {
     pub kind: TokenKind,
 }
 
-/// What a token is.
+/// The kind of a token, with its content.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TokenKind {
     Text(Arc<str>),
@@ -63,14 +63,14 @@ impl std::fmt::Display for TokenKind {
     }
 }
 
-/// A mistake and the byte at which it stands.
+/// The byte at which a mistake stands, and the mistake.
 pub(crate) type Mistake = (usize, TemplateProblem);
 
 fn mistake<T>(at: usize, text: impl Into<String>) -> Result<T, Mistake> {
     Err((at, TemplateProblem::Syntax(text.into())))
 }
 
-/// What Go trims and skips.
+/// The characters that Go skips as space, and that trim markers remove.
 const SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
 
 struct Lexer<'a> {
@@ -78,7 +78,7 @@ struct Lexer<'a> {
     delimiters: &'a Delimiters,
     at: usize,
     tokens: Vec<Token>,
-    /// Parentheses that are open in this action.
+    /// The number of open parentheses in this action.
     parens: usize,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Lexer<'a> {
         self.tokens.push(Token { at, spaced, kind });
     }
 
-    /// Text up to the next action, and that action. Whether the text behind it is trimmed.
+    /// Read the text up to the next action, and that action. Returns whether the text after it is trimmed.
     fn text_and_action(&mut self, trim: bool) -> Result<bool, Mistake> {
         let (start, rest) = (self.at, self.rest());
         let open = rest.find(self.delimiters.left());
@@ -131,7 +131,7 @@ impl<'a> Lexer<'a> {
         self.action(begin)
     }
 
-    /// `- ` behind the left delimiter.
+    /// Whether a trim marker, `- `, follows the left delimiter.
     fn trims_before(&self) -> bool {
         let mut rest = self.rest().chars();
         rest.next() == Some('-') && rest.next().is_some_and(|c| SPACE.contains(&c))
@@ -158,7 +158,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The right delimiter here: its length with a trim marker, and whether there is one.
+    /// The right delimiter, if it stands here: its length with the trim marker, and whether it has one.
     fn close(&self) -> Option<(usize, bool)> {
         let (rest, right) = (self.rest(), self.delimiters.right());
         if let Some(marked) = rest.strip_prefix(SPACE).and_then(|rest| rest.strip_prefix('-'))
@@ -169,7 +169,7 @@ impl<'a> Lexer<'a> {
         rest.starts_with(right).then_some((right.len(), false))
     }
 
-    /// The tokens up to the right delimiter.
+    /// Read the tokens up to the right delimiter.
     fn action(&mut self, begin: usize) -> Result<bool, Mistake> {
         self.parens = 0;
         let mut spaced = false;
@@ -217,7 +217,7 @@ impl<'a> Lexer<'a> {
                 self.at += 2;
                 TokenKind::Declare
             }
-            '"' => self.quoted()?,
+            '"' => self.quoted_text()?,
             '`' => self.raw()?,
             '\'' => self.character()?,
             '$' => {
@@ -253,7 +253,7 @@ impl<'a> Lexer<'a> {
         kind
     }
 
-    /// Letters and digits from here.
+    /// Read the letters and digits that follow.
     fn name(&mut self) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|c| !is_letter(c) && !c.is_numeric()).unwrap_or(rest.len());
@@ -261,7 +261,7 @@ impl<'a> Lexer<'a> {
         rest.get(..end).unwrap_or_default()
     }
 
-    /// A word ends where a new token may begin.
+    /// Check that the word ends here: at a place where a new token may begin.
     fn ends_word(&self, at: usize) -> Result<(), Mistake> {
         let next = self.rest().chars().next();
         let ends = next.is_none_or(|c| SPACE.contains(&c) || ".,|:=()".contains(c));
@@ -294,12 +294,12 @@ impl<'a> Lexer<'a> {
             return mistake(at, "the text has no closing `");
         };
         self.at += end + 2;
-        // As in Go: line ends are single.
+        // As in Go, carriage returns are removed.
         let text = inside.get(..end).unwrap_or_default().replace('\r', "");
         Ok(TokenKind::Quoted(Arc::from(text.as_bytes())))
     }
 
-    fn quoted(&mut self) -> Result<TokenKind, Mistake> {
+    fn quoted_text(&mut self) -> Result<TokenKind, Mistake> {
         let at = self.at;
         self.at += 1;
         let mut text = Vec::new();
@@ -340,7 +340,7 @@ impl<'a> Lexer<'a> {
         Ok(TokenKind::Int(i64::from(value)))
     }
 
-    /// What follows a backslash.
+    /// Read what follows a backslash.
     fn escape(&mut self, quote: char, text: &mut Vec<u8>) -> Result<u32, Mistake> {
         let at = self.at.saturating_sub(1);
         let next = self.rest().chars().next().unwrap_or('\n');

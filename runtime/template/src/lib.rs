@@ -1,5 +1,5 @@
-//! The language of `template` blocks: Go's text templates with the functions of consul-template, as far as
-//! a node answers them by itself.
+//! The language of `template` blocks: Go's text templates, with those functions of consul-template that a node
+//! can answer by itself.
 //!
 //! ```text
 //!   text ─► lex ─► tokens ─► parse ─► Template      once; every mistake has line and column
@@ -7,9 +7,8 @@
 //!                  ▲                  └ what it used of the outside, and what was not there
 //!                  └ time, environment, files, services, variables: one small trait
 //! ```
-//! Pure: what a template may see of the world comes in through [`Outside`], so a render has no effect and
-//! the same answers give the same bytes. Start with [`Template`]; the functions are listed in
-//! [`functions`].
+//! Pure: a template reads the world through [`Outside`] alone. So a rendering has no effect, and the same
+//! answers give the same bytes. Start with [`Template`]; the functions are listed in [`functions`].
 
 mod compare;
 mod error;
@@ -30,7 +29,7 @@ mod values;
 pub use self::error::{TemplateError, TemplateProblem};
 pub use self::outside::{Dependency, Outside, OutsideAnswer};
 pub use self::parse::{Delimiters, Template};
-pub use self::value::{List, Map, MapKind, Told, Value};
+pub use self::value::{MapKind, TextWithFields, Value, ValueList, ValueMap};
 
 use std::collections::BTreeSet;
 
@@ -41,15 +40,15 @@ use ostler_model::limits::{
 /// How a template is rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A key that a map lacks is an error. Otherwise it is nothing, which reads `<no value>`.
+    /// Whether a key that a map lacks is an error. Otherwise it is nothing, which is printed as `<no value>`.
     pub error_on_missing_key: bool,
-    /// Largest output, bytes.
+    /// The largest output, in bytes.
     pub output_bytes_max: usize,
-    /// Most that functions may produce together on the way, bytes.
+    /// The most bytes that all functions together may produce during the rendering.
     pub work_bytes_max: usize,
-    /// Most actions, turns of loops and calls.
+    /// The largest number of steps: actions, turns of loops and calls.
     pub steps_max: u64,
-    /// Deepest nesting of blocks and templates while it is rendered.
+    /// The deepest nesting of blocks and templates during the rendering.
     pub nesting_max: usize,
 }
 
@@ -67,11 +66,11 @@ impl Default for Options {
 
 /// A rendered template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rendered {
-    /// The text. Bytes: what `base64Decode` gives need not be UTF-8.
+pub struct RenderedTemplate {
+    /// The text, as bytes: the result of `base64Decode` need not be UTF-8.
     pub output: Vec<u8>,
-    /// What it depends on: when one of these changes, it may read otherwise.
+    /// What the output depends on: when one of these changes, the output may change.
     pub used: BTreeSet<Dependency>,
-    /// What of it is not there yet. The output is not to be used while there is any.
+    /// Those of the dependencies that do not exist yet. While there is any, the output must not be used.
     pub missing: BTreeSet<Dependency>,
 }

@@ -1,4 +1,4 @@
-//! What a node knows of services and variables, as the values of consul-template.
+//! Services and variables of a node, as the values that consul-template gives to templates.
 //!
 //! | function | value |
 //! |---|---|
@@ -16,9 +16,9 @@ use ostler_model::vars::Variable;
 
 use crate::error::TemplateProblem;
 use crate::value::{MapKind, Value};
-use crate::values::time::formatted;
+use crate::values::time::format_time;
 
-/// As Go prints a time.
+/// The layout in which Go prints a time.
 const TIME: &str = "2006-01-02 15:04:05.999999999 -0700 MST";
 
 type Fields = BTreeMap<String, Value>;
@@ -28,10 +28,10 @@ fn fields<const N: usize>(named: [(&str, Value); N]) -> Fields {
 }
 
 fn time(at: Timestamp) -> Value {
-    Value::text(formatted(at, TIME))
+    Value::text(format_time(at, TIME))
 }
 
-fn about(of: &Variable) -> Fields {
+fn variable_fields(of: &Variable) -> Fields {
     fields([
         ("Namespace", Value::text(of.namespace.as_str())),
         ("Path", Value::text(of.path.as_str())),
@@ -42,22 +42,22 @@ fn about(of: &Variable) -> Fields {
     ])
 }
 
-/// A variable without what is in it: its path, which has fields.
+/// The metadata of a variable: its path, as a text that has fields.
 fn metadata(of: &Variable) -> Result<Value, TemplateProblem> {
-    let fields = about(of);
+    let fields = variable_fields(of);
     let data = Value::map_of(MapKind::Record, fields.clone())?;
-    Value::told(of.path.as_str(), fields, data)
+    Value::text_with_fields(of.path.as_str(), fields, data)
 }
 
-/// What `nomadVar` answers.
+/// The answer of `nomadVar`.
 ///
 /// # Errors
-/// Never with the nesting that there is.
+/// Never, because the value is not nested deeply.
 pub fn variable(of: &Variable) -> Result<Value, TemplateProblem> {
     let texts = || of.items.iter().map(|(name, item)| (name.clone(), Value::text(item.reveal())));
     let metadata = metadata(of)?;
     let plain = Value::map_of(MapKind::Texts, texts().collect())?;
-    let mut parent = about(of);
+    let mut parent = variable_fields(of);
     parent.extend([("Items".to_owned(), plain.clone()), ("Metadata".to_owned(), metadata.clone())]);
     let parent = Value::map_of(MapKind::Record, parent)?;
     let item = |(name, text): (String, Value)| {
@@ -67,7 +67,8 @@ pub fn variable(of: &Variable) -> Result<Value, TemplateProblem> {
             ("Metadata", metadata.clone()),
             ("Parent", parent.clone()),
         ]);
-        let shown = Value::told(text.as_text().unwrap_or_default(), known, text.clone())?;
+        let shown =
+            Value::text_with_fields(text.as_text().unwrap_or_default(), known, text.clone())?;
         Ok((name, shown))
     };
     let items = texts().map(item).collect::<Result<Fields, TemplateProblem>>()?;
@@ -83,23 +84,23 @@ pub fn variable(of: &Variable) -> Result<Value, TemplateProblem> {
         ("Metadata", metadata.clone()),
         ("Parent", parent.clone()),
     ]);
-    Value::map_beside(MapKind::Texts, items, beside)
+    Value::map_with_fields(MapKind::Texts, items, beside)
 }
 
-/// What `nomadVarList` answers.
+/// The answer of `nomadVarList`.
 ///
 /// # Errors
-/// Never with the nesting that there is.
+/// Never, because the value is not nested deeply.
 pub fn variables<'a>(
     all: impl Iterator<Item = &'a Arc<Variable>>,
 ) -> Result<Value, TemplateProblem> {
     Value::list(all.map(|of| metadata(of)).collect::<Result<_, _>>()?)
 }
 
-/// What `nomadService` answers, on the node with this id and data center.
+/// The answer of `nomadService`, on the node with this id and data center.
 ///
 /// # Errors
-/// Never with the nesting that there is.
+/// Never, because the value is not nested deeply.
 pub fn service<'a>(
     all: impl Iterator<Item = &'a Arc<ServiceInstance>>,
     node: &str,
@@ -122,10 +123,10 @@ pub fn service<'a>(
     Value::list(all.map(one).collect::<Result<_, _>>()?)
 }
 
-/// What `nomadServices` answers.
+/// The answer of `nomadServices`.
 ///
 /// # Errors
-/// Never with the nesting that there is.
+/// Never, because the value is not nested deeply.
 pub fn services<'a>(
     all: impl Iterator<Item = &'a Arc<ServiceInstance>>,
 ) -> Result<Value, TemplateProblem> {
@@ -145,7 +146,7 @@ pub fn services<'a>(
     Value::list(by_name.into_iter().map(one).collect::<Result<_, _>>()?)
 }
 
-/// In order.
+/// The tags, sorted.
 fn tags(mut of: Vec<&str>) -> Value {
     of.sort_unstable();
     Value::texts(of)

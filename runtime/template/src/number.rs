@@ -1,8 +1,8 @@
-//! Numbers as Go reads and writes them.
+//! Reads and writes numbers as Go does.
 
 use crate::lex::TokenKind;
 
-/// A number in a template.
+/// Read a number of a template.
 pub(crate) fn read(text: &str) -> Result<TokenKind, String> {
     let wrong = || format!("{text:?} is no number");
     let (negative, digits) = match text.strip_prefix('-') {
@@ -39,7 +39,7 @@ fn float(text: &str, negative: bool) -> Option<f64> {
     Some(if negative { -value } else { value })
 }
 
-/// Shortest digits that are this number, and the exponent of the first.
+/// The shortest digits that stand for this number, and the exponent of the first digit.
 pub(crate) fn shortest(value: f64) -> (String, i32) {
     let text = format!("{:e}", value.abs());
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -55,9 +55,10 @@ fn special(value: f64) -> Option<&'static str> {
     }
 }
 
-/// `%v` and `%g`: as short as it is exact, or of so many digits; with an exponent where it is long.
+/// The number as `%v` and `%g` write it: with the fewest digits that are exact, or with `precision` digits; with
+/// an exponent where it would be long otherwise.
 pub(crate) fn general(value: f64, precision: Option<usize>) -> String {
-    /// From this exponent on a number of shortest digits is written with one.
+    /// From this exponent on, a number with the fewest digits is written with an exponent.
     const SHORTEST_FROM: i32 = 6;
     if let Some(special) = special(value) {
         return special.to_owned();
@@ -89,7 +90,7 @@ fn as_i32(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// `1.5e+06`
+/// A number with an exponent, such as `1.5e+06`.
 fn scientific(digits: &str, exponent: i32, letter: char) -> String {
     let (first, rest) = digits.split_at_checked(1).unwrap_or((digits, ""));
     let point = if rest.is_empty() { "" } else { "." };
@@ -97,7 +98,7 @@ fn scientific(digits: &str, exponent: i32, letter: char) -> String {
     format!("{first}{point}{rest}{letter}{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// Digits without an exponent.
+/// A number without an exponent.
 pub(crate) fn plain(digits: &str, exponent: i32) -> String {
     let Ok(before) = usize::try_from(exponent + 1) else {
         let zeros = usize::try_from(-exponent - 1).unwrap_or(0);
@@ -113,7 +114,7 @@ pub(crate) fn plain(digits: &str, exponent: i32) -> String {
     }
 }
 
-/// `%e`
+/// The number as `%e` writes it.
 pub(crate) fn exponential(value: f64, precision: usize, letter: char) -> String {
     if let Some(special) = special(value) {
         return special.to_owned();
@@ -125,7 +126,7 @@ pub(crate) fn exponential(value: f64, precision: usize, letter: char) -> String 
     format!("{digits}{letter}{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// `%f`
+/// The number as `%f` writes it.
 pub(crate) fn fixed(value: f64, precision: usize) -> String {
     special(value).map_or_else(|| format!("{value:.precision$}"), str::to_owned)
 }

@@ -1,35 +1,35 @@
-//! What a template may ask of the world.
+//! What a template may read of the world outside of it.
 
 use ostler_model::time::Timestamp;
 
 use crate::value::Value;
 
-/// Something outside that a template reads, and that may change.
+/// Something outside of the template that it reads and that may change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dependency {
-    /// A file of the task.
+    /// A file of the task, by its path.
     File(String),
-    /// The instances of a service of this node; with how many of them, chosen by a key, where it says.
+    /// The instances of a service of this node, or some of them, chosen by a key.
     Service {
-        /// The service.
+        /// The name of the service.
         name: String,
-        /// How many, and by which key they are chosen.
+        /// The number of instances, and the key by which they are chosen; absent for all instances.
         choose: Option<(u64, String)>,
     },
     /// The names and tags of all services.
     Services,
     /// One variable.
     Variable {
-        /// Its path.
+        /// The path of the variable, without slashes around it.
         path: String,
-        /// Where it is not there, the template waits for it.
+        /// Whether the template waits for the variable while it is missing.
         required: bool,
     },
-    /// The variables whose paths begin so.
+    /// The variables whose paths begin with a prefix.
     Variables {
-        /// How they begin.
+        /// The prefix of the paths.
         prefix: String,
-        /// Where there is none, the template waits for one.
+        /// Whether the template waits for a variable while there is none.
         required: bool,
     },
 }
@@ -46,26 +46,27 @@ impl std::fmt::Display for Dependency {
     }
 }
 
-/// What the outside says to a question.
+/// The answer of the outside to a question of a template.
 #[derive(Clone, Debug)]
 pub enum OutsideAnswer {
-    /// This.
+    /// The value that was asked for.
     Is(Value),
-    /// It is not there yet: the template waits for it.
+    /// The value does not exist yet: the template waits for it.
     Missing,
-    /// It is never answered.
+    /// The question is never answered, for this reason.
     Refused(String),
 }
 
-/// The world as a template sees it. Calls may block: a template is rendered on a thread that may.
+/// The world as a template sees it. Calls may block, because a template is rendered on a thread that may
+/// block.
 pub trait Outside {
-    /// Time of day, for `timestamp`.
+    /// The current time of day, for `timestamp`.
     fn now(&self) -> Timestamp;
     /// A variable of the task's environment, or a fact of the node (`attr.…`, `meta.…`, `node.…`).
     fn variable(&self, name: &str) -> Option<String>;
-    /// Anything that may change while the task runs.
+    /// Ask for something that may change while the task runs.
     fn ask(&self, what: &Dependency) -> OutsideAnswer;
-    /// Does nobody wait for the output any more?
+    /// Whether nobody waits for the output any more.
     fn is_given_up(&self) -> bool {
         false
     }

@@ -6,7 +6,7 @@
 //! {{ define "name" }} … {{ end }}   {{ template "name" pipe }}   {{ block "name" pipe }} … {{ end }}
 //! pipe: $x := command | command …   command: operand operand …   operand: (pipe).field.field
 //! ```
-//! Unknown functions and variables are found here, before anything is rendered.
+//! Unknown functions and variables are reported here, before anything is rendered.
 
 #[path = "parse_command.rs"]
 mod command;
@@ -18,9 +18,9 @@ use ostler_model::limits::{TEMPLATE_BYTES_MAX, TEMPLATE_NESTING_MAX};
 
 use crate::error::{TemplateError, TemplateProblem, wide};
 use crate::lex::{self, Mistake, Token, TokenKind};
-use crate::tree::{Branch, Node, NodeKind};
+use crate::tree::{Branch, NodeKind, TemplateNode};
 
-/// What stands around actions.
+/// The texts that stand before and after each action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delimiters {
     left: String,
@@ -34,20 +34,20 @@ impl Default for Delimiters {
 }
 
 impl Delimiters {
-    /// These; an empty one is the usual one.
+    /// Delimiters of these texts; an empty text stands for the usual one.
     #[must_use]
     pub fn new(left: &str, right: &str) -> Self {
         let or = |text: &str, usual: &str| if text.is_empty() { usual } else { text }.to_owned();
         Self { left: or(left, "{{"), right: or(right, "}}") }
     }
 
-    /// Before an action.
+    /// The text that stands before an action.
     #[must_use]
     pub fn left(&self) -> &str {
         &self.left
     }
 
-    /// Behind an action.
+    /// The text that stands after an action.
     #[must_use]
     pub fn right(&self) -> &str {
         &self.right
@@ -59,17 +59,17 @@ impl Delimiters {
 pub struct Template {
     pub(crate) name: String,
     pub(crate) text: String,
-    pub(crate) root: Vec<Node>,
-    pub(crate) defined: BTreeMap<Arc<str>, Vec<Node>>,
+    pub(crate) root: Vec<TemplateNode>,
+    pub(crate) defined: BTreeMap<Arc<str>, Vec<TemplateNode>>,
 }
 
 impl Template {
-    /// Read a template; `name` is what errors call it.
+    /// Parse a template; `name` is its name in errors.
     ///
     /// # Errors
     /// The first mistake, with its place.
     pub fn parse(name: &str, text: &str, delimiters: &Delimiters) -> Result<Self, TemplateError> {
-        let told = |(at, problem): Mistake| TemplateError::at(name, text, at, problem);
+        let told = |(at, problem): Mistake| TemplateError::from_offset(name, text, at, problem);
         if text.len() > TEMPLATE_BYTES_MAX {
             let max = wide(TEMPLATE_BYTES_MAX);
             return Err(told((0, TemplateProblem::Limit { what: "has", max, unit: "bytes" })));
@@ -89,7 +89,7 @@ impl Template {
         Ok(Self { name: name.to_owned(), text: text.to_owned(), root, defined })
     }
 
-    /// What errors call it.
+    /// The name of the template in errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -98,7 +98,7 @@ impl Template {
 
 /// What ends a list of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
+enum ListEnd {
     End,
     Else,
     Text,
@@ -107,13 +107,13 @@ enum Ends {
 struct Parser {
     tokens: Vec<Token>,
     next: usize,
-    /// Where the text ends.
+    /// The byte at which the text ends.
     end: usize,
-    defined: BTreeMap<Arc<str>, Vec<Node>>,
-    /// Those in sight, the innermost last.
+    defined: BTreeMap<Arc<str>, Vec<TemplateNode>>,
+    /// The variables in sight, the innermost one last.
     variables: Vec<Arc<str>>,
     depth: usize,
-    /// Loops around here.
+    /// The number of loops around the present place.
     loops: usize,
 }
 
@@ -130,7 +130,7 @@ impl Parser {
         self.peek().map(|token| &token.kind)
     }
 
-    fn here(&self) -> usize {
+    fn current_offset(&self) -> usize {
         self.peek().map_or(self.end, |token| token.at)
     }
 
@@ -149,8 +149,8 @@ impl Parser {
         is
     }
 
-    /// What stands here is not what may stand here.
-    fn unexpected<T>(&self, context: &str) -> Result<T, Mistake> {
+    /// The mistake that the next token may not stand here.
+    fn unexpected_error<T>(&self, context: &str) -> Result<T, Mistake> {
         match self.peek() {
             Some(token) => mistake(token.at, format!("{} cannot stand {context}", token.kind)),
             None => mistake(self.end, format!("the template ends {context}")),
@@ -158,41 +158,41 @@ impl Parser {
     }
 
     fn close(&mut self, context: &str) -> Result<(), Mistake> {
-        if self.take(&TokenKind::Close) { Ok(()) } else { self.unexpected(context) }
+        if self.take(&TokenKind::Close) { Ok(()) } else { self.unexpected_error(context) }
     }
 
-    fn deeper(&mut self) -> Result<(), Mistake> {
+    fn enter_level(&mut self) -> Result<(), Mistake> {
         self.depth += 1;
         if self.depth > TEMPLATE_NESTING_MAX {
             let max = wide(TEMPLATE_NESTING_MAX);
             return Err((
-                self.here(),
+                self.current_offset(),
                 TemplateProblem::Limit { what: "nests", max, unit: "levels" },
             ));
         }
         Ok(())
     }
 
-    fn whole(&mut self) -> Result<Vec<Node>, Mistake> {
+    fn whole(&mut self) -> Result<Vec<TemplateNode>, Mistake> {
         let (root, ends) = self.list(true)?;
-        let at = self.here();
+        let at = self.current_offset();
         match ends {
-            Ends::Text => Ok(root),
-            Ends::End => mistake(at, "an end without an if, with, range, define or block"),
-            Ends::Else => mistake(at, "an else without an if, with or range"),
+            ListEnd::Text => Ok(root),
+            ListEnd::End => mistake(at, "an end without an if, with, range, define or block"),
+            ListEnd::Else => mistake(at, "an else without an if, with or range"),
         }
     }
 
-    /// Parts up to an `end` or `else`, whose word is the next token then.
-    fn list(&mut self, top: bool) -> Result<(Vec<Node>, Ends), Mistake> {
+    /// Read parts up to an `end` or `else`. That word is the next token then.
+    fn list(&mut self, top: bool) -> Result<(Vec<TemplateNode>, ListEnd), Mistake> {
         let mut nodes = Vec::new();
         while let Some(token) = self.peek().cloned() {
             self.next += 1;
             let kind = match token.kind {
                 TokenKind::Text(text) => NodeKind::Text(text),
                 TokenKind::Open => match self.word(0) {
-                    Some("end") => return Ok((nodes, Ends::End)),
-                    Some("else") => return Ok((nodes, Ends::Else)),
+                    Some("end") => return Ok((nodes, ListEnd::End)),
+                    Some("else") => return Ok((nodes, ListEnd::Else)),
                     Some("define") if top => {
                         self.define()?;
                         continue;
@@ -201,19 +201,19 @@ impl Parser {
                 },
                 _ => {
                     self.next -= 1;
-                    return self.unexpected("here");
+                    return self.unexpected_error("here");
                 }
             };
-            nodes.push(Node { at: token.at, kind });
+            nodes.push(TemplateNode { at: token.at, kind });
         }
-        Ok((nodes, Ends::Text))
+        Ok((nodes, ListEnd::Text))
     }
 
     fn action(&mut self, at: usize) -> Result<NodeKind, Mistake> {
         let Some(word) = self.word(0).map(str::to_owned) else {
             return self.plain();
         };
-        let first = self.here();
+        let first = self.current_offset();
         match word.as_str() {
             "if" | "with" | "range" => {
                 self.next += 1;
@@ -223,7 +223,7 @@ impl Parser {
                     "if" => NodeKind::If(branch),
                     "with" => NodeKind::With(branch),
                     _ if ranges => NodeKind::Range(branch),
-                    _ => return self.unexpected("here"),
+                    _ => return self.unexpected_error("here"),
                 })
             }
             "template" => {
@@ -253,9 +253,9 @@ impl Parser {
         Ok(NodeKind::Action(pipe))
     }
 
-    /// `if`, `with`, `range` behind their word, up to their end.
+    /// Read an `if`, `with` or `range` from behind its word up to its end.
     fn branch(&mut self, at: usize, word: &str) -> Result<Branch, Mistake> {
-        self.deeper()?;
+        self.enter_level()?;
         let (seen, ranges) = (self.variables.len(), word == "range");
         let pipe = self.pipe(word, ranges)?;
         self.close("here")?;
@@ -263,69 +263,69 @@ impl Parser {
         let (body, ends) = self.list(false)?;
         self.loops -= usize::from(ranges);
         let otherwise = match ends {
-            Ends::Else => self.otherwise(at, word)?,
-            Ends::End => {
+            ListEnd::Else => self.else_branch(at, word)?,
+            ListEnd::End => {
                 self.end_of(at, word)?;
                 Vec::new()
             }
-            Ends::Text => return unended(at, word),
+            ListEnd::Text => return unended_error(at, word),
         };
         self.variables.truncate(seen);
         self.depth -= 1;
         Ok(Branch { pipe, body, otherwise })
     }
 
-    /// From the word `else` on.
-    fn otherwise(&mut self, at: usize, word: &str) -> Result<Vec<Node>, Mistake> {
+    /// Read the parts from the word `else` up to the end.
+    fn else_branch(&mut self, at: usize, word: &str) -> Result<Vec<TemplateNode>, Mistake> {
         self.next += 1;
-        let here = self.here();
+        let here = self.current_offset();
         let again =
             self.word(0).filter(|next| *next == word && *next != "range").map(str::to_owned);
         if let Some(word) = again {
-            // `else if`: its end is that of the whole.
+            // An `else if` shares the end of the whole.
             self.next += 1;
             let branch = self.branch(here, &word)?;
             let kind = if word == "if" { NodeKind::If(branch) } else { NodeKind::With(branch) };
-            return Ok(vec![Node { at: here, kind }]);
+            return Ok(vec![TemplateNode { at: here, kind }]);
         }
         self.close("behind else")?;
         let (nodes, ends) = self.list(false)?;
         match ends {
-            Ends::End => self.end_of(at, word)?,
-            Ends::Else => return mistake(self.here(), "a second else"),
-            Ends::Text => return unended(at, word),
+            ListEnd::End => self.end_of(at, word)?,
+            ListEnd::Else => return mistake(self.current_offset(), "a second else"),
+            ListEnd::Text => return unended_error(at, word),
         }
         Ok(nodes)
     }
 
-    /// The word `end` and the end of its action.
+    /// Read the word `end` and the end of its action.
     fn end_of(&mut self, at: usize, word: &str) -> Result<(), Mistake> {
         if self.word(0) != Some("end") {
-            return unended(at, word);
+            return unended_error(at, word);
         }
         self.next += 1;
         self.close("behind end")
     }
 
     fn define(&mut self) -> Result<(), Mistake> {
-        let at = self.here();
+        let at = self.current_offset();
         self.next += 1;
         let name = self.name("define")?;
         self.close("behind the name of a define")?;
         let nodes = self.body(at, "define")?;
-        self.defines(at, name, nodes)
+        self.add_definition(at, name, nodes)
     }
 
-    /// What is defined sees no variables but `$`, and is in no loop.
-    fn body(&mut self, at: usize, word: &str) -> Result<Vec<Node>, Mistake> {
-        self.deeper()?;
+    /// Read the body of a definition. It sees no variable but `$`, and is in no loop.
+    fn body(&mut self, at: usize, word: &str) -> Result<Vec<TemplateNode>, Mistake> {
+        self.enter_level()?;
         let outer = std::mem::replace(&mut self.variables, vec![Arc::from("$")]);
         let loops = std::mem::take(&mut self.loops);
         let (nodes, ends) = self.list(false)?;
-        if ends != Ends::End {
+        if ends != ListEnd::End {
             return match ends {
-                Ends::Else => mistake(self.here(), format!("an else in a {word}")),
-                _ => unended(at, word),
+                ListEnd::Else => mistake(self.current_offset(), format!("an else in a {word}")),
+                _ => unended_error(at, word),
             };
         }
         self.end_of(at, word)?;
@@ -334,14 +334,19 @@ impl Parser {
         Ok(nodes)
     }
 
-    fn defines(&mut self, at: usize, name: Arc<str>, nodes: Vec<Node>) -> Result<(), Mistake> {
-        let empty = |nodes: &[Node]| {
+    fn add_definition(
+        &mut self,
+        at: usize,
+        name: Arc<str>,
+        nodes: Vec<TemplateNode>,
+    ) -> Result<(), Mistake> {
+        let empty = |nodes: &[TemplateNode]| {
             nodes.iter().all(|node| match &node.kind {
                 NodeKind::Text(text) => text.trim().is_empty(),
                 _ => false,
             })
         };
-        // As in Go: what is empty does not replace, and is replaced.
+        // As in Go, an empty definition replaces no other one, and any other one replaces it.
         match self.defined.get(&name) {
             Some(_) if empty(&nodes) => Ok(()),
             Some(known) if !empty(known) => {
@@ -356,16 +361,16 @@ impl Parser {
 
     fn name(&mut self, word: &str) -> Result<Arc<str>, Mistake> {
         let Some(TokenKind::Quoted(name)) = self.kind().cloned() else {
-            return self.unexpected(&format!("behind {word}, where a name in quotes stands"));
+            return self.unexpected_error(&format!("behind {word}, where a name in quotes stands"));
         };
         let Ok(name) = std::str::from_utf8(&name).map(Arc::from) else {
-            return mistake(self.here(), "the name is not UTF-8");
+            return mistake(self.current_offset(), "the name is not UTF-8");
         };
         self.next += 1;
         Ok(name)
     }
 
-    /// The name and the argument of a call.
+    /// Read the name and the argument of a call.
     fn call(&mut self, word: &str) -> Result<NodeKind, Mistake> {
         let name = self.name(word)?;
         let argument = match self.kind() {
@@ -376,18 +381,18 @@ impl Parser {
         Ok(NodeKind::Call { name, argument })
     }
 
-    /// A definition and its call in one.
+    /// Read a `block`, which is a definition and its call in one.
     fn block(&mut self, at: usize) -> Result<NodeKind, Mistake> {
         self.next += 1;
         let name = self.name("block")?;
         let argument = self.pipe("block", false)?;
         self.close("here")?;
         let nodes = self.body(at, "block")?;
-        self.defines(at, Arc::clone(&name), nodes)?;
+        self.add_definition(at, Arc::clone(&name), nodes)?;
         Ok(NodeKind::Call { name, argument: Some(argument) })
     }
 }
 
-fn unended<T>(at: usize, word: &str) -> Result<T, Mistake> {
+fn unended_error<T>(at: usize, word: &str) -> Result<T, Mistake> {
     mistake(at, format!("the {word} that begins here has no end"))
 }

@@ -1,44 +1,44 @@
-//! Pipes, commands and their words.
+//! Parses pipes, commands and their words.
 
 use std::sync::Arc;
 
 use crate::error::TemplateProblem;
-use crate::functions::{self, Known};
+use crate::functions::{self, FunctionLookup};
 use crate::lex::{Mistake, TokenKind};
-use crate::tree::{Command, Operand, OperandKind, Pipe};
+use crate::tree::{Operand, OperandKind, Pipe, PipeCommand};
 
 use super::{Parser, mistake};
 
 impl Parser {
-    /// `$x := command | command`, up to what cannot belong to it.
+    /// Read `$x := command | command`, up to a token that cannot belong to it.
     pub(super) fn pipe(&mut self, context: &str, ranges: bool) -> Result<Pipe, Mistake> {
-        let at = self.here();
+        let at = self.current_offset();
         let (variables, assigns) = self.declarations(ranges)?;
         let mut commands = vec![self.command(context)?];
         while self.take(&TokenKind::Pipe) {
-            let at = self.here();
+            let at = self.current_offset();
             let command = self.command(context)?;
             if !takes_more(&command) {
                 return mistake(at, "what stands behind a | is a function");
             }
             commands.push(command);
         }
-        if let [Command { first, arguments }] = commands.as_slice()
+        if let [PipeCommand { first, arguments }] = commands.as_slice()
             && matches!(first.kind, OperandKind::Nil)
             && arguments.is_empty()
         {
             return mistake(at, "nil alone is no value");
         }
-        // In sight behind the pipe, not in it.
+        // The variables are in sight after the pipe, not inside of it.
         if !assigns {
             self.variables.extend(variables.iter().cloned());
         }
         Ok(Pipe { variables, assigns, commands })
     }
 
-    /// `$x :=`, `$x =`, `$i, $e :=`
+    /// Read the variables of a pipe: `$x :=`, `$x =` or `$i, $e :=`.
     fn declarations(&mut self, ranges: bool) -> Result<(Vec<Arc<str>>, bool), Mistake> {
-        let (begin, at) = (self.next, self.here());
+        let (begin, at) = (self.next, self.current_offset());
         let mut variables = Vec::new();
         while let Some(TokenKind::Variable(name)) = self.kind().cloned() {
             self.next += 1;
@@ -46,11 +46,11 @@ impl Parser {
             match self.kind() {
                 Some(TokenKind::Declare | TokenKind::Assign) => {
                     let assigns = self.take(&TokenKind::Assign) || !self.take(&TokenKind::Declare);
-                    self.known(at, &variables, assigns)?;
+                    self.check_variables(at, &variables, assigns)?;
                     return Ok((variables, assigns));
                 }
                 Some(TokenKind::Comma) if !ranges || variables.len() == 2 => {
-                    return mistake(self.here(), "too many variables");
+                    return mistake(self.current_offset(), "too many variables");
                 }
                 Some(TokenKind::Comma) => self.next += 1,
                 _ => break,
@@ -59,13 +59,18 @@ impl Parser {
         if variables.len() > 1
             || matches!(self.tokens.get(self.next.wrapping_sub(1)), Some(token) if token.kind == TokenKind::Comma)
         {
-            return self.unexpected("behind the variables, where := stands");
+            return self.unexpected_error("behind the variables, where := stands");
         }
         self.next = begin;
         Ok((Vec::new(), false))
     }
 
-    fn known(&self, at: usize, variables: &[Arc<str>], assigns: bool) -> Result<(), Mistake> {
+    fn check_variables(
+        &self,
+        at: usize,
+        variables: &[Arc<str>],
+        assigns: bool,
+    ) -> Result<(), Mistake> {
         for name in variables {
             if name.as_ref() == "$" {
                 return mistake(at, "$ alone cannot be set; give the variable a name");
@@ -77,13 +82,13 @@ impl Parser {
         Ok(())
     }
 
-    fn command(&mut self, context: &str) -> Result<Command, Mistake> {
+    fn command(&mut self, context: &str) -> Result<PipeCommand, Mistake> {
         let Some(first) = self.operand()? else {
             return match self.kind() {
                 Some(TokenKind::Close) | None => {
-                    mistake(self.here(), format!("{context} lacks a value"))
+                    mistake(self.current_offset(), format!("{context} lacks a value"))
                 }
-                _ => self.unexpected("where a value stands"),
+                _ => self.unexpected_error("where a value stands"),
             };
         };
         let mut arguments = Vec::new();
@@ -96,12 +101,12 @@ impl Parser {
             None | Some(TokenKind::Close | TokenKind::RightParen | TokenKind::Pipe)
         );
         if !ends {
-            return self.unexpected("directly behind a value");
+            return self.unexpected_error("directly behind a value");
         }
-        Ok(Command { first, arguments })
+        Ok(PipeCommand { first, arguments })
     }
 
-    /// A word with its fields; `None` where none begins.
+    /// Read a word with its fields; `None` means that no word begins here.
     fn operand(&mut self) -> Result<Option<Operand>, Mistake> {
         let Some(token) = self.peek().cloned() else { return Ok(None) };
         let at = token.at;
@@ -124,10 +129,10 @@ impl Parser {
             TokenKind::Quoted(text) => OperandKind::Text(text),
             TokenKind::Word(word) => self.word_operand(at, word)?,
             TokenKind::LeftParen => {
-                self.deeper()?;
+                self.enter_level()?;
                 let pipe = self.pipe("the parenthesis", false)?;
                 if !self.take(&TokenKind::RightParen) {
-                    return self.unexpected("in a parenthesis");
+                    return self.unexpected_error("in a parenthesis");
                 }
                 self.depth -= 1;
                 OperandKind::Pipe(Box::new(pipe))
@@ -158,9 +163,9 @@ impl Parser {
             }
             _ => {}
         }
-        match functions::known(&word) {
-            Some(Known::Here(_)) => Ok(OperandKind::Function(word)),
-            Some(Known::Refused(reason)) => {
+        match functions::find_function(&word) {
+            Some(FunctionLookup::Here(_)) => Ok(OperandKind::Function(word)),
+            Some(FunctionLookup::Refused(reason)) => {
                 Err((at, TemplateProblem::NotHere { function: word.to_string(), reason }))
             }
             None => mistake(at, format!("there is no function {word:?}")),
@@ -168,12 +173,12 @@ impl Parser {
     }
 }
 
-/// Can a command take the value of the one before it?
-fn takes_more(command: &Command) -> bool {
+/// Whether a command can take the value of the command before it.
+fn takes_more(command: &PipeCommand) -> bool {
     let first = &command.first;
     match first.kind {
         OperandKind::Function(_) => true,
-        // Fields may be functions: those of the scratch, or of what a variable holds.
+        // A field may be a function: one of the scratch, or of the value of a variable.
         OperandKind::Dot | OperandKind::Variable(_) | OperandKind::Pipe(_) => {
             !first.fields.is_empty()
         }

@@ -1,17 +1,17 @@
-//! Values as Go prints them.
+//! Prints values as Go does.
 
 use crate::error::TemplateProblem;
 use crate::number;
-use crate::sink::Sink;
-use crate::value::{Map, MapKind, Value};
+use crate::sink::BoundedBuffer;
+use crate::value::{MapKind, Value, ValueMap};
 
-/// As an action shows it.
-pub(crate) fn shown(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Print a value as an action does.
+pub(crate) fn print_action(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     if value.is_nothing() { out.push("<no value>") } else { plain(value, out) }
 }
 
-/// As `%v` does.
-pub(crate) fn plain(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Print a value as `%v` does.
+pub(crate) fn plain(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     match value {
         Value::Nothing | Value::Null => out.push("<nil>"),
         Value::Bool(value) => out.push(if *value { "true" } else { "false" }),
@@ -19,7 +19,7 @@ pub(crate) fn plain(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem
         Value::Uint(number) => out.push(number.to_string()),
         Value::Float(number) => out.push(number::general(*number, None)),
         Value::Text(text) => out.push(text),
-        Value::Told(told) => out.push(told.text()),
+        Value::TextWithFields(told) => out.push(told.text()),
         Value::List(list) => {
             out.push("[")?;
             for (index, item) in list.items().iter().enumerate() {
@@ -36,7 +36,7 @@ pub(crate) fn plain(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem
     }
 }
 
-fn entries(map: &Map, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn entries(map: &ValueMap, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     let record = map.kind() == MapKind::Record;
     out.push(if record { "{" } else { "map[" })?;
     for (index, (key, value)) in map.entries().iter().enumerate() {
@@ -50,8 +50,8 @@ fn entries(map: &Map, out: &mut Sink) -> Result<(), TemplateProblem> {
     out.push(if record { "}" } else { "]" })
 }
 
-/// All of them; a space between two of which neither is a text.
-pub(crate) fn printed(values: &[Value], out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Print all values, with a space between two neighbours if neither is a text.
+pub(crate) fn print_all(values: &[Value], out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     let mut before_is_text = true;
     for value in values {
         let is_text = matches!(value, Value::Text(_));
@@ -64,8 +64,8 @@ pub(crate) fn printed(values: &[Value], out: &mut Sink) -> Result<(), TemplatePr
     Ok(())
 }
 
-/// All of them with spaces, and the end of a line.
-pub(crate) fn printed_line(values: &[Value], out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Print all values with spaces between them, and a line end.
+pub(crate) fn print_line(values: &[Value], out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
             out.push(" ")?;

@@ -1,17 +1,17 @@
 //! `printf` as in Go: `%[flags][width][.precision]verb`, with `*` and `%[n]`.
 //!
-//! What does not fit is said in the text (`%!d(string=x)`), as Go does: it is no error.
+//! As in Go, a value that does not fit its verb is no error: the output says so, as in `%!d(string=x)`.
 
 use crate::error::TemplateProblem;
-use crate::sink::Sink;
+use crate::sink::BoundedBuffer;
 use crate::value::{Value, lossy};
 use crate::{number, print};
 
-/// Widest field and longest fraction: Go's own bound is a million.
+/// The widest field and the longest fraction, in characters. Go's own bound is a million.
 const WIDTH_MAX: usize = 10_000;
 
 #[derive(Clone, Copy, Default)]
-struct Spec {
+struct PrintfSpec {
     plus: bool,
     minus: bool,
     sharp: bool,
@@ -21,21 +21,21 @@ struct Spec {
     precision: Option<usize>,
 }
 
-struct Format<'a> {
+struct PrintfReader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     arguments: &'a [Value],
     next: usize,
     reordered: bool,
 }
 
-/// Write `arguments` as `format` says.
+/// Write the arguments as the format says.
 pub(crate) fn printf(
     format: &str,
     arguments: &[Value],
-    out: &mut Sink,
+    out: &mut BoundedBuffer,
 ) -> Result<(), TemplateProblem> {
     let rest = format.chars().peekable();
-    let mut format = Format { rest, arguments, next: 0, reordered: false };
+    let mut format = PrintfReader { rest, arguments, next: 0, reordered: false };
     let mut plain = String::new();
     while let Some(c) = format.rest.next() {
         if c != '%' {
@@ -53,15 +53,15 @@ pub(crate) fn printf(
             if index > 0 {
                 out.push(", ")?;
             }
-            typed(extra, out)?;
+            write_typed(extra, out)?;
         }
         out.push(")")?;
     }
     Ok(())
 }
 
-/// `int=1`, or `<nil>`.
-fn typed(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Write the type and the value, as in `int=1` or `<nil>`.
+fn write_typed(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     out.push(value.type_name())?;
     if value.is_nothing() {
         return Ok(());
@@ -70,9 +70,9 @@ fn typed(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
     print::plain(value, out)
 }
 
-impl Format<'_> {
-    fn directive(&mut self, out: &mut Sink) -> Result<(), TemplateProblem> {
-        let mut spec = Spec::default();
+impl PrintfReader<'_> {
+    fn directive(&mut self, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
+        let mut spec = PrintfSpec::default();
         while let Some(flag) = self.rest.peek() {
             match flag {
                 '+' => spec.plus = true,
@@ -84,7 +84,7 @@ impl Format<'_> {
             }
             self.rest.next();
         }
-        // No zeros behind a value.
+        // Zeros do not pad the right side of a value.
         spec.zero &= !spec.minus;
         self.index();
         spec.width = self.count();
@@ -105,7 +105,7 @@ impl Format<'_> {
         spec.write(verb, value, out)
     }
 
-    /// `[2]`: the argument that comes next.
+    /// Read an index such as `[2]`, which says which argument comes next.
     fn index(&mut self) {
         let mut ahead = self.rest.clone();
         if ahead.next() != Some('[') {
@@ -119,7 +119,7 @@ impl Format<'_> {
         }
     }
 
-    /// Digits, or `*` and an argument.
+    /// Read a count: digits, or `*`, which takes it from an argument.
     fn count(&mut self) -> Option<usize> {
         if self.rest.peek() == Some(&'*') {
             self.rest.next();
@@ -140,8 +140,13 @@ impl Format<'_> {
     }
 }
 
-impl Spec {
-    fn write(self, verb: char, value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+impl PrintfSpec {
+    fn write(
+        self,
+        verb: char,
+        value: &Value,
+        out: &mut BoundedBuffer,
+    ) -> Result<(), TemplateProblem> {
         if verb == 'T' {
             return self.pad(value.type_name(), out);
         }
@@ -157,7 +162,7 @@ impl Spec {
                 out.push("]")
             }
             Value::Map(_) | Value::List(_) if matches!(verb, 'v' | 's') => {
-                let mut made = Sink::made(out.left());
+                let mut made = BoundedBuffer::for_value(out.bytes_left());
                 print::plain(value, &mut made)?;
                 self.pad(&lossy(&made.into_bytes()), out)
             }
@@ -165,25 +170,25 @@ impl Spec {
                 Some(text) => out.push(text),
                 None => {
                     out.push(format!("%!{verb}("))?;
-                    typed(value, out)?;
+                    write_typed(value, out)?;
                     out.push(")")
                 }
             },
         }
     }
 
-    /// `None`: the verb is not for such a value.
+    /// The value as the verb writes it; `None` means that the verb does not fit such a value.
     fn scalar(self, verb: char, value: &Value) -> Option<Vec<u8>> {
         let text = match value {
             Value::Text(text) => return self.text(verb, text),
-            Value::Told(told) => return self.text(verb, told.text()),
+            Value::TextWithFields(told) => return self.text(verb, told.text()),
             Value::Bool(value) if matches!(verb, 't' | 'v') => {
-                self.padded(&value.to_string(), false)
+                self.pad_text(&value.to_string(), false)
             }
             Value::Int(number) => self.whole(verb, i128::from(*number))?,
             Value::Uint(number) => self.whole(verb, i128::from(*number))?,
             Value::Float(number) => self.fraction(verb, *number)?,
-            Value::Nothing | Value::Null if verb == 'v' => self.padded("<nil>", false),
+            Value::Nothing | Value::Null if verb == 'v' => self.pad_text("<nil>", false),
             _ => return None,
         };
         Some(text.into_bytes())
@@ -197,15 +202,15 @@ impl Spec {
             _ => text.to_vec(),
         };
         let made = match verb {
-            'v' if self.sharp => quoted(&lossy(&cut), '"', false).into_bytes(),
+            'v' if self.sharp => quote_text(&lossy(&cut), '"', false).into_bytes(),
             's' | 'v' => cut,
             'q' if self.sharp && !cut.contains(&b'`') => [b"`", cut.as_slice(), b"`"].concat(),
-            'q' => quoted(&lossy(&cut), '"', self.plus).into_bytes(),
+            'q' => quote_text(&lossy(&cut), '"', self.plus).into_bytes(),
             'x' | 'X' => self.hex(verb, &cut).into_bytes(),
             _ => return None,
         };
         let short = self.width.is_some_and(|width| lossy(&made).chars().count() < width);
-        Some(if short { self.padded(&lossy(&made), self.zero).into_bytes() } else { made })
+        Some(if short { self.pad_text(&lossy(&made), self.zero).into_bytes() } else { made })
     }
 
     fn hex(self, verb: char, bytes: &[u8]) -> String {
@@ -221,22 +226,24 @@ impl Spec {
         let size = number.unsigned_abs();
         let character =
             || u32::try_from(number).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
-        let (prefix, digits) = match verb {
-            'd' | 'v' => ("", size.to_string()),
-            'b' => (if self.sharp { "0b" } else { "" }, format!("{size:b}")),
-            'o' => (if self.sharp { "0" } else { "" }, format!("{size:o}")),
-            'O' => ("0o", format!("{size:o}")),
-            'x' => (if self.sharp { "0x" } else { "" }, format!("{size:x}")),
-            'X' => (if self.sharp { "0X" } else { "" }, format!("{size:X}")),
-            'c' => return Some(self.padded(&character().to_string(), self.zero)),
-            'q' => {
-                return Some(
-                    self.padded(&quoted(&character().to_string(), '\'', self.plus), self.zero),
-                );
-            }
-            'U' => return Some(self.padded(&format!("U+{size:04X}"), false)),
-            _ => return None,
-        };
+        let (prefix, digits) =
+            match verb {
+                'd' | 'v' => ("", size.to_string()),
+                'b' => (if self.sharp { "0b" } else { "" }, format!("{size:b}")),
+                'o' => (if self.sharp { "0" } else { "" }, format!("{size:o}")),
+                'O' => ("0o", format!("{size:o}")),
+                'x' => (if self.sharp { "0x" } else { "" }, format!("{size:x}")),
+                'X' => (if self.sharp { "0X" } else { "" }, format!("{size:X}")),
+                'c' => return Some(self.pad_text(&character().to_string(), self.zero)),
+                'q' => {
+                    return Some(self.pad_text(
+                        &quote_text(&character().to_string(), '\'', self.plus),
+                        self.zero,
+                    ));
+                }
+                'U' => return Some(self.pad_text(&format!("U+{size:04X}"), false)),
+                _ => return None,
+            };
         let zeros = match self.precision {
             Some(digits_least) => digits_least,
             None if self.zero => {
@@ -247,7 +254,7 @@ impl Spec {
         };
         let digits = format!("{digits:0>zeros$}");
         let signed = format!("{}{prefix}{digits}", self.sign(number < 0));
-        Some(self.padded(&signed, false))
+        Some(self.pad_text(&signed, false))
     }
 
     fn sign(self, negative: bool) -> &'static str {
@@ -274,14 +281,14 @@ impl Spec {
             let zeros = self.width.unwrap_or(0).saturating_sub(sign.len());
             return Some(format!("{sign}{digits:0>zeros$}"));
         }
-        Some(self.padded(&format!("{sign}{digits}"), false))
+        Some(self.pad_text(&format!("{sign}{digits}"), false))
     }
 
-    fn pad(self, text: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
-        out.push(self.padded(text, self.zero))
+    fn pad(self, text: &str, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
+        out.push(self.pad_text(text, self.zero))
     }
 
-    fn padded(self, text: &str, zero: bool) -> String {
+    fn pad_text(self, text: &str, zero: bool) -> String {
         let width = self.width.unwrap_or(0);
         match (self.minus, zero) {
             (true, _) => format!("{text:<width$}"),
@@ -291,8 +298,8 @@ impl Spec {
     }
 }
 
-/// A text as it stands in Go's source.
-fn quoted(text: &str, quote: char, ascii: bool) -> String {
+/// A text in quotes, escaped as in Go's source.
+fn quote_text(text: &str, quote: char, ascii: bool) -> String {
     let mut made = String::from(quote);
     for c in text.chars() {
         match c {

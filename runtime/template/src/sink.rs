@@ -1,22 +1,22 @@
-//! Text that is being made, with a bound.
+//! A buffer for text that is being produced, with a bound.
 
 use crate::error::{TemplateProblem, wide};
 
-/// Bytes, and how many there may be.
-pub(crate) struct Sink {
+/// Bytes that are being produced, and the largest number of them.
+pub(crate) struct BoundedBuffer {
     bytes: Vec<u8>,
     max: usize,
     what: &'static str,
 }
 
-impl Sink {
-    /// The output of a whole template.
-    pub(crate) fn output(max: usize) -> Self {
+impl BoundedBuffer {
+    /// A buffer for the output of a whole template.
+    pub(crate) fn for_output(max: usize) -> Self {
         Self { bytes: Vec::new(), max, what: "writes" }
     }
 
-    /// What one function makes.
-    pub(crate) fn made(max: usize) -> Self {
+    /// A buffer for the result of one function.
+    pub(crate) fn for_value(max: usize) -> Self {
         Self { bytes: Vec::new(), max, what: "makes values of" }
     }
 
@@ -42,17 +42,17 @@ impl Sink {
         Ok(())
     }
 
-    /// How many more there may be.
-    pub(crate) fn left(&self) -> usize {
+    /// The number of bytes that can still be added.
+    pub(crate) fn bytes_left(&self) -> usize {
         self.max.saturating_sub(self.bytes.len())
     }
 
-    /// How many bytes there are.
+    /// The number of bytes in the buffer.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The bytes.
+    /// The bytes that were added, in order.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 /// A part of a template, and the byte at which it begins.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct TemplateNode {
     pub at: usize,
     pub kind: NodeKind,
 }
 
-/// What a part is.
+/// The kind of a part, with its content.
 #[derive(Debug)]
 pub(crate) enum NodeKind {
     Text(Arc<str>),
@@ -22,26 +22,26 @@ pub(crate) enum NodeKind {
     Continue,
 }
 
-/// `if`, `with`, `range`: a value, what follows from it, and otherwise.
+/// An `if`, `with` or `range`: a value, the parts for it, and the parts of its `else`.
 #[derive(Debug)]
 pub(crate) struct Branch {
     pub pipe: Pipe,
-    pub body: Vec<Node>,
-    pub otherwise: Vec<Node>,
+    pub body: Vec<TemplateNode>,
+    pub otherwise: Vec<TemplateNode>,
 }
 
-/// `$x := a | b c`
+/// A pipe such as `$x := a | b c`.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub variables: Vec<Arc<str>>,
-    /// The variables are there already.
+    /// The pipe assigns to variables that exist already.
     pub assigns: bool,
-    pub commands: Vec<Command>,
+    pub commands: Vec<PipeCommand>,
 }
 
 /// A value, or a function and its arguments.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub(crate) struct PipeCommand {
     pub first: Operand,
     pub arguments: Vec<Operand>,
 }
@@ -51,11 +51,11 @@ pub(crate) struct Command {
 pub(crate) struct Operand {
     pub at: usize,
     pub kind: OperandKind,
-    /// `.a.b` behind it.
+    /// The fields that follow the word, as in `.a.b`.
     pub fields: Vec<Arc<str>>,
 }
 
-/// What a word is.
+/// The kind of a word, with its content.
 #[derive(Debug)]
 pub(crate) enum OperandKind {
     Dot,

@@ -1,4 +1,4 @@
-//! What a template computes with.
+//! The values that a template computes with.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::error::TemplateProblem;
 /// [`TEMPLATE_VALUE_NESTING_MAX`], so that walking one is bounded.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// There is nothing: a field of nothing is nothing.
+    /// The absence of a value: a field of nothing is nothing.
     Nothing,
-    /// Nothing, where something may be: a null of JSON, a key that a map lacks.
+    /// Nothing at a place that can hold a value: a null of JSON, a key that a map lacks.
     Null,
-    /// `true`, `false`.
+    /// `true` or `false`.
     Bool(bool),
     /// A whole number.
     Int(i64),
@@ -25,111 +25,111 @@ pub enum Value {
     Float(f64),
     /// Bytes, nearly always UTF-8.
     Text(Arc<[u8]>),
-    /// Several.
-    List(Arc<List>),
-    /// By name.
-    Map(Arc<Map>),
+    /// Several values, in order.
+    List(Arc<ValueList>),
+    /// Several values, by name.
+    Map(Arc<ValueMap>),
     /// A text that has fields.
-    Told(Arc<Told>),
-    /// The numbers from the first to before the second.
+    TextWithFields(Arc<TextWithFields>),
+    /// The whole numbers from the first one up to, and without, the second one.
     Loop(i64, i64),
-    /// What the template keeps by name while it is rendered.
+    /// The scratch: values that the template stores by name while it is rendered.
     Scratch,
 }
 
 /// Several values.
 #[derive(Debug)]
-pub struct List {
+pub struct ValueList {
     items: Vec<Value>,
     depth: usize,
-    /// All are texts, and that is known beforehand.
+    /// The list was made of texts alone, so that all its items are known to be texts.
     texts: bool,
 }
 
-/// What kind of map it is.
+/// The kind of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
-    /// Any values; a key that is not there is null.
+    /// Any values; a missing key is null.
     Any,
-    /// Texts; a key that is not there is an empty text.
+    /// Texts; a missing key is an empty text.
     Texts,
-    /// Fixed fields; another one is a mistake of the template.
+    /// A fixed set of fields; a missing key is a mistake of the template.
     Record,
 }
 
 /// Values by name.
 #[derive(Debug)]
-pub struct Map {
+pub struct ValueMap {
     entries: BTreeMap<String, Value>,
-    /// Fields that are none of its values: a loop does not see them.
+    /// Fields that are not among the values of the map: a loop does not visit them.
     beside: BTreeMap<String, Value>,
     kind: MapKind,
     depth: usize,
 }
 
-/// A text that has fields: printed as the text.
+/// A text that has fields. It is printed as the text.
 #[derive(Debug)]
-pub struct Told {
+pub struct TextWithFields {
     text: Arc<[u8]>,
     fields: BTreeMap<String, Value>,
     data: Value,
     depth: usize,
 }
 
-impl Told {
-    /// The text.
+impl TextWithFields {
+    /// The text that is printed, as bytes.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// The fields.
+    /// The fields of the text, by name.
     #[must_use]
     pub fn fields(&self) -> &BTreeMap<String, Value> {
         &self.fields
     }
 
-    /// What it is as JSON, YAML and TOML.
+    /// The value that is written in its place in JSON, YAML and TOML.
     #[must_use]
     pub fn data(&self) -> &Value {
         &self.data
     }
 }
 
-impl List {
-    /// The values.
+impl ValueList {
+    /// The values of the list, in order.
     #[must_use]
     pub fn items(&self) -> &[Value] {
         &self.items
     }
 
-    /// Made of texts.
-    pub(crate) fn of_texts(&self) -> bool {
+    /// Whether the list was made of texts alone.
+    pub(crate) fn has_only_texts(&self) -> bool {
         self.texts
     }
 }
 
-impl Map {
-    /// Fields that are none of its values.
+impl ValueMap {
+    /// The fields that are not among the values of the map, by name.
     #[must_use]
-    pub fn beside(&self) -> &BTreeMap<String, Value> {
+    pub fn extra_fields(&self) -> &BTreeMap<String, Value> {
         &self.beside
     }
 
-    /// The values by name.
+    /// The values of the map, by name.
     #[must_use]
     pub fn entries(&self) -> &BTreeMap<String, Value> {
         &self.entries
     }
 
-    /// Its kind.
+    /// The kind of the map, which says what a missing key is.
     #[must_use]
     pub fn kind(&self) -> MapKind {
         self.kind
     }
 }
 
-fn deeper<'a>(values: impl Iterator<Item = &'a Value>) -> Result<usize, TemplateProblem> {
+fn nested_depth<'a>(values: impl Iterator<Item = &'a Value>) -> Result<usize, TemplateProblem> {
     let depth = values.map(Value::depth).max().unwrap_or(0) + 1;
     if depth > TEMPLATE_VALUE_NESTING_MAX {
         return Err(TemplateProblem::too_deep(TEMPLATE_VALUE_NESTING_MAX));
@@ -149,15 +149,15 @@ impl Value {
     /// # Errors
     /// When they are nested too deeply.
     pub fn list(items: Vec<Self>) -> Result<Self, TemplateProblem> {
-        let depth = deeper(items.iter())?;
-        Ok(Self::List(Arc::new(List { items, depth, texts: false })))
+        let depth = nested_depth(items.iter())?;
+        Ok(Self::List(Arc::new(ValueList { items, depth, texts: false })))
     }
 
     /// Several texts.
     #[must_use]
     pub fn texts<T: AsRef<[u8]>>(items: impl IntoIterator<Item = T>) -> Self {
         let items = items.into_iter().map(Self::text).collect();
-        Self::List(Arc::new(List { items, depth: 1, texts: true }))
+        Self::List(Arc::new(ValueList { items, depth: 1, texts: true }))
     }
 
     /// Values by name.
@@ -173,60 +173,65 @@ impl Value {
     /// # Errors
     /// When they are nested too deeply.
     pub fn map_of(kind: MapKind, entries: BTreeMap<String, Self>) -> Result<Self, TemplateProblem> {
-        Self::map_beside(kind, entries, BTreeMap::new())
+        Self::map_with_fields(kind, entries, BTreeMap::new())
     }
 
     /// Values by name, of a kind, and fields that are none of these values.
     ///
     /// # Errors
     /// When they are nested too deeply.
-    pub fn map_beside(
+    pub fn map_with_fields(
         kind: MapKind,
         entries: BTreeMap<String, Self>,
         beside: BTreeMap<String, Self>,
     ) -> Result<Self, TemplateProblem> {
-        let depth = deeper(entries.values().chain(beside.values()))?;
-        Ok(Self::Map(Arc::new(Map { entries, beside, kind, depth })))
+        let depth = nested_depth(entries.values().chain(beside.values()))?;
+        Ok(Self::Map(Arc::new(ValueMap { entries, beside, kind, depth })))
     }
 
-    /// A text that has fields; `data` is what it is as JSON.
+    /// A text that has fields; `data` is the value that is written in its place in JSON.
     ///
     /// # Errors
     /// When they are nested too deeply.
-    pub fn told(
+    pub fn text_with_fields(
         text: impl AsRef<[u8]>,
         fields: BTreeMap<String, Self>,
         data: Self,
     ) -> Result<Self, TemplateProblem> {
-        let depth = deeper(fields.values().chain([&data]))?;
-        Ok(Self::Told(Arc::new(Told { text: Arc::from(text.as_ref()), fields, data, depth })))
+        let depth = nested_depth(fields.values().chain([&data]))?;
+        Ok(Self::TextWithFields(Arc::new(TextWithFields {
+            text: Arc::from(text.as_ref()),
+            fields,
+            data,
+            depth,
+        })))
     }
 
-    /// Levels of lists and maps.
+    /// The number of levels of lists and maps in the value.
     fn depth(&self) -> usize {
         match self {
             Self::List(list) => list.depth,
             Self::Map(map) => map.depth,
-            Self::Told(told) => told.depth,
+            Self::TextWithFields(told) => told.depth,
             _ => 0,
         }
     }
 
-    /// Is there nothing?
+    /// Whether the value is nothing or null.
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing | Self::Null)
     }
 
-    /// The text that it is.
+    /// The bytes of the value, if it is a text.
     pub(crate) fn as_text(&self) -> Option<&[u8]> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Told(told) => Some(told.text()),
+            Self::TextWithFields(told) => Some(told.text()),
             _ => None,
         }
     }
 
-    /// What `if` and `and` make of it: nothing, zero and what is empty are false.
+    /// The value as a condition of `if` and `and`: nothing, zero and empty values are false.
     pub(crate) fn truth(&self) -> bool {
         match self {
             Self::Nothing | Self::Null => false,
@@ -237,18 +242,18 @@ impl Value {
             Self::Text(text) => !text.is_empty(),
             Self::List(list) => !list.items.is_empty(),
             Self::Map(map) => map.kind == MapKind::Record || !map.entries.is_empty(),
-            Self::Loop(..) | Self::Scratch | Self::Told(_) => true,
+            Self::Loop(..) | Self::Scratch | Self::TextWithFields(_) => true,
         }
     }
 
-    /// What it is, for errors.
-    pub(crate) fn what(&self) -> &'static str {
+    /// The kind of the value, in words for errors.
+    pub(crate) fn describe(&self) -> &'static str {
         match self {
             Self::Nothing | Self::Null => "nothing",
             Self::Bool(_) => "a bool",
             Self::Int(_) | Self::Uint(_) => "a whole number",
             Self::Float(_) => "a number",
-            Self::Text(_) | Self::Told(_) => "a string",
+            Self::Text(_) | Self::TextWithFields(_) => "a string",
             Self::List(_) => "a list",
             Self::Map(_) => "a map",
             Self::Loop(..) => "a loop",
@@ -256,7 +261,7 @@ impl Value {
         }
     }
 
-    /// Its type as `%T` and the errors of `printf` name it.
+    /// The name of its type, as `%T` and the errors of `printf` have it.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Nothing | Self::Null => "<nil>",
@@ -264,7 +269,7 @@ impl Value {
             Self::Int(_) => "int",
             Self::Uint(_) => "uint64",
             Self::Float(_) => "float64",
-            Self::Text(_) | Self::Told(_) => "string",
+            Self::Text(_) | Self::TextWithFields(_) => "string",
             Self::List(list) if list.texts => "[]string",
             Self::List(_) => "[]interface {}",
             Self::Map(map) if map.kind == MapKind::Texts => "map[string]string",
@@ -274,12 +279,14 @@ impl Value {
         }
     }
 
-    /// Bytes that it takes, those that it shares with others left aside.
+    /// The bytes that the value takes itself, without those that it shares with other values.
     pub(crate) fn weight(&self) -> usize {
         const EACH: usize = 48;
         match self {
             Self::Text(text) => text.len(),
-            Self::Told(told) => told.text.len().saturating_add(told.fields.len() * 2 * EACH),
+            Self::TextWithFields(told) => {
+                told.text.len().saturating_add(told.fields.len() * 2 * EACH)
+            }
             Self::List(list) => list.items.len().saturating_mul(EACH),
             Self::Map(map) => {
                 map.entries.keys().map(|key| key.len().saturating_add(2 * EACH)).sum()
@@ -289,7 +296,7 @@ impl Value {
     }
 }
 
-/// A text as characters; what is no UTF-8 is shown as such.
+/// A text as characters; bytes that are no UTF-8 become replacement characters.
 pub(crate) fn lossy(text: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(text)
 }

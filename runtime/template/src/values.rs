@@ -1,4 +1,4 @@
-//! Values in the languages of other programs.
+//! Writes values in the formats of other programs.
 
 pub(crate) mod json;
 pub(crate) mod time;

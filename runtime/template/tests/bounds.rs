@@ -12,8 +12,8 @@ use std::cell::Cell;
 
 use ostler_model::time::Timestamp;
 use ostler_template::{
-    Delimiters, Dependency, Options, Outside, OutsideAnswer, Rendered, Template, TemplateProblem,
-    Value,
+    Delimiters, Dependency, Options, Outside, OutsideAnswer, RenderedTemplate, Template,
+    TemplateProblem, Value,
 };
 use proptest::prelude::*;
 
@@ -37,7 +37,7 @@ impl Outside for Task {
     }
 }
 
-fn render(text: &str, options: Options) -> Result<Rendered, String> {
+fn render(text: &str, options: Options) -> Result<RenderedTemplate, String> {
     let template = Template::parse("t", text, &Delimiters::default());
     template.and_then(|template| template.render(&Task, options)).map_err(|e| e.to_string())
 }

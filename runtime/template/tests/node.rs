@@ -41,7 +41,7 @@ fn instances() -> Vec<Arc<ServiceInstance>> {
             name: name.to_owned(),
             namespace: "default".to_owned(),
             job: JobId::new("j").unwrap(),
-            alloc: AllocId::new(Rng::seeded(1).uuid()),
+            alloc: AllocId::new(Rng::from_seed(1).uuid()),
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
             meta: BTreeMap::new(),
             address: "10.0.0.1".to_owned(),
@@ -136,7 +136,7 @@ fn variables_are_listed_and_asked_for_without_what_is_in_them() {
 
 #[test]
 fn services_have_the_fields_of_consul_templates() {
-    let alloc = AllocId::new(Rng::seeded(1).uuid());
+    let alloc = AllocId::new(Rng::from_seed(1).uuid());
     for (text, shown) in [
         (
             "{{ range nomadService \"db\" }}{{ .Address }}:{{ .Port }} {{ end }}",

@@ -19,7 +19,7 @@ use ostler_model::clock;
 use ostler_model::device::Reservation;
 use ostler_model::ids::RunId;
 use ostler_model::ports::{
-    Adoption, Diagnostic, PluginCallError, ProcessIdentity, RunNote, Started, TaskConfig,
+    Adoption, Diagnostic, PluginCallError, ProcessIdentity, RunNote, StartedTask, TaskConfig,
     TaskContext,
 };
 use ostler_model::task::{DriverHandle, RawExit, Workload};
@@ -325,7 +325,7 @@ impl FakeNode {
         &self,
         context: Arc<TaskContext>,
         config: TaskConfig,
-    ) -> Result<Started, PluginCallError> {
+    ) -> Result<StartedTask, PluginCallError> {
         let task = config.task.to_string();
         self.note("start", &task);
         let (script, probe) = {
@@ -370,7 +370,7 @@ impl FakeNode {
             version: 1,
             data: run.as_str().as_bytes().to_vec(),
         };
-        Ok(Started { handle, workload: workload(&script), network: None })
+        Ok(StartedTask { handle, workload: workload(&script), network: None })
     }
 
     /// Once per run.

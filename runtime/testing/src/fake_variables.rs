@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use ostler_model::ports::BoxFuture;
 use ostler_model::time::Timestamp;
-use ostler_model::vars::{KeptVariables, Secret, VarKey, VarList, VarPathError, Variable};
+use ostler_model::vars::{Secret, VarKey, VarList, VarPathError, Variable, VariableStore};
 
 /// Variables of the namespace `default`. Clones share them.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl FakeVariables {
     }
 }
 
-impl KeptVariables for FakeVariables {
+impl VariableStore for FakeVariables {
     fn get(&self, key: &VarKey) -> (u64, Option<Arc<Variable>>) {
         let all = self.all();
         (*self.0.index.borrow(), all.get(key).cloned())
@@ -86,7 +86,7 @@ impl KeptVariables for FakeVariables {
         *self.0.index.borrow()
     }
 
-    fn changed(&self, index: u64) -> BoxFuture<'static, ()> {
+    fn wait_for_change(&self, index: u64) -> BoxFuture<'static, ()> {
         let mut changes = self.0.index.subscribe();
         Box::pin(async move {
             if changes.wait_for(|now| *now != index).await.is_err() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
 use ostler_model::job::{
     EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, RestartMode, RestartPolicy,
@@ -97,7 +97,7 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         meta: BTreeMap::new(),
         constraints: Vec::new(),
         network: None,
-        tasks: tasks.into_iter().map(HeldOnce::from).collect(),
+        tasks: tasks.into_iter().map(CowArc::from).collect(),
         shutdown_delay: None,
         ephemeral_disk: EphemeralDisk::default(),
         health: None,

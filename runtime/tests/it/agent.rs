@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use ostler_agent::{
     Agent, AgentHandle, AgentMode, AgentOptions, AllocView, JobStatus, LeaveMode, RegisterOptions,
-    Registered, StopOptions, SubmitError,
+    RegisterOutcome, StopOptions, SubmitError,
 };
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId};
@@ -81,11 +81,11 @@ impl Served {
         self.agent.leave(LeaveMode::Drain { deadline: Duration::from_secs(30) }).await;
     }
 
-    pub async fn register(&self, job: &str) -> Registered {
+    pub async fn register(&self, job: &str) -> RegisterOutcome {
         self.try_register(job).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub async fn try_register(&self, job: &str) -> Result<Registered, SubmitError> {
+    pub async fn try_register(&self, job: &str) -> Result<RegisterOutcome, SubmitError> {
         self.agent.register(parse(job), RegisterOptions::default()).await
     }
 

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::StatusCode;
 use ostler_agent::Agent;
-use ostler_api::client::{Address, AgentAt, ApiClient, segment};
+use ostler_api::client::{AgentAddress, AgentEndpoint, ApiClient, segment};
 use ostler_model::limits::EXEC_SESSIONS_MAX;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -359,7 +359,10 @@ async fn a_command_ends_with_its_command_line_with_its_task_and_with_the_agent()
 async fn only_so_many_commands_run_at_once() {
     let (agent, alloc) = running(&shell("t", SLEEPS, "")).await;
     let socket = agent.data.path().join("ostler.sock");
-    let client = ApiClient::new(Address { at: AgentAt::Socket(socket), data_dir: None }, |_, _| {});
+    let client = ApiClient::new(
+        AgentAddress { at: AgentEndpoint::Socket(socket), data_dir: None },
+        |_, _| {},
+    );
     let command = segment(r#"["/bin/cat"]"#);
     let path = format!("/v1/client/allocation/{alloc}/exec?task=t&command={command}");
     let mut sessions = Vec::new();

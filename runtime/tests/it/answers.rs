@@ -56,7 +56,7 @@ async fn a_device_plugin_without_grants_gives_tasks_nothing_of_the_node() {
         let agent = TestAgent::with_config(&device("hostile", &answer, "")).await;
         let job = batch(&wasm("t", "guest:toolbox", &["ls", "/local/x"], THING));
         let result = agent.run(&job).await;
-        assert!(!result.successful(), "{answer}");
+        assert!(!result.is_successful(), "{answer}");
         let events = format!("{:?}", state(&result, "t").events);
         assert!(events.contains(&why), "{answer}: {events}");
         assert!(!events.contains("Started"), "nothing of the task ran: {events}");
@@ -99,7 +99,7 @@ async fn a_link_in_a_granted_directory_shows_a_task_nothing_else() {
     let agent = TestAgent::with_config(&device("hostile", &answer, &grants)).await;
     let job = batch(&wasm("t", "guest:toolbox", &["cat", "/local/x/secret"], THING));
     let result = agent.run(&job).await;
-    assert!(!result.successful());
+    assert!(!result.is_successful());
     let events = format!("{:?}", state(&result, "t").events);
     assert!(events.contains("which leads to"), "{events}");
     agent.stop().await;
@@ -114,7 +114,7 @@ async fn nothing_is_shown_in_the_place_of_a_tasks_own_directories() {
         let grants = format!("mounts \"{at}\" {{ write = true }}");
         let agent = TestAgent::with_config(&device("hostile", &answer, &grants)).await;
         let result = agent.run(&batch(&wasm("t", "guest:toolbox", &["ls", "/"], THING))).await;
-        assert!(!result.successful(), "{place}");
+        assert!(!result.is_successful(), "{place}");
         let events = format!("{:?}", state(&result, "t").events);
         assert!(events.contains("cannot be given to the task"), "{place}: {events}");
         agent.stop().await;

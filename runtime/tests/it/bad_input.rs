@@ -207,7 +207,7 @@ async fn a_device_that_is_assigned_is_refused_with_its_holder_and_free_again_aft
         }
     });
     let job = placed.await.expect("the device is free again");
-    assert!(timeout(PATIENCE, job.wait()).await.expect("it ends").successful());
+    assert!(timeout(PATIENCE, job.wait()).await.expect("it ends").is_successful());
     agent.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{field, map, text};
-use ostler_cluster_double::{BookNode, Double};
+use ostler_cluster_double::{BookNode, ServerDouble};
 use rustix::process::Signal;
 
 use crate::agent::Served;
@@ -20,16 +20,16 @@ use crate::support::system::{eventually, processes_of, runs};
 const CONFIG: &str = "name = \"box\"\nplugin \"raw_exec\" {\n  enabled = true\n}\n";
 
 /// Place an allocation on whoever asks, or change one.
-fn put(double: &Double, alloc: &[(&str, Value)]) -> String {
+fn put(double: &ServerDouble, alloc: &[(&str, Value)]) -> String {
     double.book().put(None, alloc)
 }
 
-fn told(double: &Double, id: &str) -> String {
-    double.book().told_status(id)
+fn told(double: &ServerDouble, id: &str) -> String {
+    double.book().reported_status(id)
 }
 
 /// The one node there is.
-fn node(double: &Double) -> BookNode {
+fn node(double: &ServerDouble) -> BookNode {
     double.book().nodes.values().next().cloned().unwrap_or_default()
 }
 
@@ -55,7 +55,7 @@ pub(crate) async fn ready_node(server: &NomadServer, port: u16, name: &str) -> A
 
 #[tokio::test]
 async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     let id = put(&double, &[]);
     let agent = joined(Home::new(), port, CONFIG).await;
@@ -89,7 +89,7 @@ async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() 
 
 #[tokio::test]
 async fn what_a_node_cannot_run_fails_with_the_reason_and_harms_no_other() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     let other = "00000000-0000-4000-8000-000000000002";
     let broken = "00000000-0000-4000-8000-000000000003";
@@ -103,7 +103,7 @@ async fn what_a_node_cannot_run_fails_with_the_reason_and_harms_no_other() {
 
 #[tokio::test]
 async fn an_allocation_that_cannot_be_read_fails_alone_and_stops_do_not_wait_behind_it() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     let [deep, long, other, after] =
         [2, 3, 4, 5].map(|number| format!("00000000-0000-4000-8000-00000000000{number}"));
@@ -121,7 +121,7 @@ async fn an_allocation_that_cannot_be_read_fails_alone_and_stops_do_not_wait_beh
     eventually("the other runs", || told(&double, &other) == "running").await;
     for (id, why) in [(&deep, "deep within each other"), (&long, "more than 67108864 bytes")] {
         eventually("it fails", || told(&double, id) == "failed").await;
-        let said = double.book().told(id).unwrap();
+        let said = double.book().last_report(id).unwrap();
         let said = field(&said, "ClientDescription").and_then(text).unwrap();
         assert!(said.contains(why), "{said}");
     }
@@ -132,7 +132,7 @@ async fn an_allocation_that_cannot_be_read_fails_alone_and_stops_do_not_wait_beh
 
 #[tokio::test]
 async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     double.book().lacks = 2;
     let first = put(&double, &[]);
@@ -153,7 +153,7 @@ async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for
 
 /// The recorded job, whose group has this key.
 fn job_with(key: &str, value: Value) -> Value {
-    let all = ostler_cluster_double::recorded();
+    let all = ostler_cluster_double::recorded_alloc();
     let fields = all["Job"].as_map().unwrap().iter().map(|(name, of)| {
         let name = text(name).unwrap();
         let groups = of.as_array().filter(|_| name == "TaskGroups").map(|groups| {
@@ -169,7 +169,7 @@ fn job_with(key: &str, value: Value) -> Value {
 
 #[tokio::test]
 async fn what_stands_no_silence_of_the_servers_ends_and_the_rest_runs_on() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     let stands = put(&double, &[("AllocatedResources", map([]))]);
     let second = 1_000_000_000_u64;
@@ -192,19 +192,19 @@ async fn what_stands_no_silence_of_the_servers_ends_and_the_rest_runs_on() {
 
 #[tokio::test]
 async fn what_servers_take_to_be_unknown_is_told_once_more() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     let id = put(&double, &[]);
     let _agent = joined(Home::new(), port, CONFIG).await;
     eventually("it runs", || told(&double, &id) == "running").await;
-    double.book().forget_told();
+    double.book().forget_reports();
     put(&double, &[("ClientStatus", "unknown".into())]);
     eventually("they hear of it again", || told(&double, &id) == "running").await;
 }
 
 #[tokio::test]
 async fn servers_hear_of_devices_that_go() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     let home = Home::new();
     let devices = home.path().join("devices");

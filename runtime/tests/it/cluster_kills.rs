@@ -39,7 +39,7 @@ impl Scene {
         let server = NomadServer::start_with(&named).await?;
         link.to(server.rpc);
         let ledger = Ledger::new();
-        let rng = Rng::seeded(seed);
+        let rng = Rng::from_seed(seed);
         let mut scene = Self { link, server, nodes: Vec::new(), ledger, rng };
         for (which, name) in NAMES.iter().enumerate() {
             let node = ready_node(&scene.server, scene.way_of(which), name).await;
@@ -55,7 +55,7 @@ impl Scene {
 
     /// Some time, up to so many milliseconds: when the next thing happens is left to chance.
     async fn chance(&self, most: u64) {
-        ostler_model::clock::sleep(Duration::from_millis(self.rng.below(most))).await;
+        ostler_model::clock::sleep(Duration::from_millis(self.rng.number_below(most))).await;
     }
 
     async fn kill(&mut self, kill: Kill) {
@@ -89,7 +89,7 @@ impl Scene {
     }
 
     fn drawn(&self) -> Kill {
-        match self.rng.below(5) {
+        match self.rng.number_below(5) {
             which @ (0 | 1) => Kill::Node(usize::try_from(which).unwrap()),
             2 => Kill::Server,
             3 => Kill::Link(Way::Cut),

@@ -5,7 +5,7 @@ use std::path::Path;
 use ostler_cluster::dial::TLS;
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{map, text};
-use ostler_cluster_double::Double;
+use ostler_cluster_double::ServerDouble;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 
@@ -16,8 +16,8 @@ use crate::support::binary::ostler;
 use crate::support::system::eventually;
 
 /// A double behind a certificate of this authority with this name, and its port.
-async fn serves(authority: &Authority, name: &str) -> (Double, u16) {
-    let (double, acceptor) = (Double::default(), authority.acceptor(name));
+async fn serves(authority: &Authority, name: &str) -> (ServerDouble, u16) {
+    let (double, acceptor) = (ServerDouble::default(), authority.acceptor(name));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let served = double.clone();
@@ -148,7 +148,7 @@ fn beyond(dir: &Path) -> Vec<(Vec<Change>, &'static str)> {
 
 #[tokio::test]
 async fn an_allocation_of_a_server_cannot_have_what_the_operator_has_not_granted() {
-    let double = Double::default();
+    let double = ServerDouble::default();
     let port = double.listen().await.unwrap();
     let home = Home::new();
     let dir = home.path().join("outside");
@@ -156,7 +156,7 @@ async fn an_allocation_of_a_server_cannot_have_what_the_operator_has_not_granted
     let mut placed = Vec::new();
     for (number, (changes, named)) in beyond(&dir).into_iter().enumerate() {
         let id = format!("00000000-0000-4000-8000-{number:012}");
-        let mut job = ostler_cluster_double::recorded()["Job"].clone();
+        let mut job = ostler_cluster_double::recorded_alloc()["Job"].clone();
         let never = map([("Attempts", 0.into()), ("Mode", "fail".into())]);
         with(&mut job, &["TaskGroups", "0", "RestartPolicy"], never.clone());
         with(&mut job, &[&TASK[..], &["RestartPolicy"]].concat(), never);
@@ -172,9 +172,9 @@ async fn an_allocation_of_a_server_cannot_have_what_the_operator_has_not_granted
     }
     let agent = joined(home, port, "name = \"box\"\n").await;
     for (id, named) in placed {
-        let failed = || double.book().told_status(&id) == "failed";
+        let failed = || double.book().reported_status(&id) == "failed";
         eventually(&format!("{named} is refused"), failed).await;
-        let told = format!("{:?}", double.book().told(&id)).to_lowercase();
+        let told = format!("{:?}", double.book().last_report(&id)).to_lowercase();
         assert!(told.contains(&named.to_lowercase()), "{named}: {told}");
     }
     assert!(!agent.data.path().join("outside/reached").exists());

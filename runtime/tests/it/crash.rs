@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ostler_model::event::EventKind;
 use ostler_model::task::{TaskState, TaskStatus};
-use ostler_state::{Key, Prefix, StateStore};
+use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
 use crate::support::DataDir;
 use crate::support::binary::{command, run};
@@ -31,10 +31,10 @@ fn job(name: &str, config: &str) -> String {
 /// The last durable state of the task `t` of every allocation.
 fn recorded(data: &DataDir) -> BTreeMap<String, TaskState> {
     let state = StateStore::open(&data.path().join("state.redb")).expect("the file is readable");
-    assert!(state.opened().quarantined.is_empty());
-    let records = state.scan(&Prefix::Allocs).unwrap();
+    assert!(state.open_report().quarantined.is_empty());
+    let records = state.scan(&KeyPrefix::Allocs).unwrap();
     let states = records.iter().filter_map(|record| match &record.key {
-        Key::TaskState(id, _) => Some((id.to_string(), record.decode().unwrap())),
+        RecordKey::TaskState(id, _) => Some((id.to_string(), record.decode().unwrap())),
         _ => None,
     });
     states.collect()
@@ -84,7 +84,7 @@ async fn an_agent_killed_in_the_middle_takes_its_tasks_along_and_the_next_start_
     assert!(old.failed);
     assert_eq!(old.events.last().unwrap().kind, EventKind::FailedRestoring);
     let (_, new) = after.iter().find(|(id, _)| *id != crashed).unwrap();
-    assert!(new.successful(), "{new:?}");
+    assert!(new.is_successful(), "{new:?}");
 
     // Said once: a third start finds nothing.
     let ended = run(data.path(), &second).await;

@@ -29,7 +29,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostler_agent::{Agent, AgentHandle, LeaveMode, RegisterOptions, Registered, StopOptions};
+use ostler_agent::{Agent, AgentHandle, LeaveMode, RegisterOptions, RegisterOutcome, StopOptions};
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock;
 use ostler_model::ids::{JobId, TaskName};
@@ -139,16 +139,16 @@ impl Backend for Commits {
         self.inner.backup(from)
     }
 
-    fn unsettled(&self) -> bool {
-        self.inner.unsettled()
+    fn has_unsettled(&self) -> bool {
+        self.inner.has_unsettled()
     }
 
     fn settle(&self) -> Result<(), BackendError> {
         self.inner.settle()
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
-        self.inner.quarantined()
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.inner.count_quarantined()
     }
 }
 
@@ -233,7 +233,7 @@ fn tell(line: &str) {
 }
 
 /// What is told of a job and what it placed.
-fn acknowledge(what: &str, registered: &Registered) {
+fn acknowledge(what: &str, registered: &RegisterOutcome) {
     let placed = registered.placed.iter().fold(String::new(), |mut text, id| {
         let _infallible = write!(text, " {id}");
         text
@@ -274,7 +274,7 @@ async fn drive(agent: &AgentHandle, dir: &Path) {
         agent.deregister(&id("serves"), StopOptions::default()).await.unwrap();
         tell("ack stopped");
     }
-    eventually("all is over", || agent.allocs().iter().all(|view| view.phase.ended())).await;
+    eventually("all is over", || agent.allocs().iter().all(|view| view.phase.has_ended())).await;
     eventually("no device is held", || agent.device_holders().holders().next().is_none()).await;
 }
 
@@ -315,9 +315,9 @@ fn check(agent: &AgentHandle) {
                 assert_eq!(printed, expected);
             }
             "mixed" => ["pre", "main", "post"].iter().for_each(|task| {
-                assert!(exit(task).successful(), "{text}");
+                assert!(exit(task).is_successful(), "{text}");
             }),
-            "ends" | "holds" => assert!(exit("t").successful(), "{text}"),
+            "ends" | "holds" => assert!(exit("t").is_successful(), "{text}"),
             _ => assert_eq!(view.allocation.desired, DesiredStatus::Stop, "{text}"),
         }
         let other = ends.insert(job, view.state.client_status);
@@ -346,7 +346,7 @@ async fn serves_until_it_is_killed() {
     let open = Box::new(move |path: &Path| open(path, &below));
     tell("");
     let options = serving(Path::new(&var(DATA)), &config(&dir));
-    let agent = Agent::start_over(options, open).await.unwrap_or_else(|e| panic!("{e}"));
+    let agent = Agent::start_with_state(options, open).await.unwrap_or_else(|e| panic!("{e}"));
     look_for(&var(ACKNOWLEDGED), &agent, &dir);
     drive(&agent, &dir).await;
     for view in agent.allocs() {
@@ -495,16 +495,16 @@ async fn an_agent_killed_at_any_write_is_followed_by_one_that_makes_good() {
     // Done already: what a restart alone meets.
     let End::Done(restart) = world.agent(u64::MAX).await else { panic!("nobody kills this one") };
     drop(world);
-    let seed = Rng::system().below(1 << 30);
-    let rng = Rng::seeded(seed);
+    let seed = Rng::system().number_below(1 << 30);
+    let rng = Rng::from_seed(seed);
     let wanted = if soak { all } else { SAMPLE };
     let (mut running, room) = (JoinSet::new(), Arc::new(Semaphore::new(3)));
     for number in 0..wanted {
         // One of each equal share.
         let (from, to) = (number * all / wanted, (number + 1) * all / wanted);
-        let mut points = vec![1 + from + rng.below(to - from)];
+        let mut points = vec![1 + from + rng.number_below(to - from)];
         if number % 2 == 1 {
-            points.push(1 + rng.below(2 * restart));
+            points.push(1 + rng.number_below(2 * restart));
         }
         let room = Arc::clone(&room);
         running.spawn(async move {

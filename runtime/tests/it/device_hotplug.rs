@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ostler_model::clock::timeout;
-use ostler_node::watch::Watcher;
+use ostler_node::watch::ChangeWatcher;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -41,15 +41,15 @@ impl Kernel {
         let device =
             there.next().ok_or("this machine has no PCI device whose news could be told")?;
         let kernel = Self(device.path().join("uevent"));
-        let watcher = Watcher::new();
+        let watcher = ChangeWatcher::new();
         let mut pci = watcher.subscribe(&[], &["pci".to_owned()]);
-        timeout(PATIENCE, pci.changed()).await.expect("the watch is in place");
+        timeout(PATIENCE, pci.wait_for_change()).await.expect("the watch is in place");
         let degraded = watcher.report().degraded;
         if !degraded.is_empty() {
             return Err(format!("{degraded:?}"));
         }
         kernel.tell().map_err(|error| format!("{}: {error}", kernel.0.display()))?;
-        match timeout(Duration::from_secs(5), pci.changed()).await {
+        match timeout(Duration::from_secs(5), pci.wait_for_change()).await {
             Some(()) => Ok(kernel),
             None => Err("the kernel does not tell this network namespace of devices".to_owned()),
         }

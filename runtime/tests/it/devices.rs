@@ -69,7 +69,7 @@ async fn a_assigned_device_cannot_be_written_by_the_task() {
     let agent = TestAgent::with_config(&config).await;
     let args = ["write", "/local/devices/one", "changed"];
     let result = agent.run(&batch(&wasm("t", "guest:toolbox", &args, &file_devices(1)))).await;
-    assert!(!result.successful());
+    assert!(!result.is_successful());
     assert_eq!(std::fs::read_to_string(dir.path().join("one")).unwrap(), "I am one\n");
     agent.stop().await;
 }

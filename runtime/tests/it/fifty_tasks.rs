@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::saved::SavedAllocState;
 use ostler_model::task::{TaskState, TaskStatus};
-use ostler_state::{Key, Prefix, StateStore};
+use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, shell, wasm};
@@ -61,11 +61,11 @@ async fn the_output_of_fifty_tasks_is_whole_and_their_states_are_durable() {
     let file = agent.handle.data_dir().join("state.redb");
     let data = agent.leave().await;
     let store = StateStore::open(&file).unwrap();
-    assert!(store.opened().quarantined.is_empty());
+    assert!(store.open_report().quarantined.is_empty());
     let (mut dead, mut allocs) = (0, 0);
-    for record in store.scan(&Prefix::Allocs).unwrap() {
+    for record in store.scan(&KeyPrefix::Allocs).unwrap() {
         match &record.key {
-            Key::TaskState(id, task) => {
+            RecordKey::TaskState(id, task) => {
                 let state: TaskState = record.decode().unwrap();
                 assert_eq!(*id, result.allocs[0].id);
                 assert_eq!((state.status, state.failed), (TaskStatus::Dead, false), "{task}");
@@ -76,7 +76,7 @@ async fn the_output_of_fifty_tasks_is_whole_and_their_states_are_durable() {
                 );
                 dead += 1;
             }
-            Key::AllocState(_) => {
+            RecordKey::AllocState(_) => {
                 let state: SavedAllocState = record.decode().unwrap();
                 assert_eq!(state.client_status, ClientStatus::Complete);
                 let last = SavedAllocState::from(&result.allocs[0].state);

@@ -96,7 +96,7 @@ async fn nothing_runs_twice_or_is_lost_whatever_happens_to_the_agent() {
     let begun = Stopwatch::start();
     let (mut running, room) = (JoinSet::new(), Arc::new(Semaphore::new(SIDE_BY_SIDE)));
     let (mut played, mut wrong, mut next) = (0, Vec::new(), SEEDS.to_vec().into_iter());
-    let mut last = minutes.is_none().then(|| fresh.below(1 << 30));
+    let mut last = minutes.is_none().then(|| fresh.number_below(1 << 30));
     loop {
         let permit = Arc::clone(&room).acquire_owned().await.unwrap();
         while let Some(done) = running.try_join_next() {
@@ -106,7 +106,7 @@ async fn nothing_runs_twice_or_is_lost_whatever_happens_to_the_agent() {
         let more =
             minutes.is_some_and(|minutes| begun.elapsed() < Duration::from_secs(60 * minutes));
         let seed = next.next().or_else(|| match more {
-            true => Some(fresh.below(1 << 40)),
+            true => Some(fresh.number_below(1 << 40)),
             false => last.take(),
         });
         let Some(seed) = seed else { break };

@@ -217,16 +217,16 @@ async fn nothing_is_lost_doubled_or_left_over_after_random_kills_around_plugins(
     let seed = number("OSTLER_SEED").unwrap_or_else(|| Rng::system().next_u64());
     let Some(mut scene) = Scene::new(SHORT_BEATS).await else { return };
     eprintln!("OSTLER_SEED={seed}");
-    let (rng, mut ledger) = (Rng::seeded(seed), Ledger::new());
+    let (rng, mut ledger) = (Rng::from_seed(seed), Ledger::new());
     let chance = async |most| {
-        ostler_model::clock::sleep(Duration::from_millis(rng.below(most))).await;
+        ostler_model::clock::sleep(Duration::from_millis(rng.number_below(most))).await;
     };
     ledger.of_stock_client = true;
     ledger.service(&scene.server).await;
     for count in 1..=kills {
         ledger.work(&scene.server).await;
         chance(1_500).await;
-        let drawn = rng.below(4);
+        let drawn = rng.number_below(4);
         eprintln!(
             "{count}: {}",
             ["plugin", "plugin", "client", "server"][usize::try_from(drawn).unwrap()]

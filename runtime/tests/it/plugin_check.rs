@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ostler_agent::offline::{self, Place, Report, Subject, Verdict};
+use ostler_agent::offline::{self, ConformanceReport, OfflinePlace, RuleVerdict, Subject};
 use ostler_guests::fixtures::{
     DEVICE_FILES, DEVICE_MOCK, DRIVER_EXEC, DRIVER_MOCK, DRIVER_RAW_EXEC, HOSTILE_DEVICE,
     HOSTILE_DRIVER, HOSTILE_OTHER_WORLD,
@@ -42,14 +42,14 @@ fn subject(bytes: Vec<u8>, config: Value) -> Subject {
     }
 }
 
-async fn checked(subject: &Subject) -> Report {
+async fn checked(subject: &Subject) -> ConformanceReport {
     // Shared by all tests of all runs: what is compiled stays the same.
     let code_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("check-code");
-    let place = Place { code_dir, compiler: Some(OSTLER.into()) };
+    let place = OfflinePlace { code_dir, compiler: Some(OSTLER.into()) };
     offline::check(subject, place).await.unwrap()
 }
 
-fn with(report: &Report, verdict: Verdict) -> Vec<(&str, &str)> {
+fn with(report: &ConformanceReport, verdict: RuleVerdict) -> Vec<(&str, &str)> {
     let found = report.findings.iter().filter(|finding| finding.verdict == verdict);
     found.map(|finding| (finding.rule.id, &*finding.detail)).collect()
 }
@@ -73,9 +73,9 @@ async fn every_built_in_plugin_keeps_every_rule_with_its_grants_and_without() {
                 subject.grants = Grants { files, process, wasm_task, ..Grants::default() };
             }
             let report = checked(&subject).await;
-            let failed = with(&report, Verdict::Fail);
+            let failed = with(&report, RuleVerdict::Fail);
             assert!(failed.is_empty(), "{} (granted: {granted}): {failed:#?}", guest.name);
-            assert!(report.conforms && report.count(Verdict::Pass) >= 10, "{report:#?}");
+            assert!(report.conforms && report.count(RuleVerdict::Pass) >= 10, "{report:#?}");
         }
     }
 }
@@ -92,7 +92,7 @@ async fn drivers_keep_the_rules_of_a_task_s_life() {
         subject.task_config = Some(object(config));
         let report = checked(&subject).await;
         let passed: Vec<&str> =
-            with(&report, Verdict::Pass).into_iter().map(|(rule, _)| rule).collect();
+            with(&report, RuleVerdict::Pass).into_iter().map(|(rule, _)| rule).collect();
         assert!(report.conforms, "{file}: {report:#?}");
         assert!(passed.contains(&"life") && passed.contains(&"cancelled"), "{file}: {report:#?}");
     }
@@ -123,7 +123,7 @@ async fn who_breaks_a_rule_is_told_which() {
     ];
     for (subject, rule) in cases {
         let report = checked(&subject).await;
-        let failed = with(&report, Verdict::Fail);
+        let failed = with(&report, RuleVerdict::Fail);
         let config = subject.config.text();
         assert!(failed.iter().any(|(broken, _)| *broken == rule), "{rule}, {config}: {report:#?}");
         assert!(!report.conforms);
@@ -137,10 +137,10 @@ async fn who_breaks_a_rule_is_told_which() {
 async fn a_device_plugin_that_finds_nothing_is_to_say_that_it_is_undetected_and_why() {
     let says = |does| json!({ "fingerprint": [{ "do": does, "message": "no card" }] });
     for (config, verdict, text) in [
-        (says("undetected"), Verdict::Pass, "Undetected: no card"),
-        (json!({}), Verdict::Warn, "healthy, and finds nothing"),
-        (says("error"), Verdict::Warn, "cannot: no card"),
-        (says("undetected_groups"), Verdict::Fail, "health is undetected"),
+        (says("undetected"), RuleVerdict::Pass, "Undetected: no card"),
+        (json!({}), RuleVerdict::Warn, "healthy, and finds nothing"),
+        (says("error"), RuleVerdict::Warn, "cannot: no card"),
+        (says("undetected_groups"), RuleVerdict::Fail, "health is undetected"),
     ] {
         let report = checked(&subject(std::fs::read(DEVICE_MOCK).unwrap(), config.clone())).await;
         let told = with(&report, verdict);
@@ -154,7 +154,7 @@ async fn who_traps_is_shown_with_its_last_words() {
     let subject = subject(std::fs::read(HOSTILE_DEVICE).unwrap(), json!({ "mode": "panic" }));
     let report = checked(&subject).await;
     let words = r"the reason stands\nin two lines\u{1b}[2J";
-    let failed = with(&report, Verdict::Fail);
+    let failed = with(&report, RuleVerdict::Fail);
     let told = failed.iter().any(|(rule, text)| *rule == "fingerprint" && text.contains(words));
     assert!(told, "{failed:#?}");
 }
@@ -163,7 +163,7 @@ async fn who_traps_is_shown_with_its_last_words() {
 async fn a_plugin_whose_configuration_does_not_fit_its_schema_is_told_so() {
     let report =
         checked(&subject(std::fs::read(DEVICE_FILES).unwrap(), json!({ "nope": 1 }))).await;
-    let failed = with(&report, Verdict::Fail);
+    let failed = with(&report, RuleVerdict::Fail);
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert!(failed[0].0 == "config" && failed[0].1.contains("nope"), "{failed:?}");
 }

@@ -237,7 +237,7 @@ async fn a_device_plugin_that_fails_to_reserve_fails_that_task_alone() {
         assert!(said.contains(text), "{mode}: no {text:?} in:\n{said}");
         assert!(of_group(&result, "bad").state.tasks["t"].failed, "{mode}: {said}");
         let good = of_group(&result, "good");
-        assert!(good.state.tasks["t"].successful(), "{mode}: {}", events(good));
+        assert!(good.state.tasks["t"].is_successful(), "{mode}: {}", events(good));
         agent.stop().await;
     }
 }
@@ -286,7 +286,7 @@ async fn fails_in_start(call_wall: &str, modes: &[(&str, &str)]) {
         assert_failed(&result, mode, EventKind::DriverFailure, text);
     }
     let good = of_group(&result, "good");
-    assert!(good.state.tasks["t"].successful(), "{}", events(good));
+    assert!(good.state.tasks["t"].is_successful(), "{}", events(good));
     assert_eq!(processes_of(agent.data.path()), [0; 0], "a failed start leaves no process");
     agent.stop().await;
 }
@@ -360,7 +360,7 @@ async fn as_many_spinning_calls_as_guest_threads_hold_up_neither_plugins_nor_tas
     let device = "device \"ostler/file\" {\n count = 1\n }";
     let good = job(&[group("good", "wasm", &module, device)]);
     // Compiled now, so that what is measured is not the compiler.
-    assert!(agent.run(&good).await.successful());
+    assert!(agent.run(&good).await.is_successful());
 
     let spinning: Vec<String> = (0..threads)
         .map(|n| group(&format!("spin{n}"), "hostile", "start = \"spin\"", ""))
@@ -379,7 +379,7 @@ async fn as_many_spinning_calls_as_guest_threads_hold_up_neither_plugins_nor_tas
     let result = agent.run(&good).await;
     let late = lateness.end().await;
     let good = of_group(&result, "good");
-    assert!(result.successful(), "{}", events(good));
+    assert!(result.is_successful(), "{}", events(good));
     assert_eq!(agent.stdout(&result, "t"), "done\n");
     for alloc in spinning.allocs() {
         let state = alloc.state().borrow().clone();
@@ -417,7 +417,7 @@ async fn a_hostile_wasm_task_fails_alone() {
         }
     }
     let good = of_group(&result, "good");
-    assert!(good.state.tasks["t"].successful(), "{}", events(good));
+    assert!(good.state.tasks["t"].is_successful(), "{}", events(good));
     agent.stop().await;
 }
 

@@ -149,7 +149,7 @@ async fn a_recording_of_a_start_holds_no_secret_and_a_replay_starts_nothing() {
         "plugin \"hostile\" {{\n file = \"{HOSTILE_DRIVER}\"\n grants {{\n process = true\n }}\n }}"
     );
     let agent = TestAgent::with_config(&config).await;
-    assert!(!agent.run(JOB).await.successful());
+    assert!(!agent.run(JOB).await.is_successful());
     let data = agent.data.path().to_owned();
     eventually("a recording", || !recordings(&data).is_empty()).await;
     let _data = agent.leave().await;
@@ -200,7 +200,7 @@ async fn nothing_is_recorded_where_it_is_switched_off() {
          limits {{\n recorded_calls = 0\n }}\n }}"
     );
     let agent = TestAgent::with_config(&config).await;
-    assert!(!agent.run(JOB).await.successful());
+    assert!(!agent.run(JOB).await.is_successful());
     let data = agent.leave().await;
     assert!(recordings(data.path()).is_empty());
 }

@@ -112,8 +112,8 @@ async fn a_plugin_that_watches_is_asked_again_when_its_watch_is_in_place_and_whe
     let again = timeout(PATIENCE.min(std::time::Duration::from_secs(50)), async {
         eventually("asked again", || fingerprints(&agent, "pci") >= 2).await;
     });
-    if !agent.handle.watches().degraded.is_empty() {
-        skipped(Need::DeviceEvents, format!("{:?}", agent.handle.watches().degraded));
+    if !agent.handle.watch_report().degraded.is_empty() {
+        skipped(Need::DeviceEvents, format!("{:?}", agent.handle.watch_report().degraded));
         return;
     }
     assert!(again.await.is_some());

@@ -37,7 +37,7 @@ const BUILT_IN: [&str; 10] =
 
 /// The agent still runs jobs.
 async fn goes_on(agent: &TestAgent) {
-    assert!(agent.run(MOCK_JOB).await.successful());
+    assert!(agent.run(MOCK_JOB).await.is_successful());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,7 +242,7 @@ async fn a_driver_without_its_grant_is_refused_with_the_lines_that_grant_it_and_
       }
     "#;
     let result = agent.run(job).await;
-    assert!(result.successful());
+    assert!(result.is_successful());
     assert_eq!(agent.stdout(&result, "t"), "granted\n");
     agent.stop().await;
 }

@@ -69,7 +69,7 @@ async fn a_driver_that_fails_with_several_tasks_gets_no_more_and_what_it_runs_go
     let agent = TestAgent::with_config(&driver("strikes_max = 3\n quarantine = \"manual\"")).await;
     let before = running(&agent, &job("before", "", 0)).await;
     for name in ["a", "b", "c"] {
-        assert!(!agent.run(&job(name, "trap", 0)).await.successful(), "{name}");
+        assert!(!agent.run(&job(name, "trap", 0)).await.is_successful(), "{name}");
     }
     let begun = quarantine(&agent.handle).expect("it is in quarantine");
     assert!(begun.reason.contains("3 strikes within 10m"), "{begun:?}");

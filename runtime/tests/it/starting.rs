@@ -164,7 +164,7 @@ async fn an_agent_that_ends_before_it_is_ready_leaves_nothing_that_looks_like_on
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_asked_of_jobs_before_they_are_restored_is_told_who_starts_and_to_come_again() {
     let data = DataDir::new();
-    let begun = Agent::begin(serving(data.path(), "")).await.unwrap();
+    let begun = Agent::begin_start(serving(data.path(), "")).await.unwrap();
     let socket = data.path().join(ostler_api::SOCKET_NAME);
     let api = server::serve(
         begun.agent().clone(),
@@ -191,7 +191,7 @@ async fn what_is_asked_of_jobs_before_they_are_restored_is_told_who_starts_and_t
         let who = format!("the agent (pid {}) is starting: ", std::process::id());
         assert!(answer.text().starts_with(&who), "{}", answer.text());
     }
-    let agent = begun.ready().await.unwrap();
+    let agent = begun.into_ready().await.unwrap();
     assert_eq!(client.get("/v1/jobs").await.text(), "[]");
     assert_eq!(client.get("/v1/agent/health").await.status, StatusCode::OK);
     api.stop().await;

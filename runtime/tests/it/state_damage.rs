@@ -193,7 +193,7 @@ async fn work(
             Some(scene) => scene,
             None => Scene::new().await,
         };
-        let result = case(kind, here, &Rng::seeded(seed)).await.map(|(started, reusable)| {
+        let result = case(kind, here, &Rng::from_seed(seed)).await.map(|(started, reusable)| {
             scene = reusable;
             started
         });
@@ -207,7 +207,7 @@ async fn work(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_or_older_state_file_costs_no_live_task() {
-    let seed = Rng::system().below(1 << 30);
+    let seed = Rng::system().number_below(1 << 30);
     let kinds = Arc::new(Mutex::new(wanted(seed)));
     println!("{} kinds, seed {seed}", kinds.lock().unwrap().len());
     let mut workers = JoinSet::new();

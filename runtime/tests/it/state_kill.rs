@@ -19,7 +19,7 @@ use std::process::Stdio;
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, PluginName, TaskName};
 use ostler_model::rng::Rng;
-use ostler_state::{Key, Prefix, Put, StateStore};
+use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateStore};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::task::JoinSet;
 
@@ -58,22 +58,22 @@ fn alloc_id(writer: u64, alloc: u64) -> AllocId {
     AllocId::new(uuid::Uuid::from_u64_pair(writer, alloc))
 }
 
-fn key(writer: u64, slot: Slot) -> Key {
+fn key(writer: u64, slot: Slot) -> RecordKey {
     let Slot::Of { alloc, record } = slot else {
-        return Key::PluginHandle(PluginName::new(format!("writer{writer}")).unwrap());
+        return RecordKey::PluginHandle(PluginName::new(format!("writer{writer}")).unwrap());
     };
     let (id, task) = (alloc_id(writer, alloc), TaskName::new("web").unwrap());
     match record {
-        0 => Key::Alloc(id),
-        1 => Key::AllocState(id),
-        2 => Key::TaskLocal(id, task),
-        _ => Key::TaskState(id, task),
+        0 => RecordKey::Alloc(id),
+        1 => RecordKey::AllocState(id),
+        2 => RecordKey::TaskLocal(id, task),
+        _ => RecordKey::TaskState(id, task),
     }
 }
 
 /// Whose key it is.
-fn slot(key: &Key) -> (u64, Slot) {
-    if let Key::PluginHandle(name) = key {
+fn slot(key: &RecordKey) -> (u64, Slot) {
+    if let RecordKey::PluginHandle(name) = key {
         return (name.as_str().strip_prefix("writer").unwrap().parse().unwrap(), Slot::Beside);
     }
     let (writer, alloc) = uuid::Uuid::from_bytes(*key.alloc().unwrap().as_bytes()).as_u64_pair();
@@ -133,27 +133,27 @@ fn tell(line: String) {
     std::io::stdout().lock().write_all((line + "\n").as_bytes()).unwrap();
 }
 
-async fn make(store: &StateStore, writer: u64, call: Call) -> Put {
+async fn make(store: &StateStore, writer: u64, call: Call) -> PutOutcome {
     match call {
         Call::Put(slot, number) => store.put(&key(writer, slot), &content(number)).await.unwrap(),
         Call::Later(slot, number) => {
             store.put_later(&key(writer, slot), &content(number)).await.unwrap()
         }
         Call::Delete(slot) => {
-            store.delete(&key(writer, slot)).await.map(|()| Put::Written).unwrap()
+            store.delete(&key(writer, slot)).await.map(|()| PutOutcome::Written).unwrap()
         }
         Call::Destroy(alloc) => {
             let id = alloc_id(writer, alloc);
-            store.destroy_alloc(id).await.map(|()| Put::Written).unwrap()
+            store.destroy_alloc(id).await.map(|()| PutOutcome::Written).unwrap()
         }
-        Call::Flush => store.flush().await.map(|()| Put::Written).unwrap(),
+        Call::Flush => store.flush().await.map(|()| PutOutcome::Written).unwrap(),
     }
 }
 
 /// What a writer takes to be durable, to write it again.
 fn mine(store: &StateStore, writer: u64) -> BTreeMap<Slot, u64> {
-    let records = store.scan(&Prefix::All).unwrap();
-    let records = records.iter().filter(|record| !matches!(record.key, Key::Meta(_)));
+    let records = store.scan(&KeyPrefix::All).unwrap();
+    let records = records.iter().filter(|record| !matches!(record.key, RecordKey::Meta(_)));
     let numbers = records.map(|record| {
         let (owner, slot) = slot(&record.key);
         (owner, slot, number_in(&record.decode::<String>().unwrap()))
@@ -162,7 +162,7 @@ fn mine(store: &StateStore, writer: u64) -> BTreeMap<Slot, u64> {
 }
 
 async fn write(store: StateStore, writer: u64, seed: u64, round: u64) {
-    let rng = Rng::seeded(seed ^ (writer << 32) ^ (round << 40));
+    let rng = Rng::from_seed(seed ^ (writer << 32) ^ (round << 40));
     let mut known = mine(&store, writer);
     let newest = known.keys().filter_map(|slot| match slot {
         Slot::Of { alloc, .. } => Some(*alloc),
@@ -172,11 +172,11 @@ async fn write(store: StateStore, writer: u64, seed: u64, round: u64) {
     let (mut number, mut alloc) = (round << 20, newest.max().unwrap_or(0).max(round << 20) + 1);
     for _ in 0..CALLS_MAX {
         number += 1;
-        let slot = match rng.below(5) {
+        let slot = match rng.number_below(5) {
             RECORDS => Slot::Beside,
             record => Slot::Of { alloc, record },
         };
-        let call = match rng.below(16) {
+        let call = match rng.number_below(16) {
             0 => {
                 let oldest = known.keys().next();
                 let Some(Slot::Of { alloc: oldest, .. }) = oldest.copied() else { continue };
@@ -191,7 +191,7 @@ async fn write(store: StateStore, writer: u64, seed: u64, round: u64) {
             }
             4..=6 => Call::Later(slot, number),
             7..=9 => {
-                let at = usize::try_from(rng.below(known.len() as u64)).unwrap();
+                let at = usize::try_from(rng.number_below(known.len() as u64)).unwrap();
                 let Some((slot, number)) = known.iter().nth(at) else { continue };
                 Call::Put(*slot, *number)
             }
@@ -340,15 +340,15 @@ async fn killed_after(count: u64, file: &Path, seed: u64, round: u64) -> Vec<Str
 async fn a_killed_writer_loses_nothing_it_was_told_is_durable() {
     let soak = std::env::var_os("OSTLER_SOAK").is_some_and(|value| value == "1");
     let rounds = if soak { 200 } else { 5 };
-    let seed = Rng::system().below(1 << 30);
-    let (rng, dir) = (Rng::seeded(seed), tempfile::tempdir().unwrap());
+    let seed = Rng::system().number_below(1 << 30);
+    let (rng, dir) = (Rng::from_seed(seed), tempfile::tempdir().unwrap());
     let file = dir.path().join("state.redb");
     let mut told: BTreeMap<u64, Told> = BTreeMap::new();
     let (mut acknowledged, mut early) = (0, 0);
     for round in 1..=rounds {
         // Now and then while it opens, now and then late.
-        let most = [3, 60, 400][usize::try_from(rng.below(3)).unwrap()];
-        let count = 1 + rng.below(most);
+        let most = [3, 60, 400][usize::try_from(rng.number_below(3)).unwrap()];
+        let count = 1 + rng.number_below(most);
         let lines = killed_after(count, &file, seed, round);
         let lines = clock::timeout(PATIENCE, lines).await.expect("the child is killed");
         early += u64::from(!lines.iter().any(|line| line == "open"));
@@ -360,7 +360,7 @@ async fn a_killed_writer_loses_nothing_it_was_told_is_durable() {
             }
         }
         let store = StateStore::open(&file).expect("the file opens");
-        let report = store.opened();
+        let report = store.open_report();
         assert!(report.quarantined.is_empty() && report.in_quarantine == 0, "{report:?}");
         for writer in 0..WRITERS {
             let (found, told) = (mine(&store, writer), told.entry(writer).or_default());

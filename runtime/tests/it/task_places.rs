@@ -151,7 +151,7 @@ async fn a_command_is_found_in_local_in_the_tasks_directory_and_in_its_path() {
         let result = agent.run(&batch(&command(driver, "true", ""))).await;
         assert_successful(&result);
         let result = agent.run(&batch(&command(driver, "no-such-tool", ""))).await;
-        assert!(!result.successful());
+        assert!(!result.is_successful());
         let told = format!("{result:?}");
         for place in ["local/no-such-tool", "/usr/bin/no-such-tool"] {
             assert!(told.contains(place), "{driver}: {place} is not named: {told}");
@@ -186,7 +186,7 @@ async fn a_volume_covers_a_path_below_the_tasks_own_directory() {
         let result =
             agent.run(&job.replace("${NOMAD_TASK_DIR}/new/data", "/usr/no/such/place")).await;
         let told = format!("{result:?}");
-        assert!(!result.successful() && told.contains("is shown as it is, read-only"), "{told}");
+        assert!(!result.is_successful() && told.contains("is shown as it is, read-only"), "{told}");
     }
     agent.stop().await;
 }

@@ -137,7 +137,7 @@ async fn a_wasm_task_beyond_its_memory_is_ended_as_out_of_memory() {
             wasm("large-p1", "guest:toolbox-p1", &["alloc", "64"], limit),
         ]))
         .await;
-    assert!(state(&result, "small").successful(), "{result:#?}");
+    assert!(state(&result, "small").is_successful(), "{result:#?}");
     assert_eq!(agent.stdout(&result, "small"), format!("{}\n", 8 << 20));
     for task in ["large", "large-p1"] {
         assert!(exit(&result, task).oom_killed, "{:#?}", state(&result, task));
@@ -238,7 +238,7 @@ async fn the_mock_driver_pretends_as_it_is_told() {
             ),
         ]))
         .await;
-    assert!(state(&result, "runs").successful());
+    assert!(state(&result, "runs").is_successful());
     assert_eq!(exit(&result, "fails").exit_code, 3);
     assert_eq!(exit(&result, "signalled").signal, 11);
     assert_eq!(exit(&result, "says").error.as_deref(), Some("it broke"));

@@ -80,7 +80,7 @@ pub(crate) fn fresh(content: &str) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_is_used_once_somebody_vouches_for_it_and_not_even_compiled_before() {
     let (signer, listed) = (Signer::new(1), fresh("listed"));
-    let digest = Digest::of(&listed).tagged();
+    let digest = Digest::compute(&listed).to_tagged();
     let bench = Bench::new(&format!(
         "{}digest \"{digest}\" {{\n  plugins = [\"listed\", \"hostile-*\"]\n}}\n",
         key(&signer, "")
@@ -101,7 +101,7 @@ async fn a_plugin_is_used_once_somebody_vouches_for_it_and_not_even_compiled_bef
     assert!(refusal(&agent, "unsigned").contains("minisign -S"), "{}", refusal(&agent, "unsigned"));
     assert!(refusal(&agent, "stranger").contains("0202020202020202"));
     assert!(refusal(&agent, "changed").contains("was changed"));
-    let digest = Digest::of(&unsigned).to_string();
+    let digest = Digest::compute(&unsigned).to_string();
     assert!(compiled(&agent).iter().all(|file| !file.starts_with(&digest)), "not compiled");
     assert_eq!(entry(&agent, "unsigned").digest, Some(digest));
     assert_eq!(entry(&agent, "exec").trust, Some(Voucher::Agent));
@@ -139,7 +139,7 @@ async fn what_is_revoked_or_not_what_a_block_pins_is_refused() {
     assert!(refusal(&agent, "one").contains("is revoked at"), "{}", refusal(&agent, "one"));
     agent.stop().await;
 
-    let digest = Digest::of(&plugin());
+    let digest = Digest::compute(&plugin());
     let trust =
         format!("{}digest \"{digest}\" {{\n revoked = \"loses files\"\n}}\n", key(&signer, ""));
     std::fs::write(bench.dir.path().join("trust.hcl"), trust).unwrap();
@@ -147,17 +147,17 @@ async fn what_is_revoked_or_not_what_a_block_pins_is_refused() {
     assert!(refusal(&agent, "one").contains("loses files"), "{}", refusal(&agent, "one"));
     agent.stop().await;
 
-    let other = Digest::of(b"another file").tagged();
+    let other = Digest::compute(b"another file").to_tagged();
     let config = format!(
         "plugin \"right\" {{\n file = \"{HOSTILE_DEVICE}\"\n digest = \"{0}\"\n}}\n\
          plugin \"wrong\" {{\n file = \"{HOSTILE_DEVICE}\"\n digest = \"{other}\"\n}}\n",
-        digest.tagged()
+        digest.to_tagged()
     );
     let agent = TestAgent::with_config(&config).await;
     assert_eq!(entry(&agent, "right").status, PluginStatus::Loaded);
     assert_eq!(entry(&agent, "right").trust, Some(Voucher::Pin));
     let reason = refusal(&agent, "wrong");
-    assert!(reason.contains(&other) && reason.contains(&digest.tagged()), "{reason}");
+    assert!(reason.contains(&other) && reason.contains(&digest.to_tagged()), "{reason}");
     agent.stop().await;
 }
 
@@ -217,9 +217,12 @@ async fn verify_says_who_signed_and_ends_as_it_promises() {
     let (trust, good) = (path("trust.hcl"), path("plugins/good.wasm"));
     let ended = ostler(["plugin", "verify", "--trust", &trust, &good]).await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    for part in
-        ["good, by release", "comment    release 7", "would run", &Digest::of(&plugin()).tagged()]
-    {
+    for part in [
+        "good, by release",
+        "comment    release 7",
+        "would run",
+        &Digest::compute(&plugin()).to_tagged(),
+    ] {
         assert!(ended.stdout.contains(part), "no {part} in {}", ended.stdout);
     }
     let unsigned = path("plugins/unsigned.wasm");
@@ -281,7 +284,7 @@ impl Registry {
     /// The digest of the manifest.
     pub(crate) fn push(&self, component: &[u8], signature: &str) -> String {
         let layer = |media_type: &str, bytes: &[u8]| {
-            let digest = Digest::of(bytes).tagged();
+            let digest = Digest::compute(bytes).to_tagged();
             self.put(&format!("/v2/team/plugin/blobs/{digest}"), bytes);
             serde_json::json!({ "mediaType": media_type, "digest": digest, "size": bytes.len() })
         };
@@ -296,7 +299,7 @@ impl Registry {
         }))
         .unwrap();
         self.put("/v2/team/plugin/manifests/1.0", &manifest);
-        Digest::of(&manifest).tagged()
+        Digest::compute(&manifest).to_tagged()
     }
 
     fn put(&self, path: &str, bytes: &[u8]) {

@@ -20,9 +20,9 @@ use ostler_model::limits::PluginLimits;
 use ostler_model::ports::Devices as _;
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::rng::Rng;
-use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeId, NodeView};
-use ostler_plugin::device::DevicePlugin;
+use ostler_node::watch::ChangeWatcher;
+use ostler_node::{NodeId, NodePublisher, NodeView};
+use ostler_plugin::device::LoadedDevice;
 use ostler_plugin::{Plugin, PluginRuntime, PluginSpec};
 use tokio::task::JoinSet;
 
@@ -268,7 +268,7 @@ async fn tasks_that_start_and_end_all_the_time_never_notice_upgrades() {
                 let job = agent.submit(parse(&text)).await.unwrap_or_else(|e| panic!("{e}"));
                 let result = timeout(PATIENCE, job.wait()).await.expect("it ends");
                 let task = &result.allocs[0].state.tasks["t"];
-                assert!(task.successful() && task.restarts == 0, "{:?}", task.events);
+                assert!(task.is_successful() && task.restarts == 0, "{:?}", task.events);
                 ended += 1;
             }
             ended
@@ -301,14 +301,14 @@ async fn one_that_fails_after_the_switch_is_rolled_back_by_itself_and_tasks_run_
     let agent = &bench.agent.handle;
     let task = running(agent, &job("a", "")).await;
     // What was poisonous before is no fault of the new one.
-    assert!(!bench.agent.run(&job("old", "start = \"trap\"")).await.successful());
+    assert!(!bench.agent.run(&job("old", "start = \"trap\"")).await.is_successful());
     assert_eq!(bench.offer(&hostile("0.2.0"), false).await.outcome, UpgradeOutcome::Switched);
     for _ in 0..3 {
-        assert!(!bench.agent.run(&job("old", "start = \"trap\"")).await.successful());
+        assert!(!bench.agent.run(&job("old", "start = \"trap\"")).await.is_successful());
     }
     assert_eq!(bench.version(), "0.2.0");
     for name in ["x", "y"] {
-        assert!(!bench.agent.run(&job(name, "start = \"trap\"")).await.successful());
+        assert!(!bench.agent.run(&job(name, "start = \"trap\"")).await.is_successful());
     }
     eventually("the old one is back", || bench.version() == "0.1.0").await;
     let told = bench.status();
@@ -426,7 +426,7 @@ async fn the_command_line_asks_for_consent_with_a_code_of_its_own() {
     until("the task ends", async || !runs(pid)).await;
 }
 
-async fn device(runtime: &PluginRuntime, bytes: Vec<u8>) -> DevicePlugin {
+async fn device(runtime: &PluginRuntime, bytes: Vec<u8>) -> LoadedDevice {
     let bytes: Arc<[u8]> = Arc::from(bytes);
     let spec = PluginSpec {
         name: "hostile".to_owned(),
@@ -446,8 +446,8 @@ async fn device(runtime: &PluginRuntime, bytes: Vec<u8>) -> DevicePlugin {
 async fn under_load_no_call_is_lost_made_twice_or_fails_because_of_a_switch() {
     let data = DataDir::new();
     let runtime = PluginRuntime::new(host_services(&data)).unwrap();
-    let node = Node::new(NodeView::new(NodeId::new(Rng::system().uuid()), "box"));
-    let refresher = Refresher::new(Watcher::new(), Rng::system());
+    let node = NodePublisher::new(NodeView::new(NodeId::new(Rng::system().uuid()), "box"));
+    let refresher = Refresher::new(ChangeWatcher::new(), Rng::system());
     let manager = DeviceManager::new(
         node,
         DeviceOptions { clock: Clock::system(), stats_interval: None },

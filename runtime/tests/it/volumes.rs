@@ -86,7 +86,7 @@ async fn a_wasm_task_has_a_volume_as_a_directory_with_its_rights() {
     assert_eq!(agent.stdout(&result, "t"), "of the node\n");
     let refused = volume("fixed", "read_only = true") + &wasm("t", "guest:toolbox", &write, WRITER);
     let result = agent.run(&batch(&refused)).await;
-    assert!(!result.successful(), "{result:#?}");
+    assert!(!result.is_successful(), "{result:#?}");
     agent.stop().await;
 }
 
@@ -113,7 +113,7 @@ async fn a_volume_never_covers_what_is_the_tasks_own() {
         .replace("volume_mount {", "env {\n PLACE = \"/local\"\n }\n volume_mount {");
     let result = agent.run(&hidden).await;
     let told = events(&result);
-    assert!(!result.successful() && told.contains("which covers /local"), "{told}");
+    assert!(!result.is_successful() && told.contains("which covers /local"), "{told}");
     agent.stop().await;
 }
 
@@ -123,7 +123,7 @@ async fn a_driver_that_mounts_nothing_says_where_the_volume_is() {
     let agent = agent(dir.path()).await;
     let job = volume("data", "") + &shell("t", "true", WRITER);
     let result = agent.run(&batch(&job)).await;
-    assert!(!result.successful());
+    assert!(!result.is_successful());
     let told = events(&result);
     let place = dir.path().canonicalize().unwrap();
     assert!(told.contains("driver raw_exec mounts nothing"), "{told}");
@@ -140,7 +140,7 @@ async fn a_volume_whose_directory_is_gone_fails_its_tasks_by_its_path() {
     let job = volume("data", "") + &isolated_shell("t", "true", WRITER);
     let result = agent.run(&batch(&job)).await;
     let told = events(&result);
-    assert!(!result.successful() && told.contains(&place.display().to_string()), "{told}");
+    assert!(!result.is_successful() && told.contains(&place.display().to_string()), "{told}");
     agent.stop().await;
 }
 

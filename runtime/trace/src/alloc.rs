@@ -1,4 +1,4 @@
-//! The trace of one allocation: a span from its placement until it runs, and what is below it.
+//! The trace of one allocation: a span from its placement until it runs, and the spans below it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,29 +9,31 @@ use tracing::field::Empty;
 use super::context::{SpanIds, TraceContext};
 use ostler_model::limits::TRACE_ALLOC_SPANS_MAX;
 
-/// The trace of an allocation, where it has one.
+/// The trace of an allocation, if it has one.
 pub type TracedAlloc = Option<Arc<AllocTrace>>;
 
-/// A new span below the one of an allocation, where that is traced.
+/// A new span below that of an allocation, if the allocation is traced.
 #[must_use]
-pub fn child_of(traced: &TracedAlloc) -> Option<SpanIds> {
+pub fn child_span(traced: &TracedAlloc) -> Option<SpanIds> {
     traced.as_ref()?.child()
 }
 
-/// Where spans of an allocation belong. It goes with its owner: nothing of it is on record.
+/// The place of an allocation's spans in a trace. It lives with the owner of the allocation and is
+/// not on record.
 #[derive(Debug)]
 pub struct AllocTrace {
     context: TraceContext,
-    /// Spans it may still have: one whose tasks restart for weeks is no endless trace.
+    /// The number of spans that the allocation may still have, so that tasks which restart for
+    /// weeks make no endless trace.
     left: AtomicU32,
-    /// Open until it runs or has ended.
+    /// The span that is open until the allocation runs or has ended.
     way: Mutex<Option<Span>>,
 }
 
 impl AllocTrace {
-    /// An allocation is placed.
+    /// Start the trace of an allocation that was placed.
     #[must_use]
-    pub fn begin(
+    pub fn start_trace(
         parent: TraceContext,
         alloc: &str,
         job: &str,
@@ -62,8 +64,9 @@ impl AllocTrace {
         had.ok().map(|_| self.context.child())
     }
 
-    /// It is no longer on its way: it runs, or it has ended. What it is called, and why it failed.
-    pub fn arrived(&self, status: &str, error: Option<&str>) {
+    /// End the first span, because the allocation runs or has ended, with its status and the error
+    /// if it failed.
+    pub fn end_span(&self, status: &str, error: Option<&str>) {
         let way = self.way.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(span) = way {
             span.record("status", status);
@@ -80,12 +83,12 @@ mod tests {
     #[test]
     fn an_allocation_has_so_many_spans_and_no_more() {
         let parent = TraceContext::new();
-        let traced = Some(AllocTrace::begin(parent, "a", "j", "default", "g"));
-        let first = child_of(&traced).unwrap();
+        let traced = Some(AllocTrace::start_trace(parent, "a", "j", "default", "g"));
+        let first = child_span(&traced).unwrap();
         assert_eq!(first.trace_id(), parent.trace_id());
         assert_ne!(first.parent_id(), parent.span_id(), "below the allocation's own");
-        let more = std::iter::from_fn(|| child_of(&traced)).count();
+        let more = std::iter::from_fn(|| child_span(&traced)).count();
         assert_eq!(more, TRACE_ALLOC_SPANS_MAX as usize - 1);
-        assert_eq!(child_of(&None), None);
+        assert_eq!(child_span(&None), None);
     }
 }

@@ -1,10 +1,10 @@
-//! Places in traces, and how requests name them (W3C Trace Context).
+//! Places in traces, and the header in which requests name them (W3C Trace Context).
 
 use std::num::{NonZeroU64, NonZeroU128};
 
 use ostler_model::rng::Rng;
 
-/// A span of a trace that is recorded: what is below it is recorded, too.
+/// A span of a recorded trace. The spans below it are recorded too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     trace: NonZeroU128,
@@ -18,13 +18,13 @@ impl TraceContext {
         Self { trace: trace_id(), span: span_id() }
     }
 
-    /// The trace.
+    /// The id of the trace.
     #[must_use]
     pub const fn trace_id(self) -> u128 {
         self.trace.get()
     }
 
-    /// The span.
+    /// The id of the span.
     #[must_use]
     pub const fn span_id(self) -> u64 {
         self.span.get()
@@ -38,7 +38,7 @@ impl TraceContext {
     }
 }
 
-/// What a new span is called, and which one it is below.
+/// The ids of a new span and of the span above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanIds {
     own: TraceContext,
@@ -46,37 +46,37 @@ pub struct SpanIds {
 }
 
 impl SpanIds {
-    /// The first one of a trace.
+    /// The ids of the first span of a trace.
     pub(crate) const fn root(own: TraceContext) -> Self {
         Self { own, parent: None }
     }
 
-    /// The span itself, for those below it.
+    /// The span itself, as the place for spans below it.
     #[must_use]
     pub const fn context(self) -> TraceContext {
         self.own
     }
 
-    /// The trace.
+    /// The id of the trace.
     #[must_use]
     pub const fn trace_id(self) -> u128 {
         self.own.trace_id()
     }
 
-    /// The span.
+    /// The id of the span.
     #[must_use]
     pub const fn span_id(self) -> u64 {
         self.own.span_id()
     }
 
-    /// The one it is below; 0: none.
+    /// The id of the span above it; 0 if there is none.
     #[must_use]
     pub fn parent_id(self) -> u64 {
         self.parent.map_or(0, NonZeroU64::get)
     }
 }
 
-/// Where a request says it comes from: its header `traceparent`.
+/// The place that a request names in its header `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     context: TraceContext,
@@ -84,13 +84,14 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Read a header: `00-TRACE-SPAN-FLAGS`, in small hexadecimal digits. Of a later version, what it has in common
-    /// with this one. None where it is none: such a header is to be taken for absent.
+    /// Read a header: `00-TRACE-SPAN-FLAGS`, in lower-case hexadecimal digits. Of a later version,
+    /// the part that it shares with this one is read. Returns `None` for an invalid header, which
+    /// counts as absent.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('-');
-        let (version, trace) = (hex(parts.next()?, 2)?, hex(parts.next()?, 32)?);
-        let (span, flags) = (hex(parts.next()?, 16)?, hex(parts.next()?, 2)?);
+        let (version, trace) = (parse_hex(parts.next()?, 2)?, parse_hex(parts.next()?, 32)?);
+        let (span, flags) = (parse_hex(parts.next()?, 16)?, parse_hex(parts.next()?, 2)?);
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return None;
         }
@@ -99,15 +100,15 @@ impl TraceParent {
         Some(Self { context: TraceContext { trace, span }, sampled: flags & 1 == 1 })
     }
 
-    /// The place, where the caller records this trace.
+    /// The place, if the caller records this trace.
     #[must_use]
-    pub fn recorded(self) -> Option<TraceContext> {
+    pub fn recorded_context(self) -> Option<TraceContext> {
         self.sampled.then_some(self.context)
     }
 }
 
-/// So many small hexadecimal digits.
-fn hex(text: &str, digits: usize) -> Option<u128> {
+/// Parse a number of exactly this many lower-case hexadecimal digits.
+fn parse_hex(text: &str, digits: usize) -> Option<u128> {
     let small = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let right = text.len() == digits && text.bytes().all(small);
     right.then(|| u128::from_str_radix(text, 16).ok()).flatten()
@@ -119,7 +120,7 @@ fn trace_id() -> NonZeroU128 {
     NonZeroU128::new(id).unwrap_or(NonZeroU128::MIN)
 }
 
-/// The id of a new span. Whatever it is, it is no secret and decides nothing.
+/// The id of a new span. It is no secret and decides nothing.
 pub(crate) fn span_id() -> NonZeroU64 {
     NonZeroU64::new(Rng::system().next_u64()).unwrap_or(NonZeroU64::MIN)
 }
@@ -136,16 +137,16 @@ mod tests {
     #[test]
     fn a_header_names_a_span_and_says_whether_it_is_recorded() {
         let parent = TraceParent::parse(&format!("00-{TRACE}-00f067aa0ba902b7-01")).unwrap();
-        let at = parent.recorded().unwrap();
+        let at = parent.recorded_context().unwrap();
         assert_eq!(format!("{:032x}", at.trace_id()), TRACE);
         assert_eq!(at.span_id(), 0x00f0_67aa_0ba9_02b7);
         let below = at.child();
         assert_eq!((below.trace_id(), below.parent_id()), (at.trace_id(), at.span_id()));
         assert_ne!(below.span_id(), at.span_id());
         let unrecorded = TraceParent::parse(&format!("00-{TRACE}-00f067aa0ba902b7-00")).unwrap();
-        assert_eq!(unrecorded.recorded(), None);
+        assert_eq!(unrecorded.recorded_context(), None);
         let later = TraceParent::parse(&format!("01-{TRACE}-00f067aa0ba902b7-03-more"));
-        assert!(later.unwrap().recorded().is_some(), "a later version");
+        assert!(later.unwrap().recorded_context().is_some(), "a later version");
     }
 
     #[test]

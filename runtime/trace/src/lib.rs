@@ -1,4 +1,4 @@
-//! Traces: what a job waits for on its way from its registration to the first byte of its tasks.
+//! Traces: they show what a job waits for, from its registration to the first byte of its tasks.
 //!
 //! ```text
 //! registration ── TraceContext (24 bytes, with the request) ──► AllocTrace of each allocation
@@ -6,12 +6,13 @@
 //!      ▼                                                           ▼ span_here! for calls of plugins
 //!   tracing spans of the target `ostler::trace` ─► otel::layer ─► queue (bounded) ─► thread ─► collector
 //! ```
-//! Spans are made in the shells, never where something is decided. A tracing span stays open as long as one
-//! below it does, so these have no parents there: who is below whom stands in fields ([`SpanIds`]), and each is
-//! sent when it ends. Nothing of a trace is on record: an allocation that an agent finds at its start has none.
+//! Spans are made in the shells, never in pure code that decides. A tracing span stays open as long
+//! as one below it does, so these spans have no parents in `tracing`: their places stand in fields
+//! ([`SpanIds`]), and each is sent when it ends. Nothing of a trace is on record: an allocation
+//! that an agent finds at its start has none.
 //!
-//! Without the feature `otel`, or where nobody asked for traces, there is no [`TraceContext`] to begin with, and
-//! the macros do nothing but look for one. Start with `registration`.
+//! Without the feature `otel`, or if nobody asked for traces, there is no [`TraceContext`], and the
+//! macros only check for one. Start reading with `registration`.
 
 mod alloc;
 mod context;
@@ -23,7 +24,7 @@ mod sending;
 #[cfg(not(feature = "otel"))]
 mod without;
 
-pub use self::alloc::{AllocTrace, TracedAlloc, child_of};
+pub use self::alloc::{AllocTrace, TracedAlloc, child_span};
 pub use self::context::{SpanIds, TraceContext, TraceParent};
 #[cfg(feature = "otel")]
 pub use self::otel::{current, layer, start};
@@ -36,18 +37,18 @@ pub use self::without::{current, start};
 #[doc(hidden)]
 pub use tracing;
 
-/// The target of all spans of traces. What writes the log leaves them out.
+/// The target of all spans of traces. The log leaves out spans with this target.
 pub const TARGET: &str = "ostler::trace";
 
-/// Can this program send traces?
+/// Whether this program can send traces.
 pub const BUILT: bool = cfg!(feature = "otel");
 
-/// What to do about a program that cannot.
+/// The advice for a program that cannot send traces.
 pub const NOT_BUILT: &str = "this ostler was built without the feature otel and makes no traces; build it with \
                              cargo build --release --features otel, or leave the block telemetry out";
 
-/// Run something in a span with a field `error`: it has failed when the work does, and `why` is what of the error it
-/// says. The span ends with the work.
+/// Run work in a span with a field `error`. The span has failed if the work fails, and `why`
+/// selects the part of the error that it shows. The span ends with the work.
 ///
 /// # Errors
 /// That of the work.
@@ -66,8 +67,9 @@ pub async fn run_in<T, E>(
     result
 }
 
-/// A span whose ids are given (`Option<SpanIds>`): `span!(ids, "task hook", hook = name)`. Where there are none it
-/// is disabled. A field `error`, empty at first, makes it a failed one when it is recorded.
+/// A span whose ids are given (`Option<SpanIds>`): `span!(ids, "task hook", hook = name)`.
+/// Without ids it is disabled. A field `error`, empty at first, marks the span as failed when it
+/// is recorded.
 #[macro_export]
 macro_rules! span {
     ($ids:expr, $name:literal $(, $($fields:tt)*)?) => {
@@ -86,7 +88,7 @@ macro_rules! span {
     };
 }
 
-/// A span below the one that this code runs in, where there is one and traces are recorded.
+/// A span below the one in which this code runs, if there is one and traces are recorded.
 #[macro_export]
 macro_rules! span_here {
     ($name:literal $(, $($fields:tt)*)?) => {

@@ -1,11 +1,11 @@
-//! With the feature `otel`: spans of `tracing` become those of OpenTelemetry, and go to a collector.
+//! With the feature `otel`, spans of `tracing` become spans of OpenTelemetry and go to a collector.
 //!
 //! ```text
-//! span closes ─► layer ─ SpanData ─► Queue (bounded; what does not fit is counted) ─► thread ─► OTLP over HTTP
-//!      │ enter, exit                                                     a request at a time, with a deadline
+//! span closes ─► layer ─ SpanData ─► SpanQueue (bounded; what does not fit is counted) ─► thread ─► OTLP over HTTP
+//!      │ enter, exit                                                         a request at a time, with a deadline
 //!      └─► current: the ids that lines of the log carry
 //! ```
-//! The batch processor of the SDK is not used: it does not tell how many spans it lost.
+//! The batch processor of the SDK is not used, because it does not say how many spans it lost.
 
 mod begin;
 mod current;

@@ -1,23 +1,23 @@
-//! Whether traces are recorded in this process, which of them, and what became of their spans.
+//! Whether this process records traces, which of them, and how many of their spans were sent.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::context::{SpanIds, TraceContext, TraceParent};
 
-/// Of this process: traces go wherever its log goes.
-static STATE: Recording = Recording::new();
+/// The state of this process. Traces go wherever its log goes.
+static STATE: RecordingState = RecordingState::new();
 
-/// What is recorded and counted.
+/// The settings and the counts.
 #[derive(Debug)]
-struct Recording {
+struct RecordingState {
     on: AtomicBool,
-    /// Of 100 traces that begin here.
+    /// Of 100 traces that begin here, this many are recorded.
     percent: AtomicU64,
     sent: AtomicU64,
     lost: AtomicU64,
 }
 
-impl Recording {
+impl RecordingState {
     const fn new() -> Self {
         Self {
             on: AtomicBool::new(false),
@@ -28,36 +28,36 @@ impl Recording {
     }
 }
 
-/// Spans of this process since it began.
+/// The numbers of spans of this process since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceCounts {
-    /// A collector took them.
+    /// The number of spans that a collector took.
     pub sent: u64,
-    /// They did not fit the queue, or no collector took them.
+    /// The number of spans that did not fit into the queue, or that no collector took.
     pub lost: u64,
 }
 
-/// What became of the spans of this process; none where no traces are recorded.
+/// The counts of this process; `None` if no traces are recorded.
 #[must_use]
 pub fn counts() -> Option<TraceCounts> {
     let (sent, lost) = (STATE.sent.load(Ordering::Relaxed), STATE.lost.load(Ordering::Relaxed));
     is_recording().then_some(TraceCounts { sent, lost })
 }
 
-/// Are traces recorded?
+/// Whether traces are recorded.
 #[must_use]
 pub fn is_recording() -> bool {
     STATE.on.load(Ordering::Relaxed)
 }
 
-/// The first span here of a registration: below the caller's where that is recorded, and else of a new trace, or of
-/// none.
-pub(crate) fn begin(parent: Option<TraceParent>) -> Option<SpanIds> {
+/// The first span of a registration here. It is below the caller's span if that is recorded, and
+/// otherwise starts a new trace; `None` if the registration is not recorded.
+pub(crate) fn first_span(parent: Option<TraceParent>) -> Option<SpanIds> {
     if !is_recording() {
         return None;
     }
     match parent {
-        Some(parent) => parent.recorded().map(TraceContext::child),
+        Some(parent) => parent.recorded_context().map(TraceContext::child),
         None => {
             let new = TraceContext::new();
             let percent = u128::from(STATE.percent.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! The begin of a trace: a job is registered.
+//! The beginning of a trace: the registration of a job.
 
 use std::fmt::Display;
 
@@ -12,18 +12,18 @@ use super::run_in;
 /// A registration that is under way.
 #[derive(Debug)]
 pub struct Registration {
-    /// What it runs in. Of a registration that is not recorded, nothing.
+    /// The span in which the registration runs. It is disabled if the registration is not recorded.
     pub span: Span,
-    /// Where its allocations belong.
+    /// The place in the trace for the allocations of the job.
     pub context: Option<TraceContext>,
 }
 
 impl Registration {
-    /// A registration begins. `parent`: what the request says of where it comes from; `by`: what gives the job
-    /// (`api`, `file`, `run`), or how it is changed (`revert`, `scale`, `servers`).
+    /// Start the span of a registration. `parent` is the place that the request names. `by` is what
+    /// gives the job (`api`, `file`, `run`), or how it is changed (`revert`, `scale`, `servers`).
     #[must_use]
-    pub fn begin(parent: Option<TraceParent>, job: &str, namespace: &str, by: &str) -> Self {
-        let ids = recording::begin(parent);
+    pub fn start_span(parent: Option<TraceParent>, job: &str, namespace: &str, by: &str) -> Self {
+        let ids = recording::first_span(parent);
         let span = crate::span!(
             ids,
             "job register",
@@ -40,7 +40,7 @@ impl Registration {
         Self { span, context: ids.map(|ids| ids.context()) }
     }
 
-    /// Run what registers the job; an error is why it is refused.
+    /// Run the work that registers the job. An error is the reason why the job is refused.
     ///
     /// # Errors
     /// That of the work.
@@ -51,8 +51,8 @@ impl Registration {
         run_in(self.span.clone(), work, |error| error).await
     }
 
-    /// It is done: what it made, and the evaluation that names it where there is one.
-    pub fn done(&self, version: u64, index: u64, evaluation: Option<&str>) {
+    /// Record the result of the registration, and the evaluation that names it if there is one.
+    pub fn record_result(&self, version: u64, index: u64, evaluation: Option<&str>) {
         self.span.record("version", version);
         self.span.record("index", index);
         self.span.record("evaluation", evaluation);

@@ -1,16 +1,17 @@
-//! Traces on their way.
+//! The sending of traces.
 
-/// Traces on their way, until the program ends. Never made by a program that was built without them.
+/// A guard of the sending of traces, until the program ends. A program that was built without
+/// traces never makes one.
 #[derive(Debug)]
 pub struct Sending(());
 
 impl Sending {
     #[cfg(feature = "otel")]
-    pub(crate) const fn begun() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(())
     }
 
-    /// The program ends: what is to be sent is, within a time. Blocking.
+    /// Send the rest of the spans at the end of the program, within a time limit. Blocking.
     pub fn end(self) {
         #[cfg(feature = "otel")]
         super::otel::end();

@@ -1,15 +1,15 @@
-//! What there is in a program that was built without traces.
+//! The replacements in a program that was built without traces.
 
 use super::{NOT_BUILT, Sending};
 use ostler_model::telemetry::TracesConfig;
 
-/// The trace and the span that this code runs in: none.
+/// The trace and the span in which this code runs: none.
 #[must_use]
 pub const fn current() -> Option<(u128, u64)> {
     None
 }
 
-/// Refused.
+/// Refuse to send traces.
 ///
 /// # Errors
 /// Always: what to build.

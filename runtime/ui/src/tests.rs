@@ -3,7 +3,7 @@
 use super::*;
 
 fn sent(path: &str) -> (&'static str, String, bool, String) {
-    match answer(PageAsked { path, ..PageAsked::default() }) {
+    match answer_request(PageRequest { path, ..PageRequest::default() }) {
         PageAnswer::File { kind, tag, gzip, body } => {
             (kind, tag, gzip, String::from_utf8(body.into_owned()).unwrap())
         }
@@ -31,7 +31,7 @@ fn each_path_that_is_no_file_is_answered_with_the_page_and_the_way_back() {
 fn a_browser_that_has_a_file_is_not_sent_it_again() {
     let (_, tag, ..) = sent("assets/app.css");
     fn again(path: &str, has: &str) -> PageAnswer {
-        answer(PageAsked { path, has: Some(has), takes: None })
+        answer_request(PageRequest { path, has: Some(has), takes: None })
     }
     for has in [tag.clone(), format!("\"other\", W/{tag}"), "*".to_owned()] {
         assert_eq!(
@@ -48,10 +48,11 @@ fn a_browser_that_has_a_file_is_not_sent_it_again() {
 
 #[test]
 fn a_file_is_packed_for_those_who_take_it_so() {
-    let takes = |takes| match answer(PageAsked { path: "assets/app.css", has: None, takes }) {
-        PageAnswer::File { gzip, body, .. } => (gzip, body.len()),
-        other => panic!("{other:?}"),
-    };
+    let takes =
+        |takes| match answer_request(PageRequest { path: "assets/app.css", has: None, takes }) {
+            PageAnswer::File { gzip, body, .. } => (gzip, body.len()),
+            other => panic!("{other:?}"),
+        };
     let (gzip, packed) = takes(Some("deflate, gzip;q=1.0, *;q=0.5"));
     let (plainly, plain) = takes(None);
     assert!(gzip && !plainly && packed < plain);
@@ -64,14 +65,15 @@ fn a_file_is_packed_for_those_who_take_it_so() {
 fn what_is_no_file_among_the_files_is_missing() {
     for path in ["assets/", "assets/nothing.js", "assets/../index.html", "assets/js/../app.css"] {
         assert_eq!(
-            answer(PageAsked { path, ..PageAsked::default() }),
+            answer_request(PageRequest { path, ..PageRequest::default() }),
             PageAnswer::Missing,
             "{path}"
         );
     }
 }
 
-/// Whatever it is asked by, it asks where it came from: for a proxy that puts a prefix before every path.
+/// The page sends its requests only to where it came from, so that it works behind a proxy that
+/// puts a prefix before every path.
 #[test]
 fn no_file_of_the_page_names_another_origin_or_an_absolute_path() {
     for asset in ASSETS.iter().filter(|asset| !asset.name.starts_with("vendor/")) {
@@ -87,7 +89,7 @@ fn no_file_of_the_page_names_another_origin_or_an_absolute_path() {
     }
 }
 
-/// What comes from guests is text. No file of ours makes HTML of a text, or a program.
+/// Everything that comes from guests is text. No file of ours turns a text into HTML or a program.
 #[test]
 fn no_file_of_ours_makes_html_or_programs_of_texts() {
     let ours = ASSETS.iter().filter(|asset| asset.name.starts_with("js/"));

@@ -1,4 +1,4 @@
-//! The agent about itself.
+//! What the agent says about itself: configuration, health, metrics and namespaces.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,177 +7,177 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Absent, Text, or_empty};
 
-/// What `/v1/agent/self` answers.
+/// The answer of `/v1/agent/self`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentSelf<'a> {
-    /// Its configuration.
-    pub config: AgentConfig<'a>,
-    /// Itself as a member of a cluster.
+    /// The configuration of the agent.
+    pub config: AgentSelfConfig<'a>,
+    /// The agent as a member of a cluster.
     pub member: AgentMember<'a>,
-    /// Texts by topic, which Nomad's command line prints.
+    /// Names and values by topic. Nomad's command line prints them.
     #[serde(deserialize_with = "or_empty")]
     pub stats: BTreeMap<Text<'a>, BTreeMap<Text<'a>, String>>,
 }
 
-/// See [`AgentSelf`].
+/// The configuration in [`AgentSelf`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct AgentConfig<'a> {
-    /// `global`.
+pub struct AgentSelfConfig<'a> {
+    /// The region, always `global`.
     pub region: Text<'a>,
-    /// Its data center.
+    /// The data center of the node.
     pub datacenter: Text<'a>,
-    /// Name of its node.
+    /// The name of the node.
     pub node_name: Text<'a>,
-    /// Its data directory.
+    /// The path of the data directory.
     pub data_dir: Text<'a>,
-    /// It runs allocations.
+    /// The client part: the agent runs allocations.
     pub client: AgentPart<'a>,
-    /// It is no server.
+    /// The server part: not enabled.
     pub server: AgentPart<'a>,
-    /// Its version.
+    /// The version of the agent.
     pub version: AgentVersion<'a>,
 }
 
-/// See [`AgentConfig`].
+/// One part of the agent, client or server, in its configuration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AgentPart<'a> {
-    /// It is this.
+    /// Whether the agent has this part.
     pub enabled: bool,
-    /// Configured pairs of the node.
+    /// The configured metadata of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub meta: Option<Cow<'a, BTreeMap<String, String>>>,
 }
 
-/// See [`AgentConfig`].
+/// The version in the configuration of the agent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AgentVersion<'a> {
-    /// `1.2.3`.
+    /// The version number, such as `1.2.3`.
     pub version: Text<'a>,
 }
 
-/// See [`AgentSelf`].
+/// The agent as a member of a cluster, in [`AgentSelf`] and [`AgentMembers`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AgentMember<'a> {
-    /// Name of its node.
+    /// The name of the node.
     pub name: Text<'a>,
-    /// Address of its node.
+    /// The IP address of the node.
     pub addr: Text<'a>,
-    /// It has none.
+    /// The port for gossip between servers; 0 if there is none.
     pub port: u16,
-    /// What servers tell each other.
+    /// The tags that servers send to each other.
     #[serde(deserialize_with = "or_empty")]
     pub tags: BTreeMap<Text<'a>, Text<'a>>,
-    /// `alive`.
+    /// The status, always `alive`.
     pub status: Text<'a>,
-    /// It speaks to no other server.
+    /// The oldest gossip protocol that the agent speaks. Always 0: it speaks to no other server.
     pub protocol_min: u8,
-    /// As `protocol_min`.
+    /// Always 0, as `protocol_min`.
     pub protocol_max: u8,
-    /// As `protocol_min`.
+    /// Always 0, as `protocol_min`.
     pub protocol_cur: u8,
-    /// As `protocol_min`.
+    /// Always 0, as `protocol_min`.
     pub delegate_min: u8,
-    /// As `protocol_min`.
+    /// Always 0, as `protocol_min`.
     pub delegate_max: u8,
-    /// As `protocol_min`.
+    /// Always 0, as `protocol_min`.
     pub delegate_cur: u8,
 }
 
-/// What `/v1/agent/members` answers.
+/// The answer of `/v1/agent/members`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AgentMembers<'a> {
-    /// Who answers.
+    /// The name of the server that answers.
     pub server_name: Text<'a>,
-    /// `global`.
+    /// The region, always `global`.
     pub server_region: Text<'a>,
-    /// Its data center.
+    /// The data center of that server.
     #[serde(rename = "ServerDC")]
     pub server_dc: Text<'a>,
-    /// Itself alone.
+    /// The members of the cluster: the agent alone.
     pub members: Vec<AgentMember<'a>>,
 }
 
-/// What `/v1/agent/health` answers.
+/// The answer of `/v1/agent/health`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentHealth<'a> {
-    /// It runs allocations.
+    /// The health of the client part, which runs allocations.
     pub client: PartHealth<'a>,
-    /// It takes jobs.
+    /// The health of the server part, which takes jobs.
     pub server: PartHealth<'a>,
 }
 
-/// See [`AgentHealth`].
+/// The health of one part of the agent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartHealth<'a> {
-    /// It does.
+    /// Whether this part works.
     pub ok: bool,
-    /// Why not.
+    /// `ok`, or why this part does not work.
     pub message: Text<'a>,
 }
 
-/// What `/v1/metrics` answers.
+/// The answer of `/v1/metrics`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Metrics<'a> {
-    /// When they were taken.
+pub struct MetricsSummary<'a> {
+    /// The time at which the numbers were read.
     pub timestamp: Text<'a>,
-    /// Numbers by name.
-    pub gauges: Vec<Gauge<'a>>,
-    /// None.
+    /// All numbers; the same name may occur with different labels.
+    pub gauges: Vec<MetricGauge<'a>>,
+    /// The agent has no counters in this form: always empty.
     pub counters: Vec<Absent>,
-    /// None.
+    /// The agent has no points: always empty.
     pub points: Vec<Absent>,
-    /// None.
+    /// The agent has no samples: always empty.
     pub samples: Vec<Absent>,
 }
 
-/// See [`Metrics`].
+/// One number of [`Metrics`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Gauge<'a> {
-    /// `ostler.<object>.<member>`.
+pub struct MetricGauge<'a> {
+    /// The name, such as `ostler.<object>.<member>`.
     pub name: Text<'a>,
-    /// The number.
+    /// The value of the number.
     pub value: f64,
-    /// None.
+    /// The labels of the number; often none.
     #[serde(deserialize_with = "or_empty")]
     pub labels: BTreeMap<Text<'a>, Text<'a>>,
 }
 
-/// `Namespace`.
+/// Nomad's `Namespace`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Namespace<'a> {
-    /// Its name.
+pub struct WireNamespace<'a> {
+    /// The name of the namespace.
     pub name: Text<'a>,
-    /// For people.
+    /// A description for people.
     pub description: Text<'a>,
-    /// It has none.
+    /// The name of a quota. Always empty: there are no quotas.
     pub quota: Text<'a>,
-    /// Index of the first change.
+    /// The index at which the namespace was created.
     pub create_index: u64,
-    /// Index of the last change.
+    /// The index of its last change.
     pub modify_index: u64,
-    /// Ours: it is in the agent's configuration, which alone changes it.
+    /// Ours: whether it stands in the agent's configuration and can only be changed there.
     pub configured: bool,
 }
 
-/// A namespace that is to be made or changed.
+/// A request to create or change a namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NamespaceRequest {
-    /// Its name; that of the path unless given.
+    /// The name of the namespace; empty for that of the path.
     pub name: String,
-    /// What people say of it.
+    /// A description for people.
     pub description: String,
-    /// Of Nomad Enterprise.
+    /// The name of a quota of Nomad Enterprise. It is refused unless it is empty.
     pub quota: String,
 }

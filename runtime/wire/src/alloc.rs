@@ -1,4 +1,4 @@
-//! Allocations, their tasks and the evaluations that made them.
+//! Allocations, their tasks, and the evaluations that created them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,258 +9,260 @@ use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Absent, AllocatedResources, Job, RescheduleTracker, Resources, Text, or_empty};
+use crate::{
+    Absent, AllocatedResources, LegacyResources, RescheduleTracker, Text, WireJob, or_empty,
+};
 
-/// `AllocListStub` and `Allocation`. What only one of them has is `None` in the other. `J` is how its
-/// job is written or read.
+/// Nomad's `AllocListStub` and `Allocation`. A field that only one of them has is `None` in the
+/// other. `J` is the form in which the job is written or read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Alloc<'a, J = Job<'a>> {
-    /// Its id.
+pub struct Alloc<'a, J = WireJob<'a>> {
+    /// The id of the allocation, a UUID.
     #[serde(rename = "ID")]
     pub id: AllocId,
-    /// The evaluation that made it.
+    /// The id of the evaluation that created it.
     #[serde(rename = "EvalID")]
     pub eval_id: Text<'a>,
-    /// `<job>.<group>[<index>]`.
+    /// The name of the allocation: `<job>.<group>[<index>]`.
     pub name: Text<'a>,
-    /// Its namespace.
+    /// The namespace of its job.
     pub namespace: Text<'a>,
-    /// Its node.
+    /// The id of the node that it is placed on.
     #[serde(rename = "NodeID")]
     pub node_id: Text<'a>,
-    /// Name of its node.
+    /// The name of that node.
     pub node_name: Text<'a>,
-    /// Its job.
+    /// The id of its job, without the namespace.
     #[serde(rename = "JobID")]
     pub job_id: Text<'a>,
-    /// Kind of its job. Of lists.
+    /// The type of its job, such as `service`. In lists only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_type: Option<Text<'a>>,
-    /// Version of its job. Of lists; see [`Alloc::version`].
+    /// The version of its job. In lists only; see [`Alloc::version`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_version: Option<u64>,
-    /// Its job as it was when it was placed. Not of lists.
+    /// The job as it was when the allocation was placed. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<J>,
-    /// Its group.
+    /// The name of its task group.
     pub task_group: Text<'a>,
-    /// What it was given, in the oldest form. Not of lists.
+    /// The resources of all its tasks together, in Nomad's oldest form. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resources: Option<Resources<'a>>,
-    /// What no task of it has alone. Not of lists.
+    pub resources: Option<LegacyResources<'a>>,
+    /// The resources that its tasks share, in Nomad's oldest form. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub shared_resources: Option<Resources<'a>>,
-    /// What each task has. Not of lists.
+    pub shared_resources: Option<LegacyResources<'a>>,
+    /// The resources of each task, in Nomad's oldest form. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub task_resources: Option<BTreeMap<Text<'a>, Resources<'a>>>,
-    /// What it was given; in lists where that is asked for.
+    pub task_resources: Option<BTreeMap<Text<'a>, LegacyResources<'a>>>,
+    /// The resources that it was given. In lists only with `?resources=true`.
     pub allocated_resources: Option<AllocatedResources<'a>>,
-    /// How the place was found. Not of lists.
+    /// How its node was chosen. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<AllocMetric>,
-    /// Whether it shall run.
+    /// Whether the scheduler wants it to run or to stop.
     pub desired_status: DesiredStatus,
-    /// Why.
+    /// Why the scheduler wants that, in one sentence.
     pub desired_description: Text<'a>,
-    /// What became of it.
+    /// The state that its node reports, such as `running`.
     pub client_status: ClientStatus,
-    /// A sentence on it.
+    /// One sentence about the state that its node reports.
     pub client_description: Text<'a>,
-    /// What a scheduler wants next; here there is none.
+    /// The next change that a scheduler wants. This agent sets only `migrate`.
     pub desired_transition: DesiredTransition,
-    /// Its tasks.
+    /// The state of each task, by the name of the task.
     #[serde(deserialize_with = "or_empty")]
-    pub task_states: BTreeMap<Text<'a>, TaskState<'a>>,
-    /// Its deployment. Not of lists.
+    pub task_states: BTreeMap<Text<'a>, WireTaskState<'a>>,
+    /// The id of its deployment. Not in lists.
     #[serde(rename = "DeploymentID", skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<Text<'a>>,
-    /// The verdict on its health.
+    /// The verdict on its health, once there is one.
     pub deployment_status: Option<AllocHealth<'a>>,
-    /// The network of its own; null where it has the node's. Not of lists.
+    /// Its own network; `null` if it uses the network of the node. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_status: Option<Option<AllocNetworkStatus<'a>>>,
-    /// Whose place it takes. Not of lists.
+    /// The id of the allocation that it replaces. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_allocation: Option<Option<Text<'a>>>,
-    /// Who takes its place. Not of lists.
+    /// The id of the allocation that replaces it. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_allocation: Option<Text<'a>>,
-    /// What is to place its successor, where it failed.
+    /// The id of the evaluation that will place its successor after it failed.
     #[serde(rename = "FollowupEvalID", skip_serializing_if = "Option::is_none")]
     pub followup_eval_id: Option<Text<'a>>,
-    /// Those before it in its place that had failed.
+    /// The failed allocations that it follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reschedule_tracker: Option<Option<RescheduleTracker>>,
-    /// Of lists.
+    /// This agent preempts nothing: always `null`. In lists only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preempted_allocations: Option<Absent>,
-    /// Of lists.
+    /// This agent preempts nothing: always empty. In lists only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preempted_by_allocation: Option<Text<'a>>,
-    /// Index of the change that made it.
+    /// The index of the change that created it.
     pub create_index: u64,
-    /// Index of its last change.
+    /// The index of its last change.
     pub modify_index: u64,
-    /// Index of the last change of what is wanted of it. Not of lists.
+    /// The index of the last change of its desired state. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alloc_modify_index: Option<u64>,
-    /// When it was made.
+    /// The time at which it was created.
     pub create_time: Timestamp,
-    /// When it last changed.
+    /// The time of its last change.
     pub modify_time: Timestamp,
 }
 
-/// `AllocNetworkStatus`.
+/// Nomad's `AllocNetworkStatus`: the network of one allocation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocNetworkStatus<'a> {
-    /// The interface in its namespace.
+    /// The name of the interface inside its network namespace.
     pub interface_name: Text<'a>,
-    /// Its address there.
+    /// The IP address of that interface.
     pub address: Text<'a>,
-    /// How names are resolved there, where its network says so.
+    /// How the tasks resolve names, if the network configures it.
     #[serde(rename = "DNS")]
     pub dns: Option<Dns<'a>>,
 }
 
-/// `DNSConfig`.
+/// Nomad's `DNSConfig`: how the tasks of an allocation resolve names.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Dns<'a> {
-    /// Addresses of name servers.
+    /// The addresses of the name servers.
     #[serde(deserialize_with = "or_empty")]
     pub servers: Cow<'a, [String]>,
-    /// Domains that short names are looked for in.
+    /// The domains that are appended to short names.
     #[serde(deserialize_with = "or_empty")]
     pub searches: Cow<'a, [String]>,
-    /// Options of the resolver.
+    /// The options of the resolver, as in `resolv.conf`.
     #[serde(deserialize_with = "or_empty")]
     pub options: Cow<'a, [String]>,
 }
 
 impl Alloc<'_> {
-    /// Version of the job it is of.
+    /// The version of its job.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.job_version.or(self.job.as_ref().map(|job| job.facts.version)).unwrap_or(0)
     }
 
-    /// Why it is as it is, in a few words.
+    /// A few words on why it is in its state: the node's description, or the scheduler's.
     #[must_use]
-    pub fn why(&self) -> &str {
+    pub fn description(&self) -> &str {
         match (&*self.client_description, &*self.desired_description) {
             ("", why) | (why, _) => why,
         }
     }
 
-    /// Whether it shall run, in a word.
+    /// The desired state as Nomad writes it: `run` or `stop`.
     #[must_use]
-    pub const fn desired(&self) -> &'static str {
+    pub const fn desired_word(&self) -> &'static str {
         match self.desired_status {
             DesiredStatus::Run => "run",
             DesiredStatus::Stop => "stop",
         }
     }
 
-    /// Its client status is complete or failed.
+    /// Whether its client status is complete or failed.
     #[must_use]
-    pub fn terminal(&self) -> bool {
-        self.client_status.terminal()
+    pub fn is_terminal(&self) -> bool {
+        self.client_status.is_terminal()
     }
 
-    /// The verdict on its health; none before there is one.
+    /// Whether it is healthy; none before there is a verdict.
     #[must_use]
     pub fn healthy(&self) -> Option<bool> {
         self.deployment_status.as_ref().and_then(|health| health.healthy)
     }
 }
 
-/// `DesiredTransition`.
+/// Nomad's `DesiredTransition`: the next change that a scheduler wants.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredTransition {
-    /// The node is being drained, and this one with it.
+    /// Its node is drained, and it has to move.
     pub migrate: Option<bool>,
-    /// Never wanted.
+    /// This agent never sets it.
     pub reschedule: Absent,
-    /// Never wanted.
+    /// This agent never sets it.
     pub force_reschedule: Absent,
 }
 
-/// `AllocDeploymentStatus`.
+/// Nomad's `AllocDeploymentStatus`: the verdict on the health of an allocation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocHealth<'a> {
-    /// None before there is a verdict.
+    /// Whether it is healthy; none before there is a verdict.
     pub healthy: Option<bool>,
-    /// When it was given.
+    /// The time of the verdict, RFC 3339.
     pub timestamp: Option<Text<'a>>,
-    /// It is a canary.
+    /// Whether it is a canary.
     pub canary: bool,
-    /// Index of the change.
+    /// The index of the change that recorded the verdict.
     pub modify_index: u64,
 }
 
-/// `TaskState`. Times are RFC 3339.
+/// Nomad's `TaskState`. Times are RFC 3339.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct TaskState<'a> {
-    /// Where it is.
+pub struct WireTaskState<'a> {
+    /// Whether the task is pending, running or dead.
     pub state: TaskStatus,
-    /// It counts as failed.
+    /// Whether the task counts as failed.
     pub failed: bool,
-    /// How often it was restarted.
+    /// How often the task was restarted.
     pub restarts: u64,
-    /// When it was last restarted.
+    /// The time of its last restart.
     pub last_restart: Option<Text<'a>>,
-    /// When it first started.
+    /// The time at which it first started.
     pub started_at: Option<Text<'a>>,
-    /// When it ended for good.
+    /// The time at which it ended for good.
     pub finished_at: Option<Text<'a>>,
-    /// The newest events, oldest first.
+    /// Its newest events, the oldest of them first.
     #[serde(deserialize_with = "or_empty")]
-    pub events: Vec<TaskEvent<'a>>,
-    /// Ours: events that ever happened, so that a reader can tell a gap.
+    pub events: Vec<WireTaskEvent<'a>>,
+    /// Ours: the number of all its events so far, so that a reader notices a gap.
     pub events_total: u64,
-    /// Ours: how the last run ended.
+    /// Ours: how its last run ended.
     pub last_exit: Option<LastExit<'a>>,
 }
 
-/// How a run ended.
+/// How a run of a task ended.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LastExit<'a> {
-    /// Its exit code.
+    /// The exit code of the process.
     pub exit_code: i32,
-    /// The signal that ended it, or 0.
+    /// The number of the signal that ended it; 0 if none did.
     pub signal: u32,
-    /// The kernel ended it for want of memory.
+    /// Whether the kernel killed it because memory ran out.
     #[serde(rename = "OOMKilled")]
     pub oom_killed: bool,
-    /// What the driver said went wrong.
+    /// The error that the driver reported; empty if there was none.
     pub error: Text<'a>,
 }
 
-/// `TaskEvent`. The fields after `FailsTask` are an older form of `Details`, which some of Nomad's tools
-/// still read.
+/// Nomad's `TaskEvent`. The fields after `FailsTask` are an older form of `Details`, which some of
+/// Nomad's tools still read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 #[allow(missing_docs, reason = "the older form: names of details")]
-pub struct TaskEvent<'a> {
-    /// What happened.
+pub struct WireTaskEvent<'a> {
+    /// The kind of the event, such as `Started`.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// When.
+    /// The time of the event, nanoseconds since 1970.
     pub time: Timestamp,
-    /// What its asker gave as the reason.
+    /// The reason that the person or program gave who caused the event.
     pub message: Text<'a>,
-    /// In words.
+    /// The event in one sentence, for people.
     pub display_message: Text<'a>,
-    /// The same as data.
+    /// The facts of the event, by name.
     #[serde(deserialize_with = "or_empty")]
     pub details: Cow<'a, BTreeMap<String, String>>,
-    /// It makes the task failed.
+    /// Whether the task counts as failed because of the event.
     pub fails_task: bool,
     pub restart_reason: Text<'a>,
     pub setup_error: Text<'a>,
@@ -282,138 +284,139 @@ pub struct TaskEvent<'a> {
     pub generic_source: Text<'a>,
 }
 
-/// `AllocationMetric`: how a place was found, or why not.
+/// Nomad's `AllocationMetric`: how a node was chosen, or why none was.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocMetric {
-    /// Nodes that were looked at.
+    /// The number of nodes that were considered.
     pub nodes_evaluated: u32,
-    /// Nodes that do not do, whatever they have.
+    /// The number of nodes that are ruled out whatever resources they have.
     pub nodes_filtered: u32,
-    /// Nodes by data center.
+    /// The number of nodes in each data center.
     #[serde(deserialize_with = "or_empty")]
     pub nodes_available: BTreeMap<String, u32>,
-    /// Nodes have no classes.
+    /// This agent has no node classes: always `null`.
     pub class_filtered: Absent,
-    /// What keeps nodes out, with how many each does.
+    /// The constraints that rule nodes out, each with the number of nodes.
     pub constraint_filtered: Option<BTreeMap<String, u32>>,
-    /// Nodes that have not enough.
+    /// The number of nodes that have not enough free resources.
     pub nodes_exhausted: u32,
-    /// Nodes have no classes.
+    /// This agent has no node classes: always `null`.
     pub class_exhausted: Absent,
-    /// What nodes have not enough of, with how many each.
+    /// The resources that are short, each with the number of nodes.
     pub dimension_exhausted: Option<BTreeMap<String, u32>>,
-    /// There are no quotas.
+    /// This agent has no quotas: always `null`.
     pub quota_exhausted: Absent,
-    /// One node: nothing is scored.
+    /// There is only one node, so nothing is scored: always `null`.
     pub scores: Absent,
-    /// The one node, of which nothing is scored; none where nothing was placed.
+    /// The one node, without scores; none if nothing was placed.
     pub score_meta_data: Option<Vec<NodeScore>>,
-    /// Nanoseconds.
+    /// How long the scheduler took, nanoseconds.
     pub allocation_time: u64,
-    /// Places of the group that are not filled beside the first.
+    /// The number of further allocations of the group that could not be placed.
     pub coalesced_failures: u32,
 }
 
-/// `NodeScoreMeta`.
+/// Nomad's `NodeScoreMeta`: the scores of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeScore {
-    /// The node.
+    /// The id of the node.
     #[serde(rename = "NodeID")]
     pub node_id: String,
-    /// By what it was scored.
+    /// The score of the node by each criterion.
     #[serde(deserialize_with = "or_empty")]
     pub scores: BTreeMap<String, f64>,
-    /// All of them together.
+    /// The combined score of the node.
     pub norm_score: f64,
 }
 
-/// What an evaluation was made for.
+/// The event that an evaluation was created for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trigger {
-    /// A job came, or another version of it.
+    /// A job was registered, or a new version of it.
     #[default]
     JobRegister,
     /// A job was stopped.
     JobDeregister,
     /// An allocation was stopped.
     AllocStop,
-    /// Something did not fit.
+    /// An allocation did not fit and waits for resources.
     QueuedAllocs,
-    /// An allocation failed, and gets a successor.
+    /// An allocation failed and gets a successor.
     AllocFailure,
-    /// A deployment went on, or somebody asked something of it.
+    /// A deployment went on, or somebody changed it.
     DeploymentWatcher,
 }
 
-/// `Evaluation`. Nothing is left to do when it can be seen: it is complete, or stands for what waits.
+/// Nomad's `Evaluation`. When it can be read, nothing is left to do: it is complete, or it stands
+/// for allocations that wait.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Evaluation<'a> {
-    /// Its id.
+    /// The id of the evaluation, a UUID.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// That of the job.
+    /// The priority of the job.
     pub priority: u8,
-    /// That of the job.
+    /// The type of the job.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// What it was made for.
+    /// The event that it was created for.
     pub triggered_by: Trigger,
-    /// That of the job.
+    /// The namespace of the job.
     pub namespace: Text<'a>,
-    /// Its job.
+    /// The id of the job.
     #[serde(rename = "JobID")]
     pub job_id: Text<'a>,
-    /// Index of the job's version.
+    /// The index at which the version of the job was registered.
     pub job_modify_index: u64,
-    /// Of no node.
+    /// No evaluation is about a node: always empty.
     #[serde(rename = "NodeID")]
     pub node_id: Text<'a>,
-    /// Of no node.
+    /// No evaluation is about a node: always 0.
     pub node_modify_index: u64,
-    /// The deployment that came with it.
+    /// The id of the deployment that started with it; empty if none did.
     #[serde(rename = "DeploymentID")]
     pub deployment_id: Text<'a>,
-    /// `complete`, `blocked` or `pending`.
+    /// The status: `complete`, `blocked` or `pending`.
     pub status: Text<'a>,
-    /// A sentence on it.
+    /// One sentence about the status.
     pub status_description: Text<'a>,
-    /// Nanoseconds; it says when instead.
+    /// How long it waits, nanoseconds. Always 0: `wait_until` says when it is due.
     pub wait: u64,
-    /// When it does what it is to do, where that is later.
+    /// When it is due, if that is later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_until: Option<Text<'a>>,
-    /// There is none.
+    /// No evaluation names its successor: always empty.
     pub next_eval: Text<'a>,
-    /// The one that left this one's places empty; or empty.
+    /// The id of the evaluation whose allocations could not be placed; empty if there is none.
     pub previous_eval: Text<'a>,
-    /// That of what waits since this one; or empty.
+    /// The id of the evaluation for what waits since this one; empty if nothing waits.
     pub blocked_eval: Text<'a>,
-    /// What waits, by group; the agent places it by itself when it fits.
+    /// What waits, by group. The agent places it by itself as soon as it fits.
     #[serde(rename = "FailedTGAllocs")]
     pub failed_tg_allocs: Option<Cow<'a, BTreeMap<String, AllocMetric>>>,
-    /// Nodes have no classes.
+    /// This agent has no node classes: always `null`.
     pub class_eligibility: Absent,
-    /// Nodes have no classes.
+    /// This agent has no node classes: always false.
     pub escaped_computed_class: bool,
-    /// There are no quotas.
+    /// This agent has no quotas: always empty.
     pub quota_limit_reached: Text<'a>,
-    /// It is of no plan.
+    /// It is not part of a plan: always false.
     pub annotate_plan: bool,
-    /// Places that wait, by group.
+    /// The number of allocations that wait, by group.
     #[serde(deserialize_with = "or_empty")]
     pub queued_allocations: Cow<'a, BTreeMap<String, u32>>,
-    /// Index of the change.
+    /// The index of the change that it stands for.
     pub snapshot_index: u64,
-    /// Index of the change.
+    /// The index of the change that it stands for.
     pub create_index: u64,
-    /// Index of the change.
+    /// The index of the change that it stands for.
     pub modify_index: u64,
-    /// When the change was.
+    /// The time of the change, nanoseconds since 1970.
     pub create_time: Timestamp,
-    /// When the change was.
+    /// The time of the change, nanoseconds since 1970.
     pub modify_time: Timestamp,
 }

@@ -8,289 +8,293 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Absent, AllocMetric, JobDiff, Text, or_empty};
 
-/// `JobRegisterRequest`, `JobPlanRequest` and `JobValidateRequest`. `J` is the job; the server reads that
-/// apart, with its places.
+/// Nomad's `JobRegisterRequest`, `JobPlanRequest` and `JobValidateRequest`. `J` is the job. The
+/// server reads the job separately, so that errors name the place in the text.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobRequest<J> {
-    /// The job.
+    /// The job to register, plan or validate.
     pub job: J,
-    /// Only if the job is at `job_modify_index`; 0 means that there is none.
+    /// Whether the request holds only if the job is at `job_modify_index`; 0 means that there is no
+    /// such job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce_index: Option<bool>,
-    /// See `enforce_index`.
+    /// The index that the job must be at; see `enforce_index`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_modify_index: Option<u64>,
-    /// Groups that the job has already keep their counts, whatever `job` says.
+    /// Whether groups that the job has already keep their counts, whatever `job` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preserve_counts: Option<bool>,
-    /// Ours: a new version even if nothing of the job changed, so that what has ended of it runs again.
+    /// Ours: whether to create a new version even if nothing of the job changed, so that
+    /// allocations that have ended run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerun: Option<bool>,
-    /// Say what differs.
+    /// Whether the answer to a plan has the difference from the present version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<bool>,
-    /// The namespace; there is one.
+    /// The namespace of the job; the one in the query comes first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The region; there is one.
+    /// The region of the job; there is only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
 }
 
-/// `JobsParseRequest`.
+/// Nomad's `JobsParseRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ParseRequest {
-    /// The text of a job.
+    /// The text of a job file in HCL.
     #[serde(rename = "JobHCL")]
     pub job_hcl: String,
-    /// Accepted; what comes back always has its defaults.
+    /// Whether to add defaults. The answer always has them.
     #[serde(rename = "Canonicalize", default)]
     pub canonicalize: bool,
-    /// Values of variables, as in a file of them; clients from 1.4 on send it.
+    /// The values of variables, in the form of a variables file. Clients from Nomad 1.4 on send it.
     #[serde(rename = "Variables", default)]
     pub variables: Option<String>,
-    /// The text is in the old syntax.
+    /// Whether the text is in the old HCL1 syntax, which is refused.
     #[serde(rename = "hclv1", default)]
     pub hcl_v1: bool,
 }
 
-/// `JobRegisterResponse`.
+/// Nomad's `JobRegisterResponse`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Registered {
-    /// Its evaluation.
+pub struct JobRegisterResponse {
+    /// The id of the evaluation of the registration.
     #[serde(rename = "EvalID")]
     pub eval_id: String,
-    /// Index of the evaluation.
+    /// The index of that evaluation.
     pub eval_create_index: u64,
-    /// Index of the version.
+    /// The index at which the version was registered.
     pub job_modify_index: u64,
-    /// For people.
+    /// Warnings for people in one text; empty if there are none.
     pub warnings: String,
-    /// Index of the change.
+    /// The index of the change.
     pub index: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub last_contact: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub known_leader: bool,
-    /// Ours: what became of it.
+    /// Ours: the version and the allocations that the registration changed.
     pub registered: Effects,
-    /// Ours: those of the warnings that the job's text alone does not tell.
+    /// Ours: the warnings that do not follow from the job file alone.
     pub agent_warnings: Option<Vec<String>>,
 }
 
-impl Registered {
-    /// What to tell who has read the job already, and was told what its text says.
+impl JobRegisterResponse {
+    /// The warnings for a client that has read the job file itself and has shown the warnings about
+    /// its text.
     #[must_use]
-    pub fn told(&self) -> Text<'_> {
-        not_of_the_text(self.agent_warnings.as_deref(), &self.warnings)
+    pub fn new_warnings(&self) -> Text<'_> {
+        warnings_beyond_text(self.agent_warnings.as_deref(), &self.warnings)
     }
 
-    /// Nothing was placed, updated or stopped for it.
+    /// Whether the registration placed, updated and stopped nothing.
     #[must_use]
-    pub const fn nothing_done(&self) -> bool {
+    pub const fn is_unchanged(&self) -> bool {
         let Effects { version: _, placed, updated, stopped } = &self.registered;
         placed.is_empty() && updated.is_empty() && stopped.is_empty()
     }
 }
 
-fn not_of_the_text<'a>(agent: Option<&[String]>, all: &'a str) -> Text<'a> {
+fn warnings_beyond_text<'a>(agent: Option<&[String]>, all: &'a str) -> Text<'a> {
     agent.map_or(Cow::Borrowed(all), |warnings| Cow::Owned(warnings.join("\n")))
 }
 
-/// What a registration did to which allocations.
+/// The version that a registration created, and the allocations that it changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Effects {
-    /// Version of the job.
+    /// The version of the job.
     pub version: u64,
-    /// New allocations.
+    /// The ids of new allocations.
     pub placed: Vec<AllocId>,
-    /// Changed without a restart.
+    /// The ids of allocations that were updated without a restart.
     pub updated: Vec<AllocId>,
-    /// Told to stop.
+    /// The ids of allocations that were told to stop.
     pub stopped: Vec<AllocId>,
 }
 
-/// `JobDeregisterResponse`.
+/// Nomad's `JobDeregisterResponse`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Deregistered {
-    /// Its evaluation; empty where nobody is to wait for one.
+pub struct JobDeregisterResponse {
+    /// The id of the evaluation; empty if the client need not wait for one.
     #[serde(rename = "EvalID")]
     pub eval_id: String,
-    /// Index of the evaluation.
+    /// The index of that evaluation.
     pub eval_create_index: u64,
-    /// Index of the change.
+    /// The index of the change.
     pub job_modify_index: u64,
-    /// There are no volumes.
+    /// This agent has no CSI volumes: always empty.
     #[serde(rename = "VolumeEvalID")]
     pub volume_eval_id: String,
-    /// There are no volumes.
+    /// This agent has no CSI volumes: always 0.
     pub volume_eval_index: u64,
-    /// Index of the change.
+    /// The index of the change.
     pub index: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub last_contact: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub known_leader: bool,
-    /// Ours: what there is to know beside that it was done.
+    /// Ours: a warning about a change that was made; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warnings: Option<String>,
 }
 
-/// `AllocStopResponse`.
+/// Nomad's `AllocStopResponse`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Stopped {
-    /// Its evaluation.
+pub struct AllocStopResponse {
+    /// The id of the evaluation of the stop.
     #[serde(rename = "EvalID")]
     pub eval_id: String,
-    /// Index of the change.
+    /// The index of the change.
     pub index: u64,
-    /// Ours: what there is to know beside that it was done.
+    /// Ours: a warning about a change that was made; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warnings: Option<String>,
 }
 
-/// `GenericResponse`: it was done.
+/// Nomad's `GenericResponse`: the request was carried out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Done {
-    /// Of no change.
+pub struct GenericResponse {
+    /// Always 0: the request changed nothing that has an index.
     pub index: u64,
 }
 
-/// `JobValidateResponse`.
+/// Nomad's `JobValidateResponse`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Validated {
-    /// The tasks' configurations were checked.
+pub struct JobValidateResponse {
+    /// Whether the drivers checked the configurations of the tasks; always true.
     pub driver_config_validated: bool,
-    /// What is wrong; none where nothing is.
+    /// The errors of the job; none if there are none.
     pub validation_errors: Option<Vec<String>>,
-    /// The same in one text.
+    /// The same errors in one text, a line for each.
     pub error: String,
-    /// For people.
+    /// Warnings for people in one text; empty if there are none.
     pub warnings: String,
-    /// Ours: what is wrong with the tasks' configurations, with the places in them.
+    /// Ours: the errors in the configurations of the tasks, each with its place.
     #[serde(deserialize_with = "or_empty")]
-    pub config_problems: Vec<ConfigProblem>,
-    /// Ours: those of the warnings that the job's text alone does not tell.
+    pub config_problems: Vec<WireConfigProblem>,
+    /// Ours: the warnings that do not follow from the job file alone.
     #[serde(deserialize_with = "or_empty")]
     pub agent_warnings: Vec<String>,
 }
 
-/// Something wrong with a task's configuration, or with its driver.
+/// An error in the configuration of a task, or in the choice of its driver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct ConfigProblem {
-    /// The group.
+pub struct WireConfigProblem {
+    /// The name of the task group.
     pub group: String,
-    /// The task.
+    /// The name of the task.
     pub task: String,
-    /// Dotted path inside `config`; empty for the whole.
+    /// The dotted path inside `config`; empty for the whole block.
     pub path: String,
-    /// What is wrong.
+    /// What is wrong, in one sentence.
     pub message: String,
-    /// What may have been meant instead of the last name of the path.
+    /// A name that may have been meant instead of the last name of the path.
     pub suggestion: Option<String>,
-    /// It is the driver that is wrong: there is none of this name.
+    /// Whether the driver is wrong: there is none of this name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub of_driver: bool,
 }
 
-/// `JobPlanResponse`. `L` lists device requests with every candidate.
+/// Nomad's `JobPlanResponse`. `L` is a list of device requests, each with every candidate.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Plan<'a, L> {
-    /// What would happen.
+pub struct JobPlanResponse<'a, L> {
+    /// What a registration would do to each group.
     pub annotations: Annotations<'a>,
     /// What would wait, by group.
     #[serde(rename = "FailedTGAllocs")]
     pub failed_tg_allocs: Option<BTreeMap<String, AllocMetric>>,
-    /// For `--check-index`.
+    /// The index of the present version, for `--check-index`.
     pub job_modify_index: u64,
-    /// None are made.
+    /// A plan creates no evaluations: always `null`.
     pub created_evals: Absent,
-    /// Which kind of change, where that is asked for.
+    /// The difference from the present version, if the request asks for it.
     pub diff: Option<JobDiff<'a>>,
-    /// Jobs are not periodic.
+    /// This agent has no periodic jobs: always `null`.
     pub next_periodic_launch: Absent,
-    /// For people.
+    /// Warnings for people in one text; empty if there are none.
     pub warnings: Text<'a>,
-    /// Index of the job's version.
+    /// The index of the present version of the job.
     pub index: u64,
-    /// Ours: what differs, a line for each field.
+    /// Ours: the difference, a line for each field.
     #[serde(deserialize_with = "or_empty")]
     pub changes: Cow<'a, [String]>,
-    /// Ours: what would wait, and why, in words.
+    /// Ours: what would wait and why, a sentence for each group.
     #[serde(deserialize_with = "or_empty")]
     pub waiting: Vec<String>,
-    /// Ours: each device request of what would be placed, with every candidate.
+    /// Ours: each device request of the allocations that would be placed, with every candidate.
     pub devices: L,
-    /// Ours: those of the warnings that the job's text alone does not tell.
+    /// Ours: the warnings that do not follow from the job file alone.
     pub agent_warnings: Option<Cow<'a, [String]>>,
 }
 
-impl<L> Plan<'_, L> {
-    /// What to tell who has read the job already, and was told what its text says.
+impl<L> JobPlanResponse<'_, L> {
+    /// The warnings for a client that has read the job file itself and has shown the warnings about
+    /// its text.
     #[must_use]
-    pub fn told(&self) -> Text<'_> {
-        not_of_the_text(self.agent_warnings.as_deref(), &self.warnings)
+    pub fn new_warnings(&self) -> Text<'_> {
+        warnings_beyond_text(self.agent_warnings.as_deref(), &self.warnings)
     }
 }
 
-/// `PlanAnnotations`: what a registration would do.
+/// Nomad's `PlanAnnotations`: what a registration would do.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Annotations<'a> {
-    /// By group.
+    /// The number of changes of each kind, by group.
     #[serde(rename = "DesiredTGUpdates", deserialize_with = "or_empty")]
     pub groups: BTreeMap<Text<'a>, DesiredUpdates>,
-    /// None ever are.
+    /// This agent preempts nothing: always `null`.
     pub preempted_allocs: Absent,
 }
 
-/// `DesiredUpdates`: what would happen to a group.
+/// Nomad's `DesiredUpdates`: how many allocations of a group a registration would change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredUpdates {
-    /// Left as they are, for now or altogether.
+    /// Allocations that stay as they are, for now or for good.
     pub ignore: u32,
-    /// New.
+    /// Allocations that would be placed.
     pub place: u32,
-    /// There is no other node.
+    /// There is no other node to move to: always 0.
     pub migrate: u32,
-    /// Stopped.
+    /// Allocations that would be stopped.
     pub stop: u32,
-    /// Updated without a restart.
+    /// Allocations that would be updated without a restart.
     pub in_place_update: u32,
-    /// Stopped and replaced.
+    /// Allocations that would be stopped and replaced.
     pub destructive_update: u32,
-    /// New beside old ones, to be accepted or not.
+    /// Canaries that would be placed beside the old allocations.
     pub canary: u32,
-    /// There are none.
+    /// This agent preempts nothing: always 0.
     pub preemptions: u32,
-    /// Ours: those of `ignore` that are replaced or stopped in a later step.
+    /// Ours: the allocations in `ignore` that a later step replaces or stops.
     #[serde(skip_serializing_if = "is_none")]
     pub later: u32,
-    /// Ours: those of `place` that do not fit now.
+    /// Ours: the allocations in `place` that do not fit now.
     #[serde(skip_serializing_if = "is_none")]
     pub waiting: u32,
 }
 
-/// Is there none? What Nomad does not know is said only where there is something to say.
+/// Whether a count is 0. Fields that Nomad does not have are written only if they are not 0.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 const fn is_none(count: &u32) -> bool {
     *count == 0
 }
 
 impl DesiredUpdates {
-    /// Something would happen.
+    /// Whether a registration would change an allocation.
     #[must_use]
-    pub const fn changes(&self) -> bool {
+    pub const fn has_changes(&self) -> bool {
         self.place > 0
             || self.stop > 0
             || self.in_place_update > 0
@@ -300,41 +304,41 @@ impl DesiredUpdates {
     }
 }
 
-/// `AllocationRestartRequest`.
+/// Nomad's `AllocationRestartRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RestartRequest<'a> {
-    /// One task; none or empty: those that run.
+    /// The one task to restart; none or empty for all tasks that run.
     pub task_name: Option<Text<'a>>,
-    /// Every task, dead ones and those of the lifecycle too.
+    /// Whether to restart every task, including dead and lifecycle tasks.
     pub all_tasks: Option<bool>,
 }
 
-/// `AllocationSignalRequest`.
+/// Nomad's `AllocationSignalRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SignalRequest<'a> {
-    /// One task; none or empty: those that run.
+    /// The one task to signal; none or empty for all tasks that run.
     pub task: Option<Text<'a>>,
-    /// The signal; SIGKILL unless given.
+    /// The name of the signal; SIGKILL if there is none.
     pub signal: Option<Text<'a>>,
 }
 
-/// Body of `/v1/job/ID/evaluate`.
+/// The body of `PUT /v1/job/ID/evaluate`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EvaluateRequest {
-    /// As the path has it.
+    /// The id of the job; it must be that of the path, or empty.
     #[serde(rename = "JobID", deserialize_with = "or_empty")]
     pub job_id: String,
-    /// How.
+    /// The options of the evaluation.
     pub eval_options: EvalOptions,
 }
 
-/// See [`EvaluateRequest`].
+/// The options of an [`EvaluateRequest`].
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EvalOptions {
-    /// Allocations that failed are placed again, whatever their policy says.
+    /// Whether to place failed allocations again, whatever their reschedule policy says.
     pub force_reschedule: bool,
 }

@@ -1,4 +1,4 @@
-//! Deployments, and what is asked of them and of the versions of a job.
+//! Deployments, and the requests that change them and the versions of a job.
 
 use std::collections::BTreeMap;
 
@@ -7,184 +7,185 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Text, or_empty};
 
-/// `Deployment`.
+/// Nomad's `Deployment`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Deployment<'a> {
-    /// Its id.
+pub struct WireDeployment<'a> {
+    /// The id of the deployment, a UUID.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// That of the job.
+    /// The namespace of the job.
     pub namespace: Text<'a>,
-    /// Its job.
+    /// The id of the job.
     #[serde(rename = "JobID")]
     pub job_id: Text<'a>,
-    /// The version it brings.
+    /// The version of the job that it rolls out.
     pub job_version: u64,
-    /// Index of the job's record when it began.
+    /// The index of the job when the deployment began.
     pub job_modify_index: u64,
-    /// Index at which the version came.
+    /// The index at which that version was registered.
     pub job_spec_modify_index: u64,
-    /// Index at which the job first came.
+    /// The index at which the job was first registered.
     pub job_create_index: u64,
-    /// It is of one region.
+    /// A deployment is in one region: always false.
     pub is_multiregion: bool,
-    /// Its groups.
+    /// The state of each task group, by its name.
     #[serde(deserialize_with = "or_empty")]
     pub task_groups: BTreeMap<Text<'a>, DeploymentState<'a>>,
-    /// `running`, `paused`, `successful`, `failed`, `cancelled`.
+    /// The status: `running`, `paused`, `successful`, `failed` or `cancelled`.
     pub status: Text<'a>,
-    /// A sentence on it.
+    /// One sentence about the status.
     pub status_description: Text<'a>,
-    /// Index when it began.
+    /// The index at which the deployment began.
     pub create_index: u64,
-    /// Index of its last change.
+    /// The index of its last change.
     pub modify_index: u64,
 }
 
-/// `DeploymentState`: one group of a deployment.
+/// Nomad's `DeploymentState`: one task group of a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DeploymentState<'a> {
-    /// When it fails, the last stable version comes back.
+    /// Whether the last stable version comes back when the deployment fails.
     pub auto_revert: bool,
-    /// Its canaries are promoted as soon as all are healthy.
+    /// Whether the canaries are promoted as soon as all of them are healthy.
     pub auto_promote: bool,
-    /// Nanoseconds; 0: none.
+    /// The time within which an allocation must become healthy, nanoseconds; 0 for no limit.
     pub progress_deadline: u64,
-    /// Fails when nothing has become healthy by then.
+    /// The time by which an allocation must become healthy, RFC 3339; otherwise the deployment
+    /// fails.
     pub require_progress_by: Text<'a>,
-    /// The canaries were accepted.
+    /// Whether the canaries were promoted.
     pub promoted: bool,
-    /// Canaries that were placed.
+    /// The ids of the canaries that were placed.
     #[serde(deserialize_with = "or_empty")]
     pub placed_canaries: Vec<AllocId>,
-    /// Canaries it wants.
+    /// The number of canaries that the group wants.
     pub desired_canaries: u32,
-    /// Allocations it wants.
+    /// The number of allocations that the group wants.
     pub desired_total: u32,
-    /// Those it has.
+    /// The number of allocations that were placed.
     pub placed_allocs: u32,
-    /// Healthy ones.
+    /// The number of allocations that are healthy.
     pub healthy_allocs: u32,
-    /// Those that are not, and will not be.
+    /// The number of allocations that are unhealthy for good.
     pub unhealthy_allocs: u32,
 }
 
-/// `DeploymentUpdateResponse`.
+/// Nomad's `DeploymentUpdateResponse`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct DeploymentChanged {
-    /// The evaluation of what follows.
+pub struct DeploymentUpdateResponse {
+    /// The id of the evaluation of what follows.
     #[serde(rename = "EvalID")]
     pub eval_id: String,
-    /// Its index.
+    /// The index of that evaluation.
     pub eval_create_index: u64,
-    /// Index of the change.
+    /// The index of the change of the deployment.
     pub deployment_modify_index: u64,
-    /// The version that came back.
+    /// The version that came back; none if none did.
     pub reverted_job_version: Option<u64>,
-    /// Index of the change.
+    /// The index of the change.
     pub index: u64,
 }
 
-/// `DeploymentPromoteRequest`.
+/// Nomad's `DeploymentPromoteRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PromoteRequest {
-    /// As the path has it.
+    /// The id of the deployment; it must be that of the path, or empty.
     #[serde(rename = "DeploymentID", deserialize_with = "or_empty")]
     pub deployment_id: String,
-    /// Of every group.
+    /// Whether to promote the canaries of every group.
     pub all: bool,
-    /// Of these groups.
+    /// The groups whose canaries are promoted, if not all.
     #[serde(deserialize_with = "or_empty")]
     pub groups: Vec<String>,
 }
 
-/// `DeploymentPauseRequest`.
+/// Nomad's `DeploymentPauseRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PauseRequest {
-    /// As the path has it.
+    /// The id of the deployment; it must be that of the path, or empty.
     #[serde(rename = "DeploymentID", deserialize_with = "or_empty")]
     pub deployment_id: String,
-    /// Halt it; otherwise go on.
+    /// Whether to pause the deployment; otherwise it is resumed.
     pub pause: bool,
 }
 
-/// `DeploymentAllocHealthRequest`.
+/// Nomad's `DeploymentAllocHealthRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocHealthRequest {
-    /// As the path has it.
+    /// The id of the deployment; it must be that of the path, or empty.
     #[serde(rename = "DeploymentID", deserialize_with = "or_empty")]
     pub deployment_id: String,
-    /// These are healthy.
+    /// The ids of allocations that are healthy.
     #[serde(rename = "HealthyAllocationIDs", deserialize_with = "or_empty")]
     pub healthy: Vec<String>,
-    /// These are not.
+    /// The ids of allocations that are unhealthy.
     #[serde(rename = "UnhealthyAllocationIDs", deserialize_with = "or_empty")]
     pub unhealthy: Vec<String>,
 }
 
-/// `JobRevertRequest`.
+/// Nomad's `JobRevertRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RevertRequest {
-    /// The job.
+    /// The id of the job.
     #[serde(rename = "JobID")]
     pub job_id: String,
-    /// The version that comes back.
+    /// The version to go back to.
     pub job_version: u64,
-    /// Only when the present version is this one.
+    /// The version that the job must be at; none for any.
     pub enforce_prior_version: Option<u64>,
 }
 
-/// `JobStabilityRequest`.
+/// Nomad's `JobStabilityRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct StableRequest {
-    /// The job.
+    /// The id of the job.
     #[serde(rename = "JobID")]
     pub job_id: String,
-    /// Which version of it.
+    /// The version that is marked.
     pub job_version: u64,
-    /// Is it stable?
+    /// Whether that version is stable.
     pub stable: bool,
 }
 
-/// `JobStabilityResponse`.
+/// Nomad's `JobStabilityResponse`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct StableSet {
-    /// Index of the change.
+pub struct JobStabilityResponse {
+    /// The index of the change.
     pub job_modify_index: u64,
-    /// The same.
+    /// The index of the change again, under the name that all answers have.
     pub index: u64,
 }
 
-/// `RescheduleTracker`: allocations before one that had failed.
+/// Nomad's `RescheduleTracker`: the failed allocations that an allocation follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RescheduleTracker {
-    /// Oldest first.
+    /// The events, the oldest first.
     #[serde(deserialize_with = "or_empty")]
-    pub events: Vec<RescheduleEvent>,
+    pub events: Vec<WireRescheduleEvent>,
 }
 
-/// `RescheduleEvent`.
+/// Nomad's `RescheduleEvent`: one failed allocation and its replacement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct RescheduleEvent {
-    /// When the successor was placed, nanoseconds since the epoch.
+pub struct WireRescheduleEvent {
+    /// The time at which the successor was placed, nanoseconds since 1970.
     pub reschedule_time: u64,
-    /// The allocation that had failed.
+    /// The id of the allocation that failed.
     #[serde(rename = "PrevAllocID")]
     pub prev_alloc_id: AllocId,
-    /// Its node.
+    /// The id of the node of that allocation.
     #[serde(rename = "PrevNodeID")]
     pub prev_node_id: String,
-    /// How long was waited, nanoseconds.
+    /// How long the scheduler waited before it placed the successor, nanoseconds.
     pub delay: u64,
 }

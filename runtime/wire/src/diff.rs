@@ -1,4 +1,4 @@
-//! What differs between two versions of a job.
+//! The difference between two versions of a job.
 
 use std::collections::BTreeMap;
 
@@ -6,88 +6,88 @@ use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
-/// `JobDiff`
+/// Nomad's `JobDiff`: the difference of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobDiff<'a> {
-    /// `Added`, `Deleted`, `Edited` or `None`, as everywhere here.
+    /// The kind of the change: `Added`, `Deleted`, `Edited` or `None`.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// The job.
+    /// The id of the job.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// Its own keys.
+    /// The keys of the job itself that change.
     pub fields: Option<Vec<FieldDiff>>,
-    /// Its own blocks.
+    /// The blocks of the job itself that change.
     pub objects: Option<Vec<ObjectDiff>>,
-    /// All of its groups, those that stay as they are too.
+    /// All task groups, also those that do not change.
     pub task_groups: Option<Vec<GroupDiff>>,
 }
 
-/// `TaskGroupDiff`
+/// Nomad's `TaskGroupDiff`: the difference of a task group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GroupDiff {
-    /// See [`JobDiff`].
+    /// The kind of the change; see [`JobDiff`].
     #[serde(rename = "Type")]
     pub kind: String,
-    /// The group.
+    /// The name of the task group.
     pub name: String,
-    /// Its own keys.
+    /// The keys of the group itself that change.
     pub fields: Option<Vec<FieldDiff>>,
-    /// Its own blocks.
+    /// The blocks of the group itself that change.
     pub objects: Option<Vec<ObjectDiff>>,
-    /// Its tasks that change.
+    /// The tasks of the group that change.
     pub tasks: Option<Vec<TaskDiff>>,
-    /// How many allocations get what, by the words of Nomad's command line.
+    /// The number of allocations by what happens to them, in the words of Nomad's command line.
     pub updates: Option<BTreeMap<String, u64>>,
 }
 
-/// `TaskDiff`
+/// Nomad's `TaskDiff`: the difference of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskDiff {
-    /// See [`JobDiff`].
+    /// The kind of the change; see [`JobDiff`].
     #[serde(rename = "Type")]
     pub kind: String,
-    /// The task.
+    /// The name of the task.
     pub name: String,
-    /// Its own keys.
+    /// The keys of the task itself that change.
     pub fields: Option<Vec<FieldDiff>>,
-    /// Its own blocks.
+    /// The blocks of the task that change.
     pub objects: Option<Vec<ObjectDiff>>,
-    /// What the change brings about: `forces create`.
+    /// The effects of the change, such as `forces create`.
     pub annotations: Option<Vec<String>>,
 }
 
-/// `ObjectDiff`
+/// Nomad's `ObjectDiff`: the difference of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ObjectDiff {
-    /// See [`JobDiff`].
+    /// The kind of the change; see [`JobDiff`].
     #[serde(rename = "Type")]
     pub kind: String,
-    /// The block.
+    /// The name of the block.
     pub name: String,
-    /// Its own keys.
+    /// The keys of the block that change.
     pub fields: Option<Vec<FieldDiff>>,
-    /// Blocks in it.
+    /// The blocks inside it that change.
     pub objects: Option<Vec<ObjectDiff>>,
 }
 
-/// `FieldDiff`
+/// Nomad's `FieldDiff`: the difference of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct FieldDiff {
-    /// See [`JobDiff`].
+    /// The kind of the change; see [`JobDiff`].
     #[serde(rename = "Type")]
     pub kind: String,
-    /// The key.
+    /// The name of the key.
     pub name: String,
-    /// What was there; empty for nothing.
+    /// The old value; empty if there was none.
     pub old: String,
-    /// What will be there; empty for nothing.
+    /// The new value; empty if there will be none.
     pub new: String,
-    /// What the change brings about: `forces create`.
+    /// The effects of the change, such as `forces create`.
     pub annotations: Option<Vec<String>>,
 }

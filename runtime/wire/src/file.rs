@@ -1,42 +1,43 @@
-//! Files of an allocation, and what its tasks print.
+//! Files of an allocation, and the output of its tasks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Text, or_empty};
 
-/// `AllocFileInfo`.
+/// Nomad's `AllocFileInfo`: a file or directory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct FileInfo<'a> {
-    /// Its name.
+    /// The name of the file, without the directory.
     pub name: Text<'a>,
-    /// It is a directory.
+    /// Whether it is a directory.
     pub is_dir: bool,
-    /// Bytes.
+    /// The size, bytes.
     pub size: u64,
-    /// Kind and permissions as Go writes them.
+    /// The kind and the permissions, as Go writes them.
     pub file_mode: Text<'a>,
-    /// When it was changed, RFC 3339.
+    /// The time of the last change, RFC 3339.
     pub mod_time: Text<'a>,
-    /// Of one file, by what it begins with: text or bytes; of anything else, bytes; empty in lists.
+    /// The media type of one file, text or bytes, judged by its beginning. It is bytes for anything
+    /// else, and empty in lists.
     pub content_type: Text<'a>,
 }
 
-/// `StreamFrame`: a piece of a file. An empty one is a sign of life.
+/// Nomad's `StreamFrame`: a piece of a file. An empty frame is a sign of life.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Frame<'a> {
-    /// Bytes in Base64.
+    /// The bytes, in Base64.
     #[serde(deserialize_with = "or_empty")]
     pub data: Text<'a>,
-    /// The file they are of.
+    /// The path of the file.
     pub file: Text<'a>,
-    /// Where they end in it.
+    /// The position in the file at which these bytes end.
     pub offset: u64,
-    /// What became of the file: `file truncated`, `file deleted`.
+    /// A change of the file: `file truncated` or `file deleted`.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub file_event: Text<'a>,
-    /// Ours: bytes lost to pruning before them.
+    /// Ours: the number of bytes before these that were lost to pruning.
     #[serde(skip_serializing_if = "is_zero")]
     pub skipped: u64,
 }

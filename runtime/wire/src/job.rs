@@ -1,4 +1,4 @@
-//! Jobs.
+//! Jobs: the short form of lists, the summary, and the full form.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,93 +9,93 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Absent, JobDiff, Text, or_empty};
 
-/// `JobListStub`.
+/// Nomad's `JobListStub`: a job in a list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobStub<'a> {
-    /// Its id.
+    /// The id of the job, unique in its namespace.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// It is made from no other.
+    /// This agent derives no job from another: always empty.
     #[serde(rename = "ParentID")]
     pub parent_id: Text<'a>,
-    /// Its name.
+    /// The name of the job; often the same as its id.
     pub name: Text<'a>,
-    /// Its namespace.
+    /// The namespace of the job.
     pub namespace: Text<'a>,
-    /// Where it may run.
+    /// The data centers in which it may run.
     #[serde(deserialize_with = "or_empty")]
     pub datacenters: Cow<'a, [String]>,
-    /// It is in one region.
+    /// A job is in one region: always `null`.
     pub multiregion: Absent,
-    /// `service`, `batch` …
+    /// The type of the job: `service`, `batch`, `system` or `sysbatch`.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// 1 to 100.
+    /// The priority of the job, 1 to 100.
     pub priority: u32,
-    /// It is not.
+    /// This agent has no periodic jobs: always false.
     pub periodic: bool,
-    /// It is not.
+    /// This agent has no parameterized jobs: always false.
     pub parameterized_job: bool,
-    /// Somebody stopped it.
+    /// Whether somebody stopped the job.
     pub stop: bool,
-    /// `pending`, `running`, `dead`.
+    /// The status of the job: `pending`, `running` or `dead`.
     pub status: Text<'a>,
-    /// What it waits for.
+    /// What the job waits for, in one sentence; empty if for nothing.
     pub status_description: Text<'a>,
-    /// Allocations by group.
+    /// The number of its allocations, by group and state.
     pub job_summary: JobSummary<'a>,
-    /// Index of the first version.
+    /// The index at which the job was first registered.
     pub create_index: u64,
-    /// Index of the last change.
+    /// The index of the last change of the job.
     pub modify_index: u64,
-    /// Index of this version.
+    /// The index at which this version was registered.
     pub job_modify_index: u64,
-    /// When this version came.
+    /// The time at which this version was registered, nanoseconds since 1970.
     pub submit_time: Timestamp,
 }
 
-/// `JobSummary`: allocations of a job by group.
+/// Nomad's `JobSummary`: the number of allocations of a job, by group and state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobSummary<'a> {
-    /// Its job.
+    /// The id of the job.
     #[serde(rename = "JobID")]
     pub job_id: Text<'a>,
-    /// Its namespace.
+    /// The namespace of the job.
     pub namespace: Text<'a>,
-    /// By group.
+    /// The numbers of each task group, by its name.
     #[serde(deserialize_with = "or_empty")]
     pub summary: BTreeMap<Text<'a>, GroupSummary>,
-    /// Jobs made from this one; there are none.
+    /// The jobs derived from this one; there are none.
     #[serde(deserialize_with = "or_empty")]
     pub children: JobChildren,
-    /// Index of the first version.
+    /// The index at which the job was first registered.
     pub create_index: u64,
-    /// Index of the last change.
+    /// The index of the last change of the job or of one of its allocations.
     pub modify_index: u64,
 }
 
-/// `TaskGroupSummary`: allocations of a group by what became of them.
+/// Nomad's `TaskGroupSummary`: the number of allocations of a group, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GroupSummary {
-    /// Places that cannot be filled now.
+    /// Allocations that cannot be placed now.
     pub queued: u32,
-    /// Ended well.
+    /// Allocations that completed.
     pub complete: u32,
-    /// Failed.
+    /// Allocations that failed.
     pub failed: u32,
-    /// Running.
+    /// Allocations that run.
     pub running: u32,
-    /// Not running yet.
+    /// Allocations that are placed and do not run yet.
     pub starting: u32,
-    /// Of nodes that are gone.
+    /// Allocations whose node is gone.
     pub lost: u32,
 }
 
 impl JobSummary<'_> {
-    /// All groups together.
+    /// The numbers of all groups added up.
     #[must_use]
     pub fn total(&self) -> GroupSummary {
         self.summary.values().fold(GroupSummary::default(), |sum, group| GroupSummary {
@@ -109,106 +109,106 @@ impl JobSummary<'_> {
     }
 }
 
-/// `JobChildrenSummary`.
+/// Nomad's `JobChildrenSummary`: the number of jobs derived from a job, by status.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobChildren {
-    /// Waiting.
+    /// Jobs that wait for an allocation.
     pub pending: u64,
-    /// Running.
+    /// Jobs that run.
     pub running: u64,
-    /// Over.
+    /// Jobs that have ended.
     pub dead: u64,
 }
 
-/// `Job`, as far as it is read. The server writes its text in Nomad's form (`ostler_jobspec`) and the
-/// [`JobFacts`] after it.
+/// Nomad's `Job`, as far as the command line reads it. The server writes the job in Nomad's form
+/// (`ostler_jobspec`) and adds the [`JobFacts`].
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Job<'a> {
-    /// Its id.
+pub struct WireJob<'a> {
+    /// The id of the job, unique in its namespace.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// Its name, when it has another.
+    /// The name of the job; often the same as its id.
     pub name: Text<'a>,
-    /// `service`, `batch` …
+    /// The type of the job: `service`, `batch`, `system` or `sysbatch`.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// 1 to 100.
+    /// The priority of the job, 1 to 100.
     pub priority: u32,
-    /// Where it may run.
+    /// The data centers in which it may run.
     #[serde(deserialize_with = "or_empty")]
     pub datacenters: Vec<Text<'a>>,
-    /// Its namespace.
+    /// The namespace of the job.
     pub namespace: Text<'a>,
-    /// Its groups.
+    /// The task groups of the job.
     #[serde(deserialize_with = "or_empty")]
-    pub task_groups: Vec<TaskGroup>,
-    /// What the agent knows of it.
+    pub task_groups: Vec<WireTaskGroup>,
+    /// What the agent knows about the job.
     #[serde(flatten)]
     pub facts: JobFacts<'a>,
 }
 
-/// A group of a job, as far as it is read.
+/// A task group of a job, as far as the command line reads it.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct TaskGroup {
-    /// How many allocations it wants.
+pub struct WireTaskGroup {
+    /// The number of allocations that the group wants.
     pub count: u32,
 }
 
-/// What the agent knows of a job beside its text.
+/// What the agent knows about a job in addition to its specification.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobFacts<'a> {
-    /// Somebody stopped it.
+    /// Whether somebody stopped the job.
     pub stop: bool,
-    /// `pending`, `running`, `dead`.
+    /// The status of the job: `pending`, `running` or `dead`.
     pub status: Text<'a>,
-    /// What it waits for.
+    /// What the job waits for, in one sentence; empty if for nothing.
     pub status_description: Text<'a>,
-    /// All of this version was healthy.
+    /// Whether all allocations of this version were healthy.
     pub stable: bool,
-    /// 0 for the first.
+    /// The number of this version; the first one is 0.
     pub version: u64,
-    /// When this version came.
+    /// The time at which this version was registered, nanoseconds since 1970.
     pub submit_time: Timestamp,
-    /// Index of the first version.
+    /// The index at which the job was first registered.
     pub create_index: u64,
-    /// Index of the last change.
+    /// The index of the last change of the job.
     pub modify_index: u64,
-    /// Index of this version, for `--check-index`.
+    /// The index at which this version was registered, for `--check-index`.
     pub job_modify_index: u64,
-    /// Ours: who gave it.
+    /// Ours: where the job came from.
     pub origin: Option<JobOrigin>,
-    /// Ours: its places without an allocation.
-    pub places: Places,
+    /// Ours: the places of the job that have no allocation.
+    pub places: EmptyPlaces,
 }
 
-/// Places of a job without an allocation.
+/// The number of places of a job that have no allocation, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Places {
-    /// They wait for something to become free that is not the job's own.
+pub struct EmptyPlaces {
+    /// Places that wait until something becomes free that another job uses.
     pub waiting: u64,
-    /// Their allocations completed and were collected.
+    /// Places whose allocations completed and were collected.
     pub complete: u64,
-    /// Their allocations failed and were collected.
+    /// Places whose allocations failed and were collected.
     pub failed: u64,
 }
 
-/// `JobVersionsResponse`: newest first.
+/// Nomad's `JobVersionsResponse`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct JobVersions<J> {
-    /// The versions, `J` each.
+pub struct JobVersionsResponse<J> {
+    /// The versions, newest first, each in the form `J`.
     pub versions: Vec<J>,
-    /// What differs between each and the one before it, where that is asked for.
+    /// The difference of each version from the one before it, if the request asks for it.
     pub diffs: Option<Vec<JobDiff<'static>>>,
-    /// Index of the newest.
+    /// The index of the last change of the job.
     pub index: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub last_contact: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub known_leader: bool,
 }

@@ -1,10 +1,10 @@
-//! What is said over the agent's HTTP API, each request and each answer described once: the server
-//! writes these types, the command line reads them.
+//! The requests and answers of the agent's HTTP API. Each is described once: the server writes
+//! these types, and the command line reads them.
 //!
-//! Names, types and units are Nomad's. Texts are borrowed where they are written: a list of thousands of
-//! allocations is not copied first. A reader passes over what it does not know, and takes what is absent
-//! or `null` for empty, so that an agent of another version, or a Nomad, can be asked. What Nomad does
-//! not have is marked as ours.
+//! Names, types and units are Nomad's. The server borrows texts when it writes them, so that a list
+//! of thousands of allocations is not copied first. A reader ignores fields that it does not know,
+//! and takes an absent field or `null` as empty, so that it can also ask an agent of another
+//! version, or Nomad itself. Fields that Nomad does not have are marked with "Ours".
 //!
 //! Start reading at `alloc.rs`.
 
@@ -46,13 +46,14 @@ pub use stats::*;
 pub use token::*;
 pub use variable::*;
 
-/// A text, borrowed by who writes it.
+/// A text. The server borrows it, a reader owns it.
 pub type Text<'a> = Cow<'a, str>;
 
-/// Nomad's text for "never".
+/// The time that Nomad writes for "never".
 pub const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// Something Nomad has and this agent does not: written as `null`, and passed over by who reads it.
+/// A field that Nomad has and this agent does not. It is written as `null`, and a reader ignores
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Absent;
 
@@ -68,7 +69,7 @@ impl<'de> Deserialize<'de> for Absent {
     }
 }
 
-/// `null` is the empty value.
+/// Reads a value, and takes `null` as the empty value of its type.
 fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     from: D,
 ) -> Result<T, D::Error> {

@@ -1,227 +1,227 @@
-//! The node.
+//! The node, and the requests that change it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absent, NodeResources, ReservedResources, Resources, Text, or_empty};
+use crate::{Absent, LegacyResources, ReservedResources, Text, WireNodeResources, or_empty};
 
-/// `NodeListStub`.
+/// Nomad's `NodeListStub`: a node in a list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeStub<'a> {
-    /// Address assigned with ports.
+    /// The IP address that is assigned together with ports.
     pub address: Text<'a>,
-    /// Its id.
+    /// The id of the node, a UUID.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// Its data center.
+    /// The data center of the node.
     pub datacenter: Text<'a>,
-    /// Its name.
+    /// The name of the node.
     pub name: Text<'a>,
-    /// It has none.
+    /// This agent has no node classes: always empty.
     pub node_class: Text<'a>,
-    /// Version of the agent.
+    /// The version of the agent.
     pub version: Text<'a>,
-    /// It is being drained.
+    /// Whether the node is being drained.
     pub drain: bool,
-    /// `eligible` or `ineligible`.
+    /// Whether the node takes new allocations: `eligible` or `ineligible`.
     pub scheduling_eligibility: Text<'a>,
-    /// `initializing`, `ready` or `down`.
+    /// The status: `initializing`, `ready` or `down`.
     pub status: Text<'a>,
-    /// A sentence on it.
+    /// One sentence about the status.
     pub status_description: Text<'a>,
-    /// Its drivers.
+    /// The drivers of the node, by name.
     #[serde(deserialize_with = "or_empty")]
     pub drivers: BTreeMap<Text<'a>, DriverInfo<'a>>,
-    /// Directories that jobs may mount; null without any.
-    pub host_volumes: Option<BTreeMap<Text<'a>, HostVolume<'a>>>,
-    /// What it has, where that is asked for.
-    pub node_resources: Option<NodeResources<'a>>,
-    /// What is held back, where that is asked for.
+    /// The directories that jobs may mount, by name; `null` if there are none.
+    pub host_volumes: Option<BTreeMap<Text<'a>, HostVolumeInfo<'a>>>,
+    /// The resources of the node, if the request asks for them.
+    pub node_resources: Option<WireNodeResources<'a>>,
+    /// The resources that are held back, if the request asks for them.
     pub reserved_resources: Option<ReservedResources<'a>>,
-    /// Index of the first change.
+    /// The index at which the node was registered.
     pub create_index: u64,
-    /// Index of the last change.
+    /// The index of the last change of the node.
     pub modify_index: u64,
 }
 
-/// `DriverInfo`.
+/// Nomad's `DriverInfo`: a driver of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DriverInfo<'a> {
-    /// What it says of itself.
+    /// The attributes that the driver reports.
     #[serde(deserialize_with = "or_empty")]
     pub attributes: BTreeMap<Text<'a>, Text<'a>>,
-    /// It works on this machine.
+    /// Whether the driver found on this machine what it needs.
     pub detected: bool,
-    /// It gets tasks.
+    /// Whether the driver is healthy and gets tasks.
     pub healthy: bool,
-    /// Why not.
+    /// `Healthy`, or why the driver is not healthy.
     pub health_description: Text<'a>,
-    /// Not told: [`NEVER`](crate::NEVER).
+    /// The time of the last change. Always [`NEVER`](crate::NEVER): the agent does not record it.
     pub update_time: Text<'a>,
 }
 
-/// `HostVolumeInfo`.
+/// Nomad's `HostVolumeInfo`: a directory of the node that jobs may mount.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct HostVolume<'a> {
-    /// Path on the node.
+pub struct HostVolumeInfo<'a> {
+    /// The path of the directory on the node.
     pub path: Text<'a>,
-    /// Nobody writes to it.
+    /// Whether tasks may only read it.
     pub read_only: bool,
 }
 
-/// `Node`.
+/// Nomad's `Node`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Node<'a> {
-    /// Its id.
+pub struct WireNode<'a> {
+    /// The id of the node, a UUID.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// Never told.
+    /// The secret of the node. Always empty: it is never shown.
     #[serde(rename = "SecretID")]
     pub secret_id: Text<'a>,
-    /// Its data center.
+    /// The data center of the node.
     pub datacenter: Text<'a>,
-    /// Its name.
+    /// The name of the node.
     pub name: Text<'a>,
-    /// The API is on a socket.
+    /// The address of the node's HTTP API. Always empty: it is on a socket.
     #[serde(rename = "HTTPAddr")]
     pub http_addr: Text<'a>,
-    /// The API is on a socket.
+    /// Whether that API has TLS. Always false: it is on a socket.
     #[serde(rename = "TLSEnabled")]
     pub tls_enabled: bool,
-    /// What constraints can ask about.
+    /// The attributes that constraints can refer to.
     #[serde(deserialize_with = "or_empty")]
     pub attributes: BTreeMap<String, String>,
-    /// What it has.
-    pub node_resources: NodeResources<'a>,
-    /// What is held back.
+    /// The resources of the node.
+    pub node_resources: WireNodeResources<'a>,
+    /// The resources that are held back.
     pub reserved_resources: ReservedResources<'a>,
-    /// What it has, in the oldest form.
-    pub resources: Resources<'a>,
-    /// What is held back, in the oldest form.
-    pub reserved: Resources<'a>,
-    /// There are none.
+    /// The resources of the node, in Nomad's oldest form.
+    pub resources: LegacyResources<'a>,
+    /// The resources that are held back, in Nomad's oldest form.
+    pub reserved: LegacyResources<'a>,
+    /// The agent has no links: always `null`.
     pub links: Absent,
-    /// Configured pairs.
+    /// The configured metadata of the node.
     #[serde(deserialize_with = "or_empty")]
     pub meta: Cow<'a, BTreeMap<String, String>>,
-    /// It has none.
+    /// This agent has no node classes: always empty.
     pub node_class: Text<'a>,
-    /// It has none.
+    /// This agent has no node classes: always empty.
     pub computed_class: Text<'a>,
-    /// It is being drained.
+    /// Whether the node is being drained.
     pub drain: bool,
-    /// How; null while it is not.
+    /// How the node is drained; `null` while it is not.
     pub drain_strategy: Option<DrainStrategy<'a>>,
-    /// `eligible` or `ineligible`.
+    /// Whether the node takes new allocations: `eligible` or `ineligible`.
     pub scheduling_eligibility: Text<'a>,
-    /// `initializing`, `ready` or `down`.
+    /// The status: `initializing`, `ready` or `down`.
     pub status: Text<'a>,
-    /// A sentence on it.
+    /// One sentence about the status.
     pub status_description: Text<'a>,
-    /// Not kept.
+    /// The time of the last change of the status. Always 0: it is not recorded.
     pub status_updated_at: i64,
-    /// The last ones, oldest first.
+    /// The last events of the node, the oldest first.
     #[serde(deserialize_with = "or_empty")]
-    pub events: Vec<NodeEvent<'a>>,
-    /// Its drivers.
+    pub events: Vec<WireNodeEvent<'a>>,
+    /// The drivers of the node, by name.
     #[serde(deserialize_with = "or_empty")]
     pub drivers: BTreeMap<Text<'a>, DriverInfo<'a>>,
-    /// There are none.
+    /// This agent has no CSI plugins: always `null`.
     #[serde(rename = "CSIControllerPlugins")]
     pub csi_controller_plugins: Absent,
-    /// There are none.
+    /// This agent has no CSI plugins: always `null`.
     #[serde(rename = "CSINodePlugins")]
     pub csi_node_plugins: Absent,
-    /// Directories that jobs may mount; null without any.
-    pub host_volumes: Option<BTreeMap<Text<'a>, HostVolume<'a>>>,
-    /// Index of the first change.
+    /// The directories that jobs may mount, by name; `null` if there are none.
+    pub host_volumes: Option<BTreeMap<Text<'a>, HostVolumeInfo<'a>>>,
+    /// The index at which the node was registered.
     pub create_index: u64,
-    /// Index of the last change.
+    /// The index of the last change of the node.
     pub modify_index: u64,
 }
 
-/// `DrainStrategy`.
+/// Nomad's `DrainStrategy`: how a node is drained.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DrainStrategy<'a> {
-    /// Nanoseconds; 0: none, below 0: at once.
+    /// The time allocations have to end, nanoseconds; 0 for no limit, below 0 for at once.
     pub deadline: i64,
-    /// Allocations of system jobs run on.
+    /// Whether allocations of system jobs keep running.
     pub ignore_system_jobs: bool,
-    /// When what is left is stopped at once.
+    /// The time at which the remaining allocations are stopped at once.
     pub force_deadline: Text<'a>,
-    /// When it began.
+    /// The time at which the drain began.
     pub started_at: Text<'a>,
 }
 
-/// `NodeEvent`.
+/// Nomad's `NodeEvent`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct NodeEvent<'a> {
-    /// What happened.
+pub struct WireNodeEvent<'a> {
+    /// What happened, in one sentence.
     pub message: Text<'a>,
-    /// Of what part of the cluster it is.
+    /// The part of the cluster that the event is about.
     pub subsystem: Text<'a>,
-    /// Never any.
+    /// The agent records no details: always `null`.
     pub details: Absent,
-    /// When.
+    /// The time of the event, RFC 3339.
     pub timestamp: Text<'a>,
-    /// Index from which it is visible.
+    /// The index from which the event is visible.
     pub create_index: u64,
 }
 
-/// `NodeUpdateDrainRequest`.
+/// Nomad's `NodeUpdateDrainRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DrainRequest {
-    /// As the path has it.
+    /// The id of the node; it must be that of the path, or empty.
     #[serde(rename = "NodeID")]
     pub node_id: String,
-    /// How it is to be drained; null: no further.
+    /// How to drain the node; `null` ends a drain.
     pub drain_spec: Option<DrainSpec>,
-    /// Without a drain: new allocations are taken.
+    /// Whether the node takes new allocations after the end of a drain.
     pub mark_eligible: bool,
 }
 
-/// `DrainSpec`.
+/// Nomad's `DrainSpec`: how to drain a node.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DrainSpec {
-    /// Nanoseconds; 0: none, below 0: at once.
+    /// The time allocations have to end, nanoseconds; 0 for no limit, below 0 for at once.
     pub deadline: i64,
-    /// Allocations of system jobs run on.
+    /// Whether allocations of system jobs keep running.
     pub ignore_system_jobs: bool,
 }
 
-/// `NodeUpdateEligibilityRequest`.
+/// Nomad's `NodeUpdateEligibilityRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EligibilityRequest {
-    /// As the path has it.
+    /// The id of the node; it must be that of the path, or empty.
     #[serde(rename = "NodeID")]
     pub node_id: String,
-    /// `eligible` or `ineligible`.
+    /// Whether the node shall take new allocations: `eligible` or `ineligible`.
     pub eligibility: String,
 }
 
-/// `NodeDrainUpdateResponse`, `NodeEligibilityUpdateResponse` and `NodeUpdateResponse`, as far as one node has
-/// them.
+/// Nomad's `NodeDrainUpdateResponse`, `NodeEligibilityUpdateResponse` and `NodeUpdateResponse`, as
+/// far as they apply to a single node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct NodeChanged {
-    /// Index of the change.
+pub struct NodeUpdateResponse {
+    /// The index of the change of the node.
     pub node_modify_index: u64,
-    /// Nothing is to be waited for.
+    /// No evaluation has to be waited for: always `null`.
     #[serde(rename = "EvalIDs")]
     pub eval_ids: Absent,
-    /// None.
+    /// The index of those evaluations: always 0.
     pub eval_create_index: u64,
-    /// Index of the change.
+    /// The index of the change.
     pub index: u64,
 }

@@ -1,5 +1,5 @@
-//! What allocations are given and nodes have: processor, memory, disk, ports, devices. Nomad tells it in
-//! the forms of three of its ages.
+//! The resources of allocations and nodes: processor, memory, disk, ports, devices. Nomad writes
+//! them in three forms, from three of its ages.
 
 use std::collections::BTreeMap;
 
@@ -7,300 +7,301 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Absent, Text, or_empty};
 
-/// `AllocatedResources`: the present form.
+/// Nomad's `AllocatedResources`: the resources of an allocation in the present form.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocatedResources<'a> {
-    /// By task.
+    /// The resources of each task, by its name.
     #[serde(deserialize_with = "or_empty")]
     pub tasks: BTreeMap<Text<'a>, TaskResources<'a>>,
-    /// When each task runs; none of a main one.
+    /// When each task runs, by its name; none for a main task.
     #[serde(deserialize_with = "or_empty")]
-    pub task_lifecycles: BTreeMap<Text<'a>, Option<Lifecycle<'a>>>,
-    /// Of all tasks together.
+    pub task_lifecycles: BTreeMap<Text<'a>, Option<TaskLifecycleConfig<'a>>>,
+    /// The resources that all tasks share.
     pub shared: SharedResources<'a>,
 }
 
-/// `AllocatedTaskResources`.
+/// Nomad's `AllocatedTaskResources`: the resources of one task.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskResources<'a> {
-    /// Processor.
+    /// The processor time and cores of the task.
     pub cpu: Cpu,
-    /// Memory.
-    pub memory: Memory,
-    /// Ports of the task alone; none without one.
+    /// The memory of the task.
+    pub memory: WireMemory,
+    /// The ports of the task alone; none if it has none.
     pub networks: Option<Vec<NetworkResource<'a>>>,
-    /// Devices; none without one.
+    /// The devices of the task; none if it has none.
     pub devices: Option<Vec<TaskDevices<'a>>>,
 }
 
-/// Processor.
+/// An amount of processor time, and cores.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Cpu {
-    /// MHz.
+    /// The share of the processor, MHz.
     pub cpu_shares: u64,
-    /// Of a node that can reserve cores: all of its.
+    /// The number of all cores, on a node that can reserve cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_cpu_cores: Option<u64>,
-    /// Of a node: which it can reserve.
+    /// The numbers of the cores that a node can reserve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reservable_cpu_cores: Vec<u32>,
-    /// Of a task: which it has for itself.
+    /// The numbers of the cores that a task has for itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reserved_cores: Vec<u32>,
 }
 
-/// Memory.
+/// An amount of memory.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Memory {
-    /// MiB.
+pub struct WireMemory {
+    /// The memory, MiB.
     #[serde(rename = "MemoryMB")]
     pub mib: u64,
 }
 
-/// Disk.
+/// An amount of disk space.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Disk {
-    /// MiB.
+    /// The disk space, MiB.
     #[serde(rename = "DiskMB")]
     pub mib: u64,
 }
 
-/// `AllocatedDeviceResource`: devices of one group.
+/// Nomad's `AllocatedDeviceResource`: the devices that a task has of one group.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskDevices<'a> {
-    /// Vendor of the group.
+    /// The vendor of the device group.
     pub vendor: Text<'a>,
-    /// Type of the group.
+    /// The type of the device group.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// Name of the group.
+    /// The name of the device group.
     pub name: Text<'a>,
-    /// Which of the group.
+    /// The ids of the devices.
     #[serde(rename = "DeviceIDs", deserialize_with = "or_empty")]
     pub ids: std::borrow::Cow<'a, [String]>,
 }
 
-/// `TaskLifecycleConfig`: when a task runs.
+/// Nomad's `TaskLifecycleConfig`: when a task runs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Lifecycle<'a> {
-    /// `prestart` …
+pub struct TaskLifecycleConfig<'a> {
+    /// The phase in which the task starts: `prestart`, `poststart` or `poststop`.
     pub hook: Text<'a>,
-    /// Beside the main tasks.
+    /// Whether the task runs beside the main tasks.
     pub sidecar: bool,
 }
 
-/// `AllocatedSharedResources`: what the tasks of an allocation share.
+/// Nomad's `AllocatedSharedResources`: what the tasks of an allocation share.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SharedResources<'a> {
-    /// One network with all ports, as soon as there is one port.
+    /// The network with all ports of the group; empty if there are no ports.
     #[serde(deserialize_with = "or_empty")]
     pub networks: Vec<NetworkResource<'a>>,
-    /// Disk, MiB.
+    /// The disk space, MiB.
     #[serde(rename = "DiskMB")]
     pub disk_mib: u64,
-    /// Ports.
+    /// The ports of the group.
     #[serde(deserialize_with = "or_empty")]
-    pub ports: Vec<PortMapping<'a>>,
+    pub ports: Vec<AllocatedPortMapping<'a>>,
 }
 
-/// `AllocatedPortMapping`.
+/// Nomad's `AllocatedPortMapping`: a port of a group.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct PortMapping<'a> {
-    /// Its name.
+pub struct AllocatedPortMapping<'a> {
+    /// The label of the port in the job file.
     pub label: Text<'a>,
-    /// On the host.
+    /// The number of the port on the host.
     pub value: u16,
-    /// Where the task listens; 0 for the same.
+    /// The number of the port on which the task listens; 0 for the same.
     pub to: i32,
-    /// The host's address.
+    /// The address of the host on which the port is open.
     #[serde(rename = "HostIP")]
     pub host_ip: Text<'a>,
 }
 
-/// `NetworkResource`.
+/// Nomad's `NetworkResource`: a network with its ports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NetworkResource<'a> {
-    /// `host`, `bridge` …
+    /// The mode of the network, such as `host` or `bridge`.
     pub mode: Text<'a>,
-    /// The interface, of a node.
+    /// The name of the interface; empty for an allocation.
     pub device: Text<'a>,
-    /// The address with its prefix, of a node.
+    /// The address with its prefix length; empty for an allocation.
     #[serde(rename = "CIDR")]
     pub cidr: Text<'a>,
-    /// The address.
+    /// The IP address of the host.
     #[serde(rename = "IP")]
     pub ip: Text<'a>,
-    /// The speed, of a node.
+    /// The speed, Mbit/s; 0 for an allocation.
     #[serde(rename = "MBits")]
     pub mbits: u32,
-    /// How names are resolved, where its job says so.
+    /// How the tasks resolve names, if the job configures it.
     #[serde(rename = "DNS")]
     pub dns: Option<crate::Dns<'a>>,
-    /// Ports whose number the job names.
+    /// The ports whose numbers the job names.
     pub reserved_ports: Option<Vec<NetworkPort<'a>>>,
-    /// Ports that were drawn.
+    /// The ports whose numbers the agent chose.
     pub dynamic_ports: Option<Vec<NetworkPort<'a>>>,
 }
 
-/// `Port`.
+/// Nomad's `Port`: a port of a network.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NetworkPort<'a> {
-    /// Its name.
+    /// The label of the port in the job file.
     pub label: Text<'a>,
-    /// On the host.
+    /// The number of the port on the host.
     pub value: u16,
-    /// Where the task listens; 0 for the same.
+    /// The number of the port on which the task listens; 0 for the same.
     pub to: i32,
-    /// `default`.
+    /// The name of the host network, `default` if the job names none.
     pub host_network: Text<'a>,
 }
 
-/// `Resources`: the oldest form, of tasks, allocations and nodes.
+/// Nomad's `Resources`: the oldest form, for tasks, allocations and nodes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Resources<'a> {
-    /// MHz.
+pub struct LegacyResources<'a> {
+    /// The share of the processor, MHz.
     #[serde(rename = "CPU")]
     pub cpu: u64,
-    /// MiB.
+    /// The memory, MiB.
     #[serde(rename = "MemoryMB")]
     pub memory_mib: u64,
-    /// MiB.
+    /// The disk space, MiB.
     #[serde(rename = "DiskMB")]
     pub disk_mib: u64,
-    /// Not measured.
+    /// Always 0: the agent does not count disk operations.
     #[serde(rename = "IOPS")]
     pub iops: u64,
-    /// Networks; none of a task.
+    /// The networks; none for a task.
     pub networks: Option<Vec<NetworkResource<'a>>>,
-    /// Devices are told in the present form alone.
+    /// Only the present form has devices: always `null`.
     pub devices: Absent,
 }
 
-/// `NodeResources`.
+/// Nomad's `NodeResources`: the resources of a node in the present form.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct NodeResources<'a> {
-    /// Processor.
+pub struct WireNodeResources<'a> {
+    /// The processor of the node.
     pub cpu: Cpu,
-    /// Memory.
-    pub memory: Memory,
-    /// Free space of the data directory.
+    /// The memory of the node.
+    pub memory: WireMemory,
+    /// The free disk space of the data directory.
     pub disk: Disk,
-    /// The one network of the node.
+    /// The networks of the node; this agent has one.
     #[serde(deserialize_with = "or_empty")]
     pub networks: Vec<NetworkResource<'a>>,
-    /// The same, as newer clients want it.
+    /// The same networks in the form that newer clients read.
     pub node_networks: Option<Vec<NodeNetwork<'a>>>,
-    /// Devices, by group.
+    /// The devices, by group.
     #[serde(deserialize_with = "or_empty")]
     pub devices: Vec<NodeDevices<'a>>,
 }
 
-/// `NodeNetworkResource`.
+/// Nomad's `NodeNetworkResource`: an interface of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeNetwork<'a> {
-    /// `host`.
+    /// The mode of the network, always `host`.
     pub mode: Text<'a>,
-    /// The interface.
+    /// The name of the interface.
     pub device: Text<'a>,
-    /// Not fingerprinted.
+    /// The hardware address. Always empty: it is not fingerprinted.
     pub mac_address: Text<'a>,
-    /// Mbit/s.
+    /// The speed, Mbit/s.
     pub speed: u32,
-    /// Its addresses that tasks may have.
+    /// The addresses that tasks may use.
     #[serde(deserialize_with = "or_empty")]
     pub addresses: Vec<NodeAddress<'a>>,
 }
 
-/// `NodeNetworkAddress`.
+/// Nomad's `NodeNetworkAddress`: an address of an interface.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeAddress<'a> {
-    /// `ipv4` or `ipv6`.
+    /// The family of the address: `ipv4` or `ipv6`.
     pub family: Text<'a>,
-    /// Name of the host network.
+    /// The name of the host network that the address is in.
     pub alias: Text<'a>,
-    /// The address.
+    /// The IP address.
     pub address: Text<'a>,
-    /// None are held back.
+    /// The ports that are held back. Always empty: there are none.
     pub reserved_ports: Text<'a>,
-    /// Not fingerprinted.
+    /// The gateway. Always empty: it is not fingerprinted.
     pub gateway: Text<'a>,
 }
 
-/// `NodeDeviceResource`.
+/// Nomad's `NodeDeviceResource`: a device group of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeDevices<'a> {
-    /// Vendor of the group.
+    /// The vendor of the device group.
     pub vendor: Text<'a>,
-    /// Type of the group.
+    /// The type of the device group.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// Name of the group.
+    /// The name of the device group.
     pub name: Text<'a>,
-    /// The devices.
+    /// The devices of the group.
     #[serde(deserialize_with = "or_empty")]
     pub instances: Vec<NodeDevice<'a>>,
-    /// Told in `/v1/ostler/node` alone.
+    /// The attributes of the group. Always `null`: only `/v1/ostler/node` has them.
     pub attributes: Absent,
 }
 
-/// `NodeDevice`.
+/// Nomad's `NodeDevice`: a device of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeDevice<'a> {
-    /// Its id.
+    /// The id of the device, unique in its group.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// It can be assigned.
+    /// Whether the device is healthy and can be assigned.
     pub healthy: bool,
-    /// Why not.
+    /// Why the device is not healthy; empty if it is.
     pub health_description: Text<'a>,
-    /// Where it sits, where that is known.
+    /// Where the device is connected, if that is known.
     pub locality: Option<NodeDeviceLocality<'a>>,
 }
 
-/// `NodeDeviceLocality`.
+/// Nomad's `NodeDeviceLocality`: where a device is connected.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeDeviceLocality<'a> {
-    /// Address on its bus.
+    /// The address of the device on the PCI bus.
     #[serde(rename = "PciBusID")]
     pub pci_bus_id: Text<'a>,
 }
 
-/// `NodeReservedResources`: nothing is held back.
+/// Nomad's `NodeReservedResources`: the resources of a node that are held back. The agent holds
+/// back nothing.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ReservedResources<'a> {
-    /// Processor.
+    /// The processor time that is held back.
     pub cpu: Cpu,
-    /// Memory.
-    pub memory: Memory,
-    /// Disk.
+    /// The memory that is held back.
+    pub memory: WireMemory,
+    /// The disk space that is held back.
     pub disk: Disk,
-    /// Ports.
+    /// The ports that are held back.
     pub networks: ReservedPorts<'a>,
 }
 
-/// `NodeReservedNetworkResources`.
+/// Nomad's `NodeReservedNetworkResources`: the ports of a node that are held back.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ReservedPorts<'a> {
-    /// Numbers, with commas between.
+    /// The numbers of the ports, separated by commas.
     pub reserved_host_ports: Text<'a>,
 }

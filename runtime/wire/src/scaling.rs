@@ -1,4 +1,4 @@
-//! Scaling of groups: what is asked, what came of it, and the policies.
+//! Scaling of task groups: requests, their history, and the policies of autoscalers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,127 +9,127 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Text, or_empty};
 
-/// `ScalingRequest`.
+/// Nomad's `ScalingRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ScalingRequest {
-    /// The new count; none: only an event is noted.
+    /// The new count; none to only record an event.
     pub count: Option<i64>,
-    /// `Group`, and perhaps `Job` and `Namespace`.
+    /// What to scale: `Group`, and optionally `Job` and `Namespace`.
     #[serde(deserialize_with = "or_empty")]
     pub target: BTreeMap<String, String>,
-    /// Why, for people.
+    /// The reason, for people.
     #[serde(deserialize_with = "or_empty")]
     pub message: String,
-    /// The event is one of something that went wrong.
+    /// Whether the event reports an error.
     #[serde(deserialize_with = "or_empty")]
     pub error: bool,
-    /// What else is to be noted.
+    /// Further data to record with the event.
     #[serde(deserialize_with = "or_empty")]
     pub meta: JsonObject,
-    /// There are no policies on jobs that could be overridden.
+    /// Ignored: no policy of a job could be overridden.
     #[serde(deserialize_with = "or_empty")]
     pub policy_override: bool,
-    /// Only if the job is at this index; 0: at any.
+    /// The index that the job must be at; 0 for any.
     #[serde(deserialize_with = "or_empty")]
     pub job_modify_index: u64,
 }
 
-/// `JobScaleStatusResponse`.
+/// Nomad's `JobScaleStatusResponse`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobScaleStatus<'a> {
-    /// The job.
+    /// The id of the job.
     #[serde(rename = "JobID")]
     pub job_id: Text<'a>,
-    /// Its namespace.
+    /// The namespace of the job.
     pub namespace: Text<'a>,
-    /// Index of the first version.
+    /// The index at which the job was first registered.
     pub job_create_index: u64,
-    /// Index of the last change.
+    /// The index of the last change of the job.
     pub job_modify_index: u64,
-    /// Somebody stopped it.
+    /// Whether somebody stopped the job.
     pub job_stopped: bool,
-    /// By group.
+    /// The numbers of each task group, by its name.
     #[serde(deserialize_with = "or_empty")]
     pub task_groups: BTreeMap<Text<'a>, GroupScaleStatus>,
 }
 
-/// `TaskGroupScaleStatus`.
+/// Nomad's `TaskGroupScaleStatus`: the numbers of one task group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GroupScaleStatus {
-    /// The count.
+    /// The count that the group wants.
     pub desired: u32,
-    /// Allocations that are not over.
+    /// The number of allocations that have not ended.
     pub placed: u32,
-    /// Those of them that run.
+    /// The number of allocations that run.
     pub running: u32,
-    /// Those that were judged healthy.
+    /// The number of allocations that were judged healthy.
     pub healthy: u32,
-    /// Those that were judged unhealthy.
+    /// The number of allocations that were judged unhealthy.
     pub unhealthy: u32,
-    /// What was asked, newest first; none: never anything.
+    /// The recorded scaling events, newest first; none if there were none.
     pub events: Option<Vec<ScalingEvent>>,
 }
 
-/// `ScalingEvent`.
+/// Nomad's `ScalingEvent`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ScalingEvent {
-    /// When.
+    /// The time of the event, nanoseconds since 1970.
     pub time: Timestamp,
-    /// The new count; none: nothing was changed.
+    /// The new count; none if nothing was changed.
     pub count: Option<u32>,
-    /// The count before.
+    /// The count before the event.
     pub previous_count: u32,
-    /// Why, for people.
+    /// The reason, for people.
     pub message: String,
-    /// Something went wrong.
+    /// Whether the event reports an error.
     pub error: bool,
-    /// What else was noted.
+    /// Further data that was recorded with the event.
     pub meta: Option<JsonObject>,
-    /// The evaluation of the change.
+    /// The id of the evaluation of the change.
     #[serde(rename = "EvalID")]
     pub eval_id: Option<String>,
-    /// Index of the change.
+    /// The index of the change.
     pub create_index: u64,
 }
 
-/// `ScalingPolicyListStub`.
+/// Nomad's `ScalingPolicyListStub`: a policy in a list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ScalingPolicyStub<'a> {
-    /// Its id, as long as its job is there.
+    /// The id of the policy; it stays the same as long as the job exists.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// An autoscaler is to look at it.
+    /// Whether an autoscaler shall follow it.
     pub enabled: bool,
-    /// `horizontal`.
+    /// The type, always `horizontal`.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// `Namespace`, `Job`, `Group`.
+    /// What the policy scales: `Namespace`, `Job` and `Group`.
     #[serde(deserialize_with = "or_empty")]
     pub target: BTreeMap<Text<'a>, Text<'a>>,
-    /// Index of the job's first version.
+    /// The index at which the job was first registered.
     pub create_index: u64,
-    /// Index of the job's version.
+    /// The index at which the version of the job was registered.
     pub modify_index: u64,
 }
 
-/// `ScalingPolicy`.
+/// Nomad's `ScalingPolicy`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct ScalingPolicy<'a> {
-    /// What the list has of it.
+pub struct WireScalingPolicy<'a> {
+    /// The fields that lists have too.
     #[serde(flatten)]
     pub stub: ScalingPolicyStub<'a>,
-    /// Its job's namespace.
+    /// The namespace of the job.
     pub namespace: Text<'a>,
-    /// What an autoscaler is told.
+    /// The part of the policy that only an autoscaler reads.
     pub policy: Cow<'a, JsonObject>,
-    /// Least count.
+    /// The smallest count.
     pub min: u32,
-    /// Largest count.
+    /// The largest count.
     pub max: u32,
 }

@@ -1,4 +1,4 @@
-//! What begins with a text.
+//! A search for everything whose id or name begins with a text.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
-/// Body of `/v1/search`.
+/// The body of `/v1/search`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SearchRequest {
-    /// How it begins.
+    /// The beginning of the id or the name.
     pub prefix: String,
-    /// Of what kind it is; `all` or empty: any.
+    /// The kind of object to search; `all` or empty for any.
     pub context: String,
 }
 
-/// What `/v1/search` answers.
+/// The answer of `/v1/search`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SearchAnswer<'a> {
-    /// Ids and names by kind.
+    /// The ids or names that were found, by kind.
     pub matches: BTreeMap<Text<'a>, Option<Vec<String>>>,
-    /// Kinds of which there are more.
+    /// Whether there are more than the answer has, by kind.
     pub truncations: BTreeMap<Text<'a>, bool>,
-    /// Index of what was looked at.
+    /// The index of the state that was searched.
     pub index: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub last_contact: u64,
-    /// There is no other server.
+    /// The agent is its own server; clients of Nomad read this field.
     pub known_leader: bool,
 }

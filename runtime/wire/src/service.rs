@@ -1,4 +1,4 @@
-//! Services and what their checks say.
+//! Services and the results of their checks.
 
 use std::collections::BTreeMap;
 
@@ -6,92 +6,92 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Text, or_empty};
 
-/// `ServiceRegistrationListStub`: the services of one namespace.
+/// Nomad's `ServiceRegistrationListStub`: the services of one namespace.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceNamespace<'a> {
-    /// The namespace.
+    /// The name of the namespace.
     pub namespace: Text<'a>,
-    /// By name.
+    /// The services, in the order of their names.
     #[serde(deserialize_with = "or_empty")]
     pub services: Vec<ServiceStub<'a>>,
 }
 
-/// `ServiceRegistrationStub`: all that have one name.
+/// Nomad's `ServiceRegistrationStub`: all services of one name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceStub<'a> {
-    /// The name.
+    /// The name of the service.
     pub service_name: Text<'a>,
-    /// The tags of any of them.
+    /// The tags that any of these services has.
     #[serde(deserialize_with = "or_empty")]
     pub tags: Vec<Text<'a>>,
 }
 
-/// `ServiceRegistration`: one that can be used.
+/// Nomad's `ServiceRegistration`: one instance of a service.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServiceRegistration<'a> {
-    /// Unique on the node.
+    /// The id of the instance, unique on the node.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// Its name.
+    /// The name of the service.
     pub service_name: Text<'a>,
     /// The namespace of its job.
     pub namespace: Text<'a>,
-    /// The node.
+    /// The id of the node.
     #[serde(rename = "NodeID")]
     pub node_id: Text<'a>,
-    /// The node's data center.
+    /// The data center of the node.
     pub datacenter: Text<'a>,
-    /// Its job.
+    /// The id of the job.
     #[serde(rename = "JobID")]
     pub job_id: Text<'a>,
-    /// Its allocation.
+    /// The id of the allocation.
     #[serde(rename = "AllocID")]
     pub alloc_id: Text<'a>,
-    /// Its tags.
+    /// The tags of the instance.
     #[serde(deserialize_with = "or_empty")]
     pub tags: Vec<Text<'a>>,
-    /// Ours: its meta.
+    /// Ours: the metadata of the instance.
     #[serde(deserialize_with = "or_empty")]
     pub meta: BTreeMap<Text<'a>, Text<'a>>,
-    /// Where it is reached.
+    /// The address at which the instance is reached.
     pub address: Text<'a>,
-    /// And at which port; 0: at none.
+    /// The port at which it is reached; 0 for none.
     pub port: u16,
-    /// Index of the list when it came.
+    /// The index of the list of services when the instance was registered.
     pub create_index: u64,
-    /// Index of the list when it changed last.
+    /// The index of the list of services when the instance last changed.
     pub modify_index: u64,
 }
 
-/// `CheckQueryResult`: what one check says.
+/// Nomad's `CheckQueryResult`: the result of one check.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct CheckStatus<'a> {
-    /// Which, on this node.
+pub struct CheckQueryResult<'a> {
+    /// The id of the check, unique on the node.
     #[serde(rename = "ID")]
     pub id: Text<'a>,
-    /// `healthiness`, or `readiness` where a deployment does not ask for it.
+    /// What the check is for: `healthiness`, or `readiness` if deployments ignore it.
     pub mode: Text<'a>,
-    /// `success`, `failure` or `pending`; ours: `warning`.
+    /// The status: `success`, `failure` or `pending`; ours: `warning`.
     pub status: Text<'a>,
-    /// The status of an HTTP answer.
+    /// The status code of the HTTP answer; absent for other checks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_code: Option<u16>,
-    /// What the last answer said.
+    /// The output of the last run of the check.
     pub output: Text<'a>,
-    /// Seconds since 1970 of the last answer; 0: there is none.
+    /// The time of the last result, seconds since 1970; 0 if there is none.
     pub timestamp: u64,
-    /// The allocation's name.
+    /// The name of the allocation.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub group: Text<'a>,
-    /// The task whose service it is of; absent: the group.
+    /// The task whose service is checked; absent for a service of the group.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub task: Text<'a>,
-    /// The service.
+    /// The name of the service.
     pub service: Text<'a>,
-    /// Its name.
+    /// The name of the check.
     pub check: Text<'a>,
 }

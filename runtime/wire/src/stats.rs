@@ -1,4 +1,4 @@
-//! What allocations, devices and the node use. What was not measured is absent.
+//! What allocations, devices and the node use. A value that was not measured is absent.
 
 use std::collections::BTreeMap;
 
@@ -8,146 +8,146 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Text, or_empty};
 
-/// `AllocResourceUsage`.
+/// Nomad's `AllocResourceUsage`: what an allocation uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocUsage<'a> {
-    /// All tasks together.
+    /// What all tasks use together.
     pub resource_usage: ResourceUsage<'a>,
-    /// By task.
+    /// What each task uses, by its name.
     #[serde(deserialize_with = "or_empty")]
     pub tasks: BTreeMap<Text<'a>, TaskUsage<'a>>,
-    /// When it was measured.
+    /// The time of the measurement, nanoseconds since 1970.
     pub timestamp: Timestamp,
 }
 
-/// `TaskResourceUsage`.
+/// Nomad's `TaskResourceUsage`: what a task uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskUsage<'a> {
-    /// Measured.
+    /// What the task uses as a whole.
     pub resource_usage: ResourceUsage<'a>,
-    /// When it was measured.
+    /// The time of the measurement, nanoseconds since 1970.
     pub timestamp: Timestamp,
-    /// By process; the agent measures a task as a whole.
+    /// What each process uses. Always empty: the agent measures a task as a whole.
     #[serde(deserialize_with = "or_empty")]
     pub pids: BTreeMap<Text<'a>, ResourceUsage<'a>>,
 }
 
-/// `ResourceUsage`.
+/// Nomad's `ResourceUsage`: memory, processor and devices in use.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ResourceUsage<'a> {
-    /// Memory.
+    /// The memory in use.
     #[serde(deserialize_with = "or_empty")]
     pub memory_stats: MemoryStats<'a>,
-    /// Processor.
+    /// The processor time in use.
     #[serde(deserialize_with = "or_empty")]
     pub cpu_stats: CpuStats<'a>,
-    /// One object for each group, also of an allocation with several tasks.
+    /// The measurements of devices, one entry for each device group.
     #[serde(deserialize_with = "or_empty")]
-    pub device_stats: Vec<DeviceGroupStats<'a>>,
+    pub device_stats: Vec<WireDeviceGroupStats<'a>>,
 }
 
-/// `MemoryStats`, bytes. What is not in `measured` is not known.
+/// Nomad's `MemoryStats`, bytes. A field whose name is not in `measured` is unknown.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MemoryStats<'a> {
-    /// Resident.
+    /// The resident memory, bytes.
     #[serde(rename = "RSS")]
     pub rss: u64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub cache: u64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub swap: u64,
-    /// As `rss`.
+    /// The same as `rss`.
     pub usage: u64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub max_usage: u64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub kernel_usage: u64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub kernel_max_usage: u64,
-    /// What was measured.
+    /// The names of the fields that were measured.
     #[serde(deserialize_with = "or_empty")]
     pub measured: Vec<Text<'a>>,
 }
 
-/// `CpuStats`. What is not in `measured` is not known.
+/// Nomad's `CpuStats`. A field whose name is not in `measured` is unknown.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CpuStats<'a> {
-    /// Not measured.
+    /// Always 0: not measured.
     pub system_mode: f64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub user_mode: f64,
-    /// MHz.
+    /// The processor in use, MHz.
     pub total_ticks: f64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub throttled_periods: u64,
-    /// Not measured.
+    /// Always 0: not measured.
     pub throttled_time: u64,
-    /// Per cent of one core.
+    /// The processor in use, per cent of one core.
     pub percent: f64,
-    /// What was measured.
+    /// The names of the fields that were measured.
     #[serde(deserialize_with = "or_empty")]
     pub measured: Vec<Text<'a>>,
 }
 
-/// `DeviceGroupStats`.
+/// Nomad's `DeviceGroupStats`: the measurements of a device group.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct DeviceGroupStats<'a> {
-    /// Vendor of the group.
+pub struct WireDeviceGroupStats<'a> {
+    /// The vendor of the device group.
     pub vendor: Text<'a>,
-    /// Type of the group.
+    /// The type of the device group.
     #[serde(rename = "Type")]
     pub kind: Text<'a>,
-    /// Name of the group.
+    /// The name of the device group.
     pub name: Text<'a>,
-    /// By id.
+    /// The measurements of each device, by its id.
     #[serde(deserialize_with = "or_empty")]
     pub instance_stats: BTreeMap<Text<'a>, DeviceStats<'a>>,
-    /// Ours: why this is not what the devices measure now.
+    /// Ours: why the measurements are out of date; absent if they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stale: Option<Text<'a>>,
 }
 
-impl DeviceGroupStats<'_> {
-    /// `vendor/type/name`
+impl WireDeviceGroupStats<'_> {
+    /// The name of the device group as `vendor/type/name`.
     #[must_use]
     pub fn group(&self) -> String {
         format!("{}/{}/{}", self.vendor, self.kind, self.name)
     }
 }
 
-/// `DeviceStats`: one device.
+/// Nomad's `DeviceStats`: the measurements of one device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DeviceStats<'a> {
-    /// The one number to show in a list.
-    pub summary: Option<StatValue<'a>>,
-    /// All others.
+    /// The one measurement to show in a list.
+    pub summary: Option<WireStatValue<'a>>,
+    /// All other measurements.
     #[serde(deserialize_with = "or_empty")]
-    pub stats: StatObject<'a>,
-    /// When it was measured, RFC 3339.
+    pub stats: WireStatObject<'a>,
+    /// The time of the measurement, RFC 3339.
     pub timestamp: Text<'a>,
 }
 
-/// `StatObject`: measurements, with further ones inside. How deep is bounded where they come from, and by
-/// the reader of JSON.
+/// Nomad's `StatObject`: measurements, with further objects inside. Their depth is bounded where
+/// they come from, and by the reader of JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct StatObject<'a> {
-    /// Objects inside this one.
+pub struct WireStatObject<'a> {
+    /// The objects inside this one, by name.
     #[serde(deserialize_with = "or_empty")]
-    pub nested: BTreeMap<Text<'a>, StatObject<'a>>,
-    /// Measurements of this one.
+    pub nested: BTreeMap<Text<'a>, WireStatObject<'a>>,
+    /// The measurements of this object, by name.
     #[serde(deserialize_with = "or_empty")]
-    pub attributes: BTreeMap<Text<'a>, StatValue<'a>>,
+    pub attributes: BTreeMap<Text<'a>, WireStatValue<'a>>,
 }
 
-impl<'a> From<&'a model::StatObject> for StatObject<'a> {
+impl<'a> From<&'a model::StatObject> for WireStatObject<'a> {
     fn from(model::StatObject { nested, attributes }: &'a model::StatObject) -> Self {
         Self {
             nested: nested.iter().map(|(name, one)| (name.into(), one.into())).collect(),
@@ -156,37 +156,37 @@ impl<'a> From<&'a model::StatObject> for StatObject<'a> {
     }
 }
 
-/// `StatValue`: one measurement.
+/// Nomad's `StatValue`: one measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct StatValue<'a> {
-    /// A number.
+pub struct WireStatValue<'a> {
+    /// A number, as a floating point value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub float_numerator_val: Option<f64>,
-    /// Of how much.
+    /// The number that `float_numerator_val` is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub float_denominator_val: Option<f64>,
     /// A whole number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int_numerator_val: Option<i64>,
-    /// Of how much.
+    /// The number that `int_numerator_val` is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int_denominator_val: Option<i64>,
     /// A text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub string_val: Option<Text<'a>>,
-    /// A truth.
+    /// A truth value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bool_val: Option<bool>,
-    /// Unit of the numbers.
+    /// The unit of the numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Text<'a>>,
-    /// What it is, for people.
+    /// A description for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desc: Option<Text<'a>>,
 }
 
-impl<'a> From<&'a model::StatValue> for StatValue<'a> {
+impl<'a> From<&'a model::StatValue> for WireStatValue<'a> {
     fn from(value: &'a model::StatValue) -> Self {
         Self {
             float_numerator_val: value.float_numerator,
@@ -201,84 +201,84 @@ impl<'a> From<&'a model::StatValue> for StatValue<'a> {
     }
 }
 
-/// `HostStats`.
+/// Nomad's `HostStats`: what the machine uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HostStats<'a> {
-    /// Of the machine.
+    /// The memory of the machine.
     #[serde(deserialize_with = "or_empty")]
     pub memory: HostMemory,
-    /// By core.
+    /// The use of each core, per cent.
     #[serde(rename = "CPU", deserialize_with = "or_empty")]
     pub cpu: Vec<HostCpu<'a>>,
-    /// File systems.
+    /// The file systems of the machine.
     #[serde(deserialize_with = "or_empty")]
     pub disk_stats: Vec<HostDisk<'a>>,
-    /// That of the data directory.
+    /// The file system of the data directory.
     pub alloc_dir_stats: Option<HostDisk<'a>>,
-    /// Devices, by group.
+    /// The measurements of devices, by group.
     #[serde(deserialize_with = "or_empty")]
-    pub device_stats: Vec<DeviceGroupStats<'a>>,
-    /// Seconds.
+    pub device_stats: Vec<WireDeviceGroupStats<'a>>,
+    /// The time since the machine started, seconds.
     pub uptime: u64,
-    /// MHz.
+    /// The processor in use, MHz.
     #[serde(rename = "CPUTicksConsumed")]
     pub cpu_ticks_consumed: f64,
-    /// When it was measured.
+    /// The time of the measurement, nanoseconds since 1970.
     pub timestamp: Timestamp,
 }
 
-/// `HostMemoryStats`, bytes.
+/// Nomad's `HostMemoryStats`, bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HostMemory {
-    /// All there is.
+    /// All memory of the machine.
     pub total: u64,
-    /// What programs can have.
+    /// The memory that programs can still get.
     pub available: u64,
-    /// In use.
+    /// The memory in use.
     pub used: u64,
-    /// In no use at all.
+    /// The memory that nothing uses.
     pub free: u64,
 }
 
-/// `HostCPUStats`, per cent.
+/// Nomad's `HostCPUStats`, per cent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HostCpu<'a> {
-    /// `cpu0` …
+    /// The name of the core, such as `cpu0`.
     #[serde(rename = "CPU")]
     pub name: Text<'a>,
-    /// In programs.
+    /// The time in programs.
     pub user: f64,
-    /// In the kernel.
+    /// The time in the kernel.
     pub system: f64,
-    /// In nothing.
+    /// The idle time.
     pub idle: f64,
-    /// In something.
+    /// The busy time.
     pub total: f64,
-    /// The same, under the name that newer clients want.
+    /// The busy time again, under the name that newer clients read.
     pub total_percent: f64,
-    /// The same in MHz.
+    /// The busy time in MHz.
     pub total_ticks: f64,
 }
 
-/// `HostDiskStats`: a file system, bytes and per cent.
+/// Nomad's `HostDiskStats`: a file system, bytes and per cent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HostDisk<'a> {
-    /// Its device.
+    /// The path of the block device.
     pub device: Text<'a>,
-    /// Where it is mounted.
+    /// The directory where it is mounted.
     pub mountpoint: Text<'a>,
-    /// All there is.
+    /// The size of the file system.
     pub size: u64,
-    /// In use.
+    /// The space in use.
     pub used: u64,
-    /// Free for this user.
+    /// The space that this user can still use.
     pub available: u64,
-    /// Of the space.
+    /// The part of the space in use.
     pub used_percent: f64,
-    /// Of the inodes.
+    /// The part of the inodes in use.
     pub inodes_used_percent: f64,
 }

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-/// A value of a recorded shape: see `recorded_tests.rs` beside `recorded.json`. With `null` wherever that
-/// was seen, or the empty value where `empty`.
+/// A value of a recorded shape; see `recorded_tests.rs` beside `recorded.json`. It has `null`
+/// wherever the recording has seen one.
 fn value(name: &str, shape: &Value) -> Value {
     let of_type = |types: &str| match types.split('|').next_back().unwrap() {
         _ if types.contains("null") => Value::Null,
@@ -47,7 +47,7 @@ fn read<T: DeserializeOwned>(name: &str) -> T {
 #[test]
 fn every_recorded_answer_of_a_nomad_can_be_read() {
     assert_eq!(read::<Vec<JobStub>>("job stub list")[0].priority, 7);
-    assert!(read::<Job>("job").facts.stop);
+    assert!(read::<WireJob>("job").facts.stop);
     assert_eq!(read::<JobSummary>("job summary").total().running, 7);
     assert_eq!(read::<Vec<Alloc>>("alloc stub list")[0].version(), 7);
     let alloc = read::<Alloc>("alloc");
@@ -56,13 +56,13 @@ fn every_recorded_answer_of_a_nomad_can_be_read() {
     assert_eq!(read::<Vec<Alloc>>("alloc list of node").len(), 1);
     assert_eq!(read::<AllocUsage>("alloc usage").resource_usage.memory_stats.rss, 7);
     assert_eq!(read::<Vec<NodeStub>>("node stub list").len(), 1);
-    assert_eq!(read::<Node>("node").modify_index, 7);
-    assert_eq!(read::<Registered>("register").job_modify_index, 7);
-    assert_eq!(read::<Deregistered>("deregister").index, 7);
-    assert_eq!(read::<Stopped>("alloc stop").index, 7);
-    assert_eq!(read::<Done>("done").index, 7);
-    assert_eq!(read::<Plan<Vec<Absent>>>("plan").annotations.groups["x"].place, 7);
-    assert!(read::<Validated>("validate").driver_config_validated);
+    assert_eq!(read::<WireNode>("node").modify_index, 7);
+    assert_eq!(read::<JobRegisterResponse>("register").job_modify_index, 7);
+    assert_eq!(read::<JobDeregisterResponse>("deregister").index, 7);
+    assert_eq!(read::<AllocStopResponse>("alloc stop").index, 7);
+    assert_eq!(read::<GenericResponse>("done").index, 7);
+    assert_eq!(read::<JobPlanResponse<Vec<Absent>>>("plan").annotations.groups["x"].place, 7);
+    assert!(read::<JobValidateResponse>("validate").driver_config_validated);
     assert!(read::<AgentHealth>("health").client.ok);
 }
 
@@ -72,8 +72,8 @@ fn an_empty_answer_is_one_of_empty_values() {
         serde_json::from_value(json!({})).unwrap()
     }
     assert_eq!(empty::<Alloc>().version(), 0);
-    assert!(empty::<Job>().task_groups.is_empty());
+    assert!(empty::<WireJob>().task_groups.is_empty());
     assert!(empty::<HostStats>().cpu.is_empty() && empty::<FileInfo>().name.is_empty());
-    assert_eq!(empty::<Registered>().told(), "");
+    assert_eq!(empty::<JobRegisterResponse>().new_warnings(), "");
     assert_eq!(empty::<Frame>().data, "");
 }

@@ -1,90 +1,90 @@
-//! Tokens and policies of the API.
+//! Tokens and policies of the API's access control.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Absent, Text, or_empty};
 
-/// A token. Its secret stands only in the answer to who makes it.
+/// Nomad's `ACLToken`. Its secret stands only in the answer to the request that creates it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AclToken<'a> {
-    /// What it is called by; no secret.
+    /// The public id of the token; it is no secret.
     #[serde(rename = "AccessorID", deserialize_with = "or_empty")]
     pub accessor_id: Text<'a>,
-    /// What its bearer sends; empty but where the token is made.
+    /// The secret that the bearer sends; empty except in the answer that creates the token.
     #[serde(rename = "SecretID", deserialize_with = "or_empty")]
     pub secret_id: Text<'a>,
-    /// For people.
+    /// The name of the token, for people.
     #[serde(deserialize_with = "or_empty")]
     pub name: Text<'a>,
-    /// `management`: everything everywhere; else `client`.
+    /// The type: `management` allows everything everywhere; any other token is `client`.
     #[serde(rename = "Type", deserialize_with = "or_empty")]
     pub kind: Text<'a>,
-    /// `read`, `submit@web` …; empty of a `management` token.
+    /// The policies, such as `read` or `submit@web`; empty for a `management` token.
     #[serde(deserialize_with = "or_empty")]
     pub policies: Vec<String>,
-    /// Known in all regions: there is one.
+    /// Whether the token counts in all regions; always true, because there is one region.
     pub global: bool,
-    /// Nomad's sum of the token.
+    /// Nomad's checksum of the token: always `null`.
     pub hash: Absent,
-    /// RFC 3339.
+    /// The time at which it was created, RFC 3339.
     #[serde(deserialize_with = "or_empty")]
     pub create_time: Text<'a>,
-    /// RFC 3339; absent if it never ends.
+    /// The time at which it expires, RFC 3339; absent if it never does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiration_time: Option<String>,
-    /// Ours: does it stand in the agent's configuration?
+    /// Ours: whether it stands in the agent's configuration.
     pub configured: bool,
-    /// Count of changes when it was made.
+    /// The index of the tokens when this one was created.
     pub create_index: u64,
-    /// The same of its last change.
+    /// The index of the tokens when this one last changed.
     pub modify_index: u64,
 }
 
-/// A token that is wanted, or what it becomes.
+/// A request to create or change a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AclTokenRequest {
-    /// The token, where the path names one.
+    /// The public id of the token; it must be that of the path, or empty.
     #[serde(rename = "AccessorID", deserialize_with = "or_empty")]
     pub accessor_id: String,
-    /// For people.
+    /// The name of the token, for people.
     #[serde(deserialize_with = "or_empty")]
     pub name: String,
-    /// `management` or `client`; `client` if empty.
+    /// The type: `management` or `client`; empty means `client`.
     #[serde(rename = "Type", deserialize_with = "or_empty")]
     pub kind: String,
-    /// What its bearer may do; none of a `management` token.
+    /// The policies; empty for a `management` token.
     #[serde(deserialize_with = "or_empty")]
     pub policies: Vec<String>,
-    /// After what time it ends: a duration such as `8h`; never if empty.
+    /// The time after which it expires, such as `8h`; empty for never.
     #[serde(rename = "ExpirationTTL", deserialize_with = "or_empty")]
     pub expiration_ttl: String,
-    /// Nomad's other way to say it: refused.
+    /// Nomad's other form of the time of expiry: refused.
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     pub expiration_time: serde_json::Value,
-    /// Nomad's roles: refused.
+    /// The roles of Nomad; a request with roles is refused.
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     pub roles: serde_json::Value,
 }
 
-/// A policy.
+/// Nomad's `ACLPolicy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AclPolicy {
-    /// Its name.
+    /// The name of the policy, such as `submit@web`.
     #[serde(deserialize_with = "or_empty")]
     pub name: String,
-    /// What it allows.
+    /// A description of what it allows, for people.
     #[serde(deserialize_with = "or_empty")]
     pub description: String,
-    /// Nomad's rules: none, they are in the name.
+    /// Nomad's rules. Always empty: the name says what the policy allows.
     #[serde(deserialize_with = "or_empty")]
     pub rules: String,
-    /// Nomad's sum of the policy.
+    /// Nomad's checksum of the policy: always `null`.
     pub hash: Absent,
-    /// Always 1: they are there from the beginning.
+    /// The index at which the policy was created. Always 1: policies exist from the beginning.
     pub create_index: u64,
-    /// The same.
+    /// The index of its last change: always 1.
     pub modify_index: u64,
 }

@@ -1,4 +1,4 @@
-//! Variables. What is in their items is a [`Secret`], which debug output does not show.
+//! Variables. The texts in them are [`Secret`]s, which debug output does not show.
 
 use std::collections::BTreeMap;
 
@@ -8,58 +8,58 @@ use ostler_model::vars::Secret;
 
 use crate::{Text, or_empty};
 
-/// `VariableMetadata`: a variable, without what is in it.
+/// Nomad's `VariableMetadata`: a variable without its items.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct VariableMetadata<'a> {
-    /// Its namespace.
+    /// The namespace of the variable.
     pub namespace: Text<'a>,
-    /// Its path.
+    /// The path of the variable.
     pub path: Text<'a>,
-    /// Index of the variables when it came.
+    /// The index of the variables when this one was created.
     pub create_index: u64,
-    /// Index of the variables when it was written last.
+    /// The index of the variables when this one was last written.
     pub modify_index: u64,
-    /// Nanoseconds since 1970 of when it came.
+    /// The time at which it was created, nanoseconds since 1970.
     pub create_time: u64,
-    /// Nanoseconds since 1970 of when it was written last.
+    /// The time at which it was last written, nanoseconds since 1970.
     pub modify_time: u64,
 }
 
-/// `Variable`: a variable with what is in it.
+/// Nomad's `Variable`: a variable with its items.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Variable<'a> {
-    /// Its namespace.
+pub struct WireVariable<'a> {
+    /// The namespace of the variable.
     pub namespace: Text<'a>,
-    /// Its path.
+    /// The path of the variable.
     pub path: Text<'a>,
-    /// Index of the variables when it came; 0: there is none.
+    /// The index of the variables when this one was created; 0 if it does not exist.
     pub create_index: u64,
-    /// Index of the variables when it was written last; 0: there is none.
+    /// The index of the variables when this one was last written; 0 if it does not exist.
     pub modify_index: u64,
-    /// Nanoseconds since 1970 of when it came.
+    /// The time at which it was created, nanoseconds since 1970.
     pub create_time: u64,
-    /// Nanoseconds since 1970 of when it was written last.
+    /// The time at which it was last written, nanoseconds since 1970.
     pub modify_time: u64,
-    /// What it consists of; none: there is no such variable.
+    /// The items of the variable, by name; empty if the variable does not exist.
     #[serde(deserialize_with = "or_empty")]
     pub items: BTreeMap<String, Secret>,
 }
 
-/// What is read of a variable that is to be written.
+/// A request to write a variable, as far as the agent reads it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct VariablePut {
-    /// That of the request, where it is there.
+    /// The namespace of the variable; if it is not empty, it must be that of the request.
     #[serde(deserialize_with = "or_empty")]
     pub namespace: String,
-    /// That of the request, where it is there.
+    /// The path of the variable; if it is not empty, it must be that of the request.
     #[serde(deserialize_with = "or_empty")]
     pub path: String,
-    /// What it is to consist of.
+    /// The new items of the variable, by name.
     #[serde(deserialize_with = "or_empty")]
     pub items: BTreeMap<String, Secret>,
-    /// Nomad's locks, which are not kept here.
+    /// Nomad's lock of a variable. It is refused: this agent has no locks.
     pub lock: Option<serde::de::IgnoredAny>,
 }

@@ -1,4 +1,4 @@
-//! One worker, as its agent sees it.
+//! The agent's side of one worker: start it or adopt it, ask it, and see its end.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
@@ -13,8 +13,8 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, oneshot};
 
-use super::found::FoundWorker;
-use super::link::{Link, Received};
+use super::discovery::FoundWorker;
+use super::link::{MessageWithFds, PacketLink};
 use super::order;
 use super::protocol::{FromWorker, ListedTask, StartOrder, ToWorker, VERSION};
 use super::record::WorkerRecord;
@@ -30,93 +30,94 @@ use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
 use ostler_plugin::host::wasm_task::WasmTaskError;
 use ostler_process::WorkerCgroup;
-use ostler_process::detached::{self, Detached, DetachedSpec};
+use ostler_process::detached_process::{self, DetachedProcess, DetachedSpec};
 use ostler_process::{ProcessHost, identity};
 
-/// Bytes of a worker's log that are shown when it ended.
+/// Bytes at the end of a worker's log that are searched for a panic when the worker ended.
 const LOG_SHOWN_BYTES: u64 = 512;
 
-/// What happens in workers.
-pub(crate) trait Hears: Send + Sync + 'static {
-    /// The worker said something that no question was about.
-    fn heard(&self, worker: &Arc<Worker>, message: FromWorker);
-    /// It ended, and every task in it.
-    fn lost(&self, worker: &Arc<Worker>, how: String);
+/// Receives what happens in workers.
+pub(crate) trait WorkerListener: Send + Sync + 'static {
+    /// The worker sent a message that answers no question.
+    fn handle_message(&self, worker: &Arc<Worker>, message: FromWorker);
+    /// The worker ended, and every task in it. `how` says how, for people.
+    fn handle_loss(&self, worker: &Arc<Worker>, how: String);
 }
 
-/// A worker.
+/// A worker process and the connection to it.
 pub(crate) struct Worker {
-    /// What it was made for.
+    /// Which tasks the worker takes, such as those of one job.
     pub key: String,
-    /// May it get new tasks? One of another build may not.
+    /// Whether the worker may get new tasks. A worker of another build may not.
     pub current: bool,
-    /// Runs of it that were not forgotten.
+    /// How many of its runs were not forgotten.
     pub runs: AtomicUsize,
     dir: PathBuf,
-    process: Detached,
+    process: DetachedProcess,
     cgroup: Option<WorkerCgroup>,
-    link: Link,
+    link: PacketLink,
     questions: Mutex<Option<HashMap<u64, oneshot::Sender<FromWorker>>>>,
     numbers: AtomicU64,
     life: Stopwatch,
-    /// The agent leaves it alone from here on.
+    /// The agent has left the worker alone.
     left: AtomicBool,
-    /// It answered once.
+    /// The worker answered once.
     welcomed: AtomicBool,
-    /// It was told to end with its last task.
+    /// The worker was told to end with its last task.
     retired: AtomicBool,
-    /// Somebody waits for it: does it answer at all?
+    /// Notified when an answer takes long, to find out whether the worker answers at all.
     doubted: Notify,
-    /// MHz that its live tasks reserved together.
+    /// MHz that the live tasks of the worker reserved together.
     reserved: Mutex<u64>,
 }
 
-/// Why the worker of an earlier agent is not this one's.
-pub(crate) struct NotAdopted {
-    /// Why.
+/// Why this agent could not adopt the worker of an earlier agent.
+pub(crate) struct AdoptionFailure {
+    /// What went wrong.
     pub error: io::Error,
-    /// It was killed and lives on all the same, or cannot be seen: its pid and start time.
+    /// Pid and start time of a worker that lives although it was killed, or that cannot
+    /// be looked at.
     pub left: Option<(u32, u64)>,
 }
 
-/// What is said of a worker of which nobody knows what it was made for.
+/// Key of a worker whose record is lost.
 const NOT_KNOWN: &str = "not known";
 
-/// How a worker is started.
+/// What is needed to start a worker.
 pub(crate) struct NewWorker {
-    /// The program.
+    /// Path of the program that becomes the worker.
     pub program: PathBuf,
-    /// Its directory, not made yet.
+    /// The worker's own directory, which is made at the start.
     pub dir: PathBuf,
-    /// Its cgroup.
+    /// The cgroup that the worker runs in; absent where none can be made.
     pub cgroup: Option<WorkerCgroup>,
-    /// What it is told.
+    /// The first message to the worker.
     pub setup: Setup,
 }
 
 impl Worker {
-    /// Start one, and wait until it answers.
-    pub async fn start(new: NewWorker, hears: Arc<dyn Hears>) -> io::Result<Arc<Self>> {
+    /// Start a worker, and wait until it answers.
+    pub async fn start(new: NewWorker, hears: Arc<dyn WorkerListener>) -> io::Result<Arc<Self>> {
         let NewWorker { program, dir, cgroup, setup } = new;
         let key = setup.key.clone();
         let started = {
             let dir = dir.clone();
             let start = move || {
-                let begun = begin(&program, &dir, cgroup.as_ref());
+                let begun = start_process(&program, &dir, cgroup.as_ref());
                 begun.map(|(process, socket)| (process, socket, cgroup))
             };
             tokio::task::spawn_blocking(start).await.map_err(io::Error::other)?
         };
-        let (process, socket, cgroup) = started.inspect_err(|_| remove(&dir))?;
-        let told = Link::new(socket).and_then(|link| {
+        let (process, socket, cgroup) = started.inspect_err(|_| remove_worker_dir(&dir))?;
+        let told = PacketLink::new(socket).and_then(|link| {
             link.send(&setup, Vec::new())?;
             Ok(link)
         });
         let link = match told {
             Ok(link) => link,
             Err(error) => {
-                end(&process).await;
-                left_by(&dir, cgroup.as_ref()).await;
+                kill_process(&process).await;
+                remove_leftovers(&dir, cgroup.as_ref()).await;
                 return Err(error);
             }
         };
@@ -126,36 +127,42 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Connect to that of an earlier agent. `None`: it has ended meanwhile, and what was left of it is
-    /// removed. One whose record is lost gets no new tasks: what it was made for only that says.
+    /// Connect to the worker of an earlier agent. `None`: it has ended meanwhile, and what it left
+    /// is removed. A worker whose record is lost gets no new tasks, because only the record says
+    /// which tasks it takes.
     pub async fn adopt(
         found: FoundWorker,
         processes: &ProcessHost,
-        hears: Arc<dyn Hears>,
-    ) -> Result<Option<Arc<Self>>, NotAdopted> {
+        hears: Arc<dyn WorkerListener>,
+    ) -> Result<Option<Arc<Self>>, AdoptionFailure> {
         let FoundWorker { pid, start_ticks, dir, removed, socket } = found;
-        let unseen = |error| NotAdopted { error, left: Some((pid, start_ticks)) };
-        let Some(process) = Detached::existing(pid, start_ticks).map_err(unseen)? else {
-            remove(&dir);
+        let unseen = |error| AdoptionFailure { error, left: Some((pid, start_ticks)) };
+        let Some(process) = DetachedProcess::open_existing(pid, start_ticks).map_err(unseen)?
+        else {
+            remove_worker_dir(&dir);
             return Ok(None);
         };
         let key = WorkerRecord::read(&dir).ok().flatten().filter(|record| {
             let boot = identity::boot_id().unwrap_or_default();
             (record.pid, record.start_ticks, &record.boot_id) == (pid, start_ticks, &boot)
         });
-        let current = key.is_some() && !removed && process.same_program();
+        let current = key.is_some() && !removed && process.has_same_program();
         let key = key.map_or_else(|| NOT_KNOWN.to_owned(), |record| record.key);
-        let cgroup = processes.worker_cgroup_of(&process).unwrap_or_else(|error| {
+        let cgroup = processes.find_worker_cgroup(&process).unwrap_or_else(|error| {
             tracing::warn!(pid, %error, "the cgroup of a worker was not found");
             None
         });
-        let socket = socket.map_or_else(|| connect::to(&dir), |path| connect::through(&path));
-        let link = match socket.and_then(Link::new) {
+        let socket = socket
+            .map_or_else(|| connect::connect_to_dir(&dir), |path| connect::connect_to_path(&path));
+        let link = match socket.and_then(PacketLink::new) {
             Ok(link) => link,
             Err(error) => {
-                let ended = end(&process).await;
-                left_by(&dir, cgroup.as_ref()).await;
-                return Err(NotAdopted { error, left: (!ended).then_some((pid, start_ticks)) });
+                let ended = kill_process(&process).await;
+                remove_leftovers(&dir, cgroup.as_ref()).await;
+                return Err(AdoptionFailure {
+                    error,
+                    left: (!ended).then_some((pid, start_ticks)),
+                });
             }
         };
         let worker = Arc::new(Self::new(key, current, dir, process, cgroup, link));
@@ -163,8 +170,8 @@ impl Worker {
         match worker.greet(WORKER_ANSWER_WALL_MAX).await {
             Ok(()) => Ok(Some(worker)),
             Err(error) => {
-                let left = worker.lives().then(|| worker.who());
-                Err(NotAdopted { error, left })
+                let left = worker.is_alive().then(|| worker.identity());
+                Err(AdoptionFailure { error, left })
             }
         }
     }
@@ -173,9 +180,9 @@ impl Worker {
         key: String,
         current: bool,
         dir: PathBuf,
-        process: Detached,
+        process: DetachedProcess,
         cgroup: Option<WorkerCgroup>,
-        link: Link,
+        link: PacketLink,
     ) -> Self {
         Self {
             key,
@@ -196,69 +203,71 @@ impl Worker {
         }
     }
 
-    /// Did it come up? One that did not is a start that failed.
-    pub fn came_up(&self) -> bool {
+    /// Has the worker answered once? If not, its start failed.
+    pub fn has_come_up(&self) -> bool {
         self.welcomed.load(Ordering::SeqCst)
     }
 
-    /// Was it told to end?
+    /// Was the worker told to end with its last task?
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::SeqCst)
     }
 
-    /// It ends with its last task.
+    /// Tell the worker to end with its last task.
     pub fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
         self.tell(&ToWorker::Retire);
     }
 
-    /// What its live tasks reserved together became more, or less.
-    pub fn reserved(&self, cpu_mhz: u32, more: bool) {
-        // Held to the end, so that what is set last is the last sum.
+    /// Add to what the live tasks of the worker reserved together, or take from it, and set its
+    /// share of the processor.
+    pub fn change_reserved(&self, cpu_mhz: u32, more: bool) {
+        // The lock is held to the end, so that the share that is set last is that of the last sum.
         let mut sum = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
         let mhz = u64::from(cpu_mhz);
         *sum = if more { sum.saturating_add(mhz) } else { sum.saturating_sub(mhz) };
         let all = u32::try_from(*sum).unwrap_or(u32::MAX).saturating_add(WORKER_CPU_MHZ);
         if let Some(cgroup) = &self.cgroup
-            && let Err(error) = cgroup.weigh(all)
+            && let Err(error) = cgroup.set_cpu_weight(all)
             && !self.is_lost()
         {
             tracing::warn!(pid = self.pid(), %error, "the share of a worker was not set");
         }
     }
 
-    /// Its pid.
+    /// Process id of the worker.
     pub fn pid(&self) -> u32 {
         self.process.pid
     }
 
-    /// Its pid and start time.
-    pub fn who(&self) -> (u32, u64) {
+    /// Pid and start time of the worker.
+    pub fn identity(&self) -> (u32, u64) {
         (self.process.pid, self.process.start_ticks)
     }
 
-    /// How long it has been this agent's.
+    /// How long this agent has had the worker.
     pub fn age(&self) -> Duration {
         self.life.elapsed()
     }
 
-    /// Was its end seen?
+    /// Has the agent seen the end of the worker, or left it?
     pub fn is_lost(&self) -> bool {
         self.questions().is_none()
     }
 
-    /// What comes from it goes to who asked, or to `hears`.
-    fn attend(self: &Arc<Self>, hears: Arc<dyn Hears>) {
+    /// Read from the worker in the background: answers go to whoever asked, other
+    /// messages to `hears`.
+    fn attend(self: &Arc<Self>, hears: Arc<dyn WorkerListener>) {
         let worker = Arc::clone(self);
         tokio::spawn(async move {
             let error = worker.converse(&*hears).await;
-            worker.over(&error, &*hears).await;
+            worker.handle_disconnect(&error, &*hears).await;
         });
     }
 
-    async fn converse(self: &Arc<Self>, hears: &dyn Hears) -> io::Error {
+    async fn converse(self: &Arc<Self>, hears: &dyn WorkerListener) -> io::Error {
         let mut flush = std::pin::pin!(self.link.flush());
-        let mut silence = std::pin::pin!(self.silence());
+        let mut silence = std::pin::pin!(self.watch_silence());
         loop {
             let received = tokio::select! {
                 received = self.link.receive::<FromWorker>() => received,
@@ -266,9 +275,9 @@ impl Worker {
                 error = &mut silence => return error,
             };
             match received {
-                Ok(Some(Received { message, .. })) => match asked(&message) {
-                    Some(number) => self.answered(number, message),
-                    None => hears.heard(self, message),
+                Ok(Some(MessageWithFds { message, .. })) => match question_number(&message) {
+                    Some(number) => self.deliver_answer(number, message),
+                    None => hears.handle_message(self, message),
                 },
                 Ok(None) => return io::ErrorKind::UnexpectedEof.into(),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -279,19 +288,19 @@ impl Worker {
         }
     }
 
-    /// Ends when the worker answers nothing any more: it hangs, and was killed for that.
-    async fn silence(&self) -> io::Error {
+    /// Returns when the worker answers nothing any more: it hangs, and was killed for that.
+    async fn watch_silence(&self) -> io::Error {
         let waited = WORKER_ANSWER_WALL_MAX.saturating_mul(WORKER_SILENCES_MAX);
         let mut silences = 0;
         while silences < WORKER_SILENCES_MAX {
             if silences == 0 {
                 let _or_later = clock::timeout(WORKER_LOOK_INTERVAL, self.doubted.notified()).await;
             }
-            // Of no task: answered from memory.
+            // The question names no task: the worker answers it from memory.
             let question = |n| ToWorker::Usage { n, run: String::new(), id: String::new() };
-            match self.put(question, Vec::new(), WORKER_ANSWER_WALL_MAX).await {
+            match self.send_question(question, Vec::new(), WORKER_ANSWER_WALL_MAX).await {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => silences += 1,
-                // One that is lost or left is seen as such by whoever receives.
+                // Whoever receives from a worker that is lost or left sees that.
                 _ => silences = 0,
             }
         }
@@ -303,32 +312,33 @@ impl Worker {
         io::Error::new(io::ErrorKind::TimedOut, format!("it did not answer for {waited:?}"))
     }
 
-    /// Somebody waits for something of it: it is asked now whether it answers at all.
-    pub fn doubt(&self) {
+    /// Ask the worker now whether it answers at all, because somebody waits for it.
+    pub fn check_answers(&self) {
         self.doubted.notify_one();
     }
 
-    fn answered(&self, number: u64, message: FromWorker) {
+    fn deliver_answer(&self, number: u64, message: FromWorker) {
         let waiting = self.questions().as_mut().and_then(|asked| asked.remove(&number));
         if let Some(waiting) = waiting {
-            // Who asked may have given up.
+            // Whoever asked may have given up.
             let _gone = waiting.send(message);
         }
     }
 
-    /// Its connection ended: so does it, by itself or not, unless the agent left.
-    async fn over(self: &Arc<Self>, error: &io::Error, hears: &dyn Hears) {
+    /// The connection ended: wait for the end of the worker, and kill it if it does not end.
+    /// Nothing is done where the agent left.
+    async fn handle_disconnect(self: &Arc<Self>, error: &io::Error, hears: &dyn WorkerListener) {
         if self.left.load(Ordering::SeqCst) {
             return;
         }
-        let how = match clock::timeout(WORKER_END_WALL_MAX, self.process.ended()).await {
+        let how = match clock::timeout(WORKER_END_WALL_MAX, self.process.wait_for_end()).await {
             Some(_) if error.kind() == io::ErrorKind::TimedOut => {
                 format!("{error}, and was killed")
             }
             Some(Ok(how)) => how.to_string(),
             Some(Err(error)) => error.to_string(),
             None => {
-                end(&self.process).await;
+                kill_process(&self.process).await;
                 format!("killed, because its connection was lost: {error}")
             }
         };
@@ -336,11 +346,11 @@ impl Worker {
         let how = if memory { format!("{how}, out of its memory limit") } else { how };
         let said = self.last_words();
         *self.questions() = None;
-        hears.lost(self, how + &said);
-        left_by(&self.dir, self.cgroup.as_ref()).await;
+        hears.handle_loss(self, how + &said);
+        remove_leftovers(&self.dir, self.cgroup.as_ref()).await;
     }
 
-    /// What its log ends with.
+    /// The last panic in the worker's log, in parentheses; empty where there is none.
     fn last_words(&self) -> String {
         use std::os::unix::fs::FileExt as _;
         let read = || {
@@ -361,31 +371,32 @@ impl Worker {
         self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tell it something. One that is lost needs no telling.
+    /// Send the worker a message that has no answer. A worker that is lost needs none.
     pub fn tell(&self, message: &ToWorker) {
         if let Err(error) = self.link.send(message, Vec::new()) {
             tracing::debug!(pid = self.pid(), %error, "a worker was not told");
         }
     }
 
-    /// Ask it something and wait for the answer. One that takes long is asked whether it answers at all.
+    /// Ask the worker something and wait for the answer. A worker that takes long is asked whether
+    /// it answers at all.
     async fn ask(
         &self,
         question: impl FnOnce(u64) -> ToWorker,
         fds: Vec<Arc<OwnedFd>>,
         within: Duration,
     ) -> io::Result<FromWorker> {
-        let mut answer = std::pin::pin!(self.put(question, fds, within));
+        let mut answer = std::pin::pin!(self.send_question(question, fds, within));
         match clock::timeout(WORKER_DOUBT_AFTER, &mut answer).await {
             Some(answer) => answer,
             None => {
-                self.doubt();
+                self.check_answers();
                 answer.await
             }
         }
     }
 
-    async fn put(
+    async fn send_question(
         &self,
         question: impl FnOnce(u64) -> ToWorker,
         fds: Vec<Arc<OwnedFd>>,
@@ -398,7 +409,7 @@ impl Worker {
         if !known {
             return Err(gone());
         }
-        let asked = Asked { worker: self, number };
+        let asked = PendingQuestion { worker: self, number };
         self.link.send(&question(number), fds)?;
         let answer = clock::timeout(within, answer).await;
         drop(asked);
@@ -409,9 +420,10 @@ impl Worker {
         answer.ok_or_else(late)?.map_err(|_dropped| gone())
     }
 
-    /// Wait for its welcome; one that does not come is ended.
+    /// Wait for the welcome of the worker. A worker that does not send it is killed.
     async fn greet(&self, within: Duration) -> io::Result<()> {
-        // The answer of a hello has no number: a list is asked for, which it answers after it.
+        // The answer to a hello has no number. So a list is asked for as well, which is answered
+        // after it.
         self.link.send(&ToWorker::Hello { version: VERSION }, Vec::new())?;
         let listed = self.ask(|n| ToWorker::List { n }, Vec::new(), within).await;
         match &listed {
@@ -423,18 +435,18 @@ impl Worker {
         listed.map(drop)
     }
 
-    /// End it with everything in it, and wait for that; whether it ended.
+    /// Kill the worker with everything in it, and wait for its end. Returns whether it ended.
     pub async fn end(&self) -> bool {
-        end(&self.process).await
+        kill_process(&self.process).await
     }
 
-    /// Is its process there?
-    pub fn lives(&self) -> bool {
-        Detached::existing(self.process.pid, self.process.start_ticks)
+    /// Does the process of the worker live?
+    pub fn is_alive(&self) -> bool {
+        DetachedProcess::open_existing(self.process.pid, self.process.start_ticks)
             .is_ok_and(|one| one.is_some())
     }
 
-    /// Every task it has.
+    /// Every task that the worker has.
     pub async fn list(&self) -> io::Result<Vec<ListedTask>> {
         let asked = self.ask(|n| ToWorker::List { n }, Vec::new(), WORKER_ANSWER_WALL_MAX);
         match asked.await? {
@@ -443,7 +455,7 @@ impl Worker {
         }
     }
 
-    /// Have a task held; its id.
+    /// Have the worker hold a task. Returns the task's id.
     pub async fn hold(
         &self,
         order: StartOrder,
@@ -455,13 +467,13 @@ impl Worker {
         match asked.await.map_err(failed)? {
             FromWorker::Held { id, .. } if order::is_id(&id) => Ok(id),
             FromWorker::Refused { text, invalid, .. } => {
-                Err(WasmTaskError::Refused { text: order::text_heard(text), invalid })
+                Err(WasmTaskError::Refused { text: order::sanitize_text(text), invalid })
             }
             _ => Err(failed(io::Error::other("it answered something else"))),
         }
     }
 
-    /// What a task uses now.
+    /// What a task uses now; `None` where the worker does not answer or the task does not run.
     pub async fn usage(&self, run: String, id: String) -> Option<Usage> {
         let question = |n| ToWorker::Usage { n, run, id };
         match self.ask(question, Vec::new(), WORKER_USAGE_WALL_MAX).await.ok()? {
@@ -474,7 +486,7 @@ impl Worker {
         }
     }
 
-    /// It goes on without this agent.
+    /// Close the connection: the worker goes on without this agent.
     pub fn leave(&self) {
         self.left.store(true, Ordering::SeqCst);
         *self.questions() = None;
@@ -486,7 +498,7 @@ impl Worker {
     pub async fn end_unused(&self) {
         self.leave();
         let pid = self.pid();
-        if clock::timeout(WORKER_END_WALL_MAX, self.process.ended()).await.is_none() {
+        if clock::timeout(WORKER_END_WALL_MAX, self.process.wait_for_end()).await.is_none() {
             tracing::warn!(
                 pid,
                 key = self.key,
@@ -496,17 +508,17 @@ impl Worker {
                 return;
             }
         }
-        left_by(&self.dir, self.cgroup.as_ref()).await;
+        remove_leftovers(&self.dir, self.cgroup.as_ref()).await;
     }
 }
 
-/// A question that is waited for; forgotten when the wait is given up.
-struct Asked<'a> {
+/// A question whose answer is awaited. Dropping it forgets the question.
+struct PendingQuestion<'a> {
     worker: &'a Worker,
     number: u64,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingQuestion<'_> {
     fn drop(&mut self) {
         if let Some(asked) = self.worker.questions().as_mut() {
             asked.remove(&self.number);
@@ -514,8 +526,8 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// The question that a message answers.
-const fn asked(message: &FromWorker) -> Option<u64> {
+/// Number of the question that a message answers.
+const fn question_number(message: &FromWorker) -> Option<u64> {
     match message {
         FromWorker::Held { n, .. }
         | FromWorker::Refused { n, .. }
@@ -528,17 +540,17 @@ const fn asked(message: &FromWorker) -> Option<u64> {
     }
 }
 
-/// Make its directory and start its process.
-fn begin(
+/// Make the directory of a worker and start its process.
+fn start_process(
     program: &Path,
     dir: &Path,
     cgroup: Option<&WorkerCgroup>,
-) -> io::Result<(Detached, OwnedFd)> {
+) -> io::Result<(DetachedProcess, OwnedFd)> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let log = File::options().create(true).append(true).mode(0o600).open(dir.join("log"))?;
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let process = detached::start(DetachedSpec {
+    let process = detached_process::start_detached(DetachedSpec {
         program,
         argument: ARGUMENT,
         place: dir,
@@ -550,28 +562,28 @@ fn begin(
     Ok((process, ours))
 }
 
-/// Kill a process and wait for its end; whether that came.
-async fn end(process: &Detached) -> bool {
+/// Kill a process and wait for its end. Returns whether it ended.
+async fn kill_process(process: &DetachedProcess) -> bool {
     if let Err(error) = process.kill() {
         tracing::error!(pid = process.pid, %error, "a worker could not be killed");
     }
-    let ended = clock::timeout(WORKER_END_WALL_MAX, process.ended()).await.is_some();
+    let ended = clock::timeout(WORKER_END_WALL_MAX, process.wait_for_end()).await.is_some();
     if !ended {
         tracing::error!(pid = process.pid, "a worker did not end after it was killed");
     }
     ended
 }
 
-/// Remove all that a worker which is gone left.
-async fn left_by(dir: &Path, cgroup: Option<&WorkerCgroup>) {
-    remove(dir);
+/// Remove the directory and the cgroup of a worker that is gone.
+async fn remove_leftovers(dir: &Path, cgroup: Option<&WorkerCgroup>) {
+    remove_worker_dir(dir);
     if let Some(cgroup) = cgroup {
         cgroup.remove().await;
     }
 }
 
 /// Remove the directory of a worker that is gone.
-pub(crate) fn remove(dir: &Path) {
+pub(crate) fn remove_worker_dir(dir: &Path) {
     if let Err(error) = std::fs::remove_dir_all(dir)
         && error.kind() != io::ErrorKind::NotFound
     {

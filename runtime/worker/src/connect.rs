@@ -1,8 +1,8 @@
-//! The socket of a worker in its directory.
+//! The socket of a worker, which lies in the worker's directory.
 //!
-//! The kernel takes at most 107 bytes of path, and data directories may lie deeper: the directory is
-//! opened, and the socket named by its descriptor. A worker holds a descriptor of its own socket, which
-//! reaches it after its name was removed.
+//! The kernel takes at most 107 bytes of path, and data directories may lie deeper. So the
+//! directory is opened, and the socket is named by the descriptor of the directory. A worker holds
+//! a descriptor of its own socket: through it the socket is reached after its name was removed.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -14,46 +14,46 @@ use rustix::net::{
     socket_with, sockopt,
 };
 
-/// Its name there.
+/// Name of the socket in the directory of its worker.
 pub(crate) const SOCKET: &str = "socket";
 
-fn named(dir: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
+fn socket_address(dir: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(dir, flags, Mode::empty())?;
     let address = format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd());
     Ok((dir, SocketAddrUnix::new(address)?))
 }
 
-fn packets() -> io::Result<OwnedFd> {
+fn packet_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Connect to the worker of a directory. Never waits.
-pub(crate) fn to(dir: &Path) -> io::Result<OwnedFd> {
-    let (_dir, address) = named(dir)?;
-    let socket = packets()?;
+/// Connect to the worker that lives in a directory. Never waits.
+pub(crate) fn connect_to_dir(dir: &Path) -> io::Result<OwnedFd> {
+    let (_dir, address) = socket_address(dir)?;
+    let socket = packet_socket()?;
     connect(&socket, &address)?;
     Ok(socket)
 }
 
-/// Connect by a path that is short. Never waits.
-pub(crate) fn through(path: &Path) -> io::Result<OwnedFd> {
-    let socket = packets()?;
+/// Connect by a path that is short enough for the kernel. Never waits.
+pub(crate) fn connect_to_path(path: &Path) -> io::Result<OwnedFd> {
+    let socket = packet_socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// Listen in a directory.
-pub(crate) fn at(dir: &Path) -> io::Result<OwnedFd> {
-    let (_dir, address) = named(dir)?;
-    let socket = packets()?;
+/// Make the socket of a directory and listen on it.
+pub(crate) fn listen_in_dir(dir: &Path) -> io::Result<OwnedFd> {
+    let (_dir, address) = socket_address(dir)?;
+    let socket = packet_socket()?;
     bind(&socket, &address)?;
     listen(&socket, 4)?;
     Ok(socket)
 }
 
-/// Take the next connection; of another user than this one, none.
+/// Take the next connection. A connection of another user is refused.
 pub(crate) fn accept(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let connection = accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     let theirs = sockopt::socket_peercred(&connection)?.uid;

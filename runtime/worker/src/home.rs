@@ -1,7 +1,8 @@
 //! The directory in which an agent finds a worker, as the worker sees it.
 //!
-//! A worker whose socket was removed and in which nothing lives is of no use: what it keeps for the next
-//! agent is of tasks that are over. As long as one lives, an agent finds it in `/proc` (`found.rs`).
+//! A worker whose socket was removed and in which no task lives is of no use: what it keeps for
+//! the next agent is about tasks that have ended. As long as a task lives, an agent finds the
+//! worker in `/proc` (`discovery.rs`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,21 +15,22 @@ use tokio::io::unix::AsyncFd;
 
 use super::connect::SOCKET;
 
-/// Bytes of notices taken at once.
+/// Bytes of notices that are read at once.
 const NOTICES_BYTES: usize = 4096;
 
-/// Opened before the process is confined.
+/// The worker's own directory, opened before the process is confined.
 pub(crate) struct Home {
     dir: OwnedFd,
-    /// By which an agent reaches the socket when its name is gone (`found.rs`).
+    /// Through this descriptor an agent reaches the socket when its name is gone (`discovery.rs`).
     _socket: OwnedFd,
-    /// The kernel's notices that names went from it; each user may only have so many (`inotify(7)`).
+    /// The kernel's notices that names were removed from the directory. Absent where the kernel
+    /// gave none: each user may have only so many (`inotify(7)`).
     notices: Option<OwnedFd>,
 }
 
 impl Home {
-    /// The directory of this worker, with its socket in it.
-    pub fn of(dir: &Path) -> io::Result<Self> {
+    /// Open the directory of this worker and the socket in it.
+    pub fn open(dir: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(dir, flags, Mode::empty())?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -41,17 +43,17 @@ impl Home {
         Ok(Self { dir: opened, _socket: socket, notices: notices.ok() })
     }
 
-    /// Is the socket there no more?
+    /// Was the socket removed from the directory?
     pub fn is_gone(&self) -> bool {
         matches!(statat(&self.dir, SOCKET, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
     }
 
-    /// What tells that something was removed, once. Inside a runtime.
-    pub fn notices(&mut self) -> io::Result<Option<Notices>> {
+    /// The notices of removals. Only the first call returns them. Must be called inside a runtime.
+    pub fn notices(&mut self) -> io::Result<Option<RemovalNotices>> {
         let Some(notices) = self.notices.take() else { return Ok(None) };
         // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
         let notices = unsafe { AsyncFd::register_with_interest(notices, Interest::READABLE) }?;
-        Ok(Some(Notices(notices)))
+        Ok(Some(RemovalNotices(notices)))
     }
 }
 
@@ -64,11 +66,11 @@ fn notices(dir: &Path) -> Result<OwnedFd, Errno> {
     Ok(notices)
 }
 
-/// See [`Home::notices`].
-pub(crate) struct Notices(AsyncFd<OwnedFd>);
+/// Notices that a name was removed from the worker's directory; see [`Home::notices`].
+pub(crate) struct RemovalNotices(AsyncFd<OwnedFd>);
 
-impl Notices {
-    /// Wait for one, and take those that are there.
+impl RemovalNotices {
+    /// Wait for a notice, and take all that are there.
     pub async fn next(&self) -> io::Result<()> {
         let mut ready = self.0.readable().await?;
         let taken = ready.try_io(|fd| {
@@ -100,7 +102,7 @@ mod tests {
         std::fs::create_dir(&at).unwrap();
         std::fs::write(at.join(SOCKET), "").unwrap();
         std::fs::write(at.join("log"), "").unwrap();
-        let mut home = Home::of(&at).unwrap();
+        let mut home = Home::open(&at).unwrap();
         let notices = home.notices().unwrap().unwrap();
         std::fs::remove_file(at.join("log")).unwrap();
         notices.next().await.unwrap();

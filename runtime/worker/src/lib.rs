@@ -1,4 +1,4 @@
-//! WASM tasks in a process of their own, which goes on without the agent.
+//! WASM tasks in a process of their own, the worker, which goes on without the agent.
 //!
 //! ```text
 //! agent                                         worker: this program as `__worker`, confined
@@ -15,7 +15,7 @@
 mod backoff;
 mod client;
 mod connect;
-mod found;
+mod discovery;
 mod home;
 mod link;
 mod look;
@@ -27,8 +27,8 @@ mod serve;
 mod setup;
 mod tasks;
 
-pub use found::data_dir_of;
-pub use look::{end_run, look};
+pub use discovery::data_dir_of;
+pub use look::{end_run, find_tasks};
 pub use runs::{FoundTasks, LivingTask};
 pub use serve::{ARGUMENT, main};
-pub use tasks::{Opened, WorkerOptions, WorkerTasks};
+pub use tasks::{OpenedWorkerTasks, WorkerOptions, WorkerTasks};

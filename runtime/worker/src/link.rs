@@ -4,9 +4,9 @@
 //! 'j' ─ the JSON itself          at most INLINE_BYTES_MAX bytes
 //! 'f' ─ the first descriptor is a memory file with it; further descriptors are the message's own
 //! ```
-//! Part of what is frozen with `protocol`.
+//! This format is frozen together with `protocol`.
 //!
-//! Whoever sends does so on its own thread where the socket takes it at once; otherwise the packet waits
+//! A packet is sent on the caller's thread where the socket takes it at once. Otherwise it waits
 //! here, in order, for [`Link::flush`].
 
 use std::collections::VecDeque;
@@ -30,21 +30,21 @@ use tokio::sync::Notify;
 
 use ostler_model::limits::{WORKER_MESSAGE_BYTES_MAX, WORKER_OUTBOX_MAX};
 
-/// Longest message in the packet itself.
+/// Longest message that travels in the packet itself, bytes.
 const INLINE_BYTES_MAX: usize = 16 * 1024;
-/// Descriptors of one message: a memory file and those of a start.
+/// Most descriptors of one message: a memory file and those of a start.
 const FDS_MAX: usize = 4;
 const INLINE: u8 = b'j';
 const IN_FILE: u8 = b'f';
 
-/// A message that was received, with its descriptors.
-pub(crate) struct Received<T> {
+/// A received message and its descriptors.
+pub(crate) struct MessageWithFds<T> {
     pub message: T,
     pub fds: Vec<OwnedFd>,
 }
 
 /// One end of a connection.
-pub(crate) struct Link {
+pub(crate) struct PacketLink {
     socket: AsyncFd<OwnedFd>,
     waiting: Mutex<VecDeque<Packet>>,
     /// Something waits, or the link was closed.
@@ -56,8 +56,8 @@ struct Packet {
     fds: Vec<Arc<OwnedFd>>,
 }
 
-impl Link {
-    /// Of a connected socket. Inside a runtime.
+impl PacketLink {
+    /// A link over a connected socket. Must be called inside a runtime.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         // SAFETY: the descriptor is owned here, never changes, and is closed only with the `AsyncFd`.
@@ -65,8 +65,8 @@ impl Link {
         Ok(Self { socket, waiting: Mutex::default(), more: Notify::new() })
     }
 
-    /// Send a message, now or when the other end takes it. An error means that the link is of no use any
-    /// more: its end is seen by whoever receives.
+    /// Send a message, now or when the other end takes it. An error means that the link is of no
+    /// use any more; whoever receives sees its end.
     pub fn send<T: Serialize>(&self, message: &T, fds: Vec<Arc<OwnedFd>>) -> io::Result<()> {
         let packet = Packet::new(message, fds)?;
         let mut waiting = self.lock();
@@ -87,7 +87,8 @@ impl Link {
         Ok(())
     }
 
-    /// Send what waits, for as long as the link lives. To be polled beside [`Link::receive`].
+    /// Send the packets that wait, as long as the link lives. It must be
+    /// polled beside [`Link::receive`].
     pub async fn flush(&self) -> io::Error {
         loop {
             self.more.notified().await;
@@ -109,7 +110,7 @@ impl Link {
     }
 
     /// The next message; `None` when the other end is gone.
-    pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<Received<T>>> {
+    pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<MessageWithFds<T>>> {
         loop {
             let mut ready = self.socket.readable().await?;
             match ready.try_io(|socket| packet(socket.get_ref().as_fd())) {
@@ -119,7 +120,7 @@ impl Link {
         }
     }
 
-    /// Both ends see its end.
+    /// Close the link: both ends see that.
     pub fn close(&self) {
         let _gone = shutdown(self.socket.get_ref(), Shutdown::Both);
     }
@@ -129,13 +130,13 @@ impl Link {
     }
 }
 
-/// Send one message where nothing waits; waits for as long as the socket's own timeout says.
+/// Send one message on a socket that blocks. Waits as long as the socket's own timeout allows.
 pub(crate) fn send_blocking<T: Serialize>(socket: &OwnedFd, message: &T) -> io::Result<()> {
     Ok(Packet::new(message, Vec::new())?.send(socket.as_fd())?)
 }
 
-/// Receive one message where nothing else runs. Waits for as long as the socket's own timeout says; a new
-/// worker without a bound, for the agent that started it.
+/// Receive one message on a socket that blocks. Waits as long as the socket's own timeout allows. A
+/// new worker waits without a bound for the agent that started it.
 pub(crate) fn receive_blocking<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<T>> {
     let received = packet(socket.as_fd())?.map(Packet::read::<T>).transpose()?;
     Ok(received.map(|received| received.message))
@@ -170,8 +171,8 @@ impl Packet {
         }
     }
 
-    /// An error of the kind `InvalidData` is about this message alone.
-    fn read<T: DeserializeOwned>(self) -> io::Result<Received<T>> {
+    /// Decode the message. An error of the kind `InvalidData` is about this message alone.
+    fn read<T: DeserializeOwned>(self) -> io::Result<MessageWithFds<T>> {
         let mut fds = self.fds;
         let (kind, rest) = self.bytes.split_first().ok_or_else(|| invalid("an empty message"))?;
         let message = match *kind {
@@ -184,14 +185,14 @@ impl Packet {
                     return Err(invalid("a message that is too long"));
                 }
                 let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-                // What is no file, or became shorter meanwhile.
+                // The descriptor may not be a file, or the file may have become shorter.
                 file.read_exact_at(&mut bytes, 0).map_err(|error| invalid(&error.to_string()))?;
                 read(&bytes)?
             }
             _ => return Err(invalid("a message of an unknown form")),
         };
         let fds = fds.into_iter().filter_map(Arc::into_inner).collect();
-        Ok(Received { message, fds })
+        Ok(MessageWithFds { message, fds })
     }
 }
 
@@ -199,12 +200,12 @@ fn invalid(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
 }
 
-/// A text that ends too early is no end of the connection.
+/// Decode JSON. A text that ends too early is invalid data, and not the end of the connection.
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     serde_json::from_slice(bytes).map_err(|error| invalid(&error.to_string()))
 }
 
-/// One packet; `None` at the end.
+/// Receive one packet; `None` at the end of the connection.
 fn packet(socket: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -238,10 +239,10 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    fn pair() -> (Link, Link) {
+    fn pair() -> (PacketLink, PacketLink) {
         let flags = SocketFlags::CLOEXEC;
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        (Link::new(a).unwrap(), Link::new(b).unwrap())
+        (PacketLink::new(a).unwrap(), PacketLink::new(b).unwrap())
     }
 
     #[tokio::test]
@@ -251,9 +252,9 @@ mod tests {
         let null = Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
         ours.send(&"short", vec![]).unwrap();
         ours.send(&long, vec![Arc::clone(&null), null]).unwrap();
-        let first: Received<String> = theirs.receive().await.unwrap().unwrap();
+        let first: MessageWithFds<String> = theirs.receive().await.unwrap().unwrap();
         assert_eq!((first.message.as_str(), first.fds.len()), ("short", 0));
-        let second: Received<String> = theirs.receive().await.unwrap().unwrap();
+        let second: MessageWithFds<String> = theirs.receive().await.unwrap().unwrap();
         assert_eq!((second.message, second.fds.len()), (long, 2));
         drop(ours);
         assert!(theirs.receive::<String>().await.unwrap().is_none());
@@ -267,7 +268,7 @@ mod tests {
         }
         let read = async {
             for number in 0..20_000_u32 {
-                let received: Received<u32> = theirs.receive().await.unwrap().unwrap();
+                let received: MessageWithFds<u32> = theirs.receive().await.unwrap().unwrap();
                 assert_eq!(received.message, number);
             }
         };
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(theirs.receive::<u32>().await.unwrap().unwrap().message, 7);
     }
 
-    /// Descriptors of this process of which the path has `name` in it.
+    /// How many descriptors of this process lead to a path that contains `name`.
     fn open(name: &str) -> usize {
         let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         let links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
@@ -343,8 +344,8 @@ mod tests {
         assert_eq!(theirs.receive::<u32>().await.unwrap().unwrap().message, 7);
     }
 
-    /// A message with more descriptors than one has.
-    fn too_many(link: &Link, fd: &Arc<OwnedFd>) {
+    /// Send a message with more descriptors than a message may have.
+    fn too_many(link: &PacketLink, fd: &Arc<OwnedFd>) {
         let fds = [fd.as_fd(); 2 * FDS_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,4 +1,5 @@
-//! What lives in workers while no agent runs: for whoever has claimed the data directory.
+//! Which tasks live in workers while no agent runs. For a command that has claimed
+//! the data directory.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::connect;
-use super::found::{self, FoundWorker};
+use super::discovery::{self, FoundWorker};
 use super::link;
 use super::order;
 use super::protocol::{FromWorker, ListedTask, ToWorker, VERSION};
@@ -21,12 +22,14 @@ use ostler_model::limits::WORKER_ANSWER_WALL_MAX;
 ///
 /// # Errors
 /// When `/proc` or the directory of the workers cannot be read.
-pub fn look(data_dir: &Path) -> io::Result<FoundTasks> {
-    let survey = found::survey(&workers_of(data_dir))?;
+pub fn find_tasks(data_dir: &Path) -> io::Result<FoundTasks> {
+    let survey = discovery::survey(&workers_of(data_dir))?;
     let mut all = FoundTasks { elsewhere: survey.elsewhere, ..FoundTasks::default() };
     for worker in &survey.living {
-        match Asking::begin(worker).and_then(|asking| asking.list()) {
-            Ok(tasks) => all.tasks.extend(tasks.iter().filter_map(|task| living(worker.pid, task))),
+        match WorkerQuery::connect(worker).and_then(|asking| asking.list()) {
+            Ok(tasks) => {
+                all.tasks.extend(tasks.iter().filter_map(|task| living_task(worker.pid, task)))
+            }
             Err(error) => {
                 tracing::warn!(pid = worker.pid, %error, "a worker does not say what lives in it");
                 all.unasked.push((worker.pid, worker.start_ticks));
@@ -36,23 +39,24 @@ pub fn look(data_dir: &Path) -> io::Result<FoundTasks> {
     Ok(all)
 }
 
-/// End a run in whichever worker has it, and wait for that; `false` where none has it. Blocks.
+/// End a run in whichever worker has it, and wait for the end; `false` where no worker
+/// has it. Blocks.
 ///
 /// # Errors
 /// When a worker cannot be asked, or the run does not end within `bound`.
 pub fn end_run(data_dir: &Path, run: &RunId, bound: Duration) -> io::Result<bool> {
     let of_run = |tasks: &[ListedTask], worker| {
-        tasks.iter().filter_map(|task| living(worker, task)).any(|task| task.run == *run)
+        tasks.iter().filter_map(|task| living_task(worker, task)).any(|task| task.run == *run)
     };
-    for worker in &found::survey(&workers_of(data_dir))?.living {
-        let asking = Asking::begin(worker)?;
+    for worker in &discovery::survey(&workers_of(data_dir))?.living {
+        let asking = WorkerQuery::connect(worker)?;
         if !of_run(&asking.list()?, worker.pid) {
             continue;
         }
         asking.say(&ToWorker::KillRun { run: run.to_string() })?;
-        // What it says before the list is in the list.
+        // An exit that the worker tells before it answers is in the list.
         if of_run(&asking.list()?, worker.pid) {
-            asking.until_exited(run, bound)?;
+            asking.wait_exit(run, bound)?;
         }
         asking.say(&ToWorker::ForgetRun { run: run.to_string() })?;
         return Ok(true);
@@ -61,25 +65,27 @@ pub fn end_run(data_dir: &Path, run: &RunId, bound: Duration) -> io::Result<bool
 }
 
 fn workers_of(data_dir: &Path) -> PathBuf {
-    data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned()).join(found::WORKERS)
+    data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned()).join(discovery::WORKERS)
 }
 
-/// A listed task, where it lives. One that was not let go ends by itself.
-pub(crate) fn living(worker: u32, task: &ListedTask) -> Option<LivingTask> {
+/// A listed task with the pid of its worker, if the task lives. A task that was not released
+/// ends by itself.
+pub(crate) fn living_task(worker: u32, task: &ListedTask) -> Option<LivingTask> {
     if !task.released || task.exit.is_some() || !order::is_id(&task.id) {
         return None;
     }
-    let run = order::run(&task.run).ok()?;
-    Some(LivingTask { worker, run, id: task.id.clone(), place: order::place_heard(task) })
+    let run = order::parse_run(&task.run).ok()?;
+    Some(LivingTask { worker, run, id: task.id.clone(), place: order::parse_place(task) })
 }
 
-/// A connection of its own to a worker.
-struct Asking(OwnedFd);
+/// A separate connection to a worker, on which this process waits for each answer.
+struct WorkerQuery(OwnedFd);
 
-impl Asking {
-    fn begin(worker: &FoundWorker) -> io::Result<Self> {
-        let reach = |path: &PathBuf| connect::through(path);
-        let socket = worker.socket.as_ref().map_or_else(|| connect::to(&worker.dir), reach)?;
+impl WorkerQuery {
+    fn connect(worker: &FoundWorker) -> io::Result<Self> {
+        let reach = |path: &PathBuf| connect::connect_to_path(path);
+        let socket =
+            worker.socket.as_ref().map_or_else(|| connect::connect_to_dir(&worker.dir), reach)?;
         rustix::io::ioctl_fionbio(&socket, false)?;
         for way in [Timeout::Send, Timeout::Recv] {
             set_socket_timeout(&socket, way, Some(WORKER_ANSWER_WALL_MAX))?;
@@ -93,8 +99,8 @@ impl Asking {
         link::send_blocking(&self.0, message)
     }
 
-    /// Wait for the end of a run, which the worker tells.
-    fn until_exited(&self, run: &RunId, bound: Duration) -> io::Result<()> {
+    /// Wait until the worker tells that the run ended.
+    fn wait_exit(&self, run: &RunId, bound: Duration) -> io::Result<()> {
         let watch = Stopwatch::start();
         while watch.elapsed() < bound {
             match link::receive_blocking::<FromWorker>(&self.0)? {
@@ -111,7 +117,7 @@ impl Asking {
     fn list(&self) -> io::Result<Vec<ListedTask>> {
         self.say(&ToWorker::List { n: 0 })?;
         loop {
-            // What it says besides is for an agent.
+            // The other messages are for an agent.
             match link::receive_blocking::<FromWorker>(&self.0)? {
                 Some(FromWorker::Listed { tasks, .. }) => return Ok(tasks),
                 Some(_) => {}

@@ -1,4 +1,4 @@
-//! A start as it is said to a worker, and what the worker makes of it.
+//! The order to start a task: how the agent builds it, and how the worker reads it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::protocol::{
-    Code, Dir, ListedTask, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
-    TaskPlace,
+    Dir, ListedTask, OrderCode, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamFiles,
+    TaskExit, TaskPlace,
 };
 use ostler_logs::task_sink;
 use ostler_model::cores::CoreSet;
@@ -16,26 +16,26 @@ use ostler_model::digest::Digest;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::limits::{TaskLimits, WORKER_ID_BYTES_MAX, WORKER_TEXT_BYTES_MAX};
 use ostler_model::ports::{ByteSink, DriverEventSink, SinkFiles, TaskContext};
+use ostler_model::printable::printable_lines;
 use ostler_model::resources::AllocatedPort;
-use ostler_model::shown::shown_lines;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
 use ostler_plugin::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
 use ostler_process::live::RunPlace;
-use ostler_sandbox::{CodeFile, EngineKind, Format};
+use ostler_sandbox::{CodeFile, EngineKind, WasmFormat};
 
-/// What is sent: the order and its descriptors.
-pub(crate) struct Sent {
+/// What the agent sends: the order and its file descriptors.
+pub(crate) struct OrderWithFds {
     pub order: StartOrder,
     pub fds: Vec<Arc<OwnedFd>>,
 }
 
-/// The order of a start, by the agent.
-pub(crate) fn of(
+/// Build the order for a start, in the agent.
+pub(crate) fn build_order(
     context: &TaskContext,
     spec: WasmTaskSpec,
     code: &CodeFile,
-) -> Result<Sent, WasmTaskError> {
+) -> Result<OrderWithFds, WasmTaskError> {
     let file = code.file.try_clone().map_err(|e| no_descriptor(&e))?;
     let mut fds = vec![Arc::new(OwnedFd::from(file))];
     let mut stream = |sink: &Arc<dyn ByteSink>| {
@@ -45,7 +45,7 @@ pub(crate) fn of(
     };
     let (stdout, stderr) = (stream(&context.stdout), stream(&context.stderr));
     let dirs = spec.dirs.iter().map(|dir| {
-        let host = text(&dir.host_path)?;
+        let host = utf8_path(&dir.host_path)?;
         Ok(Dir { host, guest: dir.guest_path.clone(), read_only: dir.read_only })
     });
     let mounts = context.mounts.iter().map(|mount| OrderMount {
@@ -53,7 +53,7 @@ pub(crate) fn of(
         task: mount.task_path.clone(),
         read_only: mount.read_only,
     });
-    // In a network of its own a task has the ports as they are called there, on every address.
+    // A task in a network of its own has the port numbers of that network, on every address.
     let own = context.network.is_some();
     let ports = context.ports.iter().map(|port| Port {
         label: port.label.clone(),
@@ -64,24 +64,27 @@ pub(crate) fn of(
     let order = StartOrder {
         run: context.run_id.to_string(),
         alloc: context.alloc_id.to_string(),
-        job: context.job_id.qualified().to_owned(),
+        job: context.job_id.qualified_id().to_owned(),
         group: context.group.to_string(),
         task: context.task.to_string(),
-        code: Code { digest: code.digest.to_string(), component: code.format == Format::Component },
-        path: text(&spec.path)?,
+        code: OrderCode {
+            digest: code.digest.to_string(),
+            component: code.format == WasmFormat::Component,
+        },
+        path: utf8_path(&spec.path)?,
         dirs: dirs.collect::<Result<_, WasmTaskError>>()?,
         args: spec.args,
         env: spec.env,
         stdin: match spec.input {
             TaskStdin::Nothing => Stdin::Nothing,
             TaskStdin::Text(given) => Stdin::Text(given),
-            TaskStdin::File(path) => Stdin::File(text(&path)?),
+            TaskStdin::File(path) => Stdin::File(utf8_path(&path)?),
         },
         listen: spec.listen,
         connect: spec.connect,
         cpu_mhz: context.cpu_mhz,
-        task_dir: text(&context.task_dir)?,
-        alloc_dir: text(&context.alloc_dir)?,
+        task_dir: utf8_path(&context.task_dir)?,
+        alloc_dir: utf8_path(&context.alloc_dir)?,
         mounts: mounts.collect(),
         ports: ports.collect(),
         limits: OrderLimits {
@@ -95,10 +98,10 @@ pub(crate) fn of(
         stdout,
         stderr,
     };
-    Ok(Sent { order, fds })
+    Ok(OrderWithFds { order, fds })
 }
 
-fn text(path: &Path) -> Result<String, WasmTaskError> {
+fn utf8_path(path: &Path) -> Result<String, WasmTaskError> {
     let text = path.to_str().map(str::to_owned);
     text.ok_or_else(|| WasmTaskError::File {
         path: path.to_owned(),
@@ -110,39 +113,39 @@ fn no_descriptor(error: &io::Error) -> WasmTaskError {
     WasmTaskError::Worker { reason: format!("no file descriptor is left: {error}") }
 }
 
-/// What the worker starts.
-pub(crate) struct Ordered {
+/// An order as the worker carries it out.
+pub(crate) struct ParsedOrder {
     pub context: TaskContext,
     pub spec: WasmTaskSpec,
     pub code: CodeFile,
 }
 
-/// Why an order cannot be carried out: it is not what an agent says.
+/// Why an order cannot be carried out: it is not one that an agent sends.
 #[derive(Debug, thiserror::Error)]
 #[error("the order of a start is broken: {0}")]
 pub(crate) struct BrokenOrder(String);
 
 /// Are these the same directory?
-fn same(one: &OwnedFd, other: &OwnedFd) -> bool {
+fn is_same_dir(one: &OwnedFd, other: &OwnedFd) -> bool {
     let stats = [one, other].map(rustix::fs::fstat);
     matches!(stats, [Ok(a), Ok(b)] if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
-/// The order as the worker carries it out. `events` takes what is to be said of the task.
-pub(crate) fn received(
+/// Read an order in the worker. `events` receives the events of the task.
+pub(crate) fn read_order(
     order: StartOrder,
     fds: Vec<OwnedFd>,
     events: DriverEventSink,
-) -> Result<Ordered, BrokenOrder> {
+) -> Result<ParsedOrder, BrokenOrder> {
     let mut fds = fds.into_iter();
     let code = fds.next().ok_or_else(|| BrokenOrder("it has no code".to_owned()))?;
     let mut shared: Option<Arc<OwnedFd>> = None;
     let mut stream = |files: Option<StreamFiles>| -> Result<Arc<dyn ByteSink>, BrokenOrder> {
-        let Some(files) = files else { return Ok(Arc::new(Nowhere)) };
+        let Some(files) = files else { return Ok(Arc::new(DiscardSink)) };
         let dir = fds.next().ok_or_else(|| BrokenOrder("it lacks a directory".to_owned()))?;
-        // Both streams lie in one directory: one descriptor less for each task.
+        // Both streams lie in one directory: sharing it saves a descriptor for each task.
         let dir = match &shared {
-            Some(known) if same(known, &dir) => Arc::clone(known),
+            Some(known) if is_same_dir(known, &dir) => Arc::clone(known),
             _ => Arc::new(dir),
         };
         shared = Some(Arc::clone(&dir));
@@ -150,9 +153,9 @@ pub(crate) fn received(
         Ok(task_sink(SinkFiles { dir, prefix, files_max, file_bytes_max }))
     };
     let (stdout, stderr) = (stream(order.stdout)?, stream(order.stderr)?);
-    let digest: Digest = parsed(&order.code.digest)?;
-    let format = if order.code.component { Format::Component } else { Format::Module };
-    let alloc_id: AllocId = parsed(&order.alloc)?;
+    let digest: Digest = parse_text(&order.code.digest)?;
+    let format = if order.code.component { WasmFormat::Component } else { WasmFormat::Module };
+    let alloc_id: AllocId = parse_text(&order.alloc)?;
     let mounts = order.mounts.into_iter().map(|mount| device::Mount {
         host_path: mount.host,
         task_path: mount.task,
@@ -166,11 +169,11 @@ pub(crate) fn received(
         task: None,
     });
     let context = TaskContext {
-        run_id: run(&order.run)?,
+        run_id: parse_run(&order.run)?,
         alloc_id,
-        job_id: named(JobId::from_qualified(&order.job))?,
-        group: named(GroupName::new(&order.group))?,
-        task: named(TaskName::new(&order.task))?,
+        job_id: check_name(JobId::from_qualified(&order.job))?,
+        group: check_name(GroupName::new(&order.group))?,
+        task: check_name(TaskName::new(&order.task))?,
         stdout,
         stderr,
         record_identity: Arc::new(|_| {
@@ -221,20 +224,21 @@ pub(crate) fn received(
     };
     let file = Arc::new(std::fs::File::from(code));
     let code = CodeFile { digest, kind: EngineKind::Task, format, file };
-    Ok(Ordered { context, spec, code })
+    Ok(ParsedOrder { context, spec, code })
 }
 
-/// The variable that has the index of an allocation, in each environment of a task.
+/// The variable with the index of the allocation, which the environment of each task has.
 const INDEX: &str = "NOMAD_ALLOC_INDEX";
 
-/// What a task is of, as its order says.
-pub(crate) fn place(order: &StartOrder) -> Option<TaskPlace> {
+/// Job, group and index to which a task belongs, as its order says.
+pub(crate) fn task_place(order: &StartOrder) -> Option<TaskPlace> {
     let index = order.env.iter().find(|(name, _)| name == INDEX)?.1.parse().ok()?;
     Some(TaskPlace { job: order.job.clone(), group: order.group.clone(), index })
 }
 
-/// Where a listed task belongs; `None`: its worker does not say it, or not in names.
-pub(crate) fn place_heard(task: &ListedTask) -> Option<RunPlace> {
+/// Where a listed task belongs. `None`: its worker does not say it, or says it in names that
+/// are not valid.
+pub(crate) fn parse_place(task: &ListedTask) -> Option<RunPlace> {
     let place = task.place.as_ref()?;
     let mut parts = task.run.split('/');
     Some(RunPlace {
@@ -246,21 +250,21 @@ pub(crate) fn place_heard(task: &ListedTask) -> Option<RunPlace> {
     })
 }
 
-/// A run by its text.
-pub(crate) fn run(text: &str) -> Result<RunId, BrokenOrder> {
+/// Parse the text of a run id.
+pub(crate) fn parse_run(text: &str) -> Result<RunId, BrokenOrder> {
     serde_json::from_value(serde_json::Value::from(text)).map_err(|e| BrokenOrder(e.to_string()))
 }
 
-fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, BrokenOrder> {
+fn parse_text<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, BrokenOrder> {
     text.parse().map_err(|e: T::Err| BrokenOrder(e.to_string()))
 }
 
-fn named<T, E: std::fmt::Display>(name: Result<T, E>) -> Result<T, BrokenOrder> {
+fn check_name<T, E: std::fmt::Display>(name: Result<T, E>) -> Result<T, BrokenOrder> {
     name.map_err(|e| BrokenOrder(e.to_string()))
 }
 
-/// An exit as it is said.
-pub(crate) fn exit_said(exit: &RawExit) -> TaskExit {
+/// An exit as the worker sends it.
+pub(crate) fn encode_exit(exit: &RawExit) -> TaskExit {
     TaskExit {
         code: exit.exit_code,
         signal: exit.signal,
@@ -270,30 +274,31 @@ pub(crate) fn exit_said(exit: &RawExit) -> TaskExit {
     }
 }
 
-/// And as it is heard.
-pub(crate) fn exit_heard(exit: TaskExit) -> RawExit {
+/// An exit as the agent reads it.
+pub(crate) fn decode_exit(exit: TaskExit) -> RawExit {
     RawExit {
         exit_code: exit.code,
         signal: exit.signal,
         oom_killed: exit.oom_killed,
-        error: exit.error.map(text_heard),
+        error: exit.error.map(sanitize_text),
         finished_at: Timestamp::from_nanos(exit.finished_at),
     }
 }
 
-/// A text of a worker: it goes into events and records, and whoever broke out of an engine writes it.
-pub(crate) fn text_heard(text: String) -> String {
-    shown_lines(text, WORKER_TEXT_BYTES_MAX)
+/// Make a text of a worker safe to show. It goes into events and records, and a guest that broke
+/// out of its engine may have written it.
+pub(crate) fn sanitize_text(text: String) -> String {
+    printable_lines(text, WORKER_TEXT_BYTES_MAX)
 }
 
-/// Can this be the id of a task? It is kept with its record.
+/// Can this be the id of a task? The id is written into the task's record.
 pub(crate) fn is_id(id: &str) -> bool {
     (1..=WORKER_ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Output that goes nowhere.
-struct Nowhere;
+/// A sink that drops all output.
+struct DiscardSink;
 
-impl ByteSink for Nowhere {
+impl ByteSink for DiscardSink {
     fn write(&self, _bytes: &[u8]) {}
 }

@@ -1,4 +1,4 @@
-//! What an agent and a worker say to each other. Frozen.
+//! The messages between an agent and a worker. The format is frozen.
 //!
 //! ```text
 //! agent ─► hello ─────────────► worker     agent ─► start n, descriptors ─► held n | refused n
@@ -6,140 +6,141 @@
 //!       ─► list n ─► listed n                   ─► usage n ─► used n
 //!       ─► retire                               ◄─ exited, said: whenever it happens
 //! ```
-//! A message is one JSON object in one packet of a `SOCK_SEQPACKET` socket (`link.rs` says how
-//! long ones travel). Whoever reads ignores fields it does not know and messages of a kind it does not
-//! know; a new field is optional, and a new kind is only said to a worker whose `welcome` has a version
-//! that knows it. `tests` hold the bytes of version 1.
+//! A message is one JSON object in one packet of a `SOCK_SEQPACKET` socket (`link.rs` says how long
+//! messages travel). A reader ignores fields and kinds of messages that it does not know. A new
+//! field is optional, and a new kind is only sent to a worker whose `welcome` has a version that
+//! knows it. `tests` hold the bytes of version 1.
 
 use serde::{Deserialize, Serialize};
 
-/// The version that is spoken here.
+/// Version of the messages that this build sends.
 pub const VERSION: u32 = 1;
 
-/// From the agent to the worker.
+/// A message from the agent to the worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ToWorker {
     /// The first message of a connection.
     Hello {
-        /// What the agent speaks.
+        /// Version of the messages that the agent sends.
         version: u32,
     },
-    /// Hold a task. Its descriptors: compiled code, then the log directory of each stream that has one.
+    /// Hold a task. The descriptors of the message are the compiled code, then the log directory of
+    /// each stream that has one.
     Start {
-        /// For the answer.
+        /// Number that the answer repeats.
         n: u64,
-        /// The task.
+        /// The task to hold.
         order: Box<StartOrder>,
     },
-    /// Let what is held of a run go.
+    /// Let the held tasks of a run start.
     Release {
-        /// The run.
+        /// Id of the run to release.
         run: String,
     },
     /// End a task.
     Kill {
-        /// Its run.
+        /// Id of the task's run.
         run: String,
-        /// Its id.
+        /// Id of the task in the worker.
         id: String,
     },
-    /// End everything of a run, and whatever comes later.
+    /// End every task of a run, also those that come later.
     KillRun {
-        /// The run.
+        /// Id of the run to end.
         run: String,
     },
-    /// The same, and remember nothing of it.
+    /// End every task of a run, and remember nothing of the run.
     ForgetRun {
-        /// The run.
+        /// Id of the run to forget.
         run: String,
     },
-    /// Every task that was not forgotten.
+    /// Ask for every task that was not forgotten.
     List {
-        /// For the answer.
+        /// Number that the answer repeats.
         n: u64,
     },
-    /// What a task uses now.
+    /// Ask what a task uses now.
     Usage {
-        /// For the answer.
+        /// Number that the answer repeats.
         n: u64,
-        /// Its run.
+        /// Id of the task's run.
         run: String,
-        /// Its id.
+        /// Id of the task in the worker.
         id: String,
     },
-    /// Nothing more will be started: end with the last task.
+    /// End with the last task: nothing more will be started.
     Retire,
-    /// Of a later version.
+    /// A message of a later version.
     #[serde(other)]
     Unknown,
 }
 
-/// From the worker to the agent.
+/// A message from the worker to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FromWorker {
     /// The answer to `hello`.
     Welcome {
-        /// What the worker speaks.
+        /// Version of the messages that the worker sends.
         version: u32,
-        /// Tasks it has room for.
+        /// How many tasks the worker has room for.
         tasks_max: u32,
-        /// What the agent should tell its operator of it.
+        /// Texts about the worker that the agent writes into its log for the operator.
         notices: Vec<String>,
     },
     /// A task is held.
     Held {
-        /// Of the `start`.
+        /// Number of the `start` that this answers.
         n: u64,
-        /// The task's id.
+        /// Id that the worker gave the task.
         id: String,
     },
-    /// It is not.
+    /// A task is not held.
     Refused {
-        /// Of the `start`.
+        /// Number of the `start` that this answers.
         n: u64,
-        /// Why.
+        /// Why the task is not held, for people.
         text: String,
-        /// Is its file or configuration at fault?
+        /// Whether the file or the configuration of the task is at fault.
         #[serde(default)]
         invalid: bool,
     },
     /// A task ended.
     Exited {
-        /// Its run.
+        /// Id of the task's run.
         run: String,
-        /// Its id.
+        /// Id of the task in the worker.
         id: String,
-        /// How.
+        /// How the task ended.
         exit: TaskExit,
     },
-    /// Something to be told in a task's events.
+    /// A text for the events of a task.
     Said {
-        /// Its run.
+        /// Id of the task's run.
         run: String,
-        /// What.
+        /// Text of the event.
         text: String,
     },
     /// The answer to `list`.
     Listed {
-        /// Of the question.
+        /// Number of the `list` that this answers.
         n: u64,
-        /// The tasks.
+        /// All tasks of the worker that were not forgotten.
         tasks: Vec<ListedTask>,
     },
     /// The answer to `usage`.
     Used {
-        /// Of the question.
+        /// Number of the `usage` that this answers.
         n: u64,
-        /// Processor time, nanoseconds.
+        /// Processor time used so far, nanoseconds.
         cpu_nanos: Option<u64>,
-        /// Memory held, bytes; absent: the task does not run.
+        /// Memory held now, bytes; absent: the task does not run.
         memory_bytes: Option<u64>,
-        /// When, nanoseconds since 1970.
+        /// When this was measured, nanoseconds since 1970.
         taken_at: u64,
     },
-    /// Of a later version.
+    /// A message of a later version.
     #[serde(other)]
     Unknown,
 }
@@ -147,151 +148,151 @@ pub enum FromWorker {
 /// How a task ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskExit {
-    /// Exit code of one that ended by itself.
+    /// Exit code of a task that ended by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// Signal that killed it.
+    /// Number of the signal that killed the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<u32>,
-    /// Ended for using too much memory.
+    /// Whether the task ended because it used too much memory.
     #[serde(default)]
     pub oom_killed: bool,
-    /// Trap or failure around it.
+    /// The trap of the task, or a failure around it, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When, nanoseconds since 1970.
+    /// When the task ended, nanoseconds since 1970.
     pub finished_at: u64,
 }
 
-/// A task of a worker.
+/// A task of a worker, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedTask {
-    /// Its run.
+    /// Id of the task's run.
     pub run: String,
-    /// Its id.
+    /// Id of the task in the worker.
     pub id: String,
-    /// Was it let go?
+    /// Whether the task was released, so that it may run.
     pub released: bool,
-    /// How it ended.
+    /// How the task ended; absent: it lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<TaskExit>,
-    /// MHz reserved. The first builds do not say it.
+    /// MHz reserved by the task. The first builds do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_mhz: Option<u32>,
-    /// What it is of. The first builds do not say it.
+    /// Job, group and index of the task. The first builds do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<TaskPlace>,
 }
 
-/// What a task is of.
+/// To which job, group and allocation a task belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPlace {
-    /// Its job, with the namespace.
+    /// Name of the job, with its namespace.
     pub job: String,
-    /// Its group.
+    /// Name of the task group.
     pub group: String,
-    /// Index of its allocation in the group.
+    /// Index of the task's allocation in the group.
     pub index: u32,
 }
 
-/// A task to hold.
+/// A task to hold, with all that it needs to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartOrder {
-    /// Which start of which task.
+    /// Id of the run: which start of which task this is.
     pub run: String,
-    /// Its allocation.
+    /// Id of the task's allocation.
     pub alloc: String,
-    /// Its job.
+    /// Name of the job, with its namespace.
     pub job: String,
-    /// Its group.
+    /// Name of the task group.
     pub group: String,
-    /// Its name.
+    /// Name of the task in its group.
     pub task: String,
-    /// What was compiled.
-    pub code: Code,
-    /// The file it is of, for messages.
+    /// The compiled code to run.
+    pub code: OrderCode,
+    /// Path of the file that the code was compiled from, for messages.
     pub path: String,
-    /// Arguments, the program's name first.
+    /// Arguments of the program, its name first.
     pub args: Vec<String>,
-    /// The whole environment.
+    /// The whole environment of the task, as names and values.
     pub env: Vec<(String, String)>,
-    /// What it sees of the node's files.
+    /// Directories and files of the node that the task sees.
     pub dirs: Vec<Dir>,
-    /// Standard input.
+    /// Standard input of the task.
     pub stdin: Stdin,
-    /// May listen on its ports.
+    /// Whether the task may listen on its ports.
     pub listen: bool,
-    /// `address:port` pairs it may connect to.
+    /// `address:port` pairs that the task may connect to.
     pub connect: Vec<String>,
-    /// MHz reserved.
+    /// MHz reserved by the task.
     pub cpu_mhz: u32,
-    /// Host directory of the task.
+    /// Directory of the task on the node.
     pub task_dir: String,
-    /// Host directory that the group's tasks share.
+    /// Directory on the node that the tasks of the group share.
     pub alloc_dir: String,
-    /// Host paths assigned to it.
+    /// Paths of the node that reservations assigned to the task.
     pub mounts: Vec<OrderMount>,
-    /// Ports assigned to it.
+    /// Ports assigned to the task.
     pub ports: Vec<Port>,
-    /// What it may use.
+    /// How much the task may use.
     pub limits: OrderLimits,
-    /// Files of its standard output; absent: nowhere.
+    /// Files that standard output goes to; absent: it is dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout: Option<StreamFiles>,
-    /// Files of its standard error.
+    /// Files that standard error goes to; absent: it is dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<StreamFiles>,
 }
 
-/// Compiled code; the file comes as a descriptor.
+/// What identifies the compiled code, whose file comes as a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Code {
+pub struct OrderCode {
     /// SHA-256 of the wasm, hexadecimal.
     pub digest: String,
-    /// Is it a component? A core module otherwise.
+    /// Whether the wasm is a component; otherwise it is a core module.
     pub component: bool,
 }
 
-/// A directory or file that a task sees.
+/// A directory or file of the node that a task sees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dir {
-    /// On the node.
+    /// Path on the node.
     pub host: String,
-    /// In the task.
+    /// Path in the task.
     pub guest: String,
-    /// No writes.
+    /// Whether the task may not write there.
     pub read_only: bool,
 }
 
-/// A host path assigned to a task.
+/// A path of the node that a reservation assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderMount {
-    /// On the node.
+    /// Path on the node.
     pub host: String,
-    /// In the task.
+    /// Path in the task.
     pub task: String,
-    /// No writes.
+    /// Whether the task may not write there.
     pub read_only: bool,
 }
 
 /// A port assigned to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Its label.
+    /// Label of the port in the job.
     pub label: String,
-    /// On the node.
+    /// Port number on the node.
     pub value: u16,
-    /// In the task.
+    /// Port number in the task.
     pub to: u16,
-    /// Address on the node.
+    /// Address of the port on the node; empty: every address.
     pub host_ip: String,
 }
 
-/// Standard input.
+/// What a task reads from its standard input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stdin {
-    /// The first read is the end.
+    /// Nothing: the first read is the end.
     Nothing,
     /// This text.
     Text(String),
@@ -299,31 +300,31 @@ pub enum Stdin {
     File(String),
 }
 
-/// What a task may use.
+/// How much a task may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderLimits {
-    /// Bytes of memory and tables.
+    /// Most memory and tables together, bytes.
     pub memory_bytes: u64,
-    /// Table elements.
+    /// Most table elements.
     pub table_elements: u64,
-    /// Bytes copied by one host call.
+    /// Most bytes that one host call copies.
     pub transfer_bytes: u64,
-    /// Component resources at once.
+    /// Most component resources at once.
     pub handles: u32,
-    /// Bytes of one random request.
+    /// Most bytes of one request for random bytes.
     pub random_bytes: u64,
-    /// Bytes it may add to its directories.
+    /// Most bytes that the task may add to its directories.
     pub disk_bytes: u64,
 }
 
 /// Rotated files of a stream; the directory comes as a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamFiles {
-    /// Name without the index.
+    /// Name of each file without its index.
     pub prefix: String,
-    /// Most files kept.
+    /// How many files are kept at most.
     pub files_max: u32,
-    /// A file is left at this length, bytes.
+    /// Length at which the next file is begun, bytes.
     pub file_bytes_max: u64,
 }
 

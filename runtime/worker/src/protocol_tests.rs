@@ -42,7 +42,7 @@ fn the_order_of_a_start_has_the_bytes_of_version_1() {
         job: text("shop"),
         group: text("g"),
         task: text("web"),
-        code: Code { digest: text("ab"), component: true },
+        code: OrderCode { digest: text("ab"), component: true },
         path: text("/srv/web.wasm"),
         args: vec![text("web")],
         env: vec![(text("A"), text("1"))],

@@ -1,4 +1,5 @@
-//! What a worker leaves beside its socket, by which a later agent finds it. Frozen: `worker.json`.
+//! The record that a worker writes beside its socket, for a later agent. The format
+//! is frozen: `worker.json`.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -9,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use ostler_process::identity;
 
-/// Its name in the directory of the worker.
+/// Name of the record in the directory of the worker.
 const FILE: &str = "worker.json";
 /// Longest record read, bytes.
 const BYTES_MAX: u64 = 4 * 1024;
 
-/// Who a worker is.
+/// Which process a worker is, and which tasks it takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkerRecord {
     /// Its process id.
@@ -23,18 +24,18 @@ pub(crate) struct WorkerRecord {
     pub start_ticks: u64,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// What it was made for: see `WorkerKey`.
+    /// Which tasks the worker takes, such as those of one job.
     pub key: String,
 }
 
 impl WorkerRecord {
-    /// Of this process.
+    /// The record of this process.
     pub fn own(key: String) -> io::Result<Self> {
         let own = identity::read(std::process::id())?;
         Ok(Self { pid: own.pid, start_ticks: own.start_ticks, boot_id: own.boot_id, key })
     }
 
-    /// Write it into the directory of the worker, whole or not at all.
+    /// Write the record into the directory of the worker, whole or not at all.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         let part = dir.join("worker.part");
         let mut options = std::fs::OpenOptions::new();
@@ -43,9 +44,9 @@ impl WorkerRecord {
         std::fs::rename(part, dir.join(FILE))
     }
 
-    /// Read it; `None` where there is none yet.
+    /// Read the record of a directory; `None` where there is none yet.
     pub fn read(dir: &Path) -> io::Result<Option<Self>> {
-        // A link in its place is not followed.
+        // A symbolic link in its place is not followed.
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
         let mut options = std::fs::OpenOptions::new();
         let file = match options.read(true).custom_flags(flags).open(dir.join(FILE)) {

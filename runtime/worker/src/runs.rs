@@ -1,4 +1,4 @@
-//! The runs of an agent's WASM tasks: in which worker each is, and what became of its tasks.
+//! The runs of an agent's WASM tasks: which worker has each run, and how its tasks ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use ostler_process::live::RunPlace;
 pub struct LivingTask {
     /// Pid of the worker.
     pub worker: u32,
-    /// Its run.
+    /// The run that the task belongs to.
     pub run: RunId,
-    /// Its id there.
+    /// Id of the task in its worker.
     pub id: String,
-    /// What it is of, as its worker says.
+    /// Job, group and allocation of the task, as its worker says.
     pub place: Option<RunPlace>,
 }
 
@@ -33,42 +33,43 @@ pub struct LivingTask {
 pub struct FoundTasks {
     /// Tasks that live.
     pub tasks: Vec<LivingTask>,
-    /// Workers (pid, start time) that live and do not say what lives in them.
+    /// Workers (pid, start time) that live and do not answer which tasks live in them.
     pub unasked: Vec<(u32, u64)>,
-    /// Workers of another data directory, of which this one is a copy: the tasks that its records have in a
-    /// worker may live there.
+    /// Workers (pid, start time) of another data directory, of which this one is a copy. A task
+    /// that the records place in a worker may live there.
     pub elsewhere: Vec<(u32, u64)>,
 }
 
-/// All runs.
+/// All runs of this agent, those that ended lately, and how the workers of each kind did.
 #[derive(Default)]
-pub(crate) struct Table {
-    pub runs: HashMap<RunId, OfRun>,
+pub(crate) struct RunTable {
+    pub runs: HashMap<RunId, WorkerRun>,
     pub ended: EndedRuns,
     pub backoff: HashMap<String, Backoff>,
 }
 
-impl Table {
+impl RunTable {
     /// Is a run in this worker that was not forgotten?
     pub fn has_runs_in(&self, worker: &Arc<Worker>) -> bool {
         self.runs.values().any(|of_run| Arc::ptr_eq(&of_run.worker, worker))
     }
 }
 
-/// A run.
-pub(crate) struct OfRun {
+/// A run in its worker.
+pub(crate) struct WorkerRun {
     pub worker: Arc<Worker>,
     pub released: bool,
     pub said: Option<DriverEventSink>,
-    /// MHz reserved, for all of its tasks together.
+    /// MHz reserved for all tasks of the run together.
     cpu_mhz: u32,
-    /// They count for the worker's share of the processor: a task of it lives.
+    /// Whether `cpu_mhz` counts for the worker's share of the processor, which is so while a task
+    /// of the run lives.
     counted: bool,
     tasks: HashMap<String, watch::Sender<Option<RawExit>>>,
 }
 
-impl OfRun {
-    /// One without a task.
+impl WorkerRun {
+    /// A run without a task.
     pub fn new(
         worker: &Arc<Worker>,
         released: bool,
@@ -79,24 +80,24 @@ impl OfRun {
         Self { worker, released, said, cpu_mhz, counted: false, tasks }
     }
 
-    /// A task of it.
+    /// The exit of a task of this run, by the task's id.
     pub fn task(&self, id: &str) -> Option<&watch::Sender<Option<RawExit>>> {
         self.tasks.get(id)
     }
 
-    /// How many tasks it has.
+    /// How many tasks the run has.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
 
-    /// It has this task. One that ended before it was known stays ended.
-    pub fn has(&mut self, id: String, exit: Option<RawExit>) {
+    /// Add a task to the run. A task that ended before it was known stays ended.
+    pub fn add_task(&mut self, id: String, exit: Option<RawExit>) {
         self.tasks.entry(id).or_insert_with(|| watch::channel(exit).0);
         self.count();
     }
 
-    /// A task of it ended, one that is not known yet perhaps.
-    pub fn exited(&mut self, id: String, exit: RawExit) {
+    /// Record the exit of a task, which may not be known yet.
+    pub fn record_exit(&mut self, id: String, exit: RawExit) {
         if self.tasks.contains_key(&id) || self.tasks.len() < WORKLOADS_PER_RUN_MAX {
             let told = self.tasks.entry(id).or_insert_with(|| watch::channel(None).0);
             told.send_replace(Some(exit));
@@ -104,8 +105,9 @@ impl OfRun {
         }
     }
 
-    /// Its worker is gone.
-    pub fn lose(&mut self, how: &str, now: Timestamp) {
+    /// Record that the worker is gone: each task that still lived ended with it. `how` says how
+    /// the worker ended.
+    pub fn record_loss(&mut self, how: &str, now: Timestamp) {
         for exit in self.tasks.values().filter(|exit| exit.borrow().is_none()) {
             exit.send_replace(Some(RawExit {
                 error: Some(format!("the worker process of WASM tasks is gone: {how}")),
@@ -116,20 +118,20 @@ impl OfRun {
         self.count();
     }
 
-    /// What it reserved counts for as long as a task of it lives.
+    /// Count the reservation of the run for its worker as long as a task of the run lives.
     fn count(&mut self) {
         let lives = self.tasks.values().any(|exit| exit.borrow().is_none());
         if lives != self.counted {
             self.counted = lives;
-            self.worker.reserved(self.cpu_mhz, lives);
+            self.worker.change_reserved(self.cpu_mhz, lives);
         }
     }
 }
 
-impl Drop for OfRun {
+impl Drop for WorkerRun {
     fn drop(&mut self) {
         if self.counted {
-            self.worker.reserved(self.cpu_mhz, false);
+            self.worker.change_reserved(self.cpu_mhz, false);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The worker's side.
+//! The worker's side: the process that holds and runs the tasks.
 //!
 //! ```text
 //! standard input: the first connection ─ setup ─► socket, record ─► confined ─► threads, engine
@@ -22,8 +22,8 @@ use rustix::net::{SocketType, sockopt};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore};
 
-use super::home::{Home, Notices};
-use super::link::{self, Link, Received};
+use super::home::{Home, RemovalNotices};
+use super::link::{self, MessageWithFds, PacketLink};
 use super::protocol::{FromWorker, ListedTask, StartOrder, TaskPlace, ToWorker, VERSION};
 use super::record::WorkerRecord;
 use super::setup::Setup;
@@ -38,27 +38,27 @@ use ostler_process::confine::{Confinement, confine};
 use ostler_process::netns;
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig, threads};
 
-/// First argument by which this program is a worker.
+/// First argument that makes this program a worker.
 pub const ARGUMENT: &str = "__worker";
 
-/// The `__worker` program. `log` is called once threads may be started; what it returns is kept to the
-/// end.
+/// The `__worker` program. `log` is called as soon as threads may be started; what it returns is
+/// kept until the program ends.
 #[must_use]
 pub fn main<L>(log: impl FnOnce() -> L) -> ExitCode {
-    let begun = match begin() {
+    let begun = match prepare_worker() {
         Ok(begun) => begun,
-        Err(error) => return failed(&error),
+        Err(error) => return report_failure(&error),
     };
     let _log = log();
     tracing::info!(confined = %begun.confined, "worker of WASM tasks started");
     let run = || threads::control_runtime()?.block_on(serve(begun));
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => report_failure(&error),
     }
 }
 
-fn failed(error: &io::Error) -> ExitCode {
+fn report_failure(error: &io::Error) -> ExitCode {
     #[expect(clippy::print_stderr, reason = "its log, before there is another")]
     {
         eprintln!("the worker of WASM tasks cannot start: {error}");
@@ -66,18 +66,20 @@ fn failed(error: &io::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-struct Begun {
+struct ConfinedWorker {
     setup: Setup,
     first: OwnedFd,
     listener: OwnedFd,
     home: Home,
     confined: String,
-    /// As the cgroup allows it, which is not to be read any more later.
+    /// Processor cores that the cgroup allows. The cgroup cannot be read any more once the
+    /// process is confined.
     cores: usize,
 }
 
-/// With one thread: what only the unconfined may do, then confined.
-fn begin() -> io::Result<Begun> {
+/// Do what only an unconfined process may do, then confine this one. Runs while the process
+/// has one thread.
+fn prepare_worker() -> io::Result<ConfinedWorker> {
     let first = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?;
     if sockopt::socket_type(&first)? != SocketType::SEQPACKET {
         return Err(io::Error::other("its standard input is no connection of an agent"));
@@ -88,20 +90,20 @@ fn begin() -> io::Result<Begun> {
     if let Some(network) = &setup.network {
         netns::enter(network)?;
     }
-    let listener = connect::at(&setup.dir)?;
+    let listener = connect::listen_in_dir(&setup.dir)?;
     WorkerRecord::own(setup.key.clone())?.write(&setup.dir)?;
-    let home = Home::of(&setup.dir)?;
+    let home = Home::open(&setup.dir)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut read = setup.read.clone();
     read.push(PathBuf::from("/proc/sys/vm"));
     let confined =
         confine(&Confinement { write: setup.write.clone(), read, ..Confinement::default() });
     let confined = confined.map_err(io::Error::other)?.to_string();
-    Ok(Begun { setup, first, listener, home, confined, cores })
+    Ok(ConfinedWorker { setup, first, listener, home, confined, cores })
 }
 
-async fn serve(begun: Begun) -> io::Result<()> {
-    let Begun { setup, first, listener, mut home, cores, .. } = begun;
+async fn serve(begun: ConfinedWorker) -> io::Result<()> {
+    let ConfinedWorker { setup, first, listener, mut home, cores, .. } = begun;
     let sandbox = Sandbox::new(SandboxConfig {
         cache_dir: None,
         compiler: PathBuf::new(),
@@ -112,11 +114,11 @@ async fn serve(begun: Begun) -> io::Result<()> {
         guest_threads: Some(cores),
     });
     let sandbox = Arc::new(sandbox.map_err(io::Error::other)?);
-    let agent = Arc::new(Agent::default());
+    let agent = Arc::new(AgentConnection::default());
     let over = Arc::new(Notify::new());
     let (told, ended) = (Arc::clone(&agent), Arc::clone(&over));
     let exited = move |run: &RunId, id: &str, exit: &_| {
-        let (run, id, exit) = (run.to_string(), id.to_owned(), order::exit_said(exit));
+        let (run, id, exit) = (run.to_string(), id.to_owned(), order::encode_exit(exit));
         told.tell(&FromWorker::Exited { run, id, exit });
         ended.notify_one();
     };
@@ -149,47 +151,47 @@ async fn serve(begun: Begun) -> io::Result<()> {
                     }
                     Ok(Err(error)) => {
                         tracing::warn!(%error, "a connection was not taken");
-                        // Without a descriptor for it, it stays where it is.
+                        // Without a free descriptor the connection stays in the kernel's queue.
                         clock::sleep(WORKER_ACCEPT_PAUSE).await;
                     }
                     Err(_would_block) => {}
                 }
             }
-            taken = next(notices.as_ref()) => {
+            taken = next_notice(notices.as_ref()) => {
                 if let Err(error) = taken {
                     tracing::debug!(%error, "no more notices of the worker's directory");
                     notices = None;
                 }
             }
-            () = clock::sleep(WORKER_HOME_LOOK_INTERVAL), if server.is_left() => {}
+            () = clock::sleep(WORKER_HOME_LOOK_INTERVAL), if server.is_abandoned() => {}
         }
-        if server.is_over() {
+        if server.is_finished() {
             return Ok(());
         }
     }
 }
 
-/// Wait until something was removed that a worker is found by.
-async fn next(notices: Option<&Notices>) -> io::Result<()> {
+/// Wait until a name was removed from the worker's directory. Without notices this never returns.
+async fn next_notice(notices: Option<&RemovalNotices>) -> io::Result<()> {
     match notices {
         Some(notices) => notices.next().await,
         None => std::future::pending().await,
     }
 }
 
-/// The connection to the present agent.
+/// The connection to the present agent, if there is one.
 #[derive(Default)]
-struct Agent {
-    link: Mutex<Option<(u64, Arc<Link>)>>,
+struct AgentConnection {
+    link: Mutex<Option<(u64, Arc<PacketLink>)>>,
     numbers: AtomicU64,
 }
 
-impl Agent {
-    fn lock(&self) -> MutexGuard<'_, Option<(u64, Arc<Link>)>> {
+impl AgentConnection {
+    fn lock(&self) -> MutexGuard<'_, Option<(u64, Arc<PacketLink>)>> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Say something to the agent, if there is one: the next one asks.
+    /// Send a message to the agent, if there is one. The next agent asks for the list instead.
     fn tell(&self, message: &FromWorker) {
         let link = self.lock().as_ref().map(|(_, link)| Arc::clone(link));
         if let Some(link) = link {
@@ -197,7 +199,7 @@ impl Agent {
         }
     }
 
-    fn is_now(&self, number: u64) -> bool {
+    fn is_current(&self, number: u64) -> bool {
         self.lock().as_ref().is_some_and(|(now, _)| *now == number)
     }
 }
@@ -205,20 +207,21 @@ impl Agent {
 struct Server {
     host: WasmTaskHost,
     sandbox: Arc<Sandbox>,
-    agent: Arc<Agent>,
+    agent: Arc<AgentConnection>,
     starts: Arc<Semaphore>,
     retiring: AtomicBool,
-    /// What the runs are of that were not forgotten, for an agent that does not know them.
+    /// Job, group and index of each run that was not forgotten, for an agent that does not
+    /// know the run.
     places: Mutex<HashMap<RunId, TaskPlace>>,
     home: Home,
-    /// To be looked at: it may be over.
+    /// Notified when the worker may have to end.
     over: Arc<Notify>,
 }
 
 impl Server {
-    /// Serve a connection; the one before it ends.
+    /// Serve a new connection. The connection before it is closed.
     fn attend(self: &Arc<Self>, socket: OwnedFd) -> io::Result<()> {
-        let link = Arc::new(Link::new(socket)?);
+        let link = Arc::new(PacketLink::new(socket)?);
         let number = self.agent.numbers.fetch_add(1, Ordering::Relaxed);
         let before = self.agent.lock().replace((number, Arc::clone(&link)));
         if let Some((_, before)) = before {
@@ -229,12 +232,12 @@ impl Server {
         tokio::spawn(async move {
             let why = server.converse(&link, number).await;
             tracing::info!(%why, "the connection to an agent ended");
-            server.left(number);
+            server.handle_disconnect(number);
         });
         Ok(())
     }
 
-    async fn converse(self: &Arc<Self>, link: &Arc<Link>, number: u64) -> io::Error {
+    async fn converse(self: &Arc<Self>, link: &Arc<PacketLink>, number: u64) -> io::Error {
         let mut flush = std::pin::pin!(link.flush());
         loop {
             let received = tokio::select! {
@@ -252,8 +255,9 @@ impl Server {
         }
     }
 
-    /// An agent is gone.
-    fn left(&self, number: u64) {
+    /// Handle the end of a connection. When it was that of the present agent, what is
+    /// held is ended.
+    fn handle_disconnect(&self, number: u64) {
         let last = {
             let mut link = self.agent.lock();
             let last = link.as_ref().is_some_and(|(now, _)| *now == number);
@@ -268,23 +272,28 @@ impl Server {
         }
     }
 
-    /// Is there no agent, and does nothing live that one could come for but its end?
-    fn is_left(&self) -> bool {
+    /// Is there no agent, and has every task ended?
+    fn is_abandoned(&self) -> bool {
         self.agent.lock().is_none() && self.host.is_at_rest()
     }
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         let alone = self.agent.lock().is_none();
         let unused = alone || self.retiring.load(Ordering::SeqCst);
-        (unused && self.host.is_empty()) || (self.is_left() && self.home.is_gone())
+        (unused && self.host.is_empty()) || (self.is_abandoned() && self.home.is_gone())
     }
 
-    fn serve(self: &Arc<Self>, link: &Arc<Link>, number: u64, received: Received<ToWorker>) {
-        let Received { message, fds } = received;
+    fn serve(
+        self: &Arc<Self>,
+        link: &Arc<PacketLink>,
+        number: u64,
+        received: MessageWithFds<ToWorker>,
+    ) {
+        let MessageWithFds { message, fds } = received;
         let answer = |message: &FromWorker| drop(link.send(message, Vec::new()));
-        // A run that is no run is known to nobody.
+        // A text that is no run id names no run, and nothing is done.
         let of = |text: &str, act: &dyn Fn(&RunId)| {
-            order::run(text).map(|run| act(&run)).unwrap_or_default();
+            order::parse_run(text).map(|run| act(&run)).unwrap_or_default();
         };
         match message {
             ToWorker::Hello { version } => {
@@ -313,10 +322,11 @@ impl Server {
                 });
                 self.over.notify_one();
             }
-            ToWorker::List { n } => answer(&FromWorker::Listed { n, tasks: self.listed() }),
+            ToWorker::List { n } => answer(&FromWorker::Listed { n, tasks: self.list_tasks() }),
             ToWorker::Usage { n, run, id } => {
-                let used = order::run(&run).ok().map(|run| self.host.used(&run, &id));
-                answer(&used_now(n, used.flatten()));
+                let used =
+                    order::parse_run(&run).ok().map(|run| self.host.current_usage(&run, &id));
+                answer(&usage_answer(n, used.flatten()));
             }
             ToWorker::Retire => {
                 self.retiring.store(true, Ordering::SeqCst);
@@ -330,14 +340,14 @@ impl Server {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listed(&self) -> Vec<ListedTask> {
+    fn list_tasks(&self) -> Vec<ListedTask> {
         let places = self.places();
-        let seen = self.host.seen().into_iter().map(|task| ListedTask {
+        let seen = self.host.list_tasks().into_iter().map(|task| ListedTask {
             place: places.get(&task.run).cloned(),
             run: task.run.to_string(),
             id: task.id,
             released: task.released,
-            exit: task.exit.as_ref().map(order::exit_said),
+            exit: task.exit.as_ref().map(order::encode_exit),
             cpu_mhz: Some(task.cpu_mhz),
         });
         seen.collect()
@@ -345,7 +355,7 @@ impl Server {
 
     async fn start(
         self: Arc<Self>,
-        link: &Link,
+        link: &PacketLink,
         number: u64,
         n: u64,
         order: StartOrder,
@@ -353,14 +363,14 @@ impl Server {
     ) {
         let Ok(_turn) = self.starts.acquire().await else { return };
         let (agent, run) = (Arc::clone(&self.agent), order.run.clone());
-        let place = order::place(&order);
+        let place = order::task_place(&order);
         let said = Arc::new(move |text: String, _details: Vec<(String, String)>| {
             agent.tell(&FromWorker::Said { run: run.clone(), text });
         });
-        // Directories are opened and code is mapped: on a disk that hangs, this thread hangs.
+        // Directories are opened and code is mapped here: on a disk that hangs, this thread hangs.
         let held = tokio::task::block_in_place(|| {
             let ordered =
-                order::received(order, fds, said).map_err(|error| (error.to_string(), false))?;
+                order::read_order(order, fds, said).map_err(|error| (error.to_string(), false))?;
             let run = ordered.context.run_id.clone();
             let held = self.host.hold(&ordered.context, &ordered.spec, &ordered.code);
             if held.is_ok() {
@@ -374,8 +384,8 @@ impl Server {
         });
         let message = match held {
             Ok((run, id)) => {
-                if !self.agent.is_now(number) {
-                    // Who asked is gone: nobody lets it go.
+                if !self.agent.is_current(number) {
+                    // The agent that asked is gone: nobody would release the task.
                     self.host.kill_run(&run);
                 }
                 FromWorker::Held { n, id }
@@ -386,7 +396,7 @@ impl Server {
     }
 }
 
-fn used_now(n: u64, used: Option<Usage>) -> FromWorker {
+fn usage_answer(n: u64, used: Option<Usage>) -> FromWorker {
     FromWorker::Used {
         n,
         cpu_nanos: used.as_ref().and_then(|used| Some(nanos(used.cpu_time?))),

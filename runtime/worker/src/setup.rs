@@ -1,5 +1,5 @@
-//! What a worker is told before anything else. Only spoken between an agent and the worker that it
-//! starts itself, so it may change with each build.
+//! The first message to a worker. Only an agent sends it to a worker that it starts itself, so the
+//! format may change with each build.
 
 use std::path::PathBuf;
 
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 /// The first message on a new worker's standard input.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    /// Its own directory: socket, record, log.
+    /// The worker's own directory, for its socket, record and log.
     pub dir: PathBuf,
-    /// What it was made for, for its record.
+    /// Which tasks the worker takes; written into its record.
     pub key: String,
-    /// Directories with all below that its tasks may use.
+    /// Directories that its tasks may read and write, with all below them.
     pub write: Vec<PathBuf>,
-    /// The same, to read only.
+    /// Directories that its tasks may only read, with all below them.
     pub read: Vec<PathBuf>,
-    /// WASM tasks alive at once.
+    /// Most WASM tasks alive at once.
     pub task_instances: u32,
-    /// In the dense profile.
+    /// Whether the tasks are held in the dense profile.
     pub dense: bool,
-    /// File of the network namespace that it is in.
+    /// File of the network namespace that the worker enters; absent: the agent's own.
     pub network: Option<PathBuf>,
 }

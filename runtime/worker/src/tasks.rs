@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::client::{self, Hears, NewWorker, NotAdopted, Worker};
-use super::found::{self, FoundWorker, Survey};
+use super::client::{self, AdoptionFailure, NewWorker, Worker, WorkerListener};
+use super::discovery::{self, FoundWorker, WorkerSurvey};
 use super::protocol::{ListedTask, ToWorker};
-use super::runs::{FoundTasks, LivingTask, OfRun, Table};
+use super::runs::{FoundTasks, LivingTask, RunTable, WorkerRun};
 use super::setup::Setup;
 use super::{look, order};
 use ostler_model::clock::{self, Clock};
@@ -33,75 +33,75 @@ use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
 use ostler_plugin::host::wasm_task::code::TaskCode;
-use ostler_plugin::host::wasm_task::{WasmTaskError, WasmTaskSpec, WasmTasks, waited};
+use ostler_plugin::host::wasm_task::{WasmTaskError, WasmTaskSpec, WasmTasks, wait_for_exit};
 use ostler_process::ProcessHost;
 use ostler_sandbox::{CodeFile, Sandbox};
 
-/// What workers need.
+/// What is needed to start and to use workers.
 pub struct WorkerOptions {
-    /// A program that calls [`main`](crate::main) when its first argument is
-    /// [`ARGUMENT`](crate::ARGUMENT).
+    /// A program that calls [`main`](crate::main) when its first
+    /// argument is [`ARGUMENT`](crate::ARGUMENT).
     pub program: PathBuf,
     /// The data directory of the agent.
     pub data_dir: PathBuf,
-    /// Allocations lie in it. Otherwise those of a task lie where its own does: each is a directory
-    /// beside the others, with the shared one in it.
+    /// Whether allocations lie in the data directory. Otherwise the allocations lie where that of
+    /// the task does: each is a directory beside the others, with the shared directory in it.
     pub own_allocations: bool,
-    /// Who shares one, and what one may use.
+    /// Which tasks share a worker, and how much a worker may use.
     pub config: WasmWorkerConfig,
-    /// WASM tasks alive at once in one.
+    /// Most WASM tasks alive at once in one worker.
     pub task_instances: u32,
-    /// Hold them in the dense profile.
+    /// Whether workers hold their tasks in the dense profile.
     pub dense: bool,
-    /// Compiles.
+    /// The sandbox of the agent, which compiles the code of tasks.
     pub sandbox: Arc<Sandbox>,
-    /// For cgroups.
+    /// Makes the cgroups of workers.
     pub processes: ProcessHost,
-    /// Drives connections. The time; randomness.
+    /// Runtime that drives the connections to workers.
     pub control: tokio::runtime::Handle,
-    /// The time.
+    /// Clock of the agent, for exits and for the pause between starts.
     pub clock: Clock,
-    /// Names of directories.
+    /// Random numbers, for the names of workers' directories.
     pub rng: Rng,
 }
 
-/// WASM tasks in workers. Cheap to clone.
+/// The agent's WASM tasks in its workers. Cheap to clone.
 #[derive(Clone)]
 pub struct WorkerTasks {
-    inner: Arc<Inner>,
+    inner: Arc<WorkerTasksInner>,
 }
 
-struct Inner {
+struct WorkerTasksInner {
     options: WorkerOptions,
     code: TaskCode,
-    table: Mutex<Table>,
-    /// Where new tasks go, by what they are for.
-    places: tokio::sync::Mutex<HashMap<String, Arc<tokio::sync::Mutex<Slot>>>>,
+    table: Mutex<RunTable>,
+    /// The worker for new tasks, by the key that says which tasks a worker takes.
+    places: tokio::sync::Mutex<HashMap<String, Arc<tokio::sync::Mutex<WorkerSlot>>>>,
     workers: Mutex<Vec<Arc<Worker>>>,
 }
 
 /// The worker for new tasks of a kind.
 #[derive(Default)]
-struct Slot {
+struct WorkerSlot {
     worker: Option<Arc<Worker>>,
 }
 
-/// Directories that a worker uses outside the allocations', each with whether it only reads there; and the
-/// network that it is in.
-type Outside = (Vec<(PathBuf, bool)>, Option<PathBuf>);
+/// Directories that a worker uses besides those of allocations, each with whether it only reads
+/// there; and the network namespace that the worker is in.
+type OutsideAccess = (Vec<(PathBuf, bool)>, Option<PathBuf>);
 
 impl WorkerTasks {
     /// Find the workers of earlier agents and own their tasks again.
     ///
     /// # Errors
     /// When the directory of the workers or `/proc` cannot be read.
-    pub async fn open(options: WorkerOptions) -> io::Result<Opened> {
+    pub async fn open(options: WorkerOptions) -> io::Result<OpenedWorkerTasks> {
         let code = TaskCode::new(
             Arc::clone(&options.sandbox),
             options.control.clone(),
             options.clock.clone(),
         );
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(WorkerTasksInner {
             options,
             code,
             table: Mutex::default(),
@@ -109,21 +109,21 @@ impl WorkerTasks {
             workers: Mutex::default(),
         });
         let dir = inner.dir();
-        let survey = tokio::task::spawn_blocking(move || found::survey(&dir)).await;
-        let Survey { living, left, elsewhere } = survey.map_err(io::Error::other)??;
-        // One that was being started has nothing and ends by itself.
-        left.iter().for_each(|dir| client::remove(dir));
+        let survey = tokio::task::spawn_blocking(move || discovery::survey(&dir)).await;
+        let WorkerSurvey { living, left, elsewhere } = survey.map_err(io::Error::other)??;
+        // A worker that was being started has no task and ends by itself.
+        left.iter().for_each(|dir| client::remove_worker_dir(dir));
         let (mut notices, mut found) =
             (Vec::new(), FoundTasks { elsewhere, ..FoundTasks::default() });
         for worker in living {
             let pid = worker.pid;
             match inner.adopt(worker).await {
                 Ok(tasks) => found.tasks.extend(tasks),
-                Err(NotAdopted { error, left: None }) => notices.push(format!(
+                Err(AdoptionFailure { error, left: None }) => notices.push(format!(
                     "a worker of WASM tasks (pid {pid}) could not be used and was ended, with its \
                      tasks: {error}"
                 )),
-                Err(NotAdopted { error, left: Some(left) }) => {
+                Err(AdoptionFailure { error, left: Some(left) }) => {
                     found.unasked.push(left);
                     notices.push(format!(
                         "a worker of WASM tasks (pid {pid}) could not be used and does not end: {error}"
@@ -131,17 +131,17 @@ impl WorkerTasks {
                 }
             }
         }
-        Ok(Opened { tasks: Self { inner }, found, notices })
+        Ok(OpenedWorkerTasks { tasks: Self { inner }, found, notices })
     }
 }
 
 /// What [`WorkerTasks::open`] finds.
-pub struct Opened {
-    /// WASM tasks, those of earlier agents too.
+pub struct OpenedWorkerTasks {
+    /// The agent's WASM tasks, those of earlier agents among them.
     pub tasks: WorkerTasks,
-    /// What lives.
+    /// Tasks of earlier agents that live.
     pub found: FoundTasks,
-    /// What the operator should hear.
+    /// Texts that the operator should see.
     pub notices: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ impl WasmTasks for WorkerTasks {
         spec: WasmTaskSpec,
     ) -> BoxFuture<'static, Result<String, WasmTaskError>> {
         let inner = Arc::clone(&self.inner);
-        // On the control runtime: connections belong to it.
+        // On the control runtime, because connections belong to it.
         let started =
             self.inner.options.control.spawn(async move { inner.spawn(context, spec).await });
         let started = tokio_util::task::AbortOnDropHandle::new(started);
@@ -165,23 +165,23 @@ impl WasmTasks for WorkerTasks {
             of_run.released = true;
             of_run.worker.tell(&ToWorker::Release { run: run.to_string() });
         }
-        // What becomes of it is told by its exit.
+        // The exits of its tasks tell what became of the run.
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError> {
-        self.inner.with(run, id, |of_run, _| {
+        self.inner.with_task(run, id, |of_run, _| {
             of_run.worker.tell(&ToWorker::Kill { run: run.to_string(), id: id.to_owned() });
-            of_run.worker.doubt();
+            of_run.worker.check_answers();
         })
     }
 
-    fn running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
-        self.inner.with(run, id, |_, exit| exit.borrow().is_none())
+    fn is_running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
+        self.inner.with_task(run, id, |_, exit| exit.borrow().is_none())
     }
 
     fn usage(&self, run: &RunId, id: &str) -> BoxFuture<'static, Option<Usage>> {
-        let runs = self.inner.with(run, id, |of_run, exit| {
+        let runs = self.inner.with_task(run, id, |of_run, exit| {
             exit.borrow().is_none().then(|| Arc::clone(&of_run.worker))
         });
         let (run, id) = (run.to_string(), id.to_owned());
@@ -189,14 +189,14 @@ impl WasmTasks for WorkerTasks {
     }
 
     fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
-        let exit = self.inner.with(run, id, |_, exit| exit.subscribe());
+        let exit = self.inner.with_task(run, id, |_, exit| exit.subscribe());
         let clock = self.inner.options.clock.clone();
-        waited(exit.ok(), clock, "the run of the WASM task was forgotten")
+        wait_for_exit(exit.ok(), clock, "the run of the WASM task was forgotten")
     }
 
     fn adopt(&self, run: &RunId, id: &str) -> Adoption {
         let known =
-            self.inner.with(run, id, |of_run, exit| (of_run.released, exit.borrow().clone()));
+            self.inner.with_task(run, id, |of_run, exit| (of_run.released, exit.borrow().clone()));
         match known {
             Err(_) => Adoption::Unknown,
             Ok((false, _)) => Adoption::NotRun,
@@ -210,7 +210,7 @@ impl WasmTasks for WorkerTasks {
         table.ended.add(run);
         if let Some(of_run) = table.runs.get(run) {
             of_run.worker.tell(&ToWorker::KillRun { run: run.to_string() });
-            of_run.worker.doubt();
+            of_run.worker.check_answers();
         }
     }
 
@@ -222,7 +222,7 @@ impl WasmTasks for WorkerTasks {
         };
         let Some(of_run) = of_run else { return };
         of_run.worker.tell(&ToWorker::ForgetRun { run: run.to_string() });
-        self.inner.left(&of_run.worker);
+        self.inner.retire_if_unused(&of_run.worker);
     }
 
     fn kill_all(&self) {
@@ -258,12 +258,12 @@ impl WasmTasks for WorkerTasks {
     }
 }
 
-impl Inner {
+impl WorkerTasksInner {
     fn dir(&self) -> PathBuf {
-        self.options.data_dir.join(found::WORKERS)
+        self.options.data_dir.join(discovery::WORKERS)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, RunTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -271,35 +271,39 @@ impl Inner {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(
+    fn with_task<T>(
         &self,
         run: &RunId,
         id: &str,
-        used: impl FnOnce(&OfRun, &watch::Sender<Option<RawExit>>) -> T,
+        used: impl FnOnce(&WorkerRun, &watch::Sender<Option<RawExit>>) -> T,
     ) -> Result<T, WasmTaskError> {
         let table = self.table();
         let known = table.runs.get(run).and_then(|of_run| Some((of_run, of_run.task(id)?)));
         known.map(|(of_run, exit)| used(of_run, exit)).ok_or(WasmTaskError::UnknownTask)
     }
 
-    /// Own a worker and its tasks; those of them that live.
-    async fn adopt(self: &Arc<Self>, found: FoundWorker) -> Result<Vec<LivingTask>, NotAdopted> {
-        let hears = Arc::clone(self) as Arc<dyn Hears>;
+    /// Adopt a worker and its tasks. Returns the tasks that live.
+    async fn adopt(
+        self: &Arc<Self>,
+        found: FoundWorker,
+    ) -> Result<Vec<LivingTask>, AdoptionFailure> {
+        let hears = Arc::clone(self) as Arc<dyn WorkerListener>;
         let adopted = Worker::adopt(found, &self.options.processes, hears);
         let Some(worker) = adopted.await? else { return Ok(Vec::new()) };
-        // Known before the list is: what ends meanwhile is then told.
+        // The worker is known before its list is, so that the end of a worker meanwhile is told.
         self.workers().push(Arc::clone(&worker));
         let listed = match worker.list().await {
             Ok(listed) => listed,
             Err(error) => {
                 let ended = worker.end().await;
-                return Err(NotAdopted { error, left: (!ended).then(|| worker.who()) });
+                return Err(AdoptionFailure { error, left: (!ended).then(|| worker.identity()) });
             }
         };
-        let living = listed.iter().filter_map(|task| look::living(worker.pid(), task)).collect();
-        self.own(&worker, listed);
+        let living =
+            listed.iter().filter_map(|task| look::living_task(worker.pid(), task)).collect();
+        self.own_tasks(&worker, listed);
         if worker.current {
-            let slot = Slot { worker: Some(Arc::clone(&worker)) };
+            let slot = WorkerSlot { worker: Some(Arc::clone(&worker)) };
             let slot = Arc::new(tokio::sync::Mutex::new(slot));
             self.places.lock().await.insert(worker.key.clone(), slot);
         } else {
@@ -308,18 +312,18 @@ impl Inner {
         Ok(living)
     }
 
-    /// The tasks of an adopted worker are this agent's.
-    fn own(&self, worker: &Arc<Worker>, listed: Vec<ListedTask>) {
+    /// Enter the tasks of an adopted worker into this agent's table.
+    fn own_tasks(&self, worker: &Arc<Worker>, listed: Vec<ListedTask>) {
         let mut table = self.table();
         for task in listed.into_iter().filter(|task| order::is_id(&task.id)) {
-            let Ok(run) = order::run(&task.run) else { continue };
+            let Ok(run) = order::parse_run(&task.run) else { continue };
             let of_run = table.runs.entry(run).or_insert_with(|| {
                 worker.runs.fetch_add(1, Ordering::Relaxed);
                 let cpu_mhz = task.cpu_mhz.unwrap_or(WORKER_TASK_CPU_MHZ);
-                OfRun::new(worker, task.released, cpu_mhz, None)
+                WorkerRun::new(worker, task.released, cpu_mhz, None)
             });
             if Arc::ptr_eq(&of_run.worker, worker) {
-                of_run.has(task.id, task.exit.map(order::exit_heard));
+                of_run.add_task(task.id, task.exit.map(order::decode_exit));
             }
         }
     }
@@ -329,17 +333,18 @@ impl Inner {
         context: Arc<TaskContext>,
         spec: WasmTaskSpec,
     ) -> Result<String, WasmTaskError> {
-        let code: CodeFile = self.code.of(&context, &spec.path).await?;
+        let code: CodeFile = self.code.load_task(&context, &spec.path).await?;
         let mut tries = 1;
         loop {
             let (worker, held) = self.hold(&context, spec.clone(), &code).await?;
             match held {
-                Ok(id) => return self.has(&context.run_id, &worker, id),
-                // That says nothing of the task: one that ended or was killed over it is replaced.
+                Ok(id) => return self.add_held_task(&context.run_id, &worker, id),
+                // The end of a worker says nothing about the task: the task is started in another
+                // worker.
                 Err(WasmTaskError::Worker { reason })
                     if worker.is_lost()
                         && tries < WORKER_START_TRIES_MAX
-                        && self.let_go(&context.run_id, &worker) =>
+                        && self.detach_run(&context.run_id, &worker) =>
                 {
                     tries += 1;
                     let (run, pid) = (&context.run_id, worker.pid());
@@ -350,7 +355,7 @@ impl Inner {
         }
     }
 
-    /// Have a task held in the worker for it.
+    /// Have a task held in the worker for tasks like it.
     async fn hold(
         self: &Arc<Self>,
         context: &TaskContext,
@@ -362,7 +367,7 @@ impl Inner {
         let made = self
             .worker(&key, (outside, network), |text| (context.events)(text, Vec::new()))
             .await?;
-        // All of a run are in one worker: it is told of runs.
+        // All tasks of a run are in one worker, because messages to a worker name runs.
         let worker = {
             let mut table = self.table();
             if table.ended.has(&context.run_id) {
@@ -371,25 +376,30 @@ impl Inner {
             let said = Some(Arc::clone(&context.events));
             let of_run = table.runs.entry(context.run_id.clone()).or_insert_with(|| {
                 made.runs.fetch_add(1, Ordering::Relaxed);
-                OfRun::new(&made, false, context.cpu_mhz, said)
+                WorkerRun::new(&made, false, context.cpu_mhz, said)
             });
             Arc::clone(&of_run.worker)
         };
-        let sent = order::of(context, spec, code)?;
+        let sent = order::build_order(context, spec, code)?;
         let held = worker.hold(sent.order, sent.fds).await;
         Ok((worker, held))
     }
 
-    /// A task of a run is held.
-    fn has(&self, run: &RunId, worker: &Worker, id: String) -> Result<String, WasmTaskError> {
+    /// Record that a worker holds a task of a run. Fails where the run has ended meanwhile.
+    fn add_held_task(
+        &self,
+        run: &RunId,
+        worker: &Worker,
+        id: String,
+    ) -> Result<String, WasmTaskError> {
         let mut table = self.table();
         let ended = table.ended.has(run);
         match table.runs.get_mut(run).filter(|_| !ended) {
             Some(of_run) => {
-                // One of a run that was let go before may have ended already.
-                of_run.has(id.clone(), None);
+                // A task of a run that was released before may have ended already.
+                of_run.add_task(id.clone(), None);
                 if worker.is_lost() {
-                    of_run.lose("it ended", self.options.clock.now());
+                    of_run.record_loss("it ended", self.options.clock.now());
                 }
                 Ok(id)
             }
@@ -397,11 +407,12 @@ impl Inner {
         }
     }
 
-    /// A run that has no task yet is not of this worker any more, which is lost. `false`: it has one, which
-    /// ended with the worker.
-    fn let_go(&self, run: &RunId, worker: &Arc<Worker>) -> bool {
+    /// Take a run that has no task yet off a worker that is lost. `false`: the run has a task,
+    /// which ended with the worker.
+    fn detach_run(&self, run: &RunId, worker: &Arc<Worker>) -> bool {
         let mut table = self.table();
-        let of_worker = |of_run: &OfRun| Arc::ptr_eq(&of_run.worker, worker) && of_run.len() == 0;
+        let of_worker =
+            |of_run: &WorkerRun| Arc::ptr_eq(&of_run.worker, worker) && of_run.len() == 0;
         let free = table.runs.get(run).is_none_or(of_worker);
         if free {
             table.runs.remove(run);
@@ -409,7 +420,8 @@ impl Inner {
         free
     }
 
-    /// What a worker for this task is for, and the directories outside the allocations' that it uses.
+    /// The key of the worker for this task, and the directories that the worker uses besides
+    /// those of allocations.
     fn key(&self, context: &TaskContext) -> (String, Vec<(PathBuf, bool)>) {
         let mut key = match self.options.config.per {
             WorkerScope::Node => "node".to_owned(),
@@ -441,14 +453,14 @@ impl Inner {
         (key, outside)
     }
 
-    /// The worker for new tasks of a kind, started when there is none.
+    /// The worker for new tasks of this key. It is started when there is none.
     async fn worker(
         self: &Arc<Self>,
         key: &str,
-        outside: Outside,
+        outside: OutsideAccess,
         say: impl Fn(String),
     ) -> Result<Arc<Worker>, WasmTaskError> {
-        // Before the slot: whoever waits for the same worker waits for the slot.
+        // Said before the slot is locked: whoever waits for the same worker waits for the slot.
         if let Some((ends, pause)) = self.back_off(key) {
             say(format!(
                 "waits for a worker process: {ends} in a row ended soon after they were started; the \
@@ -471,7 +483,7 @@ impl Inner {
                 Ok(worker)
             }
             Err(error) => {
-                self.ended_after(key, std::time::Duration::ZERO);
+                self.record_end(key, std::time::Duration::ZERO);
                 Err(WasmTaskError::Worker { reason: error.to_string() })
             }
         }
@@ -480,14 +492,14 @@ impl Inner {
     async fn start(
         self: &Arc<Self>,
         key: &str,
-        (outside, network): Outside,
+        (outside, network): OutsideAccess,
     ) -> io::Result<Arc<Worker>> {
         let WorkerOptions {
             program, data_dir, config, task_instances, dense, processes, rng, ..
         } = &self.options;
-        let name = format!("{:08x}", rng.below(1 << 32));
+        let name = format!("{:08x}", rng.number_below(1 << 32));
         let memory = config.memory_max_mb.map(|mb| mb.saturating_mul(MIB));
-        let cgroup = processes.worker_cgroup(&name, memory, config.threads_max)?;
+        let cgroup = processes.create_worker_cgroup(&name, memory, config.threads_max)?;
         let mut setup = Setup {
             dir: self.dir().join(&name),
             key: key.to_owned(),
@@ -497,34 +509,35 @@ impl Inner {
             dense: *dense,
             network,
         };
-        // Rules are made of what is there.
+        // The worker's confinement can only name directories that exist.
         std::fs::create_dir_all(data_dir.join("allocs"))?;
         for (path, read_only) in outside {
             if read_only { &mut setup.read } else { &mut setup.write }.push(path);
         }
         let new = NewWorker { program: program.clone(), dir: setup.dir.clone(), cgroup, setup };
-        Worker::start(new, Arc::clone(self) as Arc<dyn Hears>).await
+        Worker::start(new, Arc::clone(self) as Arc<dyn WorkerListener>).await
     }
 
-    /// How many workers of a kind ended soon, one after the other, and how long to wait before the next;
-    /// `None`: it may be started now.
+    /// How many workers of this key ended soon, one after the other, and how long to wait before
+    /// the next. `None`: it may be started now.
     fn back_off(&self, key: &str) -> Option<(u32, std::time::Duration)> {
         let now = self.options.clock.now();
         let known = self.table().backoff.get(key).copied()?;
-        Some((known.short(), known.wait(now))).filter(|(_, pause)| !pause.is_zero())
+        Some((known.short_lives(), known.wait(now))).filter(|(_, pause)| !pause.is_zero())
     }
 
-    fn ended_after(&self, key: &str, lived: std::time::Duration) {
+    fn record_end(&self, key: &str, lived: std::time::Duration) {
         let now = self.options.clock.now();
         let mut table = self.table();
-        // There may be one for each job there ever was.
+        // Without this there would be an entry for each job that ever ran.
         table.backoff.retain(|_, known| !known.is_past(now));
         let known = table.backoff.entry(key.to_owned()).or_default();
-        *known = known.ended(lived, now);
+        *known = known.with_end(lived, now);
     }
 
-    /// A run of a worker was forgotten. One that is for few tasks ends with the last of them.
-    fn left(self: &Arc<Self>, worker: &Arc<Worker>) {
+    /// Retire a worker after its last run was forgotten, unless it takes all tasks or somebody is
+    /// about to use it.
+    fn retire_if_unused(self: &Arc<Self>, worker: &Arc<Worker>) {
         let last = worker.runs.fetch_sub(1, Ordering::Relaxed) == 1;
         if !last || is_for_all(&worker.key) || !worker.current {
             return;
@@ -533,7 +546,7 @@ impl Inner {
         self.options.control.spawn(async move {
             let mut places = this.places.lock().await;
             let unused = worker.runs.load(Ordering::Relaxed) == 0;
-            // Nobody is about to use it: whoever is holds the slot, or a copy of it.
+            // Whoever is about to use the worker holds the slot, or a copy of it.
             let free = places.get(&worker.key).is_some_and(|slot| Arc::strong_count(slot) == 1);
             if unused && free {
                 places.remove(&worker.key);
@@ -543,8 +556,8 @@ impl Inner {
     }
 }
 
-/// Is a worker of this key one for all tasks but those with directories of their own? It is of use again
-/// soon.
+/// Does a worker of this key take all tasks but those with directories or a network of their own?
+/// Such a worker is of use again soon.
 fn is_for_all(key: &str) -> bool {
     let (all, more) = key.split_once(", ").unwrap_or((key, ""));
     let everywhere = more.starts_with("allocations in ") && !more.contains(", network ");

@@ -1,41 +1,42 @@
-//! What is heard of workers, and of their ends.
+//! How the agent handles the messages of workers, and their ends.
 
 use std::sync::Arc;
 
-use super::super::client::{Hears, Worker};
+use super::super::client::{Worker, WorkerListener};
 use super::super::order;
 use super::super::protocol::FromWorker;
-use super::super::runs::OfRun;
-use super::Inner;
+use super::super::runs::WorkerRun;
+use super::WorkerTasksInner;
 use ostler_model::limits::WORKER_NOTICES_MAX;
 
-impl Hears for Inner {
-    /// Of runs in other workers it has nothing to say: one that a guest broke out of says anything.
-    fn heard(&self, worker: &Arc<Worker>, message: FromWorker) {
-        let of_worker = |of_run: &OfRun| Arc::ptr_eq(&of_run.worker, worker);
+impl WorkerListener for WorkerTasksInner {
+    /// A message about a run of another worker is ignored: a worker in which a guest broke out of
+    /// its engine may say anything.
+    fn handle_message(&self, worker: &Arc<Worker>, message: FromWorker) {
+        let of_worker = |of_run: &WorkerRun| Arc::ptr_eq(&of_run.worker, worker);
         match message {
             FromWorker::Exited { run, id, exit } => {
-                let Ok(run) = order::run(&run) else { return };
-                // Of a run that was forgotten there is nobody to tell.
+                let Ok(run) = order::parse_run(&run) else { return };
+                // A run that was forgotten has nobody to tell.
                 let mut table = self.table();
                 let of_run = table.runs.get_mut(&run).filter(|of_run| of_worker(of_run));
                 if let Some(of_run) = of_run.filter(|_| order::is_id(&id)) {
-                    of_run.exited(id, order::exit_heard(exit));
+                    of_run.record_exit(id, order::decode_exit(exit));
                 }
             }
             FromWorker::Said { run, text } => {
-                let Ok(run) = order::run(&run) else { return };
+                let Ok(run) = order::parse_run(&run) else { return };
                 let table = self.table();
                 let of_run = table.runs.get(&run).filter(|of_run| of_worker(of_run));
                 let said = of_run.and_then(|of_run| of_run.said.clone());
                 drop(table);
                 if let Some(said) = said {
-                    said(order::text_heard(text), Vec::new());
+                    said(order::sanitize_text(text), Vec::new());
                 }
             }
             FromWorker::Welcome { notices, .. } => {
                 for notice in notices.into_iter().take(WORKER_NOTICES_MAX) {
-                    tracing::warn!("{}", order::text_heard(notice));
+                    tracing::warn!("{}", order::sanitize_text(notice));
                 }
             }
             FromWorker::Held { .. }
@@ -46,7 +47,7 @@ impl Hears for Inner {
         }
     }
 
-    fn lost(&self, worker: &Arc<Worker>, how: String) {
+    fn handle_loss(&self, worker: &Arc<Worker>, how: String) {
         let now = self.options.clock.now();
         let mut tasks = 0_usize;
         {
@@ -54,7 +55,7 @@ impl Hears for Inner {
             let of_worker = table.runs.values_mut().filter(|of| Arc::ptr_eq(&of.worker, worker));
             for of_run in of_worker {
                 tasks = tasks.saturating_add(of_run.len());
-                of_run.lose(&how, now);
+                of_run.record_loss(&how, now);
             }
         }
         self.workers().retain(|other| !Arc::ptr_eq(other, worker));
@@ -72,9 +73,9 @@ impl Hears for Inner {
                 "a worker of WASM tasks ended, and its tasks with it"
             );
         }
-        // Of one that did not come up whoever starts it tells.
-        if worker.came_up() {
-            self.ended_after(&worker.key, worker.age());
+        // Whoever starts a worker tells when it did not come up.
+        if worker.has_come_up() {
+            self.record_end(&worker.key, worker.age());
         }
     }
 }

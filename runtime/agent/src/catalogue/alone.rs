@@ -1,55 +1,54 @@
-//! One plugin of a catalogue by itself: found, trusted or not, and loaded as an agent would.
+//! One plugin of a catalogue by itself: found, judged, and loaded as an agent would load it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::find::{self, Candidate};
+use super::find::{self, PluginCandidate};
 use super::load::{self, Loader};
 use super::verify::Registries;
-use super::{Dirs, PluginStatus};
-use crate::upgrade::kept::Choice;
+use super::{CatalogueDirs, PluginStatus};
+use crate::upgrade::copies::AcceptedCopies;
 use ostler_artifact::trust;
 use ostler_model::config::AgentConfig;
 use ostler_model::json::JsonObject;
 use ostler_plugin::{Plugin, PluginRuntime};
 
-/// A plugin that was found and is not loaded.
+/// A plugin that was found but is not loaded.
 pub(crate) struct Lone {
     config: AgentConfig,
     data_dir: PathBuf,
-    candidate: Candidate,
+    candidate: PluginCandidate,
 }
 
 impl Lone {
-    /// The plugin of this name, or the one in this file.
+    /// Find the plugin of this name, or the one in this file.
     pub(crate) fn find(
         mut config: AgentConfig,
         data_dir: PathBuf,
         which: &str,
     ) -> Result<Self, String> {
         let path = Path::new(which);
-        let name = match which.contains('/') || path.extension().is_some_and(|end| end == "wasm") {
-            false => which.to_owned(),
-            true => {
-                let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-                let name = stem.ok_or_else(|| format!("{which:?} names no file"))?;
-                let block = config.plugins.entry(name.clone()).or_default();
-                block.file = Some(path.to_owned());
-                block.source = None;
-                name
-            }
+        let name = if which.contains('/') || path.extension().is_some_and(|end| end == "wasm") {
+            let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            let name = stem.ok_or_else(|| format!("{which:?} names no file"))?;
+            let block = config.plugins.entry(name.clone()).or_default();
+            block.file = Some(path.to_owned());
+            block.source = None;
+            name
+        } else {
+            which.to_owned()
         };
-        let dirs = Dirs { data: &data_dir, socket: None };
+        let dirs = CatalogueDirs { data: &data_dir, socket: None };
         let found = find::candidates(&config, dirs, false);
         let known: Vec<_> = found.iter().map(|one| one.whose.name.clone()).collect();
         let mut named: Vec<_> = found.into_iter().filter(|one| one.whose.name == name).collect();
-        // A block that names a file rules the others out; they say so.
+        // If a block names a file, the other candidates carry an error that says so.
         named.sort_by_key(|one| one.bytes.is_err());
         let Some(mut candidate) = named.into_iter().next() else {
             let known = known.join(", ");
             return Err(format!("there is no plugin named {name:?}; there are: {known}"));
         };
-        // Whoever names it asks for it.
+        // Whoever names the plugin asks for it, so it counts as enabled.
         candidate.enabled |= !candidate.configured;
         if !candidate.enabled {
             return Err(format!(
@@ -59,30 +58,32 @@ impl Lone {
         Ok(Self { config, data_dir, candidate })
     }
 
-    /// Name of its block.
+    /// Name of the plugin's block.
     pub(crate) fn name(&self) -> &str {
         &self.candidate.whose.name
     }
 
-    /// What its block configures, or, of a built-in one without, what an agent does.
+    /// The configuration of the plugin's block; for a built-in plugin without a block, the
+    /// agent's default.
     pub(crate) const fn own_config(&self) -> &JsonObject {
         &self.candidate.config
     }
 
-    /// Load it, without a configuration where `config` is none: its schema says then what one may be.
+    /// Load the plugin. It gets no configuration if `config` is `None`; its schema then says what
+    /// the configuration may be.
     pub(crate) async fn load(
         &self,
         runtime: PluginRuntime,
         config: Option<JsonObject>,
     ) -> Result<Plugin, String> {
-        let dirs = Dirs { data: &self.data_dir, socket: None };
+        let dirs = CatalogueDirs { data: &self.data_dir, socket: None };
         let found = find::candidates(&self.config, dirs, false);
         let loader = Loader {
             runtime,
-            policy: trust::policy(&self.config.trust),
+            policy: trust::read_policy(&self.config.trust),
             registries: Registries::new(&self.config, &self.data_dir),
             trust: self.config.trust.clone(),
-            choice: Choice::read(&self.data_dir),
+            choice: AcceptedCopies::read(&self.data_dir),
             names: found.into_iter().map(|one| one.whose.name).collect(),
             configured: config.is_some(),
         };

@@ -1,24 +1,24 @@
-//! Which plugins are still being loaded: what can be told before any is in use.
+//! The list of plugins that are still being loaded, as it can be shown before any is in use.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::load::Looked;
+use super::load::LoadAttempt;
 use super::{PluginEntry, PluginStatus};
-use ostler_node::Node;
+use ostler_node::NodePublisher;
 
-/// Stands for all of them until it is known which there are.
+/// Stands for all plugins until it is known which ones there are.
 const LOOKING: &str = "(looking which there are)";
 
-/// See the module.
+/// The list of plugins while they are being loaded, shared with the node's view.
 pub(crate) struct Board {
     entries: Mutex<Vec<PluginEntry>>,
-    /// Also told to everybody who looks at the node.
-    node: Node,
+    /// The node whose view names the plugins that are being loaded.
+    node: NodePublisher,
 }
 
 impl Board {
-    /// Nothing is loaded yet.
-    pub(crate) fn new(node: Node) -> Self {
+    /// An empty list; no plugin is known yet.
+    pub(crate) fn new(node: NodePublisher) -> Self {
         node.update(|node| node.loading = vec![LOOKING.to_owned()]);
         Self { entries: Mutex::default(), node }
     }
@@ -27,43 +27,43 @@ impl Board {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every plugin that is looked at, as far as it is known.
+    /// Every plugin that is being examined, with what is known of it so far.
     pub(crate) fn entries(&self) -> Vec<PluginEntry> {
         self.lock().clone()
     }
 
-    /// These are being loaded.
-    pub(super) fn begin(&self, entries: Vec<PluginEntry>) {
+    /// Set the list to these plugins, which are being loaded.
+    pub(super) fn set_entries(&self, entries: Vec<PluginEntry>) {
         let mut now = self.lock();
         *now = entries;
-        self.tell(&now);
+        self.publish_loading(&now);
     }
 
-    /// The plugin in this place was looked at.
-    pub(super) fn looked(&self, at: usize, looked: &Looked) {
+    /// Update the entry at this index with the result of its load.
+    pub(super) fn update_entry(&self, at: usize, looked: &LoadAttempt) {
         let mut now = self.lock();
         let Some(entry) = now.get_mut(at) else { return };
         *entry = looked.entry.clone();
         if looked.plugin.is_some() {
             entry.status = PluginStatus::Waiting;
         }
-        self.tell(&now);
+        self.publish_loading(&now);
     }
 
-    /// Names of those that are still being loaded.
-    pub(super) fn coming(&self) -> Vec<String> {
+    /// Names of the plugins that are still being loaded.
+    pub(super) fn loading_names(&self) -> Vec<String> {
         names(&self.lock())
     }
 
-    /// What can be used is in use.
-    pub(crate) fn over(&self) {
+    /// Note that every plugin that can be used is in use.
+    pub(crate) fn clear_loading(&self) {
         self.node.update(|node| node.loading = Vec::new());
     }
 
-    fn tell(&self, entries: &[PluginEntry]) {
+    fn publish_loading(&self, entries: &[PluginEntry]) {
         let names = names(entries);
         if names.is_empty() {
-            // The last one was loaded. `over` says so when all are in use.
+            // The last plugin was loaded. The list is cleared when all of them are in use.
             return;
         }
         self.node.update(|node| node.loading = names);

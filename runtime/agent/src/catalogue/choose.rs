@@ -1,36 +1,36 @@
-//! Which of several plugins that give themselves one name is used.
+//! Decides which of several plugins that give themselves the same name is used.
 //!
 //! ```text
 //! a configured block  ─ beats ─►  none        then the one whose block has the name, then
 //! file of a block, built-in  ─ beats ─►  plugin_dir         then the higher version, then
 //!                                                           the name of the block
 //! ```
-//! A name belongs to whom the configuration says: nobody takes it by a higher version.
+//! The configuration decides whom a name belongs to: no plugin takes a name by a higher version.
 
 use std::cmp::{Ordering, Reverse};
 
 use ostler_model::plugin::PluginKind;
 use ostler_model::trust::PluginSource;
 
-/// A plugin that could be used.
+/// A plugin that could be used under its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Contender {
     pub(super) kind: PluginKind,
-    /// The name it gives itself.
+    /// The name the plugin gives itself.
     pub(super) name: String,
     pub(super) version: String,
     /// The configuration has a block for it.
     pub(super) configured: bool,
-    /// A file of the plugin directory is behind all others.
+    /// Where the plugin comes from. A file of the plugin directory comes after all others.
     pub(super) source: PluginSource,
-    /// Where it is, for people.
+    /// The path or reference of the plugin, for people.
     pub(super) place: String,
-    /// Name of its block.
+    /// Name of the plugin's block.
     pub(super) block: String,
 }
 
 impl Contender {
-    /// Greater: preferred.
+    /// The order of preference: the greater contender is preferred.
     fn order(&self, other: &Self) -> Ordering {
         let rank = |one: &Self| {
             let found = one.source == PluginSource::PluginDir;
@@ -41,7 +41,7 @@ impl Contender {
     }
 }
 
-/// What is no version is below every one.
+/// The version in a text. A text that is no version is below every version.
 fn version(text: &str) -> Option<semver::Version> {
     semver::Version::parse(text).ok()
 }
@@ -55,11 +55,13 @@ pub(super) fn choose(contenders: &[Contender]) -> Vec<Option<String>> {
     };
     contenders
         .iter()
-        .map(|one| best(one).filter(|best| one.order(best).is_ne()).map(|best| because(one, best)))
+        .map(|one| {
+            best(one).filter(|best| one.order(best).is_ne()).map(|best| explain_choice(one, best))
+        })
         .collect()
 }
 
-fn because(loser: &Contender, winner: &Contender) -> String {
+fn explain_choice(loser: &Contender, winner: &Contender) -> String {
     let why = if winner.configured != loser.configured {
         "and the configuration has a block for it".to_owned()
     } else if (winner.block == winner.name) != (loser.block == loser.name) {

@@ -1,4 +1,5 @@
-//! The plugins there are, before any is looked at: built in, from the plugin directory, from blocks.
+//! All candidates for plugins, before any is examined: built in, from the plugin directory,
+//! from blocks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,53 +7,58 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::Dirs;
-use super::verify::{Place, Whose};
+use super::CatalogueDirs;
+use super::verify::{PluginBytesPlace, PluginSubject};
 use ostler_artifact::trust::{self, Demand};
 use ostler_model::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
 use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use ostler_model::isolation::IsolationGrant;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
-use ostler_model::shown::{code_point, shown_path, unseen};
+use ostler_model::printable::{code_point, first_unseen, printable_path};
 use ostler_model::trust::PluginSource;
 
-/// Most files of a plugin directory that are looked at.
+/// The largest number of files of a plugin directory that are examined.
 const PLUGIN_DIR_FILES_MAX: usize = 256;
 
-/// The device plugin that pretends, for tests; off unless its block is there.
+/// The device plugin that simulates devices, for tests. It is off unless its block is there.
 const MOCK_DEVICE: &str = "mock_device";
 
-/// The driver that isolates nothing; off unless its block is there.
+/// The driver that isolates nothing. It is off unless its block is there.
 pub const RAW_EXEC: &str = "raw_exec";
 
 /// A plugin before it is loaded.
 #[derive(Clone)]
-pub(super) struct Candidate {
-    /// Name of its block, whether there is one or not; where it comes from; what is demanded.
-    pub(super) whose: Whose,
-    /// Its file; absent for a built-in one and for one of a registry.
+pub(super) struct PluginCandidate {
+    /// The name of the block, the origin of the plugin, and the demands on its bytes.
+    pub(super) whose: PluginSubject,
+    /// The plugin's file; `None` for a built-in plugin and for one from a registry.
     pub(super) path: Option<PathBuf>,
-    /// Who puts a changed file in its place.
+    /// Whether a changed file is put in place by the agent or by the operator.
     pub(super) upgrade: UpgradeMode,
-    /// Where its bytes are, or why they are not to be used.
-    pub(super) bytes: Result<Place, String>,
+    /// Where the bytes of the plugin are, or why they must not be used.
+    pub(super) bytes: Result<PluginBytesPlace, String>,
     pub(super) config: JsonObject,
     pub(super) grants: Grants,
     pub(super) limits: PluginLimits,
     pub(super) failure: FailurePolicy,
     pub(super) enabled: bool,
-    /// The configuration has a block of its name.
+    /// Whether the configuration has a block of this name.
     pub(super) configured: bool,
-    /// Where that stands.
+    /// Where that block stands.
     pub(super) origin: Option<ConfigOrigin>,
 }
 
-impl Candidate {
-    fn new(name: &str, source: PluginSource, place: String, bytes: Result<Place, String>) -> Self {
+impl PluginCandidate {
+    fn new(
+        name: &str,
+        source: PluginSource,
+        place: String,
+        bytes: Result<PluginBytesPlace, String>,
+    ) -> Self {
         let demand = Demand::default();
         Self {
-            whose: Whose { name: name.to_owned(), source, place, demand },
+            whose: PluginSubject { name: name.to_owned(), source, place, demand },
             path: None,
             upgrade: UpgradeMode::default(),
             bytes,
@@ -67,8 +73,8 @@ impl Candidate {
     }
 
     fn file(name: &str, source: PluginSource, path: &Path) -> Self {
-        let bytes = Ok(Place::File(path.to_owned()));
-        let bare = Self::new(name, source, shown_path(path), bytes);
+        let bytes = Ok(PluginBytesPlace::File(path.to_owned()));
+        let bare = Self::new(name, source, printable_path(path), bytes);
         Self { path: Some(path.to_owned()), ..bare }
     }
 
@@ -77,12 +83,13 @@ impl Candidate {
             self.config = config.clone();
         }
         if let Some(grants) = &block.grants {
-            // What a plugin may ask for is replaced as a whole, what its answers may cause key by key.
+            // The grants of a block replace the defaults as a whole; the grants for answers do so
+            // key by key.
             let defaults = std::mem::take(&mut self.grants.answers);
             self.grants = grants.clone();
-            self.grants.answers = grants.answers.clone().or(defaults);
+            self.grants.answers = grants.answers.clone().or_defaults(defaults);
         }
-        self.whose.demand = demand(block);
+        self.whose.demand = block_demand(block);
         self.enabled = block.enabled.unwrap_or(true);
         self.limits = block.limits.apply(PluginLimits::default());
         self.failure = block.failure.clone();
@@ -92,36 +99,40 @@ impl Candidate {
     }
 }
 
-/// Every plugin there is, several of one name among them.
-pub(super) fn candidates(config: &AgentConfig, dirs: Dirs<'_>, embedded: bool) -> Vec<Candidate> {
-    let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
+/// Every candidate, including several of the same name.
+pub(super) fn candidates(
+    config: &AgentConfig,
+    dirs: CatalogueDirs<'_>,
+    embedded: bool,
+) -> Vec<PluginCandidate> {
+    let mut found: BTreeMap<String, Vec<PluginCandidate>> = BTreeMap::new();
     for guest in ostler_guests::builtin_plugins() {
         let name = builtin_name(guest.name);
         let (config, grants) = builtin_defaults(name, dirs, embedded);
-        let bytes = Ok(Place::BuiltIn(Arc::from(guest.bytes)));
-        let bare = Candidate::new(name, PluginSource::BuiltIn, "built-in".to_owned(), bytes);
-        // Only for those who ask for it: by default a node has no device that fails on purpose, and
-        // no driver whose tasks may do all that the agent may.
+        let bytes = Ok(PluginBytesPlace::BuiltIn(Arc::from(guest.bytes)));
+        let bare = PluginCandidate::new(name, PluginSource::BuiltIn, "built-in".to_owned(), bytes);
+        // Only for operators who ask for it: by default a node has no device that fails on purpose,
+        // and no driver whose tasks may do all that the agent may.
         let enabled = ![MOCK_DEVICE, RAW_EXEC].contains(&name);
-        let one = Candidate { config, grants, enabled, ..bare };
+        let one = PluginCandidate { config, grants, enabled, ..bare };
         found.entry(name.to_owned()).or_default().push(one);
     }
     for path in config.plugin_dir.iter().flat_map(|dir| wasm_files(dir)) {
-        let name = path.file_stem().map(|s| shown_path(Path::new(s))).unwrap_or_default();
-        let mut one = Candidate::file(&name, PluginSource::PluginDir, &path);
-        if let Some(hidden) = unseen(&path.to_string_lossy()) {
+        let name = path.file_stem().map(|s| printable_path(Path::new(s))).unwrap_or_default();
+        let mut one = PluginCandidate::file(&name, PluginSource::PluginDir, &path);
+        if let Some(hidden) = first_unseen(&path.to_string_lossy()) {
             let hidden = code_point(hidden);
             one.bytes = Err(format!("its name has {hidden}, which is not seen; rename the file"));
         }
         if found.contains_key(&name) {
-            one.bytes = Err(stands_for_built_in(&name, &path));
+            one.bytes = Err(builtin_name_taken(&name, &path));
         }
         found.entry(name).or_default().push(one);
     }
     for (name, block) in &config.plugins {
         let named = found.entry(name.clone()).or_default();
-        if let Some(one) = of_block(name, block) {
-            // The operator said which; the others are not even run.
+        if let Some(one) = block_candidate(name, block) {
+            // The operator said which one to use; the others are not even run.
             for other in named.iter_mut() {
                 let instead = &one.whose.place;
                 let why =
@@ -134,52 +145,53 @@ pub(super) fn candidates(config: &AgentConfig, dirs: Dirs<'_>, embedded: bool) -
             let nowhere = "there is no such built-in plugin and no such file in plugin_dir; give \
                            file = \"/path/x.wasm\" or source = \"oci://…\"";
             let absent = Err(nowhere.to_owned());
-            named.push(Candidate::new(name, PluginSource::File, String::new(), absent));
+            named.push(PluginCandidate::new(name, PluginSource::File, String::new(), absent));
         }
         named.iter_mut().for_each(|one| one.configure(block));
     }
     found.into_values().flatten().collect()
 }
 
-/// Why a file of the plugin directory is not used in the place of a built-in plugin.
-fn stands_for_built_in(name: &str, path: &Path) -> String {
+/// The sentence that says why a file of the plugin directory does not replace a built-in plugin.
+fn builtin_name_taken(name: &str, path: &Path) -> String {
     format!(
         "{name} is the name of a built-in plugin, and a file of plugin_dir replaces none by itself; to \
          use the file instead put this into the agent's configuration:\n\
          plugin \"{name}\" {{\n  file = {:?}\n}}\n",
-        shown_path(path)
+        printable_path(path)
     )
 }
 
-/// The plugin that a block itself names.
-fn of_block(name: &str, block: &PluginBlock) -> Option<Candidate> {
+/// The candidate that a block names by its file or its source.
+fn block_candidate(name: &str, block: &PluginBlock) -> Option<PluginCandidate> {
     if let Some(file) = &block.file {
-        return Some(Candidate::file(name, PluginSource::File, file));
+        return Some(PluginCandidate::file(name, PluginSource::File, file));
     }
     let reference = block.source.as_ref()?;
-    let bytes = Ok(Place::Registry(reference.clone()));
-    Some(Candidate::new(name, PluginSource::Oci, reference.to_string(), bytes))
+    let bytes = Ok(PluginBytesPlace::Registry(reference.clone()));
+    Some(PluginCandidate::new(name, PluginSource::Oci, reference.to_string(), bytes))
 }
 
-/// What a block demands of the bytes.
-pub(super) fn demand(block: &PluginBlock) -> Demand {
+/// The demands of a block on the bytes of its plugin.
+pub(super) fn block_demand(block: &PluginBlock) -> Demand {
     Demand { digest: block.digest, require_signature: block.require_signature }
 }
 
 /// Name of the block that configures a built-in plugin, from the name of its crate.
 fn builtin_name(guest: &str) -> &str {
     match guest {
-        // The block `mock` is that of the driver `mock_driver`.
+        // The block `mock` configures the driver `mock_driver`.
         "device-mock" => MOCK_DEVICE,
         "driver-raw-exec" => RAW_EXEC,
         _ => guest.trim_start_matches("driver-").trim_start_matches("device-"),
     }
 }
 
-/// The least a built-in plugin needs. An agent that is there for one job of whoever started it
-/// isolates its tasks as far as this node can, and they say what is lacking; any other runs none that
-/// lacks something, unless it is configured to.
-fn builtin_defaults(name: &str, dirs: Dirs<'_>, embedded: bool) -> (JsonObject, Grants) {
+/// The least configuration and grants that a built-in plugin needs. An embedded agent, which runs
+/// one job for the program that started it, isolates its tasks as far as this node can, and the
+/// tasks report what is lacking. Any other agent runs no task that lacks something, unless it is
+/// configured to.
+fn builtin_defaults(name: &str, dirs: CatalogueDirs<'_>, embedded: bool) -> (JsonObject, Grants) {
     let data_dir = dirs.data;
     let object = |value: serde_json::Value| match value {
         serde_json::Value::Object(map) => JsonObject::from(map),
@@ -190,10 +202,8 @@ fn builtin_defaults(name: &str, dirs: Dirs<'_>, embedded: bool) -> (JsonObject, 
     let mut grants = Grants { answers: builtin_answers(name, data_dir), ..Grants::default() };
     match name {
         "exec" => {
-            let demanded = match embedded {
-                true => IsolationGrant::as_far_as_possible(),
-                false => IsolationGrant::default(),
-            };
+            let demanded =
+                if embedded { IsolationGrant::best_effort() } else { IsolationGrant::default() };
             let hidden = [Some(data_dir), dirs.socket].into_iter().flatten().map(Path::to_owned);
             grants.isolation = Some(IsolationGrant { hidden: hidden.collect(), ..demanded });
             grants.process = true;
@@ -209,10 +219,10 @@ fn builtin_defaults(name: &str, dirs: Dirs<'_>, embedded: bool) -> (JsonObject, 
             config = object(json!({ "dir": dir.to_string_lossy() }));
             grants.files = read_only(dir);
         }
-        // Its block names no directory. Its script and its journal are in this one.
+        // The block of this plugin names no directory. Its script and its journal are in this one.
         MOCK_DEVICE => grants.files = read_only(data_dir.join(MOCK_DEVICE)),
         "pci" => {
-            // Their cards are offered by the plugin `nvidia`: nobody gets one twice.
+            // The plugin `nvidia` offers these cards, so that nobody gets one twice.
             config = object(json!({ "ignored_drivers": ["nvidia"] }));
             grants.files = read_only(PathBuf::from("/sys"));
         }
@@ -231,8 +241,8 @@ fn builtin_defaults(name: &str, dirs: Dirs<'_>, embedded: bool) -> (JsonObject, 
     (config, grants)
 }
 
-/// What the answers of a built-in plugin may cause: its own devices, what tells tasks of them, and
-/// the nodes that are made to be shared out.
+/// The effects that answers of a built-in plugin may have: its own devices, their description for
+/// tasks, and the device nodes that may be shared out.
 fn builtin_answers(name: &str, data_dir: &Path) -> AnswerGrants {
     let texts = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect());
     let nodes = |paths: &[&str]| {
@@ -284,7 +294,7 @@ fn builtin_answers(name: &str, data_dir: &Path) -> AnswerGrants {
             device_nodes: nodes(&["/dev/nvidia*"]),
             ..none
         },
-        // It stands for devices of any plugin, in tests.
+        // In tests it stands for devices of any plugin.
         MOCK_DEVICE => AnswerGrants {
             groups: texts(&["*"]),
             task_env: texts(&["*"]),
@@ -295,10 +305,10 @@ fn builtin_answers(name: &str, data_dir: &Path) -> AnswerGrants {
     }
 }
 
-/// The bytes of a plugin file, or why they are not to be used. Whether they are trusted is not
-/// asked. Blocks.
+/// Read the bytes of a plugin file, or say why they must not be used. Whether they are trusted is
+/// not checked. Blocks.
 pub(crate) fn read(path: &Path) -> Result<Arc<[u8]>, String> {
-    let read = trust::component(path).map_err(|error| error.to_string());
+    let read = trust::read_component(path).map_err(|error| error.to_string());
     read.map(|content| content.bytes)
 }
 
@@ -307,7 +317,7 @@ fn wasm_files(dir: &Path) -> Vec<PathBuf> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) => {
-            tracing::error!(dir = %shown_path(dir), %error, "cannot read the plugin directory");
+            tracing::error!(dir = %printable_path(dir), %error, "cannot read the plugin directory");
             return Vec::new();
         }
     };
@@ -332,7 +342,7 @@ mod tests {
         std::fs::write(dir.path().join("a\nERROR forged.wasm"), "").unwrap();
         let plugin_dir = Some(dir.path().to_owned());
         let config = AgentConfig { plugin_dir, ..AgentConfig::default() };
-        let dirs = Dirs { data: Path::new("/agent"), socket: None };
+        let dirs = CatalogueDirs { data: Path::new("/agent"), socket: None };
         let found = candidates(&config, dirs, false);
         let one = found.iter().find(|one| one.whose.name.contains("forged")).unwrap();
         assert_eq!(one.whose.name, r"a\nERROR forged");
@@ -340,12 +350,12 @@ mod tests {
         assert!(one.bytes.as_ref().is_err_and(|why| why.contains("U+000A")));
     }
 
-    /// Whoever opens the socket may do what the agent's user may.
+    /// Whoever opens the socket may do what the agent's user may do.
     #[test]
     fn isolated_tasks_see_neither_the_data_directory_nor_that_of_the_socket() {
         let (data, socket) = (Path::new("/agent/in-memory"), Path::new("/agent"));
         for (other, hidden) in [(None, vec![data]), (Some(socket), vec![data, socket])] {
-            let dirs = Dirs { data, socket: other };
+            let dirs = CatalogueDirs { data, socket: other };
             let found = candidates(&AgentConfig::default(), dirs, false);
             let exec = found.iter().find(|one| one.whose.name == "exec").unwrap();
             assert_eq!(exec.grants.isolation.as_ref().unwrap().hidden, hidden);

@@ -1,4 +1,4 @@
-//! Plugins that take far longer than the others, to compile or to say who they are: the others come
+//! Plugins that take far longer than the others to compile or to say who they are. The others come
 //! into use without them.
 //!
 //! ```text
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use super::board::Board;
-use super::load::Looked;
-use super::{InUse, PluginEntry, PluginStatus, admit, refuse_rivals};
+use super::load::LoadAttempt;
+use super::{LoadedPlugin, PluginEntry, PluginStatus, admit, refuse_rivals};
 use ostler_device::manager::DeviceManager;
 use ostler_health::meter::PluginMeter;
 use ostler_model::clock;
@@ -21,45 +21,47 @@ use ostler_model::limits::PLUGIN_LATE_AFTER;
 use ostler_model::plugin::PluginKind;
 use ostler_plugin::drivers::manager::DriverManager;
 
-/// Loads still under way, and who waits for them.
-pub(crate) struct Late {
-    loads: JoinSet<(usize, Looked)>,
-    /// They call themselves as the block of one that is late: it goes first.
-    held: Vec<(usize, Looked)>,
+/// The loads that are still under way, and the plugins that wait for them.
+pub(crate) struct LateLoads {
+    loads: JoinSet<(usize, LoadAttempt)>,
+    /// Loaded plugins that give themselves the name of a late plugin's block. The late plugin
+    /// goes first.
+    held: Vec<(usize, LoadAttempt)>,
 }
 
-/// One that was late, and its fate.
-pub(crate) struct Came {
-    /// How it is listed.
+/// The result of one late load.
+pub(crate) struct LateResult {
+    /// The entry of the plugin in the list of plugins.
     pub(crate) entry: PluginEntry,
-    /// When it is in use.
-    pub(crate) used: Option<Used>,
+    /// What the agent keeps of the plugin, if it is in use.
+    pub(crate) used: Option<LatePlugin>,
 }
 
-/// A late plugin in use.
-pub(crate) struct Used {
-    /// What another version of it is loaded with.
-    pub(crate) seed: InUse,
-    /// What counts its calls.
+/// A late plugin that is in use now.
+pub(crate) struct LatePlugin {
+    /// What another version of the plugin is loaded with.
+    pub(crate) seed: LoadedPlugin,
+    /// The meter that counts the plugin's calls.
     pub(crate) meter: Arc<PluginMeter>,
-    /// Its kind.
+    /// Whether it is a driver or a device plugin.
     pub(crate) kind: PluginKind,
-    /// Its first fingerprint.
+    /// The plugin's first fingerprint, on its way.
     pub(crate) first: JoinSet<PluginName>,
 }
 
-impl Late {
-    /// Those that were looked at soon, and the rest.
+impl LateLoads {
+    /// Split the loads into those that ended soon and the late rest.
     pub(super) async fn split(
-        mut loads: JoinSet<(usize, Looked)>,
+        mut loads: JoinSet<(usize, LoadAttempt)>,
         board: &Board,
-    ) -> (Vec<Looked>, Self) {
+    ) -> (Vec<LoadAttempt>, Self) {
         let mut soon = Vec::with_capacity(loads.len());
-        while let Some(Some(one)) = clock::timeout(PLUGIN_LATE_AFTER, next(&mut loads, board)).await
+        while let Some(Some(one)) =
+            clock::timeout(PLUGIN_LATE_AFTER, next_looked_at(&mut loads, board)).await
         {
             soon.push(one);
         }
-        let coming = board.coming();
+        let coming = board.loading_names();
         if !coming.is_empty() {
             let plugins = coming.join(", ");
             tracing::warn!(
@@ -67,20 +69,20 @@ impl Late {
                 "these plugins take long to load: the others do not wait for them"
             );
         }
-        let waits = |one: &Looked| {
+        let waits = |one: &LoadAttempt| {
             one.plugin.is_some() && coming.iter().any(|block| block == one.entry.own_name())
         };
         let (held, soon) = soon.into_iter().partition(|(_, one)| waits(one));
-        let soon: Vec<(usize, Looked)> = soon;
+        let soon: Vec<(usize, LoadAttempt)> = soon;
         (soon.into_iter().map(|(_, one)| one).collect(), Self { loads, held })
     }
 
-    /// Is nobody late?
+    /// Whether no plugin is late.
     pub(crate) fn is_empty(&self) -> bool {
         self.loads.is_empty() && self.held.is_empty()
     }
 
-    /// How they are listed until they come.
+    /// The entries of the late plugins as they are listed until they are loaded.
     pub(super) fn entries(&self, board: &Board) -> Vec<PluginEntry> {
         let held = self
             .held
@@ -91,38 +93,41 @@ impl Late {
         held.chain(loading).collect()
     }
 
-    /// The next that were looked at, handed to their manager; none when all were.
+    /// The next plugins that were examined, handed to their manager; `None` when no load is left.
     pub(crate) async fn next(
         &mut self,
         board: &Board,
         drivers: &DriverManager,
         devices: &DeviceManager,
-    ) -> Option<Vec<Came>> {
-        let mut looked = match next(&mut self.loads, board).await {
+    ) -> Option<Vec<LateResult>> {
+        let mut looked = match next_looked_at(&mut self.loads, board).await {
             Some((_, one)) => {
-                let waits = |other: &Looked| {
+                let waits = |other: &LoadAttempt| {
                     let name = other.entry.own_name();
                     name == one.entry.name || Some(name) == one.entry.describes_as.as_deref()
                 };
-                let mut freed: Vec<Looked> =
+                let mut freed: Vec<LoadAttempt> =
                     self.held.extract_if(.., |(_, other)| waits(other)).map(|(_, o)| o).collect();
                 freed.push(one);
                 freed
             }
-            // Not reached: what is held waits for a load that has not ended.
+            // This arm is not reached: a held plugin waits for a load that has not ended.
             None if !self.held.is_empty() => self.held.drain(..).map(|(_, one)| one).collect(),
             None => return None,
         };
         refuse_rivals(&mut looked);
-        Some(looked.into_iter().map(|one| came(one, drivers, devices)).collect())
+        Some(looked.into_iter().map(|one| admit_late(one, drivers, devices)).collect())
     }
 }
 
-async fn next(loads: &mut JoinSet<(usize, Looked)>, board: &Board) -> Option<(usize, Looked)> {
+async fn next_looked_at(
+    loads: &mut JoinSet<(usize, LoadAttempt)>,
+    board: &Board,
+) -> Option<(usize, LoadAttempt)> {
     loop {
         match loads.join_next().await? {
             Ok((at, looked)) => {
-                board.looked(at, &looked);
+                board.update_entry(at, &looked);
                 return Some((at, looked));
             }
             Err(error) => tracing::error!(%error, "loading a plugin was given up"),
@@ -130,15 +135,15 @@ async fn next(loads: &mut JoinSet<(usize, Looked)>, board: &Board) -> Option<(us
     }
 }
 
-fn came(one: Looked, drivers: &DriverManager, devices: &DeviceManager) -> Came {
-    let Looked { mut entry, plugin, seed, .. } = one;
+fn admit_late(one: LoadAttempt, drivers: &DriverManager, devices: &DeviceManager) -> LateResult {
+    let LoadAttempt { mut entry, plugin, seed, .. } = one;
     let mut first = JoinSet::new();
     let used = plugin.zip(seed).and_then(|(plugin, seed)| {
         let (manifest, meter) = (plugin.manifest().clone(), Arc::clone(plugin.meter()));
         let name = admit(&mut entry, plugin, drivers, devices, &mut first)?;
         let kind = entry.kind?;
-        let seed = InUse { entry: entry.clone(), name, manifest, seed };
-        Some(Used { seed, meter, kind, first })
+        let seed = LoadedPlugin { entry: entry.clone(), name, manifest, seed };
+        Some(LatePlugin { seed, meter, kind, first })
     });
-    Came { entry, used }
+    LateResult { entry, used }
 }

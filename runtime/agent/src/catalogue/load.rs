@@ -1,18 +1,21 @@
-//! One candidate: read, trusted or not, linked, asked who it is.
+//! Loads one candidate: it is read, judged, linked and asked who it is.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::choose::Contender;
-use super::find::Candidate;
-use super::verify::{Examined, ObtainError, Place, Registries, Whose, blocking, examine, obtain};
+use super::find::PluginCandidate;
+use super::verify::{
+    ExaminedBytes, ObtainError, PluginBytesPlace, PluginSubject, Registries, examine, obtain,
+    run_blocking,
+};
 use super::{PluginEntry, PluginStatus};
-use crate::upgrade::kept::Choice;
+use crate::upgrade::copies::AcceptedCopies;
 use ostler_artifact::trust::{self, Policy, TrustRefusal};
 use ostler_model::config::{ConfigOrigin, UpgradeMode};
-use ostler_model::grants::answers::Answers;
-use ostler_model::plugin::{Manifest, PluginKind};
+use ostler_model::grants::answers::AnswerCheck;
+use ostler_model::plugin::{PluginKind, PluginManifest};
 use ostler_model::ports::Diagnostic;
 use ostler_model::trust::{PluginSource, TrustConfig, Voucher};
 use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
@@ -20,85 +23,89 @@ use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 /// The key of a plugin's block that switches it on or off.
 const ENABLED: &str = "enabled";
 
-/// What every candidate is loaded with.
+/// The settings that every candidate is loaded with.
 pub(super) struct Loader {
     pub(super) runtime: PluginRuntime,
     pub(super) policy: Policy,
     pub(super) registries: Registries,
-    /// What the policy was made from; made anew for an upgrade, so that what was revoked since counts.
+    /// The trust settings that the policy was made from. An upgrade makes the policy anew, so that
+    /// revocations since then count.
     pub(super) trust: TrustConfig,
-    /// What was accepted in place of files.
-    pub(super) choice: Choice,
-    /// Names of all blocks and files, and of what is built in: they are taken.
+    /// The copies that are used in place of files.
+    pub(super) choice: AcceptedCopies,
+    /// Names of all blocks, files and built-in plugins. These names are taken.
     pub(super) names: BTreeSet<String>,
-    /// Whether a plugin's configuration is there already, to be checked against its schema.
+    /// Whether the configuration of the plugin is known already, so that it can be checked against
+    /// its schema.
     pub(super) configured: bool,
 }
 
 impl Loader {
-    /// The bytes of a plugin, and whether they are trusted. Nothing of them is compiled.
-    pub(super) async fn examined(
+    /// Get the bytes of a plugin and judge whether they are trusted. Nothing of them is compiled.
+    pub(super) async fn examine_place(
         self: &Arc<Self>,
-        place: Place,
-        whose: &Whose,
-    ) -> Result<Examined, ObtainError> {
+        place: PluginBytesPlace,
+        whose: &PluginSubject,
+    ) -> Result<ExaminedBytes, ObtainError> {
         let content = obtain(place, &self.registries).await?;
         let (whose, loader) = (whose.clone(), Arc::clone(self));
-        blocking(move || match loader.choice.instead(&whose.name, &content.bytes) {
+        run_blocking(move || match loader.choice.accepted_copy(&whose.name, &content.bytes) {
             None => Ok(examine(content, &whose, &loader.policy)),
             Some((accepted, why)) => {
-                let examined = examine(accepted, &whose.outside(), &loader.policy);
-                Ok(Examined { instead: Some(why), ..examined })
+                let examined = examine(accepted, &whose.into_file(), &loader.policy);
+                Ok(ExaminedBytes { instead: Some(why), ..examined })
             }
         })
         .await
     }
 }
 
-/// A candidate that was looked at.
-pub(super) struct Looked {
+/// The result of examining one candidate.
+pub(super) struct LoadAttempt {
     pub(super) entry: PluginEntry,
-    /// When it can be used.
+    /// The plugin, if it can be used.
     pub(super) plugin: Option<Plugin>,
     pub(super) source: PluginSource,
     pub(super) configured: bool,
-    /// What another version of it would be loaded with; absent where it was not loaded.
+    /// What another version of the plugin would be loaded with; `None` if the plugin was
+    /// not loaded.
     pub(super) seed: Option<Seed>,
 }
 
 /// What another version of a plugin is loaded with.
 pub(crate) struct Seed {
-    /// Configuration, grants, limits, policy.
+    /// Configuration, grants, limits and failure policy.
     pub(crate) spec: PluginSpec,
-    /// Where the configuration stands.
+    /// Where the configuration stands, for messages.
     pub(crate) origin: Option<ConfigOrigin>,
-    /// Its file; absent for a built-in one.
+    /// The plugin's file; `None` for a built-in plugin.
     pub(crate) path: Option<PathBuf>,
-    /// Who puts a changed file in its place.
+    /// Whether a changed file is put in place by the agent or by the operator.
     pub(crate) mode: UpgradeMode,
-    /// Whose it is, and what is demanded of its bytes.
-    whose: Whose,
-    /// The operator's trust.
+    /// The name and origin of the plugin, and the demands on its bytes.
+    whose: PluginSubject,
+    /// The trust settings of the operator.
     trust: TrustConfig,
 }
 
-/// Another version of a plugin, trusted.
-pub(crate) struct Verified {
-    /// What is compiled.
+/// A trusted file with another version of a plugin.
+pub(crate) struct VerifiedFile {
+    /// The bytes to compile.
     pub(crate) bytes: Arc<[u8]>,
-    /// Imports and exports.
-    pub(crate) manifest: Manifest,
-    /// Who says that it may be used.
+    /// Imports and exports of the component.
+    pub(crate) manifest: PluginManifest,
+    /// Who vouches for the file.
     pub(crate) voucher: Voucher,
 }
 
 impl Seed {
-    /// Read another version of the plugin that calls itself `name`, if it is trusted: the trust file
-    /// is read again. Blocks.
-    pub(crate) fn verified(&self, name: &str, file: &Path) -> Result<Verified, String> {
-        let content = trust::component(file).map_err(|error| error.to_string())?;
-        let whose = Whose { place: file.display().to_string(), ..self.whose.clone().outside() };
-        let policy = trust::policy(&self.trust);
+    /// Read another version of the plugin that calls itself `name`, and check that it is trusted.
+    /// The trust file is read again. Blocks.
+    pub(crate) fn verify_file(&self, name: &str, file: &Path) -> Result<VerifiedFile, String> {
+        let content = trust::read_component(file).map_err(|error| error.to_string())?;
+        let whose =
+            PluginSubject { place: file.display().to_string(), ..self.whose.clone().into_file() };
+        let policy = trust::read_policy(&self.trust);
         let examined = examine(content, &whose, &policy);
         examined.verdict.map_err(|refusal| refusal.to_string())?;
         let manifest =
@@ -107,12 +114,12 @@ impl Seed {
         let of = (examined.digest, Some(manifest.kind));
         let voucher = whose.judge(name, of, &policy, &signed);
         let voucher = voucher.map_err(|refusal| refusal.to_string())?;
-        Ok(Verified { bytes: examined.bytes, manifest, voucher })
+        Ok(VerifiedFile { bytes: examined.bytes, manifest, voucher })
     }
 }
 
-impl Looked {
-    /// It as one of several that could be used.
+impl LoadAttempt {
+    /// This plugin as one of several that could be used under the same name.
     pub(super) fn contender(&self) -> Option<Contender> {
         let (kind, name, version) = match self.plugin.as_ref()? {
             Plugin::Driver(plugin) => (PluginKind::Driver, &plugin.name, &plugin.version),
@@ -130,8 +137,8 @@ impl Looked {
     }
 }
 
-/// What there is to say of a candidate before it is looked at.
-pub(super) fn bare(candidate: &Candidate) -> PluginEntry {
+/// The entry of a candidate before it is examined.
+pub(super) fn unexamined_entry(candidate: &PluginCandidate) -> PluginEntry {
     PluginEntry {
         name: candidate.whose.name.clone(),
         source: candidate.whose.place.clone(),
@@ -148,11 +155,11 @@ pub(super) fn bare(candidate: &Candidate) -> PluginEntry {
     }
 }
 
-/// What there is to say of a candidate, and the plugin when it can be used.
-pub(super) async fn load(candidate: Candidate, loader: Arc<Loader>) -> Looked {
+/// Load a candidate. The result has its entry, and the plugin if it can be used.
+pub(super) async fn load(candidate: PluginCandidate, loader: Arc<Loader>) -> LoadAttempt {
     let (source, configured) = (candidate.whose.source, candidate.configured);
-    let mut entry = PluginEntry { status: PluginStatus::Disabled, ..bare(&candidate) };
-    let loaded = match look(candidate, &loader, &mut entry).await {
+    let mut entry = PluginEntry { status: PluginStatus::Disabled, ..unexamined_entry(&candidate) };
+    let loaded = match try_load(candidate, &loader, &mut entry).await {
         Ok(loaded) => loaded,
         Err(reason) => {
             entry.status = PluginStatus::Refused(reason);
@@ -160,12 +167,13 @@ pub(super) async fn load(candidate: Candidate, loader: Arc<Loader>) -> Looked {
         }
     };
     let (plugin, seed) = loaded.unzip();
-    Looked { entry, plugin, source, configured, seed }
+    LoadAttempt { entry, plugin, source, configured, seed }
 }
 
-/// The plugin, or `None` when it is switched off, or why it is refused.
-async fn look(
-    candidate: Candidate,
+/// Examine and load a candidate. Returns `None` if it is switched off, and an error if it
+/// is refused.
+async fn try_load(
+    candidate: PluginCandidate,
     loader: &Arc<Loader>,
     entry: &mut PluginEntry,
 ) -> Result<Option<(Plugin, Seed)>, String> {
@@ -174,13 +182,14 @@ async fn look(
     if !candidate.enabled && candidate.whose.source == PluginSource::Oci {
         return Ok(None);
     }
-    let examined = loader.examined(place, &candidate.whose).await.map_err(|e| e.to_string())?;
-    note(&examined, entry);
+    let examined =
+        loader.examine_place(place, &candidate.whose).await.map_err(|e| e.to_string())?;
+    fill_entry(&examined, entry);
     if !candidate.enabled {
         return Ok(None);
     }
-    let Examined { bytes, digest, manifest, signature, verdict, instead } = examined;
-    // First of all: bytes that are not trusted are not even said to be wrong.
+    let ExaminedBytes { bytes, digest, manifest, signature, verdict, instead } = examined;
+    // Trust is checked first: for untrusted bytes no other problem is reported.
     let voucher = verdict.map_err(|refusal| refusal.to_string())?;
     let manifest = manifest.map_err(|error| PluginError::from(error).to_string())?;
     let kind = manifest.kind;
@@ -199,21 +208,22 @@ async fn look(
         whose: candidate.whose.clone(),
         trust: loader.trust.clone(),
     };
-    let loaded = match loader.configured {
-        true => loader.runtime.load(spec, manifest, Arc::clone(&bytes)).await,
-        false => loader.runtime.load_unconfigured(spec, manifest, Arc::clone(&bytes)).await,
+    let loaded = if loader.configured {
+        loader.runtime.load(spec, manifest, Arc::clone(&bytes)).await
+    } else {
+        loader.runtime.load_unconfigured(spec, manifest, Arc::clone(&bytes)).await
     };
-    let plugin = loaded.map_err(|error| reason(&error, candidate.origin.as_ref()))?;
+    let plugin = loaded.map_err(|error| refusal_reason(&error, candidate.origin.as_ref()))?;
     let (name, version) = (plugin.name(), plugin.version());
     entry.version = Some(version.to_owned());
-    let own = Answers { name: &seed.spec.name, grants: &seed.spec.grants };
-    named(&own, kind, name.as_str(), &loader.names)?;
+    let own = AnswerCheck { name: &seed.spec.name, grants: &seed.spec.grants };
+    check_name(&own, kind, name.as_str(), &loader.names)?;
     entry.describes_as = Some(name.to_string());
     let whose = match instead {
-        Some(_) => candidate.whose.outside(),
+        Some(_) => candidate.whose.into_file(),
         None => candidate.whose,
     };
-    let named = Named { whose: &whose, voucher, name: name.as_str() };
+    let named = NamedPlugin { whose: &whose, voucher, name: name.as_str() };
     let signed = || trust::check(&bytes, signature.as_ref(), loader.policy.trust());
     let confirmed = named
         .confirm(|whose, name| whose.judge(name, (digest, Some(kind)), &loader.policy, &signed()));
@@ -221,17 +231,17 @@ async fn look(
     Ok(Some((plugin, seed)))
 }
 
-/// Why a plugin may not call itself so, if it may not. Jobs name a driver: it has the name of its
-/// block, or the one that is granted. A device plugin is known by its groups, and may have any name
-/// that is not another's.
-fn named(
-    own: &Answers<'_>,
+/// Check whether a plugin may give itself this name. Jobs name a driver, so a driver must have the
+/// name of its block or the one it was granted. A device plugin is known by its groups, and may
+/// have any name that no other plugin has.
+fn check_name(
+    own: &AnswerCheck<'_>,
     kind: PluginKind,
     name: &str,
     taken: &BTreeSet<String>,
 ) -> Result<(), String> {
     match kind {
-        PluginKind::Driver => own.driver(name).map_err(|excess| excess.to_string()),
+        PluginKind::Driver => own.check_driver(name).map_err(|excess| excess.to_string()),
         PluginKind::Device if name != own.name && taken.contains(name) => Err(format!(
             "it calls itself {name}, which is the name of another plugin; to use it in its place, give \
              its file in the block of that name: plugin \"{name}\" {{ file = \"…\" }}"
@@ -240,19 +250,19 @@ fn named(
     }
 }
 
-/// A plugin that was trusted under the name of its block or file, and the name it gives itself.
-struct Named<'a> {
-    whose: &'a Whose,
+/// A plugin that is trusted under the name of its block or file, and the name it gives itself.
+struct NamedPlugin<'a> {
+    whose: &'a PluginSubject,
     voucher: Voucher,
     name: &'a str,
 }
 
-impl Named<'_> {
-    /// Who vouches for it under its own name too: who may sign `acme-x` may not pass something off
-    /// as `exec`.
+impl NamedPlugin<'_> {
+    /// Find out who vouches for the plugin under its own name too: whoever may sign `acme-x` must
+    /// not pass something off as `exec`.
     fn confirm(
         self,
-        judge: impl FnOnce(&Whose, &str) -> Result<Voucher, TrustRefusal>,
+        judge: impl FnOnce(&PluginSubject, &str) -> Result<Voucher, TrustRefusal>,
     ) -> Result<Voucher, TrustRefusal> {
         match self.voucher {
             Voucher::Key { .. } | Voucher::Digest { .. } if self.name != self.whose.name => {
@@ -263,8 +273,8 @@ impl Named<'_> {
     }
 }
 
-/// Put down what can be told without running it.
-fn note(examined: &Examined, entry: &mut PluginEntry) {
+/// Fill the entry with what can be said of the plugin without running it.
+fn fill_entry(examined: &ExaminedBytes, entry: &mut PluginEntry) {
     entry.size_bytes = examined.bytes.len() as u64;
     entry.digest = Some(examined.digest.to_string());
     if let Some(why) = &examined.instead {
@@ -278,21 +288,22 @@ fn note(examined: &Examined, entry: &mut PluginEntry) {
     }
 }
 
-/// Why it is refused; a wrong configuration with the places where it is written.
-pub(crate) fn reason(error: &PluginError, origin: Option<&ConfigOrigin>) -> String {
+/// The reason of a refusal. A wrong configuration is reported with the places where it is written.
+pub(crate) fn refusal_reason(error: &PluginError, origin: Option<&ConfigOrigin>) -> String {
     match (error, origin) {
         (PluginError::Config(problems), Some(origin)) => {
-            let lines: Vec<String> = problems.iter().map(|one| placed(one, origin)).collect();
+            let lines: Vec<String> =
+                problems.iter().map(|one| locate_problem(one, origin)).collect();
             format!("its configuration is wrong: {}", lines.join("; "))
         }
         _ => error.to_string(),
     }
 }
 
-fn placed(problem: &Diagnostic, origin: &ConfigOrigin) -> String {
+fn locate_problem(problem: &Diagnostic, origin: &ConfigOrigin) -> String {
     let place = origin.place(&problem.path);
     if problem.unknown && problem.path == ENABLED {
-        // Nomad's raw_exec has it inside.
+        // In Nomad's raw_exec this key stands inside the configuration.
         return format!("{place}: config.{ENABLED}: it stands beside config, not in it");
     }
     let separator = if problem.path.is_empty() { ": " } else { "." };
@@ -312,7 +323,7 @@ mod tests {
             unknown: true,
             suggestion: suggestion.map(str::to_owned),
         };
-        let told = |problem: Diagnostic| placed(&problem, &origin);
+        let told = |problem: Diagnostic| locate_problem(&problem, &origin);
         let known = told(unknown("comand", Some("command")));
         assert_eq!(known, "a.hcl:3: config.comand: \"comand\" is unknown; did you mean command?");
         let beside = told(unknown("enabled", None));

@@ -1,5 +1,5 @@
-//! What is done with plugins while no agent runs: pulling them and asking whether they would be
-//! trusted.
+//! Operations on plugins while no agent runs: pulling them, and asking whether they would
+//! be trusted.
 
 use std::path::{Path, PathBuf};
 
@@ -7,84 +7,85 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::find;
-use super::verify::{self, ObtainError, Whose, examine};
+use super::verify::{self, ObtainError, PluginSubject, examine};
 use ostler_artifact::registry::{PullProgress, Store};
-use ostler_artifact::trust::{self, Signed};
+use ostler_artifact::trust::{self, SignatureCheck};
 use ostler_model::config::AgentConfig;
 use ostler_model::digest::Digest;
-use ostler_model::oci::Reference;
+use ostler_model::oci::OciReference;
 use ostler_model::plugin::PluginKind;
 use ostler_model::trust::{PluginSource, Voucher};
 
-/// What there is of a signature.
+/// The state of a plugin's signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum SignatureReport {
-    /// No signature.
+    /// The plugin has no signature.
     None,
-    /// One that cannot be read.
+    /// The signature cannot be read.
     Damaged {
-        /// Why.
+        /// The reason why the signature cannot be read.
         reason: String,
     },
-    /// By a key that the trust file does not have.
+    /// The signature is by a key that the trust file does not have.
     UnknownKey {
-        /// Its number.
+        /// The number of the key, as minisign shows it.
         key_id: String,
     },
-    /// By a key of the trust file, of other bytes.
+    /// The signature is by a key of the trust file, but of other bytes.
     Wrong {
         /// Name of the key.
         key: String,
-        /// Its number.
+        /// The number of the key, as minisign shows it.
         key_id: String,
     },
-    /// By a key of the trust file, of these bytes.
+    /// The signature is by a key of the trust file, and of these bytes.
     Good {
         /// Name of the key.
         key: String,
-        /// Its number.
+        /// The number of the key, as minisign shows it.
         key_id: String,
         /// What the signer wrote beside it.
         comment: String,
-        /// Why the key is not trusted any more.
+        /// Why the key is not trusted any more; `None` while it is.
         revoked: Option<String>,
     },
 }
 
-/// What can be said of a plugin file without running it.
+/// The report on a plugin file, made without running it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// The file.
+    /// The path of the file, as it was given.
     pub file: PathBuf,
     /// The name under which the agent would load it.
     pub name: String,
-    /// How it would come to the agent.
+    /// The way in which the plugin would come to the agent.
     pub source: PluginSource,
-    /// Driver or device plugin; absent when it is none.
+    /// Driver or device plugin; `None` if the file is no plugin.
     pub kind: Option<PluginKind>,
     /// SHA-256 of the file.
     pub digest: Digest,
     /// Bytes of the file.
     pub size_bytes: u64,
-    /// Its signature.
+    /// The state of the file's signature.
     pub signature: SignatureReport,
-    /// The agent would run it, as far as trust goes.
+    /// Whether the agent would run the plugin, as far as trust goes.
     pub trusted: bool,
-    /// Who says so.
+    /// Who vouches for the plugin, if it is trusted.
     pub by: Option<Voucher>,
-    /// Why not, and what would mend it.
+    /// Why the plugin is not trusted, and how to change that.
     pub reason: Option<String>,
 }
 
-/// Would an agent with this configuration trust the plugin file? Nothing of it is run.
+/// Report whether an agent with this configuration would trust the plugin file. Nothing of it
+/// is run.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub fn verify(config: &AgentConfig, file: &Path) -> Result<VerifyReport, ObtainError> {
-    let content = trust::component(file)?;
-    let policy = trust::policy(&config.trust);
-    let whose = whose(config, file);
+    let content = trust::read_component(file)?;
+    let policy = trust::read_policy(&config.trust);
+    let whose = find_subject(config, file);
     let examined = examine(content, &whose, &policy);
     let signed = trust::check(&examined.bytes, examined.signature.as_ref(), policy.trust());
     let (by, refused) = match examined.verdict {
@@ -108,38 +109,39 @@ pub fn verify(config: &AgentConfig, file: &Path) -> Result<VerifyReport, ObtainE
     })
 }
 
-/// As whose the agent would take a file: of the block that names it, or of the plugin directory;
-/// else as if a block without demands named it.
-fn whose(config: &AgentConfig, file: &Path) -> Whose {
+/// The subject as which the agent would examine a file: that of the block that names the file, that
+/// of the plugin directory, or that of a block without demands.
+fn find_subject(config: &AgentConfig, file: &Path) -> PluginSubject {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let wanted = real(file);
     let place = file.display().to_string();
     let names =
         |named: &Option<PathBuf>| named.as_deref().is_some_and(|named| real(named) == wanted);
     if let Some((name, block)) = config.plugins.iter().find(|(_, block)| names(&block.file)) {
-        let (name, demand) = (name.clone(), find::demand(block));
-        return Whose { name, source: PluginSource::File, place, demand };
+        let (name, demand) = (name.clone(), find::block_demand(block));
+        return PluginSubject { name, source: PluginSource::File, place, demand };
     }
     let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let dir = config.plugin_dir.as_deref().map(real);
-    let source = match dir.is_some() && dir.as_deref() == wanted.parent() {
-        true => PluginSource::PluginDir,
-        false => PluginSource::File,
+    let source = if dir.is_some() && dir.as_deref() == wanted.parent() {
+        PluginSource::PluginDir
+    } else {
+        PluginSource::File
     };
     let block = config.plugins.get(&name).filter(|_| source == PluginSource::PluginDir);
-    let demand = block.map(find::demand).unwrap_or_default();
-    Whose { name, source, place, demand }
+    let demand = block.map(find::block_demand).unwrap_or_default();
+    PluginSubject { name, source, place, demand }
 }
 
-fn report(signed: &Signed<'_>) -> SignatureReport {
+fn report(signed: &SignatureCheck<'_>) -> SignatureReport {
     match signed {
-        Signed::Not => SignatureReport::None,
-        Signed::Unreadable(error) => SignatureReport::Damaged { reason: error.to_string() },
-        Signed::Unknown { key } => SignatureReport::UnknownKey { key_id: key.to_string() },
-        Signed::Wrong { key } => {
+        SignatureCheck::Not => SignatureReport::None,
+        SignatureCheck::Unreadable(error) => SignatureReport::Damaged { reason: error.to_string() },
+        SignatureCheck::Unknown { key } => SignatureReport::UnknownKey { key_id: key.to_string() },
+        SignatureCheck::Wrong { key } => {
             SignatureReport::Wrong { key: key.name.clone(), key_id: key.key.id().to_string() }
         }
-        Signed::By { key, comment } => SignatureReport::Good {
+        SignatureCheck::By { key, comment } => SignatureReport::Good {
             key: key.name.clone(),
             key_id: key.key.id().to_string(),
             comment: comment.clone(),
@@ -148,10 +150,10 @@ fn report(signed: &Signed<'_>) -> SignatureReport {
     }
 }
 
-/// What was pulled.
+/// The report on a plugin that was pulled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PullReport {
-    /// The reference.
+    /// The reference in the registry, as it was given.
     pub reference: String,
     /// Digest of the manifest that the reference is pinned to.
     pub manifest: Digest,
@@ -159,29 +161,29 @@ pub struct PullReport {
     pub digest: Digest,
     /// Bytes of the component.
     pub size_bytes: u64,
-    /// A signature came with it.
+    /// Whether a signature came with the component.
     pub signed: bool,
-    /// It was not there already.
+    /// Whether the component was not there already.
     pub new: bool,
-    /// The file.
+    /// The path of the component's file.
     pub file: PathBuf,
 }
 
-/// Pull a plugin, pin its reference, and put it into `to` as well when that is given. With `update`
-/// a tag that was moved in its registry is accepted. Nothing of it is run. `progress` is told how much of
-/// it is here.
+/// Pull a plugin, pin its reference, and also write it to `to` if that is given. With `update`, a
+/// tag that was moved in its registry is accepted. Nothing of the plugin is run. `progress`
+/// receives how much has arrived.
 ///
 /// # Errors
 /// When it cannot be had or kept.
 pub async fn pull(
     config: &AgentConfig,
     store: &Path,
-    reference: &Reference,
+    reference: &OciReference,
     update: bool,
     to: Option<&Path>,
     progress: Option<watch::Sender<PullProgress>>,
 ) -> Result<PullReport, ObtainError> {
-    let store = Store::of(store);
+    let store = Store::for_data_dir(store);
     let (pinned, new) =
         verify::pull(reference, &store, verify::insecure(config), update, progress).await?;
     let mut report = PullReport {
@@ -196,7 +198,7 @@ pub async fn pull(
     if let Some(dir) = to {
         let file = dir.join(format!("{}.wasm", reference.file_stem()));
         let target = file.clone();
-        verify::blocking(move || Ok(pinned.place(&target)?)).await?;
+        verify::run_blocking(move || Ok(pinned.copy_to(&target)?)).await?;
         report.file = file;
     }
     Ok(report)

@@ -1,5 +1,5 @@
-//! Where a plugin's bytes come from and whether they are trusted, before anything of them is
-//! compiled.
+//! Where a plugin's bytes come from and whether they are trusted, before anything of them
+//! is compiled.
 //!
 //! ```text
 //! file, built in ─────────────┐
@@ -14,47 +14,47 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use ostler_artifact::registry::{
-    Client, ClientOptions, Credentials, PinnedPlugin, PullProgress, RegistryError,
+    ClientOptions, PinnedPlugin, PullProgress, RegistryClient, RegistryCredentials, RegistryError,
     ResolvedReference, Store, StoreError,
 };
 use ostler_artifact::trust::{
-    self, Demand, PluginOrigin, Policy, ReadError, Signature, SignatureError, Signed, TrustRefusal,
-    Unverified,
+    self, Demand, PluginOrigin, Policy, ReadError, Signature, SignatureCheck, SignatureError,
+    TrustRefusal, UnverifiedComponent,
 };
 use ostler_model::clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::digest::Digest;
 use ostler_model::limits::REGISTRY_START_WALL;
-use ostler_model::oci::Reference;
-use ostler_model::plugin::Manifest;
+use ostler_model::oci::OciReference;
 use ostler_model::plugin::PluginKind;
+use ostler_model::plugin::PluginManifest;
 use ostler_model::trust::{PluginSource, Voucher};
 use ostler_plugin::manifest::{self, ManifestError};
 
-/// Why a plugin's bytes are not to be had.
+/// Why the bytes of a plugin cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum ObtainError {
     /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A registry did not give it.
+    /// The registry did not deliver the plugin.
     #[error("{reference} cannot be pulled: {source}")]
     Pull {
-        /// The reference.
+        /// The reference in the registry, as it was configured.
         reference: String,
-        /// Why.
+        /// The error of the registry.
         source: Box<RegistryError>,
     },
-    /// What was pulled before cannot be used, or what is pulled now cannot be kept.
+    /// What was pulled before cannot be used, or what is pulled now cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A registry is too slow for an agent that starts.
+    /// The registry is too slow for an agent that starts.
     #[error(
         "{reference} was not there within {REGISTRY_START_WALL:?}; get it with `ostler plugin pull \
          {reference}` and start the agent again"
     )]
     Late {
-        /// The reference.
+        /// The reference in the registry, as it was configured.
         reference: String,
     },
     /// Reading was interrupted.
@@ -62,23 +62,23 @@ pub enum ObtainError {
     GivenUp,
 }
 
-/// Where bytes are.
+/// Where the bytes of a plugin are.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum PluginBytesPlace {
     /// In this program.
     BuiltIn(Arc<[u8]>),
     /// In a file.
     File(PathBuf),
     /// In a registry, and in the data directory once pulled.
-    Registry(Reference),
+    Registry(OciReference),
 }
 
-/// How registries are asked and where what they gave is kept.
+/// The settings for asking registries, and the stores of what they delivered.
 #[derive(Clone, Debug)]
 pub(super) struct Registries {
     store: Store,
-    /// That of the configured data directory, where this agent has another: what is pinned there
-    /// need not be pulled for one command.
+    /// The store of the configured data directory, if this agent uses another one. What is pinned
+    /// there need not be pulled for one command.
     configured: Option<Store>,
     insecure: BTreeSet<String>,
 }
@@ -87,16 +87,16 @@ impl Registries {
     pub(super) fn new(config: &AgentConfig, data_dir: &Path) -> Self {
         let configured = config.data_dir.as_deref().filter(|dir| *dir != data_dir);
         Self {
-            store: Store::of(data_dir),
-            configured: configured.map(Store::of),
+            store: Store::for_data_dir(data_dir),
+            configured: configured.map(Store::for_data_dir),
             insecure: insecure(config),
         }
     }
 
-    /// What was pulled before.
-    fn pinned(&self, reference: &Reference) -> Result<Option<PinnedPlugin>, StoreError> {
-        match (self.store.pinned(reference)?, &self.configured) {
-            (None, Some(configured)) => configured.pinned(reference),
+    /// The plugin that was pulled and pinned before, if there is one.
+    fn find_pinned(&self, reference: &OciReference) -> Result<Option<PinnedPlugin>, StoreError> {
+        match (self.store.read_pinned(reference)?, &self.configured) {
+            (None, Some(configured)) => configured.read_pinned(reference),
             (found, _) => Ok(found),
         }
     }
@@ -110,15 +110,17 @@ pub(super) fn insecure(config: &AgentConfig) -> BTreeSet<String> {
 
 /// Read or pull the bytes. A registry is asked only for what was never pulled.
 pub(super) async fn obtain(
-    place: Place,
+    place: PluginBytesPlace,
     registries: &Registries,
-) -> Result<Unverified, ObtainError> {
+) -> Result<UnverifiedComponent, ObtainError> {
     match place {
-        Place::BuiltIn(bytes) => Ok(Unverified { bytes, signature: None }),
-        Place::File(path) => blocking(move || Ok(trust::component(&path)?)).await,
-        Place::Registry(reference) => {
+        PluginBytesPlace::BuiltIn(bytes) => Ok(UnverifiedComponent { bytes, signature: None }),
+        PluginBytesPlace::File(path) => {
+            run_blocking(move || Ok(trust::read_component(&path)?)).await
+        }
+        PluginBytesPlace::Registry(reference) => {
             let (known, wanted) = (registries.clone(), reference.clone());
-            if let Some(pinned) = blocking(move || Ok(known.pinned(&wanted)?)).await? {
+            if let Some(pinned) = run_blocking(move || Ok(known.find_pinned(&wanted)?)).await? {
                 return Ok(pinned.content);
             }
             let Registries { store, insecure, .. } = registries.clone();
@@ -130,10 +132,10 @@ pub(super) async fn obtain(
     }
 }
 
-/// Pull a reference and pin it. With `update` a tag that was moved is accepted. Says whether
-/// anything new came. `progress` is told how much of it is here.
+/// Pull a reference and pin it. With `update`, a tag that was moved is accepted. Returns whether
+/// anything new came. `progress` receives how much has arrived.
 pub(super) async fn pull(
-    reference: &Reference,
+    reference: &OciReference,
     store: &Store,
     insecure: BTreeSet<String>,
     update: bool,
@@ -141,69 +143,72 @@ pub(super) async fn pull(
 ) -> Result<(PinnedPlugin, bool), ObtainError> {
     let failed =
         |error| ObtainError::Pull { reference: reference.to_string(), source: Box::new(error) };
-    let credentials = blocking(|| Ok(Credentials::of_environment())).await?;
+    let credentials = run_blocking(|| Ok(RegistryCredentials::from_environment())).await?;
     let options = ClientOptions { insecure, credentials, progress, ..ClientOptions::default() };
-    let client = Client::new(options);
+    let client = RegistryClient::new(options);
     let resolved = client.resolve(reference).await.map_err(failed)?;
-    if let Some(pinned) = unchanged(reference, store, &resolved, update).await? {
+    if let Some(pinned) = find_unchanged(reference, store, &resolved, update).await? {
         return Ok((pinned, false));
     }
     let pulled = client.fetch(reference, &resolved).await.map_err(failed)?;
     let (store, reference) = (store.clone(), reference.clone());
-    let kept = blocking(move || Ok(store.keep(&reference, &resolved, &pulled)?)).await?;
+    let kept = run_blocking(move || Ok(store.keep_pulled(&reference, &resolved, &pulled)?)).await?;
     Ok((kept, true))
 }
 
-/// What is there already and still meant. What is there and damaged is pulled again.
-async fn unchanged(
-    reference: &Reference,
+/// The pinned plugin that is there already, if it is still what the reference means. A damaged one
+/// is pulled again.
+async fn find_unchanged(
+    reference: &OciReference,
     store: &Store,
     resolved: &ResolvedReference,
     update: bool,
 ) -> Result<Option<PinnedPlugin>, ObtainError> {
     let (store, reference, resolved) = (store.clone(), reference.clone(), resolved.clone());
-    blocking(move || {
+    run_blocking(move || {
         store.check(&reference, &resolved, update)?;
-        let pinned = store.pinned(&reference).ok().flatten();
+        let pinned = store.read_pinned(&reference).ok().flatten();
         Ok(pinned.filter(|pinned| pinned.pin.manifest == resolved.manifest))
     })
     .await
 }
 
-pub(super) async fn blocking<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ObtainError> + Send + 'static,
 ) -> Result<T, ObtainError> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(ObtainError::GivenUp))
 }
 
-/// What was found out about bytes, all from the one buffer that is compiled when they are trusted.
+/// The findings about the bytes of a plugin. They are all made from the one buffer that is compiled
+/// when the bytes are trusted.
 #[derive(Debug)]
-pub(super) struct Examined {
+pub(super) struct ExaminedBytes {
     pub(super) bytes: Arc<[u8]>,
     pub(super) digest: Digest,
     /// What the component says of itself, or why it is no plugin.
-    pub(super) manifest: Result<Manifest, ManifestError>,
+    pub(super) manifest: Result<PluginManifest, ManifestError>,
     pub(super) signature: Option<Result<Signature, SignatureError>>,
     /// Who says that the bytes may be used, or why they may not.
     pub(super) verdict: Result<Voucher, TrustRefusal>,
-    /// These bytes were accepted before, in place of those that were found, and why.
+    /// Why these bytes, which were accepted before, are used in place of those that were found;
+    /// `None` if they are not.
     pub(super) instead: Option<String>,
 }
 
-/// Whose bytes are examined.
+/// The plugin whose bytes are examined.
 #[derive(Clone, Debug)]
-pub(super) struct Whose {
+pub(super) struct PluginSubject {
     /// Name of the block, or of the file.
     pub(super) name: String,
     pub(super) source: PluginSource,
-    /// The file or the reference.
+    /// The path of the file, or the reference.
     pub(super) place: String,
     pub(super) demand: Demand,
 }
 
-impl Whose {
-    /// The same plugin out of a file, which is no longer part of the agent.
-    pub(super) fn outside(self) -> Self {
+impl PluginSubject {
+    /// The same plugin, but from a file, which is no longer part of the agent.
+    pub(super) fn into_file(self) -> Self {
         let source = match self.source {
             PluginSource::BuiltIn => PluginSource::File,
             outside => outside,
@@ -216,20 +221,24 @@ impl Whose {
         name: &str,
         (digest, kind): (Digest, Option<PluginKind>),
         policy: &Policy,
-        signed: &Signed<'_>,
+        signed: &SignatureCheck<'_>,
     ) -> Result<Voucher, TrustRefusal> {
         let subject = PluginOrigin { name, source: self.source, place: &self.place, kind, digest };
         trust::verdict(policy, &self.demand, &subject, signed)
     }
 }
 
-/// Look at bytes without compiling them. Blocking: hashes and checks a signature.
-pub(super) fn examine(content: Unverified, whose: &Whose, policy: &Policy) -> Examined {
-    let Unverified { bytes, signature } = content;
-    let digest = Digest::of(&bytes);
+/// Examine bytes without compiling them. Blocks, because it hashes them and checks a signature.
+pub(super) fn examine(
+    content: UnverifiedComponent,
+    whose: &PluginSubject,
+    policy: &Policy,
+) -> ExaminedBytes {
+    let UnverifiedComponent { bytes, signature } = content;
+    let digest = Digest::compute(&bytes);
     let manifest = manifest::read(&bytes);
     let kind = manifest.as_ref().ok().map(|manifest| manifest.kind);
     let signed = trust::check(&bytes, signature.as_ref(), policy.trust());
     let verdict = whose.judge(&whose.name, (digest, kind), policy, &signed);
-    Examined { bytes, digest, manifest, signature, verdict, instead: None }
+    ExaminedBytes { bytes, digest, manifest, signature, verdict, instead: None }
 }

@@ -1,16 +1,16 @@
-//! What is new of an allocation and its tasks since the last look. Pure.
+//! Finds the new events of an allocation and its tasks since the last look. Pure.
 
-use super::noting::Seen;
-use ostler_events::{EventTopic, Noted};
+use super::noting::NotedState;
+use ostler_events::{EventNote, EventTopic};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::task::TaskState;
 use ostler_model::time::Timestamp;
 
-/// Events of tasks that say nothing beside that the allocation was placed.
+/// Events of tasks that say no more than that the allocation was placed.
 const OF_ROUTINE: [EventKind; 2] = [EventKind::Received, EventKind::TaskSetup];
-/// Events that say that something is not as it should be, whether the task fails or not.
+/// Events that say that something is wrong, whether the task fails or not.
 const TROUBLE: [EventKind; 9] = [
     EventKind::ArtifactDownloadFailed,
     EventKind::FailedValidation,
@@ -23,27 +23,27 @@ const TROUBLE: [EventKind; 9] = [
     EventKind::DiskExceeded,
 ];
 
-/// What was seen of an allocation.
+/// The last noted state of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct AllocNoted {
+pub(super) struct NotedAlloc {
     status: ClientStatus,
     desired: DesiredStatus,
     healthy: Option<bool>,
-    /// Events that each task had, in the order of names.
+    /// The number of events that each task had, in the order of task names.
     events: Box<[u64]>,
 }
 
-impl Seen {
-    /// What is new of an allocation.
+impl NotedState {
+    /// The new events of an allocation.
     pub fn alloc(
         &mut self,
         allocation: &Allocation,
         state: &AllocState,
         now: Timestamp,
-        noted: &mut Vec<(Timestamp, Noted)>,
+        noted: &mut Vec<(Timestamp, EventNote)>,
     ) {
         let floor = self.floor;
-        let is = AllocNoted {
+        let is = NotedAlloc {
             status: state.client_status,
             desired: allocation.desired,
             healthy: state.health.as_ref().and_then(|health| health.healthy),
@@ -58,11 +58,11 @@ impl Seen {
         if first && allocation.created_at > floor {
             let message =
                 format!("{}, of version {} of its job", allocation.name, allocation.job_version);
-            noted.push((allocation.created_at, of(allocation, "placed", message)));
+            noted.push((allocation.created_at, alloc_event(allocation, "placed", message)));
         }
         for (at, (name, task)) in state.tasks.iter().enumerate() {
             let known = before.events.get(at).copied().unwrap_or(0);
-            of_task(
+            collect_task_events(
                 allocation,
                 name,
                 task,
@@ -71,48 +71,56 @@ impl Seen {
                 if first { floor } else { Timestamp::default() },
             );
         }
-        // Of one that an earlier agent knew, only what its tasks say is known to be new.
+        // Of an allocation that an earlier agent knew, only the events of its tasks are known to be
+        // new.
         if first && allocation.created_at <= floor {
             return;
         }
         if is.status != before.status {
             let trouble = is.status == ClientStatus::Failed;
-            let what = of(allocation, &is.status.to_string(), state.client_description.clone());
-            noted.push((now, Noted { trouble, ..what }));
+            let what =
+                alloc_event(allocation, &is.status.to_string(), state.client_description.clone());
+            noted.push((now, EventNote { trouble, ..what }));
         }
         if is.desired != before.desired && is.desired == DesiredStatus::Stop {
-            noted.push((now, of(allocation, "stop", allocation.desired_description.clone())));
+            noted.push((
+                now,
+                alloc_event(allocation, "stop", allocation.desired_description.clone()),
+            ));
         }
         if is.healthy == Some(true) && before.healthy != is.healthy {
-            noted.push((now, of(allocation, "healthy", "it was judged healthy".to_owned())));
+            noted.push((
+                now,
+                alloc_event(allocation, "healthy", "it was judged healthy".to_owned()),
+            ));
         }
     }
 
-    /// An allocation that is not there any longer.
+    /// Forget an allocation that is gone.
     pub fn alloc_gone(&mut self, id: AllocId) {
         self.allocs.remove(&id);
     }
 }
 
-fn of(allocation: &Allocation, kind: &str, message: String) -> Noted {
-    Noted {
+fn alloc_event(allocation: &Allocation, kind: &str, message: String) -> EventNote {
+    EventNote {
         topic: EventTopic::Allocation,
         kind: kind.to_owned(),
         namespace: allocation.job.namespace().to_owned(),
         job: allocation.job.id.as_str().to_owned(),
         alloc: allocation.id.to_string(),
         message,
-        ..Noted::default()
+        ..EventNote::default()
     }
 }
 
-/// The events of a task beyond the first `known` ones, and after `floor`.
-fn of_task(
+/// Collect the events of a task beyond the first `known` ones and after `floor`.
+fn collect_task_events(
     allocation: &Allocation,
     name: &TaskName,
     task: &TaskState,
     known: u64,
-    noted: &mut Vec<(Timestamp, Noted)>,
+    noted: &mut Vec<(Timestamp, EventNote)>,
     floor: Timestamp,
 ) {
     let new = usize::try_from(task.events_total.saturating_sub(known)).unwrap_or(usize::MAX);
@@ -121,17 +129,17 @@ fn of_task(
         if event.time <= floor || OF_ROUTINE.contains(&event.kind) {
             continue;
         }
-        let what = Noted {
+        let what = EventNote {
             topic: EventTopic::Task,
             task: name.to_string(),
             trouble: is_trouble(event, task.events.get(..at).unwrap_or_default()),
-            ..of(allocation, event.kind.as_str(), event.message.clone())
+            ..alloc_event(allocation, event.kind.as_str(), event.message.clone())
         };
         noted.push((event.time, what));
     }
 }
 
-/// Also an end that was not well and that nobody asked for.
+/// Whether an event is trouble. An unsuccessful end that nobody asked for is trouble too.
 fn is_trouble(event: &TaskEvent, before: &[TaskEvent]) -> bool {
     if event.kind != EventKind::Terminated {
         return event.fails_task || TROUBLE.contains(&event.kind);
@@ -150,7 +158,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use ostler_model::held_once::HeldOnce;
+    use ostler_model::cow_arc::CowArc;
     use ostler_model::rng::Rng;
     use ostler_testing::fixtures;
 
@@ -159,7 +167,7 @@ mod tests {
     }
 
     fn placed() -> Allocation {
-        let alloc = fixtures::allocation_of("web", 0, &Rng::seeded(1)).unwrap();
+        let alloc = fixtures::allocation_of("web", 0, &Rng::from_seed(1)).unwrap();
         Allocation { created_at: at(10), ..alloc }
     }
 
@@ -168,11 +176,11 @@ mod tests {
         for (kind, time) in events {
             task.push_event(TaskEvent::new(*kind, at(*time), "said"));
         }
-        let tasks = BTreeMap::from([(TaskName::new("t").unwrap(), HeldOnce::from(task))]);
+        let tasks = BTreeMap::from([(TaskName::new("t").unwrap(), CowArc::from(task))]);
         AllocState { client_status: status, tasks: Arc::new(tasks), ..AllocState::default() }
     }
 
-    fn kinds(seen: &mut Seen, alloc: &Allocation, state: &AllocState) -> Vec<String> {
+    fn kinds(seen: &mut NotedState, alloc: &Allocation, state: &AllocState) -> Vec<String> {
         let mut noted = Vec::new();
         seen.alloc(alloc, state, at(99), &mut noted);
         noted.into_iter().map(|(_, what)| what.kind).collect()
@@ -180,7 +188,7 @@ mod tests {
 
     #[test]
     fn each_event_of_a_task_is_noted_once() {
-        let (mut seen, alloc) = (Seen::new(at(0), at(0)), placed());
+        let (mut seen, alloc) = (NotedState::new(at(0), at(0)), placed());
         let begin = [(EventKind::Received, 11), (EventKind::Started, 12)];
         let running = state(ClientStatus::Running, &begin);
         assert_eq!(kinds(&mut seen, &alloc, &running), ["placed", "Started", "running"]);
@@ -192,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_an_earlier_agent_noted_is_not_noted_again() {
-        let (mut seen, alloc) = (Seen::new(at(12), at(12)), placed());
+        let (mut seen, alloc) = (NotedState::new(at(12), at(12)), placed());
         let events = [(EventKind::Started, 12), (EventKind::Recovered, 20)];
         assert_eq!(kinds(&mut seen, &alloc, &state(ClientStatus::Running, &events)), ["Recovered"]);
     }

@@ -1,11 +1,11 @@
-//! What is new since the last look. Pure.
+//! Finds the new events of jobs, deployments, plugins and devices since the last look. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::allocs::AllocNoted;
+use super::allocs::NotedAlloc;
 use ostler_control::JobView;
-use ostler_events::{EventTopic, Noted};
+use ostler_events::{EventNote, EventTopic};
 use ostler_health::policy::Quarantine;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, JobId};
@@ -14,47 +14,48 @@ use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 
-/// Plugins are loaded one after the other, and each finds its devices.
+/// The time within which an agent starts: plugins are loaded one after the other, and each finds
+/// its devices.
 const STARTING: Duration = Duration::from_secs(60);
 
-/// What was seen so far of what is there.
+/// The last noted state of everything on the node.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// What was noted by an earlier agent is not newer.
+pub(super) struct NotedState {
+    /// The time of the newest event of an earlier agent. Nothing up to it is noted again.
     pub(super) floor: Timestamp,
-    /// When the agent began to look.
+    /// The time at which the agent began to note events.
     began: Timestamp,
-    pub(super) allocs: HashMap<AllocId, AllocNoted>,
-    jobs: HashMap<JobId, JobNoted>,
+    pub(super) allocs: HashMap<AllocId, NotedAlloc>,
+    jobs: HashMap<JobId, NotedJob>,
     deployments: HashMap<Box<str>, (DeploymentPhase, String)>,
-    /// Of drivers and device plugins, and of devices.
+    /// The health of drivers, device plugins and devices.
     health: BTreeMap<(EventTopic, String), Health>,
     quarantines: BTreeMap<String, Quarantine>,
     refused: BTreeMap<String, String>,
 }
 
-/// What was seen of a job.
+/// The last noted state of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct JobNoted {
+struct NotedJob {
     version: u64,
     stopped: bool,
-    /// Without the numbers in it.
+    /// What the job waits for, without the numbers in the text.
     waits_for: Option<String>,
 }
 
-fn of_job(id: &JobId, kind: &str, message: String) -> Noted {
-    Noted {
+fn job_event(id: &JobId, kind: &str, message: String) -> EventNote {
+    EventNote {
         topic: EventTopic::Job,
         kind: kind.to_owned(),
         namespace: id.namespace().to_owned(),
         job: id.as_str().to_owned(),
         message,
-        ..Noted::default()
+        ..EventNote::default()
     }
 }
 
-/// Who has a job stop: whoever gives it, and nobody else may.
-fn stopped_by(origin: &JobOrigin) -> String {
+/// The text that says who stopped a job: only whoever gave the job may stop it.
+fn stop_cause(origin: &JobOrigin) -> String {
     match origin {
         JobOrigin::Api => "somebody stopped it, by a command or over the API".to_owned(),
         JobOrigin::File(path) => {
@@ -64,22 +65,22 @@ fn stopped_by(origin: &JobOrigin) -> String {
     }
 }
 
-impl Seen {
+impl NotedState {
     pub fn new(floor: Timestamp, began: Timestamp) -> Self {
         Self { floor, began, ..Self::default() }
     }
 
-    /// What is new of a job; `view`: none where it is gone.
+    /// The new events of a job. `view` is `None` if the job is gone.
     pub fn job(
         &mut self,
         id: &JobId,
         view: Option<&JobView>,
         now: Timestamp,
-    ) -> Vec<(Timestamp, Noted)> {
+    ) -> Vec<(Timestamp, EventNote)> {
         let Some(view) = view else {
             let known = self.jobs.remove(id);
             return known
-                .map(|_| (now, of_job(id, "removed", "the job was removed".to_owned())))
+                .map(|_| (now, job_event(id, "removed", "the job was removed".to_owned())))
                 .into_iter()
                 .collect();
         };
@@ -88,11 +89,12 @@ impl Seen {
             .iter()
             .find(|place| !place.soon)
             .map(|place| format!("group {} waits: {}", place.group, place.refusal.problems()));
-        // How much is free changes all the time; what it waits for is what counts.
+        // The amount of free resources changes all the time, so numbers are left out of the
+        // comparison.
         let numberless = |text: &String| text.replace(|c: char| c.is_ascii_digit(), "");
         let waits_for = waits.as_ref().map(numberless);
         let (version, stopped) = (view.record.version, view.record.stopped);
-        let is = JobNoted { version, stopped, waits_for };
+        let is = NotedJob { version, stopped, waits_for };
         let before = self.jobs.insert(id.clone(), is.clone());
         let first = before.is_none();
         let before = before.unwrap_or_default();
@@ -100,39 +102,47 @@ impl Seen {
         let mut noted = Vec::new();
         let new = if first { submitted > self.floor } else { before.version != is.version };
         if new {
-            noted.push((submitted, of_job(id, "registered", format!("version {version} came"))));
+            noted.push((submitted, job_event(id, "registered", format!("version {version} came"))));
         }
         if is.stopped != before.stopped && (!first || submitted > self.floor) {
-            let (kind, text) = match is.stopped {
-                true => ("stopped", stopped_by(&view.record.origin)),
-                false => ("started", "it is to run again".to_owned()),
+            let (kind, text) = if is.stopped {
+                ("stopped", stop_cause(&view.record.origin))
+            } else {
+                ("started", "it is to run again".to_owned())
             };
-            noted.push((now, of_job(id, kind, text)));
+            noted.push((now, job_event(id, kind, text)));
         }
         if is.waits_for != before.waits_for {
             noted.push(match &waits {
-                Some(why) => (now, Noted { trouble: true, ..of_job(id, "waits", why.clone()) }),
+                Some(why) => {
+                    (now, EventNote { trouble: true, ..job_event(id, "waits", why.clone()) })
+                }
                 None => (
                     now,
-                    of_job(id, "placed", "nothing of it waits to be placed any longer".to_owned()),
+                    job_event(
+                        id,
+                        "placed",
+                        "nothing of it waits to be placed any longer".to_owned(),
+                    ),
                 ),
             });
         }
         noted
     }
 
-    /// What is new of a deployment.
+    /// The new event of a deployment, if there is one.
     pub fn deployment(
         &mut self,
         job: &JobId,
         one: &Deployment,
         now: Timestamp,
-    ) -> Option<(Timestamp, Noted)> {
+    ) -> Option<(Timestamp, EventNote)> {
         let is = (one.phase, one.description.clone());
-        let before = match one.phase.is_active() {
-            true => self.deployments.insert(one.id.clone(), is.clone()),
-            // Those that are over change no more.
-            false => self.deployments.remove(&one.id),
+        let before = if one.phase.is_active() {
+            self.deployments.insert(one.id.clone(), is.clone())
+        } else {
+            // Deployments that are over do not change any more.
+            self.deployments.remove(&one.id)
         };
         if before.as_ref() == Some(&is) {
             return None;
@@ -145,17 +155,17 @@ impl Seen {
             DeploymentPhase::Cancelled => "cancelled",
         };
         let message = format!("version {}: {}", one.version, one.description);
-        let what = Noted {
+        let what = EventNote {
             topic: EventTopic::Deployment,
             name: one.id.to_string(),
             trouble: one.phase == DeploymentPhase::Failed,
-            ..of_job(job, kind, message)
+            ..job_event(job, kind, message)
         };
         Some((now, what))
     }
 
-    /// What is new of plugins and devices.
-    pub fn view(&mut self, view: &NodeView, now: Timestamp) -> Vec<(Timestamp, Noted)> {
+    /// The new events of plugins and devices.
+    pub fn view(&mut self, view: &NodeView, now: Timestamp) -> Vec<(Timestamp, EventNote)> {
         let drivers = view.drivers.iter().map(|(name, driver)| (name, &driver.health));
         let plugins = drivers.chain(view.device_plugins.iter());
         let plugins =
@@ -172,21 +182,21 @@ impl Seen {
         for ((topic, name), health) in &self.health {
             let known = before.get(&(*topic, name.clone()));
             let well = health.state == HealthState::Healthy;
-            // What is found well while the agent starts is nothing new.
+            // What is healthy while the agent starts is no news.
             let silent = starting || *topic == EventTopic::Plugin;
             if known == Some(health) || known.is_none() && silent && well {
                 continue;
             }
-            noted.push((now, of_health(*topic, name, health)));
+            noted.push((now, health_event(*topic, name, health)));
         }
         for (topic, name) in before.keys().filter(|key| !self.health.contains_key(*key)) {
-            let what = Noted {
+            let what = EventNote {
                 topic: *topic,
                 kind: "gone".to_owned(),
                 name: name.clone(),
                 message: "it is not reported any longer".to_owned(),
                 trouble: true,
-                ..Noted::default()
+                ..EventNote::default()
             };
             noted.push((now, what));
         }
@@ -194,13 +204,13 @@ impl Seen {
             if self.refused.get(name) != Some(why) {
                 noted.push((
                     now,
-                    Noted {
+                    EventNote {
                         topic: EventTopic::Plugin,
                         kind: "refused".to_owned(),
                         name: name.clone(),
                         message: why.clone(),
                         trouble: true,
-                        ..Noted::default()
+                        ..EventNote::default()
                     },
                 ));
             }
@@ -209,19 +219,19 @@ impl Seen {
         noted
     }
 
-    /// Quarantines that began or ended.
+    /// The events of quarantines that began or ended.
     pub fn quarantines(
         &mut self,
         all: Vec<(String, Option<Quarantine>)>,
         now: Timestamp,
-    ) -> Vec<(Timestamp, Noted)> {
-        let of = |name: &str, kind: &str, message: String, trouble: bool| Noted {
+    ) -> Vec<(Timestamp, EventNote)> {
+        let of = |name: &str, kind: &str, message: String, trouble: bool| EventNote {
             topic: EventTopic::Plugin,
             kind: kind.to_owned(),
             name: name.to_owned(),
             message,
             trouble,
-            ..Noted::default()
+            ..EventNote::default()
         };
         let mut noted = Vec::new();
         for (name, is) in all {
@@ -246,19 +256,19 @@ impl Seen {
     }
 }
 
-fn of_health(topic: EventTopic, name: &str, health: &Health) -> Noted {
+fn health_event(topic: EventTopic, name: &str, health: &Health) -> EventNote {
     let kind = match health.state {
         HealthState::Healthy => "healthy",
         HealthState::Unhealthy => "unhealthy",
         HealthState::Undetected => "undetected",
     };
-    Noted {
+    EventNote {
         topic,
         kind: kind.to_owned(),
         name: name.to_owned(),
         message: health.reason.clone(),
         trouble: health.state == HealthState::Unhealthy,
-        ..Noted::default()
+        ..EventNote::default()
     }
 }
 
@@ -281,13 +291,13 @@ mod tests {
         })
     }
 
-    fn kinds(noted: Vec<(Timestamp, Noted)>) -> Vec<String> {
+    fn kinds(noted: Vec<(Timestamp, EventNote)>) -> Vec<String> {
         noted.into_iter().map(|(_, what)| what.kind).collect()
     }
 
     #[test]
     fn a_quarantine_is_noted_when_it_begins_and_when_it_ends() {
-        let mut seen = Seen::new(at(5), at(0));
+        let mut seen = NotedState::new(at(5), at(0));
         let name = || "gpu".to_owned();
         assert_eq!(
             kinds(seen.quarantines(vec![(name(), quarantine(3))], at(9))),
@@ -301,15 +311,15 @@ mod tests {
 
     #[test]
     fn a_job_that_is_stopped_says_by_whom() {
-        assert!(stopped_by(&JobOrigin::Api).contains("somebody stopped it"));
-        let file = stopped_by(&JobOrigin::File("/jobs/web.hcl".into()));
+        assert!(stop_cause(&JobOrigin::Api).contains("somebody stopped it"));
+        let file = stop_cause(&JobOrigin::File("/jobs/web.hcl".into()));
         assert_eq!(file, "its file /jobs/web.hcl in the jobs directory gives it no longer");
-        assert!(stopped_by(&JobOrigin::Run).contains("`ostler run`"));
+        assert!(stop_cause(&JobOrigin::Run).contains("`ostler run`"));
     }
 
     #[test]
     fn a_deployment_is_noted_each_time_that_it_is_another() {
-        let mut seen = Seen::new(at(0), at(0));
+        let mut seen = NotedState::new(at(0), at(0));
         let job = JobId::new("web").unwrap();
         let mut one = Deployment {
             id: "d".into(),

@@ -1,4 +1,4 @@
-//! Is everything in a state file readable?
+//! Checks whether everything in a state file is readable.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -7,75 +7,79 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde::Serialize;
 
 use super::super::HeldRun;
-use super::{InspectError, KindCount, Kinds, Target, open, values};
+use super::{InspectError, KindCount, KindCounts, Target, open, values};
 use ostler_model::causes;
 use ostler_node::id;
 use ostler_state::Age;
-use ostler_state::inspect::Entry;
-use ostler_state::keys::Prefix;
+use ostler_state::inspect::InspectedRecord;
+use ostler_state::keys::KeyPrefix;
 
-/// Records listed one by one; more are only counted.
+/// The number of records that are listed one by one; more are only counted.
 const LISTED_MAX: usize = 1_000;
 
-/// What was found in a state file.
+/// The findings about a state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
-    /// The file.
+    /// The path of the state file.
     pub path: PathBuf,
-    /// The engine found the file consistent, every record can be read, and nothing that was
-    /// acknowledged is known to be missing.
+    /// Whether the engine found the file consistent, every record can be read, and no acknowledged
+    /// change is known to be missing.
     pub healthy: bool,
-    /// What is wrong with the file as a whole, when its records cannot be read at all.
+    /// What is wrong with the file as a whole, if its records cannot be read at all.
     pub damage: Option<String>,
-    /// Schema of its content.
+    /// The schema of the file's content.
     pub schema: Option<u16>,
     /// Size of the file, bytes.
     pub file_bytes: u64,
-    /// It was not closed in order; the next agent recovers it, as was done here in memory. No
-    /// damage.
+    /// Whether the file was not closed in order. The next agent recovers it, as was done here in
+    /// memory. This is no damage.
     pub recovered: bool,
-    /// The engine found it inconsistent and repaired it in memory, perhaps to an older commit.
+    /// Whether the engine found the file inconsistent and repaired it in memory, perhaps to an
+    /// older commit.
     pub repaired: bool,
-    /// The newest commit is not whole: what is shown here, and what the next agent uses, is the one
-    /// before. No damage where its directory says that nobody was told of it.
+    /// Whether the newest commit is not whole. What is shown here, and what the next agent uses, is
+    /// the commit before it. This is no damage if the directory says that the newest commit was
+    /// never acknowledged.
     pub fell_back: bool,
-    /// How it compares with what its directory knows; always as new where that knows nothing.
+    /// How the file compares with what its directory knows. It always counts as newest if the
+    /// directory knows nothing.
     pub age: Age,
-    /// The journal beside it belongs to another state file: what it holds is not in this one.
+    /// Whether the journal beside the file belongs to another state file. The changes in that
+    /// journal are not in this file.
     pub foreign_journal: bool,
-    /// Changes that are in the journal beside it alone, in so many batches; the next agent moves them
-    /// into the file. No damage.
+    /// The number of batches whose changes are only in the journal. The next agent moves them into
+    /// the file. This is no damage.
     pub in_journal: u64,
-    /// Runs that live and that it does not know. The next agent owns them by their notes or holds
-    /// them back.
+    /// Runs that are alive but not known to the file. The next agent owns them by their notes or
+    /// holds them back.
     pub unknown_runs: Vec<HeldRun>,
-    /// What else of the data directory keeps an agent from starting with it, as sentences.
+    /// What else in the data directory keeps an agent from starting with it, as sentences.
     pub hindrances: Vec<String>,
-    /// Readable records.
+    /// The readable records, by kind.
     pub kinds: Vec<KindCount>,
-    /// Records that cannot be read: the first thousand.
+    /// The first thousand records that cannot be read.
     pub damaged: Vec<BadRecord>,
-    /// All of them.
+    /// The number of all records that cannot be read.
     pub damaged_total: u64,
-    /// Records that an agent put aside earlier: the first thousand. No damage any more.
+    /// The first thousand records that an agent put aside earlier. They are no damage any more.
     pub quarantined: Vec<BadRecord>,
-    /// All of them.
+    /// The number of all records that were put aside.
     pub quarantined_total: u64,
 }
 
 /// A record that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BadRecord {
-    /// Its key in words or, when it is none, in hexadecimal digits.
+    /// The key in words, or in hexadecimal digits if it is no key.
     pub key: String,
     /// Bytes of the key and the record.
     pub bytes: u64,
-    /// What is wrong with it.
+    /// What is wrong with the record.
     pub reason: String,
 }
 
 /// Read every record of a state file as its type, without changing the file. A file that is damaged
-/// as a whole is a report too.
+/// as a whole gives a report too.
 ///
 /// # Errors
 /// When there is no such file, an agent runs, or the file cannot be read.
@@ -103,49 +107,49 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
         opened => opened?,
     };
     let file = &opened.inspection;
-    let mut kinds = Kinds::default();
-    let (mut damaged, mut quarantined) = (Listed::default(), Listed::default());
-    file.scan(&Prefix::All, &mut |entry| {
+    let mut kinds = KindCounts::default();
+    let (mut damaged, mut quarantined) = (BadRecordList::default(), BadRecordList::default());
+    file.scan(&KeyPrefix::All, &mut |entry| {
         match values::value(entry) {
             Ok(_) => kinds.count(values::name_of(entry), entry.bytes()),
             Err(error) => damaged.add(entry, error.to_string()),
         }
         ControlFlow::Continue(())
     })
-    .map_err(InspectError::state)?;
+    .map_err(InspectError::from_state_error)?;
     file.quarantine(&mut |entry| {
         let reason = values::value(entry).err().map(|error| error.to_string());
-        // Why the record was put aside. An older agent may have done that with one that this agent
-        // can read.
+        // This is the reason why the record was put aside. An older agent may have put aside a
+        // record that this agent can read.
         quarantined.add(entry, reason.unwrap_or_else(|| "can be read".to_owned()));
         ControlFlow::Continue(())
     })
-    .map_err(InspectError::state)?;
+    .map_err(InspectError::from_state_error)?;
     let unknown_runs = match target {
-        Target::DataDir(dir) => super::runs::found(dir, Some(file))?,
+        Target::DataDir(dir) => super::runs::find_runs(dir, Some(file))?,
         Target::File(_) => Vec::new(),
     };
     let unknown_runs: Vec<_> =
         unknown_runs.into_iter().filter(|found| !found.on_record).map(|found| found.run).collect();
     let hindrances = hindrances(target);
-    let lost = file.repaired()
-        || file.age().lacks()
-        || file.foreign_journal()
-        || (file.fell_back() && !file.compared());
+    let lost = file.was_repaired()
+        || file.age().is_behind()
+        || file.has_foreign_journal()
+        || (file.has_fallen_back() && !file.was_compared());
     Ok(CheckReport {
         path: file.path().to_owned(),
         healthy: damaged.total == 0 && !lost && unknown_runs.is_empty() && hindrances.is_empty(),
-        fell_back: file.fell_back(),
+        fell_back: file.has_fallen_back(),
         age: file.age(),
-        foreign_journal: file.foreign_journal(),
-        in_journal: file.replayed(),
+        foreign_journal: file.has_foreign_journal(),
+        in_journal: file.replayed_batches(),
         unknown_runs,
         hindrances,
         damage: None,
         schema: file.schema(),
         file_bytes: file.file_bytes(),
-        recovered: file.recovered(),
-        repaired: file.repaired(),
+        recovered: file.was_recovered(),
+        repaired: file.was_repaired(),
         kinds: kinds.0,
         damaged: damaged.records,
         damaged_total: damaged.total,
@@ -154,7 +158,8 @@ pub fn check(target: &Target) -> Result<CheckReport, InspectError> {
     })
 }
 
-/// What of a data directory an agent cannot start with, besides what is in the state file.
+/// The problems of a data directory, beside those in the state file, that keep an agent
+/// from starting.
 fn hindrances(target: &Target) -> Vec<String> {
     let Target::DataDir(dir) = target else { return Vec::new() };
     let mut found = Vec::new();
@@ -171,13 +176,13 @@ fn hindrances(target: &Target) -> Vec<String> {
 }
 
 #[derive(Default)]
-struct Listed {
+struct BadRecordList {
     records: Vec<BadRecord>,
     total: u64,
 }
 
-impl Listed {
-    fn add(&mut self, entry: &Entry<'_>, reason: String) {
+impl BadRecordList {
+    fn add(&mut self, entry: &InspectedRecord<'_>, reason: String) {
         self.total = self.total.saturating_add(1);
         if self.records.len() < LISTED_MAX {
             let (key, bytes) = (entry.shown_key(), entry.bytes());

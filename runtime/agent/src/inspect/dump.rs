@@ -1,4 +1,4 @@
-//! Every record of a state file, one after the other.
+//! Shows every record of a state file, one after the other.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -6,38 +6,38 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{InspectError, Opened, Target, open, values};
-use ostler_state::inspect::Entry;
-use ostler_state::keys::Prefix;
+use super::{ClaimedInspection, InspectError, Target, open, values};
+use ostler_state::inspect::InspectedRecord;
+use ostler_state::keys::KeyPrefix;
 
-/// Bytes shown of a record that cannot be read.
+/// The number of bytes that are shown of a record that cannot be read.
 const FIRST_BYTES: usize = 32;
 
-/// A state file whose records are shown.
-pub struct Dump(Opened);
+/// An open state file whose records are shown.
+pub struct Dump(ClaimedInspection);
 
 /// A record, readable or not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DumpRecord {
-    /// Its key in words or, when it is none, in hexadecimal digits.
+    /// The key in words, or in hexadecimal digits if it is no key.
     pub key: String,
-    /// Its kind; `unknown` when the key is none.
+    /// The kind of the record; `unknown` if the key is no key.
     pub kind: &'static str,
     /// Bytes of the key and the record.
     pub bytes: u64,
-    /// Its value; absent when it cannot be read.
+    /// The value of the record; `None` if it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
-    /// Why it cannot be read.
+    /// Why the value cannot be read; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Its first bytes in hexadecimal digits, when it cannot be read.
+    /// The first bytes in hexadecimal digits, if the value cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_bytes: Option<String>,
 }
 
 impl DumpRecord {
-    fn of(entry: &Entry<'_>) -> Self {
+    fn from_entry(entry: &InspectedRecord<'_>) -> Self {
         let (value, error) = match values::value(entry) {
             Ok(value) => (Some(value), None),
             Err(error) => (None, Some(error.to_string())),
@@ -53,7 +53,7 @@ impl DumpRecord {
     }
 }
 
-/// Called with each record; breaks to end early.
+/// A function that is called with each record. It breaks to end early.
 pub type Show<'a> = &'a mut dyn FnMut(DumpRecord) -> ControlFlow<()>;
 
 impl Dump {
@@ -65,41 +65,42 @@ impl Dump {
         open(target).map(Self)
     }
 
-    /// The file.
+    /// The path of the state file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.inspection.path()
     }
 
-    /// Schema of its content. Values are shown in this agent's.
+    /// The schema of the file's content. Values are shown in the schema of this agent.
     #[must_use]
     pub fn schema(&self) -> Option<u16> {
         self.0.inspection.schema()
     }
 
-    /// Every record whose key, in words, starts with `prefix`.
+    /// Show every record whose key, in words, starts with `prefix`.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn records(&self, prefix: &str, show: Show<'_>) -> Result<(), InspectError> {
-        let look = &mut |entry: &Entry<'_>| shown(entry, prefix, show);
-        let scanned = self.0.inspection.scan(&Prefix::around(prefix), look);
-        scanned.map_err(InspectError::state)
+    pub fn show_records(&self, prefix: &str, show: Show<'_>) -> Result<(), InspectError> {
+        let look = &mut |entry: &InspectedRecord<'_>| show_entry(entry, prefix, show);
+        let scanned = self.0.inspection.scan(&KeyPrefix::covering(prefix), look);
+        scanned.map_err(InspectError::from_state_error)
     }
 
-    /// Likewise every record in quarantine.
+    /// Show every record in quarantine whose key, in words, starts with `prefix`.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn quarantined(&self, prefix: &str, show: Show<'_>) -> Result<(), InspectError> {
-        let look = &mut |entry: &Entry<'_>| shown(entry, prefix, show);
-        self.0.inspection.quarantine(look).map_err(InspectError::state)
+    pub fn show_quarantined(&self, prefix: &str, show: Show<'_>) -> Result<(), InspectError> {
+        let look = &mut |entry: &InspectedRecord<'_>| show_entry(entry, prefix, show);
+        self.0.inspection.quarantine(look).map_err(InspectError::from_state_error)
     }
 }
 
-fn shown(entry: &Entry<'_>, prefix: &str, show: Show<'_>) -> ControlFlow<()> {
-    match entry.shown_key().starts_with(prefix) {
-        true => show(DumpRecord::of(entry)),
-        false => ControlFlow::Continue(()),
+fn show_entry(entry: &InspectedRecord<'_>, prefix: &str, show: Show<'_>) -> ControlFlow<()> {
+    if entry.shown_key().starts_with(prefix) {
+        show(DumpRecord::from_entry(entry))
+    } else {
+        ControlFlow::Continue(())
     }
 }

@@ -1,4 +1,4 @@
-//! Runs that live while no agent runs.
+//! Finds the runs that are alive while no agent runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -7,93 +7,99 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::super::held::alive::{Alive, WasmRun};
-use super::super::held::decide::Why;
-use super::super::held::{self, EndRunError, HeldRun};
+use super::super::held_runs::alive::{AliveRun, WasmRun};
+use super::super::held_runs::decide::HoldReason;
+use super::super::held_runs::{self, EndRunError, HeldRun};
 use super::{InspectError, STATE_FILE};
 use ostler_lifecycle::task::handle::LocalState;
 use ostler_model::ids::RunId;
 use ostler_model::limits::KILL_GRACE;
 use ostler_process::live;
 use ostler_state::inspect::Inspection;
-use ostler_state::keys::Prefix;
-use ostler_state::{DataDirReading, Key};
+use ostler_state::keys::KeyPrefix;
+use ostler_state::{DataDirReading, RecordKey};
 
-/// A run that lives.
+/// A run that is alive, and whether the state file knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FoundRun {
-    /// The run.
+    /// The description of the run, with the command that ends it.
     #[serde(flatten)]
     pub run: HeldRun,
-    /// The state file knows it.
+    /// Whether the state file knows the run.
     pub on_record: bool,
 }
 
-/// Every run of a data directory that lives.
+/// Every run of a data directory that is alive.
 ///
 /// # Errors
-/// When an agent runs there, or what lives cannot be looked at. A state file that cannot be read knows
-/// none.
+/// When an agent runs there, or the runs cannot be found. A state file that cannot be read counts
+/// as one that knows no run.
 pub fn runs(dir: &Path) -> Result<Vec<FoundRun>, InspectError> {
     let path = dir.join(STATE_FILE);
-    let _claim = DataDirReading::acquire(dir).map_err(|error| InspectError::lock(&path, error))?;
+    let _claim = DataDirReading::acquire(dir)
+        .map_err(|error| InspectError::from_lock_error(&path, error))?;
     let file = if path.is_file() { Inspection::open(&path).ok() } else { None };
-    found(dir, file.as_ref())
+    find_runs(dir, file.as_ref())
 }
 
-/// As [`runs`], for whoever has claimed the directory and opened the file.
-pub(super) fn found(dir: &Path, file: Option<&Inspection>) -> Result<Vec<FoundRun>, InspectError> {
-    let known = file.map(on_record).transpose()?.unwrap_or_default();
-    let live = alive(dir)?;
+/// The same as [`runs`], for a caller that has claimed the directory and opened the file.
+pub(super) fn find_runs(
+    dir: &Path,
+    file: Option<&Inspection>,
+) -> Result<Vec<FoundRun>, InspectError> {
+    let known = file.map(recorded_ids).transpose()?.unwrap_or_default();
+    let live = find_alive(dir)?;
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let found = live.iter().map(|run| {
-        let on_record = !run.is_elsewhere() && known.has(run);
-        let reason = match on_record {
-            true => "on record: the next agent owns it".to_owned(),
-            false if run.is_elsewhere() => Why::Elsewhere.to_string(),
-            false => "the state file does not know it".to_owned(),
+        let on_record = !run.is_elsewhere() && known.contains(run);
+        let reason = if on_record {
+            "on record: the next agent owns it".to_owned()
+        } else if run.is_elsewhere() {
+            HoldReason::Elsewhere.to_string()
+        } else {
+            "the state file does not know it".to_owned()
         };
-        FoundRun { run: HeldRun::of(run, reason, &dir), on_record }
+        FoundRun { run: HeldRun::from_run(run, reason, &dir), on_record }
     });
     Ok(found.collect())
 }
 
-/// What lives, below supervisors and in workers.
-fn alive(dir: &Path) -> Result<Vec<Alive>, InspectError> {
+/// The runs that are alive below supervisors and in workers.
+fn find_alive(dir: &Path) -> Result<Vec<AliveRun>, InspectError> {
     let exits = dir.join("exits");
-    let native = live::find(&exits).map_err(InspectError::Runs)?;
-    let noted = live::noted(&exits).map_err(InspectError::Runs)?;
-    let workers = ostler_worker::look(dir).map_err(InspectError::Workers)?;
-    let mut runs: Vec<Alive> = native.into_iter().map(Alive::Native).collect();
-    let wasm = held::wasm(workers, &noted, &BTreeMap::new());
+    let native = live::find_live_runs(&exits).map_err(InspectError::Runs)?;
+    let noted = live::read_notes(&exits).map_err(InspectError::Runs)?;
+    let workers = ostler_worker::find_tasks(dir).map_err(InspectError::Workers)?;
+    let mut runs: Vec<AliveRun> = native.into_iter().map(AliveRun::Native).collect();
+    let wasm = held_runs::find_wasm_runs(workers, &noted, &BTreeMap::new());
     runs.extend(wasm.map_err(|error| InspectError::Workers(io::Error::other(error)))?);
     Ok(runs)
 }
 
-/// What a state file knows runs by.
+/// The identities by which a state file knows its runs.
 #[derive(Default)]
-struct Known {
-    /// Pids and start times of supervisors.
+struct RecordedIds {
+    /// Pid and start time of each supervisor.
     supervisors: BTreeSet<(u32, u64)>,
-    /// Runs of WASM tasks.
+    /// The ids of runs of WASM tasks.
     wasm: BTreeSet<RunId>,
 }
 
-impl Known {
-    fn has(&self, run: &Alive) -> bool {
+impl RecordedIds {
+    fn contains(&self, run: &AliveRun) -> bool {
         match run {
-            Alive::Native(run) => {
+            AliveRun::Native(run) => {
                 self.supervisors.contains(&(run.supervisor.pid, run.supervisor.start_ticks))
             }
-            Alive::Wasm(run) => run.run.as_ref().is_some_and(|run| self.wasm.contains(run)),
+            AliveRun::Wasm(run) => run.run.as_ref().is_some_and(|run| self.wasm.contains(run)),
         }
     }
 }
 
-fn on_record(file: &Inspection) -> Result<Known, InspectError> {
-    let mut known = Known::default();
-    let look = &mut |entry: &ostler_state::inspect::Entry<'_>| {
-        if matches!(entry.key(), Some(Key::TaskLocal(..)))
+fn recorded_ids(file: &Inspection) -> Result<RecordedIds, InspectError> {
+    let mut known = RecordedIds::default();
+    let look = &mut |entry: &ostler_state::inspect::InspectedRecord<'_>| {
+        if matches!(entry.key(), Some(RecordKey::TaskLocal(..)))
             && let Ok(LocalState { run: Some(run), .. }) = entry.decode()
         {
             let supervisors = run.identities.iter().filter_map(|identity| identity.supervisor);
@@ -104,7 +110,7 @@ fn on_record(file: &Inspection) -> Result<Known, InspectError> {
         }
         ControlFlow::Continue(())
     };
-    file.scan(&Prefix::Allocs, look).map_err(InspectError::state)?;
+    file.scan(&KeyPrefix::Allocs, look).map_err(InspectError::from_state_error)?;
     Ok(known)
 }
 
@@ -114,18 +120,19 @@ fn on_record(file: &Inspection) -> Result<Known, InspectError> {
 /// When an agent runs there, there is no such run, or it does not end.
 pub async fn end_run(dir: &Path, name: &str) -> Result<HeldRun, InspectError> {
     let path = dir.join(STATE_FILE);
-    let _claim = DataDirReading::acquire(dir).map_err(|error| InspectError::lock(&path, error))?;
-    let live = alive(dir)?;
-    let named = |run: &&Alive| run.name() == name;
+    let _claim = DataDirReading::acquire(dir)
+        .map_err(|error| InspectError::from_lock_error(&path, error))?;
+    let live = find_alive(dir)?;
+    let named = |run: &&AliveRun| run.name() == name;
     let run =
         live.iter().find(named).ok_or_else(|| EndRunError::Unknown { name: name.to_owned() })?;
     let refused = |source| EndRunError::Refused { name: name.to_owned(), source };
     match run {
-        Alive::Native(run) => run.end(KILL_GRACE).await.map_err(refused)?,
-        Alive::Wasm(WasmRun { run: Some(run), elsewhere: false, .. }) => {
+        AliveRun::Native(run) => run.end(KILL_GRACE).await.map_err(refused)?,
+        AliveRun::Wasm(WasmRun { run: Some(run), elsewhere: false, .. }) => {
             ostler_worker::end_run(dir, run, KILL_GRACE).map_err(refused).map(drop)?;
         }
-        Alive::Wasm(run) => run.end_worker(KILL_GRACE).await.map_err(refused)?,
+        AliveRun::Wasm(run) => run.end_worker(KILL_GRACE).await.map_err(refused)?,
     }
-    Ok(HeldRun::of(run, "ended".to_owned(), dir))
+    Ok(HeldRun::from_run(run, "ended".to_owned(), dir))
 }

@@ -1,97 +1,98 @@
-//! How large a state file is and what its stores did.
+//! Measures a state file and reports what its stores did.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{InspectError, KindCount, Kinds, Target, open, values};
-use ostler_state::keys::{MetaItem, Prefix};
-use ostler_state::{EngineStats, Key, Stats};
+use super::{InspectError, KindCount, KindCounts, Target, open, values};
+use ostler_state::keys::{KeyPrefix, MetaItem};
+use ostler_state::{EngineStats, RecordKey, Stats};
 
 /// Sizes and counts of a state file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatsReport {
-    /// The file.
+    /// The path of the state file.
     pub path: PathBuf,
-    /// Schema of its content.
+    /// The schema of the file's content.
     pub schema: Option<u16>,
     /// Size of the file, bytes.
     pub file_bytes: u64,
     /// Bytes of all keys and records.
     pub live_bytes: u64,
-    /// How many times larger the file is than what it holds; absent when it holds nothing.
+    /// How many times larger the file is than its content; `None` if it is empty.
     pub file_to_live: Option<f64>,
     /// Records and bytes by kind, unreadable ones included.
     pub kinds: Vec<KindCount>,
-    /// Records put aside.
-    pub quarantined: InQuarantine,
-    /// What the storage engine says.
+    /// The records in quarantine.
+    pub quarantined: QuarantineCount,
+    /// The figures of the storage engine.
     pub engine: EngineStats,
-    /// What was done since the file was made; absent when nothing was counted yet.
-    pub counted: Option<Counted>,
+    /// The counts since the file was made; `None` if nothing was counted yet.
+    pub counted: Option<StoreCounts>,
 }
 
-/// Records put aside.
+/// The number and size of the records in quarantine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct InQuarantine {
-    /// How many.
+pub struct QuarantineCount {
+    /// The number of records.
     pub records: u64,
     /// Bytes of their keys and contents.
     pub bytes: u64,
 }
 
-/// What was done since the file was made, up to the last time that the counts were saved.
+/// The counts since the file was made, up to the last time that they were saved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Counted {
-    /// Values given to the store.
+pub struct StoreCounts {
+    /// The number of values given to the store.
     pub puts: u64,
-    /// Of those, values that were durable already: no write.
+    /// The number of those values that were durable already and needed no write.
     pub unchanged: u64,
-    /// Their share, 0 to 1.
+    /// The share of unchanged values, from 0 to 1.
     pub duplicate_ratio: Option<f64>,
-    /// Of those, values dropped because their allocation was destroyed.
+    /// The number of values that were dropped because their allocation was destroyed.
     pub destroyed: u64,
-    /// Of those, values that might lag.
+    /// The number of values whose write might lag.
     pub later: u64,
-    /// Of those that might lag, values replaced by a newer one before they were written.
+    /// The number of lagging values that were replaced by a newer one before they were written.
     pub replaced: u64,
-    /// Writes that might lag and were given up after a failed commit.
+    /// The number of lagging writes that were given up after a failed commit.
     pub later_lost: u64,
-    /// Changes committed.
+    /// The number of changes that were committed.
     pub writes: u64,
-    /// Bytes in them.
+    /// The number of bytes in those changes.
     pub bytes: u64,
-    /// Transactions committed.
+    /// The number of transactions that were committed.
     pub commits: u64,
-    /// Transactions failed.
+    /// The number of transactions that failed.
     pub commits_failed: u64,
-    /// Changes per transaction.
+    /// The average number of changes per transaction.
     pub writes_per_commit: Option<f64>,
-    /// Most changes in one transaction.
+    /// The largest number of changes in one transaction.
     pub batch_largest: u64,
-    /// Transactions by size.
+    /// The numbers of transactions, by size.
     pub batch_sizes: Vec<BatchClass>,
 }
 
-/// Transactions of one class of size.
+/// The number of transactions of one class of size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BatchClass {
-    /// Most changes of a transaction in this class; more than in the class before.
+    /// The largest number of changes of a transaction in this class. It is larger than in the
+    /// class before.
     pub up_to: u64,
-    /// Transactions.
+    /// The number of transactions in this class.
     pub commits: u64,
 }
 
-impl Counted {
-    /// What a store counted.
+impl StoreCounts {
+    /// The counts that a store has saved.
     #[must_use]
-    pub fn of(stats: &Stats) -> Self {
+    pub fn from_stats(stats: &Stats) -> Self {
         let classes = stats.batch_sizes.iter().zip(0u32..);
         Self {
             puts: stats.puts,
             unchanged: stats.unchanged,
-            duplicate_ratio: stats.duplicate_ratio().map(rounded),
+            duplicate_ratio: stats.duplicate_ratio().map(round_ratio),
             destroyed: stats.destroyed,
             later: stats.later,
             replaced: stats.replaced,
@@ -117,21 +118,21 @@ pub fn stats(target: &Target) -> Result<StatsReport, InspectError> {
     let opened = open(target)?;
     let file = &opened.inspection;
     let (mut kinds, mut quarantined, mut counted) =
-        (Kinds::default(), InQuarantine::default(), None);
-    file.scan(&Prefix::All, &mut |entry| {
+        (KindCounts::default(), QuarantineCount::default(), None);
+    file.scan(&KeyPrefix::All, &mut |entry| {
         kinds.count(values::name_of(entry), entry.bytes());
-        if entry.key() == Some(&Key::Meta(MetaItem::Counters)) {
+        if entry.key() == Some(&RecordKey::Meta(MetaItem::Counters)) {
             counted = entry.decode::<Stats>().ok();
         }
         ControlFlow::Continue(())
     })
-    .map_err(InspectError::state)?;
+    .map_err(InspectError::from_state_error)?;
     file.quarantine(&mut |entry| {
         quarantined.records = quarantined.records.saturating_add(1);
         quarantined.bytes = quarantined.bytes.saturating_add(entry.bytes());
         ControlFlow::Continue(())
     })
-    .map_err(InspectError::state)?;
+    .map_err(InspectError::from_state_error)?;
     let live_bytes = kinds.0.iter().fold(0, |sum: u64, kind| sum.saturating_add(kind.bytes));
     Ok(StatsReport {
         path: file.path().to_owned(),
@@ -141,17 +142,17 @@ pub fn stats(target: &Target) -> Result<StatsReport, InspectError> {
         file_to_live: ratio(file.file_bytes(), live_bytes),
         kinds: kinds.0,
         quarantined,
-        engine: file.engine_stats().map_err(InspectError::state)?,
-        counted: counted.as_ref().map(Counted::of),
+        engine: file.engine_stats().map_err(InspectError::from_state_error)?,
+        counted: counted.as_ref().map(StoreCounts::from_stats),
     })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
 fn ratio(of: u64, to: u64) -> Option<f64> {
-    (to > 0).then(|| rounded(of as f64 / to as f64))
+    (to > 0).then(|| round_ratio(of as f64 / to as f64))
 }
 
-/// To three digits after the point: more would only look exact.
-fn rounded(ratio: f64) -> f64 {
+/// Round to three digits after the point; more digits would only look exact.
+fn round_ratio(ratio: f64) -> f64 {
     (ratio * 1_000.0).round() / 1_000.0
 }

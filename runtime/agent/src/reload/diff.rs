@@ -1,4 +1,5 @@
-//! Which keys of two configurations differ, and which of them the agent itself takes while it runs. Pure.
+//! Finds the keys in which two configurations differ, and those that the agent itself takes while
+//! it runs. Pure.
 
 use ostler_model::access::AclConfig;
 use ostler_model::artifact::ArtifactConfig;
@@ -10,49 +11,55 @@ use ostler_model::log_config::AgentLogConfig;
 use ostler_model::network::NetworkConfig;
 use ostler_model::telemetry::TelemetryConfig;
 
-/// What the agent does for a key while it runs.
+/// What the agent does when a key changes while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Live {
-    /// Collects by other thresholds.
+pub enum ReloadAction {
+    /// It collects garbage by other thresholds.
     Gc,
-    /// Tells jobs other values; what was placed stays.
+    /// It offers other metadata to jobs; what was placed stays.
     Meta,
-    /// Offers other directories to tasks that start from now on.
+    /// It offers other directories to tasks that start from now on.
     HostVolumes,
-    /// Lets people run commands inside tasks, or not.
+    /// It lets people run commands inside tasks, or not.
     RemoteExec,
 }
 
 /// A key that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
-    /// As it is written, with the block around it: `gc.interval`, `plugin "nvidia"`.
+pub struct ChangedKey {
+    /// The key with the block around it, as it is written: `gc.interval`, `plugin "nvidia"`.
     pub key: String,
-    /// What the agent does for it; none where it does nothing before it is started anew, unless a part beside it
-    /// takes the key ([`super::Reloads`]).
-    pub live: Option<Live>,
+    /// What the agent does for the key. `None` means that the key needs a restart, unless a part
+    /// beside the agent takes it ([`super::Reloads`]).
+    pub live: Option<ReloadAction>,
 }
 
-/// Compares keys one by one.
+/// The keys that differ so far; it compares one key after the other.
 #[derive(Default)]
-struct Diff(Vec<Changed>);
+struct Diff(Vec<ChangedKey>);
 
 impl Diff {
     fn key<T: PartialEq>(&mut self, key: &str, old: &T, new: &T) {
-        self.live(key, None, old, new);
+        self.compare_key(key, None, old, new);
     }
 
-    fn live<T: PartialEq>(&mut self, key: &str, live: Option<Live>, old: &T, new: &T) {
+    fn compare_key<T: PartialEq>(
+        &mut self,
+        key: &str,
+        live: Option<ReloadAction>,
+        old: &T,
+        new: &T,
+    ) {
         if old != new {
-            self.0.push(Changed { key: key.to_owned(), live });
+            self.0.push(ChangedKey { key: key.to_owned(), live });
         }
     }
 }
 
-/// The keys that differ, in the order of the reference. No key of the configuration is forgotten: what is
-/// compared is taken apart without a rest, so a new one does not compile until it stands here.
+/// The keys that differ, in the order of the reference. No key can be forgotten: the configuration
+/// is taken apart completely, so a new key does not compile until it stands here.
 #[must_use]
-pub fn diff(old: &AgentConfig, new: &AgentConfig) -> Vec<Changed> {
+pub fn diff(old: &AgentConfig, new: &AgentConfig) -> Vec<ChangedKey> {
     let mut diff = Diff::default();
     let AgentConfig {
         data_dir,
@@ -94,7 +101,7 @@ pub fn diff(old: &AgentConfig, new: &AgentConfig) -> Vec<Changed> {
     diff.acl(acl, &new.acl);
     diff.key("http_hosts", http_hosts, &new.http_hosts);
     diff.wasm(*wasm, new.wasm);
-    diff.live("meta", Some(Live::Meta), node_meta, &new.node_meta);
+    diff.compare_key("meta", Some(ReloadAction::Meta), node_meta, &new.node_meta);
     diff.telemetry(telemetry, &new.telemetry);
     diff.key("trust", trust, &new.trust);
     diff.key("registry", registries, &new.registries);
@@ -104,14 +111,15 @@ pub fn diff(old: &AgentConfig, new: &AgentConfig) -> Vec<Changed> {
     names.sort();
     names.dedup();
     for name in names {
-        let [old, new] = [plugins.get(name), new.plugins.get(name)].map(|block| block.map(plain));
+        let [old, new] =
+            [plugins.get(name), new.plugins.get(name)].map(|block| block.map(without_origin));
         diff.key(&format!("plugin {name:?}"), &old, &new);
     }
     diff.0
 }
 
-/// A block without the place where it is written, which may have moved.
-fn plain(block: &PluginBlock) -> PluginBlock {
+/// A block without its place in the file, which may have moved.
+fn without_origin(block: &PluginBlock) -> PluginBlock {
     PluginBlock { origin: None, ..block.clone() }
 }
 
@@ -132,12 +140,22 @@ impl Diff {
     fn gc(&mut self, old: GcConfig, new: GcConfig) {
         let GcConfig { interval, disk_usage_percent, inode_usage_percent, max_allocs, parallel } =
             old;
-        let live = Some(Live::Gc);
-        self.live("gc.interval", live, &interval, &new.interval);
-        self.live("gc.disk_usage_threshold", live, &disk_usage_percent, &new.disk_usage_percent);
-        self.live("gc.inode_usage_threshold", live, &inode_usage_percent, &new.inode_usage_percent);
-        self.live("gc.max_allocs", live, &max_allocs, &new.max_allocs);
-        self.live("gc.parallel_destroys", live, &parallel, &new.parallel);
+        let live = Some(ReloadAction::Gc);
+        self.compare_key("gc.interval", live, &interval, &new.interval);
+        self.compare_key(
+            "gc.disk_usage_threshold",
+            live,
+            &disk_usage_percent,
+            &new.disk_usage_percent,
+        );
+        self.compare_key(
+            "gc.inode_usage_threshold",
+            live,
+            &inode_usage_percent,
+            &new.inode_usage_percent,
+        );
+        self.compare_key("gc.max_allocs", live, &max_allocs, &new.max_allocs);
+        self.compare_key("gc.parallel_destroys", live, &parallel, &new.parallel);
     }
 
     fn wasm_worker(&mut self, old: WasmWorkerConfig, new: WasmWorkerConfig) {
@@ -159,8 +177,8 @@ impl Diff {
         self.key("client.cpu_total_compute", cpu_total_compute, &new.cpu_total_compute);
         self.key("client.memory_total_mb", memory_total_mb, &new.memory_total_mb);
         self.key("client.max_kill_timeout", max_kill_timeout, &new.max_kill_timeout);
-        let live = Some(Live::HostVolumes);
-        self.live("client.host_volume", live, host_volumes, &new.host_volumes);
+        let live = Some(ReloadAction::HostVolumes);
+        self.compare_key("client.host_volume", live, host_volumes, &new.host_volumes);
         self.key("client.users", users, &new.users);
         let NetworkConfig { cni_path, cni_config_dir, bridge_name, bridge_subnet, host_networks } =
             network;
@@ -190,7 +208,12 @@ impl Diff {
         self.key("client.node_class", node_class, &new.node_class);
         self.key("client.node_pool", node_pool, &new.node_pool);
         let exec = (disable_remote_exec, &new.disable_remote_exec);
-        self.live("client.disable_remote_exec", Some(Live::RemoteExec), exec.0, exec.1);
+        self.compare_key(
+            "client.disable_remote_exec",
+            Some(ReloadAction::RemoteExec),
+            exec.0,
+            exec.1,
+        );
         self.key("region", region, &new.region);
         self.key("tls", tls, &new.tls);
         let HttpConfig { port, bind_addr, address, advertised } = http;
@@ -212,8 +235,8 @@ impl Diff {
     }
 }
 
-/// Let `running` have what is new at one key that was applied. Keys that nobody applies are left.
-pub(super) fn take(running: &mut AgentConfig, new: &AgentConfig, key: &str) {
+/// Take the new value of one applied key into `running`. Keys that nobody applies are left.
+pub(super) fn take_key(running: &mut AgentConfig, new: &AgentConfig, key: &str) {
     match key {
         "log_level" => running.log.level = new.log.level,
         "log_json" => running.log.json = new.log.json,
@@ -255,9 +278,9 @@ mod tests {
         new.datacenter = Some("dc2".into());
         new.plugins.insert("exec".into(), PluginBlock::default());
         let mut running = old.clone();
-        for Changed { key, live } in diff(&old, &new) {
+        for ChangedKey { key, live } in diff(&old, &new) {
             if live.is_some() || key.starts_with("log_") {
-                take(&mut running, &new, &key);
+                take_key(&mut running, &new, &key);
             }
         }
         assert_eq!(keys(&running, &new), ["datacenter", "plugin \"exec\""]);

@@ -1,44 +1,44 @@
-//! What is told of a reload.
+//! The report of a reload.
 
 use serde::{Deserialize, Serialize};
 
 use ostler_model::time::Timestamp;
 
-/// What became of one key.
+/// The result of a reload for one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "reason")]
 pub enum KeyVerdict {
-    /// It holds from now on.
+    /// The new value is in effect from now on.
     Applied,
-    /// What the agent began with holds until it is started anew.
+    /// The value from the start of the agent stays in effect until the next start.
     NeedsRestart,
-    /// What was there before stays, and why.
+    /// The value before stays, for this reason.
     Refused(String),
 }
 
-/// A key that differs, and what became of it.
+/// A key that differs, with the result for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyReport {
-    /// As it is written: `gc.interval`, `plugin "nvidia"`.
+    /// The key as it is written: `gc.interval`, `plugin "nvidia"`.
     pub key: String,
-    /// What became of it.
+    /// The result of the reload for this key.
     #[serde(flatten)]
     pub verdict: KeyVerdict,
 }
 
-/// How a reload went.
+/// The result of one reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
-    /// When.
+    /// The time of the reload, by the agent's clock.
     pub at: Timestamp,
-    /// Why nothing was taken; absent where the file could be read.
+    /// Why nothing was taken; `None` if the file could be read.
     pub refused: Option<String>,
-    /// What differs from what holds, in the order of the reference.
+    /// The keys that differ from the configuration in effect, in the order of the reference.
     pub keys: Vec<KeyReport>,
 }
 
 impl ReloadReport {
-    /// One line for each key, or one that says that there is none.
+    /// One line for each key, or one line that says that no key differs.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         if let Some(why) = &self.refused {

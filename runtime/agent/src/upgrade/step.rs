@@ -1,4 +1,4 @@
-//! Upgrading one plugin: what follows from what. No I/O, no clock.
+//! The state machine of upgrading one plugin. It does no I/O and has no clock.
 //!
 //! ```text
 //!        offered            looked at          loaded             tried dry        in its place
@@ -11,9 +11,10 @@
 //!  ▲                                                                                               │
 //!  └───────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! Nothing of a new plugin runs before its asks are known and consented to, and nothing but a dry run
-//! before it takes the place of the old one. A file that was rolled back is not taken again by itself.
-//! While one proves itself a person may offer another: it goes back to what was accepted last.
+//! Nothing of a new plugin runs before its asks are known and consented to, and only a dry run
+//! happens before it takes the place of the old one. A file that was rolled back is not taken again
+//! automatically. While one release proves itself, a person may offer another; a roll-back then
+//! still goes to the release that was accepted last.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,23 +24,23 @@ use serde::{Deserialize, Serialize};
 use ostler_model::limits::UPGRADES_BARRED_MAX;
 use ostler_model::time::Timestamp;
 
-/// A plugin file, for people and to tell it from others.
+/// A release of a plugin, for people and to tell it from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
-    /// The version it gives itself; absent when it has not been asked.
+    /// The version it gives itself; `None` if it has not been asked.
     pub version: Option<String>,
     /// SHA-256 of the file, hex.
     pub digest: String,
 }
 
-/// Who wants it.
+/// Who requested an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestedBy {
     /// The file changed, and the configuration says `upgrade = "auto"`.
     Itself,
     /// A person, who may have consented to more asks or an older version.
     Person {
-        /// `--yes`.
+        /// Whether `--yes` was given.
         consents: bool,
     },
 }
@@ -50,98 +51,99 @@ impl RequestedBy {
     }
 }
 
-/// How one upgrade went.
+/// The result of one upgrade.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
-pub enum Outcome {
-    /// It is what runs already.
+pub enum UpgradeOutcome {
+    /// The offered file is what runs already.
     Same,
-    /// It is in place, and proves itself.
+    /// The new release is in place, and proves itself.
     Switched,
-    /// It proved itself.
+    /// The new release has proved itself.
     Accepted,
-    /// A person must agree.
+    /// A person must agree first.
     ConsentNeeded {
         /// Imports beyond those of the one in use that let it do more.
         asks: Vec<String>,
-        /// It is older than the one in use: both versions.
+        /// Both versions, old and new, if the new one is older.
         downgrade: Option<(String, String)>,
     },
-    /// The one in use stays.
+    /// The release in use stays.
     Refused {
-        /// Why.
+        /// Why the new release was refused, for people.
         reason: String,
     },
-    /// The one accepted before runs again.
+    /// The release that was accepted before runs again.
     RolledBack {
-        /// Why.
+        /// Why the new release was rolled back, for people.
         reason: String,
     },
 }
 
-/// What happened.
+/// An event in the upgrade of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A file is there for it.
+pub enum UpgradeEvent {
+    /// A file was offered.
     Offered {
-        /// Which.
+        /// The digest of the file.
         digest: String,
-        /// Who wants it.
+        /// Who requested the upgrade.
         by: RequestedBy,
     },
-    /// Its file was read and looked at, nothing run: the asks beyond those of the one in use.
+    /// The file was read and examined, and nothing was run. The value is the asks beyond those of
+    /// the release in use.
     Looked(Result<Vec<String>, String>),
-    /// It said who it is: its version, all else fits.
+    /// The new plugin said who it is. The value is its version; all else fits.
     Loaded(Result<String, String>),
-    /// It was tried.
+    /// The dry run has ended.
     Tried(Result<(), String>),
-    /// It is in its place, or cannot be.
+    /// The new plugin is in its place, or cannot be.
     Switched(Result<(), String>),
-    /// It failed so often since it is in place.
+    /// The new plugin has failed since it is in place.
     Struck {
-        /// How often.
+        /// The number of strikes since then.
         strikes: u64,
-        /// What last.
+        /// The reason of the last strike.
         last: String,
     },
-    /// It cannot own a task that was started by the old one.
+    /// The new plugin cannot own a task that the old one started.
     Disowned(String),
-    /// Time passed.
+    /// The time of the proof has passed.
     Passed,
 }
 
-/// What is to be done.
+/// An action that the machine demands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Read it and look at its imports.
+pub enum UpgradeEffect {
+    /// Read the file and examine its imports.
     Look,
-    /// Compile it and ask it who it is.
+    /// Compile the new plugin and ask it who it is.
     Load,
     /// Run it dry beside the old one.
     Try,
     /// Put it in its place.
     Switch,
-    /// See how it does for so long.
+    /// Watch it for this long.
     Prove(Duration),
-    /// Put back what was accepted last.
+    /// Put back the release that was accepted last.
     RollBack,
-    /// Forget what was accepted before.
+    /// Forget the release that was accepted before.
     DropPrevious,
-    /// It is over, and so it went.
-    End(Outcome),
+    /// The upgrade has ended with this result.
+    End(UpgradeOutcome),
 }
 
-/// How strictly a new one is watched.
+/// How strictly a new release is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Strikes that bring the old one back.
+    /// The number of strikes that bring the old release back.
     pub strikes: u64,
-    /// For how long.
+    /// How long the new release is watched.
     pub time: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Phase {
+enum UpgradePhase {
     #[default]
     Idle,
     Looking,
@@ -153,29 +155,29 @@ enum Phase {
     },
 }
 
-/// The upgrades of one plugin. See the module.
+/// The upgrade state of one plugin. See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upgrading {
-    phase: Phase,
-    /// What runs.
+pub struct UpgradeMachine {
+    phase: UpgradePhase,
+    /// The release that runs.
     running: Release,
-    /// What is gone back to; absent: what runs is accepted.
+    /// The release that a roll-back returns to; `None` if the running one is accepted.
     accepted: Option<Release>,
-    /// Until when what runs proves itself, while another is offered.
+    /// Until when the running release proves itself, while another is offered.
     proving: Option<Timestamp>,
     offered: Release,
     by: RequestedBy,
     asks: Vec<String>,
-    /// Files that were rolled back, newest last.
+    /// Digests of files that were rolled back, newest last.
     barred: VecDeque<String>,
 }
 
-impl Upgrading {
-    /// A plugin as it was loaded.
+impl UpgradeMachine {
+    /// The state of a plugin as it was loaded.
     #[must_use]
     pub fn new(running: Release) -> Self {
         Self {
-            phase: Phase::Idle,
+            phase: UpgradePhase::Idle,
             running,
             accepted: None,
             proving: None,
@@ -186,172 +188,182 @@ impl Upgrading {
         }
     }
 
-    /// What runs.
+    /// The release that runs.
     #[must_use]
-    pub const fn running(&self) -> &Release {
+    pub const fn running_release(&self) -> &Release {
         &self.running
     }
 
-    /// What is gone back to when what runs fails; absent: what runs is accepted.
+    /// The release that a roll-back returns to; `None` if the running one is accepted.
     #[must_use]
-    pub const fn accepted_before(&self) -> Option<&Release> {
+    pub const fn accepted_release(&self) -> Option<&Release> {
         self.accepted.as_ref()
     }
 
-    /// Is one being looked at, loaded or tried?
+    /// Whether an offer is being examined, loaded or tried.
     #[must_use]
-    pub const fn busy(&self) -> bool {
-        !matches!(self.phase, Phase::Idle | Phase::Proving { .. })
+    pub const fn is_busy(&self) -> bool {
+        !matches!(self.phase, UpgradePhase::Idle | UpgradePhase::Proving { .. })
     }
 
-    /// Until when what runs proves itself.
+    /// Until when the running release proves itself; `None` if it does not.
     #[must_use]
-    pub const fn proving(&self) -> Option<Timestamp> {
+    pub const fn proving_until(&self) -> Option<Timestamp> {
         match self.phase {
-            Phase::Proving { until } => Some(until),
+            UpgradePhase::Proving { until } => Some(until),
             _ => self.proving,
         }
     }
 
-    /// Take in what happened.
-    pub fn step(&mut self, proof: Proof, now: Timestamp, event: Event) -> Vec<Effect> {
+    /// Apply an event. Returns the actions that follow.
+    pub fn step(
+        &mut self,
+        proof: Proof,
+        now: Timestamp,
+        event: UpgradeEvent,
+    ) -> Vec<UpgradeEffect> {
         match (self.phase.clone(), event) {
-            (Phase::Idle | Phase::Proving { .. }, Event::Offered { digest, by }) => {
-                self.offered(digest, by)
-            }
-            (_, Event::Offered { .. }) => {
+            (
+                UpgradePhase::Idle | UpgradePhase::Proving { .. },
+                UpgradeEvent::Offered { digest, by },
+            ) => self.take_offer(digest, by),
+            (_, UpgradeEvent::Offered { .. }) => {
                 // The upgrade under way goes on.
                 let reason = "another upgrade of the plugin is under way; try again".to_owned();
-                vec![Effect::End(Outcome::Refused { reason })]
+                vec![UpgradeEffect::End(UpgradeOutcome::Refused { reason })]
             }
-            (Phase::Looking, Event::Looked(looked)) => match looked {
+            (UpgradePhase::Looking, UpgradeEvent::Looked(looked)) => match looked {
                 Err(reason) => self.refuse(reason),
                 Ok(asks) if !asks.is_empty() && !self.by.consents() => {
                     self.asks.clone_from(&asks);
-                    self.end(Outcome::ConsentNeeded { asks, downgrade: None })
+                    self.end(UpgradeOutcome::ConsentNeeded { asks, downgrade: None })
                 }
                 Ok(asks) => {
                     self.asks = asks;
-                    self.phase = Phase::Loading;
-                    vec![Effect::Load]
+                    self.phase = UpgradePhase::Loading;
+                    vec![UpgradeEffect::Load]
                 }
             },
-            (Phase::Loading, Event::Loaded(loaded)) => self.loaded(loaded),
-            (Phase::Trying, Event::Tried(tried)) => match tried {
+            (UpgradePhase::Loading, UpgradeEvent::Loaded(loaded)) => self.take_version(loaded),
+            (UpgradePhase::Trying, UpgradeEvent::Tried(tried)) => match tried {
                 Err(reason) => self.refuse(reason),
                 Ok(()) => {
-                    self.phase = Phase::Switching;
-                    vec![Effect::Switch]
+                    self.phase = UpgradePhase::Switching;
+                    vec![UpgradeEffect::Switch]
                 }
             },
-            (Phase::Switching, Event::Switched(Err(reason))) => self.refuse(reason),
-            (Phase::Switching, Event::Switched(Ok(()))) => self.switched(proof, now),
-            (Phase::Proving { .. }, Event::Struck { strikes, last })
+            (UpgradePhase::Switching, UpgradeEvent::Switched(Err(reason))) => self.refuse(reason),
+            (UpgradePhase::Switching, UpgradeEvent::Switched(Ok(()))) => {
+                self.begin_proof(proof, now)
+            }
+            (UpgradePhase::Proving { .. }, UpgradeEvent::Struck { strikes, last })
                 if strikes >= proof.strikes =>
             {
                 let s = if strikes == 1 { "" } else { "s" };
                 self.roll_back(format!("{strikes} strike{s} after the upgrade, the last: {last}"))
             }
-            (Phase::Proving { .. }, Event::Disowned(reason)) => self.roll_back(reason),
-            (Phase::Proving { until }, Event::Passed) if until <= now => {
+            (UpgradePhase::Proving { .. }, UpgradeEvent::Disowned(reason)) => {
+                self.roll_back(reason)
+            }
+            (UpgradePhase::Proving { until }, UpgradeEvent::Passed) if until <= now => {
                 self.accepted = None;
-                self.phase = Phase::Idle;
-                vec![Effect::DropPrevious, Effect::End(Outcome::Accepted)]
+                self.phase = UpgradePhase::Idle;
+                vec![UpgradeEffect::DropPrevious, UpgradeEffect::End(UpgradeOutcome::Accepted)]
             }
             _ => Vec::new(),
         }
     }
 
-    fn offered(&mut self, digest: String, by: RequestedBy) -> Vec<Effect> {
+    fn take_offer(&mut self, digest: String, by: RequestedBy) -> Vec<UpgradeEffect> {
         if digest == self.running.digest {
-            return vec![Effect::End(Outcome::Same)];
+            return vec![UpgradeEffect::End(UpgradeOutcome::Same)];
         }
         if by == RequestedBy::Itself {
             let reason = if self.barred.contains(&digest) {
                 "this file was rolled back; `ostler plugin upgrade` tries it again"
-            } else if let Phase::Proving { .. } = self.phase {
+            } else if let UpgradePhase::Proving { .. } = self.phase {
                 "the one before it still proves itself; it is looked at again after that"
             } else {
                 ""
             };
             if !reason.is_empty() {
                 let reason = reason.to_owned();
-                return vec![Effect::End(Outcome::Refused { reason })];
+                return vec![UpgradeEffect::End(UpgradeOutcome::Refused { reason })];
             }
         }
-        if let Phase::Proving { until } = self.phase {
+        if let UpgradePhase::Proving { until } = self.phase {
             self.proving = Some(until);
         }
         self.offered = Release { version: None, digest };
         self.by = by;
-        self.phase = Phase::Looking;
-        vec![Effect::Look]
+        self.phase = UpgradePhase::Looking;
+        vec![UpgradeEffect::Look]
     }
 
-    fn loaded(&mut self, loaded: Result<String, String>) -> Vec<Effect> {
+    fn take_version(&mut self, loaded: Result<String, String>) -> Vec<UpgradeEffect> {
         let version = match loaded {
             Err(reason) => return self.refuse(reason),
             Ok(version) => version,
         };
         let old = self.running.version.clone().unwrap_or_default();
         self.offered.version = Some(version.clone());
-        if older(&version, &old) && !self.by.consents() {
+        if is_older(&version, &old) && !self.by.consents() {
             let asks = std::mem::take(&mut self.asks);
             let downgrade = Some((old, version));
-            return self.end(Outcome::ConsentNeeded { asks, downgrade });
+            return self.end(UpgradeOutcome::ConsentNeeded { asks, downgrade });
         }
-        self.phase = Phase::Trying;
-        vec![Effect::Try]
+        self.phase = UpgradePhase::Trying;
+        vec![UpgradeEffect::Try]
     }
 
-    fn switched(&mut self, proof: Proof, now: Timestamp) -> Vec<Effect> {
+    fn begin_proof(&mut self, proof: Proof, now: Timestamp) -> Vec<UpgradeEffect> {
         let before = std::mem::replace(&mut self.running, std::mem::take(&mut self.offered));
-        // Where the replaced one was not accepted yet, the one accepted before it is kept.
+        // If the replaced release was not accepted yet, the one accepted before it is kept.
         self.accepted.get_or_insert(before);
         self.barred.retain(|barred| *barred != self.running.digest);
         let until = now.plus(proof.time);
         self.proving = None;
-        self.phase = Phase::Proving { until };
-        vec![Effect::End(Outcome::Switched), Effect::Prove(proof.time)]
+        self.phase = UpgradePhase::Proving { until };
+        vec![UpgradeEffect::End(UpgradeOutcome::Switched), UpgradeEffect::Prove(proof.time)]
     }
 
-    fn roll_back(&mut self, reason: String) -> Vec<Effect> {
+    fn roll_back(&mut self, reason: String) -> Vec<UpgradeEffect> {
         let Some(accepted) = self.accepted.take() else { return Vec::new() };
         let failed = std::mem::replace(&mut self.running, accepted);
         if self.barred.len() >= UPGRADES_BARRED_MAX {
             self.barred.pop_front();
         }
         self.barred.push_back(failed.digest);
-        self.phase = Phase::Idle;
-        vec![Effect::RollBack, Effect::End(Outcome::RolledBack { reason })]
+        self.phase = UpgradePhase::Idle;
+        vec![UpgradeEffect::RollBack, UpgradeEffect::End(UpgradeOutcome::RolledBack { reason })]
     }
 
-    fn refuse(&mut self, reason: String) -> Vec<Effect> {
-        self.end(Outcome::Refused { reason })
+    fn refuse(&mut self, reason: String) -> Vec<UpgradeEffect> {
+        self.end(UpgradeOutcome::Refused { reason })
     }
 
-    /// The offer is over before it took a place. What proved itself goes on doing so.
-    fn end(&mut self, outcome: Outcome) -> Vec<Effect> {
+    /// End an offer that did not take a place. A proof that is under way goes on.
+    fn end(&mut self, outcome: UpgradeOutcome) -> Vec<UpgradeEffect> {
         self.phase = match self.proving.take() {
-            Some(until) => Phase::Proving { until },
-            None => Phase::Idle,
+            Some(until) => UpgradePhase::Proving { until },
+            None => UpgradePhase::Idle,
         };
-        vec![Effect::End(outcome)]
+        vec![UpgradeEffect::End(outcome)]
     }
 }
 
-/// Is `new` known to be older than `old`, or can it not be told?
-fn older(new: &str, old: &str) -> bool {
+/// Whether `new` is older than `old`, or the two cannot be compared.
+fn is_older(new: &str, old: &str) -> bool {
     match (semver::Version::parse(new), semver::Version::parse(old)) {
         (Ok(new), Ok(old)) => new < old,
         _ => new != old,
     }
 }
 
-/// The imports of `new` that `old` does not have, by interface whatever the version, where they let a
-/// plugin do more than every plugin may. `harmless` says of an import that they do not.
+/// The interfaces that `new` imports and `old` does not, whatever their versions, if they let a
+/// plugin do more than every plugin may. `harmless` says of an import that it does not.
 #[must_use]
-pub fn grown<'a>(
+pub fn added_interfaces<'a>(
     old: impl IntoIterator<Item = &'a str>,
     new: impl IntoIterator<Item = &'a str>,
     harmless: impl Fn(&str) -> bool,

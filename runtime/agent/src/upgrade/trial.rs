@@ -1,11 +1,11 @@
-//! A dry run: would this plugin serve in the place of the one in use?
+//! A dry run, which finds out whether a plugin would serve in the place of the one in use.
 //!
 //! ```text
 //! fingerprint ─► as well as the old one; every device that a task holds is there
 //! recover     ─► of every live handle: the same workload
 //! config      ─► of every live task fits the new schema
 //! ```
-//! It runs beside the old one, in instances whose host answers questions and changes nothing.
+//! It runs beside the old plugin, in instances whose host answers questions and changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use ostler_model::limits::UPGRADE_DRY_CALLS;
 use ostler_model::ports::TaskContext;
 use ostler_model::task::Workload;
 use ostler_plugin::Plugin;
-use ostler_plugin::device::DevicePlugin;
-use ostler_plugin::driver::DriverPlugin;
+use ostler_plugin::device::LoadedDevice;
+use ostler_plugin::driver::LoadedDriver;
 use ostler_plugin::drivers::manager::LiveTask;
 
-/// Things that are named of what is new.
+/// The number of new things that a report names.
 const ANNOUNCED_MAX: usize = 16;
 
 /// A new plugin in instances that change nothing.
 #[derive(Clone)]
 pub(super) enum Twin {
-    Driver(Arc<DriverPlugin>),
-    Device(Arc<DevicePlugin>),
+    Driver(Arc<LoadedDriver>),
+    Device(Arc<LoadedDevice>),
 }
 
 impl From<Plugin> for Twin {
@@ -43,39 +43,39 @@ impl From<Plugin> for Twin {
     }
 }
 
-/// How it went.
-pub(super) struct Tried {
-    /// Runs it could own.
+/// The result of a dry run.
+pub(super) struct TrialResult {
+    /// The runs that the new plugin could own.
     pub(super) owned: BTreeSet<RunId>,
-    /// What it announces and the one in use does not.
+    /// What the new plugin announces and the one in use does not.
     pub(super) announces: Vec<String>,
 }
 
-/// Try it. What it would do; or why it would not serve.
-pub(super) async fn run(agent: &AgentHandle, twin: &Twin) -> Result<Tried, String> {
+/// Try a plugin. Returns what it would do, or why it would not serve.
+pub(super) async fn run(agent: &AgentHandle, twin: &Twin) -> Result<TrialResult, String> {
     match twin {
         Twin::Driver(twin) => {
             let announces = driver_fingerprint(agent, twin).await?;
             configs(agent, twin)?;
-            let owned = owns(agent, twin, &BTreeSet::new()).await?;
-            Ok(Tried { owned, announces })
+            let owned = find_ownable_runs(agent, twin, &BTreeSet::new()).await?;
+            Ok(TrialResult { owned, announces })
         }
         Twin::Device(twin) => {
             let announces = device_fingerprint(agent, twin).await?;
-            Ok(Tried { owned: BTreeSet::new(), announces })
+            Ok(TrialResult { owned: BTreeSet::new(), announces })
         }
     }
 }
 
-/// The first of what is new, and how much more there is.
-fn shortened(mut names: Vec<String>) -> Vec<String> {
+/// The first of these names, and the number of the others.
+fn shorten_names(mut names: Vec<String>) -> Vec<String> {
     let more = names.len().saturating_sub(ANNOUNCED_MAX);
     names.truncate(ANNOUNCED_MAX);
     names.extend((more > 0).then(|| format!("{more} more")));
     names
 }
 
-fn no_worse(in_use: Option<&Health>, found: &Health) -> Result<(), String> {
+fn check_health(in_use: Option<&Health>, found: &Health) -> Result<(), String> {
     let healthy = |health: &Health| health.state == HealthState::Healthy;
     if in_use.is_some_and(healthy) && !healthy(found) {
         let state = format!("{:?}", found.state).to_lowercase();
@@ -86,24 +86,24 @@ fn no_worse(in_use: Option<&Health>, found: &Health) -> Result<(), String> {
 
 async fn driver_fingerprint(
     agent: &AgentHandle,
-    twin: &DriverPlugin,
+    twin: &LoadedDriver,
 ) -> Result<Vec<String>, String> {
     let found = twin.fingerprint().await.map_err(|e| format!("its fingerprint failed: {e}"))?;
     let view = agent.node();
     let known = view.drivers.get(&twin.name);
-    no_worse(known.map(|driver| &driver.health), &found.health)?;
+    check_health(known.map(|driver| &driver.health), &found.health)?;
     let known = |name: &str| known.is_some_and(|driver| driver.attributes.contains_key(name));
     let new = found.attributes.into_iter().filter(|one| !known(&one.name));
-    Ok(shortened(new.map(|one| format!("attribute {}", one.name)).collect()))
+    Ok(shorten_names(new.map(|one| format!("attribute {}", one.name)).collect()))
 }
 
 async fn device_fingerprint(
     agent: &AgentHandle,
-    twin: &DevicePlugin,
+    twin: &LoadedDevice,
 ) -> Result<Vec<String>, String> {
-    let assigned = agent.0.devices.assigned(&twin.name);
+    let assigned = agent.0.devices.assigned_devices(&twin.name);
     let found = twin.fingerprint().await.map_err(|e| format!("its fingerprint failed: {e}"))?;
-    no_worse(agent.node().device_plugins.get(&twin.name), &found.health)?;
+    check_health(agent.node().device_plugins.get(&twin.name), &found.health)?;
     let groups = found.groups;
     for device in &assigned {
         let group = groups.iter().find(|group| group.key == device.group);
@@ -117,13 +117,14 @@ async fn device_fingerprint(
     }
     let known = agent.node().devices.clone();
     let new = groups.iter().filter(|group| !known.iter().any(|known| known.key == group.key));
-    Ok(shortened(new.map(|group| format!("device group {}", group.key)).collect()))
+    Ok(shorten_names(new.map(|group| format!("device group {}", group.key)).collect()))
 }
 
-/// Do the configurations of live tasks fit the new schema? A task may be started again.
-fn configs(agent: &AgentHandle, twin: &DriverPlugin) -> Result<(), String> {
+/// Check that the configurations of live tasks fit the new schema, because a task may be
+/// started again.
+fn configs(agent: &AgentHandle, twin: &LoadedDriver) -> Result<(), String> {
     for view in agent.allocs() {
-        if view.state.client_status.terminal() {
+        if view.state.client_status.is_terminal() {
             continue;
         }
         let job = &view.allocation.job;
@@ -147,13 +148,14 @@ fn configs(agent: &AgentHandle, twin: &DriverPlugin) -> Result<(), String> {
     Ok(())
 }
 
-/// Can it own every live task of its driver but the `known`? Those it can, the known ones included.
-pub(super) async fn owns(
+/// Check that the new plugin can own every live task of its driver except the `known` ones. Returns
+/// the runs it can own, the known ones included.
+pub(super) async fn find_ownable_runs(
     agent: &AgentHandle,
-    twin: &Arc<DriverPlugin>,
+    twin: &Arc<LoadedDriver>,
     known: &BTreeSet<RunId>,
 ) -> Result<BTreeSet<RunId>, String> {
-    let live = agent.0.drivers.live(&twin.name);
+    let live = agent.0.drivers.live_tasks(&twin.name);
     let new = live.into_iter().filter(|task| !known.contains(&task.context.run_id));
     let mut waiting: Vec<LiveTask> = new.collect();
     let (mut owned, mut asked) = (known.clone(), JoinSet::new());
@@ -177,18 +179,18 @@ pub(super) async fn owns(
 }
 
 fn is_live(agent: &AgentHandle, driver: &PluginName, run: &RunId) -> bool {
-    let live = agent.0.drivers.live(driver);
+    let live = agent.0.drivers.live_tasks(driver);
     let Some(task) = live.iter().find(|task| task.context.run_id == *run) else { return false };
     if matches!(task.started.workload, Workload::Poll(_)) {
-        // Whether a polled workload lives is known to the driver alone.
+        // Only the driver knows whether a polled workload is alive.
         return true;
     }
     // The list of the driver may still have a task that has just ended.
     agent.0.workloads.wait(run, &task.started.workload).now_or_never().is_none()
 }
 
-/// One recover with a context that writes nothing down and tells nobody.
-async fn recover(twin: &DriverPlugin, task: &LiveTask) -> Result<(), String> {
+/// Call recover once, with a context that writes nothing down and tells nobody.
+async fn recover(twin: &LoadedDriver, task: &LiveTask) -> Result<(), String> {
     let context = &task.context;
     let muted = TaskContext {
         record_identity: Arc::new(|_| {

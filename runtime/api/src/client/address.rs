@@ -1,9 +1,9 @@
-//! Where the agent is.
+//! The address of an agent.
 //!
 //! ```text
 //! --address, OSTLER_ADDR ─► --data-dir, OSTLER_DATA_DIR ─► the default data directory
 //! ```
-//! The first one given counts.
+//! The first one that is given counts.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,38 +13,38 @@ use hyper::Uri;
 use super::default_data_dir;
 use crate::SOCKET_NAME;
 
-/// Scheme of addresses of a socket.
+/// The scheme of the address of a socket.
 const UNIX: &str = "unix://";
-/// Port where a URL names none; Nomad's.
+/// The port if a URL names none; the same as Nomad's.
 const PORT: u16 = 4646;
 
-/// An agent's address.
+/// The address of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// What is connected to.
-    pub at: AgentAt,
-    /// Its data directory, when that was named or chosen: for messages.
+pub struct AgentAddress {
+    /// The endpoint to connect to.
+    pub at: AgentEndpoint,
+    /// The data directory of the agent, if it was named or chosen; for messages.
     pub data_dir: Option<PathBuf>,
 }
 
-/// What is connected to.
+/// The endpoint of an agent: a socket, or a host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AgentAt {
-    /// The agent's socket.
+pub enum AgentEndpoint {
+    /// The path of the agent's unix socket.
     Socket(PathBuf),
-    /// Over TCP.
+    /// A host and a port, over TCP.
     Tcp {
-        /// With TLS.
+        /// Whether the connection has TLS.
         tls: bool,
-        /// Name or address; one of IPv6 without its brackets.
+        /// A host name or an IP address; an IPv6 address without its brackets.
         host: String,
-        /// The port.
+        /// The TCP port on which the agent listens.
         port: u16,
     },
 }
 
-impl AgentAt {
-    /// The socket, where it is one.
+impl AgentEndpoint {
+    /// The path of the socket, if it is one.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         match self {
@@ -53,7 +53,7 @@ impl AgentAt {
         }
     }
 
-    /// What the `Host` header says.
+    /// The value of the `Host` header.
     #[must_use]
     pub(super) fn host(&self) -> String {
         match self {
@@ -64,7 +64,7 @@ impl AgentAt {
     }
 }
 
-impl fmt::Display for AgentAt {
+impl fmt::Display for AgentEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => path.display().fmt(f),
@@ -75,30 +75,33 @@ impl fmt::Display for AgentAt {
     }
 }
 
-/// Why there is no address.
+/// Why no address could be chosen.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// Neither a socket nor a URL.
+    /// The given text is neither the path of a socket nor a URL.
     #[error(
         "{given:?} is no address of an agent; it must be a socket, like unix:///run/ostler.sock, or a URL \
          without a path, like https://node1.example:4646"
     )]
     Unknown {
-        /// What was given.
+        /// The text that was given as an address.
         given: String,
     },
-    /// Nothing was named, and there is no home directory.
+    /// No address was given, and there is no home directory.
     #[error("no data directory is named and there is no home directory; give --data-dir")]
     NoDefault,
 }
 
-impl Address {
-    /// The address that the command line, the environment or the default names.
+impl AgentAddress {
+    /// Choose the address from the command line, the environment or the default.
     ///
     /// # Errors
     /// When `address` is neither a socket nor a URL, or nothing is named and there is no default.
-    pub fn of(address: Option<&str>, data_dir: Option<&Path>) -> Result<Self, AddressError> {
-        // An environment variable without a text says nothing.
+    pub fn from_options(
+        address: Option<&str>,
+        data_dir: Option<&Path>,
+    ) -> Result<Self, AddressError> {
+        // An empty environment variable counts as absent.
         if let Some(given) = address.filter(|given| !given.is_empty()) {
             return Self::parse(given);
         }
@@ -106,10 +109,10 @@ impl Address {
         dir.map(|dir| Self::in_dir(&dir)).ok_or(AddressError::NoDefault)
     }
 
-    /// That of the agent with this data directory.
+    /// The address of the agent with this data directory.
     #[must_use]
     pub fn in_dir(dir: &Path) -> Self {
-        Self { at: AgentAt::Socket(dir.join(SOCKET_NAME)), data_dir: Some(dir.to_owned()) }
+        Self { at: AgentEndpoint::Socket(dir.join(SOCKET_NAME)), data_dir: Some(dir.to_owned()) }
     }
 
     fn parse(given: &str) -> Result<Self, AddressError> {
@@ -122,21 +125,21 @@ impl Address {
                 if path.is_empty() || path.contains("://") {
                     return Err(unknown());
                 }
-                AgentAt::Socket(PathBuf::from(path))
+                AgentEndpoint::Socket(PathBuf::from(path))
             }
         };
         Ok(Self { at, data_dir: None })
     }
 }
 
-/// A URL that names a host, and perhaps a port, alone.
-fn url(given: &str, tls: bool) -> Option<AgentAt> {
+/// Parse a URL that has only a host and perhaps a port.
+fn url(given: &str, tls: bool) -> Option<AgentEndpoint> {
     let uri: Uri = given.parse().ok()?;
     let authority = uri.authority()?;
     let alone = matches!(uri.path(), "" | "/") && uri.query().is_none();
     let plain = alone && !authority.as_str().contains('@') && !authority.host().is_empty();
     let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-    plain.then(|| AgentAt::Tcp { tls, host, port: authority.port_u16().unwrap_or(PORT) })
+    plain.then(|| AgentEndpoint::Tcp { tls, host, port: authority.port_u16().unwrap_or(PORT) })
 }
 
 #[cfg(test)]
@@ -146,7 +149,7 @@ mod tests {
     use super::*;
 
     fn of(address: Option<&str>, data_dir: Option<&str>) -> Result<String, String> {
-        let address = Address::of(address, data_dir.map(Path::new));
+        let address = AgentAddress::from_options(address, data_dir.map(Path::new));
         address.map(|address| address.at.to_string()).map_err(|error| error.to_string())
     }
 

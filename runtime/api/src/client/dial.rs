@@ -1,4 +1,4 @@
-//! The connection to an agent: its socket, or TCP, perhaps with TLS.
+//! The connection to an agent: over its socket, or over TCP with or without TLS.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,31 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::AgentAt;
+use super::AgentEndpoint;
 use crate::duplex::Duplex;
 use ostler_pem::{self as pem, PemError, certificates};
 
-/// How an agent is known over TLS, and who asks.
+/// The files for TLS: how to recognise the agent, and the certificate of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTlsFiles {
-    /// Who vouches for the agent (PEM); the system's authorities unless given.
+    /// The authorities that vouch for the agent (PEM); none for the authorities of the system.
     pub authorities: Option<PathBuf>,
-    /// Who asks: certificate and key (PEM), for an agent that wants to know.
+    /// The certificate and the key of the client (PEM), for an agent that asks for them.
     pub own: Option<(PathBuf, PathBuf)>,
-    /// The name in the agent's certificate, where that is not the one of the address.
+    /// The name in the agent's certificate, if it differs from that of the address.
     pub name: Option<String>,
 }
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientTlsError {
-    /// A file gives no certificate or key.
+    /// A file has no certificate or key.
     #[error(transparent)]
     Pem(#[from] PemError),
-    /// The system's authorities are missing.
+    /// The system has no authorities.
     #[error("this system has no authorities that vouch for servers; give --ca-cert FILE")]
     NoAuthorities,
-    /// What the files have cannot be used.
+    /// The content of the files cannot be used.
     #[error("TLS cannot be set up: {0}")]
     Unusable(String),
 }
@@ -56,7 +56,7 @@ impl ClientTls {
     /// Read the files.
     ///
     /// # Errors
-    /// When a file cannot be read, or what it has not be used.
+    /// When a file cannot be read, or its content cannot be used.
     pub fn read(files: &ClientTlsFiles) -> Result<Self, ClientTlsError> {
         let unusable = |error: &dyn std::fmt::Display| ClientTlsError::Unusable(error.to_string());
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -81,10 +81,13 @@ impl ClientTls {
 }
 
 /// Connect to the agent.
-pub(super) async fn dial(at: &AgentAt, tls: Option<&ClientTls>) -> io::Result<Box<dyn Duplex>> {
+pub(super) async fn dial(
+    at: &AgentEndpoint,
+    tls: Option<&ClientTls>,
+) -> io::Result<Box<dyn Duplex>> {
     match at {
-        AgentAt::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        AgentAt::Tcp { tls: with_tls, host, port } => {
+        AgentEndpoint::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        AgentEndpoint::Tcp { tls: with_tls, host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
             match (with_tls, tls) {

@@ -1,4 +1,4 @@
-//! Why the agent did not do what it was asked.
+//! Why the agent did not carry out a request.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use hyper::Method;
 use tokio_rustls::rustls;
 
-use super::AgentAt;
+use super::AgentEndpoint;
 use ostler_model::limits::CLIENT_START_WALL_MAX;
 
-/// A request, for messages.
+/// The name of a request, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestName {
     method: String,
@@ -19,76 +19,76 @@ pub struct RequestName {
 }
 
 impl RequestName {
-    /// A request to the agent there.
-    pub fn new(method: &Method, path: &str, at: &AgentAt) -> Self {
-        // The query is for machines.
+    /// The name of a request to the agent at `at`.
+    pub fn new(method: &Method, path: &str, at: &AgentEndpoint) -> Self {
+        // The query is left out, because it is of no use to people.
         let path = path.split('?').next().unwrap_or_default().to_owned();
         Self { method: method.to_string(), path, at: at.to_string() }
     }
 
-    /// It failed.
-    pub fn failed(self, trouble: Trouble) -> ClientError {
+    /// The error that this request failed with `trouble`.
+    pub fn into_error(self, trouble: ClientTrouble) -> ClientError {
         ClientError::Failed { asked: self, trouble }
     }
 }
 
-/// Why the agent did not do what it was asked.
+/// Why the agent did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens, or not for this user.
-    #[error("{}", not_running(.at, .data_dir.as_deref(), .source))]
+    /// No agent listens there, or not for this user.
+    #[error("{}", not_running_text(.at, .data_dir.as_deref(), .source))]
     NotRunning {
-        /// Where it was looked for.
-        at: AgentAt,
-        /// Its data directory, when that is known.
+        /// The endpoint that was tried.
+        at: AgentEndpoint,
+        /// The data directory, if it is known.
         data_dir: Option<PathBuf>,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// An agent is there, starts or ends, and was not so far in time.
+    /// An agent is starting or ending, and did not finish in time.
     #[error(
         "{text}; it was waited for {} s: see its log, and try again", CLIENT_START_WALL_MAX.as_secs()
     )]
     Starting {
-        /// Who, and how far it is.
+        /// Which agent, and the state of its start or end.
         text: String,
     },
-    /// The data directory is in use, and nobody is to be asked.
+    /// The data directory is in use by a process that answers no requests.
     #[error(
         "no agent answers at {}: process {pid} uses its data directory for a command of its own, \
          such as `ostler run`; wait for its end, or say where an agent is with --data-dir or --address",
         at
     )]
     Busy {
-        /// Where an agent was looked for.
-        at: AgentAt,
-        /// Who uses the directory.
+        /// The endpoint that was tried.
+        at: AgentEndpoint,
+        /// The id of the process that uses the directory.
         pid: u32,
     },
-    /// A request failed.
-    #[error("{}", failed(asked, trouble))]
+    /// The agent was reached, but the request failed.
+    #[error("{}", failed_text(asked, trouble))]
     Failed {
-        /// Which.
+        /// The name of the request.
         asked: RequestName,
-        /// How.
+        /// How the request failed.
         #[source]
-        trouble: Trouble,
+        trouble: ClientTrouble,
     },
 }
 
 /// How a request failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
-    /// The agent says no.
-    #[error("{}", refused(*.status, .text))]
+pub enum ClientTrouble {
+    /// The agent refused the request.
+    #[error("{}", refused_text(*.status, .text))]
     Refused {
-        /// Status code.
+        /// The HTTP status code.
         status: u16,
-        /// Why.
+        /// The reason that the agent gave; may be empty.
         text: String,
     },
-    /// No answer.
+    /// The agent did not answer in time.
     #[error(
         "the agent did not answer in {} s; what was asked may still be done: see its log", .0.as_secs()
     )]
@@ -96,50 +96,51 @@ pub enum Trouble {
     /// The connection ended early.
     #[error("the connection to the agent broke ({0}); see its log")]
     Broken(#[source] hyper::Error),
-    /// What answers over TCP is no HTTP.
+    /// The other end does not speak HTTP.
     #[error(
         "what answers there does not speak HTTP ({0}); if it is an agent with TLS, give its address with \
          https:// in place of http://"
     )]
     NoHttp(#[source] hyper::Error),
-    /// The request has no form.
+    /// The request could not be built.
     #[error("the request cannot be made: {0}")]
     Request(#[source] hyper::http::Error),
-    /// The request cannot be written.
+    /// The body of the request could not be written as JSON.
     #[error("the request cannot be written as JSON: {0}")]
     Question(#[source] serde_json::Error),
-    /// More than is read of an answer.
+    /// The answer is longer than the bound.
     #[error("the agent's answer is larger than {0} bytes")]
     TooLarge(usize),
-    /// The agent ended a session, and says why.
+    /// The agent ended a session and gave a reason.
     #[error("{0}")]
     Ended(String),
-    /// The agent ended a session early, and does not say why.
+    /// The agent ended a session early without a reason.
     #[error(
         "the connection to the agent ended before the command did, and the command with it: see the agent's log"
     )]
     Cut,
-    /// The agent did not take a session up.
+    /// The agent did not open a session.
     #[error(
         "the agent did not go on with a WebSocket ({0}); is it of another version than this command?"
     )]
     NoSession(String),
-    /// An answer of another form.
+    /// The answer has another form than expected.
     #[error("the agent's answer cannot be read ({0}); is it of another version than this command?")]
     Answer(#[source] serde_json::Error),
 }
 
-/// What is wrong with the question is said as it is; of all else one wants to know what was asked.
-fn failed(asked: &RequestName, trouble: &Trouble) -> String {
+/// The message of a failed request. A refusal of a wrong request stands alone; any other message
+/// names the request.
+fn failed_text(asked: &RequestName, trouble: &ClientTrouble) -> String {
     let RequestName { method, path, at } = asked;
     match trouble {
-        Trouble::Refused { status: 400 | 409, text } if !text.is_empty() => text.clone(),
-        Trouble::Ended(text) => text.clone(),
+        ClientTrouble::Refused { status: 400 | 409, text } if !text.is_empty() => text.clone(),
+        ClientTrouble::Ended(text) => text.clone(),
         _ => format!("{trouble} ({method} {path} at {at})"),
     }
 }
 
-fn refused(status: u16, text: &str) -> String {
+fn refused_text(status: u16, text: &str) -> String {
     match (status, text) {
         (503, "") => "the agent is busy or not ready; try again (status 503)".to_owned(),
         (status, "") => format!("the agent answered with status {status}"),
@@ -147,8 +148,8 @@ fn refused(status: u16, text: &str) -> String {
     }
 }
 
-/// The cause in words, where TLS has only the name of an error for it.
-fn cause_of(source: &io::Error) -> String {
+/// The cause in words, if TLS reports only the name of an error.
+fn tls_cause(source: &io::Error) -> String {
     let error = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     match error {
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
@@ -162,8 +163,8 @@ fn cause_of(source: &io::Error) -> String {
     }
 }
 
-/// The next step, where TLS is what fails.
-fn of_tls(at: &AgentAt, source: &io::Error) -> String {
+/// Advice on the next step, if TLS has failed.
+fn tls_advice(at: &AgentEndpoint, source: &io::Error) -> String {
     let error = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     match error {
         Some(rustls::Error::InvalidMessage(_)) => {
@@ -183,10 +184,10 @@ fn of_tls(at: &AgentAt, source: &io::Error) -> String {
     }
 }
 
-fn not_running(at: &AgentAt, data_dir: Option<&Path>, source: &io::Error) -> String {
+fn not_running_text(at: &AgentEndpoint, data_dir: Option<&Path>, source: &io::Error) -> String {
     if at.socket().is_none() {
-        let cause = cause_of(source);
-        return format!("the agent at {at} cannot be reached: {cause}{}", of_tls(at, source));
+        let cause = tls_cause(source);
+        return format!("the agent at {at} cannot be reached: {cause}{}", tls_advice(at, source));
     }
     if source.kind() == io::ErrorKind::PermissionDenied {
         return format!("the agent at {at} is another user's: {source}");
@@ -202,21 +203,25 @@ fn not_running(at: &AgentAt, data_dir: Option<&Path>, source: &io::Error) -> Str
 }
 
 impl ClientError {
-    /// What was asked is wrong; otherwise the agent cannot do it, or is not there.
+    /// Whether the request itself was wrong. Otherwise the agent cannot carry it out, or is not
+    /// there.
     #[must_use]
-    pub const fn wrong_input(&self) -> bool {
-        matches!(self, Self::Failed { trouble: Trouble::Refused { status: 400 | 404, .. }, .. })
+    pub const fn is_wrong_input(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed { trouble: ClientTrouble::Refused { status: 400 | 404, .. }, .. }
+        )
     }
 
-    /// It is not as it was to be for the change.
+    /// Whether the object was not in the state that the change required.
     #[must_use]
-    pub const fn conflict(&self) -> bool {
-        matches!(self, Self::Failed { trouble: Trouble::Refused { status: 409, .. }, .. })
+    pub const fn is_conflict(&self) -> bool {
+        matches!(self, Self::Failed { trouble: ClientTrouble::Refused { status: 409, .. }, .. })
     }
 
-    /// What was asked for is not there.
+    /// Whether the requested object does not exist.
     #[must_use]
-    pub const fn not_found(&self) -> bool {
-        matches!(self, Self::Failed { trouble: Trouble::Refused { status: 404, .. }, .. })
+    pub const fn is_not_found(&self) -> bool {
+        matches!(self, Self::Failed { trouble: ClientTrouble::Refused { status: 404, .. }, .. })
     }
 }

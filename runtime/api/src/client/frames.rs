@@ -1,4 +1,4 @@
-//! A stream of JSON frames, as they come.
+//! Reads a stream of JSON frames as they come.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,59 +7,67 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::task::JoinSet;
 
-use super::{ClientError, RequestName, Trouble};
+use super::{ClientError, ClientTrouble, RequestName};
 use ostler_model::clock;
 use ostler_model::limits::{CLIENT_FRAME_BYTES_MAX, CLIENT_SILENCE_MAX};
 use ostler_wire as wire;
 
-/// A piece of a file. An empty one is a sign of life.
+/// A piece of a file. An empty piece is a sign of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFrame {
-    /// Bytes.
+    /// The bytes of the piece.
     pub data: Vec<u8>,
-    /// The file they are of; empty in a sign of life.
+    /// The path of the file; empty in a sign of life.
     pub file: String,
-    /// Where they end in it.
+    /// The position in the file at which the piece ends.
     pub offset: u64,
-    /// Bytes lost before them.
+    /// The number of bytes before the piece that were lost.
     pub skipped: u64,
-    /// What became of the file: `file truncated`, `file deleted`; empty else.
+    /// A change of the file, `file truncated` or `file deleted`; otherwise empty.
     pub event: String,
 }
 
 /// A stream of frames.
-pub struct Frames {
+pub struct LogFrameStream {
     body: Incoming,
-    /// Bytes that are no whole frame yet.
+    /// Bytes that are not a whole frame yet.
     rest: Vec<u8>,
     asked: RequestName,
     _connection: JoinSet<()>,
 }
 
-impl Frames {
+impl LogFrameStream {
     pub(super) const fn new(body: Incoming, connection: JoinSet<()>, asked: RequestName) -> Self {
         Self { body, rest: Vec::new(), asked, _connection: connection }
     }
 
-    /// The next frame; none at the end.
+    /// Wait for the next frame; none at the end.
     ///
     /// # Errors
-    /// See [`ClientError`]; among others when the agent is silent for too long.
+    /// See [`ClientError`]; for example when the agent is silent for too long.
     pub async fn next(&mut self) -> Result<Option<LogFrame>, ClientError> {
         loop {
             match take_frame(&mut self.rest) {
                 Ok(Some(frame)) => return Ok(Some(frame)),
                 Ok(None) => {}
-                Err(trouble) => return Err(self.asked.clone().failed(trouble)),
+                Err(trouble) => return Err(self.asked.clone().into_error(trouble)),
             }
             let Some(came) = clock::timeout(CLIENT_SILENCE_MAX, self.body.frame()).await else {
-                return Err(self.asked.clone().failed(Trouble::TooSlow(CLIENT_SILENCE_MAX)));
+                return Err(self
+                    .asked
+                    .clone()
+                    .into_error(ClientTrouble::TooSlow(CLIENT_SILENCE_MAX)));
             };
             match came {
                 None if self.rest.is_empty() => return Ok(None),
-                None => return Err(self.asked.clone().failed(Trouble::Answer(cut_off()))),
+                None => {
+                    return Err(self
+                        .asked
+                        .clone()
+                        .into_error(ClientTrouble::Answer(cut_off_error())));
+                }
                 Some(Err(source)) => {
-                    return Err(self.asked.clone().failed(Trouble::Broken(source)));
+                    return Err(self.asked.clone().into_error(ClientTrouble::Broken(source)));
                 }
                 Some(Ok(part)) => {
                     self.rest.extend_from_slice(&part.into_data().unwrap_or_default());
@@ -69,27 +77,29 @@ impl Frames {
     }
 }
 
-/// The body of an answer, as it comes.
-pub struct Pieces {
+/// The body of an answer, read piece by piece.
+pub struct BodyPieces {
     body: Incoming,
     asked: RequestName,
     _connection: JoinSet<()>,
 }
 
-impl Pieces {
+impl BodyPieces {
     pub(super) const fn new(body: Incoming, connection: JoinSet<()>, asked: RequestName) -> Self {
         Self { body, asked, _connection: connection }
     }
 
-    /// The next piece; none at the end. Waits as long as there is none: whoever waits must be able to
-    /// leave.
+    /// Wait for the next piece; none at the end. The time is not bounded, so the caller must be
+    /// able to drop the future.
     ///
     /// # Errors
     /// When the connection breaks.
     pub async fn take_next(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(came) = self.body.frame().await {
             match came {
-                Err(source) => return Err(self.asked.clone().failed(Trouble::Broken(source))),
+                Err(source) => {
+                    return Err(self.asked.clone().into_error(ClientTrouble::Broken(source)));
+                }
                 Ok(part) => {
                     if let Ok(bytes) = part.into_data() {
                         return Ok(Some(bytes));
@@ -101,12 +111,12 @@ impl Pieces {
     }
 }
 
-fn cut_off() -> serde_json::Error {
+fn cut_off_error() -> serde_json::Error {
     <serde_json::Error as serde::de::Error>::custom("the stream ended inside a frame")
 }
 
-/// Take the first frame off `bytes`; none while it is not whole.
-fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<LogFrame>, Trouble> {
+/// Take the first frame off `bytes`; none while it is incomplete.
+fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<LogFrame>, ClientTrouble> {
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<wire::Frame<'_>>();
     let raw = match values.next() {
         None => {
@@ -116,19 +126,20 @@ fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<LogFrame>, Trouble> {
         Some(Err(error)) if error.is_eof() => {
             return match bytes.len() {
                 length if length > CLIENT_FRAME_BYTES_MAX => {
-                    Err(Trouble::TooLarge(CLIENT_FRAME_BYTES_MAX))
+                    Err(ClientTrouble::TooLarge(CLIENT_FRAME_BYTES_MAX))
                 }
                 _ => Ok(None),
             };
         }
-        Some(Err(error)) => return Err(Trouble::Answer(error)),
+        Some(Err(error)) => return Err(ClientTrouble::Answer(error)),
         Some(Ok(raw)) => raw,
     };
     let taken = values.byte_offset();
     bytes.drain(..taken);
     let data = STANDARD.decode(&*raw.data);
-    let data = data
-        .map_err(|error| Trouble::Answer(<serde_json::Error as serde::de::Error>::custom(error)))?;
+    let data = data.map_err(|error| {
+        ClientTrouble::Answer(<serde_json::Error as serde::de::Error>::custom(error))
+    })?;
     Ok(Some(LogFrame {
         data,
         file: raw.file.into_owned(),
@@ -172,6 +183,6 @@ mod tests {
         assert!(take_frame(&mut br#"{"Data":"%"}"#.to_vec()).is_err());
         let mut endless = br#"{"Data":""#.to_vec();
         endless.resize(CLIENT_FRAME_BYTES_MAX + 1, b'A');
-        assert!(matches!(take_frame(&mut endless), Err(Trouble::TooLarge(_))));
+        assert!(matches!(take_frame(&mut endless), Err(ClientTrouble::TooLarge(_))));
     }
 }

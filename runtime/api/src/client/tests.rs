@@ -7,13 +7,13 @@ use tokio::net::UnixListener;
 use super::*;
 use ostler_state::DataDirLock;
 
-/// An agent that answers one request with `answer`, and what it was asked.
+/// An agent that answers one request with `answer`. Returns it with the request that it got.
 async fn asked<T>(
     answer: &str,
     ask: impl AsyncFnOnce(ApiClient) -> Result<T, ClientError>,
 ) -> (Result<T, ClientError>, String) {
     let dir = tempfile::tempdir().unwrap();
-    let address = Address::in_dir(dir.path());
+    let address = AgentAddress::in_dir(dir.path());
     let listener = UnixListener::bind(address.at.socket().unwrap()).unwrap();
     let serve = async {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -59,40 +59,40 @@ async fn a_refusal_says_what_was_asked_and_ends_as_its_status_says() {
         let text = error.to_string();
         let code = status.split(' ').next().unwrap();
         match code {
-            // The caller's error: the text says only what is wrong.
+            // This is the caller's error, so the text says only what is wrong.
             "400" | "409" => assert_eq!(text, "because"),
             _ => assert!(
                 text.starts_with(&format!("because (status {code}) (DELETE /v1/job/a at /")),
                 "{text}"
             ),
         }
-        assert_eq!((error.wrong_input(), error.not_found()), (wrong, code == "404"));
+        assert_eq!((error.is_wrong_input(), error.is_not_found()), (wrong, code == "404"));
     }
 }
 
 #[tokio::test]
 async fn without_an_agent_the_message_says_where_and_how_to_start_one() {
     let dir = tempfile::tempdir().unwrap();
-    let client = ApiClient::new(Address::in_dir(dir.path()), |_, _| {});
+    let client = ApiClient::new(AgentAddress::in_dir(dir.path()), |_, _| {});
     assert!(!client.is_there().await);
     let error = client.get::<Value>("/v1/jobs").await.unwrap_err();
     let (text, dir) = (error.to_string(), dir.path().display().to_string());
     assert!(text.contains(&format!("no agent runs at {dir}/ostler.sock")), "{text}");
     assert!(text.contains(&format!("`ostler agent --data-dir {dir}`")), "{text}");
-    assert!(!error.wrong_input());
+    assert!(!error.is_wrong_input());
 }
 
 #[tokio::test]
 async fn an_agent_that_starts_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let mut lock = DataDirLock::acquire(dir.path()).unwrap();
-    lock.serves().unwrap();
-    let client = ApiClient::new(Address::in_dir(dir.path()), |_, _| {});
+    lock.note_serving().unwrap();
+    let client = ApiClient::new(AgentAddress::in_dir(dir.path()), |_, _| {});
     assert!(client.is_there().await, "it will be");
     let served = async {
-        // It was looked for before it has a socket.
+        // The client looked for the agent before it had a socket.
         clock::sleep(CLIENT_START_PAUSE * 2).await;
-        let listener = UnixListener::bind(client.at().socket().unwrap()).unwrap();
+        let listener = UnixListener::bind(client.endpoint().socket().unwrap()).unwrap();
         let starting = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
                         Content-Length: 5\r\n\r\nsoon\n";
         for answer in [starting.to_owned(), http("200 OK", "1")] {
@@ -109,9 +109,9 @@ async fn an_agent_that_starts_is_waited_for() {
 async fn an_agent_that_ends_is_not_said_to_start_and_its_end_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let mut lock = DataDirLock::acquire(dir.path()).unwrap();
-    lock.serves().unwrap();
-    lock.ends().unwrap();
-    let client = ApiClient::new(Address::in_dir(dir.path()), |text, _| {
+    lock.note_serving().unwrap();
+    lock.note_ending().unwrap();
+    let client = ApiClient::new(AgentAddress::in_dir(dir.path()), |text, _| {
         let ends = format!("the agent (pid {}) is ending", std::process::id());
         assert!(text.starts_with(&ends), "{text}");
     });
@@ -136,7 +136,7 @@ async fn an_agent_that_is_only_busy_is_not_waited_for() {
 async fn a_directory_in_use_for_one_command_is_no_agents_and_told_so() {
     let dir = tempfile::tempdir().unwrap();
     let _lock = DataDirLock::acquire(dir.path()).unwrap();
-    let client = ApiClient::new(Address::in_dir(dir.path()), |_, _| {});
+    let client = ApiClient::new(AgentAddress::in_dir(dir.path()), |_, _| {});
     assert!(!client.is_there().await);
     let error = client.get::<Value>("/v1/jobs").await.unwrap_err();
     let text = error.to_string();
@@ -144,7 +144,7 @@ async fn a_directory_in_use_for_one_command_is_no_agents_and_told_so() {
         text.contains(&format!("process {} uses its data directory", std::process::id())),
         "{text}"
     );
-    assert!(!error.wrong_input());
+    assert!(!error.is_wrong_input());
 }
 
 #[tokio::test]
@@ -178,11 +178,11 @@ async fn a_stream_gives_frames_to_its_end() {
 async fn an_answer_that_is_no_http_leads_to_https() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let client = ApiClient::new(Address::of(Some(&url), None).unwrap(), |_, _| {});
+    let client = ApiClient::new(AgentAddress::from_options(Some(&url), None).unwrap(), |_, _| {});
     let serve = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let _request = stream.read(&mut [0; 4096]).await.unwrap();
-        // An alert of TLS.
+        // The bytes are an alert of TLS.
         stream.write_all(b"\x15\x03\x01\x00\x02\x02\x46").await.unwrap();
     };
     let (got, ()) = tokio::join!(client.get::<Value>("/v1/jobs"), serve);

@@ -1,13 +1,13 @@
-//! Who asks, and what they may do.
+//! Who sends a request, and what the sender may do.
 //!
 //! ```text
 //! connection: Peer ─┐
-//! X-Nomad-Token ────┼─► caller ─► Access: rights ─┬─► needs: this path, this namespace or object? ─► handler
+//! X-Nomad-Token ────┼─► request_access ─► Access ─┬─► needs: this path, this namespace or object? ─► handler
 //! Host, Origin ─────┘ 403                         └─► Params: lists have what may be seen of them
 //! ```
-//! Over the agent's socket, which only its user can open, everything is allowed, unless a token is sent: then
-//! what that allows. Over TCP everything is allowed where the configuration asks for no tokens, else what the
-//! token allows; a path that [`needs`] does not know is for `admin` alone.
+//! Over the agent's socket, which only its user can open, everything is allowed; with a token, only
+//! what the token allows. Over TCP everything is allowed if the configuration asks for no tokens,
+//! otherwise only what the token allows. A path that [`needs`] does not know is for `admin` alone.
 
 mod hosts;
 mod needs;
@@ -24,34 +24,34 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
 
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::evaluations;
-use super::guarded::{Guard, Guarded};
+use super::guarded_body::{BodyGuard, GuardedBody};
 use super::params::Params;
-use super::router::{Api, Shared};
-use super::shares::Caller;
+use super::router::{Api, ApiState};
+use super::shares::RequestCaller;
 pub(super) use hosts::Hosts;
-use needs::{Need, Scope, need};
+use needs::{AccessScope, Need, need};
 use ostler_access::Bearer;
-use ostler_model::access::{Level, Rights};
+use ostler_model::access::{AccessLevel, Rights};
 use ostler_model::ids::{NAMESPACE, Namespace};
 
-/// Has the secret of a token.
+/// The header that has the secret of a token.
 const TOKEN: HeaderName = HeaderName::from_static("x-nomad-token");
-/// Set by browsers: whose page asks.
+/// The header by which browsers say whose page sends the request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const BEARER: &str = "bearer";
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// The agent's socket.
+    /// Over the agent's socket.
     Socket,
-    /// Over TCP.
+    /// Over TCP, from this address.
     Tcp(SocketAddr),
 }
 
-/// What the one who asks may do.
+/// What the sender of a request may do.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     rights: Arc<Rights>,
@@ -63,72 +63,78 @@ static ALL: LazyLock<Arc<Rights>> = LazyLock::new(|| Arc::new(Rights::all()));
 static NONE: LazyLock<Arc<Rights>> = LazyLock::new(Arc::default);
 
 impl Default for Access {
-    /// Nothing.
+    /// An access that allows nothing.
     fn default() -> Self {
         Self { rights: Arc::clone(&NONE), bearer: None, socket: false }
     }
 }
 
 impl Access {
-    /// Everything.
+    /// An access that allows everything.
     pub(super) fn all() -> Self {
         Self { rights: Arc::clone(&ALL), bearer: None, socket: false }
     }
 
-    fn of(bearer: Bearer) -> Self {
+    fn from_bearer(bearer: Bearer) -> Self {
         let rights = Arc::new(bearer.rights.clone());
         Self { rights, bearer: Some(Arc::new(bearer)), socket: false }
     }
 
-    /// May one do this in a namespace?
-    pub(super) fn allow(&self, level: Level, namespace: &str) -> bool {
+    /// Whether this level is allowed in a namespace.
+    pub(super) fn allow(&self, level: AccessLevel, namespace: &str) -> bool {
         self.is_valid() && self.rights.allow(level, namespace)
     }
 
-    /// May one do this to the node?
-    pub(super) fn allow_everywhere(&self, level: Level) -> bool {
+    /// Whether this level is allowed everywhere, the node included.
+    pub(super) fn allow_everywhere(&self, level: AccessLevel) -> bool {
         self.is_valid() && self.rights.allow_everywhere(level)
     }
 
-    /// May one do this in any namespace at all?
-    pub(super) fn allow_somewhere(&self, level: Level) -> bool {
+    /// Whether this level is allowed in at least one namespace.
+    pub(super) fn allow_somewhere(&self, level: AccessLevel) -> bool {
         self.is_valid() && self.rights.allow_somewhere(level)
     }
 
-    /// The token may have ended since the request began.
+    /// Whether the token still counts; it may have ended since the request began.
     fn is_valid(&self) -> bool {
         self.bearer.as_ref().is_none_or(|bearer| !bearer.is_ended())
     }
 
-    /// May one do this in a namespace? It is said when not.
-    pub(super) fn require(&self, level: Level, namespace: &str) -> Result<(), Failure> {
-        match self.allow(level, namespace) {
-            true => Ok(()),
-            false => Err(self.refusal(level, &format!("in namespace {}", cut(namespace)))),
+    /// Require that this level is allowed in a namespace.
+    pub(super) fn require(
+        &self,
+        level: AccessLevel,
+        namespace: &str,
+    ) -> Result<(), RequestFailure> {
+        if self.allow(level, namespace) {
+            Ok(())
+        } else {
+            Err(self.refusal(level, &format!("in namespace {}", cut_name(namespace))))
         }
     }
 
-    /// Against whose share of streams and waiting queries it counts.
-    pub(super) fn caller(&self) -> Caller {
+    /// The caller whose share of streams and waiting queries the request counts against.
+    pub(super) fn caller(&self) -> RequestCaller {
         match &self.bearer {
-            Some(bearer) => Caller::Token(bearer.token.accessor),
-            None if self.socket => Caller::Operator,
-            None => Caller::Near,
+            Some(bearer) => RequestCaller::Token(bearer.token.accessor),
+            None if self.socket => RequestCaller::Operator,
+            None => RequestCaller::Near,
         }
     }
 
-    /// Whose token was sent.
+    /// The bearer of the token that was sent, if one was.
     pub(super) fn bearer(&self) -> Option<&Arc<Bearer>> {
         self.bearer.as_ref()
     }
 
-    fn refusal(&self, level: Level, place: &str) -> Failure {
+    fn refusal(&self, level: AccessLevel, place: &str) -> RequestFailure {
         match &self.bearer {
-            None => Failure::NeedsToken,
-            Some(bearer) => Failure::Forbidden {
-                token: match bearer.token.name.is_empty() {
-                    true => bearer.token.accessor.to_string(),
-                    false => bearer.token.name.clone(),
+            None => RequestFailure::NeedsToken,
+            Some(bearer) => RequestFailure::Forbidden {
+                token: if bearer.token.name.is_empty() {
+                    bearer.token.accessor.to_string()
+                } else {
+                    bearer.token.name.clone()
                 },
                 level,
                 place: place.to_owned(),
@@ -137,26 +143,26 @@ impl Access {
     }
 }
 
-fn cut(name: &str) -> String {
+fn cut_name(name: &str) -> String {
     name.chars().take(64).collect()
 }
 
 const EVERYWHERE: &str = "everywhere";
 const ANYWHERE: &str = "in any namespace";
 
-/// Let in who may ask this, with what they may see.
+/// Middleware: let in a request that is allowed, together with the access of its sender.
 pub(super) async fn admit(
-    State(api): Shared,
+    State(api): ApiState,
     named: Result<RawPathParams, RawPathParamsRejection>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    // As handlers read it, percent signs and all.
+    // The id as handlers read it, with percent signs decoded.
     let id = named.ok().and_then(|named| {
         let id = named.iter().find(|(name, _)| *name == "id");
         id.map(|(_, id)| id.to_owned())
     });
-    let access = match judge(&api, &request, id.as_deref()) {
+    let access = match judge_request(&api, &request, id.as_deref()) {
         Ok(access) => access,
         Err(failure) => return failure.into_response(),
     };
@@ -164,92 +170,96 @@ pub(super) async fn admit(
     request.extensions_mut().insert(access);
     let Some(bearer) = bearer else { return next.run(request).await };
     let response = if request.method() == Method::GET {
-        // One that waits for a change ends with its token.
+        // A query that waits for a change ends with its token.
         tokio::select! {
             biased;
-            () = bearer.ended() => return Failure::UnknownToken.into_response(),
+            () = bearer.wait_until_ended() => return RequestFailure::UnknownToken.into_response(),
             response = next.run(request) => response,
         }
     } else {
         let held = Arc::clone(&bearer);
-        next.run(request.map(|body| Body::new(Guarded { body, guard: held }))).await
+        next.run(request.map(|body| Body::new(GuardedBody { body, guard: held }))).await
     };
-    match response.body().is_end_stream() {
-        true => response,
-        false => until_ended(bearer, response),
+    if response.body().is_end_stream() { response } else { end_with_token(bearer, response) }
+}
+
+/// A body is read only while the token of its sender counts, because the request is carried out
+/// after it.
+impl BodyGuard for Arc<Bearer> {
+    fn refusal(&self) -> Option<RequestFailure> {
+        self.is_ended().then_some(RequestFailure::UnknownToken)
     }
 }
 
-/// A body arrives only while the token of its sender counts: what it asks is done after it.
-impl Guard for Arc<Bearer> {
-    fn refusal(&self) -> Option<Failure> {
-        self.is_ended().then_some(Failure::UnknownToken)
-    }
-}
-
-/// What is streamed to the bearer of a token ends with the token.
-fn until_ended(bearer: Arc<Bearer>, response: Response) -> Response {
-    // One of a known length is there already.
+/// Make a stream to the bearer of a token end with the token.
+fn end_with_token(bearer: Arc<Bearer>, response: Response) -> Response {
+    // A body of known length is complete already.
     if response.body().size_hint().exact().is_some() {
         return response;
     }
     let (parts, body) = response.into_parts();
-    let ended = async move { bearer.ended().await };
+    let ended = async move { bearer.wait_until_ended().await };
     let pieces = body.into_data_stream().take_until(Box::pin(ended));
     Response::from_parts(parts, Body::from_stream(pieces))
 }
 
-fn judge(api: &Api, request: &Request, id: Option<&str>) -> Result<Access, Failure> {
+fn judge_request(api: &Api, request: &Request, id: Option<&str>) -> Result<Access, RequestFailure> {
     let peer = request.extensions().get::<Peer>().copied();
     let headers = request.headers();
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let need = path.and_then(|path| need(request.method(), path));
-    own_name(api, peer, headers)?;
-    // A link of another page may lead to what anybody may have.
+    check_host(api, peer, headers)?;
+    // A link on another site's page may lead to what anybody may read.
     if need != Some(Need::Open) {
-        own_page(headers)?;
+        check_page(headers)?;
     }
-    let access = caller(api, peer, headers)?;
+    let access = request_access(api, peer, headers)?;
     match (path, need) {
-        (_, Some(need)) => met(api, &access, need, request, id).map(|()| access),
-        // Nothing is there: said by the router.
+        (_, Some(need)) => check_need(api, &access, need, request, id).map(|()| access),
+        // There is no such path: the router reports it.
         (None, None) => Ok(access),
-        (Some(_), None) if access.allow_everywhere(Level::Admin) => Ok(access),
-        (Some(_), None) => Err(access.refusal(Level::Admin, EVERYWHERE)),
+        (Some(_), None) if access.allow_everywhere(AccessLevel::Admin) => Ok(access),
+        (Some(_), None) => Err(access.refusal(AccessLevel::Admin, EVERYWHERE)),
     }
 }
 
-/// A site of somebody else may let a name of its own point to this machine: then its pages ask as if the agent
-/// were their own.
-fn own_name(api: &Api, peer: Option<Peer>, headers: &HeaderMap) -> Result<(), Failure> {
-    let host = text(headers, HOST).unwrap_or_default();
+/// Refuse a request by a foreign name. Another site may let a name of its own point to this
+/// machine, and its pages could then send requests as if the agent were their own site.
+fn check_host(api: &Api, peer: Option<Peer>, headers: &HeaderMap) -> Result<(), RequestFailure> {
+    let host = header_text(headers, HOST).unwrap_or_default();
     let one = headers.get_all(HOST).iter().count() == 1;
-    // No browser opens a socket; what stands before one may.
-    match peer == Some(Peer::Socket) || (one && api.hosts.allow(host)) {
-        true => Ok(()),
-        false => Err(Failure::OtherHost(host.chars().take(64).collect())),
+    // No browser opens a socket, but a proxy in front of the agent may.
+    if peer == Some(Peer::Socket) || (one && api.hosts.allow(host)) {
+        Ok(())
+    } else {
+        Err(RequestFailure::OtherHost(host.chars().take(64).collect()))
     }
 }
 
-/// A page of somebody else that a browser shows cannot ask.
-fn own_page(headers: &HeaderMap) -> Result<(), Failure> {
-    let host = text(headers, HOST).unwrap_or_default();
-    let own = text(headers, ORIGIN).is_none_or(|origin| hosts::is_of(origin, host));
-    let same = text(headers, FETCH_SITE).is_none_or(|site| ["same-origin", "none"].contains(&site));
-    if own && same { Ok(()) } else { Err(Failure::OtherOrigin) }
+/// Refuse a request that a page of another site sends from a browser.
+fn check_page(headers: &HeaderMap) -> Result<(), RequestFailure> {
+    let host = header_text(headers, HOST).unwrap_or_default();
+    let own = header_text(headers, ORIGIN).is_none_or(|origin| hosts::is_of(origin, host));
+    let same =
+        header_text(headers, FETCH_SITE).is_none_or(|site| ["same-origin", "none"].contains(&site));
+    if own && same { Ok(()) } else { Err(RequestFailure::OtherOrigin) }
 }
 
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?"))
 }
 
-fn caller(api: &Api, peer: Option<Peer>, headers: &HeaderMap) -> Result<Access, Failure> {
+fn request_access(
+    api: &Api,
+    peer: Option<Peer>,
+    headers: &HeaderMap,
+) -> Result<Access, RequestFailure> {
     let tokens = &api.tokens;
-    let secret = secret(headers);
+    let secret = sent_secret(headers);
     match (secret, peer) {
         (Some(secret), _) if tokens.enabled() => {
-            let bearer = tokens.bearer(secret).ok_or(Failure::UnknownToken)?;
-            Ok(Access { socket: peer == Some(Peer::Socket), ..Access::of(bearer) })
+            let bearer = tokens.bearer(secret).ok_or(RequestFailure::UnknownToken)?;
+            Ok(Access { socket: peer == Some(Peer::Socket), ..Access::from_bearer(bearer) })
         }
         (_, Some(Peer::Socket)) => Ok(Access { socket: true, ..Access::all() }),
         (_, Some(Peer::Tcp(_))) if !tokens.enabled() => Ok(Access::all()),
@@ -257,49 +267,49 @@ fn caller(api: &Api, peer: Option<Peer>, headers: &HeaderMap) -> Result<Access, 
     }
 }
 
-/// The secret that was sent; none where no header has one. What is no text is one that nobody has.
-fn secret(headers: &HeaderMap) -> Option<&str> {
-    let own = text(headers, TOKEN).map(str::trim).filter(|secret| !secret.is_empty());
+/// The secret that was sent; none if no header has one. A header that is no text counts as a secret
+/// that nobody has.
+fn sent_secret(headers: &HeaderMap) -> Option<&str> {
+    let own = header_text(headers, TOKEN).map(str::trim).filter(|secret| !secret.is_empty());
     own.or_else(|| {
-        let (scheme, secret) = text(headers, AUTHORIZATION)?.trim().split_once(' ')?;
+        let (scheme, secret) = header_text(headers, AUTHORIZATION)?.trim().split_once(' ')?;
         scheme.eq_ignore_ascii_case(BEARER).then(|| secret.trim())
     })
 }
 
-/// Is what a request needs given?
-fn met(
+/// Check that the access meets what the request needs.
+fn check_need(
     api: &Api,
     access: &Access,
     need: Need,
     request: &Request,
     id: Option<&str>,
-) -> Result<(), Failure> {
+) -> Result<(), RequestFailure> {
     let (level, scope) = match need {
         Need::Open => return Ok(()),
-        Need::Token if access.bearer.is_some() || access.allow_somewhere(Level::Read) => {
+        Need::Token if access.bearer.is_some() || access.allow_somewhere(AccessLevel::Read) => {
             return Ok(());
         }
-        Need::Token => return Err(access.refusal(Level::Read, ANYWHERE)),
-        // Where nobody needs a token there is no first one to be made: the answer says so.
+        Need::Token => return Err(access.refusal(AccessLevel::Read, ANYWHERE)),
+        // If nobody needs a token, there is no first one to create: the handler reports that.
         Need::Socket if access.socket || !api.tokens.enabled() => return Ok(()),
-        Need::Socket => return Err(Failure::SocketOnly),
+        Need::Socket => return Err(RequestFailure::SocketOnly),
         Need::Level(level, scope) => (level, scope),
     };
-    // What a bearer of everything asks for needs no looking up.
+    // If the level is allowed everywhere, the object need not be looked up.
     if access.allow_everywhere(level) {
         return Ok(());
     }
     let everywhere = || Err(access.refusal(level, EVERYWHERE));
-    let somewhere = || match access.allow_somewhere(level) {
-        true => Ok(()),
-        false => Err(access.refusal(level, ANYWHERE)),
+    let somewhere = || {
+        if access.allow_somewhere(level) { Ok(()) } else { Err(access.refusal(level, ANYWHERE)) }
     };
     match scope {
-        Scope::Node => everywhere(),
-        Scope::Shown => somewhere(),
-        // A WebSocket of a browser says its token after the upgrade.
-        Scope::Session if access.bearer.is_none() && handshakes(request) => Ok(()),
-        Scope::Named => {
+        AccessScope::Node => everywhere(),
+        AccessScope::Shown => somewhere(),
+        // A browser sends the token of a WebSocket after the upgrade.
+        AccessScope::Session if access.bearer.is_none() && has_handshake(request) => Ok(()),
+        AccessScope::Named => {
             let params = Params::parse(request.uri().query().unwrap_or_default());
             let reads = [Method::GET, Method::HEAD].contains(request.method());
             match params.text("namespace").unwrap_or(NAMESPACE) {
@@ -308,33 +318,36 @@ fn met(
                 namespace => access.require(level, namespace),
             }
         }
-        Scope::Session | Scope::Alloc | Scope::Deployment | Scope::Evaluation => {
+        AccessScope::Session
+        | AccessScope::Alloc
+        | AccessScope::Deployment
+        | AccessScope::Evaluation => {
             somewhere()?;
             let (namespace, what) = namespace_of(api, scope, id.unwrap_or_default());
             match namespace {
                 Some(namespace) => access.require(level, namespace.as_str()),
-                None => Err(Failure::NotThere(what)),
+                None => Err(RequestFailure::NotThere(what)),
             }
         }
     }
 }
 
-fn handshakes(request: &Request) -> bool {
+fn has_handshake(request: &Request) -> bool {
     let params = Params::parse(request.uri().query().unwrap_or_default());
     params.flag("ws_handshake").unwrap_or(false)
 }
 
-/// The namespace of what a path names by this id, and what that is.
-fn namespace_of(api: &Api, scope: Scope, id: &str) -> (Option<Namespace>, &'static str) {
+/// The namespace of the object that a path names by this id, and the kind of the object.
+fn namespace_of(api: &Api, scope: AccessScope, id: &str) -> (Option<Namespace>, &'static str) {
     let named = |name: &str| Namespace::new(name).ok();
     match scope {
-        Scope::Deployment => {
+        AccessScope::Deployment => {
             let id = id.to_ascii_lowercase();
             let all = api.agent.deployments();
             let found = all.into_iter().find(|(_, one)| *one.id == *id);
             (found.and_then(|(job, _)| named(job.namespace())), "deployment")
         }
-        Scope::Evaluation => {
+        AccessScope::Evaluation => {
             let job = evaluations::job_of(api, id);
             (job.and_then(|job| named(job.namespace())), "eval")
         }
@@ -345,15 +358,19 @@ fn namespace_of(api: &Api, scope: Scope, id: &str) -> (Option<Namespace>, &'stat
     }
 }
 
-/// What the bearer of a token that comes late may do; for the first message of a WebSocket.
+/// The access of a sender whose token comes in the first message of a WebSocket.
 ///
 /// # Errors
-/// When there is no such token.
-pub(super) fn late(api: &Api, access: &Access, secret: &str) -> Result<Access, Failure> {
-    // Who was let in as somebody stays that one.
-    if access.allow_everywhere(Level::Admin) || access.bearer.is_some() {
+/// When there is no token with this secret.
+pub(super) fn access_from_secret(
+    api: &Api,
+    access: &Access,
+    secret: &str,
+) -> Result<Access, RequestFailure> {
+    // A sender that was let in with a token keeps that access.
+    if access.allow_everywhere(AccessLevel::Admin) || access.bearer.is_some() {
         return Ok(access.clone());
     }
-    let bearer = api.tokens.bearer(secret.trim()).ok_or(Failure::UnknownToken)?;
-    Ok(Access::of(bearer))
+    let bearer = api.tokens.bearer(secret.trim()).ok_or(RequestFailure::UnknownToken)?;
+    Ok(Access::from_bearer(bearer))
 }

@@ -1,4 +1,4 @@
-//! The agent as a whole: how it is, what it has, and what Nomad's tools ask of any agent.
+//! The agent as a whole: its health, its counts, and what Nomad's tools ask of any agent.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -10,31 +10,34 @@ use axum::routing::{MethodRouter, get};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::client::collected;
-use super::error::Failure;
+use super::client::collect_answer;
+use super::error::RequestFailure;
 use super::json;
-use super::nodes::told;
-use super::params::{Asked, Params};
+use super::nodes::unready_reason;
+use super::params::{NamedRequest, Params};
 use super::reply;
-use super::router::{Api, Shared};
-use ostler_agent::Stage;
+use super::router::{Api, ApiState};
+use ostler_agent::AgentStage;
 use ostler_model::alloc::ClientStatus;
 
-/// Name under which the one server, this agent, is known to Nomad's tools.
+/// The address under which Nomad's tools know the one server, which is this agent.
 pub(super) const SELF_ADDRESS: &str = "127.0.0.1:4647";
 
-/// `GET` of something that the agent knows at once.
-pub(super) fn shown<T: Serialize>(
+/// A `GET` route that answers with what `look` returns at once.
+pub(super) fn get_view<T: Serialize>(
     look: impl Fn(&Api) -> T + Clone + Send + Sync + 'static,
 ) -> MethodRouter<Arc<Api>> {
-    get(move |State(api): Shared, params: Params| ready(reply::json(&params, &look(&api))))
+    get(move |State(api): ApiState, params: Params| ready(reply::json(&params, &look(&api))))
 }
 
-/// `GET /v1/agent/health`: 200 as soon as jobs are taken.
-pub(super) async fn health(State(api): Shared, params: Params) -> Result<Response, Failure> {
+/// `GET /v1/agent/health`: status 200 as soon as the agent takes jobs.
+pub(super) async fn health(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     let readiness = api.agent.readiness();
-    let told = told(&readiness);
-    let ready = readiness.stage == Stage::Ready;
+    let told = unready_reason(&readiness);
+    let ready = readiness.stage == AgentStage::Ready;
     let message = if told.is_empty() { "ok" } else { &told };
     let mut response = reply::json(&params, &json::agent::health(ready, message))?;
     if !ready {
@@ -44,16 +47,19 @@ pub(super) async fn health(State(api): Shared, params: Params) -> Result<Respons
 }
 
 /// `GET /v1/agent/self`
-pub(super) async fn own(State(api): Shared, params: Params) -> Result<Response, Failure> {
+pub(super) async fn agent_self(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     let (node, state) = (api.agent.node(), json!(api.agent.state_stats()));
     let data_dir = api.agent.data_dir().display().to_string();
-    // Before all is restored there is nothing to count.
-    let restored = api.agent.readiness().stage.restored();
+    // There is nothing to count before everything is restored.
+    let restored = api.agent.readiness().stage.is_restored();
     let counts = if restored { counts(&api) } else { json!({}) };
-    reply::json(&params, &json::agent::own(&node, &data_dir, counts, state))
+    reply::json(&params, &json::agent::agent_self(&node, &data_dir, counts, state))
 }
 
-/// How many there are of what.
+/// The number of jobs, and of allocations by state.
 pub(super) fn counts(api: &Api) -> Value {
     let allocs = api.agent.allocs();
     let of = |status| allocs.iter().filter(|view| view.state.client_status == status).count();
@@ -69,11 +75,13 @@ pub(super) fn counts(api: &Api) -> Value {
 }
 
 /// `PUT /v1/system/gc`
-pub(super) async fn collect(State(api): Shared) -> Result<Response, Failure> {
-    collected(api.agent.collect(None).await?)
+pub(super) async fn collect(State(api): ApiState) -> Result<Response, RequestFailure> {
+    collect_answer(api.agent.collect(None).await?)
 }
 
-/// `PUT /v1/ostler/run/NAME/end`: end one of them.
-pub(super) async fn end_run(Asked { api, id: name, params }: Asked) -> Result<Response, Failure> {
+/// `PUT /v1/ostler/run/NAME/end`: end a run that is held back.
+pub(super) async fn end_run(
+    NamedRequest { api, id: name, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     reply::json(&params, &api.agent.end_run(&name).await?)
 }

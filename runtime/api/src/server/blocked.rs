@@ -6,37 +6,40 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::error::Failure;
-use super::jobs::found;
-use super::params::Asked;
+use super::error::RequestFailure;
+use super::jobs::current_job;
+use super::params::NamedRequest;
 use super::reply;
 use super::router::Api;
 use ostler_agent::BlockedPlacement;
-use ostler_model::access::Level;
+use ostler_model::access::AccessLevel;
 use ostler_model::device::{DeviceGroup, GroupKey};
 use ostler_model::ids::{JobId, PluginName};
 use ostler_node::NodeView;
 
-/// Places that are told; more of one job wait for the same.
+/// The most places in an answer; further places of one job wait for the same.
 const PLACES_MAX: usize = 64;
 
-/// What stands in the way of a job.
+/// What keeps the allocations of a job from being placed.
 #[derive(Serialize)]
-struct Blocked {
-    /// Each with all its problems.
+struct BlockedJob {
+    /// The empty places, each with all its problems.
     places: Vec<Value>,
-    /// Jobs of the allocations that hold what it asks for, by id.
+    /// The jobs of the allocations that hold what the job asks for, by the id of the allocation.
     holders: BTreeMap<String, String>,
 }
 
-/// See the module.
-pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let job = found(&api, &params, &id)?;
+/// `GET /v1/ostler/job/ID/blocked`: see the module.
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let job = current_job(&api, &params, &id)?;
     let node = api.agent.node();
     let of = |one: &BlockedPlacement| place(one, &node);
     let places: Vec<Value> = job.blocked.iter().take(PLACES_MAX).map(of).collect();
-    let holders = holders(&api, &places, |job| params.access().allow(Level::Read, job.namespace()));
-    reply::json(&params, &Blocked { places, holders })
+    let holders =
+        holders(&api, &places, |job| params.access().allow(AccessLevel::Read, job.namespace()));
+    reply::json(&params, &BlockedJob { places, holders })
 }
 
 fn place(place: &BlockedPlacement, node: &NodeView) -> Value {
@@ -57,8 +60,9 @@ fn place(place: &BlockedPlacement, node: &NodeView) -> Value {
     json!({ "group": group, "index": index, "soon": soon, "problems": problems })
 }
 
-/// To a problem with devices: the plugin of each group that was looked at, and where none is of the name that was
-/// asked for, the device plugins that are loaded and find nothing (`silent`), with their reasons.
+/// Add plugins to a problem with devices: the plugin of each device group that was considered, and,
+/// if no group has the requested name, the loaded device plugins that find nothing (`silent`), with
+/// their reasons.
 fn name_plugins(problem: &mut Value, node: &NodeView) {
     let Some(candidates) = problem.pointer_mut("/refusal/candidates").and_then(Value::as_array_mut)
     else {
@@ -85,7 +89,7 @@ fn name_plugins(problem: &mut Value, node: &NodeView) {
     }
 }
 
-/// The jobs of the allocations that problems name, of those that may be seen.
+/// The jobs of the allocations that problems name, as far as they may be seen.
 fn holders(
     api: &Api,
     places: &[Value],
@@ -101,7 +105,7 @@ fn holders(
     jobs.map(|one| (one.allocation.id.to_string(), one.allocation.job.id.to_string())).collect()
 }
 
-/// Every `"alloc": "ID"` below a value.
+/// Collect the id of every `"alloc": "ID"` inside a value.
 fn ids(value: &Value, named: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(members) => {
@@ -128,7 +132,7 @@ mod tests {
     #[test]
     fn a_device_that_is_missing_is_told_with_the_plugins_that_find_nothing() {
         let plugin = |name: &str| PluginName::new(name).unwrap();
-        let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+        let mut node = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
         let reason = "/usr/bin/nvidia-smi is missing".to_owned();
         let undetected = Health { state: HealthState::Undetected, reason };
         let healthy = Health { state: HealthState::Healthy, reason: String::new() };

@@ -1,111 +1,115 @@
-//! What a request brings in its body: a key that nobody acts on is an error that names it.
+//! Reads the body of a request. A key that the agent does not act on is an error that names it.
 //!
-//! Clients send many keys empty, of features they do not use: those say nothing.
+//! Clients send empty keys of many features that they do not use. Empty keys are ignored.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::error::Failure;
-use super::jobs::{Body, bytes};
+use super::error::RequestFailure;
+use super::jobs::{Body, body_bytes};
 use super::json::REGION;
 use super::params::Params;
 use ostler_model::ids::NAMESPACE;
 use ostler_model::limits::NAME_BYTES_MAX;
 use ostler_wire::NEVER;
 
-/// A body as JSON; an empty one means all defaults.
+/// Read a JSON body; an empty body means all defaults.
 pub(super) fn read<T: DeserializeOwned + Default>(
     params: &Params,
     body: Body,
-) -> Result<T, Failure> {
-    let bytes = bytes(body)?;
-    let (read, unread) = with_unread(&bytes)?;
-    check(params, &bytes, unread)?;
+) -> Result<T, RequestFailure> {
+    let bytes = body_bytes(body)?;
+    let (read, unread) = read_with_unread(&bytes)?;
+    check_unread(params, &bytes, unread)?;
     Ok(read)
 }
 
-/// The same of something that was shown as `S` and may be given back as it is: what only the agent says of
-/// it is passed over.
+/// As [`read`], for an object that the agent shows as `S` and a client may send back unchanged:
+/// keys that only the agent sets are ignored.
 pub(super) fn read_shown<T: DeserializeOwned + Default, S: DeserializeOwned + Default>(
     params: &Params,
     body: Body,
-) -> Result<T, Failure> {
-    let bytes = bytes(body)?;
-    let (read, mut unread) = with_unread(&bytes)?;
-    let (_, unshown) = with_unread::<S>(&bytes)?;
+) -> Result<T, RequestFailure> {
+    let bytes = body_bytes(body)?;
+    let (read, mut unread) = read_with_unread(&bytes)?;
+    let (_, unshown) = read_with_unread::<S>(&bytes)?;
     unread.retain(|path| unshown.contains(path));
-    check(params, &bytes, unread)?;
+    check_unread(params, &bytes, unread)?;
     Ok(read)
 }
 
-fn check(params: &Params, bytes: &[u8], unread: Vec<String>) -> Result<(), Failure> {
+fn check_unread(params: &Params, bytes: &[u8], unread: Vec<String>) -> Result<(), RequestFailure> {
     if unread.is_empty() {
         return Ok(());
     }
-    let whole: Value = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
-    let mut said = unread.iter().filter(|path| !says_nothing(at(&whole, path)));
-    said.try_for_each(|path| of_every_request(params, path, at(&whole, path)))
+    let whole: Value = serde_json::from_slice(bytes).map_err(RequestFailure::BadBody)?;
+    let mut said = unread.iter().filter(|path| !says_nothing(value_at(&whole, path)));
+    said.try_for_each(|path| check_common_key(params, path, value_at(&whole, path)))
 }
 
-/// What is read, and the paths of the keys that are not.
-pub(super) fn with_unread<T: DeserializeOwned + Default>(
+/// The value in a body, and the paths of the keys that were not read.
+pub(super) fn read_with_unread<T: DeserializeOwned + Default>(
     bytes: &[u8],
-) -> Result<(T, Vec<String>), Failure> {
+) -> Result<(T, Vec<String>), RequestFailure> {
     let mut unread = Vec::new();
     if bytes.is_empty() {
         return Ok((T::default(), unread));
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let read = serde_ignored::deserialize(&mut json, |path| {
-        // A field of which only whether it is there counts is read by that, and ends so.
+        // The path of a field of which only the presence counts ends with this. Such a field was
+        // read.
         let path = path.to_string();
         if !path.ends_with(".?") {
             unread.push(path);
         }
     });
-    let read = read.map_err(Failure::BadBody)?;
-    json.end().map_err(Failure::BadBody)?;
+    let read = read.map_err(RequestFailure::BadBody)?;
+    json.end().map_err(RequestFailure::BadBody)?;
     Ok((read, unread))
 }
 
-/// Keys that Nomad has in the body of every request that changes something, and gives another place.
-fn of_every_request(params: &Params, key: &str, value: &Value) -> Result<(), Failure> {
+/// Check a key that Nomad has in the body of every request that changes something, and that belongs
+/// in another place.
+fn check_common_key(params: &Params, key: &str, value: &Value) -> Result<(), RequestFailure> {
     let text = value.as_str().unwrap_or_default();
     match key {
         "Region" if text == REGION => Ok(()),
-        "Region" => Err(Failure::OtherRegion(text.chars().take(64).collect())),
+        "Region" => Err(RequestFailure::OtherRegion(text.chars().take(64).collect())),
         "Namespace" if text == params.text("namespace").unwrap_or(NAMESPACE) => Ok(()),
-        "Namespace" => Err(Failure::BadRequest(
+        "Namespace" => Err(RequestFailure::BadRequest(
             "Namespace in the body is another than that of the request; write it into the query: \
              ?namespace=NAME"
                 .to_owned(),
         )),
-        "SecretID" | "AuthToken" => Err(Failure::BadRequest(format!(
+        "SecretID" | "AuthToken" => Err(RequestFailure::BadRequest(format!(
             "{key} in the body is not read: send the token in the header X-Nomad-Token"
         ))),
-        other => Err(unknown(other)),
+        other => Err(unknown_key(other)),
     }
 }
 
-/// What the path names, a body may name too, and then the same.
-pub(super) fn as_path(path: &str, body: &str) -> Result<(), Failure> {
-    // A path may have the beginning of an id.
+/// Check that the body names the same object as the path, if it names one.
+pub(super) fn check_same_as_path(path: &str, body: &str) -> Result<(), RequestFailure> {
+    // The path may have only the beginning of an id.
     if body.starts_with(path) || body.is_empty() {
         return Ok(());
     }
     let body: String = body.chars().take(NAME_BYTES_MAX).collect();
     let message = format!("the body has {body:?}, the path {path:?}: they must be the same");
-    Err(Failure::BadRequest(message))
+    Err(RequestFailure::BadRequest(message))
 }
 
-/// Said of a key that nobody acts on.
-pub(super) fn unknown(key: &str) -> Failure {
+/// The error about a key that the agent does not act on.
+pub(super) fn unknown_key(key: &str) -> RequestFailure {
     let key: String = key.chars().take(NAME_BYTES_MAX).collect();
-    Failure::BadRequest(format!("{key:?} is unknown in this request, and would have no effect"))
+    RequestFailure::BadRequest(format!(
+        "{key:?} is unknown in this request, and would have no effect"
+    ))
 }
 
-/// The value at a path, through what is perhaps not there (`?`).
-fn at<'a>(whole: &'a Value, path: &str) -> &'a Value {
+/// The value at a path. A `?` in the path stands for an optional field.
+fn value_at<'a>(whole: &'a Value, path: &str) -> &'a Value {
     path.split('.').filter(|part| *part != "?").fold(whole, |value, part| match value.as_array() {
         Some(items) => {
             part.parse().ok().and_then(|at: usize| items.get(at)).unwrap_or(&Value::Null)
@@ -114,7 +118,7 @@ fn at<'a>(whole: &'a Value, path: &str) -> &'a Value {
     })
 }
 
-/// Null, zero, false, never, or nothing.
+/// Whether a value is empty: null, zero, false, the time "never", or an empty text, list or map.
 fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! What is asked of the node about one allocation: usage, restart, signal, removal.
+//! Requests to the node about one allocation: usage, restart, signal, removal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,31 +9,31 @@ use axum::response::Response;
 
 use super::allocs::alloc_id;
 use super::body;
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::jobs::Body;
 use super::json::stats;
-use super::params::Asked;
+use super::params::NamedRequest;
 use super::reply;
-use super::router::{Api, Shared};
-use ostler_agent::{AllocError, AllocView, Collected, RestartScope};
-use ostler_model::attribute::Scalar;
+use super::router::{Api, ApiState};
+use ostler_agent::{AllocError, AllocView, CollectOutcome, RestartScope};
+use ostler_model::attribute::AttributeValue;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
-use ostler_model::words::counted;
-use ostler_wire::{AllocUsage, Done, RestartRequest, SignalRequest, TaskUsage, Text};
+use ostler_model::words::count_noun;
+use ostler_wire::{AllocUsage, GenericResponse, RestartRequest, SignalRequest, TaskUsage, Text};
 
-/// What a restart is told as in the events, unless its asker gives another.
+/// The reason for a restart in the events, if the request has none.
 const RESTART_REASON: &str = "User requested restart";
 
-pub(super) fn known(api: &Api, id: &str) -> Result<AllocView, Failure> {
+pub(super) fn find_alloc(api: &Api, id: &str) -> Result<AllocView, RequestFailure> {
     let id = alloc_id(id)?;
-    api.agent.alloc(id).ok_or(Failure::UnknownAlloc(id))
+    api.agent.alloc(id).ok_or(RequestFailure::UnknownAlloc(id))
 }
 
-/// A task by the name somebody gave; one the allocation has.
-pub(super) fn task_of(view: &AllocView, name: &str) -> Result<TaskName, Failure> {
-    let unknown = || Failure::UnknownTask(name.chars().take(128).collect());
+/// The task of this name, which the allocation must have.
+pub(super) fn task_by_name(view: &AllocView, name: &str) -> Result<TaskName, RequestFailure> {
+    let unknown = || RequestFailure::UnknownTask(name.chars().take(128).collect());
     let name = TaskName::new(name).map_err(|_| unknown())?;
     let group = view.allocation.task_group();
     match group.and_then(|group| group.task(&name)) {
@@ -42,71 +42,73 @@ pub(super) fn task_of(view: &AllocView, name: &str) -> Result<TaskName, Failure>
     }
 }
 
-fn unknown_alloc(error: AllocError) -> Failure {
+fn unknown_alloc(error: AllocError) -> RequestFailure {
     match error {
-        AllocError::Unknown { alloc } => Failure::UnknownAlloc(alloc),
-        other => Failure::Alloc(other),
+        AllocError::Unknown { alloc } => RequestFailure::UnknownAlloc(alloc),
+        other => RequestFailure::Alloc(other),
     }
 }
 
-/// Nothing named means nothing, as an empty text does.
-fn given(text: Option<Text<'_>>) -> Option<Text<'_>> {
+/// Take an empty text as none.
+fn non_empty(text: Option<Text<'_>>) -> Option<Text<'_>> {
     text.filter(|text| !text.is_empty())
 }
 
 /// `PUT /v1/client/allocation/ID/restart`
 pub(super) async fn restart(
-    Asked { api, id, params }: Asked,
+    NamedRequest { api, id, params }: NamedRequest,
     body: Body,
-) -> Result<Response, Failure> {
-    let view = known(&api, &id)?;
+) -> Result<Response, RequestFailure> {
+    let view = find_alloc(&api, &id)?;
     let RestartRequest { task_name, all_tasks } = body::read(&params, body)?;
-    let scope = match given(task_name) {
-        Some(name) => RestartScope::Task(task_of(&view, &name)?),
+    let scope = match non_empty(task_name) {
+        Some(name) => RestartScope::Task(task_by_name(&view, &name)?),
         None if all_tasks.unwrap_or(false) => RestartScope::All,
         None => RestartScope::Running,
     };
     let id = view.allocation.id;
     api.agent.restart_alloc(id, scope, RESTART_REASON).await.map_err(unknown_alloc)?;
-    reply::json(&params, &Done::default())
+    reply::json(&params, &GenericResponse::default())
 }
 
 /// `PUT /v1/client/allocation/ID/signal`
 pub(super) async fn signal(
-    Asked { api, id, params }: Asked,
+    NamedRequest { api, id, params }: NamedRequest,
     body: Body,
-) -> Result<Response, Failure> {
-    let view = known(&api, &id)?;
+) -> Result<Response, RequestFailure> {
+    let view = find_alloc(&api, &id)?;
     let SignalRequest { task, signal } = body::read(&params, body)?;
-    let task = given(task).map(|name| task_of(&view, &name)).transpose()?;
-    // As Nomad's command line: SIGKILL unless given.
-    let signal = given(signal).unwrap_or("SIGKILL".into());
+    let task = non_empty(task).map(|name| task_by_name(&view, &name)).transpose()?;
+    // As in Nomad's command line, SIGKILL is the default.
+    let signal = non_empty(signal).unwrap_or("SIGKILL".into());
     let id = view.allocation.id;
     api.agent.signal_alloc(id, task.as_ref(), &signal).await.map_err(unknown_alloc)?;
-    reply::json(&params, &Done::default())
+    reply::json(&params, &GenericResponse::default())
 }
 
 /// `GET /v1/client/allocation/ID/gc`
-pub(super) async fn collect_one(Asked { api, id, .. }: Asked) -> Result<Response, Failure> {
-    let id = known(&api, &id)?.allocation.id;
+pub(super) async fn collect_one(
+    NamedRequest { api, id, .. }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let id = find_alloc(&api, &id)?.allocation.id;
     api.agent.collect(Some(id)).await.map_err(unknown_alloc)?;
-    Ok(reply::done())
+    Ok(reply::empty_answer())
 }
 
 /// `GET /v1/client/gc`
-pub(super) async fn collect_all(State(api): Shared) -> Result<Response, Failure> {
-    collected(api.agent.collect(None).await?)
+pub(super) async fn collect_all(State(api): ApiState) -> Result<Response, RequestFailure> {
+    collect_answer(api.agent.collect(None).await?)
 }
 
-/// Done only when all is gone that was to go.
-pub(super) fn collected(collected: Collected) -> Result<Response, Failure> {
-    let Collected { allocs, failed } = collected;
+/// The answer to a collection. It is a success only if everything was removed.
+pub(super) fn collect_answer(collected: CollectOutcome) -> Result<Response, RequestFailure> {
+    let CollectOutcome { allocs, failed } = collected;
     if failed.is_empty() {
-        return Ok(reply::done());
+        return Ok(reply::empty_answer());
     }
     let mut text = format!(
         "removed {}; {} could not be removed:",
-        counted(allocs.len(), "allocation"),
+        count_noun(allocs.len(), "allocation"),
         failed.len()
     );
     for (alloc, why) in failed.iter().take(STAYING_SHOWN) {
@@ -115,16 +117,19 @@ pub(super) fn collected(collected: Collected) -> Result<Response, Failure> {
     if failed.len() > STAYING_SHOWN {
         let _ = write!(text, "\n  and {} more", failed.len() - STAYING_SHOWN);
     }
-    Err(Failure::Stay(text))
+    Err(RequestFailure::Stay(text))
 }
 
-/// Allocations that could not be removed and are named in an answer; the others are counted.
+/// The most allocations that an answer names of those that could not be removed; the others are
+/// counted.
 const STAYING_SHOWN: usize = 10;
 
 /// `GET /v1/client/allocation/ID/stats`
-pub(super) async fn stats(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let view = known(&api, &id)?;
-    let only = params.text("task").map(|name| task_of(&view, name)).transpose()?;
+pub(super) async fn stats(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let view = find_alloc(&api, &id)?;
+    let only = params.text("task").map(|name| task_by_name(&view, name)).transpose()?;
     let wanted = |task: &TaskName| only.as_ref().is_none_or(|only| only == task);
     let core_mhz = core_mhz(&api);
     let alloc = view.allocation.id;
@@ -152,7 +157,7 @@ pub(super) async fn stats(Asked { api, id, params }: Asked) -> Result<Response, 
         answer.tasks.insert(task.to_string().into(), usage);
     }
     drop(processor);
-    // A task whose driver measures nothing may have devices that do.
+    // A task may have device measurements although its driver measures nothing.
     for (task, measured) in devices.iter().filter(|(_, measured)| !measured.is_empty()) {
         let unmeasured = || TaskUsage { timestamp: now, ..TaskUsage::default() };
         let usage = answer.tasks.entry(task.as_str().into()).or_insert_with(unmeasured);
@@ -162,35 +167,37 @@ pub(super) async fn stats(Asked { api, id, params }: Asked) -> Result<Response, 
     reply::json(&params, &answer)
 }
 
-/// Speed of one core; 0 when it is not known.
+/// The speed of one core, MHz; 0 if it is unknown.
 pub(super) fn core_mhz(api: &Api) -> f64 {
     match api.agent.node().attributes.get("cpu.frequency").map(|a| &a.value) {
-        Some(Scalar::Int(mhz)) => *mhz as f64,
-        Some(Scalar::Float(mhz)) => *mhz,
+        Some(AttributeValue::Int(mhz)) => *mhz as f64,
+        Some(AttributeValue::Float(mhz)) => *mhz,
         _ => 0.0,
     }
 }
 
-/// Processor time at two moments makes a percentage: what was measured last, by task.
+/// The last measurement of processor time, by task. Two measurements make a percentage.
 #[derive(Debug, Default)]
-pub(super) struct Processor(BTreeMap<(AllocId, TaskName), Sample>);
+pub(super) struct CpuSamples(BTreeMap<(AllocId, TaskName), CpuSample>);
 
-/// Most tasks remembered; beyond that all are forgotten, and the next percentage is that since the
-/// task's start.
+/// The most tasks that are remembered. Beyond that all are forgotten, and the next percentage
+/// counts from the start of the task.
 const SAMPLES_MAX: usize = 4_096;
-/// Shortest span of time a percentage is made of: below that the clock's steps would show.
+/// The shortest time between two measurements for a percentage. With less, the steps of the clock
+/// would show.
 pub(super) const SPAN_MIN: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct CpuSample {
     at: Timestamp,
     cpu_time: Duration,
-    /// The percentage told last, for those who ask again at once.
+    /// The last percentage, for requests that come again at once.
     percent: f64,
 }
 
-impl Processor {
-    /// Per cent of one core since the last question, or since the start for the first one.
+impl CpuSamples {
+    /// Per cent of one core since the last request, or since the start of the task for the first
+    /// one.
     pub(super) fn percent(
         &mut self,
         task: (AllocId, TaskName),
@@ -198,7 +205,7 @@ impl Processor {
         started: Option<Timestamp>,
     ) -> Option<f64> {
         let (at, cpu_time) = (usage.taken_at, usage.cpu_time?);
-        // Less than before: another run of the task.
+        // Less than before means another run of the task.
         let last = self.0.get(&task).copied().filter(|last| cpu_time >= last.cpu_time);
         let (since, before) = match last {
             Some(last) if at.since(last.at) < SPAN_MIN => return Some(last.percent),
@@ -210,7 +217,7 @@ impl Processor {
         if self.0.len() >= SAMPLES_MAX {
             self.0.clear();
         }
-        self.0.insert(task, Sample { at, cpu_time, percent });
+        self.0.insert(task, CpuSample { at, cpu_time, percent });
         Some(percent)
     }
 }
@@ -223,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_percentage_is_of_the_time_since_the_last_question() {
-        let mut processor = Processor::default();
+        let mut processor = CpuSamples::default();
         let task = || (AllocId::new(uuid::Uuid::nil()), TaskName::new("t").unwrap());
         let usage = |cpu_ms, at_ms: u64| Usage {
             cpu_time: Some(Duration::from_millis(cpu_ms)),

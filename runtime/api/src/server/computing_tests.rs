@@ -7,23 +7,23 @@ use ostler_model::access::TokenId;
 
 use super::*;
 
-fn token(number: u128) -> Caller {
-    Caller::Token(TokenId::new(uuid::Uuid::from_u128(number)))
+fn token(number: u128) -> RequestCaller {
+    RequestCaller::Token(TokenId::new(uuid::Uuid::from_u128(number)))
 }
 
-impl Computing {
-    /// Take all threads that a caller may have, until what comes back is dropped.
+impl ComputePool {
+    /// Take all threads that a caller may have, until the result is dropped.
     pub(in crate::server) async fn busy_with(
         &self,
-        caller: Caller,
-    ) -> Vec<Pin<Box<impl Future<Output = Result<(), Failure>>>>> {
+        caller: RequestCaller,
+    ) -> Vec<Pin<Box<impl Future<Output = Result<(), RequestFailure>>>>> {
         let (began, begun) = mpsc::channel();
         let mut taken = Vec::new();
         for _ in 0..API_COMPUTING_OF_ONE_MAX {
             let began = began.clone();
             let mut asked = Box::pin(self.run(caller, move |wanted| {
                 began.send(()).unwrap();
-                while !wanted.is_given_up() {
+                while !wanted.is_cancelled() {
                     std::thread::yield_now();
                 }
             }));
@@ -43,18 +43,18 @@ fn callers_have_turns_and_nobody_has_all_threads() {
     }
     assert!(
         turns.add(token(2), 20, API_COMPUTING_WAITING_MAX)
-            && turns.add(Caller::Operator, 30, API_COMPUTING_WAITING_MAX)
+            && turns.add(RequestCaller::Operator, 30, API_COMPUTING_WAITING_MAX)
     );
-    assert_eq!(turns.take(), Some((Caller::Operator, 30)));
+    assert_eq!(turns.take(), Some((RequestCaller::Operator, 30)));
     assert_eq!(turns.take(), Some((token(1), 0)));
     assert_eq!(turns.take(), Some((token(2), 20)));
     assert_eq!(turns.take(), Some((token(1), 1)));
     assert_eq!(turns.take(), None, "those of others have as many as they may");
-    assert!(turns.add(Caller::Operator, 31, API_COMPUTING_WAITING_MAX));
-    assert_eq!(turns.take(), Some((Caller::Operator, 31)));
-    turns.done(token(2));
+    assert!(turns.add(RequestCaller::Operator, 31, API_COMPUTING_WAITING_MAX));
+    assert_eq!(turns.take(), Some((RequestCaller::Operator, 31)));
+    turns.finish_one(token(2));
     assert_eq!(turns.take(), None, "one token has as many as it may");
-    turns.done(token(1));
+    turns.finish_one(token(1));
     assert_eq!(turns.take(), Some((token(1), 2)));
 }
 
@@ -62,25 +62,25 @@ fn callers_have_turns_and_nobody_has_all_threads() {
 fn what_waits_of_one_caller_is_bounded_and_what_it_does_not_wait_for_makes_room() {
     let mut turns = Turns::default();
     for number in 0..API_COMPUTING_WAITING_MAX {
-        assert!(turns.add(Caller::Near, number, API_COMPUTING_WAITING_MAX));
+        assert!(turns.add(RequestCaller::Near, number, API_COMPUTING_WAITING_MAX));
     }
-    assert!(!turns.add(Caller::Near, 0, API_COMPUTING_WAITING_MAX));
+    assert!(!turns.add(RequestCaller::Near, 0, API_COMPUTING_WAITING_MAX));
     assert!(turns.add(token(1), 0, API_COMPUTING_WAITING_MAX));
-    turns.forget(Caller::Near, |number| *number == 0);
-    assert!(turns.add(Caller::Near, 1, API_COMPUTING_WAITING_MAX));
+    turns.forget(RequestCaller::Near, |number| *number == 0);
+    assert!(turns.add(RequestCaller::Near, 1, API_COMPUTING_WAITING_MAX));
     assert_eq!(turns.waiting(), API_COMPUTING_WAITING_MAX + 1);
 }
 
 #[tokio::test]
 async fn work_whose_asker_has_gone_is_told_so_and_others_are_answered_meanwhile() {
-    let computing = Computing::new();
+    let computing = ComputePool::new();
     let (began, begun) = mpsc::channel();
     let (told, ended) = mpsc::channel();
     let endless = (0..API_COMPUTING_OF_ONE_MAX).map(|_| {
         let (began, told) = (began.clone(), told.clone());
-        computing.run(Caller::Near, move |wanted| {
+        computing.run(RequestCaller::Near, move |wanted| {
             began.send(()).unwrap();
-            while !wanted.is_given_up() {
+            while !wanted.is_cancelled() {
                 std::thread::yield_now();
             }
             told.send(()).unwrap();
@@ -91,11 +91,11 @@ async fn work_whose_asker_has_gone_is_told_so_and_others_are_answered_meanwhile(
         assert!(futures_util::poll!(asked).is_pending());
         begun.recv().unwrap();
     }
-    // Of one caller no more at once; of others, one.
-    let mut waits = Box::pin(computing.run(Caller::Near, |_| 1));
+    // One caller gets no more threads at once, another one gets one.
+    let mut waits = Box::pin(computing.run(RequestCaller::Near, |_| 1));
     assert!(futures_util::poll!(&mut waits).is_pending());
     assert_eq!(computing.run(token(1), |_| 2).await.unwrap(), 2);
-    assert_eq!(computing.run(Caller::Operator, |_| 3).await.unwrap(), 3);
+    assert_eq!(computing.run(RequestCaller::Operator, |_| 3).await.unwrap(), 3);
     drop(endless);
     assert_eq!(waits.await.unwrap(), 1);
     for _ in 0..API_COMPUTING_OF_ONE_MAX {
@@ -105,34 +105,35 @@ async fn work_whose_asker_has_gone_is_told_so_and_others_are_answered_meanwhile(
 
 #[tokio::test]
 async fn work_that_panics_costs_its_own_request() {
-    let computing = Computing::new();
+    let computing = ComputePool::new();
     for _ in 0..2 * API_COMPUTING_THREADS {
-        let failed = computing.run(Caller::Near, |_| panic!("for a test")).await;
-        assert!(matches!(failed, Err(Failure::Internal(_))));
+        let failed = computing.run(RequestCaller::Near, |_| panic!("for a test")).await;
+        assert!(matches!(failed, Err(RequestFailure::Internal(_))));
     }
-    assert_eq!(computing.run(Caller::Near, |_| 1).await.unwrap(), 1);
+    assert_eq!(computing.run(RequestCaller::Near, |_| 1).await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_takes_too_long_is_given_up() {
-    let computing = Computing::new();
+    let computing = ComputePool::new();
     let (told, ended) = mpsc::channel();
-    let asked = computing.run(Caller::Near, move |wanted| {
-        while !wanted.is_given_up() {
+    let asked = computing.run(RequestCaller::Near, move |wanted| {
+        while !wanted.is_cancelled() {
             std::thread::yield_now();
         }
         told.send(()).unwrap();
     });
-    assert!(matches!(asked.await, Err(Failure::TooMuch)));
-    // It ended, or was not begun any more.
+    assert!(matches!(asked.await, Err(RequestFailure::TooMuch)));
+    // The work has ended, or was never started.
     let _either = ended.recv();
 }
 
 #[tokio::test]
 async fn more_answers_than_requests_may_wait_and_none_is_refused() {
-    let computing = Computing::new();
+    let computing = ComputePool::new();
     let many = API_COMPUTING_WAITING_MAX * 3;
-    let answers = (0..many).map(|_| computing.answer(token(1), || Ok(super::super::reply::done())));
+    let answers =
+        (0..many).map(|_| computing.answer(token(1), || Ok(super::super::reply::empty_answer())));
     let answers = futures_util::future::join_all(answers).await;
     assert!(answers.into_iter().all(|answer| answer.is_ok()));
 }

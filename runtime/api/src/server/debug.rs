@@ -1,4 +1,5 @@
-//! What a bundle of everything asks of an agent: its machine, and profiles, which this one does not have.
+//! What a debug bundle asks an agent for: facts about the machine, and profiles, which this agent
+//! does not have.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -10,26 +11,27 @@ use axum::response::Response;
 use axum::routing::{any, get};
 use serde_json::json;
 
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::host;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, Shared};
+use super::router::{Api, ApiState};
 use ostler_model::clock;
 use ostler_model::limits::{HOST_FILE_BYTES_MAX, MIB};
 
-/// Every path of it.
+/// All paths of this module.
 pub(super) fn routes() -> Router<Arc<Api>> {
     Router::new()
         .route("/v1/agent/host", get(machine))
-        .route("/v1/agent/pprof/{*what}", any(|| async { Failure::NoProfiles }))
+        .route("/v1/agent/pprof/{*what}", any(|| async { RequestFailure::NoProfiles }))
 }
 
-/// `GET /v1/agent/host`: the machine. Its environment is not told: secrets may be in it.
-async fn machine(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let (used, _, _) = host::look(&api).await?;
-    let files = clock::blocking(|| ["/etc/resolv.conf", "/etc/hosts"].map(beginning)).await;
-    let [resolver, hosts] = files.map_err(|error| Failure::Internal(error.to_string()))?;
+/// `GET /v1/agent/host`: facts about the machine. The environment is not included, because it may
+/// have secrets.
+async fn machine(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+    let (used, _, _) = host::measure_usage(&api).await?;
+    let files = clock::run_blocking(|| ["/etc/resolv.conf", "/etc/hosts"].map(beginning)).await;
+    let [resolver, hosts] = files.map_err(|error| RequestFailure::Internal(error.to_string()))?;
     let node = api.agent.node();
     let text = |name: &str| node.attributes.get(name).map(ToString::to_string).unwrap_or_default();
     let system = ["os.name", "os.version", "kernel.name", "kernel.version", "cpu.arch"].map(text);
@@ -56,11 +58,11 @@ async fn machine(State(api): Shared, params: Params) -> Result<Response, Failure
     reply::json(&params, &json!({ "AgentID": node.id.to_string(), "HostData": data }))
 }
 
-/// The beginning of a file; empty where it cannot be read.
+/// The beginning of a file; empty if it cannot be read.
 fn beginning(path: &str) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = std::fs::File::open(path) {
-        // What was read before an error is kept.
+        // The bytes that were read before an error are used.
         let _error = file.take(HOST_FILE_BYTES_MAX).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -1,4 +1,4 @@
-//! The rest of a request's body is read before the answer goes out.
+//! Reads the rest of a request's body before the answer goes out.
 //!
 //! ```text
 //!   request ─ body behind a lock ─► handler ─ reads it, or answers without ─► answer
@@ -6,8 +6,8 @@
 //!                     └────────── what is left: read and thrown away ◄──────────┘
 //!                                 at most so many bytes, for so long
 //! ```
-//! A server that answers and closes while its client still writes gives it a broken pipe, and the
-//! client never reads why it was refused. Beyond the bounds that is what happens.
+//! If a server answers and closes while its client still writes, the client gets a broken pipe and
+//! never reads why it was refused. Beyond the bounds this still happens.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,25 +24,25 @@ use hyper::body::{Frame, SizeHint};
 use ostler_model::clock;
 use ostler_model::limits::{API_DRAIN_BYTES_MAX, API_DRAIN_WALL_MAX};
 
-/// Answer when the body is read, as far as that is bounded.
-pub(super) async fn drained(request: Request, next: Next) -> Response {
-    // Who asks before sending a body is answered instead.
+/// Middleware: send the answer when the body has been read, within the bounds.
+pub(super) async fn drain_request(request: Request, next: Next) -> Response {
+    // A client that asks before it sends a body gets the answer instead.
     if request.body().is_end_stream() || request.headers().contains_key(EXPECT) {
         return next.run(request).await;
     }
     let (parts, body) = request.into_parts();
-    let mut rest = Rest(Arc::new(Mutex::new(body)));
+    let mut rest = SharedBody(Arc::new(Mutex::new(body)));
     let response = next.run(Request::from_parts(parts, Body::new(rest.clone()))).await;
-    // Whatever of it does not come is not waited for.
+    // What does not arrive in time is not waited for.
     let _in_time = clock::timeout(API_DRAIN_WALL_MAX, rest.drain()).await;
     response
 }
 
 /// A body that a handler and its middleware share. Only one of them reads at a time.
 #[derive(Clone)]
-struct Rest(Arc<Mutex<Body>>);
+struct SharedBody(Arc<Mutex<Body>>);
 
-impl Rest {
+impl SharedBody {
     async fn drain(&mut self) {
         let mut left = API_DRAIN_BYTES_MAX;
         while let Some(Ok(frame)) = self.frame().await {
@@ -54,12 +54,12 @@ impl Rest {
         }
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Body) -> T) -> T {
+    fn with_body<T>(&self, look: impl FnOnce(&mut Body) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl HttpBody for Rest {
+impl HttpBody for SharedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -67,14 +67,14 @@ impl HttpBody for Rest {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.with(|body| Pin::new(body).poll_frame(context))
+        self.with_body(|body| Pin::new(body).poll_frame(context))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.with(|body| body.is_end_stream())
+        self.with_body(|body| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.with(|body| body.size_hint())
+        self.with_body(|body| body.size_hint())
     }
 }

@@ -10,7 +10,7 @@ use ostler_agent::{
     UpgradeError, VariableError,
 };
 use ostler_lifecycle::task::RequestError;
-use ostler_model::access::{Level, NotPolicy};
+use ostler_model::access::{AccessLevel, NotPolicy};
 use ostler_model::causes;
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
 use ostler_model::limits::{API_BODY_BYTES_MAX, API_COMPUTING_WALL_MAX, EXEC_HANDSHAKES_MAX};
@@ -18,50 +18,50 @@ use ostler_model::vars::VarPathError;
 
 /// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
-    /// A key of the query that must be there.
+pub(super) enum RequestFailure {
+    /// A required key is missing from the query.
     #[error("{key} is missing from the query")]
     MissingParam {
-        /// The key.
+        /// The key of the query.
         key: &'static str,
     },
-    /// A value of the query that cannot be read.
+    /// A value in the query cannot be read.
     #[error("{key}={value:?} in the query: it must be {wanted}")]
     BadParam {
-        /// The key.
+        /// The key of the query.
         key: &'static str,
-        /// What was given, cut to a readable length.
+        /// The value that was given, cut to a readable length.
         value: String,
-        /// What it must be.
+        /// What the value must be.
         wanted: &'static str,
     },
-    /// A body that is not what the endpoint takes.
+    /// The body is not what the endpoint takes.
     #[error("the request's body cannot be read: {0}")]
     BadBody(#[source] serde_json::Error),
-    /// More than is read.
+    /// The body is longer than the bound.
     #[error("the request's body is larger than {API_BODY_BYTES_MAX} bytes")]
     BodyTooLarge,
     /// The body ended early.
     #[error("the request's body did not arrive: {0}")]
     BodyLost(String),
-    /// Everything that is wrong with a job.
+    /// The job has errors; the text lists all of them.
     #[error("{0}")]
     BadJob(String),
-    /// The job in the path is another than that in the body.
+    /// The path and the body name different jobs.
     #[error("the body has job {body}, the path job {path}: they must be the same")]
     OtherJob {
-        /// Id in the path.
+        /// The id in the path.
         path: JobId,
-        /// Id in the body.
+        /// The id in the body.
         body: JobId,
     },
-    /// There is no such thing.
+    /// There is no such object.
     #[error("{0} not found")]
     NotThere(&'static str),
-    /// There is no such allocation, at the endpoints of Nomad's client.
+    /// There is no such allocation. The endpoints of Nomad's client use this form.
     #[error("Unknown allocation \"{0}\"")]
     UnknownAlloc(AllocId),
-    /// Neither an id nor the beginning of one.
+    /// The text is neither an allocation id nor the beginning of one.
     #[error("{0:?} is not an allocation id: a UUID has 36 hex digits and dashes")]
     NotAllocId(String),
     /// No plugin in use has this name.
@@ -70,37 +70,37 @@ pub(super) enum Failure {
     /// The allocation has no such task.
     #[error("unknown task name \"{0}\"")]
     UnknownTask(String),
-    /// Another part of the world.
+    /// The request is for another region.
     #[error("this node is in region global alone, not in {0:?}")]
     OtherRegion(String),
-    /// A namespace that is not there.
+    /// The request is for a namespace that does not exist.
     #[error(transparent)]
     OtherNamespace(UnknownNamespace),
     /// No variable can have this path.
     #[error(transparent)]
     VarPath(#[from] VarPathError),
-    /// A body that is no variable. Says nothing of what is in it.
+    /// The body is no variable. The message says nothing about its content.
     #[error(
         "the request's body is no variable (line {line}, column {column}): it must be JSON like \
          {{\"Items\": {{\"name\": \"text\"}}}}"
     )]
     VarBody {
-        /// Where the mistake is.
+        /// The line of the mistake.
         line: usize,
-        /// Where the mistake is.
+        /// The column of the mistake.
         column: usize,
     },
-    /// The variable of the request is another than that in the body.
+    /// The request and the body name different variables.
     #[error("the body has the {what} {body:?}, the request {request:?}: they must be the same")]
     VarOther {
-        /// What differs.
+        /// What differs: the namespace or the path.
         what: &'static str,
-        /// In the request.
+        /// The value in the request.
         request: String,
-        /// In the body.
+        /// The value in the body.
         body: String,
     },
-    /// Nomad's locks.
+    /// The request uses Nomad's locks of variables.
     #[error(
         "{0}: this agent keeps no locks of variables; use ?cas= with the variable's ModifyIndex"
     )]
@@ -108,13 +108,13 @@ pub(super) enum Failure {
     /// A variable was not changed.
     #[error(transparent)]
     Variable(#[from] VariableError),
-    /// The agent knows no tokens.
+    /// The agent does not use tokens.
     #[error("ACL support disabled")]
     NoAcl,
-    /// It is of no free Nomad.
+    /// The request is for a feature of Nomad Enterprise.
     #[error("this agent has nothing of Nomad Enterprise")]
     Enterprise,
-    /// Volumes are directories of the node.
+    /// The request is for CSI volumes; volumes are directories of the node.
     #[error(
         "this agent runs no CSI plugin; a host_volume in its configuration is a volume of this node"
     )]
@@ -125,108 +125,108 @@ pub(super) enum Failure {
          of a cluster"
     )]
     Alone,
-    /// Servers of a cluster do it.
+    /// Only the servers of a cluster can do this.
     #[error(
         "only the servers of a cluster do this; client {{ servers = [...] }} in the agent's configuration makes \
          it a node of one"
     )]
     OfClusters,
-    /// There is no runtime of Go to be profiled. A Nomad that is not asked to debug says it so.
+    /// The agent has no Go runtime to profile. A Nomad without debug mode answers in these words.
     #[error(
         "Permission denied: this agent has no profiles; `ostler debug bundle` has what it knows of itself"
     )]
     NoProfiles,
-    /// Something in a body that is not what it must be.
+    /// Something in the body is not what it must be.
     #[error("{0}")]
     BadRequest(String),
-    /// A namespace was not made, changed or removed.
+    /// A namespace was not created, changed or removed.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The node does not do what it is asked.
+    /// The node refuses the request.
     #[error(transparent)]
     Node(#[from] NodeAskError),
-    /// It is where the request came to.
+    /// The node that answers cannot be purged.
     #[error(
         "this node is the one that answers: it cannot be purged; end its agent and remove its data directory"
     )]
     OwnNode,
-    /// Nothing is at this path.
+    /// There is no such path.
     #[error("not found")]
     NoPath,
-    /// The path is there, for other methods.
+    /// The path exists, but not for this method.
     #[error("Invalid method")]
     Method,
     /// The agent cannot take the job.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// No upgrade was begun.
+    /// The upgrade was not started.
     #[error(transparent)]
     Upgrade(#[from] UpgradeError),
     /// A run that is held back was not ended.
     #[error(transparent)]
     EndRun(#[from] EndRunError),
-    /// The agent cannot do it with the allocation.
+    /// The agent cannot do this with the allocation.
     #[error(transparent)]
     Alloc(#[from] AllocError),
     /// A file of an allocation cannot be read.
     #[error("{path}: {source}")]
     File {
-        /// Its path in the allocation's directory.
+        /// The path of the file in the allocation's directory.
         path: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
     /// Logs cannot be read.
     #[error("the logs of task {task} cannot be read: {why}")]
     Logs {
-        /// The task.
+        /// The name of the task.
         task: TaskName,
-        /// What was wrong.
+        /// The error of the attempt to read them.
         why: String,
     },
-    /// It is not there yet, and comes.
+    /// The agent is starting and does not answer for this yet.
     #[error("the agent (pid {pid}) is starting: {0}", pid = std::process::id())]
     Starting(String),
-    /// It does not answer for what it had any longer.
+    /// The agent is ending and does not answer for this any more.
     #[error("the agent (pid {pid}) is ending", pid = std::process::id())]
     Leaving,
-    /// As many as there may be.
+    /// All places are taken.
     #[error("too many {what} at once; end one and try again")]
     NoneFree {
-        /// Of what.
+        /// The kind of place.
         what: &'static str,
     },
-    /// As many as one may have while others find some too.
+    /// The caller has as many places as it may have while others find some too.
     #[error(
         "{own} {what} at once by one token, or without tokens over TCP, and no more are left for others: end \
          one and try again; over the agent's socket its user has others"
     )]
     TooManyOfOne {
-        /// Of what.
+        /// The kind of place.
         what: &'static str,
-        /// How many it has.
+        /// The number of places that the caller has.
         own: usize,
     },
-    /// As many clients as there may be have not said yet who they are.
+    /// Too many clients have not yet said who they are.
     #[error(
         "{EXEC_HANDSHAKES_MAX} clients have asked for commands inside tasks and not said who they are; send the \
          token with the request, or try again in a moment"
     )]
     TooManyUnknown,
-    /// Only a WebSocket carries frames both ways.
+    /// The request must be for a WebSocket, which carries frames both ways.
     #[error(
         "a command inside a task is run over a WebSocket: ask with Connection: Upgrade, Upgrade: websocket, \
          Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key, or use `ostler alloc exec`"
     )]
     NotWebSocket,
-    /// A page of somebody else in a browser.
+    /// The request comes from a page of another site in a browser.
     #[error(
         "a page of another address may not ask this agent: Origin and Host differ; whatever stands before \
          the agent must hand on the Host header"
     )]
     OtherOrigin,
-    /// A name that may belong to somebody else.
+    /// The request addresses the agent by a name that may belong to another site.
     #[error(
         "this agent is not asked for by the name {0:?}: use its address, or add the name to http_hosts in the \
          agent's configuration"
@@ -237,54 +237,54 @@ pub(super) enum Failure {
         "Permission denied: send a token (NOMAD_TOKEN, OSTLER_TOKEN, or the X-Nomad-Token header)"
     )]
     NeedsToken,
-    /// There is no such token, or not any more.
+    /// The token does not exist, or does not exist any more.
     #[error("ACL token not found")]
     UnknownToken,
-    /// The token allows less.
+    /// The token does not allow the request.
     #[error("Permission denied: the token {token:?} does not allow {level} {place}")]
     Forbidden {
-        /// Name or accessor of the token.
+        /// The name or the public id of the token.
         token: String,
-        /// What would be needed.
-        level: Level,
-        /// Where.
+        /// The level that the request needs.
+        level: AccessLevel,
+        /// The place in which it needs the level.
         place: String,
     },
-    /// Whoever can open the socket is the agent's user.
+    /// The first token can only be created over the agent's socket, which only its user can open.
     #[error(
         "the first token is made at the machine itself, over the agent's socket: ostler token bootstrap"
     )]
     SocketOnly,
-    /// A token was not made, changed or removed.
+    /// A token was not created, changed or removed.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// A policy that is none.
+    /// A text is no policy.
     #[error(transparent)]
     Policy(#[from] NotPolicy),
-    /// Policies have fixed names.
+    /// Policies cannot be written; they have fixed names.
     #[error(
         "policies are not written here: they are read, submit, operate and admin, the first three for one \
          namespace too, as in submit@web"
     )]
     FixedPolicies,
-    /// Not all that was asked for could be removed.
+    /// Some of the objects could not be removed.
     #[error("{0}")]
     Stay(String),
-    /// It took longer than a request may.
+    /// The request took longer than it may.
     #[error("the request was not done in time; what it began may still go on")]
     TooSlow,
-    /// More would have to be computed than is.
+    /// The computation for the request took too long.
     #[error(
         "what was asked for was not computed within {} s; ask for less, or again when the node is less busy",
         API_COMPUTING_WALL_MAX.as_secs()
     )]
     TooMuch,
-    /// Something of the agent failed inside.
+    /// Something failed inside the agent.
     #[error("internal error: {0}")]
     Internal(String),
 }
 
-impl Failure {
+impl RequestFailure {
     pub(super) fn bad_param(key: &'static str, value: &str, wanted: &'static str) -> Self {
         Self::BadParam { key, value: value.chars().take(64).collect(), wanted }
     }
@@ -318,8 +318,8 @@ impl Failure {
             | Self::OfClusters
             | Self::BadRequest(_)
             | Self::OwnNode => StatusCode::BAD_REQUEST,
-            Self::Namespace(error) => of_namespace(error),
-            Self::Node(error) => of_node(error),
+            Self::Namespace(error) => namespace_status(error),
+            Self::Node(error) => node_status(error),
             Self::Enterprise => StatusCode::NOT_IMPLEMENTED,
             Self::Variable(error) => variable_status(error),
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -345,7 +345,7 @@ impl Failure {
             | Self::Forbidden { .. }
             | Self::NoProfiles
             | Self::SocketOnly => StatusCode::FORBIDDEN,
-            Self::Token(error) => of_token(error),
+            Self::Token(error) => token_status(error),
             Self::TooSlow | Self::TooMuch => StatusCode::GATEWAY_TIMEOUT,
             Self::Logs { .. } | Self::Stay(_) | Self::Internal(_) => {
                 StatusCode::INTERNAL_SERVER_ERROR
@@ -354,7 +354,7 @@ impl Failure {
     }
 }
 
-const fn of_namespace(error: &NamespaceError) -> StatusCode {
+const fn namespace_status(error: &NamespaceError) -> StatusCode {
     match error {
         NamespaceError::Unknown { .. } => StatusCode::NOT_FOUND,
         NamespaceError::Configured { .. }
@@ -366,7 +366,7 @@ const fn of_namespace(error: &NamespaceError) -> StatusCode {
     }
 }
 
-const fn of_node(error: &NodeAskError) -> StatusCode {
+const fn node_status(error: &NodeAskError) -> StatusCode {
     match error {
         NodeAskError::Deadline { .. } => StatusCode::BAD_REQUEST,
         NodeAskError::Draining | NodeAskError::Joined => StatusCode::CONFLICT,
@@ -375,8 +375,8 @@ const fn of_node(error: &NodeAskError) -> StatusCode {
     }
 }
 
-/// As Nomad's servers.
-const fn of_token(error: &TokenError) -> StatusCode {
+/// The status code of a token error, as Nomad's servers answer it.
+const fn token_status(error: &TokenError) -> StatusCode {
     match error {
         TokenError::Unknown => StatusCode::NOT_FOUND,
         TokenError::Disabled
@@ -390,18 +390,18 @@ const fn of_token(error: &TokenError) -> StatusCode {
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for RequestFailure {
     fn into_response(self) -> Response {
         let status = self.status();
         if let Self::Starting(_) = &self {
-            // What tells clients from other reasons that this one passes.
+            // This header tells clients that the failure passes.
             return (status, [(RETRY_AFTER, "1")], self.to_string()).into_response();
         }
         if let Self::TooManyOfOne { .. } = &self {
             return (status, [(RETRY_AFTER, "5")], self.to_string()).into_response();
         }
         if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
-            // Of the node and not of the request: why is what helps.
+            // The fault is in the node, not in the request, so the causes help.
             let text = causes::chain(&self);
             tracing::warn!(%status, error = text, "a request to the API failed");
             return (status, text).into_response();
@@ -476,8 +476,8 @@ fn upgrade_status(error: &UpgradeError) -> StatusCode {
     }
 }
 
-/// As Nomad: what is not there is an error of the server. What would lead outside the allocation is
-/// the client's.
+/// The status code of a file error. As in Nomad, a missing file is an error of the server, and a
+/// path that leads outside the allocation is an error of the client.
 fn file_status(error: &std::io::Error) -> StatusCode {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::InvalidInput => {
@@ -501,7 +501,7 @@ mod tests {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         let source = Arc::new(BackendError::DiskFull { source: full });
         let error = StateError::Commit { path: "/d/state.redb".into(), source };
-        let answer = Failure::Submit(SubmitError::State(error)).into_response();
+        let answer = RequestFailure::Submit(SubmitError::State(error)).into_response();
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();
         let text = String::from_utf8(body.to_vec()).unwrap();

@@ -1,13 +1,13 @@
-//! Evaluations, as Nomad's tools ask for them after a change.
+//! Evaluations, which Nomad's tools ask for after a change.
 //!
 //! ```text
 //!   a change of a job (register, stop, stop of an allocation) ─ job, index ─► id of its evaluation
 //!   id ─► the job or allocation on record whose index makes the same id ─► complete
 //! ```
-//! Nothing is scheduled elsewhere: when a change is answered it is decided. So an evaluation is no
-//! record but a name for a change, complete from the first, and is found as long as something of the
-//! job is on record with that index. A registration that found nothing to do has one too, without
-//! allocations; and so has what waits of a job, which is blocked.
+//! Nothing is scheduled elsewhere: a change is decided when it is answered. So an evaluation is no
+//! record but a name for a change. It is complete from the beginning, and can be found as long as
+//! the job or an allocation of it is on record with that index. A registration that found nothing
+//! to do has an evaluation without allocations, and what waits of a job has a blocked one.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,57 +18,57 @@ use axum::response::Response;
 use sha2::{Digest as _, Sha256};
 
 use super::allocs;
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::json::{metric, moment, word};
-use super::params::{Asked, Params};
+use super::params::{NamedRequest, Params};
 use super::reply;
-use super::router::{Api, Shared};
-use super::wait::{self, Found};
-use ostler_agent::{AllocRef, JobView, Registered, reason};
+use super::router::{Api, ApiState};
+use super::wait::{self, IndexedValue};
+use ostler_agent::{AllocRef, JobView, RegisterOutcome, reason};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::JobId;
 use ostler_model::job::{Job, TaskGroup};
 use ostler_model::time::Timestamp;
 use ostler_wire::{self as wire, AllocMetric, Trigger};
 
-/// The same of what is to place the successor of an allocation that failed.
+/// The seed of the id of an evaluation that will place the successor of a failed allocation.
 const FOLLOWUP_SEED: &[u8] = b"ostler followup\0";
 
-/// What the id of an evaluation is made of, beside the job and the index.
+/// The seed of the id of an evaluation; the job and the index are hashed after it.
 const SEED: &[u8] = b"ostler evaluation\0";
 
-/// The same of the evaluation of a registration that changed nothing.
+/// The seed of the id of the evaluation of a registration that changed nothing.
 const UNCHANGED_SEED: &[u8] = b"ostler unchanged\0";
-/// The same of the evaluation of what waits.
+/// The seed of the id of the evaluation of what waits.
 const BLOCKED_SEED: &[u8] = b"ostler blocked\0";
-/// The same of the scaling policy of a group.
+/// The seed of the id of the scaling policy of a group.
 const POLICY_SEED: &[u8] = b"ostler scaling\0";
 
-/// The id of the evaluation of the change of a job at an index: a UUID that is the same each time.
-pub(super) fn id(job: &JobId, index: u64) -> String {
+/// The id of the evaluation of the change of a job at an index: a UUID, always the same.
+pub(super) fn evaluation_id(job: &JobId, index: u64) -> String {
     id_of(SEED, job, index)
 }
 
 /// The id of the evaluation of a registration.
-pub(super) fn of_registration(job: &JobId, registered: &Registered) -> String {
+pub(super) fn id_of_registration(job: &JobId, registered: &RegisterOutcome) -> String {
     match registered.index {
-        Some(index) => id(job, index),
-        None => of_nothing(job, registered.job_modify_index),
+        Some(index) => evaluation_id(job, index),
+        None => id_of_unchanged(job, registered.job_modify_index),
     }
 }
 
-/// The id of an evaluation that found nothing to do for a job of this version.
-pub(super) fn of_nothing(job: &JobId, job_modify_index: u64) -> String {
+/// The id of the evaluation of a registration that found nothing to do for this version of a job.
+pub(super) fn id_of_unchanged(job: &JobId, job_modify_index: u64) -> String {
     id_of(UNCHANGED_SEED, job, job_modify_index)
 }
 
-/// The id of the evaluation that is to place the successor of an allocation.
-pub(super) fn followup(alloc: &Allocation) -> String {
+/// The id of the evaluation that will place the successor of an allocation.
+pub(super) fn followup_id(alloc: &Allocation) -> String {
     uuid_of(&[FOLLOWUP_SEED, alloc.id.as_bytes()])
 }
 
-/// The id of the scaling policy of a group, as long as its job is there.
-pub(super) fn policy(job: &Job, create_index: u64, group: &TaskGroup) -> String {
+/// The id of the scaling policy of a group. It stays the same as long as the job exists.
+pub(super) fn policy_id(job: &Job, create_index: u64, group: &TaskGroup) -> String {
     let (id, name) = (job.id.as_str().as_bytes(), group.name.as_str().as_bytes());
     uuid_of(&[POLICY_SEED, &create_index.to_le_bytes(), id, b"\0", name])
 }
@@ -86,51 +86,51 @@ fn uuid_of(parts: &[&[u8]]) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// Evaluations of removed jobs that are kept.
+/// The number of removed jobs whose evaluations are kept.
 const PURGED_MAX: usize = 64;
 
-/// What an evaluation is of.
+/// What an evaluation stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Of {
-    /// A change.
+pub(super) enum EvaluationKind {
+    /// A change of a job.
     Change,
     /// A registration that changed nothing.
     Unchanged,
-    /// What waits.
+    /// Allocations that wait for resources.
     Blocked,
-    /// What is to be done later.
+    /// A replacement that is due later.
     Later,
 }
 
 /// A change that has an evaluation.
 #[derive(Debug)]
-pub(super) struct Evaluation {
-    of: Of,
+pub(super) struct EvaluatedChange {
+    of: EvaluationKind,
     pub job: Arc<Job>,
     pub index: u64,
     pub trigger: Trigger,
     pub created_at: Timestamp,
-    /// Places by group that wait to be filled.
+    /// The number of allocations that wait, by group.
     pub queued: BTreeMap<String, u32>,
-    /// Why.
+    /// Why allocations wait, by group; none if none do.
     pub failed: Option<BTreeMap<String, AllocMetric>>,
-    /// Id of the evaluation of what waits since this one; or empty.
+    /// The id of the evaluation for what waits since this one; empty if nothing waits.
     pub blocked: String,
-    /// Id of the evaluation that left this one's places empty; or empty.
+    /// The id of the evaluation whose allocations could not be placed; empty if there is none.
     pub previous: String,
-    /// Its own id, where the index does not say it.
+    /// Its own id, if the index does not determine it; otherwise empty.
     pub named: String,
-    /// When it does what it is to do.
+    /// The time at which it is due, if that is later.
     pub at: Option<Timestamp>,
-    /// The deployment that came with the change; or empty.
+    /// The id of the deployment that started with the change; empty if none did.
     pub deployment: String,
 }
 
-impl Evaluation {
-    /// Of a change that left nothing to be done.
+impl EvaluatedChange {
+    /// The evaluation of a change that left nothing to do.
     fn new(job: &Arc<Job>, index: u64, trigger: Trigger, created_at: Timestamp) -> Self {
         Self {
-            of: Of::Change,
+            of: EvaluationKind::Change,
             job: Arc::clone(job),
             index,
             trigger,
@@ -145,28 +145,33 @@ impl Evaluation {
         }
     }
 
-    fn of_job(view: &JobView, datacenter: &str) -> Vec<Self> {
+    fn all_from_job(view: &JobView, datacenter: &str) -> Vec<Self> {
         let record = &view.record;
         let of = |index, trigger| Self {
             queued: view.groups.iter().map(|(name, c)| (name.to_string(), c.queued)).collect(),
             ..Self::new(&record.job, index, trigger, record.submitted_at)
         };
         let mut newest = of(record.job_modify_index, Trigger::JobRegister);
-        newest.failed = metric::failed(&view.blocked, datacenter);
+        newest.failed = metric::failed_placements(&view.blocked, datacenter);
         let deployment = view.deployment.as_ref().filter(|one| one.version == record.version);
         newest.deployment = deployment.map(|one| one.id.to_string()).unwrap_or_default();
         let mut blocked = None;
         if newest.failed.is_some() {
             let waits = of(record.job_modify_index, Trigger::QueuedAllocs);
-            let failed = metric::failed(&view.blocked, datacenter);
-            let waits = Self { of: Of::Blocked, previous: newest.id(), failed, ..waits };
+            let failed = metric::failed_placements(&view.blocked, datacenter);
+            let waits =
+                Self { of: EvaluationKind::Blocked, previous: newest.id(), failed, ..waits };
             newest.blocked = waits.id();
             blocked = Some(waits);
         }
-        let failed = metric::failed(&view.blocked, datacenter);
+        let failed = metric::failed_placements(&view.blocked, datacenter);
         let unchanged = of(record.job_modify_index, Trigger::JobRegister);
-        let unchanged =
-            Self { of: Of::Unchanged, failed, blocked: newest.blocked.clone(), ..unchanged };
+        let unchanged = Self {
+            of: EvaluationKind::Unchanged,
+            failed,
+            blocked: newest.blocked.clone(),
+            ..unchanged
+        };
         let mut all = vec![newest, unchanged];
         all.extend(blocked);
         let last = view.deployment.as_ref();
@@ -180,8 +185,8 @@ impl Evaluation {
         all
     }
 
-    /// What made an allocation, or what changed it last.
-    fn of_alloc(view: &AllocRef, made: bool) -> Self {
+    /// The change that created an allocation, or the last change of it.
+    fn from_alloc(view: &AllocRef, made: bool) -> Self {
         let alloc = &view.allocation;
         let stopped = !made && alloc.desired == DesiredStatus::Stop;
         let index = if made { alloc.create_index } else { alloc.modify_index };
@@ -196,13 +201,13 @@ impl Evaluation {
         Self { deployment, ..Self::new(&alloc.job, index, trigger, alloc.created_at) }
     }
 
-    /// What is to place the successor of one that failed.
-    fn of_failure(view: &AllocRef) -> Option<Self> {
+    /// The evaluation that will place the successor of a failed allocation, if it has one.
+    fn from_failure(view: &AllocRef) -> Option<Self> {
         let at = view.successor_at?;
-        let (of, trigger) = (Of::Later, Trigger::AllocFailure);
-        let (index, named) = (view.modify_index, followup(&view.allocation));
+        let (of, trigger) = (EvaluationKind::Later, Trigger::AllocFailure);
+        let (index, named) = (view.modify_index, followup_id(&view.allocation));
         let created_at = view.modify_time;
-        let rest = Self::of_alloc(view, true);
+        let rest = Self::from_alloc(view, true);
         Some(Self { of, index, trigger, created_at, named, at: Some(at), ..rest })
     }
 
@@ -211,9 +216,9 @@ impl Evaluation {
             return self.named.clone();
         }
         let seed = match self.of {
-            Of::Change | Of::Later => SEED,
-            Of::Unchanged => UNCHANGED_SEED,
-            Of::Blocked => BLOCKED_SEED,
+            EvaluationKind::Change | EvaluationKind::Later => SEED,
+            EvaluationKind::Unchanged => UNCHANGED_SEED,
+            EvaluationKind::Blocked => BLOCKED_SEED,
         };
         id_of(seed, &self.job.id, self.index)
     }
@@ -228,9 +233,9 @@ impl Evaluation {
             job_id: self.job.id.as_str().into(),
             job_modify_index: self.index,
             status: match self.of {
-                Of::Blocked => "blocked",
-                Of::Later => "pending",
-                Of::Change | Of::Unchanged => "complete",
+                EvaluationKind::Blocked => "blocked",
+                EvaluationKind::Later => "pending",
+                EvaluationKind::Change | EvaluationKind::Unchanged => "complete",
             }
             .into(),
             deployment_id: (&self.deployment).into(),
@@ -249,148 +254,165 @@ impl Evaluation {
     }
 }
 
-/// Every change on record, by index. Of several of one index that of the job, then that of an
-/// allocation that was stopped before that of the one that took its place.
-fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
-    Record::of(api, wanted).changes()
+/// Every change on record, by index. If several have one index, the change of the job counts first,
+/// then that of a stopped allocation before that of its replacement.
+fn all_changes(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<EvaluatedChange> {
+    ChangeRecord::load_records(api, wanted).changes()
 }
 
-/// What is on record of jobs and their allocations.
-struct Record {
+/// The records of jobs and their allocations that evaluations follow from.
+struct ChangeRecord {
     jobs: Vec<JobView>,
     allocs: Vec<AllocRef>,
     datacenter: String,
 }
 
-impl Record {
-    fn of(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Self {
+impl ChangeRecord {
+    fn load_records(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Self {
         let mut jobs = api.agent.jobs();
         jobs.retain(|view| wanted(&view.record.job.id));
         let allocs = api.agent.alloc_refs(|alloc| wanted(&alloc.job.id));
         Self { jobs, allocs, datacenter: api.agent.node().datacenter.clone() }
     }
 
-    /// See [`all`].
-    fn changes(&self) -> Vec<Evaluation> {
+    /// The changes in these records; see [`all`].
+    fn changes(&self) -> Vec<EvaluatedChange> {
         let Self { jobs, allocs: of_allocs, datacenter } = self;
-        let of_jobs = jobs.iter().flat_map(|view| Evaluation::of_job(view, datacenter));
+        let of_jobs = jobs.iter().flat_map(|view| EvaluatedChange::all_from_job(view, datacenter));
         let (steps, of_jobs): (Vec<_>, Vec<_>) =
             of_jobs.partition(|of_job| of_job.trigger == Trigger::DeploymentWatcher);
-        let mut found: BTreeMap<(u64, JobId, Of), Evaluation> = BTreeMap::new();
-        let mut enter = |evaluation: Evaluation| {
+        let mut found: BTreeMap<(u64, JobId, EvaluationKind), EvaluatedChange> = BTreeMap::new();
+        let mut enter = |evaluation: EvaluatedChange| {
             let key = (evaluation.index, evaluation.job.id.clone(), evaluation.of);
             found.entry(key).or_insert(evaluation);
         };
         of_jobs.into_iter().for_each(&mut enter);
-        // One that is as it was made was not changed since.
+        // An allocation that was not changed since its creation has no second change.
         let changed = of_allocs.iter().filter(|view| {
             let alloc = &view.allocation;
             alloc.modify_index != alloc.create_index
         });
-        changed.map(|view| Evaluation::of_alloc(view, false)).for_each(&mut enter);
-        // A step of a deployment places too, and a successor is one of its allocations.
-        let made = of_allocs.iter().map(|view| Evaluation::of_alloc(view, true));
+        changed.map(|view| EvaluatedChange::from_alloc(view, false)).for_each(&mut enter);
+        // A step of a deployment places allocations too, and a successor may be one of them.
+        let made = of_allocs.iter().map(|view| EvaluatedChange::from_alloc(view, true));
         let (failures, made): (Vec<_>, Vec<_>) =
             made.partition(|change| change.trigger == Trigger::AllocFailure);
         failures.into_iter().chain(steps).chain(made).for_each(&mut enter);
-        let later = of_allocs.iter().filter_map(Evaluation::of_failure);
-        let mut all: Vec<Evaluation> = found.into_values().chain(later).collect();
+        let later = of_allocs.iter().filter_map(EvaluatedChange::from_failure);
+        let mut all: Vec<EvaluatedChange> = found.into_values().chain(later).collect();
         all.sort_by_key(|evaluation| evaluation.index);
         all
     }
 }
 
-/// Ids of those on record of jobs of such namespaces.
-pub(super) fn ids(api: &Api, wanted: impl Fn(&str) -> bool) -> Vec<String> {
-    let all = all(api, |job| wanted(job.namespace()));
-    all.iter().filter(|one| one.of != Of::Unchanged).map(Evaluation::id).collect()
+/// The ids of all evaluations of jobs in the namespaces that `wanted` accepts.
+pub(super) fn evaluation_ids(api: &Api, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let all = all_changes(api, |job| wanted(job.namespace()));
+    all.iter().filter(|one| one.of != EvaluationKind::Unchanged).map(EvaluatedChange::id).collect()
 }
 
-fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {
+fn find(api: &Api, wanted: &str) -> Result<EvaluatedChange, RequestFailure> {
     let wanted = wanted.to_ascii_lowercase();
-    let found = all(api, |_| true).into_iter().find(|known| known.id() == wanted);
-    found.or_else(|| api.purged().find(&wanted)).ok_or(Failure::NotThere("eval"))
+    let found = all_changes(api, |_| true).into_iter().find(|known| known.id() == wanted);
+    found.or_else(|| api.purged().find(&wanted)).ok_or(RequestFailure::NotThere("eval"))
 }
 
-/// The job of an evaluation.
+/// The id of the job of an evaluation, if there is such an evaluation.
 pub(super) fn job_of(api: &Api, id: &str) -> Option<JobId> {
     find(api, id).ok().map(|found| found.job.id.clone())
 }
 
-/// That of the change of a job at an index, as JSON; nothing of what is on no record any more.
-pub(super) fn of_change(api: &Api, job: &JobId, index: u64) -> Option<serde_json::Value> {
-    let of_job = all(api, |known| known == job);
-    let found = of_job.into_iter().find(|one| one.of == Of::Change && one.index == index);
-    let found = found.or_else(|| api.purged().find(&id(job, index)))?;
+/// The evaluation of the change of a job at an index, as JSON; none if it is not on record any
+/// more.
+pub(super) fn change_json(api: &Api, job: &JobId, index: u64) -> Option<serde_json::Value> {
+    let of_job = all_changes(api, |known| known == job);
+    let found =
+        of_job.into_iter().find(|one| one.of == EvaluationKind::Change && one.index == index);
+    let found = found.or_else(|| api.purged().find(&evaluation_id(job, index)))?;
     serde_json::to_value(found.json()).ok()
 }
 
-/// The last jobs that were removed with all that is on record of them: who asked for it asks for its
+/// The last jobs that were removed with all their records. A client that removed one asks for the
 /// evaluation next.
 #[derive(Default)]
-pub(super) struct Purged(VecDeque<(Arc<Job>, u64, Timestamp)>);
+pub(super) struct PurgedJobs(VecDeque<(Arc<Job>, u64, Timestamp)>);
 
-impl Purged {
+impl PurgedJobs {
     /// Note that a job was removed at an index.
     pub(super) fn add(&mut self, job: Arc<Job>, index: u64, at: Timestamp) {
         self.0.push_front((job, index, at));
         self.0.truncate(PURGED_MAX);
     }
 
-    fn find(&self, wanted: &str) -> Option<Evaluation> {
-        let found = self.0.iter().find(|(job, index, _)| id(&job.id, *index) == wanted);
-        found.map(|(job, index, at)| Evaluation::new(job, *index, Trigger::JobDeregister, *at))
+    fn find(&self, wanted: &str) -> Option<EvaluatedChange> {
+        let found = self.0.iter().find(|(job, index, _)| evaluation_id(&job.id, *index) == wanted);
+        found.map(|(job, index, at)| EvaluatedChange::new(job, *index, Trigger::JobDeregister, *at))
     }
 }
 
 /// `GET /v1/evaluation/ID`
-pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     let look = || {
         let value = find(&api, &id);
-        Found { index: value.as_ref().map_or_else(|_| api.agent.index(), |e| e.index), value }
+        IndexedValue {
+            index: value.as_ref().map_or_else(|_| api.agent.index(), |e| e.index),
+            value,
+        }
     };
     wait::answer(&api, &params, look, |found| reply::json(&params, &found.json())).await
 }
 
-/// `GET /v1/evaluation/ID/allocations`: those that the change made, changed or stopped.
-pub(super) async fn allocations(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+/// `GET /v1/evaluation/ID/allocations`: the allocations that the change created, changed or
+/// stopped.
+pub(super) async fn allocations(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     let evaluation = find(&api, &id)?;
     let wanted = |alloc: &Allocation| {
         let index = evaluation.index;
-        evaluation.of == Of::Change
+        evaluation.of == EvaluationKind::Change
             && alloc.job.id == evaluation.job.id
             && (alloc.create_index == index || alloc.modify_index == index)
     };
-    allocs::listed(&api, &params, wanted).await
+    allocs::answer_list(&api, &params, wanted).await
 }
 
 /// `GET /v1/evaluations`
-pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    listed(&api, params, |_| true).await
+pub(super) async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+    answer_list(&api, params, |_| true).await
 }
 
 /// `GET /v1/job/ID/evaluations`
-pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let id = super::jobs::known(&api, &params, &id)?;
-    listed(&api, params, |job| *job == id).await
+pub(super) async fn list_of_job(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let id = super::jobs::listed_job_id(&api, &params, &id)?;
+    answer_list(&api, params, |job| *job == id).await
 }
 
-async fn listed(
+async fn answer_list(
     api: &Api,
     params: Params,
     wanted: impl Fn(&JobId) -> bool,
-) -> Result<Response, Failure> {
+) -> Result<Response, RequestFailure> {
     let index = api.agent.index();
-    let known = Record::of(api, |job| wanted(job) && params.means_namespace(job.namespace()));
+    let known = ChangeRecord::load_records(api, |job| {
+        wanted(job) && params.includes_namespace(job.namespace())
+    });
     let caller = params.access().caller();
     let write = move || {
         let mut found = known.changes();
-        // Whether a registration changed nothing is on no record: who was told of it asks for it.
-        found.retain(|one| one.of != Of::Unchanged && one.id().starts_with(params.prefix()));
-        let json: Vec<_> = found.iter().rev().map(Evaluation::json).collect();
+        // There is no record of registrations that changed nothing, so lists leave them out; a
+        // client that got the id can ask for it.
+        found.retain(|one| {
+            one.of != EvaluationKind::Unchanged && one.id().starts_with(params.prefix())
+        });
+        let json: Vec<_> = found.iter().rev().map(EvaluatedChange::json).collect();
         reply::json(&params, &json)
     };
-    Ok(reply::read_at(index, api.computing.answer(caller, write).await?))
+    Ok(reply::with_read_index(index, api.computing.answer(caller, write).await?))
 }
 
 #[cfg(test)]
@@ -402,16 +424,20 @@ mod tests {
     #[test]
     fn the_id_of_an_evaluation_is_a_uuid_of_the_job_and_the_index_alone() {
         let (web, db) = (JobId::new("web").unwrap(), JobId::new("db").unwrap());
-        assert_eq!(id(&web, 7), id(&web, 7));
-        assert_eq!(id(&web, 7).len(), 36);
-        assert_eq!(id(&web, 7).as_bytes().get(14), Some(&b'8'), "a UUID of one's own kind");
+        assert_eq!(evaluation_id(&web, 7), evaluation_id(&web, 7));
+        assert_eq!(evaluation_id(&web, 7).len(), 36);
+        assert_eq!(
+            evaluation_id(&web, 7).as_bytes().get(14),
+            Some(&b'8'),
+            "a UUID of one's own kind"
+        );
         let others = [
-            id(&web, 8),
-            id(&db, 7),
-            id(&web, u64::MAX),
+            evaluation_id(&web, 8),
+            evaluation_id(&db, 7),
+            evaluation_id(&web, u64::MAX),
             id_of(UNCHANGED_SEED, &web, 7),
             id_of(BLOCKED_SEED, &web, 7),
         ];
-        assert!(!others.contains(&id(&web, 7)));
+        assert!(!others.contains(&evaluation_id(&web, 7)));
     }
 }

@@ -5,11 +5,12 @@
 //!        ▲ position of ?index=              │ what is there now                            a line per index
 //!        └──────── changes() grows ◄────────┘                                              {} in silence
 //! ```
-//! With `live=true` the lines of [`live`] come between them, each as `{"Live": …}`: one stream for a page.
+//! With `live=true` the stream also has the lines of [`live`], each as `{"Live": …}`, so that a web
+//! page needs one stream only.
 //!
-//! A change has its event with what is there when it is first read, which may be newer than the change. Of what
-//! is gone by then there is the key alone. A follower that is slower than the changes for so long that they
-//! are kept no longer loses its stream: it has to look at everything again.
+//! An event shows the object as it is when the change is first read, which may be newer than the
+//! change. If the object is gone by then, the event has only the key. A client that is so slow that
+//! it misses changes loses its stream, and has to read everything again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,32 +25,32 @@ use futures_util::stream::{self, BoxStream, StreamExt as _};
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::error::Failure;
-use super::event_render::{Event, Topic, line};
-use super::live::{self, Beside};
-use super::logs::place;
+use super::error::RequestFailure;
+use super::event_render::{RenderedEvent, Topic, event_line};
+use super::live::{self, LineFraming};
+use super::logs::take_place;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, Shared};
+use super::router::{Api, ApiState};
 use super::shares::Share;
-use super::wait::{self, Grown, Part};
-use ostler_agent::{ChangeOf, NotedChange};
-use ostler_model::access::Level;
+use super::wait::{self, LookOutcome, WaitOutcome};
+use ostler_agent::{ChangeSubject, NotedChange};
+use ostler_model::access::AccessLevel;
 use ostler_model::limits::API_TOPICS_MAX;
 
-/// Changes that are looked at in one go.
+/// The number of changes that are read in one go.
 const AT_ONCE: usize = 64;
 
-/// A topic, all of them unless one is named; and a key, all of them unless one is named.
+/// A filter for events by topic and by key; none stands for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct TopicFilter {
     topic: Option<Topic>,
     key: Option<String>,
 }
 
-impl Wanted {
-    /// `TOPIC`, `TOPIC:KEY`, `*`, each part perhaps `*`.
-    fn parse(text: &str) -> Result<Self, Failure> {
+impl TopicFilter {
+    /// Parse `TOPIC`, `TOPIC:KEY` or `*`; each part may be `*`.
+    fn parse(text: &str) -> Result<Self, RequestFailure> {
         let (topic, key) = text.split_once(':').unwrap_or((text, "*"));
         let topic = match topic {
             "*" => None,
@@ -60,14 +61,14 @@ impl Wanted {
             "Node" => Some(Topic::Node),
             other => {
                 let known = "Job, Allocation, Evaluation, Deployment, Node or *";
-                return Err(Failure::bad_param("topic", other, known));
+                return Err(RequestFailure::bad_param("topic", other, known));
             }
         };
         let key = Some(key.to_owned()).filter(|key| key != "*" && !key.is_empty());
         Ok(Self { topic, key })
     }
 
-    fn matches(&self, event: &Event) -> bool {
+    fn matches(&self, event: &RenderedEvent) -> bool {
         let topic = self.topic.is_none_or(|topic| topic == event.topic);
         let is = |key: &String| event.key == *key || event.filter_keys.contains(key);
         topic && self.key.as_ref().is_none_or(is)
@@ -76,19 +77,20 @@ impl Wanted {
 
 /// `GET /v1/event/stream`
 pub(super) async fn read(
-    State(api): Shared,
+    State(api): ApiState,
     params: Params,
     RawQuery(query): RawQuery,
-) -> Result<Response, Failure> {
+) -> Result<Response, RequestFailure> {
     let index = params.number("index")?.unwrap_or(0);
     let wanted = topics(query.as_deref().unwrap_or_default())?;
-    let place = place(&api, &params)?;
+    let place = take_place(&api, &params)?;
     let (grown, position) = (api.agent.changes(), api.agent.change_position(index));
     let first = VecDeque::from([Bytes::from_static(b"{}\n")]);
-    let beside = params.flag("live")?.then(|| node(&api, &params));
-    let stream = Stream { api, params, wanted, grown, position, lines: first, _place: place };
+    let beside = params.flag("live")?.then(|| node_lines(&api, &params));
+    let stream =
+        EventLineStream { api, params, wanted, grown, position, lines: first, _place: place };
     let events =
-        stream::unfold(stream, |mut stream| async { Some((stream.line().await?, stream)) });
+        stream::unfold(stream, |mut stream| async { Some((stream.next_line().await?, stream)) });
     let body = match beside {
         Some(node) => Body::from_stream(stream::select(events, node)),
         None => Body::from_stream(events),
@@ -96,50 +98,52 @@ pub(super) async fn read(
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// The lines about the node, for `live=true`. Who may not read in all namespaces gets one that says so.
-fn node(api: &Arc<Api>, params: &Params) -> BoxStream<'static, io::Result<Bytes>> {
-    if params.access().allow_everywhere(Level::Read) {
-        return live::moments(Arc::clone(api), Beside::Events).boxed();
+/// The lines about the node for `live=true`. A client that may not read in all namespaces gets one
+/// line that says so.
+fn node_lines(api: &Arc<Api>, params: &Params) -> BoxStream<'static, io::Result<Bytes>> {
+    if params.access().allow_everywhere(AccessLevel::Read) {
+        return live::live_lines(Arc::clone(api), LineFraming::Events).boxed();
     }
     let why = "to see the node needs a token with the policy read in all namespaces";
     let line = reply::line(&json!({ "Live": { "refused": why } }));
     stream::once(future::ready(line)).boxed()
 }
 
-/// Every `topic` of the query, which may be there several times.
-fn topics(query: &str) -> Result<Vec<Wanted>, Failure> {
+/// Every `topic` in the query; it may occur several times.
+fn topics(query: &str) -> Result<Vec<TopicFilter>, RequestFailure> {
     let pairs = form_urlencoded::parse(query.as_bytes());
     let named = pairs.filter(|(key, _)| key == "topic").take(API_TOPICS_MAX);
-    let mut wanted: Vec<Wanted> =
-        named.map(|(_, text)| Wanted::parse(&text)).collect::<Result<_, _>>()?;
+    let mut wanted: Vec<TopicFilter> =
+        named.map(|(_, text)| TopicFilter::parse(&text)).collect::<Result<_, _>>()?;
     if wanted.is_empty() {
-        wanted.push(Wanted { topic: None, key: None });
+        wanted.push(TopicFilter { topic: None, key: None });
     }
     Ok(wanted)
 }
 
-struct Stream {
+struct EventLineStream {
     api: Arc<Api>,
     params: Params,
-    wanted: Vec<Wanted>,
+    wanted: Vec<TopicFilter>,
     grown: watch::Receiver<u64>,
     position: u64,
-    /// Read, and not written yet.
+    /// Lines that were read and not sent yet.
     lines: VecDeque<Bytes>,
-    /// Free again when the stream is dropped.
+    /// Its place, which is free again when the stream is dropped.
     _place: Share,
 }
 
-impl Stream {
-    /// The next line, or a sign of life; none when the agent leaves, or changes were missed.
-    async fn line(&mut self) -> Option<io::Result<Bytes>> {
+impl EventLineStream {
+    /// Wait for the next line, or a sign of life; none when the agent leaves. An error if changes
+    /// were missed.
+    async fn next_line(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             if let Some(line) = self.lines.pop_front() {
                 return Some(Ok(line));
             }
-            // What comes while it looks wakes it again.
+            // A change that comes while this one reads wakes it again.
             self.grown.mark_unchanged();
-            match wait::in_parts(|| self.part()).await {
+            match wait::look_in_parts(|| self.next_part()).await {
                 Some(Ok(lines)) => {
                     self.lines.extend(lines);
                     continue;
@@ -147,63 +151,65 @@ impl Stream {
                 Some(Err(error)) => return Some(Err(error)),
                 None => {}
             }
-            if let Grown::Not = wait::grown(&self.api, &mut self.grown).await? {
+            if let WaitOutcome::Not = wait::wait_for_more(&self.api, &mut self.grown).await? {
                 return Some(Ok(Bytes::from_static(b"{}\n")));
             }
         }
     }
 
-    /// The lines of the next changes.
-    fn part(&mut self) -> Part<io::Result<Vec<Bytes>>> {
+    /// Read the next changes as lines.
+    fn next_part(&mut self) -> LookOutcome<io::Result<Vec<Bytes>>> {
         let seen = self.api.agent.changes_from(self.position, AT_ONCE);
         if seen.missed > 0 {
             let text = format!(
                 "{} events came faster than they were read and are gone; begin anew",
                 seen.missed
             );
-            return Part::Tell(Err(io::Error::other(text)));
+            return LookOutcome::Tell(Err(io::Error::other(text)));
         }
         self.position = seen.position;
         if seen.changes.is_empty() {
-            return Part::End;
+            return LookOutcome::End;
         }
         let read = u64::try_from(seen.changes.len()).unwrap_or(u64::MAX);
         let lines = self.lines_of(seen.position.saturating_sub(read), &seen.changes);
-        if lines.is_empty() { Part::Passed } else { Part::Tell(Ok(lines)) }
+        if lines.is_empty() { LookOutcome::Passed } else { LookOutcome::Tell(Ok(lines)) }
     }
 
-    /// A line for each index. The first of the changes is at `position`.
+    /// The lines of these changes, one for each index. The first change is at `position`.
     fn lines_of(&self, position: u64, changes: &[NotedChange]) -> Vec<Bytes> {
         let of = (position..).zip(changes).filter(|(_, change)| self.may_have(&change.of));
-        let rendered = of.map(|(at, change)| self.api.rendered.of(&self.api, at, change));
-        let rendered: Vec<Arc<[Event]>> = rendered.collect();
+        let rendered =
+            of.map(|(at, change)| self.api.rendered.events_of_change(&self.api, at, change));
+        let rendered: Vec<Arc<[RenderedEvent]>> = rendered.collect();
         let all = rendered.iter().flat_map(|events| events.iter());
-        let told: Vec<&Event> = all.filter(|event| self.tells(event)).collect();
-        told.chunk_by(|one, next| one.index == next.index).filter_map(line).collect()
+        let told: Vec<&RenderedEvent> = all.filter(|event| self.tells(event)).collect();
+        told.chunk_by(|one, next| one.index == next.index).filter_map(event_line).collect()
     }
 
-    /// Is any of these topics asked for?
+    /// Whether the client asked for any of these topics.
     fn wants(&self, topics: &[Topic]) -> bool {
-        let of = |one: &Wanted| one.topic.is_none_or(|topic| topics.contains(&topic));
+        let of = |one: &TopicFilter| one.topic.is_none_or(|topic| topics.contains(&topic));
         self.wanted.iter().any(of)
     }
 
-    /// What nobody asked for is not put together first.
-    fn may_have(&self, change: &ChangeOf) -> bool {
+    /// Whether the change may have an event that the client asked for, so that others are not
+    /// rendered first.
+    fn may_have(&self, change: &ChangeSubject) -> bool {
         match change {
-            ChangeOf::Job(..) => self.wants(&[Topic::Job, Topic::Evaluation]),
-            ChangeOf::Alloc(_) => self.wants(&[Topic::Allocation]),
-            ChangeOf::Deployment(..) => self.wants(&[Topic::Deployment]),
-            ChangeOf::Node(_) => self.wants(&[Topic::Node]),
+            ChangeSubject::Job(..) => self.wants(&[Topic::Job, Topic::Evaluation]),
+            ChangeSubject::Alloc(_) => self.wants(&[Topic::Allocation]),
+            ChangeSubject::Deployment(..) => self.wants(&[Topic::Deployment]),
+            ChangeSubject::Node(_) => self.wants(&[Topic::Node]),
         }
     }
 
-    /// Is it asked for, and may it be seen?
-    fn tells(&self, event: &Event) -> bool {
+    /// Whether the client asked for the event and may see it.
+    fn tells(&self, event: &RenderedEvent) -> bool {
         let seen = match event.topic {
             // The node is in no namespace.
-            Topic::Node => self.params.access().allow_everywhere(Level::Read),
-            _ => self.params.means_namespace(&event.namespace),
+            Topic::Node => self.params.access().allow_everywhere(AccessLevel::Read),
+            _ => self.params.includes_namespace(&event.namespace),
         };
         seen && self.wanted.iter().any(|one| one.matches(event))
     }

@@ -1,4 +1,4 @@
-//! What a command and whoever asked for it say to each other, as frames; pure.
+//! The frames between a command and its client. Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use ostler_agent::session::{SessionInput, SessionOutput};
 use ostler_model::session::TerminalSize;
 use ostler_wire::{ExecBytes, ExecInput, ExecOutput, ExecResult, ExecSize};
 
-/// A frame with what a command says: JSON, as Nomad's command line reads it.
+/// A frame with output of a command, as the JSON that Nomad's command line reads.
 #[must_use]
 pub fn exec_frame(output: &SessionOutput) -> String {
     let data = |bytes: &[u8]| ExecBytes { data: STANDARD.encode(bytes).into(), close: false };
@@ -22,15 +22,15 @@ pub fn exec_frame(output: &SessionOutput) -> String {
             said = ExecOutput { exited: true, result, ..none() };
         }
     }
-    // It has texts, numbers and truths alone, which are always JSON.
+    // It has only texts, numbers and truth values, which can always be written as JSON.
     serde_json::to_string(&said).unwrap_or_default()
 }
 
-/// What a frame of whoever asked says.
+/// Parse a frame of the client.
 ///
 /// # Errors
-/// Why it is none.
-pub(super) fn said_in(frame: &[u8]) -> Result<SessionInput, String> {
+/// Why the frame cannot be read.
+pub(super) fn parse_input(frame: &[u8]) -> Result<SessionInput, String> {
     let frame: ExecInput<'_> = serde_json::from_slice(frame)
         .map_err(|error| format!("a frame of a command inside a task must be JSON: {error}"))?;
     match frame {
@@ -39,13 +39,13 @@ pub(super) fn said_in(frame: &[u8]) -> Result<SessionInput, String> {
             .decode(data.as_bytes())
             .map(SessionInput::Bytes)
             .map_err(|error| format!("stdin.data must be Base64: {error}")),
-        ExecInput { tty_size: Some(size), .. } => Ok(SessionInput::Resize(of_terminal(size))),
+        ExecInput { tty_size: Some(size), .. } => Ok(SessionInput::Resize(terminal_size(size))),
         // A sign of life.
         ExecInput { stdin: None, tty_size: None } => Ok(SessionInput::Bytes(Vec::new())),
     }
 }
 
-fn of_terminal(ExecSize { height, width }: ExecSize) -> TerminalSize {
+fn terminal_size(ExecSize { height, width }: ExecSize) -> TerminalSize {
     let characters = |number: i64| u16::try_from(number).unwrap_or_default();
     TerminalSize { rows: characters(height), columns: characters(width) }
 }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn what_comes_is_input_its_end_a_size_or_a_sign_of_life() {
-        let said = |text: &str| said_in(text.as_bytes()).unwrap();
+        let said = |text: &str| parse_input(text.as_bytes()).unwrap();
         assert_eq!(said(r#"{"stdin":{"data":"bHMK"}}"#), SessionInput::Bytes(b"ls\n".to_vec()));
         assert_eq!(said(r#"{"stdin":{"close":true}}"#), SessionInput::End);
         let size = TerminalSize { rows: 24, columns: 80 };
@@ -71,11 +71,12 @@ mod tests {
             assert_eq!(said(alive), SessionInput::Bytes(Vec::new()), "{alive}");
         }
         for wrong in ["", "ls", "7", r#"{"stdin":"ls"}"#, r#"{"stdin":{"data":"?"}}"#] {
-            assert!(said_in(wrong.as_bytes()).unwrap_err().contains(" must be "), "{wrong}");
+            assert!(parse_input(wrong.as_bytes()).unwrap_err().contains(" must be "), "{wrong}");
         }
     }
 
-    /// As a stock client of 1.0.18 wrote them for `echo out; echo err >&2; pwd; exit 3`.
+    /// The texts are those that Nomad's client 1.0.18 wrote for `echo out; echo err >&2; pwd; exit
+    /// 3`.
     #[test]
     fn what_goes_is_byte_for_byte_what_a_stock_client_sends() {
         for (output, text) in [
@@ -93,9 +94,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
-            let _read = said_in(&bytes);
+            let _read = parse_input(&bytes);
             let input = serde_json::json!({ "stdin": { "data": STANDARD.encode(&bytes) } });
-            prop_assert_eq!(said_in(input.to_string().as_bytes()), Ok(SessionInput::Bytes(bytes)));
+            prop_assert_eq!(parse_input(input.to_string().as_bytes()), Ok(SessionInput::Bytes(bytes)));
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use super::*;
 use crate::websocket::config;
 
-/// Room between client and agent, bytes.
+/// The size of the buffer between client and agent, bytes.
 const ROOM: usize = 1024;
 
 struct Session {
@@ -40,7 +40,7 @@ async fn session() -> Session {
     let (server, client) = (socket(ours, Role::Server).await, socket(theirs, Role::Client).await);
     let served = tokio::spawn(async move {
         let (mut writes, mut reads) = server.split();
-        let end = talk(command, &mut writes, &mut reads).await;
+        let end = carry_frames(command, &mut writes, &mut reads).await;
         close(end, writes, reads).await;
     });
     Session { stdin, stdout, stderr, exited: Some(exited), client, served }
@@ -51,7 +51,7 @@ impl Session {
         self.client.send(Message::text(frame)).await.unwrap();
     }
 
-    /// Texts up to the last frame, and that.
+    /// The texts up to the close frame, and that frame.
     async fn hears(&mut self) -> (Vec<String>, CloseCode, String) {
         let mut texts = Vec::new();
         loop {
@@ -149,7 +149,7 @@ async fn who_reads_nothing_holds_back_what_the_command_prints() {
 async fn who_has_gone_is_noticed_although_the_command_reads_nothing() {
     let mut session = session().await;
     let data = r#"{"stdin":{"data":"cXVlc3Rpb24gYW5kIG1vcmUgb2YgaXQ="}}"#;
-    // As much as fits: the agent has stopped reading.
+    // Only so much fits, because the agent has stopped reading.
     while clock::timeout(Duration::from_millis(10), session.says(data)).await.is_some() {}
     drop(session.client);
     clock::timeout(2 * EXEC_SIGN_PERIOD, session.served).await.unwrap().unwrap();
@@ -166,7 +166,7 @@ async fn a_client_that_hangs_up_ends_the_command_at_once() {
 
 #[test]
 fn the_query_is_read_as_nomads_client_writes_it() {
-    let read = |query: &str| Wanted::read("id".to_owned(), &Params::parse(query));
+    let read = |query: &str| ExecQuery::read("id".to_owned(), &Params::parse(query));
     let recorded = "command=%5B%22%2Fbin%2Fsh%22%2C%22-c%22%2C%22echo+out%3B+echo+err+%5Cu003e%5Cu00262\
                     %3B+pwd%3B+exit+3%22%5D&region=global&task=redis&tty=false";
     let wanted = read(recorded).unwrap_or_else(|error| panic!("{error}"));
@@ -181,12 +181,12 @@ fn the_query_is_read_as_nomads_client_writes_it() {
 
 #[test]
 fn a_refusal_closes_with_nomads_codes_and_a_short_reason() {
-    let code = |status| match End::refused("x".repeat(200), status) {
-        End::Closed(code, reason) => {
+    let code = |status| match SessionEnd::refused("x".repeat(200), status) {
+        SessionEnd::Closed(code, reason) => {
             assert!(reason.len() <= 123, "{reason}");
             u16::from(code)
         }
-        End::Gone => panic!("it is told"),
+        SessionEnd::Gone => panic!("it is told"),
     };
     assert_eq!((code(500), code(404), code(400), code(403)), (1011, 1008, 1008, 1008));
 }

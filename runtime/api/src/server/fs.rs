@@ -1,8 +1,9 @@
-//! Files of an allocation's directory: listed, looked at, read.
+//! Lists and reads the files in an allocation's directory.
 //!
-//! Tasks write there, and may put a link in the place of a file at any time. So a path is walked once, inside the
-//! directory's handle, which refuses what would lead outside; what it led to is held, then looked at, and read through
-//! that handle. Only plain files are read. What is under a task's `secrets` is not shown, as in Nomad.
+//! Tasks write there, and may replace a file by a link at any time. So a path is resolved once,
+//! inside the handle of the directory, which refuses paths that lead outside. The entry is then
+//! held open, and it is examined and read only through its own handle. Only plain files are read.
+//! As in Nomad, the content of a task's `secrets` is not shown.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,12 +16,12 @@ use axum::response::{IntoResponse as _, Response};
 use cap_std::fs::{Dir, FileType, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use futures_util::stream;
 
-use super::client::known;
-use super::computing::Computing;
-use super::error::Failure;
+use super::client::find_alloc;
+use super::compute_pool::ComputePool;
+use super::error::RequestFailure;
 use super::json::moment;
-use super::logs::place;
-use super::params::{Asked, Params};
+use super::logs::take_place;
+use super::params::{NamedRequest, Params};
 use super::reply;
 use super::router::Api;
 use super::shares::Share;
@@ -28,7 +29,7 @@ use ostler_model::limits::{API_DIR_ENTRIES_MAX, LOG_READ_BYTES};
 use ostler_model::time::Timestamp;
 use ostler_wire::FileInfo;
 
-fn info(name: String, metadata: &Metadata, content_type: &'static str) -> FileInfo<'static> {
+fn file_info(name: String, metadata: &Metadata, content_type: &'static str) -> FileInfo<'static> {
     let (seconds, nanos) = (i128::from(metadata.mtime()), i128::from(metadata.mtime_nsec()));
     let changed = u64::try_from(seconds * 1_000_000_000 + nanos).unwrap_or(0);
     FileInfo {
@@ -41,7 +42,7 @@ fn info(name: String, metadata: &Metadata, content_type: &'static str) -> FileIn
     }
 }
 
-/// Kind and permissions as Go writes them: `drwxr-xr-x`.
+/// The kind and the permissions as Go writes them, such as `drwxr-xr-x`.
 fn mode_text(kind: FileType, mode: u32) -> String {
     use cap_std::fs::FileTypeExt as _;
     let mut text = String::new();
@@ -76,43 +77,47 @@ struct AllocPath {
 }
 
 impl AllocPath {
-    /// The one asked for.
-    fn of(api: &Api, id: &str, params: &Params) -> Result<Self, Failure> {
+    /// The path that a request asks for.
+    fn from_request(api: &Api, id: &str, params: &Params) -> Result<Self, RequestFailure> {
         let asked = params.text("path").unwrap_or_default().trim_start_matches('/');
         let path = PathBuf::from(if asked.is_empty() { "." } else { asked });
-        Ok(Self { root: known(api, id)?.handle.dir(), path })
+        Ok(Self { root: find_alloc(api, id)?.handle.dir(), path })
     }
 
-    /// Do something with what is there. It blocks.
-    fn look<T>(self, act: impl FnOnce(&HeldEntry) -> io::Result<T>) -> Result<T, Failure> {
+    /// Run `act` on the entry at this path. It blocks.
+    fn run_on_entry<T>(
+        self,
+        act: impl FnOnce(&HeldEntry) -> io::Result<T>,
+    ) -> Result<T, RequestFailure> {
         let Self { root, path } = self;
         let dir = Dir::open_ambient_dir(root, cap_std::ambient_authority());
         let done = dir.and_then(|dir| act(&HeldEntry::find(&dir, &path)?));
-        done.map_err(|source| Failure::File { path: path.display().to_string(), source })
+        done.map_err(|source| RequestFailure::File { path: path.display().to_string(), source })
     }
 }
 
-/// Do something with what is at a path in the allocation's directory, where blocking is allowed.
-async fn in_dir<T: Send + 'static>(
+/// Run `act` on the entry at a path, on a thread that may block.
+async fn run_in_dir<T: Send + 'static>(
     at: AllocPath,
     act: impl FnOnce(&HeldEntry) -> io::Result<T> + Send + 'static,
-) -> Result<T, Failure> {
-    let done = tokio::task::spawn_blocking(move || at.look(act)).await;
-    done.map_err(|error| Failure::Internal(error.to_string()))?
+) -> Result<T, RequestFailure> {
+    let done = tokio::task::spawn_blocking(move || at.run_on_entry(act)).await;
+    done.map_err(|error| RequestFailure::Internal(error.to_string()))?
 }
 
-/// Something in an allocation's directory, held but not opened to be read. Tasks may put something else in its place
-/// at any time: whatever is looked at, shown or read is this one, and its place is where it was when it was held.
+/// An entry in an allocation's directory, held by a handle but not opened for reading. Tasks may
+/// put something else in its place at any time, but everything here refers to this entry, and
+/// `place` is where it was when the handle was opened.
 struct HeldEntry {
     file: cap_std::fs::File,
     metadata: Metadata,
-    /// Where it is, from the allocation's directory on, without links.
+    /// Its path relative to the allocation's directory, without links.
     place: PathBuf,
 }
 
 impl HeldEntry {
-    /// What a path leads to, through links in the directory. What would lead out of it is refused, and so are the
-    /// secrets of tasks.
+    /// Resolve a path, following links inside the directory. Paths that lead outside are refused,
+    /// and so are the secrets of tasks.
     fn find(dir: &Dir, path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_PATH);
@@ -122,8 +127,8 @@ impl HeldEntry {
         if metadata.nlink() == 0 {
             return Err(gone());
         }
-        let root = std::fs::read_link(through(dir))?;
-        let place = std::fs::read_link(through(&file))?;
+        let root = std::fs::read_link(fd_path(dir))?;
+        let place = std::fs::read_link(fd_path(&file))?;
         let place = place.strip_prefix(root).map_err(|_| gone())?.to_owned();
         if is_secret(&place) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "secrets are not shown"));
@@ -131,68 +136,78 @@ impl HeldEntry {
         Ok(Self { file, metadata, place })
     }
 
-    /// A plain file, to be read. Nothing else is opened: that may have effects, and a pipe be waited for.
+    /// Open a plain file for reading. Nothing else is opened, because that may have effects, and
+    /// opening a pipe may block.
     fn read(&self) -> io::Result<std::fs::File> {
         if !self.metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
         }
-        std::fs::File::open(through(&self.file))
+        std::fs::File::open(fd_path(&self.file))
     }
 
-    /// What is in a directory.
+    /// The entries of a directory.
     fn entries(&self) -> io::Result<cap_std::fs::ReadDir> {
         if !self.metadata.is_dir() {
             return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory"));
         }
-        Dir::from_std_file(std::fs::File::open(through(&self.file))?).entries()
+        Dir::from_std_file(std::fs::File::open(fd_path(&self.file))?).entries()
     }
 }
 
-/// A path that leads to what is held, whatever has its name meanwhile.
-fn through(held: &impl AsRawFd) -> String {
+/// A path that leads to what a handle holds, whatever has its name meanwhile.
+fn fd_path(held: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", held.as_raw_fd())
 }
 
-/// `<task>/secrets` and what is in it.
+/// Whether a path is `<task>/secrets` or inside it.
 fn is_secret(path: &Path) -> bool {
     let mut names = path.components().filter(|part| *part != Component::CurDir);
     names.nth(1).is_some_and(|second| second.as_os_str() == "secrets")
 }
 
 /// `GET /v1/client/fs/ls/ID`
-pub(super) async fn list(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let at = AllocPath::of(&api, &id, &params)?;
-    listed(&api.computing, at, params).await
+pub(super) async fn list(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let at = AllocPath::from_request(&api, &id, &params)?;
+    answer_entries(&api.computing, at, params).await
 }
 
-/// Tasks make as many files as they like: the list of a directory is written behind all others. It is read where a
-/// disk that hangs holds nobody else.
-async fn listed(computing: &Computing, at: AllocPath, params: Params) -> Result<Response, Failure> {
-    let (caller, found) = (params.access().caller(), in_dir(at, files).await?);
+/// Answer with the list of a directory. Tasks create as many files as they like, so the list is
+/// written in the background. It is read on a thread of its own, so that a hanging disk blocks
+/// nobody else.
+async fn answer_entries(
+    computing: &ComputePool,
+    at: AllocPath,
+    params: Params,
+) -> Result<Response, RequestFailure> {
+    let (caller, found) = (params.access().caller(), run_in_dir(at, dir_files).await?);
     computing.answer(caller, move || reply::json(&params, &found)).await
 }
 
-/// What is in a directory, by name.
-fn files(held: &HeldEntry) -> io::Result<Vec<FileInfo<'static>>> {
+/// The files in a directory, by name.
+fn dir_files(held: &HeldEntry) -> io::Result<Vec<FileInfo<'static>>> {
     let mut files = Vec::new();
     for entry in held.entries()?.take(API_DIR_ENTRIES_MAX) {
         let entry = entry?;
-        // One that went in between is not there.
+        // An entry that was removed meanwhile is left out.
         let Ok(metadata) = entry.metadata() else { continue };
         let name = entry.file_name().to_string_lossy().into_owned();
-        files.push(info(name, &metadata, ""));
+        files.push(file_info(name, &metadata, ""));
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(files)
 }
 
 /// `GET /v1/client/fs/stat/ID`
-pub(super) async fn stat(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+pub(super) async fn stat(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     let own_name = id.clone();
-    let file = in_dir(AllocPath::of(&api, &id, &params)?, move |held| {
+    let file = run_in_dir(AllocPath::from_request(&api, &id, &params)?, move |held| {
         let name = held.place.file_name().map(|name| name.to_string_lossy().into_owned());
         let kind = if held.metadata.is_file() { content_type(&held.read()?)? } else { BYTES };
-        Ok(info(name.unwrap_or(own_name), &held.metadata, kind))
+        Ok(file_info(name.unwrap_or(own_name), &held.metadata, kind))
     });
     reply::json(&params, &file.await?)
 }
@@ -200,8 +215,8 @@ pub(super) async fn stat(Asked { api, id, params }: Asked) -> Result<Response, F
 const TEXT: &str = "text/plain; charset=utf-8";
 const BYTES: &str = "application/octet-stream";
 
-/// By what it begins with: text has no control characters but those of lines and terminals (WHATWG MIME Sniffing,
-/// "binary data byte"). Nomad's web page shows text.
+/// The media type of a file, judged by its beginning. Text has no control characters except those
+/// of lines and terminals (WHATWG MIME Sniffing, "binary data byte"). Nomad's web page shows text.
 fn content_type(file: &std::fs::File) -> io::Result<&'static str> {
     let mut begin = [0; 512];
     let length = file.read_at(&mut begin, 0)?;
@@ -210,25 +225,29 @@ fn content_type(file: &std::fs::File) -> io::Result<&'static str> {
 }
 
 /// `GET /v1/client/fs/cat/ID`
-pub(super) async fn cat(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+pub(super) async fn cat(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     send(&api, &id, &params, 0, None).await
 }
 
 /// `GET /v1/client/fs/readat/ID`
-pub(super) async fn read_at(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+pub(super) async fn read_at(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     let offset = params.number("offset")?.unwrap_or(0);
     let limit = params.number::<i64>("limit")?.and_then(|limit| u64::try_from(limit).ok());
     send(&api, &id, &params, offset, limit).await
 }
 
-/// A plain file, open, and its length.
+/// Open the plain file that a request asks for. Returns it with its length.
 pub(super) async fn open(
     api: &Api,
     id: &str,
     params: &Params,
-) -> Result<(std::fs::File, u64), Failure> {
+) -> Result<(std::fs::File, u64), RequestFailure> {
     params.required("path")?;
-    let open = in_dir(AllocPath::of(api, id, params)?, |held| {
+    let open = run_in_dir(AllocPath::from_request(api, id, params)?, |held| {
         let file = held.read()?;
         let length = file.metadata()?.len();
         Ok((file, length))
@@ -236,33 +255,33 @@ pub(super) async fn open(
     open.await
 }
 
-/// A part of a file; what is appended while it is sent is not part of it.
+/// Answer with a part of a file. Bytes that are appended meanwhile are not included.
 async fn send(
     api: &Api,
     id: &str,
     params: &Params,
     offset: u64,
     limit: Option<u64>,
-) -> Result<Response, Failure> {
-    let place = place(api, params)?;
+) -> Result<Response, RequestFailure> {
+    let place = take_place(api, params)?;
     let (file, length) = open(api, id, params).await?;
     let rest = length.saturating_sub(offset);
     let left = limit.map_or(rest, |limit| limit.min(rest));
-    let part = Part { file: Arc::new(file), offset, left, place };
-    let body = Body::from_stream(stream::unfold(part, Part::next));
+    let part = FilePart { file: Arc::new(file), offset, left, place };
+    let body = Body::from_stream(stream::unfold(part, FilePart::next));
     let headers = [("content-type", TEXT), ("x-content-type-options", "nosniff")];
     Ok((headers, body).into_response())
 }
 
-struct Part {
+struct FilePart {
     file: Arc<std::fs::File>,
     offset: u64,
     left: u64,
-    /// Free again when the stream is dropped.
+    /// Its place, which is free again when the stream is dropped.
     place: Share,
 }
 
-impl Part {
+impl FilePart {
     async fn next(self) -> Option<(io::Result<Bytes>, Self)> {
         if self.left == 0 {
             return None;
@@ -278,7 +297,7 @@ impl Part {
         });
         let read = read.await.map_err(io::Error::other).and_then(|read: io::Result<_>| read);
         let count = read.as_ref().map_or(0, |bytes: &Vec<u8>| bytes.len() as u64);
-        // Cut short meanwhile: that is the end.
+        // The file was truncated meanwhile, so this is the end.
         if count == 0 && read.is_ok() {
             return None;
         }
@@ -331,9 +350,9 @@ mod tests {
             std::fs::write(root.path().join(name), "x").unwrap();
         }
         let at = |path: &str| AllocPath { root: root.path().to_owned(), path: path.into() };
-        let (computing, params) = (Computing::new(), Params::parse(""));
+        let (computing, params) = (ComputePool::new(), Params::parse(""));
         let busy = computing.busy_with(params.access().caller()).await;
-        let mut answer = Box::pin(listed(&computing, at("."), params.clone()));
+        let mut answer = Box::pin(answer_entries(&computing, at("."), params.clone()));
         assert!(futures_util::poll!(&mut answer).is_pending(), "the caller has no thread left");
         drop(busy);
         let body = answer.await.unwrap().into_body();
@@ -341,11 +360,11 @@ mod tests {
         let files: Vec<serde_json::Value> = serde_json::from_slice(&body).unwrap();
         let names: Vec<_> = files.iter().map(|file| file["Name"].as_str().unwrap()).collect();
         assert_eq!(names, ["a", "b", "c"]);
-        let failed = listed(&computing, at("a"), params).await.unwrap_err();
-        assert!(matches!(&failed, Failure::File { path, .. } if path == "a"), "{failed}");
+        let failed = answer_entries(&computing, at("a"), params).await.unwrap_err();
+        assert!(matches!(&failed, RequestFailure::File { path, .. } if path == "a"), "{failed}");
     }
 
-    /// What a task that exchanges a link again and again can make its readers see.
+    /// A task may exchange a link again and again while the agent reads.
     #[test]
     fn a_link_that_is_exchanged_while_it_is_followed_leads_to_no_secret() {
         let root = tempfile::tempdir().unwrap();
@@ -402,7 +421,7 @@ mod tests {
         let find = |path: &str| HeldEntry::find(&dir, Path::new(path));
         let held = find("web/local/link").unwrap();
         assert_eq!(held.place, Path::new("web/local/f"));
-        // Whatever is there by now.
+        // The name now belongs to nothing, the handle still to the file.
         std::fs::rename(inside("web/local/f"), inside("web/local/g")).unwrap();
         assert_eq!(io::read_to_string(held.read().unwrap()).unwrap(), "text");
         assert_eq!(find(".").unwrap().place, Path::new(""));

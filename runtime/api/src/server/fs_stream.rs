@@ -1,4 +1,4 @@
-//! A file of an allocation as it grows.
+//! Follows a file of an allocation as it grows.
 //!
 //! ```text
 //! read ─► bytes ────────────────► frame
@@ -21,31 +21,33 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::fs;
-use super::logs::place;
-use super::params::Asked;
+use super::logs::take_place;
+use super::params::NamedRequest;
 use super::shares::Share;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{API_FILE_PACE, API_HEARTBEAT, LOG_READ_BYTES};
 use ostler_wire as wire;
 
 /// `GET /v1/client/fs/stream/ID`
-pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     let path = params.required("path")?.trim_start_matches('/').to_owned();
     let offset = params.number("offset")?.unwrap_or(0);
     let limit = params.number::<i64>("limit")?.and_then(|limit| u64::try_from(limit).ok());
     let from_end = match params.text("origin") {
         None | Some("start") => false,
         Some("end") => true,
-        Some(other) => return Err(Failure::bad_param("origin", other, "start or end")),
+        Some(other) => return Err(RequestFailure::bad_param("origin", other, "start or end")),
     };
     let follow = params.text("follow").is_none() || params.flag("follow")?;
     let plain = params.flag("plain")?;
-    let place = place(&api, &params)?;
+    let place = take_place(&api, &params)?;
     let (file, length) = fs::open(&api, &id, &params).await?;
     let offset = if from_end { length.saturating_sub(offset) } else { offset };
-    let grown = Growing {
+    let grown = GrowingFile {
         file: Arc::new(file),
         path,
         offset,
@@ -55,11 +57,11 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
         leaving: api.leaving.clone(),
         _place: place,
     };
-    // Frames, too, as Nomad: many JSON objects are no JSON text.
+    // Frames have this type too, as in Nomad, because several JSON objects are no JSON text.
     let kind = "text/plain; charset=utf-8";
     let body = Body::from_stream(stream::unfold(Some(grown), |grown| async {
         let mut grown = grown?;
-        let (bytes, last) = grown.piece().await?;
+        let (bytes, last) = grown.next_piece().await?;
         Some((bytes, (!last).then_some(grown)))
     }));
     Ok(([(CONTENT_TYPE, kind), (X_TYPE, "nosniff")], body).into_response())
@@ -67,7 +69,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
 
 const X_TYPE: axum::http::HeaderName = axum::http::header::X_CONTENT_TYPE_OPTIONS;
 
-struct Growing {
+struct GrowingFile {
     file: Arc<File>,
     path: String,
     offset: u64,
@@ -75,42 +77,42 @@ struct Growing {
     follow: bool,
     plain: bool,
     leaving: CancellationToken,
-    /// Free again when the stream is dropped.
+    /// Its place, which is free again when the stream is dropped.
     _place: Share,
 }
 
-/// What a look at the file found.
-enum Found {
+/// The result of one attempt to read further.
+enum FileReadOutcome {
     Bytes(Vec<u8>),
     Nothing,
     Truncated,
     Deleted,
 }
 
-impl Growing {
-    /// The next piece, and whether it is the last one.
-    async fn piece(&mut self) -> Option<(io::Result<Bytes>, bool)> {
+impl GrowingFile {
+    /// Wait for the next piece. Returns it with whether it is the last one.
+    async fn next_piece(&mut self) -> Option<(io::Result<Bytes>, bool)> {
         let silent = Stopwatch::start();
         loop {
             let max = self.left.unwrap_or(u64::MAX).min(LOG_READ_BYTES as u64);
             if max == 0 {
                 return None;
             }
-            let event = match self.look(usize::try_from(max).unwrap_or(LOG_READ_BYTES)).await {
+            let event = match self.read_more(usize::try_from(max).unwrap_or(LOG_READ_BYTES)).await {
                 Err(error) => return Some((Err(error), true)),
-                Ok(Found::Bytes(bytes)) => {
+                Ok(FileReadOutcome::Bytes(bytes)) => {
                     let count = bytes.len() as u64;
                     self.offset = self.offset.saturating_add(count);
                     self.left = self.left.map(|left| left.saturating_sub(count));
                     return Some((self.frame(&bytes, ""), false));
                 }
                 Ok(_) if !self.follow => return None,
-                Ok(Found::Nothing) => None,
-                Ok(Found::Truncated) => {
+                Ok(FileReadOutcome::Nothing) => None,
+                Ok(FileReadOutcome::Truncated) => {
                     self.offset = 0;
                     Some("file truncated")
                 }
-                Ok(Found::Deleted) => Some("file deleted"),
+                Ok(FileReadOutcome::Deleted) => Some("file deleted"),
             };
             match event {
                 Some(_) if self.plain && self.offset > 0 => return None,
@@ -121,14 +123,15 @@ impl Growing {
                 }
                 None => {}
             }
-            // What is written through a mapping, or on another machine, has no event to wait for.
+            // There is no event to wait for when a file is written through a memory mapping or on
+            // another machine.
             self.leaving.run_until_cancelled(clock::sleep(API_FILE_PACE)).await?;
         }
     }
 
-    async fn look(&self, max: usize) -> io::Result<Found> {
+    async fn read_more(&self, max: usize) -> io::Result<FileReadOutcome> {
         let (file, offset) = (Arc::clone(&self.file), self.offset);
-        let look = tokio::task::spawn_blocking(move || look(&file, offset, max));
+        let look = tokio::task::spawn_blocking(move || read_at_offset(&file, offset, max));
         look.await.map_err(io::Error::other)?
     }
 
@@ -147,18 +150,18 @@ impl Growing {
     }
 }
 
-fn look(file: &File, offset: u64, max: usize) -> io::Result<Found> {
+fn read_at_offset(file: &File, offset: u64, max: usize) -> io::Result<FileReadOutcome> {
     let mut bytes = vec![0; max];
     let count = file.read_at(&mut bytes, offset)?;
     bytes.truncate(count);
     if count > 0 {
-        return Ok(Found::Bytes(bytes));
+        return Ok(FileReadOutcome::Bytes(bytes));
     }
     let metadata = file.metadata()?;
     Ok(match (metadata.len() < offset, metadata.nlink()) {
-        (_, 0) => Found::Deleted,
-        (true, _) => Found::Truncated,
-        (false, _) => Found::Nothing,
+        (_, 0) => FileReadOutcome::Deleted,
+        (true, _) => FileReadOutcome::Truncated,
+        (false, _) => FileReadOutcome::Nothing,
     })
 }
 
@@ -168,16 +171,25 @@ mod tests {
 
     use super::*;
 
-    fn growing(file: &std::path::Path, follow: bool) -> Growing {
+    fn growing(file: &std::path::Path, follow: bool) -> GrowingFile {
         let place = Share::of_test();
         let (leaving, path) = (CancellationToken::new(), "alloc/x".to_owned());
         let file = Arc::new(File::open(file).unwrap());
-        Growing { file, path, offset: 0, left: None, follow, plain: false, leaving, _place: place }
+        GrowingFile {
+            file,
+            path,
+            offset: 0,
+            left: None,
+            follow,
+            plain: false,
+            leaving,
+            _place: place,
+        }
     }
 
-    async fn said(growing: &mut Growing) -> (Vec<u8>, String, u64) {
+    async fn said(growing: &mut GrowingFile) -> (Vec<u8>, String, u64) {
         loop {
-            let (bytes, _) = growing.piece().await.unwrap();
+            let (bytes, _) = growing.next_piece().await.unwrap();
             let frame: wire::Frame<'_> = serde_json::from_slice(&bytes.unwrap()).unwrap();
             if !frame.file.is_empty() {
                 let data = STANDARD.decode(frame.data.as_bytes()).unwrap();
@@ -209,10 +221,10 @@ mod tests {
         let path = dir.path().join("x");
         std::fs::write(&path, "").unwrap();
         let mut file = growing(&path, true);
-        let (sign, last) = file.piece().await.unwrap();
+        let (sign, last) = file.next_piece().await.unwrap();
         assert_eq!((sign.unwrap().as_ref(), last), (&b"{}"[..], false));
         file.leaving.cancel();
-        assert!(file.piece().await.is_none());
-        assert!(growing(&path, false).piece().await.is_none(), "not followed");
+        assert!(file.next_piece().await.is_none());
+        assert!(growing(&path, false).next_piece().await.is_none(), "not followed");
     }
 }

@@ -1,4 +1,4 @@
-//! Answers packed for whom that is right.
+//! Packs answers for clients that accept it.
 //!
 //! ```text
 //!   Accept-Encoding: gzip ─┬─ short, or a stream ───► as it is: lines of a stream come at once
@@ -6,8 +6,8 @@
 //!                          └─ longer ─► computed ─┬─► packed
 //!                                                 └─► as it is: the caller has much waiting, or it takes too long
 //! ```
-//! Packing takes more than all else that an answer takes, and none needs it: so what is long is packed behind all
-//! others, its callers in turns, and only while that holds nobody up.
+//! Packing costs more than everything else about an answer, and no client needs it. So long answers
+//! are packed in the background, with the callers in turns, and only while that delays nobody.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -21,20 +21,20 @@ use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::computing::Computing;
-use super::router::Shared;
-use super::shares::Caller;
+use super::compute_pool::ComputePool;
+use super::router::ApiState;
+use super::shares::RequestCaller;
+use ostler_model::cancellation::CancelFlag;
 use ostler_model::clock;
 use ostler_model::limits::{API_GZIP_BYTES_MIN, API_GZIP_INLINE_BYTES_MAX};
-use ostler_model::wanted::Awaited;
 
-/// Longest that an answer waits to be packed; then it goes as it is.
+/// The longest time that an answer waits to be packed; then it is sent as it is.
 const PACKING_WALL_MAX: Duration = Duration::from_secs(2);
 
-/// Pack the answer where that was asked for and helps.
-pub(super) async fn packed(State(api): Shared, request: Request, next: Next) -> Response {
-    let caller = Caller::of(&request);
-    let wanted = accepts(request.headers());
+/// Middleware: pack the answer if the client accepts it and it helps.
+pub(super) async fn pack_answer(State(api): ApiState, request: Request, next: Next) -> Response {
+    let caller = RequestCaller::from_request(&request);
+    let wanted = accepts_gzip(request.headers());
     let mut response = next.run(request).await;
     response.headers_mut().append(VARY, HeaderValue::from_static("Accept-Encoding"));
     let length = response.body().size_hint().exact();
@@ -43,7 +43,7 @@ pub(super) async fn packed(State(api): Shared, request: Request, next: Next) -> 
         return response;
     }
     let (mut parts, body) = response.into_parts();
-    // It is there already: its length is known.
+    // The body is complete already, because its length is known.
     let Ok(bytes) = to_bytes(body, usize::MAX).await else {
         return Response::from_parts(parts, Body::empty());
     };
@@ -59,8 +59,8 @@ pub(super) async fn packed(State(api): Shared, request: Request, next: Next) -> 
     Response::from_parts(parts, Body::from(body))
 }
 
-/// Is gzip among what the client takes, and not ruled out?
-fn accepts(headers: &HeaderMap) -> bool {
+/// Whether the client accepts gzip.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
     let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let mut codings = all.flat_map(|list| list.split(','));
     codings.any(|coding| {
@@ -73,19 +73,19 @@ fn accepts(headers: &HeaderMap) -> bool {
     })
 }
 
-/// `None`: it goes as it is.
-async fn pack(computing: &Computing, caller: Caller, bytes: Bytes) -> Option<Bytes> {
+/// Pack the bytes. `None` if they should be sent as they are.
+async fn pack(computing: &ComputePool, caller: RequestCaller, bytes: Bytes) -> Option<Bytes> {
     if bytes.len() <= API_GZIP_INLINE_BYTES_MAX {
-        return gzip(&bytes, &Awaited::default());
+        return gzip(&bytes, &CancelFlag::default());
     }
-    computing.spare(caller, move |wanted| gzip(&bytes, wanted)).await.flatten()
+    computing.run_if_spare(caller, move |wanted| gzip(&bytes, wanted)).await.flatten()
 }
 
-/// `None`: it cannot be done, or nobody waits for it any more.
-fn gzip(bytes: &[u8], wanted: &Awaited) -> Option<Bytes> {
+/// Pack the bytes on this thread. `None` if that fails, or nobody waits for it any more.
+fn gzip(bytes: &[u8], wanted: &CancelFlag) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
     for piece in bytes.chunks(API_GZIP_INLINE_BYTES_MAX) {
-        if wanted.is_given_up() {
+        if wanted.is_cancelled() {
             return None;
         }
         encoder.write_all(piece).ok()?;
@@ -107,27 +107,30 @@ mod tests {
     #[test]
     fn gzip_is_wanted_unless_it_is_ruled_out() {
         let wants = |text: &'static str| {
-            accepts(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]))
+            accepts_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]))
         };
         assert!(wants("gzip") && wants("deflate, GZIP;q=0.5") && wants("br,gzip"));
         assert!(!wants("") && !wants("identity") && !wants("gzip;q=0") && !wants("xgzip"));
-        assert!(!accepts(&HeaderMap::new()));
+        assert!(!accepts_gzip(&HeaderMap::new()));
     }
 
-    /// Longer than what is packed where it is answered.
+    /// A body that is too long to be packed on the thread that answers.
     fn long() -> Bytes {
         Bytes::from(vec![b'x'; 2 * API_GZIP_INLINE_BYTES_MAX])
     }
 
     #[tokio::test]
     async fn long_answers_are_packed_in_the_turns_of_what_is_computed() {
-        let computing = Computing::new();
-        let busy = computing.busy_with(Caller::Near).await;
-        let mut packed = Box::pin(pack(&computing, Caller::Near, long()));
+        let computing = ComputePool::new();
+        let busy = computing.busy_with(RequestCaller::Near).await;
+        let mut packed = Box::pin(pack(&computing, RequestCaller::Near, long()));
         assert!(futures_util::poll!(&mut packed).is_pending(), "the caller has no thread left");
         let short = long().slice(..API_GZIP_INLINE_BYTES_MAX);
-        assert!(pack(&computing, Caller::Near, short).await.is_some(), "short ones wait for none");
-        let operators = pack(&computing, Caller::Operator, long());
+        assert!(
+            pack(&computing, RequestCaller::Near, short).await.is_some(),
+            "short ones wait for none"
+        );
+        let operators = pack(&computing, RequestCaller::Operator, long());
         assert!(operators.await.is_some(), "whoever asks for much holds up no other");
         drop(busy);
         assert!(packed.await.is_some());
@@ -135,11 +138,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_of_a_caller_with_much_waiting_is_not_packed_and_keeps_no_request_out() {
-        let computing = Computing::new();
-        let busy = computing.busy_with(Caller::Near).await;
+        let computing = ComputePool::new();
+        let busy = computing.busy_with(RequestCaller::Near).await;
         let mut waiting = Vec::new();
         let refused = loop {
-            let mut packed = Box::pin(pack(&computing, Caller::Near, long()));
+            let mut packed = Box::pin(pack(&computing, RequestCaller::Near, long()));
             match futures_util::poll!(&mut packed) {
                 Poll::Pending => waiting.push(packed),
                 Poll::Ready(packed) => break packed,
@@ -147,7 +150,7 @@ mod tests {
             assert!(waiting.len() < API_COMPUTING_WAITING_MAX, "they are bounded");
         };
         assert!(refused.is_none() && !waiting.is_empty());
-        let mut request = Box::pin(computing.run(Caller::Near, |_| 1));
+        let mut request = Box::pin(computing.run(RequestCaller::Near, |_| 1));
         assert!(futures_util::poll!(&mut request).is_pending(), "there is a place for it");
         drop(busy);
         assert_eq!(request.await.unwrap(), 1);
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn nothing_is_packed_that_nobody_waits_for() {
-        let (waiter, wanted) = Awaited::while_held();
+        let (waiter, wanted) = CancelFlag::new_pair();
         assert!(gzip(&long(), &wanted).is_some());
         drop(waiter);
         assert!(gzip(&long(), &wanted).is_none());
@@ -166,10 +169,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_packed_is_the_same_when_it_is_unpacked() {
-        let computing = Computing::new();
+        let computing = ComputePool::new();
         for length in [API_GZIP_INLINE_BYTES_MAX / 2, 2 * API_GZIP_INLINE_BYTES_MAX] {
             let bytes = Bytes::from(vec![b'x'; length]);
-            let packed = pack(&computing, Caller::Near, bytes.clone()).await.unwrap();
+            let packed = pack(&computing, RequestCaller::Near, bytes.clone()).await.unwrap();
             assert!(packed.len() < length / 10);
             let mut back = Vec::new();
             flate2::read::GzDecoder::new(&*packed).read_to_end(&mut back).unwrap();

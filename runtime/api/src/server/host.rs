@@ -1,4 +1,4 @@
-//! What the node uses now.
+//! What the machine uses now.
 
 use std::path::Path;
 
@@ -6,45 +6,52 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::client::{SPAN_MIN, core_mhz};
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::json;
 use super::nodes::check_id;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, Shared};
+use super::router::{Api, ApiState};
 use ostler_model::time::Timestamp;
 use ostler_node::usage::{self, CoreShare, CoreTime, HostUsage};
 
 /// `GET /v1/client/stats`
-pub(super) async fn stats(State(api): Shared, params: Params) -> Result<Response, Failure> {
+pub(super) async fn stats(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     if let Some(id) = params.text("node_id") {
         check_id(&api, id)?;
     }
-    let (usage, shares, now) = look(&api).await?;
+    let (usage, shares, now) = measure_usage(&api).await?;
     let devices = api.agent.device_stats();
     reply::json(&params, &json::stats::host(usage, &shares, core_mhz(&api), now, &devices))
 }
 
-/// What is used now, and what each core did since somebody asked last.
-pub(super) async fn look(api: &Api) -> Result<(HostUsage, Vec<CoreShare>, Timestamp), Failure> {
+/// What the machine uses now, and the share of each core since the last request.
+pub(super) async fn measure_usage(
+    api: &Api,
+) -> Result<(HostUsage, Vec<CoreShare>, Timestamp), RequestFailure> {
     let data_dir = api.agent.data_dir().to_owned();
-    let looking = tokio::task::spawn_blocking(move || usage::look(Path::new("/"), &data_dir));
-    let usage = looking.await.map_err(|error| Failure::Internal(error.to_string()))?;
+    let looking =
+        tokio::task::spawn_blocking(move || usage::read_host_usage(Path::new("/"), &data_dir));
+    let usage = looking.await.map_err(|error| RequestFailure::Internal(error.to_string()))?;
     let now = api.clock.now();
     let shares = api.cores().shares(&usage.cores, now);
     Ok((usage, shares, now))
 }
 
-/// Processor time at two moments makes a percentage: what was seen last.
+/// The last measurement of the cores. Two measurements make a percentage.
 #[derive(Debug, Default)]
-pub(super) struct Cores {
+pub(super) struct CoreSamples {
     last: Option<(Timestamp, Vec<CoreTime>)>,
-    /// What was told then, for those who ask again at once.
+    /// The last shares, for requests that come again at once.
     told: Vec<CoreShare>,
 }
 
-impl Cores {
-    /// Of each core since the last question; since the machine started for the first one.
+impl CoreSamples {
+    /// The share of each core since the last request, or since the machine started for the first
+    /// one.
     fn shares(&mut self, cores: &[CoreTime], now: Timestamp) -> Vec<CoreShare> {
         let before = match &self.last {
             Some((at, _)) if now.since(*at) < SPAN_MIN && self.told.len() == cores.len() => {
@@ -54,7 +61,7 @@ impl Cores {
             None => &[],
         };
         let of = |core: &CoreTime| before.iter().find(|before| before.name == core.name);
-        self.told = cores.iter().map(|core| core.since(of(core))).collect();
+        self.told = cores.iter().map(|core| core.share_since(of(core))).collect();
         self.last = Some((now, cores.to_vec()));
         self.told.clone()
     }
@@ -70,7 +77,7 @@ mod tests {
             vec![CoreTime { name: "cpu0".to_owned(), idle, total, ..CoreTime::default() }]
         };
         let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
-        let mut cores = Cores::default();
+        let mut cores = CoreSamples::default();
         let mut busy = |idle, total, millis| {
             let shares = cores.shares(&core(idle, total), at(millis));
             shares.first().map(|share| share.busy)

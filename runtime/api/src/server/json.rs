@@ -1,14 +1,15 @@
-//! What the agent knows in the shapes of [`ostler_wire`].
+//! Converts what the agent knows into the types of [`ostler_wire`].
 //!
-//! A test compares each shape with recorded answers of a real Nomad. Nomad writes `null` for an empty list
-//! or map in many places; here an empty one is an empty one, which its clients take as well.
+//! A test compares each shape with recorded answers of a real Nomad. Nomad writes `null` for an
+//! empty list or map in many places. Here it is written as an empty list or map, which Nomad's
+//! clients accept as well.
 
 pub(crate) mod agent;
 pub(crate) mod alloc;
+mod alloc_resources;
 pub(crate) mod change;
 pub(crate) mod deployment;
 pub(crate) mod diff;
-mod given;
 pub(crate) mod job;
 pub(crate) mod metric;
 pub(crate) mod node;
@@ -21,7 +22,7 @@ use serde_json::Value;
 use ostler_model::time::Timestamp;
 use ostler_wire::Text;
 
-/// The region every node of this kind is in.
+/// The region of every node that is no part of a cluster.
 pub(crate) const REGION: &str = "global";
 
 /// A point in time as `2026-11-20T15:20:14.820270161Z`.
@@ -30,7 +31,7 @@ pub(crate) fn moment(at: Timestamp) -> Text<'static> {
     humantime::format_rfc3339_nanos(at).to_string().into()
 }
 
-/// The word that stands for a value in JSON.
+/// The word by which a value is written in JSON.
 pub(crate) fn word(of: impl Serialize) -> Text<'static> {
     match serde_json::to_value(of) {
         Ok(Value::String(word)) => word.into(),

@@ -1,15 +1,17 @@
-//! `GET /v1/ostler/live`: how the node is from moment to moment: what it uses, its devices with their holders
-//! and measurements, its plugins, and which allocations are gone. A line of JSON for each moment at which
-//! something changed, with what changed alone; the first has everything.
+//! `GET /v1/ostler/live`: the state of the node from moment to moment: what it uses, its devices
+//! with their holders and measurements, its plugins, and which allocations are gone. There is a
+//! line of JSON for each moment at which something changed. It has only what changed; the first
+//! line has everything.
 //!
 //! ```text
-//! a stream ─ each API_LIVE_PACE ─► Looks ─ older than the pace? ─► look: machine, devices, plugins, ids
-//! another  ─────────────────────────┘        └─ no: what is there, shared
-//!     └─► Line::between(what it was told last, now) ─► nothing: silence, a sign of life at times
-//!                                                   └► {"use": …, "devices": {KEY: group or null}, …}
+//! a stream ─ each API_LIVE_PACE ─► LiveSnapshotCache ─┬─ older than the pace ─► read machine, devices, plugins, ids
+//! another  ─────────────────────────┘                 └─ else ─► the snapshot, shared
+//!     └─► LiveLine::from_snapshots(last one sent, now) ─┬─ the same ─► silence, a sign of life at times
+//!                                                       └─ else ─► {"use": …, "devices": {KEY: group or null}, …}
 //! ```
-//! Nothing is looked at while nobody listens, and once for all who do. Changes of jobs, allocations, evaluations
-//! and deployments are in the event stream, which has these lines as well for who asks it for them.
+//! Nothing is read while nobody listens, and each reading is shared by all listeners. Changes of
+//! jobs, allocations, evaluations and deployments are in the event stream, which also has these
+//! lines for clients that ask for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,32 +26,32 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::host;
-use super::logs::place;
+use super::logs::take_place;
 use super::nodes;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, Shared};
-use ostler_agent::{ChangeOf, DeviceGroupReport, PluginStatusReport};
+use super::router::{Api, ApiState};
+use ostler_agent::{ChangeSubject, DeviceGroupReport, PluginStatusReport};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::{API_LIVE_GONE_MAX, API_LIVE_PACE, API_LIVE_SIGN_PERIOD};
 use ostler_node::usage::{CoreShare, HostUsage};
 
-/// Processors whose use is told each; of more, only all together.
+/// The most cores whose use is reported one by one; the use of all together is always reported.
 const CORES_MAX: usize = 256;
-/// Changes that are looked at in one go.
+/// The number of changes that are read in one go.
 const CHANGES_AT_ONCE: usize = 64;
 
-/// The last look, for all who listen.
+/// The last snapshot, shared by all listeners.
 #[derive(Default)]
-pub(super) struct Looks(Mutex<Option<(Stopwatch, Arc<Seen>)>>);
+pub(super) struct LiveSnapshotCache(Mutex<Option<(Stopwatch, Arc<LiveSnapshot>)>>);
 
-/// What there was at one moment.
+/// The state of the node at one moment.
 #[derive(Debug, Default)]
-struct Seen {
-    /// The node as lists have it.
+struct LiveSnapshot {
+    /// The node as in lists.
     node: Value,
     /// What the machine uses.
     used: Value,
@@ -58,49 +60,55 @@ struct Seen {
     allocs: BTreeSet<AllocId>,
 }
 
-/// Allocations that no look has seen, as they came and went between two: their events are out already.
+/// Allocations that are in no snapshot because they came and went between two of them. Their events
+/// were sent already.
 #[derive(Default)]
-struct Short {
+struct ShortLivedAllocs {
     gone: BTreeSet<AllocId>,
-    /// Changes were missed: there may be others.
+    /// Whether changes were missed, so that there may be others.
     missed: bool,
 }
 
-/// What is written as one line: what is not there did not change.
+/// One line of the stream. An absent member did not change.
 #[derive(Serialize)]
-struct Line<'a> {
+struct LiveLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<&'a Value>,
     #[serde(rename = "use", skip_serializing_if = "Option::is_none")]
     used: Option<&'a Value>,
-    /// By group; null: it is gone.
+    /// The device groups that changed, by name; null for one that is gone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     devices: BTreeMap<&'a str, Option<&'a DeviceGroupReport>>,
-    /// By block and source; null: it is gone.
+    /// The plugins that changed, by block and source; null for one that is gone.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     plugins: BTreeMap<&'a str, Option<&'a PluginStatusReport>>,
-    /// Allocations that were collected.
+    /// The ids of allocations that were collected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     gone: Vec<AllocId>,
-    /// More than [`API_LIVE_GONE_MAX`] were: whoever keeps a list reads it again.
+    /// Whether more than [`API_LIVE_GONE_MAX`] allocations were collected, so that a client has to
+    /// read its list again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     read_again: bool,
 }
 
-impl<'a> Line<'a> {
-    /// What of `now` differs from what was told; everything where nothing was.
-    /// `short`: allocations that came and went since.
-    fn between(told: Option<&'a Seen>, now: &'a Seen, short: Short) -> Self {
+impl<'a> LiveLine<'a> {
+    /// The line with what differs between the snapshot `told` and `now`; everything if there is no
+    /// `told`. `short` has the allocations that came and went since.
+    fn from_snapshots(
+        told: Option<&'a LiveSnapshot>,
+        now: &'a LiveSnapshot,
+        short: ShortLivedAllocs,
+    ) -> Self {
         let other = |before: Option<&Value>, now: &'a Value| (before != Some(now)).then_some(now);
-        let Short { mut gone, missed } = short;
+        let ShortLivedAllocs { mut gone, missed } = short;
         gone.extend(told.into_iter().flat_map(|told| told.allocs.difference(&now.allocs)));
         let read_again = missed || gone.len() > API_LIVE_GONE_MAX;
         let gone = gone.into_iter().take(API_LIVE_GONE_MAX).collect();
         Self {
             node: other(told.map(|told| &told.node), &now.node),
             used: other(told.map(|told| &told.used), &now.used),
-            devices: changed(told.map(|told| &told.devices), &now.devices),
-            plugins: changed(told.map(|told| &told.plugins), &now.plugins),
+            devices: changed_entries(told.map(|told| &told.devices), &now.devices),
+            plugins: changed_entries(told.map(|told| &told.plugins), &now.plugins),
             gone,
             read_again,
         }
@@ -113,8 +121,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The entries that are new or other ones, and nothing for each that is gone.
-fn changed<'a, T: PartialEq>(
+/// The entries that are new or changed, and none for each that is gone.
+fn changed_entries<'a, T: PartialEq>(
     before: Option<&'a BTreeMap<String, T>>,
     now: &'a BTreeMap<String, T>,
 ) -> BTreeMap<&'a str, Option<&'a T>> {
@@ -126,44 +134,45 @@ fn changed<'a, T: PartialEq>(
 }
 
 /// `GET /v1/ostler/live`
-pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let place = place(&api, &params)?;
-    // The place is free again when the stream is dropped.
-    let held = moments(api, Beside::Nothing).inspect(move |_| _ = &place);
+pub(super) async fn read(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+    let place = take_place(&api, &params)?;
+    // The closure keeps the place until the stream is dropped.
+    let held = live_lines(api, LineFraming::Nothing).inspect(move |_| _ = &place);
     let body = Body::from_stream(held);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// The lines, until the agent leaves.
-pub(super) fn moments(
+/// A stream of the lines, until the agent leaves.
+pub(super) fn live_lines(
     api: Arc<Api>,
-    beside: Beside,
+    beside: LineFraming,
 ) -> impl FutureStream<Item = io::Result<Bytes>> + Send {
     let position = api.agent.change_position(api.agent.index());
-    let stream = Stream { api, position, told: None, beside };
-    stream::unfold(stream, |mut stream| async { Some((stream.line().await?, stream)) })
+    let stream = LiveStream { api, position, told: None, beside };
+    stream::unfold(stream, |mut stream| async { Some((stream.next_line().await?, stream)) })
 }
 
-/// What else is in the stream.
+/// How the lines stand in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum LineFraming {
     Nothing,
-    /// Lines with events: one of these is the member `Live` of its own.
+    /// The stream also has lines with events. Each line of this module is an object with the one
+    /// member `Live`.
     Events,
 }
 
-struct Stream {
+struct LiveStream {
     api: Arc<Api>,
-    /// In the changes.
+    /// The position in the changes up to which they were read.
     position: u64,
-    told: Option<Arc<Seen>>,
-    beside: Beside,
+    told: Option<Arc<LiveSnapshot>>,
+    beside: LineFraming,
 }
 
-impl Stream {
-    /// What changed since the last question and is not there any more.
-    async fn short(&mut self) -> Short {
-        let mut short = Short::default();
+impl LiveStream {
+    /// Find the allocations that changed since the last call and are not there any more.
+    async fn find_short_lived(&mut self) -> ShortLivedAllocs {
+        let mut short = ShortLivedAllocs::default();
         loop {
             tokio::task::yield_now().await;
             let seen = self.api.agent.changes_from(self.position, CHANGES_AT_ONCE);
@@ -173,30 +182,30 @@ impl Stream {
                 return short;
             }
             let allocs = seen.changes.iter().filter_map(|change| match &change.of {
-                ChangeOf::Alloc(id) => Some(*id),
+                ChangeSubject::Alloc(id) => Some(*id),
                 _ => None,
             });
             short.gone.extend(allocs.filter(|id| self.api.agent.alloc(*id).is_none()));
         }
     }
 
-    /// The next line, or a sign of life; none when the agent leaves.
-    async fn line(&mut self) -> Option<io::Result<Bytes>> {
+    /// Wait for the next line, or a sign of life; none when the agent leaves.
+    async fn next_line(&mut self) -> Option<io::Result<Bytes>> {
         let silent = Stopwatch::start();
         let leaving = self.api.leaving.clone();
         loop {
             if self.told.is_some() {
                 leaving.run_until_cancelled(clock::sleep(API_LIVE_PACE)).await?;
             }
-            let now = match leaving.run_until_cancelled(look(&self.api)).await? {
+            let now = match leaving.run_until_cancelled(take_snapshot(&self.api)).await? {
                 Ok(now) => now,
                 Err(failure) => return Some(Err(io::Error::other(failure.to_string()))),
             };
-            let short = self.short().await;
-            let line = Line::between(self.told.as_deref(), &now, short);
+            let short = self.find_short_lived().await;
+            let line = LiveLine::from_snapshots(self.told.as_deref(), &now, short);
             let text = (!line.is_empty()).then(|| match self.beside {
-                Beside::Nothing => reply::line(&line),
-                Beside::Events => reply::line(&BTreeMap::from([("Live", &line)])),
+                LineFraming::Nothing => reply::line(&line),
+                LineFraming::Events => reply::line(&BTreeMap::from([("Live", &line)])),
             });
             self.told = Some(now);
             match text {
@@ -210,21 +219,21 @@ impl Stream {
     }
 }
 
-/// What there is, not older than about the pace.
-async fn look(api: &Api) -> Result<Arc<Seen>, Failure> {
+/// A snapshot that is not much older than the pace.
+async fn take_snapshot(api: &Api) -> Result<Arc<LiveSnapshot>, RequestFailure> {
     let mut last = api.live.0.lock().await;
-    // Streams of the same pace do not look in turns.
+    // The margin keeps streams of the same pace from taking snapshots in turns.
     if let Some((at, seen)) = &*last
         && at.elapsed() < API_LIVE_PACE * 9 / 10
     {
         return Ok(Arc::clone(seen));
     }
-    let (usage, shares, _) = host::look(api).await?;
+    let (usage, shares, _) = host::measure_usage(api).await?;
     let devices = api.agent.devices().into_iter().map(|group| (group.group.to_string(), group));
     let plugins = api.agent.plugins_status().into_iter();
-    let seen = Arc::new(Seen {
-        node: nodes::own(api),
-        used: used(&usage, &shares),
+    let seen = Arc::new(LiveSnapshot {
+        node: nodes::node_stub_json(api),
+        used: usage_json(&usage, &shares),
         devices: devices.collect(),
         plugins: plugins.map(|one| (format!("{} {}", one.block, one.source), one)).collect(),
         allocs: api.agent.alloc_ids(),
@@ -233,8 +242,9 @@ async fn look(api: &Api) -> Result<Arc<Seen>, Failure> {
     Ok(seen)
 }
 
-/// Rounded to what is shown, so that a machine at rest says nothing: per cent of processors, bytes in MiB.
-fn used(usage: &HostUsage, shares: &[CoreShare]) -> Value {
+/// The use of the machine as JSON. It is rounded to what is shown, so that an idle machine sends no
+/// lines: per cent of processors, bytes in MiB.
+fn usage_json(usage: &HostUsage, shares: &[CoreShare]) -> Value {
     let mib = |bytes: u64| bytes / ostler_model::limits::MIB;
     let busy = |share: &CoreShare| share.busy.round();
     let cores = u32::try_from(shares.len()).unwrap_or(u32::MAX).max(1);
@@ -263,19 +273,22 @@ mod tests {
 
     use super::*;
 
-    fn seen(cpu: u32, allocs: &[u128]) -> Seen {
+    fn seen(cpu: u32, allocs: &[u128]) -> LiveSnapshot {
         let allocs = allocs.iter().map(|id| AllocId::new(uuid::Uuid::from_u128(*id))).collect();
-        Seen {
+        LiveSnapshot {
             node: json!({ "Name": "edge" }),
             used: json!({ "cpu": cpu }),
             allocs,
-            ..Seen::default()
+            ..LiveSnapshot::default()
         }
     }
 
-    fn said(told: Option<&Seen>, now: &Seen) -> Value {
-        serde_json::from_slice(&reply::line(&Line::between(told, now, Short::default())).unwrap())
-            .unwrap()
+    fn said(told: Option<&LiveSnapshot>, now: &LiveSnapshot) -> Value {
+        serde_json::from_slice(
+            &reply::line(&LiveLine::from_snapshots(told, now, ShortLivedAllocs::default()))
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -284,7 +297,7 @@ mod tests {
         let all = json!({ "node": { "Name": "edge" }, "use": { "cpu": 1 } });
         assert_eq!(said(None, &first), all);
         let more = seen(1, &[1, 2, 3]);
-        let line = Line::between(Some(&first), &more, Short::default());
+        let line = LiveLine::from_snapshots(Some(&first), &more, ShortLivedAllocs::default());
         assert!(line.is_empty(), "new ones have events");
         let gone = "00000000-0000-0000-0000-000000000001";
         assert_eq!(said(Some(&first), &second), json!({ "use": { "cpu": 2 }, "gone": [gone] }));
@@ -301,10 +314,10 @@ mod tests {
     #[test]
     fn an_allocation_that_came_and_went_between_two_looks_is_gone_too() {
         let (seen, id) = (seen(1, &[1]), AllocId::new(uuid::Uuid::from_u128(7)));
-        let short = Short { gone: BTreeSet::from([id]), missed: false };
-        assert_eq!(Line::between(Some(&seen), &seen, short).gone, [id]);
-        let short = Short { missed: true, ..Short::default() };
-        assert!(Line::between(Some(&seen), &seen, short).read_again);
+        let short = ShortLivedAllocs { gone: BTreeSet::from([id]), missed: false };
+        assert_eq!(LiveLine::from_snapshots(Some(&seen), &seen, short).gone, [id]);
+        let short = ShortLivedAllocs { missed: true, ..ShortLivedAllocs::default() };
+        assert!(LiveLine::from_snapshots(Some(&seen), &seen, short).read_again);
     }
 
     #[test]
@@ -315,7 +328,7 @@ mod tests {
         let (before, now) =
             (of(&[("a", 1), ("b", 1), ("c", 1)]), of(&[("a", 1), ("b", 2), ("d", 1)]));
         let wanted = [("b", Some(&2)), ("c", None), ("d", Some(&1))];
-        assert_eq!(changed(Some(&before), &now), BTreeMap::from(wanted));
-        assert_eq!(changed(None, &now).len(), 3);
+        assert_eq!(changed_entries(Some(&before), &now), BTreeMap::from(wanted));
+        assert_eq!(changed_entries(None, &now).len(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! A task's output, as it is or as it comes.
+//! The output of a task, as it is or as it comes.
 //!
 //! ```text
 //! logs open? ─ no, followed ─► wait (heartbeats) ─┐
@@ -6,8 +6,8 @@
 //!                                                                        ▲                  │
 //!                                                       the client reads ┴──────────────────┘
 //! ```
-//! The client draws: nothing is read before it took what was read before, and when it hangs up, the
-//! stream is dropped with its file and its place.
+//! The client sets the pace: nothing more is read before it took what was read before. When it
+//! hangs up, the stream is dropped with its file and its place.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{known, task_of};
-use super::error::Failure;
-use super::params::{Asked, Params};
+use super::client::{find_alloc, task_by_name};
+use super::error::RequestFailure;
+use super::params::{NamedRequest, Params};
 use super::router::Api;
 use super::shares::Share;
 use ostler_agent::AllocView;
 use ostler_lifecycle::alloc::AllocHandle;
 use ostler_lifecycle::alloc::dir::AllocDir;
-use ostler_logs::{Chunk, Follower, From, LogStream, StreamKind, TaskLogs};
+use ostler_logs::{Chunk, FollowFrom, LogStream, StreamFollower, StreamKind, TaskLogs};
 use ostler_model::clock;
 use ostler_model::ids::TaskName;
 use ostler_model::limits::{API_HEARTBEAT, LOG_READ_BYTES};
@@ -36,42 +36,42 @@ use ostler_wire as wire;
 
 /// Where a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    /// This many bytes after the oldest kept.
+enum LogOrigin {
+    /// This many bytes after the oldest byte that is kept.
     Start(u64),
-    /// This many bytes before the newest.
+    /// This many bytes before the newest byte.
     End(u64),
 }
 
-/// What is wanted.
+/// The requested output, by the query.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct LogQuery {
     task: TaskName,
     kind: StreamKind,
-    origin: Origin,
+    origin: LogOrigin,
     follow: bool,
     plain: bool,
 }
 
-impl Wanted {
-    fn read(params: &Params, view: &AllocView) -> Result<Self, Failure> {
-        let task = task_of(view, params.required("task")?)?;
+impl LogQuery {
+    fn read(params: &Params, view: &AllocView) -> Result<Self, RequestFailure> {
+        let task = task_by_name(view, params.required("task")?)?;
         let kind = match params.required("type")? {
             "stdout" => StreamKind::Stdout,
             "stderr" => StreamKind::Stderr,
-            other => return Err(Failure::bad_param("type", other, "stdout or stderr")),
+            other => return Err(RequestFailure::bad_param("type", other, "stdout or stderr")),
         };
         let offset = params.number("offset")?.unwrap_or(0);
         let origin = match params.text("origin") {
-            None | Some("start") => Origin::Start(offset),
-            Some("end") => Origin::End(offset),
-            Some(other) => return Err(Failure::bad_param("origin", other, "start or end")),
+            None | Some("start") => LogOrigin::Start(offset),
+            Some("end") => LogOrigin::End(offset),
+            Some(other) => return Err(RequestFailure::bad_param("origin", other, "start or end")),
         };
         let (follow, plain) = (params.flag("follow")?, params.flag("plain")?);
         Ok(Self { task, kind, origin, follow, plain })
     }
 
-    fn of<'a>(&self, logs: &'a TaskLogs) -> &'a LogStream {
+    fn select_stream<'a>(&self, logs: &'a TaskLogs) -> &'a LogStream {
         match self.kind {
             StreamKind::Stdout => &logs.stdout,
             StreamKind::Stderr => &logs.stderr,
@@ -80,65 +80,67 @@ impl Wanted {
 }
 
 /// `GET /v1/client/fs/logs/ID`
-pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let view = known(&api, &id)?;
-    let wanted = Wanted::read(&params, &view)?;
-    let place = place(&api, &params)?;
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let view = find_alloc(&api, &id)?;
+    let wanted = LogQuery::read(&params, &view)?;
+    let place = take_place(&api, &params)?;
     let source = match view.handle.task_logs(&wanted.task) {
-        Some(logs) => Source::Reading(Reader::live(&wanted, &logs)),
-        None if wanted.follow && !view.phase.ended() => Source::Waiting(view.handle),
-        None => Source::Reading(Reader::of_files(&api, &view, &wanted)?),
+        Some(logs) => LogSource::Reading(LogReader::from_live(&wanted, &logs)),
+        None if wanted.follow && !view.phase.has_ended() => LogSource::Waiting(view.handle),
+        None => LogSource::Reading(LogReader::from_files(&api, &view, &wanted)?),
     };
     let kind = if wanted.plain { "text/plain; charset=utf-8" } else { "application/json" };
-    let frames = Frames { source, wanted, leaving: api.leaving.clone(), _place: place };
-    let body = Body::from_stream(stream::unfold(frames, Frames::next));
+    let frames = LogFrames { source, wanted, leaving: api.leaving.clone(), _place: place };
+    let body = Body::from_stream(stream::unfold(frames, LogFrames::next));
     Ok(([(CONTENT_TYPE, kind), (X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response())
 }
 
-/// A place for a stream, if there is one for whoever asks.
-pub(super) fn place(api: &Api, params: &Params) -> Result<Share, Failure> {
+/// Take a place for a stream for the caller, if one is free.
+pub(super) fn take_place(api: &Api, params: &Params) -> Result<Share, RequestFailure> {
     api.streams.take(params.access().caller())
 }
 
-/// Bytes of a stream from where it was asked for.
-struct Reader {
-    follower: Follower,
-    /// Bytes still to give out; absent when what comes later is wanted too.
+/// Reads the bytes of an output stream from the requested position.
+struct LogReader {
+    follower: StreamFollower,
+    /// The number of bytes that are still to be sent; none if the client follows the stream.
     left: Option<u64>,
 }
 
-impl Reader {
-    fn live(wanted: &Wanted, logs: &TaskLogs) -> Self {
-        let stream = wanted.of(logs);
-        let total = stream.follow(From::Start).skip(u64::MAX);
-        Self::begin(stream.follow(From::Start), total, wanted)
+impl LogReader {
+    fn from_live(wanted: &LogQuery, logs: &TaskLogs) -> Self {
+        let stream = wanted.select_stream(logs);
+        let total = stream.follow(FollowFrom::Start).skip(u64::MAX);
+        Self::from_follower(stream.follow(FollowFrom::Start), total, wanted)
     }
 
-    /// All that there is of a task that is over, or was before the agent started.
-    fn of_files(api: &Api, view: &AllocView, wanted: &Wanted) -> Result<Self, Failure> {
+    /// A reader of all output of a task that has ended, or had ended before the agent started.
+    fn from_files(api: &Api, view: &AllocView, wanted: &LogQuery) -> Result<Self, RequestFailure> {
         let root = api.agent.data_dir().join("allocs");
-        let failed = |why: String| Failure::Logs { task: wanted.task.clone(), why };
+        let failed = |why: String| RequestFailure::Logs { task: wanted.task.clone(), why };
         let dir = AllocDir::open(&root, view.allocation.id)
             .and_then(|dir| dir.logs_dir())
             .map_err(|error| failed(error.to_string()))?;
         let open = || {
-            Follower::of_files(&dir, &wanted.task, wanted.kind)
+            StreamFollower::of_files(&dir, &wanted.task, wanted.kind)
                 .map_err(|error| failed(error.to_string()))
         };
         let total = open()?.skip(u64::MAX);
-        Ok(Self::begin(open()?, total, wanted))
+        Ok(Self::from_follower(open()?, total, wanted))
     }
 
-    fn begin(mut follower: Follower, total: u64, wanted: &Wanted) -> Self {
+    fn from_follower(mut follower: StreamFollower, total: u64, wanted: &LogQuery) -> Self {
         let before = match wanted.origin {
-            Origin::Start(offset) => offset.min(total),
-            Origin::End(offset) => total.saturating_sub(offset),
+            LogOrigin::Start(offset) => offset.min(total),
+            LogOrigin::End(offset) => total.saturating_sub(offset),
         };
         let passed = follower.skip(before);
         Self { follower, left: (!wanted.follow).then(|| total.saturating_sub(passed)) }
     }
 
-    /// The next bytes; none at the end. May be dropped and called again.
+    /// Wait for the next bytes; none at the end. The future may be dropped and called again.
     async fn next(&mut self) -> Option<Chunk> {
         let max = match self.left {
             Some(0) => return None,
@@ -154,23 +156,23 @@ impl Reader {
     }
 }
 
-enum Source {
+enum LogSource {
     /// The task's logs are not open yet.
     Waiting(AllocHandle),
-    Reading(Reader),
+    Reading(LogReader),
 }
 
-struct Frames {
-    source: Source,
-    wanted: Wanted,
+struct LogFrames {
+    source: LogSource,
+    wanted: LogQuery,
     leaving: CancellationToken,
-    /// Free again when the stream is dropped.
+    /// Its place, which is free again when the stream is dropped.
     _place: Share,
 }
 
 type Item = Result<Bytes, Infallible>;
 
-impl Frames {
+impl LogFrames {
     async fn next(mut self) -> Option<(Item, Self)> {
         loop {
             let event = tokio::select! {
@@ -180,13 +182,13 @@ impl Frames {
             let bytes = match event {
                 None if self.wanted.plain => continue,
                 None => Bytes::from_static(b"{}"),
-                Some(Event::Ended) => return None,
-                Some(Event::Opened(logs)) => {
-                    self.source = Source::Reading(Reader::live(&self.wanted, &logs));
+                Some(LogStreamEvent::Ended) => return None,
+                Some(LogStreamEvent::Opened(logs)) => {
+                    self.source = LogSource::Reading(LogReader::from_live(&self.wanted, &logs));
                     continue;
                 }
-                Some(Event::Read(chunk)) if self.wanted.plain => Bytes::from(chunk.bytes),
-                Some(Event::Read(chunk)) => self.frame(&chunk)?,
+                Some(LogStreamEvent::Read(chunk)) if self.wanted.plain => Bytes::from(chunk.bytes),
+                Some(LogStreamEvent::Read(chunk)) => self.frame(&chunk)?,
             };
             if !bytes.is_empty() {
                 return Some((Ok(bytes), self));
@@ -195,8 +197,8 @@ impl Frames {
     }
 
     fn frame(&self, chunk: &Chunk) -> Option<Bytes> {
-        let Source::Reading(reader) = &self.source else { return None };
-        let (name, offset) = reader.follower.place();
+        let LogSource::Reading(reader) = &self.source else { return None };
+        let (name, offset) = reader.follower.file_position();
         let frame = wire::Frame {
             data: STANDARD.encode(&chunk.bytes).into(),
             file: format!("alloc/logs/{name}").into(),
@@ -208,18 +210,21 @@ impl Frames {
     }
 }
 
-enum Event {
+enum LogStreamEvent {
     Opened(Arc<TaskLogs>),
     Read(Chunk),
     Ended,
 }
 
-/// May be dropped and called again.
-async fn advance(source: &mut Source, wanted: &Wanted) -> Event {
+/// Wait for the next event of the stream. The future may be dropped and called again.
+async fn advance(source: &mut LogSource, wanted: &LogQuery) -> LogStreamEvent {
     match source {
-        Source::Reading(reader) => reader.next().await.map_or(Event::Ended, Event::Read),
-        Source::Waiting(alloc) => {
-            alloc.logs_opened(&wanted.task).await.map_or(Event::Ended, Event::Opened)
+        LogSource::Reading(reader) => {
+            reader.next().await.map_or(LogStreamEvent::Ended, LogStreamEvent::Read)
         }
+        LogSource::Waiting(alloc) => alloc
+            .wait_for_logs(&wanted.task)
+            .await
+            .map_or(LogStreamEvent::Ended, LogStreamEvent::Opened),
     }
 }

@@ -1,5 +1,5 @@
-//! `GET /v1/metrics`: numbers by Nomad's names where it has the same ones (`nomad.client…`), by ours
-//! otherwise (`ostler…`); as JSON, or as Prometheus reads them (`?format=prometheus`).
+//! `GET /v1/metrics`: numbers under Nomad's names if Nomad has the same ones (`nomad.client…`),
+//! otherwise under ours (`ostler…`). They are JSON, or text for Prometheus (`?format=prometheus`).
 //!
 //! ```text
 //! node, allocations, what tasks use, what the machine uses, the store ─┐
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::agent::counts;
 use super::client::core_mhz;
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::host;
 use super::json::{agent::metrics, stats};
 use super::metrics_own;
@@ -25,33 +25,35 @@ use super::metrics_text;
 use super::nodes;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, Shared};
+use super::router::{Api, ApiState};
 use ostler_agent::AllocView;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::Task;
 use ostler_model::limits::MIB;
-use ostler_wire::Gauge;
+use ostler_wire::MetricGauge;
 
-/// Allocations whose use is asked for at the same time.
+/// The number of allocations that are asked for their use at the same time.
 const ASKED_AT_ONCE: usize = 16;
 
 pub(super) type Labels = BTreeMap<String, String>;
 
 /// `GET /v1/metrics`
-pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response, Failure> {
+pub(super) async fn read(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let prometheus = match params.text("format") {
         None | Some("json") => false,
         Some("prometheus") => true,
-        Some(other) => return Err(Failure::bad_param("format", other, "json or prometheus")),
+        Some(other) => {
+            return Err(RequestFailure::bad_param("format", other, "json or prometheus"));
+        }
     };
     let objects = [("client", counts(&api)), ("state", json!(api.agent.state_stats()))];
     let mut answer = metrics(api.clock.now(), &objects);
     let views = api.agent.allocs();
-    let of_node = of_node(&api);
-    answer.gauges.extend(of_allocations(&api, &views, &of_node));
-    answer.gauges.extend(of_machine(&api, &of_node).await?);
-    answer.gauges.extend(metrics_own::of_agent(&api, &views));
-    answer.gauges.extend(of_tasks(&api, views).await);
+    let of_node = node_labels(&api);
+    answer.gauges.extend(alloc_gauges(&api, &views, &of_node));
+    answer.gauges.extend(machine_gauges(&api, &of_node).await?);
+    answer.gauges.extend(metrics_own::agent_gauges(&api, &views));
+    answer.gauges.extend(task_gauges(&api, views).await);
     let caller = params.access().caller();
     let write = move || {
         if prometheus {
@@ -63,9 +65,9 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     api.computing.answer(caller, write).await
 }
 
-pub(super) fn gauge(name: &str, value: f64, labels: &Labels) -> Gauge<'static> {
+pub(super) fn gauge(name: &str, value: f64, labels: &Labels) -> MetricGauge<'static> {
     let labels = labels.iter().map(|(name, value)| (name.clone().into(), value.clone().into()));
-    Gauge { name: name.to_owned().into(), value, labels: labels.collect() }
+    MetricGauge { name: name.to_owned().into(), value, labels: labels.collect() }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a measurement")]
@@ -77,7 +79,7 @@ pub(super) fn labels<const COUNT: usize>(of: [(&str, String); COUNT]) -> Labels 
     of.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn of_node(api: &Api) -> Labels {
+fn node_labels(api: &Api) -> Labels {
     let node = api.agent.node();
     let eligibility = if api.agent.scheduling().ineligible { "ineligible" } else { "eligible" };
     labels([
@@ -85,19 +87,19 @@ fn of_node(api: &Api) -> Labels {
         ("host", node.name.clone()),
         ("datacenter", node.datacenter.clone()),
         ("node_class", "none".to_owned()),
-        ("node_status", nodes::word(api.agent.readiness().stage).to_owned()),
+        ("node_status", nodes::stage_word(api.agent.readiness().stage).to_owned()),
         ("node_scheduling_eligibility", eligibility.to_owned()),
     ])
 }
 
-/// How many there are, and what they have of the node.
-fn of_allocations(api: &Api, views: &[AllocView], labels: &Labels) -> Vec<Gauge<'static>> {
+/// The number of allocations, and the resources of the node that they have.
+fn alloc_gauges(api: &Api, views: &[AllocView], labels: &Labels) -> Vec<MetricGauge<'static>> {
     let node = api.agent.node();
     let of = |wanted: &dyn Fn(ClientStatus) -> bool| {
         views.iter().filter(|view| wanted(view.state.client_status)).count()
     };
     let live: Vec<&AllocView> =
-        views.iter().filter(|view| !view.state.client_status.terminal()).collect();
+        views.iter().filter(|view| !view.state.client_status.is_terminal()).collect();
     let sum = |part: &dyn Fn(&AllocView, &Task) -> u32| -> u64 {
         let tasks = live.iter().flat_map(|view| {
             let group = view.allocation.task_group();
@@ -115,7 +117,7 @@ fn of_allocations(api: &Api, views: &[AllocView], labels: &Labels) -> Vec<Gauge<
     let values = [
         ("nomad.client.allocations.pending", whole(of(&|status| status == ClientStatus::Pending))),
         ("nomad.client.allocations.running", whole(of(&|status| status == ClientStatus::Running))),
-        ("nomad.client.allocations.terminal", whole(of(&ClientStatus::terminal))),
+        ("nomad.client.allocations.terminal", whole(of(&ClientStatus::is_terminal))),
         ("nomad.client.allocated.cpu", cpu),
         ("nomad.client.allocated.memory", memory),
         ("nomad.client.allocated.disk", disk),
@@ -126,9 +128,12 @@ fn of_allocations(api: &Api, views: &[AllocView], labels: &Labels) -> Vec<Gauge<
     values.into_iter().map(|(name, value)| gauge(name, number(value), labels)).collect()
 }
 
-/// What the machine uses.
-async fn of_machine(api: &Api, labels: &Labels) -> Result<Vec<Gauge<'static>>, Failure> {
-    let (used, shares, _) = host::look(api).await?;
+/// The numbers of what the machine uses.
+async fn machine_gauges(
+    api: &Api,
+    labels: &Labels,
+) -> Result<Vec<MetricGauge<'static>>, RequestFailure> {
+    let (used, shares, _) = host::measure_usage(api).await?;
     let with = |name: &str, value: &str| {
         let mut labels = labels.clone();
         labels.insert(name.to_owned(), value.to_owned());
@@ -171,8 +176,8 @@ async fn of_machine(api: &Api, labels: &Labels) -> Result<Vec<Gauge<'static>>, F
     Ok(gauges)
 }
 
-/// What each task that runs has and uses.
-async fn of_tasks(api: &Api, views: Vec<AllocView>) -> Vec<Gauge<'static>> {
+/// The numbers of what each running task has and uses.
+async fn task_gauges(api: &Api, views: Vec<AllocView>) -> Vec<MetricGauge<'static>> {
     let running =
         views.into_iter().filter(|view| view.state.client_status == ClientStatus::Running);
     let used = stream::iter(running).map(|view| async {
@@ -189,7 +194,7 @@ async fn of_tasks(api: &Api, views: Vec<AllocView>) -> Vec<Gauge<'static>> {
             let Some((_, usage)) = used.iter().find(|(name, _)| **name == task.name) else {
                 continue;
             };
-            let labels = labels_of(&view, task, &node.name);
+            let labels = task_labels(&view, task, &node.name);
             let started = view.state.tasks.get(&task.name).and_then(|task| task.started_at);
             let key = (alloc.id, task.name.clone());
             let percent = api.processor().percent(key, usage, started);
@@ -211,7 +216,7 @@ async fn of_tasks(api: &Api, views: Vec<AllocView>) -> Vec<Gauge<'static>> {
     gauges
 }
 
-fn labels_of(view: &AllocView, task: &Task, host: &str) -> Labels {
+fn task_labels(view: &AllocView, task: &Task, host: &str) -> Labels {
     let alloc = &view.allocation;
     labels([
         ("alloc_id", alloc.id.to_string()),

@@ -1,4 +1,4 @@
-//! Numbers of what Nomad has not: plugins, hooks, and where guests run.
+//! Numbers about what Nomad does not have: plugins, hooks, guests and traces.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use super::metrics::{gauge, labels, number};
 use super::router::Api;
 use ostler_agent::{AllocView, PluginState};
-use ostler_wire::Gauge;
+use ostler_wire::MetricGauge;
 
-/// All of them.
-pub(super) fn of_agent(api: &Api, views: &[AllocView]) -> Vec<Gauge<'static>> {
-    let mut gauges = of_plugins(api);
-    gauges.extend(of_hooks(views));
-    gauges.extend(of_guests(api));
-    gauges.extend(of_traces());
+/// All numbers of this module.
+pub(super) fn agent_gauges(api: &Api, views: &[AllocView]) -> Vec<MetricGauge<'static>> {
+    let mut gauges = plugin_gauges(api);
+    gauges.extend(hook_gauges(views));
+    gauges.extend(guest_gauges(api));
+    gauges.extend(trace_gauges());
     gauges
 }
 
-/// How each plugin in use does, and what its calls cost, since it is in its place.
-fn of_plugins(api: &Api) -> Vec<Gauge<'static>> {
+/// The health of each plugin in use, and the cost of its calls since it was loaded.
+fn plugin_gauges(api: &Api) -> Vec<MetricGauge<'static>> {
     let mut gauges = Vec::new();
     for report in api.agent.plugins_status() {
         let Some(activity) = &report.activity else { continue };
@@ -52,8 +52,8 @@ fn of_plugins(api: &Api) -> Vec<Gauge<'static>> {
     gauges
 }
 
-/// How the hooks of the allocations that are there went, added up by hook and call.
-fn of_hooks(views: &[AllocView]) -> Vec<Gauge<'static>> {
+/// The calls of hooks of all present allocations, added up by hook and call.
+fn hook_gauges(views: &[AllocView]) -> Vec<MetricGauge<'static>> {
     let mut by_hook: BTreeMap<(&str, String), (u64, u64, Duration)> = BTreeMap::new();
     for one in views.iter().flat_map(|view| view.handle.hook_times()) {
         let call = format!("{:?}", one.kind).to_lowercase();
@@ -73,8 +73,8 @@ fn of_hooks(views: &[AllocView]) -> Vec<Gauge<'static>> {
     gauges.collect()
 }
 
-/// Guests that are there, and room for them.
-fn of_guests(api: &Api) -> Vec<Gauge<'static>> {
+/// The number of guests, and the room for them.
+fn guest_gauges(api: &Api) -> Vec<MetricGauge<'static>> {
     let gauges = api.agent.guests().into_iter().flat_map(|pool| {
         let of = labels([("guests", pool.of.to_owned())]);
         [
@@ -85,8 +85,8 @@ fn of_guests(api: &Api) -> Vec<Gauge<'static>> {
     gauges.collect()
 }
 
-/// What became of the spans of traces, where they are recorded.
-fn of_traces() -> Vec<Gauge<'static>> {
+/// The numbers of sent and lost spans, if traces are recorded.
+fn trace_gauges() -> Vec<MetricGauge<'static>> {
     let Some(spans) = ostler_trace::counts() else { return Vec::new() };
     let of = labels([]);
     [("sent", spans.sent), ("lost", spans.lost)]

@@ -1,22 +1,22 @@
-//! Numbers as Prometheus reads them: each name once, with what it counts and of which kind it is.
+//! Numbers as text for Prometheus. Each name stands once with its description and its kind.
 
 use std::collections::BTreeMap;
 
-use ostler_wire::Gauge;
+use ostler_wire::MetricGauge;
 
-/// What a number is.
+/// The kind of a number in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Goes up and down.
+enum MetricKind {
+    /// A number that goes up and down.
     Gauge,
-    /// Only grows while its plugin or its store is in its place, and is asked for by its rate. Its name ends
-    /// with `_total` here.
+    /// A number that only grows while its plugin or its store is in place, and that is queried by
+    /// its rate. Its name ends with `_total` in the text.
     Counter,
 }
-use Kind::{Counter as C, Gauge as G};
+use MetricKind::{Counter as C, Gauge as G};
 
-/// Every name, without `_total`; its kind; what it counts.
-const HELP: &[(&str, Kind, &str)] = &[
+/// Every name without `_total`, its kind, and its description.
+const HELP: &[(&str, MetricKind, &str)] = &[
     ("nomad_client_allocated_cpu", G, "Processor that live allocations have, MHz."),
     ("nomad_client_allocated_disk", G, "Disk that live allocations have, MiB."),
     ("nomad_client_allocated_memory", G, "Memory that live allocations have, MiB."),
@@ -103,28 +103,28 @@ const HELP: &[(&str, Kind, &str)] = &[
     ("ostler_traces_sent", C, "Spans that a collector took."),
 ];
 
-/// The text: of each name what it counts, its kind, and all its values.
-pub(super) fn text(gauges: &[Gauge<'_>]) -> String {
-    let mut by_name: BTreeMap<String, Vec<&Gauge<'_>>> = BTreeMap::new();
+/// The text: for each name its description, its kind and all its values.
+pub(super) fn text(gauges: &[MetricGauge<'_>]) -> String {
+    let mut by_name: BTreeMap<String, Vec<&MetricGauge<'_>>> = BTreeMap::new();
     for gauge in gauges {
-        by_name.entry(plain(&gauge.name)).or_default().push(gauge);
+        by_name.entry(plain_name(&gauge.name)).or_default().push(gauge);
     }
     let mut text = String::new();
     for (name, all) in by_name {
         let known = HELP.iter().find(|(known, ..)| *known == name);
-        // A name without a line of its own is a fault that a test finds; the number is shown all the same.
+        // A test finds a name without a description; the number is shown all the same.
         let (kind, help) =
             known.map_or((G, "A number of this agent."), |(_, kind, help)| (*kind, *help));
         let (name, kind) = match kind {
-            Kind::Gauge => (name, "gauge"),
-            Kind::Counter => (format!("{name}_total"), "counter"),
+            MetricKind::Gauge => (name, "gauge"),
+            MetricKind::Counter => (format!("{name}_total"), "counter"),
         };
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
         for gauge in all {
             let labels: Vec<_> = gauge
                 .labels
                 .iter()
-                .map(|(name, value)| format!("{}=\"{}\"", plain(name), escaped(value)))
+                .map(|(name, value)| format!("{}=\"{}\"", plain_name(name), escape_label(value)))
                 .collect();
             let labels =
                 if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
@@ -134,12 +134,12 @@ pub(super) fn text(gauges: &[Gauge<'_>]) -> String {
     text
 }
 
-/// A name of letters, digits and underscores.
-fn plain(name: &str) -> String {
+/// A name in which every other character than letters and digits is an underscore.
+fn plain_name(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

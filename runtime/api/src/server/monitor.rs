@@ -12,31 +12,31 @@ use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::json::REGION;
-use super::logs::place;
+use super::logs::take_place;
 use super::params::Params;
-use super::router::Shared;
+use super::router::ApiState;
 use super::shares::Share;
-use crate::agent_log::{Heard, LogFollower};
+use crate::agent_log::{LogFollower, LogItem};
 use ostler_model::clock;
 use ostler_model::limits::API_HEARTBEAT;
 use ostler_wire as wire;
 
-/// What a frame says that it has.
+/// The `FileEvent` of each frame.
 const LOG: &str = "log";
-/// The one server, this agent, among Nomad's names for it.
+/// One of Nomad's names for the one server, which is this agent.
 const LEADER: &str = "leader";
 
 /// `GET /v1/agent/monitor`
-pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response, Failure> {
+pub(super) async fn read(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let level = level(params.text("log_level"))?;
     let (json, plain) = (params.flag("log_json")?, params.flag("plain")?);
     let node = api.agent.node();
     let (own, name) = (node.id.to_string(), node.name.as_str());
-    // Nomad's command line gives the beginning of an id.
+    // Nomad's command line sends only the beginning of an id.
     if params.text("node_id").is_some_and(|id| !own.starts_with(id)) {
-        return Err(Failure::NotThere("node"));
+        return Err(RequestFailure::NotThere("node"));
     }
     let server = params.text("server_id");
     let is_this = |server: &str| {
@@ -44,9 +44,9 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
         [LEADER, name].contains(&named) || own.starts_with(server)
     };
     if server.is_some_and(|server| !is_this(server)) {
-        return Err(Failure::NotThere("server"));
+        return Err(RequestFailure::NotThere("server"));
     }
-    let place = place(&api, &params)?;
+    let place = take_place(&api, &params)?;
     let monitor = Monitor {
         follower: api.log.follow(level),
         json,
@@ -57,23 +57,27 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     };
     let kind = if plain { "text/plain; charset=utf-8" } else { "application/json" };
     let body = Body::from_stream(stream::unfold(monitor, |mut monitor| async {
-        Some((monitor.piece().await?, monitor))
+        Some((monitor.next_piece().await?, monitor))
     }));
     Ok(([(CONTENT_TYPE, kind), (X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response())
 }
 
-/// `GET /v1/ostler/log`: the last lines of the log that are kept, as text, or with `log_json` as JSON.
-pub(super) async fn last(State(api): Shared, params: Params) -> Result<Response, Failure> {
+/// `GET /v1/ostler/log`: the last lines of the log that are kept, as text or, with `log_json`, as
+/// JSON.
+pub(super) async fn last_lines(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     let json = params.flag("log_json")?;
     let most: Option<usize> = params.number("lines")?;
-    let lines = api.log.last(most.unwrap_or(usize::MAX));
+    let lines = api.log.last_lines(most.unwrap_or(usize::MAX));
     let text: String =
         lines.iter().map(|line| if json { line.json() } else { line.text() }).collect();
     let kind = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     Ok((kind, text).into_response())
 }
 
-fn level(given: Option<&str>) -> Result<LevelFilter, Failure> {
+fn level(given: Option<&str>) -> Result<LevelFilter, RequestFailure> {
     let Some(given) = given else { return Ok(LevelFilter::INFO) };
     match given.to_lowercase().as_str() {
         "error" | "err" => Ok(LevelFilter::ERROR),
@@ -81,7 +85,9 @@ fn level(given: Option<&str>) -> Result<LevelFilter, Failure> {
         "info" => Ok(LevelFilter::INFO),
         "debug" => Ok(LevelFilter::DEBUG),
         "trace" => Ok(LevelFilter::TRACE),
-        _ => Err(Failure::bad_param("log_level", given, "trace, debug, info, warn or error")),
+        _ => {
+            Err(RequestFailure::bad_param("log_level", given, "trace, debug, info, warn or error"))
+        }
     }
 }
 
@@ -91,13 +97,13 @@ struct Monitor {
     plain: bool,
     offset: u64,
     leaving: CancellationToken,
-    /// Free again when the stream is dropped.
+    /// Its place, which is free again when the stream is dropped.
     _place: Share,
 }
 
 impl Monitor {
-    /// The next line, or a sign of life; none when the agent leaves.
-    async fn piece(&mut self) -> Option<io::Result<Bytes>> {
+    /// Wait for the next line, or a sign of life; none when the agent leaves.
+    async fn next_piece(&mut self) -> Option<io::Result<Bytes>> {
         loop {
             let next = clock::timeout(API_HEARTBEAT, self.follower.next());
             match self.leaving.run_until_cancelled(next).await? {
@@ -108,14 +114,17 @@ impl Monitor {
         }
     }
 
-    fn frame(&mut self, heard: &Heard) -> io::Result<Bytes> {
+    fn frame(&mut self, heard: &LogItem) -> io::Result<Bytes> {
         let text = match heard {
-            Heard::Line(line) if self.json => line.json(),
-            Heard::Line(line) => line.text(),
-            Heard::Missed(count) if self.json => {
-                format!("{}\n", serde_json::json!({ "@level": "warn", "@message": missed(*count) }))
+            LogItem::Line(line) if self.json => line.json(),
+            LogItem::Line(line) => line.text(),
+            LogItem::Missed(count) if self.json => {
+                format!(
+                    "{}\n",
+                    serde_json::json!({ "@level": "warn", "@message": missed_text(*count) })
+                )
             }
-            Heard::Missed(count) => format!("[WARN] {}\n", missed(*count)),
+            LogItem::Missed(count) => format!("[WARN] {}\n", missed_text(*count)),
         };
         if self.plain {
             return Ok(text.into());
@@ -132,7 +141,7 @@ impl Monitor {
     }
 }
 
-fn missed(count: u64) -> String {
+fn missed_text(count: u64) -> String {
     format!("{count} lines of the log came faster than they were read, and are not shown")
 }
 
@@ -171,15 +180,15 @@ mod tests {
         let log = Arc::new(AgentLog::default());
         let (mut frames, mut plain) = (monitor(&log, false), monitor(&log, true));
         log.tell(line());
-        let bytes = frames.piece().await.unwrap().unwrap();
+        let bytes = frames.next_piece().await.unwrap().unwrap();
         let frame: wire::Frame<'_> = serde_json::from_slice(&bytes).unwrap();
         let text = STANDARD.decode(frame.data.as_bytes()).unwrap();
         assert!(text.ends_with(b"[INFO] m: said\n") && frame.file_event == LOG);
         assert_eq!(frame.offset, text.len() as u64);
-        assert_eq!(plain.piece().await.unwrap().unwrap(), text);
-        assert_eq!(frames.piece().await.unwrap().unwrap(), "{}");
+        assert_eq!(plain.next_piece().await.unwrap().unwrap(), text);
+        assert_eq!(frames.next_piece().await.unwrap().unwrap(), "{}");
         frames.leaving.cancel();
-        assert!(frames.piece().await.is_none());
+        assert!(frames.next_piece().await.is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The one node.
+//! Requests about the one node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,35 +9,35 @@ use axum::response::Response;
 use axum::routing::{get, put};
 
 use super::body;
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::jobs::Body;
-use super::json::node::{NodeStatus, full, stub};
-use super::params::{Asked, Params};
+use super::json::node::{NodeStatusFields, full, stub};
+use super::params::{NamedRequest, Params};
 use super::reply;
-use super::router::{Api, Shared};
-use super::wait::{self, Found};
-use ostler_agent::{DrainAsk, NodeAsk, Readiness, Stage};
+use super::router::{Api, ApiState};
+use super::wait::{self, IndexedValue};
+use ostler_agent::{AgentStage, DrainAsk, NodeAsk, Readiness};
 use ostler_model::scheduling::NodeScheduling;
 use ostler_node::NodeView;
-use ostler_wire::{DrainRequest, DrainSpec, EligibilityRequest, NodeChanged};
+use ostler_wire::{DrainRequest, DrainSpec, EligibilityRequest, NodeUpdateResponse};
 
-/// The node's id, in full or its beginning, is meant.
-pub(super) fn check_id(api: &Api, id: &str) -> Result<(), Failure> {
+/// Check that `id` is the id of this node, or its beginning.
+pub(super) fn check_id(api: &Api, id: &str) -> Result<(), RequestFailure> {
     let own = api.agent.node().id.to_string();
     if !id.is_empty() && own.starts_with(&id.to_ascii_lowercase()) {
         Ok(())
     } else {
-        Err(Failure::NotThere("node"))
+        Err(RequestFailure::NotThere("node"))
     }
 }
 
-/// What keeps the agent from being ready; empty when nothing does.
-pub(super) fn told(readiness: &Readiness) -> String {
+/// What keeps the agent from being ready, in words; empty if it is ready.
+pub(super) fn unready_reason(readiness: &Readiness) -> String {
     let stage = match readiness.stage {
-        Stage::Starting => "starting".to_owned(),
-        Stage::Restoring { done, total } => format!("restoring {done} of {total} allocations"),
-        Stage::Ready => String::new(),
-        Stage::Leaving => "leaving".to_owned(),
+        AgentStage::Starting => "starting".to_owned(),
+        AgentStage::Restoring { done, total } => format!("restoring {done} of {total} allocations"),
+        AgentStage::Ready => String::new(),
+        AgentStage::Leaving => "leaving".to_owned(),
     };
     let waiting: Vec<&str> = readiness.waiting.iter().map(|name| name.as_str()).collect();
     let lists = [
@@ -51,17 +51,17 @@ pub(super) fn told(readiness: &Readiness) -> String {
     parts.join("; ")
 }
 
-/// How the node is, in the words of Nomad's lists.
-pub(super) const fn word(stage: Stage) -> &'static str {
+/// The status of the node, in the words of Nomad's lists.
+pub(super) const fn stage_word(stage: AgentStage) -> &'static str {
     match stage {
-        Stage::Starting | Stage::Restoring { .. } => "initializing",
-        Stage::Ready => "ready",
-        Stage::Leaving => "down",
+        AgentStage::Starting | AgentStage::Restoring { .. } => "initializing",
+        AgentStage::Ready => "ready",
+        AgentStage::Leaving => "down",
     }
 }
 
-/// What the answers say of the node beside its view.
-struct Told {
+/// The condition of the node, which answers show in addition to its view.
+struct NodeCondition {
     readiness: Readiness,
     scheduling: NodeScheduling,
     description: String,
@@ -69,18 +69,18 @@ struct Told {
     created: u64,
 }
 
-impl Told {
-    fn of(api: &Api) -> Self {
+impl NodeCondition {
+    fn from_api(api: &Api) -> Self {
         let readiness = api.agent.readiness();
-        let description = told(&readiness);
+        let description = unready_reason(&readiness);
         let scheduling = api.agent.scheduling();
         let index = api.nodes().index(api, &readiness, &scheduling);
         Self { readiness, scheduling, description, index, created: api.began_at }
     }
 
-    fn status(&self) -> NodeStatus<'_> {
-        NodeStatus {
-            status: word(self.readiness.stage),
+    fn status(&self) -> NodeStatusFields<'_> {
+        NodeStatusFields {
+            status: stage_word(self.readiness.stage),
             description: &self.description,
             index: self.index,
             created: self.created,
@@ -89,16 +89,17 @@ impl Told {
     }
 }
 
-/// How the node was when it was last asked for, and the index of its last change.
+/// The node as it was when it was last read, and the index of its last change.
 #[derive(Default)]
-pub(super) struct NodeSeen {
+pub(super) struct LastNodeState {
     view: Option<Arc<NodeView>>,
     readiness: Readiness,
     index: u64,
 }
 
-impl NodeSeen {
-    /// The index of the last change. What only the view says has the index at which it was first seen so.
+impl LastNodeState {
+    /// The index of the last change. A change of the view counts from the index at which it was
+    /// first noticed.
     fn index(&mut self, api: &Api, readiness: &Readiness, scheduling: &NodeScheduling) -> u64 {
         let view = api.agent.node();
         let same = self.view.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &view));
@@ -110,21 +111,21 @@ impl NodeSeen {
     }
 }
 
-/// The node as lists have it, with what it has; without the indices, which change with everything.
-pub(super) fn own(api: &Api) -> serde_json::Value {
-    let (node, told) = (api.agent.node(), Told::of(api));
-    let status = NodeStatus { index: 0, created: 0, ..told.status() };
-    // It has texts and numbers alone, which are always JSON.
+/// The node as in lists, with its resources but without the indices, which change with everything.
+pub(super) fn node_stub_json(api: &Api) -> serde_json::Value {
+    let (node, told) = (api.agent.node(), NodeCondition::from_api(api));
+    let status = NodeStatusFields { index: 0, created: 0, ..told.status() };
+    // It has only texts and numbers, which can always be written as JSON.
     serde_json::to_value(stub(&node, status, true)).unwrap_or_default()
 }
 
 /// `GET /v1/nodes`
-async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let resources = params.flag("resources")?;
     wait::answer(
         &api,
         &params,
-        || look(&api),
+        || find_node(&api),
         |told| {
             let node = api.agent.node();
             let wanted = node.id.to_string().starts_with(params.prefix());
@@ -136,27 +137,27 @@ async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
     .await
 }
 
-fn look(api: &Api) -> Found<Told> {
-    let told = Told::of(api);
-    Found { index: told.index, value: Ok(told) }
+fn find_node(api: &Api) -> IndexedValue<NodeCondition> {
+    let told = NodeCondition::from_api(api);
+    IndexedValue { index: told.index, value: Ok(told) }
 }
 
 /// `GET /v1/node/ID`
-async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+async fn read(NamedRequest { api, id, params }: NamedRequest) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
-    let show = |told: Told| reply::json(&params, &full(&api.agent.node(), told.status()));
-    wait::answer(&api, &params, || look(&api), show).await
+    let show = |told: NodeCondition| reply::json(&params, &full(&api.agent.node(), told.status()));
+    wait::answer(&api, &params, || find_node(&api), show).await
 }
 
-/// The node as its events have it.
-pub(super) fn shown(api: &Api) -> serde_json::Value {
-    let told = Told::of(api);
+/// The node as in its events.
+pub(super) fn node_json(api: &Api) -> serde_json::Value {
+    let told = NodeCondition::from_api(api);
     let node = api.agent.node();
-    // It has texts and numbers alone, which are always JSON.
+    // It has only texts and numbers, which can always be written as JSON.
     serde_json::to_value(full(&node, told.status())).unwrap_or_default()
 }
 
-/// Every path of nodes that is answered while the agent starts.
+/// All paths of nodes that are answered while the agent starts.
 pub(super) fn routes() -> Router<Arc<Api>> {
     Router::new()
         .route("/v1/nodes", get(list))
@@ -168,7 +169,10 @@ pub(super) fn routes() -> Router<Arc<Api>> {
 }
 
 /// `PUT /v1/node/ID/eligibility`
-async fn eligibility(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
+async fn eligibility(
+    NamedRequest { api, id, params }: NamedRequest,
+    body: Body,
+) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
     let EligibilityRequest { node_id, eligibility } = body::read(&params, body)?;
     let eligible = match eligibility.as_str() {
@@ -177,14 +181,17 @@ async fn eligibility(Asked { api, id, params }: Asked, body: Body) -> Result<Res
         other => {
             let other: String = other.chars().take(64).collect();
             let text = format!("Eligibility is {other:?}; it must be eligible or ineligible");
-            return Err(Failure::BadRequest(text));
+            return Err(RequestFailure::BadRequest(text));
         }
     };
-    changed(&api, &params, &id, &node_id, NodeAsk::Eligible(eligible)).await
+    schedule_node(&api, &params, &id, &node_id, NodeAsk::Eligible(eligible)).await
 }
 
 /// `PUT /v1/node/ID/drain`
-async fn drain(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
+async fn drain(
+    NamedRequest { api, id, params }: NamedRequest,
+    body: Body,
+) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
     let DrainRequest { node_id, drain_spec, mark_eligible } = body::read(&params, body)?;
     let asked = match drain_spec {
@@ -198,37 +205,40 @@ async fn drain(Asked { api, id, params }: Asked, body: Body) -> Result<Response,
             ignore_system: ignore_system_jobs,
         }),
     };
-    changed(&api, &params, &id, &node_id, asked).await
+    schedule_node(&api, &params, &id, &node_id, asked).await
 }
 
-/// `PUT /v1/node/ID/evaluate`: its jobs are looked at again at each change anyway.
-async fn evaluate(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+/// `PUT /v1/node/ID/evaluate`. Its jobs are evaluated at each change anyway.
+async fn evaluate(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
-    answered(&params, api.agent.index())
+    change_answer(&params, api.agent.index())
 }
 
 /// `PUT /v1/node/ID/purge`
-async fn purge(Asked { api, id, .. }: Asked) -> Result<Response, Failure> {
+async fn purge(NamedRequest { api, id, .. }: NamedRequest) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
-    Err(Failure::OwnNode)
+    Err(RequestFailure::OwnNode)
 }
 
-async fn changed(
+async fn schedule_node(
     api: &Api,
     params: &Params,
     id: &str,
     named: &str,
     asked: NodeAsk,
-) -> Result<Response, Failure> {
+) -> Result<Response, RequestFailure> {
     if !named.is_empty() && check_id(api, named).is_err() {
         let text =
             format!("the body has another NodeID than the path, {id}: they must be the same");
-        return Err(Failure::BadRequest(text));
+        return Err(RequestFailure::BadRequest(text));
     }
-    answered(params, api.agent.schedule(asked).await?)
+    change_answer(params, api.agent.schedule(asked).await?)
 }
 
-fn answered(params: &Params, index: u64) -> Result<Response, Failure> {
-    let answer = NodeChanged { node_modify_index: index, index, ..NodeChanged::default() };
-    Ok(reply::at_index(index, reply::json(params, &answer)?))
+fn change_answer(params: &Params, index: u64) -> Result<Response, RequestFailure> {
+    let answer =
+        NodeUpdateResponse { node_modify_index: index, index, ..NodeUpdateResponse::default() };
+    Ok(reply::with_index(index, reply::json(params, &answer)?))
 }

@@ -1,4 +1,4 @@
-//! What stands after the `?` of a request, read once and bounded.
+//! The query of a request, parsed once and bounded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use super::access::Access;
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::router::Api;
 use ostler_jobspec::units::parse_duration;
-use ostler_model::access::Level;
+use ostler_model::access::AccessLevel;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
 
-/// Most keys looked at; Nomad's command line sends up to seven.
+/// The most keys that are read; Nomad's command line sends up to seven.
 const KEYS_MAX: usize = 64;
 
-/// What is said of a list that is to be filtered.
+/// The error about a list that is to be filtered.
 const FILTERED: &str = "left out: a list is narrowed by prefix and namespace";
 
-/// The query of a request. Unknown keys are passed over, of a repeated one the first counts: as
-/// Nomad does.
+/// The query of a request. As in Nomad, unknown keys are ignored, and the first one of a repeated
+/// key counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Params {
     texts: BTreeMap<String, String>,
@@ -32,7 +32,7 @@ pub(super) struct Params {
 }
 
 impl Params {
-    /// Those of a query, for somebody who may see nothing.
+    /// Parse a query, for a sender that may see nothing.
     pub(super) fn parse(query: &str) -> Self {
         let mut texts = BTreeMap::new();
         for (key, value) in form_urlencoded::parse(query.as_bytes()).take(KEYS_MAX) {
@@ -41,66 +41,67 @@ impl Params {
         Self { texts, access: Access::default() }
     }
 
-    fn of(parts: &Parts) -> Self {
+    fn from_parts(parts: &Parts) -> Self {
         let access = parts.extensions.get::<Access>().cloned().unwrap_or_default();
         Self { access, ..Self::parse(parts.uri.query().unwrap_or_default()) }
     }
 
-    /// What the one who asks may do.
+    /// The access of the sender.
     pub(super) const fn access(&self) -> &Access {
         &self.access
     }
 
-    /// The value of `key`; none when it is absent or empty.
+    /// The value of `key`; none if it is absent or empty.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         self.texts.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// The value of `key`, which must be there.
-    pub(super) fn required(&self, key: &'static str) -> Result<&str, Failure> {
-        self.text(key).ok_or(Failure::MissingParam { key })
+    pub(super) fn required(&self, key: &'static str) -> Result<&str, RequestFailure> {
+        self.text(key).ok_or(RequestFailure::MissingParam { key })
     }
 
-    /// `true`, `1`, `false`, `0` and what else Go takes for them; absent is false.
-    pub(super) fn flag(&self, key: &'static str) -> Result<bool, Failure> {
+    /// The truth value of `key`, in any form that Go accepts, such as `true` or `1`. An absent key
+    /// is false.
+    pub(super) fn flag(&self, key: &'static str) -> Result<bool, RequestFailure> {
         match self.text(key) {
             None | Some("false" | "False" | "FALSE" | "f" | "F" | "0") => Ok(false),
             Some("true" | "True" | "TRUE" | "t" | "T" | "1") => Ok(true),
-            Some(value) => Err(Failure::bad_param(key, value, "true or false")),
+            Some(value) => Err(RequestFailure::bad_param(key, value, "true or false")),
         }
     }
 
-    /// The first key that begins so.
-    pub(super) fn beginning(&self, prefix: &str) -> Option<&str> {
+    /// The first key that begins with `prefix`.
+    pub(super) fn key_with_prefix(&self, prefix: &str) -> Option<&str> {
         self.texts.keys().map(String::as_str).find(|key| key.starts_with(prefix))
     }
 
     pub(super) fn number<T: std::str::FromStr>(
         &self,
         key: &'static str,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Option<T>, RequestFailure> {
         let Some(value) = self.text(key) else { return Ok(None) };
-        value.parse().map(Some).map_err(|_| Failure::bad_param(key, value, "a number"))
+        value.parse().map(Some).map_err(|_| RequestFailure::bad_param(key, value, "a number"))
     }
 
-    /// Is the key there without a value?
+    /// Whether the key is present without a value.
     pub(super) fn is_empty(&self, key: &str) -> bool {
         self.texts.get(key).is_some_and(|value| value.is_empty())
     }
 
-    /// Indented JSON is wanted. As in Nomad the key alone says so.
+    /// Whether the client wants indented JSON. As in Nomad, the key alone says so.
     pub(super) fn pretty(&self) -> bool {
         self.texts.contains_key("pretty")
     }
 
-    /// The page of `items` that is asked for, and the name of the first item of the next one; all of
-    /// them unless `per_page` is given. `items` are in the order of their names, so a page that begins
-    /// with what is gone begins with what comes after it.
+    /// The requested page of `items`, and the name of the first item of the next page. Without
+    /// `per_page` the page has all items. `items` are in the order of their names, so that a page
+    /// whose first item is gone begins with the item after it.
     pub(super) fn page<T>(
         &self,
         mut items: Vec<T>,
         name: impl Fn(&T) -> String,
-    ) -> Result<(Vec<T>, Option<String>), Failure> {
+    ) -> Result<(Vec<T>, Option<String>), RequestFailure> {
         if let Some(first) = self.text("next_token") {
             let before = items.partition_point(|item| name(item).as_str() < first);
             items.drain(..before);
@@ -113,104 +114,109 @@ impl Params {
         Ok((items, next))
     }
 
-    /// Only what begins with this.
+    /// The prefix that the entries of a list must have; empty for all.
     pub(super) fn prefix(&self) -> &str {
         self.text("prefix").unwrap_or_default()
     }
 
-    /// Is something of `namespace` meant, and may it be seen? One is named, or `*`; `default` unless given.
-    pub(super) fn means_namespace(&self, namespace: &str) -> bool {
+    /// Whether the request includes `namespace`, and the sender may see it. The query names a
+    /// namespace or `*`; the default is `default`.
+    pub(super) fn includes_namespace(&self, namespace: &str) -> bool {
         let meant = match self.text("namespace") {
             None => namespace == NAMESPACE,
             Some("*") => true,
             Some(named) => named == namespace,
         };
-        meant && self.access.allow(Level::Read, namespace)
+        meant && self.access.allow(AccessLevel::Read, namespace)
     }
 
-    /// The job of this id in the namespace that is named; in `default` unless one is. What cannot be an
-    /// id, or a namespace, is that of none.
-    pub(super) fn job_id(&self, id: &str) -> Result<JobId, Failure> {
+    /// The job with this id in the namespace of the query, which is `default` if the query names
+    /// none. A text that cannot be an id or a namespace counts as an unknown job.
+    pub(super) fn job_id(&self, id: &str) -> Result<JobId, RequestFailure> {
         let namespace = Namespace::new(self.text("namespace").unwrap_or(NAMESPACE));
-        let id = namespace.ok().and_then(|namespace| JobId::within(&namespace, id).ok());
-        id.ok_or(Failure::NotThere("job"))
+        let id = namespace.ok().and_then(|namespace| JobId::in_namespace(&namespace, id).ok());
+        id.ok_or(RequestFailure::NotThere("job"))
     }
 
-    /// Are those of all namespaces meant?
-    pub(super) fn means_all_namespaces(&self) -> bool {
+    /// Whether the request includes all namespaces.
+    pub(super) fn includes_all_namespaces(&self) -> bool {
         self.text("namespace") == Some("*")
     }
 
-    /// How a job is called among those that are meant: of all namespaces the id alone is not enough.
+    /// The name of a job in the requested list. If the list has all namespaces, the id alone is not
+    /// enough.
     pub(super) fn name_of(&self, id: &JobId) -> String {
-        match self.means_all_namespaces() {
-            true => format!("{}.{id}", id.namespace()),
-            false => id.to_string(),
+        if self.includes_all_namespaces() {
+            format!("{}.{id}", id.namespace())
+        } else {
+            id.to_string()
         }
     }
 
-    /// How long to wait for a change beyond which index; none when the answer is wanted at once.
-    pub(super) fn wait(&self) -> Result<Option<Wait>, Failure> {
+    /// How long to wait for a change, and beyond which index; none if the client wants the answer
+    /// at once.
+    pub(super) fn wait(&self) -> Result<Option<WaitQuery>, RequestFailure> {
         let index = self.number("index")?.unwrap_or(0);
         let wait = match self.text("wait") {
             None => Duration::ZERO,
             Some(text) => parse_duration(text)
-                .map_err(|_| Failure::bad_param("wait", text, "a duration like 30s"))?,
+                .map_err(|_| RequestFailure::bad_param("wait", text, "a duration like 30s"))?,
         };
-        // Zero means the default, as in Nomad.
+        // As in Nomad, zero means the default.
         let wait = if wait.is_zero() { API_WAIT_DEFAULT } else { wait.min(API_WAIT_MAX) };
-        Ok((index > 0).then_some(Wait { index, wait }))
+        Ok((index > 0).then_some(WaitQuery { index, wait }))
     }
 
-    /// The same of a list with an index of its own, which is at `now`. Who has seen one that this agent has
-    /// not given out yet has it of an earlier one, and is answered at once.
-    pub(super) fn wait_from(&self, now: u64) -> Result<Option<Wait>, Failure> {
+    /// As [`Params::wait`], for a list with an index of its own, which is at `now`. A client with a
+    /// higher index has it from an earlier agent, and is answered at once.
+    pub(super) fn wait_from(&self, now: u64) -> Result<Option<WaitQuery>, RequestFailure> {
         Ok(self.wait()?.filter(|wait| wait.index <= now))
     }
 }
 
-/// A query that waits.
+/// A query that waits for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wait {
-    /// What the client has seen.
+pub(super) struct WaitQuery {
+    /// The index that the client has seen.
     pub index: u64,
-    /// How long at most, before jitter.
+    /// The longest time to wait, before jitter.
     pub wait: Duration,
 }
 
-impl Wait {
-    /// With up to a sixteenth more, so that clients that came together do not come back together.
-    /// `draw` is random.
+impl WaitQuery {
+    /// The time to wait with up to a sixteenth more, so that clients that came together do not come
+    /// back together. `draw` is random.
     pub(super) fn with_jitter(self, draw: u64) -> Duration {
         let most = u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX) / 16;
         self.wait + Duration::from_nanos(draw % most.saturating_add(1))
     }
 }
 
-/// What a handler is given whose path names something: the agent, that name and the query.
-pub(super) struct Asked<P = String> {
+/// What a handler gets if its path names an object: the API, that name and the query.
+pub(super) struct NamedRequest<P = String> {
     pub api: Arc<Api>,
     pub id: P,
     pub params: Params,
 }
 
-impl<P: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Asked<P> {
+impl<P: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for NamedRequest<P> {
     type Rejection = PathRejection;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, PathRejection> {
         let Path(id) = Path::from_request_parts(parts, api).await?;
-        Ok(Self { api: Arc::clone(api), id, params: Params::of(parts) })
+        Ok(Self { api: Arc::clone(api), id, params: Params::from_parts(parts) })
     }
 }
 
 impl<S: Sync> FromRequestParts<S> for Params {
-    type Rejection = Failure;
+    type Rejection = RequestFailure;
 
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
-        let params = Self::of(parts);
-        // Later versions of Nomad have it: whoever was given the whole list would take it for what was asked for.
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, RequestFailure> {
+        let params = Self::from_parts(parts);
+        // Later versions of Nomad have filters. A client that got the whole list would take it for
+        // the filtered one.
         match params.text("filter") {
-            Some(filter) => Err(Failure::bad_param("filter", filter, FILTERED)),
+            Some(filter) => Err(RequestFailure::bad_param("filter", filter, FILTERED)),
             None => Ok(params),
         }
     }
@@ -241,8 +247,8 @@ mod tests {
         assert_eq!(wait(""), None);
         assert_eq!(wait("index=0&wait=2s"), None);
         let five = Duration::from_secs(300);
-        assert_eq!(wait("index=7"), Some(Wait { index: 7, wait: five }));
-        assert_eq!(wait("index=7&wait=0"), Some(Wait { index: 7, wait: five }));
+        assert_eq!(wait("index=7"), Some(WaitQuery { index: 7, wait: five }));
+        assert_eq!(wait("index=7&wait=0"), Some(WaitQuery { index: 7, wait: five }));
         assert_eq!(wait("index=7&wait=2s").unwrap().wait, Duration::from_secs(2));
         assert_eq!(wait("index=7&wait=24h").unwrap().wait, API_WAIT_MAX);
         for bad in ["index=-1", "index=x", "index=1&wait=5", "wait=1y"] {
@@ -269,14 +275,14 @@ mod tests {
     #[test]
     fn namespaces_are_the_default_one_unless_named() {
         let all = |query| Params { access: Access::all(), ..Params::parse(query) };
-        assert!(all("").means_namespace("default"));
-        assert!(!all("").means_namespace("other"));
-        assert!(all("namespace=*").means_namespace("other"));
-        assert!(all("namespace=other").means_namespace("other"));
-        assert!(!all("namespace=other").means_namespace("default"));
-        assert!(!Params::parse("").means_namespace("default"), "nobody let this one in");
+        assert!(all("").includes_namespace("default"));
+        assert!(!all("").includes_namespace("other"));
+        assert!(all("namespace=*").includes_namespace("other"));
+        assert!(all("namespace=other").includes_namespace("other"));
+        assert!(!all("namespace=other").includes_namespace("default"));
+        assert!(!Params::parse("").includes_namespace("default"), "nobody let this one in");
         let id =
-            |query: &str| Params::parse(query).job_id("web").map(|id| id.qualified().to_owned());
+            |query: &str| Params::parse(query).job_id("web").map(|id| id.qualified_id().to_owned());
         for own in ["", "namespace=", "namespace=default"] {
             assert_eq!(id(own).unwrap(), "web", "{own}");
         }
@@ -297,7 +303,7 @@ mod tests {
     proptest! {
         #[test]
         fn jitter_adds_at_most_a_sixteenth(seconds in 1_u64..600, draw: u64) {
-            let wait = Wait { index: 1, wait: Duration::from_secs(seconds) };
+            let wait = WaitQuery { index: 1, wait: Duration::from_secs(seconds) };
             let jittered = wait.with_jitter(draw);
             prop_assert!(jittered >= wait.wait && jittered <= wait.wait + wait.wait / 16);
         }

@@ -1,4 +1,4 @@
-//! Answers: JSON with Nomad's headers.
+//! Builds answers: JSON with Nomad's headers.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,21 +13,25 @@ use axum::response::{IntoResponse as _, Response};
 use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::params::Params;
 use ostler_model::limits::API_LIST_PIECE_BYTES;
 
-/// Index of what was asked for: to be given back as `index` to wait for what comes after.
+/// The header with the index of the answer. A client sends it back as `index` to wait for the next
+/// change.
 pub(super) const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-nomad-nexttoken");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-nomad-lastcontact");
 
-/// `value` as JSON.
-pub(super) fn json<T: Serialize + ?Sized>(params: &Params, value: &T) -> Result<Response, Failure> {
+/// An answer with `value` as JSON.
+pub(super) fn json<T: Serialize + ?Sized>(
+    params: &Params,
+    value: &T,
+) -> Result<Response, RequestFailure> {
     let text =
         if params.pretty() { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
-    let text = text.map_err(|error| Failure::Internal(error.to_string()))?;
+    let text = text.map_err(|error| RequestFailure::Internal(error.to_string()))?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok((StatusCode::OK, [kind], Body::from(text)).into_response())
 }
@@ -39,16 +43,16 @@ pub(super) fn line<T: Serialize + ?Sized>(value: &T) -> io::Result<Bytes> {
     Ok(text.into())
 }
 
-/// A page of a list, and the token by which the next one is asked for.
+/// An answer with a page of a list, and the token for the next page.
 pub(super) fn page<T: Serialize>(
     params: &Params,
     page: &[T],
     next: Option<&str>,
-) -> Result<Response, Failure> {
+) -> Result<Response, RequestFailure> {
     Ok(with_next(json(params, page)?, next))
 }
 
-/// With the token by which the next page is asked for.
+/// Add the token for the next page to an answer.
 pub(super) fn with_next(mut response: Response, next: Option<&str>) -> Response {
     if let Some(token) = next.and_then(|next| HeaderValue::from_str(next).ok()) {
         response.headers_mut().insert(NEXT_TOKEN, token);
@@ -56,46 +60,48 @@ pub(super) fn with_next(mut response: Response, next: Option<&str>) -> Response 
     response
 }
 
-/// A list of values that are JSON already. Whatever its length, little more than one piece of it is copied at a time.
-pub(super) fn written(values: Vec<Bytes>) -> Response {
+/// An answer with a list of values that are JSON already. Whatever its length, little more than one
+/// piece of it is copied at a time.
+pub(super) fn json_list(values: Vec<Bytes>) -> Response {
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    (StatusCode::OK, [kind], Body::new(List::new(values))).into_response()
+    (StatusCode::OK, [kind], Body::new(JsonList::new(values))).into_response()
 }
 
-/// No body: done.
-pub(super) fn done() -> Response {
+/// An answer without a body, for a request that was carried out.
+pub(super) fn empty_answer() -> Response {
     StatusCode::OK.into_response()
 }
 
-/// With the index of a change that was made.
-pub(super) fn at_index(index: u64, mut response: Response) -> Response {
+/// Add the index of a change to an answer.
+pub(super) fn with_index(index: u64, mut response: Response) -> Response {
     response.headers_mut().insert(INDEX, HeaderValue::from(index));
     response
 }
 
-/// With the index of what was read, and that nobody knows it better: there is no other server.
-pub(super) fn read_at(index: u64, response: Response) -> Response {
-    let mut response = at_index(index, response);
+/// Add the index of a reading to an answer, and that the leader has answered: there is no other
+/// server.
+pub(super) fn with_read_index(index: u64, response: Response) -> Response {
+    let mut response = with_index(index, response);
     response.headers_mut().insert(KNOWN_LEADER, HeaderValue::from_static("true"));
     response.headers_mut().insert(LAST_CONTACT, HeaderValue::from_static("0"));
     response
 }
 
-/// `[`, values that are JSON already with `,` between them, `]`.
-struct List {
+/// The body of a JSON list whose values are JSON already.
+struct JsonList {
     values: vec::IntoIter<Bytes>,
     left: usize,
     begun: bool,
 }
 
-impl List {
+impl JsonList {
     fn new(values: Vec<Bytes>) -> Self {
         let commas = values.len().saturating_sub(1);
         let left = values.iter().map(Bytes::len).sum::<usize>().saturating_add(commas + "[]".len());
         Self { values: values.into_iter(), left, begun: false }
     }
 
-    /// Whole values, about as many bytes as one piece is to have.
+    /// The next piece: whole values, of about the length of a piece.
     fn piece(&mut self) -> Bytes {
         let mut piece =
             Vec::with_capacity(self.left.min(API_LIST_PIECE_BYTES + API_LIST_PIECE_BYTES / 4));
@@ -117,7 +123,7 @@ impl List {
     }
 }
 
-impl HttpBody for List {
+impl HttpBody for JsonList {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -150,7 +156,7 @@ mod tests {
         for (count, length) in [(0, 0), (1, 3), (3, API_LIST_PIECE_BYTES), (4_000, 100)] {
             let values: Vec<String> = (0..count).map(|_| "x".repeat(length)).collect();
             let texts = values.iter().map(|text| serde_json::to_vec(text).unwrap().into());
-            let mut list = List::new(texts.collect());
+            let mut list = JsonList::new(texts.collect());
             let said = list.left;
             let (mut whole, mut pieces) = (Vec::new(), 0);
             while !list.is_end_stream() {
@@ -163,7 +169,7 @@ mod tests {
             assert_eq!(serde_json::from_slice::<Vec<String>>(&whole).unwrap(), values);
             assert_eq!(pieces > 1, said > API_LIST_PIECE_BYTES);
         }
-        let body = written(vec![Bytes::from_static(b"1"), Bytes::from_static(b"2")]).into_body();
+        let body = json_list(vec![Bytes::from_static(b"1"), Bytes::from_static(b"2")]).into_body();
         assert_eq!(body.size_hint().exact(), Some(5));
         assert_eq!(to_bytes(body, 100).await.unwrap(), "[1,2]");
     }

@@ -1,4 +1,4 @@
-//! Which path is answered by what, and what holds for all of them: region, deadline, body size.
+//! The routes, and what applies to all of them: region, deadline, body size.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use axum::routing::{get, post, put};
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Hosts, admit};
-use super::agent::shown;
-use super::client::Processor;
-use super::computing::Computing;
-use super::drain::drained;
-use super::error::Failure;
-use super::event_render::Rendered;
-use super::gzip::packed;
-use super::host::Cores;
-use super::index::Table;
+use super::agent::get_view;
+use super::client::CpuSamples;
+use super::compute_pool::ComputePool;
+use super::drain::drain_request;
+use super::error::RequestFailure;
+use super::event_render::EventCache;
+use super::gzip::pack_answer;
+use super::host::CoreSamples;
+use super::index::ListIndex;
 use super::params::Params;
-use super::shares::{Shares, with_room};
-use super::stub_render::Stubs;
+use super::shares::{CallerShares, limit_bodies};
+use super::stub_render::StubCache;
 use super::{
     agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec,
     fs, fs_stream, host, jobs, json, live, logs, metrics, monitor, namespaces, nodes, plugins,
@@ -39,47 +39,47 @@ use ostler_model::limits::{
 };
 use ostler_model::rng::Rng;
 
-/// What the handlers share.
+/// The state that all handlers share.
 pub(super) struct Api {
     pub agent: AgentHandle,
-    /// Who may do what.
+    /// The tokens, which say who may do what.
     pub tokens: Tokens,
-    /// By which names it may be asked for over TCP.
+    /// The names by which requests over TCP may address the API.
     pub hosts: Hosts,
-    /// What it logs.
+    /// The log of the agent.
     pub log: Arc<AgentLog>,
-    /// The API ends: nothing waits any longer.
+    /// Cancelled when the API ends, so that nothing waits any longer.
     pub leaving: CancellationToken,
     pub clock: Clock,
     pub rng: Rng,
-    /// Places for streams.
-    pub streams: Shares,
-    /// And for queries that wait.
-    pub waits: Shares,
-    /// And for large bodies.
-    pub bodies: Shares,
-    /// Who computes what takes long.
-    pub computing: Computing,
-    /// Events that several streams tell.
-    pub rendered: Rendered,
-    /// Commands inside tasks.
+    /// The places for streams.
+    pub streams: CallerShares,
+    /// The places for queries that wait.
+    pub waits: CallerShares,
+    /// The places for large bodies.
+    pub bodies: CallerShares,
+    /// The threads for long computations.
+    pub computing: ComputePool,
+    /// The events that several streams share.
+    pub rendered: EventCache,
+    /// The commands that run inside tasks.
     pub sessions: exec::Sessions,
-    /// How the node is, for those who follow it.
-    pub live: live::Looks,
-    /// Allocations as they are in lists.
-    pub stubs: Arc<Stubs>,
-    seen_jobs: Mutex<Table<JobId>>,
-    processor: Mutex<Processor>,
-    cores: Mutex<Cores>,
-    scalings: Mutex<scaling::Noted>,
-    purged: Mutex<evaluations::Purged>,
-    nodes: Mutex<nodes::NodeSeen>,
-    /// The agent's index when the API began.
+    /// The last snapshot of the node, for clients that follow it.
+    pub live: live::LiveSnapshotCache,
+    /// The short forms of allocations in lists.
+    pub stubs: Arc<StubCache>,
+    seen_jobs: Mutex<ListIndex<JobId>>,
+    processor: Mutex<CpuSamples>,
+    cores: Mutex<CoreSamples>,
+    scalings: Mutex<scaling::ScalingHistory>,
+    purged: Mutex<evaluations::PurgedJobs>,
+    nodes: Mutex<nodes::LastNodeState>,
+    /// The agent's index when the API started.
     pub began_at: u64,
 }
 
-/// The handlers' state.
-pub(super) type Shared = axum::extract::State<Arc<Api>>;
+/// The state of the API as handlers get it.
+pub(super) type ApiState = axum::extract::State<Arc<Api>>;
 
 impl Api {
     pub fn new(
@@ -93,19 +93,19 @@ impl Api {
             agent,
             tokens,
             hosts: Hosts::new(hosts),
-            log: AgentLog::of_process(),
+            log: AgentLog::for_process(),
             leaving,
             clock: Clock::system(),
             rng: Rng::system(),
-            streams: Shares::of_streams(),
-            waits: Shares::of_waits(),
-            bodies: Shares::of_bodies(),
-            computing: Computing::new(),
-            rendered: Rendered::default(),
+            streams: CallerShares::for_streams(),
+            waits: CallerShares::for_waits(),
+            bodies: CallerShares::for_bodies(),
+            computing: ComputePool::new(),
+            rendered: EventCache::default(),
             sessions: exec::Sessions::default(),
-            live: live::Looks::default(),
+            live: live::LiveSnapshotCache::default(),
             stubs: Arc::default(),
-            seen_jobs: Mutex::new(Table::new(began_at)),
+            seen_jobs: Mutex::new(ListIndex::new(began_at)),
             processor: Mutex::default(),
             cores: Mutex::default(),
             scalings: Mutex::default(),
@@ -115,33 +115,33 @@ impl Api {
         })
     }
 
-    /// What was last seen of the list of jobs.
-    pub fn seen_jobs(&self) -> MutexGuard<'_, Table<JobId>> {
+    /// The index of the list of jobs.
+    pub fn seen_jobs(&self) -> MutexGuard<'_, ListIndex<JobId>> {
         self.seen_jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn processor(&self) -> MutexGuard<'_, Processor> {
+    pub fn processor(&self) -> MutexGuard<'_, CpuSamples> {
         self.processor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn scalings(&self) -> MutexGuard<'_, scaling::Noted> {
+    pub fn scalings(&self) -> MutexGuard<'_, scaling::ScalingHistory> {
         self.scalings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn purged(&self) -> MutexGuard<'_, evaluations::Purged> {
+    pub fn purged(&self) -> MutexGuard<'_, evaluations::PurgedJobs> {
         self.purged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn nodes(&self) -> MutexGuard<'_, nodes::NodeSeen> {
+    pub fn nodes(&self) -> MutexGuard<'_, nodes::LastNodeState> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn cores(&self) -> MutexGuard<'_, Cores> {
+    pub fn cores(&self) -> MutexGuard<'_, CoreSamples> {
         self.cores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Every path.
+/// The router of all paths.
 pub(super) fn router(api: Arc<Api>) -> Router {
     let jobs = Router::new()
         .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
@@ -155,10 +155,10 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/job/{id}/summary", get(jobs::summary))
         .route("/v1/job/{id}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
         .route("/v1/job/{id}/versions", get(jobs::versions))
-        .route("/v1/job/{id}/allocations", get(allocs::of_job))
-        .route("/v1/job/{id}/evaluations", get(evaluations::of_job))
-        .route("/v1/job/{id}/deployments", get(deployments::of_job))
-        .route("/v1/job/{id}/deployment", get(deployments::newest_of))
+        .route("/v1/job/{id}/allocations", get(allocs::list_of_job))
+        .route("/v1/job/{id}/evaluations", get(evaluations::list_of_job))
+        .route("/v1/job/{id}/deployments", get(deployments::list_of_job))
+        .route("/v1/job/{id}/deployment", get(deployments::newest_of_job))
         .route("/v1/job/{id}/revert", post(deployments::revert).put(deployments::revert))
         .route("/v1/job/{id}/stable", post(deployments::stable).put(deployments::stable))
         .route("/v1/job/{id}/scale", get(scaling::status).post(scaling::scale).put(scaling::scale))
@@ -168,8 +168,9 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/evaluation/{id}", get(evaluations::read))
         .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))
         .route("/v1/ostler/job/{id}/blocked", get(blocked::read))
-        .merge(of_deployments());
-    let jobs = jobs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
+        .merge(deployment_routes());
+    let jobs =
+        jobs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), wait_until_restored));
     let allocs = Router::new()
         .route("/v1/allocations", get(allocs::list))
         .route("/v1/allocation/{id}", get(allocs::read))
@@ -188,7 +189,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/fs/cat/{id}", get(fs::cat))
         .route("/v1/client/fs/readat/{id}", get(fs::read_at))
         .route("/v1/client/fs/stream/{id}", get(fs_stream::read))
-        .route("/v1/node/{id}/allocations", get(allocs::of_node))
+        .route("/v1/node/{id}/allocations", get(allocs::list_of_node))
         .route("/v1/search", put(search::search).post(search::search))
         .route("/v1/event/stream", get(event_stream::read))
         .route("/v1/services", get(services::list))
@@ -196,61 +197,61 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/system/gc", put(agent::collect).post(agent::collect))
         .route("/v1/metrics", get(metrics::read));
     let allocs =
-        allocs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
+        allocs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), wait_until_restored));
     let plugins = Router::new()
         .route("/v1/ostler/plugin/{name}/lift", put(plugins::lift).post(plugins::lift))
         .route("/v1/ostler/plugin/{name}/record", put(plugins::record).post(plugins::record))
         .route("/v1/ostler/plugin/{name}/upgrade", put(plugins::upgrade).post(plugins::upgrade))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_loaded));
-    // Answered from the beginning, all the while the agent starts.
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), wait_until_loaded));
+    // These are answered from the beginning, while the agent starts.
     let node = Router::new()
         .merge(debug::routes())
         .merge(nodes::routes())
         .merge(namespaces::routes())
         .route("/v1/client/stats", get(host::stats))
-        .route("/v1/agent/self", get(agent::own))
+        .route("/v1/agent/self", get(agent::agent_self))
         .route("/v1/agent/health", get(agent::health))
         .route("/v1/agent/monitor", get(monitor::read))
         .merge(servers::routes())
         .merge(tokens::routes())
-        .route("/v1/ostler/node", shown(|api| api.agent.node()))
-        .route("/v1/ostler/plugins", shown(|api| api.agent.plugins_now()))
-        .route("/v1/ostler/plugins/status", shown(|api| api.agent.plugins_status()))
-        .route("/v1/ostler/watches", shown(|api| api.agent.watches()))
-        .route("/v1/ostler/devices", shown(|api| api.agent.devices()))
-        .route("/v1/ostler/state", shown(|api| api.agent.state_stats()))
-        .route("/v1/ostler/runs", shown(|api| api.agent.held()))
+        .route("/v1/ostler/node", get_view(|api| api.agent.node()))
+        .route("/v1/ostler/plugins", get_view(|api| api.agent.plugins_now()))
+        .route("/v1/ostler/plugins/status", get_view(|api| api.agent.plugins_status()))
+        .route("/v1/ostler/watches", get_view(|api| api.agent.watch_report()))
+        .route("/v1/ostler/devices", get_view(|api| api.agent.devices()))
+        .route("/v1/ostler/state", get_view(|api| api.agent.state_stats()))
+        .route("/v1/ostler/runs", get_view(|api| api.agent.held_report()))
         .route("/v1/ostler/run/{run}/end", put(agent::end_run).post(agent::end_run))
         .route("/v1/ostler/live", get(live::read))
-        .route("/v1/ostler/log", get(monitor::last))
+        .route("/v1/ostler/log", get(monitor::last_lines))
         .route("/v1/ostler/events", get(events::read))
-        .route("/v1/ostler/readiness", shown(|api| api.agent.readiness()))
-        .route("/v1/ostler/reload", shown(|api| api.agent.last_reload()))
-        .route("/v1/ostler/jobs-dir", shown(|api| api.agent.jobs_dir()));
-    // Known from the beginning on.
+        .route("/v1/ostler/readiness", get_view(|api| api.agent.readiness()))
+        .route("/v1/ostler/reload", get_view(|api| api.agent.last_reload()))
+        .route("/v1/ostler/jobs-dir", get_view(|api| api.agent.jobs_dir()));
+    // Variables are known from the beginning.
     let variables = Router::new().route("/v1/vars", get(variables::list)).route(
         "/v1/var/{*path}",
         get(variables::read).put(variables::put).post(variables::put).delete(variables::delete),
     );
     jobs.merge(allocs)
         .merge(variables)
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), in_a_namespace))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), check_namespace))
         .merge(plugins)
         .merge(node)
         .merge(ui::routes())
-        .fallback(|| async { Failure::NoPath })
-        .method_not_allowed_fallback(|| async { Failure::Method })
-        .layer(middleware::from_fn_with_state(Arc::clone(&api), with_room))
-        .layer(middleware::from_fn(in_time))
-        .layer(middleware::from_fn(in_this_region))
-        .layer(middleware::from_fn_with_state(Arc::clone(&api), packed))
+        .fallback(|| async { RequestFailure::NoPath })
+        .method_not_allowed_fallback(|| async { RequestFailure::Method })
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), limit_bodies))
+        .layer(middleware::from_fn(limit_time))
+        .layer(middleware::from_fn(check_region))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), pack_answer))
         .layer(middleware::from_fn_with_state(Arc::clone(&api), admit))
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
-        .layer(middleware::from_fn(drained))
+        .layer(middleware::from_fn(drain_request))
         .with_state(api)
 }
 
-fn of_deployments() -> Router<Arc<Api>> {
+fn deployment_routes() -> Router<Arc<Api>> {
     Router::new()
         .route("/v1/deployments", get(deployments::list))
         .route("/v1/deployment/{id}", get(deployments::read))
@@ -265,19 +266,20 @@ fn of_deployments() -> Router<Arc<Api>> {
         )
 }
 
-/// What is asked of jobs and allocations waits, for a while, until all of them are known.
-async fn when_restored(State(api): Shared, request: Request, next: Next) -> Response {
+/// Middleware: a request about jobs or allocations waits, for a while, until all of them are
+/// restored.
+async fn wait_until_restored(State(api): ApiState, request: Request, next: Next) -> Response {
     let mut stages = api.agent.stages();
-    let restored = async { drop(stages.wait_for(|stage| stage.restored()).await) };
-    when(&api, restored, request, next).await
+    let restored = async { drop(stages.wait_for(|stage| stage.is_restored()).await) };
+    run_when_ready(&api, restored, request, next).await
 }
 
-/// What is asked of a plugin waits, for a while, until all are loaded.
-async fn when_loaded(State(api): Shared, request: Request, next: Next) -> Response {
-    when(&api, api.agent.plugins_looked_for(), request, next).await
+/// Middleware: a request about a plugin waits, for a while, until all plugins are loaded.
+async fn wait_until_loaded(State(api): ApiState, request: Request, next: Next) -> Response {
+    run_when_ready(&api, api.agent.wait_plugins_loaded(), request, next).await
 }
 
-async fn when(
+async fn run_when_ready(
     api: &Api,
     ready: impl Future<Output = ()>,
     request: Request,
@@ -288,23 +290,26 @@ async fn when(
         () = api.leaving.cancelled() => Some(()),
     };
     match ready {
-        // What it knew is let go of: nobody is to hear that it is not there.
-        Some(()) if api.agent.is_leaving() => Failure::Leaving.into_response(),
+        // The agent drops its state when it leaves. A client must not conclude that objects do not
+        // exist.
+        Some(()) if api.agent.is_leaving() => RequestFailure::Leaving.into_response(),
         Some(()) => next.run(request).await,
-        None => Failure::Starting(nodes::told(&api.agent.readiness())).into_response(),
+        None => {
+            RequestFailure::Starting(nodes::unready_reason(&api.agent.readiness())).into_response()
+        }
     }
 }
 
-/// Every request has an end. A stream counts as answered when it begins.
-async fn in_time(request: Request, next: Next) -> Response {
+/// Middleware: every request has a deadline. A stream counts as answered when it begins.
+async fn limit_time(request: Request, next: Next) -> Response {
     let limit = deadline(request.method());
     clock::timeout(limit, next.run(request))
         .await
-        .unwrap_or_else(|| Failure::TooSlow.into_response())
+        .unwrap_or_else(|| RequestFailure::TooSlow.into_response())
 }
 
-/// A read may be one that waits for a change: for its longest time, jitter included, and then the
-/// usual.
+/// The deadline of a request. A GET may wait for a change, so it has the longest waiting time,
+/// jitter included, in addition to the usual time.
 fn deadline(method: &Method) -> Duration {
     if method == Method::GET {
         API_WAIT_MAX + API_WAIT_MAX / 16 + API_REQUEST_WALL_MAX
@@ -313,26 +318,26 @@ fn deadline(method: &Method) -> Duration {
     }
 }
 
-/// What changes jobs or allocations names a namespace that is there. What only reads finds nothing in
-/// others.
-async fn in_a_namespace(
-    State(api): Shared,
+/// Middleware: a request that changes jobs or allocations must name a namespace that exists. A
+/// request that only reads finds nothing in others.
+async fn check_namespace(
+    State(api): ApiState,
     params: Params,
     request: Request,
     next: Next,
 ) -> Response {
     match params.text("namespace") {
         Some(other) if !api.agent.has_namespace(other) && request.method() != Method::GET => {
-            Failure::other_namespace(other).into_response()
+            RequestFailure::other_namespace(other).into_response()
         }
         _ => next.run(request).await,
     }
 }
 
-async fn in_this_region(params: Params, request: Request, next: Next) -> Response {
+async fn check_region(params: Params, request: Request, next: Next) -> Response {
     match params.text("region") {
         Some(region) if region != json::REGION => {
-            Failure::OtherRegion(region.chars().take(64).collect()).into_response()
+            RequestFailure::OtherRegion(region.chars().take(64).collect()).into_response()
         }
         _ => next.run(request).await,
     }

@@ -1,6 +1,6 @@
-//! Counts of groups: changed, and what was asked before; and the policies of autoscalers.
+//! Changes the counts of task groups, and reads their history and the policies of autoscalers.
 //!
-//! What was asked is noted in memory, as much as Nomad keeps of it; an agent that starts has none.
+//! The history is kept in memory, as much of it as Nomad keeps. It is empty when an agent starts.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,14 +9,14 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::body;
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::evaluations;
 use super::jobs::{self, Body};
 use super::json::change;
-use super::params::{Asked, Params};
+use super::params::{NamedRequest, Params};
 use super::reply;
-use super::router::{Api, Shared};
-use super::wait::{self, Found};
+use super::router::{Api, ApiState};
+use super::wait::{self, IndexedValue};
 use ostler_agent::{JobView, ScaleError, SubmitError};
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{Job, TaskGroup};
@@ -27,15 +27,15 @@ use ostler_wire::{
     self as wire, GroupScaleStatus, JobScaleStatus, ScalingEvent, ScalingPolicyStub, ScalingRequest,
 };
 
-/// A job and what tells it from another of its name.
+/// A job, and the index that tells it from an earlier job with the same id.
 type JobKey = (JobId, u64);
 
-/// What was asked of groups, newest first.
+/// The scaling events of groups, newest first.
 #[derive(Default)]
-pub(super) struct Noted(BTreeMap<JobKey, BTreeMap<GroupName, VecDeque<ScalingEvent>>>);
+pub(super) struct ScalingHistory(BTreeMap<JobKey, BTreeMap<GroupName, VecDeque<ScalingEvent>>>);
 
-impl Noted {
-    /// Note an event; those of jobs that are gone go.
+impl ScalingHistory {
+    /// Add an event. The events of jobs that are gone are removed.
     fn add(&mut self, of: JobKey, group: GroupName, event: ScalingEvent, jobs: &[JobView]) {
         let known = |of: &JobKey| jobs.iter().any(|job| key(job) == *of);
         self.0.retain(|of, _| known(of));
@@ -44,7 +44,7 @@ impl Noted {
         events.truncate(SCALING_EVENTS_MAX);
     }
 
-    fn of(&self, of: &JobKey, group: &GroupName) -> Option<Vec<ScalingEvent>> {
+    fn events_of_group(&self, of: &JobKey, group: &GroupName) -> Option<Vec<ScalingEvent>> {
         let events = self.0.get(of)?.get(group)?;
         Some(events.iter().cloned().collect())
     }
@@ -54,9 +54,12 @@ fn key(job: &JobView) -> JobKey {
     (job.record.job.id.clone(), job.record.create_index)
 }
 
-/// What a request asks for, as far as it can be said without its job.
-fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>), Failure> {
-    // There are no policies on jobs that could be overridden.
+/// Check a request as far as that is possible without its job. Returns the group and the new count.
+fn read_request(
+    request: &ScalingRequest,
+    id: &JobId,
+) -> Result<(GroupName, Option<u32>), RequestFailure> {
+    // No policy of a job could be overridden.
     let ScalingRequest {
         count,
         target,
@@ -66,14 +69,14 @@ fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>)
         policy_override: _,
         job_modify_index: _,
     } = request;
-    let refuse = |error: ScaleError| Failure::from(SubmitError::Scale(error));
+    let refuse = |error: ScaleError| RequestFailure::from(SubmitError::Scale(error));
     let named = |key: &str| target.get(key).map(String::as_str).filter(|of| !of.is_empty());
     if named("Namespace").is_some_and(|of| of != id.namespace()) {
         return Err(refuse(ScaleError::OtherNamespace));
     }
     if let Some(other) = named("Job").filter(|of| *of != id.as_str()) {
-        let body = id.beside(other).map_err(|_| Failure::NotThere("job"))?;
-        return Err(Failure::OtherJob { path: id.clone(), body });
+        let body = id.sibling(other).map_err(|_| RequestFailure::NotThere("job"))?;
+        return Err(RequestFailure::OtherJob { path: id.clone(), body });
     }
     let group = named("Group").ok_or_else(|| refuse(ScaleError::NoGroup))?;
     let group = GroupName::new(group)
@@ -94,36 +97,41 @@ fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>)
 
 /// `PUT /v1/job/ID/scale`
 pub(super) async fn scale(
-    Asked { api, id, params }: Asked,
+    NamedRequest { api, id, params }: NamedRequest,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Failure> {
+) -> Result<Response, RequestFailure> {
     let request: ScalingRequest = body::read(&params, body)?;
-    let (group, count) = read(&request, &params.job_id(&id)?)?;
-    let job = jobs::found(&api, &params, &id)?;
+    let (group, count) = read_request(&request, &params.job_id(&id)?)?;
+    let job = jobs::current_job(&api, &params, &id)?;
     let known = job.record.job.group(&group);
     let previous_count = known.map(|group| group.count).ok_or_else(|| {
-        Failure::from(SubmitError::Scale(ScaleError::UnknownGroup(group.to_string())))
+        RequestFailure::from(SubmitError::Scale(ScaleError::UnknownGroup(group.to_string())))
     })?;
     let (index, answer) = match count {
         None => {
             let index = job.record.job_modify_index;
             let (job_modify_index, known_leader) = (index, true);
-            let answer =
-                wire::Registered { job_modify_index, index, known_leader, ..Default::default() };
+            let answer = wire::JobRegisterResponse {
+                job_modify_index,
+                index,
+                known_leader,
+                ..Default::default()
+            };
             (index, answer)
         }
         Some(count) => {
             let expected = Some(request.job_modify_index).filter(|index| *index > 0);
             let id = &job.record.job.id;
             let parent = jobs::trace_parent(&headers);
-            let registration = Registration::begin(parent, id.as_str(), id.namespace(), "scale");
+            let registration =
+                Registration::start_span(parent, id.as_str(), id.namespace(), "scale");
             let scaling = api.agent.scale(id, &group, count, expected, registration.context);
             let registered = registration.run(scaling).await?;
             let index = registered.answer_index();
-            let evaluation = evaluations::of_registration(id, &registered);
-            registration.done(registered.version, index, Some(&evaluation));
-            (index, change::registered(registered, index, evaluation, Vec::new()))
+            let evaluation = evaluations::id_of_registration(id, &registered);
+            registration.record_result(registered.version, index, Some(&evaluation));
+            (index, change::register_response(registered, index, evaluation, Vec::new()))
         }
     };
     let event = ScalingEvent {
@@ -138,19 +146,21 @@ pub(super) async fn scale(
     };
     let jobs = api.agent.jobs();
     api.scalings().add(key(&job), group, event, &jobs);
-    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+    Ok(reply::with_index(index, reply::json(&params, &answer)?))
 }
 
 /// `GET /v1/job/ID/scale`
-pub(super) async fn status(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    jobs::shown(&api, &params, &id, |job| reply::json(&params, &status_of(&api, &job))).await
+pub(super) async fn status(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    jobs::answer_job(&api, &params, &id, |job| reply::json(&params, &status_of(&api, &job))).await
 }
 
 fn status_of<'a>(api: &Api, job: &'a JobView) -> JobScaleStatus<'a> {
     let (record, key) = (&job.record, key(job));
     let noted = api.scalings();
     let empty = |group: &'a TaskGroup| {
-        let events = noted.of(&key, &group.name);
+        let events = noted.events_of_group(&key, &group.name);
         let status = GroupScaleStatus { desired: group.count, events, ..Default::default() };
         (group.name.as_str().into(), status)
     };
@@ -161,7 +171,8 @@ fn status_of<'a>(api: &Api, job: &'a JobView) -> JobScaleStatus<'a> {
         let alloc = alloc.view();
         let state = &alloc.state;
         let group = groups.get_mut(alloc.allocation.group.as_str());
-        let Some(group) = group.filter(|_| !state.client_status.terminal() && !alloc.canary) else {
+        let Some(group) = group.filter(|_| !state.client_status.is_terminal() && !alloc.canary)
+        else {
             continue;
         };
         let one_more = |count: &mut u32, really: bool| {
@@ -184,7 +195,7 @@ fn status_of<'a>(api: &Api, job: &'a JobView) -> JobScaleStatus<'a> {
     }
 }
 
-/// Only groups are scaled here.
+/// The type of all policies: only the counts of groups are scaled.
 const HORIZONTAL: &str = "horizontal";
 
 fn stub<'a>(
@@ -196,7 +207,7 @@ fn stub<'a>(
     let target =
         [("Namespace", job.namespace()), ("Job", job.id.as_str()), ("Group", group.name.as_str())];
     ScalingPolicyStub {
-        id: evaluations::policy(job, record.create_index, group).into(),
+        id: evaluations::policy_id(job, record.create_index, group).into(),
         enabled: policy.enabled,
         kind: HORIZONTAL.into(),
         target: target.map(|(key, value)| (key.into(), value.into())).into(),
@@ -205,32 +216,35 @@ fn stub<'a>(
     }
 }
 
-/// Every policy of a job.
-fn of_job(job: &Job) -> impl Iterator<Item = (&TaskGroup, &ScalingPolicy)> {
+/// Every scaling policy of a job, with its group.
+fn policies_of_job(job: &Job) -> impl Iterator<Item = (&TaskGroup, &ScalingPolicy)> {
     job.groups.iter().filter_map(|group| Some((group, group.scaling.as_ref()?)))
 }
 
-fn look(api: &Api) -> Found<Vec<JobView>> {
+fn find_jobs(api: &Api) -> IndexedValue<Vec<JobView>> {
     let jobs = api.agent.jobs();
     let newest = jobs.iter().map(|job| job.record.modify_index).max().unwrap_or(0);
-    Found { index: newest.max(api.began_at), value: Ok(jobs) }
+    IndexedValue { index: newest.max(api.began_at), value: Ok(jobs) }
 }
 
-/// Ids of the policies of jobs of such namespaces.
+/// The ids of the policies of jobs in the namespaces that `wanted` accepts.
 pub(super) fn policy_ids(api: &Api, wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let jobs = api.agent.jobs();
     let jobs = jobs.iter().filter(|view| wanted(view.record.job.namespace()));
     let all = jobs.flat_map(|view| {
-        of_job(&view.record.job)
+        policies_of_job(&view.record.job)
             .map(move |(group, policy)| stub(view, group, policy).id.to_string())
     });
     all.collect()
 }
 
 /// `GET /v1/scaling/policies`
-pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Response, Failure> {
+pub(super) async fn policies(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     let prefix = params.prefix().to_ascii_lowercase();
-    // The type that is asked for may be the beginning of one, as in Nomad.
+    // As in Nomad, the requested type may be the beginning of one.
     let kind = HORIZONTAL.starts_with(params.text("type").unwrap_or_default());
     let shape = params.clone();
     let show = move |jobs: Vec<JobView>| {
@@ -239,26 +253,28 @@ pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Respo
             let job = &view.record.job;
             let named = params.text("job").is_none_or(|named| named == job.id.as_str());
             let runs = !view.record.stopped;
-            kind && runs && named && params.means_namespace(job.namespace())
+            kind && runs && named && params.includes_namespace(job.namespace())
         };
         let all = jobs.iter().filter(wanted).flat_map(|view| {
-            of_job(&view.record.job).map(move |(group, policy)| stub(view, group, policy))
+            policies_of_job(&view.record.job).map(move |(group, policy)| stub(view, group, policy))
         });
         let all: Vec<_> = all.filter(|policy| policy.id.starts_with(&prefix)).collect();
         reply::json(&params, &all)
     };
-    wait::answer_whole(&api, &params, || look(&api), show).await
+    wait::answer_whole(&api, &params, || find_jobs(&api), show).await
 }
 
 /// `GET /v1/scaling/policy/ID`
-pub(super) async fn policy(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+pub(super) async fn policy(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     let id = id.to_ascii_lowercase();
     let show = |jobs: Vec<JobView>| {
         let all = jobs.iter().flat_map(|view| {
-            of_job(&view.record.job).map(move |(group, policy)| (view, group, policy))
+            policies_of_job(&view.record.job).map(move |(group, policy)| (view, group, policy))
         });
         let found = all
-            .map(|(view, group, policy)| wire::ScalingPolicy {
+            .map(|(view, group, policy)| wire::WireScalingPolicy {
                 stub: stub(view, group, policy),
                 namespace: view.record.job.namespace().into(),
                 policy: std::borrow::Cow::Borrowed(&policy.policy),
@@ -266,8 +282,8 @@ pub(super) async fn policy(Asked { api, id, params }: Asked) -> Result<Response,
                 max: policy.max,
             })
             .find(|policy| policy.stub.id == id);
-        let found = found.ok_or(Failure::NotThere("policy"))?;
+        let found = found.ok_or(RequestFailure::NotThere("policy"))?;
         reply::json(&params, &found)
     };
-    wait::answer(&api, &params, || look(&api), show).await
+    wait::answer(&api, &params, || find_jobs(&api), show).await
 }

@@ -1,5 +1,5 @@
-//! What Nomad's tools ask of servers. This agent is none and has none beside it: it answers as a server
-//! that is alone, or says what only a cluster does.
+//! Answers to what Nomad's tools ask of servers. This agent is no server of a cluster. It answers
+//! as a single server would, or says that only a cluster does this.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,95 +11,105 @@ use axum::response::Response;
 use axum::routing::{any, delete, get, post, put};
 use serde_json::json;
 
-use super::agent::{SELF_ADDRESS, shown};
-use super::error::Failure;
+use super::agent::{SELF_ADDRESS, get_view};
+use super::error::RequestFailure;
 use super::json::REGION;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, Shared};
+use super::router::{Api, ApiState};
 use ostler_wire::{AgentMember, AgentMembers};
 
-/// Port under which servers would gossip.
+/// The port on which servers would gossip.
 const MEMBER_PORT: u16 = 4648;
 
-/// Every path of servers that the agent has something to say to.
+/// All paths of servers that the agent answers.
 pub(super) fn routes() -> Router<Arc<Api>> {
     Router::new()
-        .route("/v1/status/leader", shown(|_| SELF_ADDRESS))
-        .route("/v1/status/peers", shown(|_| [SELF_ADDRESS]))
-        .route("/v1/regions", shown(|_| [REGION]))
+        .route("/v1/status/leader", get_view(|_| SELF_ADDRESS))
+        .route("/v1/status/peers", get_view(|_| [SELF_ADDRESS]))
+        .route("/v1/regions", get_view(|_| [REGION]))
         .route("/v1/agent/members", get(members))
-        .route("/v1/agent/servers", shown(|_| [SELF_ADDRESS]).put(alone).post(alone))
-        .route("/v1/agent/join", put(alone).post(alone))
+        .route(
+            "/v1/agent/servers",
+            get_view(|_| [SELF_ADDRESS]).put(refuse_alone).post(refuse_alone),
+        )
+        .route("/v1/agent/join", put(refuse_alone).post(refuse_alone))
         .route("/v1/agent/force-leave", put(force_leave).post(force_leave))
         .route("/v1/operator/raft/configuration", get(raft))
-        .route("/v1/operator/raft/peer", delete(of_cluster))
+        .route("/v1/operator/raft/peer", delete(refuse_without_cluster))
         .route(
             "/v1/operator/autopilot/configuration",
-            get(autopilot).put(of_cluster).post(of_cluster),
+            get(autopilot).put(refuse_without_cluster).post(refuse_without_cluster),
         )
-        .route("/v1/operator/autopilot/health", get(of_cluster))
+        .route("/v1/operator/autopilot/health", get(refuse_without_cluster))
         .route(
             "/v1/operator/scheduler/configuration",
-            get(scheduler).put(of_cluster).post(of_cluster),
+            get(scheduler).put(refuse_without_cluster).post(refuse_without_cluster),
         )
-        .route("/v1/operator/snapshot", any(of_cluster))
-        .route("/v1/agent/keyring/{*what}", any(of_cluster))
-        .route("/v1/job/{id}/dispatch", post(of_cluster).put(of_cluster))
-        .route("/v1/job/{id}/periodic/force", post(of_cluster).put(of_cluster))
-        .route("/v1/plugins", shown(|_| NOTHING))
-        .route("/v1/volumes", shown(|_| NOTHING))
-        .route("/v1/plugin/csi/{id}", get(|| async { Failure::NotThere("plugin") }))
+        .route("/v1/operator/snapshot", any(refuse_without_cluster))
+        .route("/v1/agent/keyring/{*what}", any(refuse_without_cluster))
+        .route("/v1/job/{id}/dispatch", post(refuse_without_cluster).put(refuse_without_cluster))
+        .route(
+            "/v1/job/{id}/periodic/force",
+            post(refuse_without_cluster).put(refuse_without_cluster),
+        )
+        .route("/v1/plugins", get_view(|_| NOTHING))
+        .route("/v1/volumes", get_view(|_| NOTHING))
+        .route("/v1/plugin/csi/{id}", get(|| async { RequestFailure::NotThere("plugin") }))
         .route("/v1/volume/csi/{id}", get(no_volume).delete(no_volume).put(no_csi).post(no_csi))
         .route("/v1/volume/csi/{id}/detach", delete(no_volume))
-        .route("/v1/system/reconcile/summaries", put(reconciled).post(reconciled))
-        .route("/v1/quotas", any(enterprise))
-        .route("/v1/quota", any(enterprise))
-        .route("/v1/quota/{*name}", any(enterprise))
-        .route("/v1/quota-usages", any(enterprise))
-        .route("/v1/sentinel/{*what}", any(enterprise))
-        .route("/v1/recommendation", any(enterprise))
-        .route("/v1/recommendation/{id}", any(enterprise))
-        .route("/v1/recommendations", any(enterprise))
-        .route("/v1/recommendations/apply", any(enterprise))
-        .route("/v1/operator/license", get(no_license).put(enterprise).post(enterprise))
+        .route("/v1/system/reconcile/summaries", put(reconcile_summaries).post(reconcile_summaries))
+        .route("/v1/quotas", any(refuse_enterprise))
+        .route("/v1/quota", any(refuse_enterprise))
+        .route("/v1/quota/{*name}", any(refuse_enterprise))
+        .route("/v1/quota-usages", any(refuse_enterprise))
+        .route("/v1/sentinel/{*what}", any(refuse_enterprise))
+        .route("/v1/recommendation", any(refuse_enterprise))
+        .route("/v1/recommendation/{id}", any(refuse_enterprise))
+        .route("/v1/recommendations", any(refuse_enterprise))
+        .route("/v1/recommendations/apply", any(refuse_enterprise))
+        .route(
+            "/v1/operator/license",
+            get(no_license).put(refuse_enterprise).post(refuse_enterprise),
+        )
 }
 
-/// A list of what a node alone has none of.
+/// An empty list, for what a node alone does not have.
 const NOTHING: [(); 0] = [];
 
-async fn alone() -> Failure {
-    Failure::Alone
+async fn refuse_alone() -> RequestFailure {
+    RequestFailure::Alone
 }
 
-async fn of_cluster() -> Failure {
-    Failure::OfClusters
+async fn refuse_without_cluster() -> RequestFailure {
+    RequestFailure::OfClusters
 }
 
-async fn enterprise() -> Failure {
-    Failure::Enterprise
+async fn refuse_enterprise() -> RequestFailure {
+    RequestFailure::Enterprise
 }
 
-/// `PUT /v1/agent/force-leave?node=`: of a node alone there is nobody else who could be made to leave.
-async fn force_leave(State(api): Shared, params: Params) -> Result<Response, Failure> {
+/// `PUT /v1/agent/force-leave?node=`. A node alone has no other member that could be made to leave.
+async fn force_leave(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let own = api.agent.node();
     let name = params.required("node")?;
-    match name == own.name || name == format!("{}.{REGION}", own.name) {
-        true => Err(Failure::Alone),
-        false => Ok(reply::done()),
+    if name == own.name || name == format!("{}.{REGION}", own.name) {
+        Err(RequestFailure::Alone)
+    } else {
+        Ok(reply::empty_answer())
     }
 }
 
-async fn no_volume() -> Failure {
-    Failure::NotThere("volume")
+async fn no_volume() -> RequestFailure {
+    RequestFailure::NotThere("volume")
 }
 
-async fn no_csi() -> Failure {
-    Failure::NoCsi
+async fn no_csi() -> RequestFailure {
+    RequestFailure::NoCsi
 }
 
-/// `GET /v1/operator/autopilot/configuration`: what servers begin with.
-async fn autopilot(params: Params) -> Result<Response, Failure> {
+/// `GET /v1/operator/autopilot/configuration`: the default settings of servers.
+async fn autopilot(params: Params) -> Result<Response, RequestFailure> {
     let settings = json!({
         "CleanupDeadServers": true,
         "CreateIndex": 0,
@@ -115,9 +125,10 @@ async fn autopilot(params: Params) -> Result<Response, Failure> {
     reply::json(&params, &settings)
 }
 
-/// `GET /v1/operator/scheduler/configuration`: how a node alone places, in the words of servers. No allocation is
-/// stopped for one of a higher priority, and where there is one node, all algorithms choose it.
-async fn scheduler(State(api): Shared, params: Params) -> Result<Response, Failure> {
+/// `GET /v1/operator/scheduler/configuration`: how a node alone places allocations, in the settings
+/// of servers. No allocation is stopped for one of a higher priority, and all algorithms choose the
+/// only node.
+async fn scheduler(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let preemption = json!({
         "BatchSchedulerEnabled": false,
         "ServiceSchedulerEnabled": false,
@@ -139,18 +150,19 @@ async fn scheduler(State(api): Shared, params: Params) -> Result<Response, Failu
     reply::json(&params, &answer)
 }
 
-/// `GET /v1/operator/license`: the stock command line knows by it that there is none.
+/// `GET /v1/operator/license`: tells Nomad's command line that there is no license.
 async fn no_license() -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// `PUT /v1/system/reconcile/summaries`: they are counted when they are asked for, so none is wrong.
-async fn reconciled() -> Response {
-    reply::done()
+/// `PUT /v1/system/reconcile/summaries`. Summaries are counted for each request, so none of them
+/// can be wrong.
+async fn reconcile_summaries() -> Response {
+    reply::empty_answer()
 }
 
 /// `GET /v1/agent/members`
-async fn members(State(api): Shared, params: Params) -> Result<Response, Failure> {
+async fn members(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let node = api.agent.node();
     let id = node.id.to_string();
     let tags = BTreeMap::from([
@@ -182,7 +194,7 @@ async fn members(State(api): Shared, params: Params) -> Result<Response, Failure
 }
 
 /// `GET /v1/operator/raft/configuration`
-async fn raft(State(api): Shared, params: Params) -> Result<Response, Failure> {
+async fn raft(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let node = api.agent.node();
     let server = json!({
         "ID": node.id.to_string(),

@@ -1,6 +1,6 @@
-//! The services that run on this node, and what their checks say.
+//! The services that run on this node, and the results of their checks.
 //!
-//! The list has an index of its own: it changes with the tasks and not with the jobs.
+//! The list has an index of its own, because it changes with the tasks and not with the jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 
-use super::client::known;
-use super::error::Failure;
-use super::params::{Asked, Params};
+use super::client::find_alloc;
+use super::error::RequestFailure;
+use super::params::{NamedRequest, Params};
 use super::reply;
-use super::router::{Api, Shared};
-use super::wait::{self, Found};
+use super::router::{Api, ApiState};
+use super::wait::{self, IndexedValue};
 use ostler_agent::{AllocView, CheckId, CheckResult};
 use ostler_model::digest::Digest;
 use ostler_model::ids::AllocId;
@@ -22,9 +22,9 @@ use ostler_model::service::{ServiceInstance, ServiceList, Services as _};
 use ostler_model::time::Timestamp;
 use ostler_wire as wire;
 
-fn look(api: &Api) -> Found<ServiceList> {
+fn find_services(api: &Api) -> IndexedValue<ServiceList> {
     let list = api.agent.services().list();
-    Found { index: list.index, value: Ok(list) }
+    IndexedValue { index: list.index, value: Ok(list) }
 }
 
 fn stub<'a>((name, tags): (&&'a str, &BTreeSet<&'a str>)) -> wire::ServiceStub<'a> {
@@ -35,14 +35,14 @@ fn stub<'a>((name, tags): (&&'a str, &BTreeSet<&'a str>)) -> wire::ServiceStub<'
 }
 
 /// `GET /v1/services`
-pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+pub(super) async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let kept = api.agent.services();
     let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
     let shape = params.clone();
     let show = move |list: ServiceList| {
         let params = shape;
         let mut namespaces: BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>> = BTreeMap::new();
-        for service in list.instances.iter().filter(|of| params.means_namespace(&of.namespace)) {
+        for service in list.instances.iter().filter(|of| params.includes_namespace(&of.namespace)) {
             let names = namespaces.entry(&service.namespace).or_default();
             let tags = names.entry(&service.name).or_default();
             tags.extend(service.tags.iter().map(String::as_str));
@@ -56,13 +56,15 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
             .collect();
         reply::json(&params, &shown)
     };
-    wait::answer_whole_on(&api, &params, wait, changes, || look(&api), show).await
+    wait::answer_whole_on(&api, &params, wait, changes, || find_services(&api), show).await
 }
 
-/// `GET /v1/service/NAME`. Of a name that nobody has: none, as in Nomad.
-pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+/// `GET /v1/service/NAME`. An unknown name has no instances, as in Nomad.
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     if let Some(choose) = params.text("choose") {
-        return Err(Failure::bad_param("choose", choose, "left out: all are answered"));
+        return Err(RequestFailure::bad_param("choose", choose, "left out: all are answered"));
     }
     let kept = api.agent.services();
     let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
@@ -71,7 +73,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
     let show = move |list: ServiceList| {
         let params = shape;
         let such =
-            |of: &&Arc<ServiceInstance>| of.name == id && params.means_namespace(&of.namespace);
+            |of: &&Arc<ServiceInstance>| of.name == id && params.includes_namespace(&of.namespace);
         let found: Vec<_> = list.instances.iter().filter(such).map(|of| &**of).collect();
         let allocs: Vec<String> = found.iter().map(|of| of.alloc.to_string()).collect();
         let shown: Vec<_> = found
@@ -81,7 +83,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
             .collect();
         reply::json(&params, &shown)
     };
-    wait::answer_whole_on(&api, &params, wait, changes, || look(&api), show).await
+    wait::answer_whole_on(&api, &params, wait, changes, || find_services(&api), show).await
 }
 
 fn registration<'a>(
@@ -108,13 +110,15 @@ fn registration<'a>(
 }
 
 /// `GET /v1/client/allocation/ID/checks`
-pub(super) async fn checks(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let view = known(&api, &id)?;
+pub(super) async fn checks(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let view = find_alloc(&api, &id)?;
     let caller = params.access().caller();
-    api.computing.answer(caller, move || checks_of(&view, &params)).await
+    api.computing.answer(caller, move || answer_checks(&view, &params)).await
 }
 
-fn checks_of(view: &AllocView, params: &Params) -> Result<Response, Failure> {
+fn answer_checks(view: &AllocView, params: &Params) -> Result<Response, RequestFailure> {
     let results = view.handle.checks();
     let name = &view.allocation.name;
     let group = view.allocation.task_group();
@@ -123,7 +127,7 @@ fn checks_of(view: &AllocView, params: &Params) -> Result<Response, Failure> {
         .flat_map(|group| &group.services)
         .flat_map(|service| service.checks.iter().map(move |check| (service, check)))
         .filter(|(_, check)| check.on_update == OnUpdate::Ignore)
-        .map(|(service, check)| CheckId::of(service, check))
+        .map(|(service, check)| CheckId::from_check(service, check))
         .collect();
     let mode = |result: &CheckResult| {
         if ignored.contains(&result.id) { "readiness" } else { "healthiness" }
@@ -132,7 +136,7 @@ fn checks_of(view: &AllocView, params: &Params) -> Result<Response, Failure> {
         .iter()
         .map(|result| {
             let id = check_id(view.allocation.id, result);
-            let status = wire::CheckStatus {
+            let status = wire::CheckQueryResult {
                 id: id.clone().into(),
                 mode: mode(result).into(),
                 status: word(result.status).into(),
@@ -150,7 +154,7 @@ fn checks_of(view: &AllocView, params: &Params) -> Result<Response, Failure> {
     reply::json(params, &shown)
 }
 
-/// Nomad's words.
+/// The status of a check in Nomad's words.
 const fn word(status: CheckStatus) -> &'static str {
     match status {
         CheckStatus::Pending => "pending",
@@ -164,12 +168,12 @@ fn seconds(at: Timestamp) -> u64 {
     at.since(Timestamp::default()).as_secs()
 }
 
-/// The same for the same check of the same allocation.
+/// The id of a check. It is the same for the same check of the same allocation.
 fn check_id(alloc: AllocId, result: &CheckResult) -> String {
     let id = &result.id;
     let task = id.task.as_ref().map_or("", |task| task.as_str());
     let port = id.port.as_deref().unwrap_or_default();
     let parts = [&*alloc.to_string(), task, &id.service, port, &id.check];
-    let digest = Digest::of(parts.join("\0").as_bytes());
+    let digest = Digest::compute(parts.join("\0").as_bytes());
     digest.as_bytes().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,13 +1,14 @@
-//! Shares of what there is only so much of: streams, queries that wait, large bodies on their way, and commands
+//! Shares of what is limited: streams, queries that wait, large bodies on their way, and commands
 //! inside tasks.
 //!
 //! ```text
-//! take ─┬─ over the socket, no token ─► places of their own
-//!       └─ a token; over TCP none ────► places of all these ─ fewer are the caller's than are free? ─┬─ yes ─► Share
-//!                                                                                                    └─ no ──► Full
+//! take ─┬─ over the socket without a token ─► the operator's places
+//!       └─ with a token, or over TCP ───────► the others' places ─ has fewer than are free? ─┬─ yes ─► Share
+//!                                                                                            └─ no ──► refused
 //! ```
-//! Who takes as many as it can gets half of the places, the next one half of the rest, and so on: there is one for
-//! whoever comes next. The operator's own are apart from all others.
+//! A caller that takes as many places as it can gets half of them, the next one half of the rest,
+//! and so on, so that there is always a place for the next caller. The places of the operator are
+//! separate from all others.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,9 +20,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::access::Access;
-use super::error::Failure;
-use super::router::Shared;
-use super::socket::within_files;
+use super::error::RequestFailure;
+use super::router::ApiState;
+use super::socket::limit_by_files;
 use ostler_model::access::TokenId;
 use ostler_model::limits::{
     API_BODIES_MAX, API_BODY_SMALL_BYTES_MAX, API_CONNECTIONS_MAX, API_STREAMS_MAX,
@@ -29,38 +30,38 @@ use ostler_model::limits::{
     EXEC_SESSIONS_MAX,
 };
 
-/// Against whose share something counts.
+/// The caller whose share a place counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Caller {
+pub(super) enum RequestCaller {
     /// The agent's user, over the socket.
     Operator,
-    /// Whoever bears this token.
+    /// The bearer of this token.
     Token(TokenId),
-    /// Programs of this machine over TCP, where no tokens are asked for.
+    /// Programs that send no token over TCP.
     Near,
 }
 
-impl Caller {
-    /// Who sent a request that was let in.
-    pub(super) fn of(request: &Request) -> Self {
+impl RequestCaller {
+    /// The caller that sent a request that was let in.
+    pub(super) fn from_request(request: &Request) -> Self {
         request.extensions().get::<Access>().map_or(Self::Near, Access::caller)
     }
 }
 
-/// What is shared.
+/// The kind of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
-    /// Followed logs, files, events.
+pub(super) enum ShareKind {
+    /// Streams of logs, files and events.
     Streams,
     /// Queries that wait for a change.
     Waits,
-    /// Bodies of requests that are not small, until they are answered: each is in memory.
+    /// Large bodies of requests, until the requests are answered, because each body is in memory.
     Bodies,
     /// Commands that run inside tasks.
     Commands,
 }
 
-impl Sort {
+impl ShareKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Streams => "streams",
@@ -71,10 +72,10 @@ impl Sort {
     }
 }
 
-/// The places of one sort.
+/// The places of one kind.
 #[derive(Clone, Debug)]
-pub(super) struct Shares {
-    sort: Sort,
+pub(super) struct CallerShares {
+    sort: ShareKind,
     operator: Pool,
     others: Pool,
 }
@@ -82,69 +83,75 @@ pub(super) struct Shares {
 #[derive(Clone, Debug)]
 struct Pool {
     most: usize,
-    held: Arc<Mutex<BTreeMap<Caller, usize>>>,
+    held: Arc<Mutex<BTreeMap<RequestCaller, usize>>>,
 }
 
-/// One place; free again when this is dropped.
+/// One place; it is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     pool: Pool,
-    caller: Caller,
+    caller: RequestCaller,
 }
 
-impl Shares {
-    /// Those of streams. Fewer than connections, so that streams alone lock nobody out.
-    pub(super) fn of_streams() -> Self {
-        let operator = within_files(API_CONNECTIONS_MAX, 3) / 4;
-        let others = within_files(API_TCP_CONNECTIONS_MAX, 6) / 4;
-        Self::new(Sort::Streams, operator.min(API_STREAMS_MAX), others.min(API_TCP_STREAMS_MAX))
+impl CallerShares {
+    /// The places of streams. They are fewer than those of connections, so that streams alone lock
+    /// nobody out.
+    pub(super) fn for_streams() -> Self {
+        let operator = limit_by_files(API_CONNECTIONS_MAX, 3) / 4;
+        let others = limit_by_files(API_TCP_CONNECTIONS_MAX, 6) / 4;
+        Self::new(
+            ShareKind::Streams,
+            operator.min(API_STREAMS_MAX),
+            others.min(API_TCP_STREAMS_MAX),
+        )
     }
 
-    /// Those of queries that wait. With all streams they are fewer than connections.
-    pub(super) fn of_waits() -> Self {
-        let others = within_files(API_TCP_CONNECTIONS_MAX, 6) * 2 / 3;
-        Self::new(Sort::Waits, API_CONNECTIONS_MAX, others.min(API_TCP_WAITS_MAX))
+    /// The places of queries that wait. Together with those of streams they are fewer than those of
+    /// connections.
+    pub(super) fn for_waits() -> Self {
+        let others = limit_by_files(API_TCP_CONNECTIONS_MAX, 6) * 2 / 3;
+        Self::new(ShareKind::Waits, API_CONNECTIONS_MAX, others.min(API_TCP_WAITS_MAX))
     }
 
-    /// Those of large bodies.
-    pub(super) fn of_bodies() -> Self {
-        Self::new(Sort::Bodies, API_BODIES_MAX, API_TCP_BODIES_MAX)
+    /// The places of large bodies.
+    pub(super) fn for_bodies() -> Self {
+        Self::new(ShareKind::Bodies, API_BODIES_MAX, API_TCP_BODIES_MAX)
     }
 
-    /// Those of commands inside tasks.
-    pub(super) fn of_commands() -> Self {
-        Self::new(Sort::Commands, EXEC_SESSIONS_MAX, EXEC_SESSIONS_MAX)
+    /// The places of commands inside tasks.
+    pub(super) fn for_commands() -> Self {
+        Self::new(ShareKind::Commands, EXEC_SESSIONS_MAX, EXEC_SESSIONS_MAX)
     }
 
-    fn new(sort: Sort, operator: usize, others: usize) -> Self {
+    fn new(sort: ShareKind, operator: usize, others: usize) -> Self {
         let pool = |most: usize| Pool { most: most.max(1), held: Arc::default() };
         Self { sort, operator: pool(operator), others: pool(others) }
     }
 
-    /// How many are taken.
+    /// The number of places that are taken.
     pub(super) fn count(&self) -> usize {
-        let of = |pool: &Pool| pool.held().values().sum::<usize>();
+        let of = |pool: &Pool| pool.lock_held().values().sum::<usize>();
         of(&self.operator) + of(&self.others)
     }
 
-    /// A place for this caller.
+    /// Take a place for this caller.
     ///
     /// # Errors
-    /// When none is free, or the caller has as many as are free for others.
-    pub(super) fn take(&self, caller: Caller) -> Result<Share, Failure> {
+    /// When no place is free, or the caller has at least as many as are free.
+    pub(super) fn take(&self, caller: RequestCaller) -> Result<Share, RequestFailure> {
         let pool = match caller {
-            Caller::Operator => &self.operator,
-            Caller::Token(_) | Caller::Near => &self.others,
+            RequestCaller::Operator => &self.operator,
+            RequestCaller::Token(_) | RequestCaller::Near => &self.others,
         };
         let what = self.sort.name();
-        let mut held = pool.held();
+        let mut held = pool.lock_held();
         let free = pool.most.saturating_sub(held.values().sum());
         let own = held.get(&caller).copied().unwrap_or(0);
         if free == 0 {
-            return Err(Failure::NoneFree { what });
+            return Err(RequestFailure::NoneFree { what });
         }
-        if caller != Caller::Operator && own >= free {
-            return Err(Failure::TooManyOfOne { what, own });
+        if caller != RequestCaller::Operator && own >= free {
+            return Err(RequestFailure::TooManyOfOne { what, own });
         }
         held.insert(caller, own + 1);
         drop(held);
@@ -152,38 +159,38 @@ impl Shares {
     }
 }
 
-/// A body that may be large is read while there is room for it.
-pub(super) async fn with_room(State(api): Shared, request: Request, next: Next) -> Response {
+/// Middleware: a request whose body may be large takes a place, or is refused.
+pub(super) async fn limit_bodies(State(api): ApiState, request: Request, next: Next) -> Response {
     let size = request.body().size_hint();
     let small = size.upper().is_some_and(|most| most <= API_BODY_SMALL_BYTES_MAX);
-    // No read has one that is looked at.
+    // No handler of a GET reads a body.
     if small || [Method::GET, Method::HEAD].contains(request.method()) {
         return next.run(request).await;
     }
-    match api.bodies.take(Caller::of(&request)) {
+    match api.bodies.take(RequestCaller::from_request(&request)) {
         Ok(_share) => next.run(request).await,
         Err(full) => full.into_response(),
     }
 }
 
 impl Pool {
-    fn held(&self) -> MutexGuard<'_, BTreeMap<Caller, usize>> {
+    fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RequestCaller, usize>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 impl Share {
-    /// One of its own.
+    /// A place in a pool of its own.
     pub(super) fn of_test() -> Self {
         let pool = Pool { most: 1, held: Arc::default() };
-        Self { pool, caller: Caller::Near }
+        Self { pool, caller: RequestCaller::Near }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut held = self.pool.held();
+        let mut held = self.pool.lock_held();
         match held.get_mut(&self.caller) {
             Some(own) if *own > 1 => *own -= 1,
             _ => drop(held.remove(&self.caller)),
@@ -197,34 +204,34 @@ mod tests {
 
     use super::*;
 
-    fn token(number: u128) -> Caller {
-        Caller::Token(TokenId::new(uuid::Uuid::from_u128(number)))
+    fn token(number: u128) -> RequestCaller {
+        RequestCaller::Token(TokenId::new(uuid::Uuid::from_u128(number)))
     }
 
-    /// All that one can get.
-    fn greedy(shares: &Shares, caller: Caller) -> Vec<Share> {
+    /// Take as many places as one caller can get.
+    fn greedy(shares: &CallerShares, caller: RequestCaller) -> Vec<Share> {
         std::iter::from_fn(|| shares.take(caller).ok()).collect()
     }
 
     #[test]
     fn who_takes_all_it_can_gets_half_and_the_next_one_half_of_the_rest() {
-        let shares = Shares::new(Sort::Streams, 8, 320);
+        let shares = CallerShares::new(ShareKind::Streams, 8, 320);
         let first = greedy(&shares, token(1));
         assert_eq!(first.len(), 160);
         assert!(matches!(
             shares.take(token(1)),
-            Err(Failure::TooManyOfOne { what: "streams", own: 160 })
+            Err(RequestFailure::TooManyOfOne { what: "streams", own: 160 })
         ));
         let second = greedy(&shares, token(2));
         assert_eq!(second.len(), 80);
-        assert_eq!(greedy(&shares, Caller::Near).len(), 40);
+        assert_eq!(greedy(&shares, RequestCaller::Near).len(), 40);
         drop(first);
         assert_eq!(greedy(&shares, token(1)).len(), 120, "as many as are left then");
     }
 
     #[test]
     fn seven_that_take_all_they_can_leave_places_for_an_eighth() {
-        let shares = Shares::new(Sort::Streams, 8, 320);
+        let shares = CallerShares::new(ShareKind::Streams, 8, 320);
         let held: Vec<_> = (0..7).map(|number| greedy(&shares, token(number))).collect();
         assert!(held.iter().all(|own| !own.is_empty()));
         assert!(shares.take(token(7)).is_ok());
@@ -232,22 +239,22 @@ mod tests {
 
     #[test]
     fn the_operator_has_places_that_nobody_else_takes() {
-        let shares = Shares::new(Sort::Waits, 8, 8);
+        let shares = CallerShares::new(ShareKind::Waits, 8, 8);
         let _theirs: Vec<_> = (0..9).map(|number| greedy(&shares, token(number))).collect();
-        let own = greedy(&shares, Caller::Operator);
+        let own = greedy(&shares, RequestCaller::Operator);
         assert_eq!(own.len(), 8, "all of them");
-        let full = shares.take(Caller::Operator).unwrap_err();
-        assert!(matches!(full, Failure::NoneFree { what: "waiting queries" }), "{full}");
+        let full = shares.take(RequestCaller::Operator).unwrap_err();
+        assert!(matches!(full, RequestFailure::NoneFree { what: "waiting queries" }), "{full}");
         drop(own);
-        assert_eq!(greedy(&shares, Caller::Operator).len(), 8);
+        assert_eq!(greedy(&shares, RequestCaller::Operator).len(), 8);
     }
 
     #[test]
     fn one_token_may_follow_a_hundred_logs_and_fifty_streams_and_wait_with_five_hundred_queries() {
-        let near = |shares: &Shares| greedy(shares, Caller::Near).len();
+        let near = |shares: &CallerShares| greedy(shares, RequestCaller::Near).len();
         let (streams, waits) = (API_TCP_STREAMS_MAX, API_TCP_WAITS_MAX);
-        assert!(near(&Shares::new(Sort::Streams, 1, streams)) >= 150);
-        assert!(near(&Shares::new(Sort::Waits, 1, waits)) >= 500);
+        assert!(near(&CallerShares::new(ShareKind::Streams, 1, streams)) >= 150);
+        assert!(near(&CallerShares::new(ShareKind::Waits, 1, waits)) >= 500);
         assert!(streams + waits < API_TCP_CONNECTIONS_MAX);
     }
 }

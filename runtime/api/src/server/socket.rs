@@ -1,4 +1,4 @@
-//! Where the API is reached, and how it ends.
+//! Listens on the socket and over TCP, accepts connections, and ends the API.
 //!
 //! ```text
 //! socket: bind ─ 0600 ─ rename over a stale one ─► accept ─ same user or root? ─┐
@@ -7,7 +7,8 @@
 //!              shutdown: no more accepted ─────────┘   each finishes its request, within a deadline; so does
 //!                                                      each session that a connection became
 //! ```
-//! Where the socket's file was removed nobody reaches it any more: that is looked for, and it is made again.
+//! If the file of the socket is removed, nobody can reach the API any more. So its presence is
+//! checked regularly, and the socket is created again.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access::Peer;
-use super::connection::{Serving, Stream};
-use super::drain::drained;
-use super::places::{Place, Places};
+use super::connection::{ClientStream, ConnectionServer};
+use super::drain::drain_request;
+use super::places::{ConnectionPlace, ConnectionPlaces};
 use super::tls::ApiTls;
-use super::{ApiError, Faces, TcpFace};
+use super::{ApiError, ListenOptions, TcpListenOptions};
 use ostler_access::Tokens;
 use ostler_model::limits::{
     API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_REFUSAL_WALL_MAX, API_REFUSALS_MAX,
@@ -37,10 +38,10 @@ use ostler_model::limits::{
 };
 use ostler_model::{causes, clock};
 
-/// Longest path of a unix socket, bytes: `sockaddr_un` has 108 with the closing zero.
+/// The longest path of a unix socket, bytes: `sockaddr_un` has 108 with the final zero.
 pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A server that runs. Dropping it ends it without waiting.
+/// A running server. Dropping it ends the server without waiting.
 #[derive(Debug)]
 pub struct ApiServer {
     socket: PathBuf,
@@ -51,27 +52,28 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Where it listens.
+    /// The path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Where it listens over TCP, as a URL.
+    /// The URL under which it is reached over TCP, if it is.
     #[must_use]
     pub fn url(&self) -> Option<String> {
         let (at, tls) = self.tcp?;
         Some(format!("{}://{at}", if tls { "https" } else { "http" }))
     }
 
-    /// Who may do what.
+    /// The tokens, which say who may do what.
     #[must_use]
     pub const fn tokens(&self) -> &Tokens {
         &self.tokens
     }
 
-    /// End: nothing more is accepted, waiting queries and streams end at once, other requests under
-    /// way get [`API_STOP_WALL_MAX`]. Returns when the socket is gone and every connection closed.
+    /// End the server. It accepts no more connections, waiting queries and streams end at once, and
+    /// other requests under way get [`API_STOP_WALL_MAX`]. Returns when the socket is removed and
+    /// every connection is closed.
     pub async fn stop(mut self) {
         self.leaving.cancel();
         if let Err(error) = (&mut self.ended).await {
@@ -86,15 +88,15 @@ impl Drop for ApiServer {
     }
 }
 
-/// Listen on `socket`, and over TCP where that is wanted, and answer with `router` until `leaving`; what
-/// connections became is in `sessions`, and ends by itself then.
+/// Listen on the socket, and over TCP if that is configured, and answer with `router` until
+/// `leaving`. `sessions` has the sessions that connections became; they end by themselves then.
 pub(super) fn start(
     router: Router,
-    faces: Faces<'_>,
+    faces: ListenOptions<'_>,
     leaving: CancellationToken,
     sessions: TaskTracker,
 ) -> Result<ApiServer, ApiError> {
-    let Faces { socket, tcp, tokens } = faces;
+    let ListenOptions { socket, tcp, tokens } = faces;
     let tcp = tcp.map(bind_tcp).transpose()?;
     let listener = bind(socket)?;
     let told = match &tcp {
@@ -111,11 +113,11 @@ pub(super) fn start(
         tcp,
         socket: socket.to_owned(),
         trouble: None,
-        serving: Serving { router, leaving: leaving.clone() },
-        refusal: Serving { router: refusal(), leaving: leaving.clone() },
-        places: Places::new(within_files(API_CONNECTIONS_MAX, 3), None),
-        tcp_places: Places::new(
-            within_files(API_TCP_CONNECTIONS_MAX, 6),
+        serving: ConnectionServer { router, leaving: leaving.clone() },
+        refusal: ConnectionServer { router: refusal_router(), leaving: leaving.clone() },
+        places: ConnectionPlaces::new(limit_by_files(API_CONNECTIONS_MAX, 3), None),
+        tcp_places: ConnectionPlaces::new(
+            limit_by_files(API_TCP_CONNECTIONS_MAX, 6),
             Some(API_TCP_PER_CLIENT_MAX),
         ),
         refusals: Arc::new(Semaphore::new(API_REFUSALS_MAX)),
@@ -127,18 +129,18 @@ pub(super) fn start(
     Ok(ApiServer { socket: socket.to_owned(), tcp: told, tokens, leaving, ended })
 }
 
-fn refusal() -> Router {
+fn refusal_router() -> Router {
     Router::new()
         .fallback(|| async {
             let text = "too many connections at once; try again";
             let close = [(axum::http::header::CONNECTION, "close")];
             (close, (StatusCode::SERVICE_UNAVAILABLE, text))
         })
-        .layer(middleware::from_fn(drained))
+        .layer(middleware::from_fn(drain_request))
 }
 
-fn bind_tcp(face: TcpFace) -> Result<(TcpListener, Option<ApiTls>), ApiError> {
-    let TcpFace { at, tls, .. } = face;
+fn bind_tcp(face: TcpListenOptions) -> Result<(TcpListener, Option<ApiTls>), ApiError> {
+    let TcpListenOptions { at, tls, .. } = face;
     let bound = std::net::TcpListener::bind(at).and_then(|listener| {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
@@ -147,10 +149,12 @@ fn bind_tcp(face: TcpFace) -> Result<(TcpListener, Option<ApiTls>), ApiError> {
     Ok((listener, tls))
 }
 
-/// Make the socket under another name and put it in place when only this user can connect. A socket
-/// that an agent left which crashed is replaced: whoever calls holds the data directory's lock.
+/// Create the socket under another name, and move it into place when only this user can connect.
+/// The socket of an agent that crashed is replaced, because the caller holds the lock of the data
+/// directory.
 fn bind(socket: &Path) -> Result<UnixListener, ApiError> {
-    // As short as any name a socket has, so that it fits where the socket's own fits.
+    // The name is as short as any name of a socket, so that it fits wherever the socket's own name
+    // fits.
     let staging = socket.with_file_name(".s");
     let length = socket.as_os_str().len().max(staging.as_os_str().len());
     if length > SOCKET_PATH_BYTES_MAX {
@@ -175,12 +179,12 @@ struct Acceptor {
     listener: UnixListener,
     tcp: Option<(TcpListener, Option<ApiTls>)>,
     socket: PathBuf,
-    /// Why the socket could not be made again, said once.
+    /// Why the socket could not be created again; it is logged once.
     trouble: Option<String>,
-    serving: Serving,
-    refusal: Serving,
-    places: Places,
-    tcp_places: Places,
+    serving: ConnectionServer,
+    refusal: ConnectionServer,
+    places: ConnectionPlaces,
+    tcp_places: ConnectionPlaces,
     refusals: Arc<Semaphore>,
     leaving: CancellationToken,
     connections: JoinSet<()>,
@@ -196,7 +200,7 @@ impl Acceptor {
                 biased;
                 () = self.leaving.cancelled() => break,
                 () = &mut looks => {
-                    self.look();
+                    self.check_socket();
                     looks = look();
                 }
                 Some(_ended) = self.connections.join_next() => {}
@@ -207,8 +211,8 @@ impl Acceptor {
         self.end().await;
     }
 
-    /// Is the socket's file there? It is made again where it is not.
-    fn look(&mut self) {
+    /// Check that the file of the socket exists, and create the socket again if it does not.
+    fn check_socket(&mut self) {
         let looked = std::fs::symlink_metadata(&self.socket);
         if !looked.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
             return;
@@ -262,7 +266,7 @@ impl Acceptor {
                 let serving = self.serving.clone();
                 self.connections.spawn(async move {
                     let agreeing = clock::timeout(API_TLS_WALL_MAX, tls.accept(stream));
-                    let agreed = place.closed().run_until_cancelled(agreeing).await;
+                    let agreed = place.close_token().run_until_cancelled(agreeing).await;
                     match agreed {
                         Some(Some(Ok(stream))) => {
                             serving.serve(Box::new(stream), Peer::Tcp(from), place).await;
@@ -275,23 +279,23 @@ impl Acceptor {
                 });
             }
             (None, None) => self.refuse(Box::new(stream), Peer::Tcp(from)),
-            // Who is one too many pays for no handshake.
+            // A connection too many gets no TLS handshake.
             (None, Some(_)) => {}
         }
     }
 
-    fn serve(&mut self, stream: Stream, peer: Peer, place: Place) {
+    fn serve(&mut self, stream: ClientStream, peer: Peer, place: ConnectionPlace) {
         let serving = self.serving.clone();
         self.connections.spawn(async move { serving.serve(stream, peer, place).await });
     }
 
-    fn refuse(&mut self, stream: Stream, peer: Peer) {
+    fn refuse(&mut self, stream: ClientStream, peer: Peer) {
         let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
         let serving = self.refusal.clone();
         self.connections.spawn(async move {
             let _permit = permit;
-            // Whoever does not read the refusal in time misses it.
-            let refused = serving.serve(stream, peer, Place::none());
+            // A client that does not read the refusal in time misses it.
+            let refused = serving.serve(stream, peer, ConnectionPlace::none());
             let _in_time = clock::timeout(API_REFUSAL_WALL_MAX, refused).await;
         });
     }
@@ -313,12 +317,12 @@ impl Acceptor {
     }
 }
 
-/// The next one. What goes wrong with one listener holds up nothing of the other.
+/// Wait for the next connection on the socket. An error of one listener does not delay the other.
 async fn accept(listener: &UnixListener) -> UnixStream {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return stream,
-            Err(error) => not_accepted(&error).await,
+            Err(error) => pause_after_error(&error).await,
         }
     }
 }
@@ -328,25 +332,25 @@ async fn accept_tcp(tcp: Option<&(TcpListener, Option<ApiTls>)>) -> (TcpStream, 
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
-            Err(error) => not_accepted(&error).await,
+            Err(error) => pause_after_error(&error).await,
         }
     }
 }
 
-/// So many, and no more than a share of the files that this process may open: whoever else needs some has
-/// them, the socket before TCP.
-pub(super) fn within_files(most: usize, share: u64) -> usize {
+/// At most `most`, and no more than a share of the files that this process may open, so that others
+/// get files too, the socket before TCP.
+pub(super) fn limit_by_files(most: usize, share: u64) -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let share = files.map_or(most, |files| usize::try_from(files / share).unwrap_or(most));
     most.min(share).max(1)
 }
 
-async fn not_accepted(error: &std::io::Error) {
+async fn pause_after_error(error: &std::io::Error) {
     tracing::warn!(%error, "a connection to the API could not be accepted");
     clock::sleep(API_ACCEPT_PAUSE).await;
 }
 
-/// Only the agent's own user and root.
+/// Whether a user may connect: only the agent's own user and root may.
 const fn may_connect(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
@@ -360,11 +364,11 @@ mod tests {
 
     use super::*;
 
-    fn only(socket: &Path) -> Faces<'_> {
+    fn only(socket: &Path) -> ListenOptions<'_> {
         let state = ostler_state::StateStore::in_memory().unwrap();
         let (clock, rng) = (clock::Clock::system(), ostler_model::rng::Rng::system());
         let tokens = Tokens::load(state, clock, rng, &ostler_model::access::AclConfig::default());
-        Faces { socket, tcp: None, tokens: tokens.unwrap() }
+        ListenOptions { socket, tcp: None, tokens: tokens.unwrap() }
     }
 
     #[test]
@@ -391,9 +395,10 @@ mod tests {
         let over = CancellationToken::new();
         let server = start(Router::new(), only(&socket), over, TaskTracker::new()).unwrap();
         for whole in [false, true] {
-            match whole {
-                false => std::fs::remove_file(&socket).unwrap(),
-                true => std::fs::remove_dir_all(&below).unwrap(),
+            if whole {
+                std::fs::remove_dir_all(&below).unwrap();
+            } else {
+                std::fs::remove_file(&socket).unwrap();
             }
             assert!(UnixStream::connect(&socket).await.is_err());
             std::fs::create_dir_all(&below).unwrap();
@@ -421,21 +426,21 @@ mod tests {
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         clock::sleep(2 * API_WRITE_WALL_MAX).await;
         let mut got = Vec::new();
-        // What the kernel and the server held is still there; then it ends.
+        // The bytes that the kernel and the server had buffered still arrive; then the stream ends.
         let _reset = client.take(FAR_MORE).read_to_end(&mut got).await;
         assert!(!got.is_empty() && got.len() < FAR_MORE as usize, "{}", got.len());
         server.stop().await;
     }
 
-    /// Connect as another user. The credentials that count are those of the thread that connects,
-    /// so another thread is enough.
+    /// Connect as another user. The credentials of the connecting thread count, so another thread
+    /// is enough.
     fn ask_as(uid: u32, socket: PathBuf) -> std::io::Result<Vec<u8>> {
         use std::io::{Read as _, Write as _};
         let client = std::thread::spawn(move || {
             let user = rustix::process::Uid::from_raw(uid);
             rustix::thread::set_thread_res_uid(user, user, user)?;
             let mut stream = std::os::unix::net::UnixStream::connect(socket)?;
-            // It may be closed before all is written.
+            // The connection may be closed before everything is written.
             let _written =
                 stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
             let mut answer = Vec::new();

@@ -1,11 +1,12 @@
-//! What allocations are in lists, as JSON that is kept.
+//! The short forms of allocations in lists, as JSON in a cache.
 //!
 //! ```text
-//! a list ─ its allocations ─► Stubs ─ as they were? ─┬─ yes ─► their JSON, shared ────────┐
-//!                                                    └─ no ──► look ─► JSON ─► kept ──────┴─► the answer
+//! a list ─ its allocations ─► StubCache ─ unchanged? ─┬─ yes ─► their JSON, shared ─────┐
+//!                                                     └─ no ──► read ─► JSON ─► cached ─┴─► the answer
 //! ```
-//! Of thousands of allocations a list asks for again and again few have changed. What is kept is bounded in
-//! bytes, those not listed lately go first, and all of it goes when nobody asks for a while.
+//! When a list of thousands of allocations is requested again and again, few of them have changed.
+//! The cache is bounded in bytes. Allocations that were not listed lately are dropped first, and
+//! the whole cache is dropped when nobody asks for a while.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::body::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::error::Failure;
-use super::json::alloc::{Seen, stub};
+use super::error::RequestFailure;
+use super::json::alloc::{AllocJsonInput, stub};
 use ostler_agent::{AllocRef, AllocView};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::clock;
@@ -23,36 +24,36 @@ use ostler_model::limits::{API_STUBS_KEPT_BYTES_MAX, API_STUBS_KEPT_UNUSED_MAX};
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 
-/// The short forms of allocations.
+/// A cache of the short forms of allocations.
 #[derive(Default)]
-pub(super) struct Stubs(Mutex<Kept>);
+pub(super) struct StubCache(Mutex<StubCacheInner>);
 
 #[derive(Default)]
-struct Kept {
-    stubs: BTreeMap<AllocId, Stub>,
+struct StubCacheInner {
+    stubs: BTreeMap<AllocId, CachedStub>,
     bytes: usize,
-    /// How many lists there were.
+    /// The number of lists that were requested so far.
     lists: u64,
-    /// The name of the node that they are of.
+    /// The name of the node in these forms.
     node: String,
-    /// Somebody forgets them when they are not used.
+    /// Whether a task runs that empties the cache when it is not used.
     watched: bool,
 }
 
-struct Stub {
-    /// What it was made of.
+struct CachedStub {
+    /// The allocation that the form was made of.
     of: Arc<Allocation>,
     state: AllocState,
     modify_index: u64,
     successor_at: Option<Timestamp>,
     canary: bool,
-    /// The list that it was in last.
+    /// The number of the last list that it was in.
     list: u64,
     json: Bytes,
 }
 
-impl Stub {
-    /// Would it be the same now?
+impl CachedStub {
+    /// Whether the form would be the same now.
     fn is_of(&self, alloc: &AllocRef) -> bool {
         Arc::ptr_eq(&self.of, &alloc.allocation)
             && self.modify_index == alloc.modify_index
@@ -61,9 +62,9 @@ impl Stub {
             && self.state == *alloc.handle.state().borrow()
     }
 
-    fn new(view: AllocView, node: &NodeView, list: u64) -> Result<Self, Failure> {
-        let json = serde_json::to_vec(&stub(Seen::new(&view, node), false))
-            .map_err(|error| Failure::Internal(error.to_string()))?;
+    fn new(view: AllocView, node: &NodeView, list: u64) -> Result<Self, RequestFailure> {
+        let json = serde_json::to_vec(&stub(AllocJsonInput::new(&view, node), false))
+            .map_err(|error| RequestFailure::Internal(error.to_string()))?;
         let AllocView { allocation: of, state, successor_at, canary, modify_index, .. } = view;
         Ok(Self { of, state, modify_index, successor_at, canary, list, json: json.into() })
     }
@@ -73,46 +74,46 @@ impl Stub {
     }
 }
 
-impl Stubs {
-    /// The short form of each, in their order.
-    pub(super) fn of(
+impl StubCache {
+    /// The short form of each allocation, in the same order.
+    pub(super) fn stubs_of(
         self: &Arc<Self>,
         allocs: Vec<AllocRef>,
         node: &NodeView,
         leaving: &CancellationToken,
-    ) -> Result<Vec<Bytes>, Failure> {
-        let (list, kept) = self.kept().find(&allocs, node);
-        // Without the lock: two that come at once both look.
+    ) -> Result<Vec<Bytes>, RequestFailure> {
+        let (list, kept) = self.lock_cache().find(&allocs, node);
+        // The lock is not held here, so two lists that come at once both render an allocation.
         let mut new = Vec::new();
         let mut all = Vec::with_capacity(allocs.len());
         for (alloc, kept) in allocs.into_iter().zip(kept) {
             match kept {
                 Some(json) => all.push(json),
                 None => {
-                    let stub = Stub::new(alloc.view(), node, list)?;
+                    let stub = CachedStub::new(alloc.view(), node, list)?;
                     all.push(stub.json.clone());
                     new.push(stub);
                 }
             }
         }
-        if !new.is_empty() && self.kept().keep(new) {
+        if !new.is_empty() && self.lock_cache().keep(new) {
             tokio::spawn(Self::forget(Arc::clone(self), leaving.clone()));
         }
         Ok(all)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock_cache(&self) -> MutexGuard<'_, StubCacheInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until nobody has asked for a while.
+    /// Wait until nobody has asked for a while, and then empty the cache.
     async fn forget(self: Arc<Self>, leaving: CancellationToken) {
         let mut lists = 0;
         loop {
             let slept = leaving.run_until_cancelled(clock::sleep(API_STUBS_KEPT_UNUSED_MAX)).await;
-            let mut kept = self.kept();
+            let mut kept = self.lock_cache();
             if kept.lists == lists || slept.is_none() {
-                *kept = Kept { lists, ..Kept::default() };
+                *kept = StubCacheInner { lists, ..StubCacheInner::default() };
                 return;
             }
             lists = kept.lists;
@@ -120,8 +121,8 @@ impl Stubs {
     }
 }
 
-impl Kept {
-    /// The number of this list, and what is there of each.
+impl StubCacheInner {
+    /// Count a list. Returns its number, and the cached form of each allocation.
     fn find(&mut self, allocs: &[AllocRef], node: &NodeView) -> (u64, Vec<Option<Bytes>>) {
         if self.node != node.name {
             (self.stubs, self.bytes) = (BTreeMap::new(), 0);
@@ -137,9 +138,10 @@ impl Kept {
         (list, found.collect())
     }
 
-    /// Keep those there is room for. Is it for the caller to see that they are forgotten?
-    fn keep(&mut self, new: Vec<Stub>) -> bool {
-        let wanted = new.iter().map(Stub::size).fold(self.bytes, usize::saturating_add);
+    /// Add the forms that there is room for. Returns whether the caller must start the task that
+    /// empties the cache.
+    fn keep(&mut self, new: Vec<CachedStub>) -> bool {
+        let wanted = new.iter().map(CachedStub::size).fold(self.bytes, usize::saturating_add);
         if wanted > API_STUBS_KEPT_BYTES_MAX {
             self.drop_unlisted();
         }
@@ -156,11 +158,11 @@ impl Kept {
         !std::mem::replace(&mut self.watched, true)
     }
 
-    /// What is in neither of the last two lists goes.
+    /// Drop the forms that are in neither of the last two lists.
     fn drop_unlisted(&mut self) {
         let since = self.lists.saturating_sub(1);
         self.stubs.retain(|_, stub| stub.list >= since);
-        self.bytes = self.stubs.values().map(Stub::size).fold(0, usize::saturating_add);
+        self.bytes = self.stubs.values().map(CachedStub::size).fold(0, usize::saturating_add);
     }
 }
 
@@ -172,22 +174,22 @@ mod tests {
     use ostler_model::rng::Rng;
     use ostler_testing::fixtures::allocation_of;
 
-    /// One of so many bytes in all, made for a list.
-    fn made(bytes: usize, list: u64, rng: &Rng) -> Stub {
+    /// A form of `bytes` bytes in all, made for a list.
+    fn made(bytes: usize, list: u64, rng: &Rng) -> CachedStub {
         let of = Arc::new(allocation_of("web", 1, rng).unwrap());
-        let json = vec![b'x'; bytes - size_of::<(AllocId, Stub)>()].into();
+        let json = vec![b'x'; bytes - size_of::<(AllocId, CachedStub)>()].into();
         let state = AllocState::default();
-        Stub { of, state, modify_index: 1, successor_at: None, canary: false, list, json }
+        CachedStub { of, state, modify_index: 1, successor_at: None, canary: false, list, json }
     }
 
     #[test]
     fn no_more_are_kept_than_there_is_room_for_and_those_not_listed_lately_go_first() {
-        let (rng, mut kept) = (Rng::seeded(1), Kept::default());
-        let four = |list| -> Vec<Stub> {
+        let (rng, mut kept) = (Rng::from_seed(1), StubCacheInner::default());
+        let four = |list| -> Vec<CachedStub> {
             (0..4).map(|_| made(API_STUBS_KEPT_BYTES_MAX / 4, list, &rng)).collect()
         };
-        let ids = |stubs: &[Stub]| stubs.iter().map(|stub| stub.of.id).collect::<Vec<_>>();
-        let known = |kept: &Kept, ids: &[AllocId]| {
+        let ids = |stubs: &[CachedStub]| stubs.iter().map(|stub| stub.of.id).collect::<Vec<_>>();
+        let known = |kept: &StubCacheInner, ids: &[AllocId]| {
             ids.iter().filter(|id| kept.stubs.contains_key(id)).count()
         };
         let old = four(1);
@@ -207,15 +209,15 @@ mod tests {
         kept.lists = 3;
         kept.keep(newest);
         assert_eq!((known(&kept, &first), known(&kept, &third)), (0, 4));
-        let sum: usize = kept.stubs.values().map(Stub::size).sum();
+        let sum: usize = kept.stubs.values().map(CachedStub::size).sum();
         assert!(kept.bytes == sum && sum <= API_STUBS_KEPT_BYTES_MAX, "{sum}");
     }
 
     #[test]
     fn a_changed_one_takes_the_place_of_what_it_was() {
-        let (rng, mut kept) = (Rng::seeded(2), Kept::default());
+        let (rng, mut kept) = (Rng::from_seed(2), StubCacheInner::default());
         let before = made(4_000, 1, &rng);
-        let after = Stub { of: Arc::clone(&before.of), ..made(5_000, 2, &rng) };
+        let after = CachedStub { of: Arc::clone(&before.of), ..made(5_000, 2, &rng) };
         kept.keep(vec![before]);
         kept.keep(vec![after]);
         assert_eq!((kept.stubs.len(), kept.bytes), (1, 5_000));
@@ -223,22 +225,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_lists_for_a_while_is_forgotten() {
-        let (rng, stubs) = (Rng::seeded(3), Arc::new(Stubs::default()));
-        stubs.kept().lists = 1;
-        stubs.kept().keep(vec![made(4_000, 1, &rng)]);
-        Stubs::forget(Arc::clone(&stubs), CancellationToken::new()).await;
+        let (rng, stubs) = (Rng::from_seed(3), Arc::new(StubCache::default()));
+        stubs.lock_cache().lists = 1;
+        stubs.lock_cache().keep(vec![made(4_000, 1, &rng)]);
+        StubCache::forget(Arc::clone(&stubs), CancellationToken::new()).await;
         let (left, bytes) = {
-            let kept = stubs.kept();
+            let kept = stubs.lock_cache();
             (kept.stubs.len(), kept.bytes)
         };
         assert_eq!((left, bytes), (0, 0));
-        assert!(stubs.kept().keep(vec![made(4_000, 2, &rng)]), "the next one is watched again");
+        assert!(
+            stubs.lock_cache().keep(vec![made(4_000, 2, &rng)]),
+            "the next one is watched again"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_waited_for_when_the_api_ends() {
-        let (stubs, leaving) = (Arc::new(Stubs::default()), CancellationToken::new());
+        let (stubs, leaving) = (Arc::new(StubCache::default()), CancellationToken::new());
         leaving.cancel();
-        Stubs::forget(stubs, leaving).await;
+        StubCache::forget(stubs, leaving).await;
     }
 }

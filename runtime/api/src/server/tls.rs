@@ -1,4 +1,4 @@
-//! TLS of the API: its certificate, and whether its clients need one.
+//! TLS of the API: its certificate, and the authorities of its clients.
 //!
 //! ```text
 //! files ─ read ─► rustls configuration ─► accept
@@ -24,34 +24,34 @@ use ostler_pem::{self as pem, PemError, certificates};
 /// The files of the API's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiTlsFiles {
-    /// Its chain (PEM).
+    /// The certificate chain (PEM).
     pub certificate: PathBuf,
-    /// Its key (PEM).
+    /// The private key (PEM).
     pub key: PathBuf,
-    /// Who vouches for clients (PEM), where they need a certificate.
+    /// The authorities that vouch for clients (PEM), if clients need a certificate.
     pub clients: Option<PathBuf>,
 }
 
-/// Why the API has no TLS.
+/// Why TLS of the API cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiTlsError {
-    /// A file gives no certificate or key.
+    /// A file has no certificate or key.
     #[error(transparent)]
     Pem(#[from] PemError),
-    /// The certificate and the key are not one, or not to be used.
+    /// The certificate and the key do not match, or cannot be used.
     #[error("the certificate {} cannot be used with its key", file.display())]
     Own {
-        /// The certificate.
+        /// The path of the certificate.
         file: PathBuf,
-        /// Why.
+        /// The error of the TLS library.
         source: rustls::Error,
     },
-    /// The authorities are not to be used.
+    /// The authorities cannot be used.
     #[error("clients cannot be known by {}: {why}", file.display())]
     Clients {
-        /// The authorities.
+        /// The path of the authorities.
         file: PathBuf,
-        /// Why.
+        /// What is wrong with them.
         why: String,
     },
 }
@@ -60,13 +60,13 @@ pub enum ApiTlsError {
 #[derive(Clone)]
 pub struct ApiTls {
     files: ApiTlsFiles,
-    state: Arc<RwLock<Loaded>>,
+    state: Arc<RwLock<LoadedTls>>,
 }
 
-/// What was read from the files.
-struct Loaded {
+/// The content of the files, ready to be used.
+struct LoadedTls {
     config: Arc<ServerConfig>,
-    /// All certificates, to tell whether another reading differs.
+    /// All certificates, to compare them with the next reading.
     certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -80,18 +80,19 @@ impl ApiTls {
     /// Read the files.
     ///
     /// # Errors
-    /// When a file cannot be read, or what it has not be used.
+    /// When a file cannot be read, or its content cannot be used.
     pub fn read(files: ApiTlsFiles) -> Result<Self, ApiTlsError> {
-        let state = Arc::new(RwLock::new(loaded(&files)?));
+        let state = Arc::new(RwLock::new(load_files(&files)?));
         Ok(Self { files, state })
     }
 
-    /// Read the files again: connections that begin from now on have what is in them. Whether it differs.
+    /// Read the files again. Connections that begin from now on use the new content. Returns
+    /// whether it differs.
     ///
     /// # Errors
-    /// As [`ApiTls::read`]; all stays as it was then.
+    /// As [`ApiTls::read`]. Nothing changes then.
     pub fn reload(&self) -> Result<bool, ApiTlsError> {
-        let read = loaded(&self.files)?;
+        let read = load_files(&self.files)?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let differs = read.certificates != state.certificates;
         *state = read;
@@ -100,9 +101,9 @@ impl ApiTls {
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let mut first = [0];
-        // A handshake begins with a number, a request with the name of its method.
+        // A TLS handshake begins with a number, an HTTP request with the name of its method.
         if stream.peek(&mut first).await? == 1 && first.iter().all(u8::is_ascii_uppercase) {
-            tell_of_tls(stream).await?;
+            answer_without_tls(stream).await?;
             return Err(io::Error::other("the client speaks HTTP without TLS, and was told so"));
         }
         let config = Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner).config);
@@ -110,12 +111,12 @@ impl ApiTls {
     }
 }
 
-/// What a client is told that speaks HTTP without TLS.
+/// The answer to a client that speaks HTTP without TLS.
 const SPEAKS_TLS: &str =
     "this address answers with TLS alone: ask it with https:// in place of http://\n";
 
-/// Answer a request that came without TLS. Whoever calls bounds it in time.
-async fn tell_of_tls(mut stream: TcpStream) -> io::Result<()> {
+/// Answer a request that came without TLS. The caller bounds the time.
+async fn answer_without_tls(mut stream: TcpStream) -> io::Result<()> {
     let mut some = [0; 4096];
     let mut left = API_HEADER_BYTES_MAX;
     let _begin = stream.read(&mut some).await?;
@@ -126,7 +127,7 @@ async fn tell_of_tls(mut stream: TcpStream) -> io::Result<()> {
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await?;
-    // Closed with something unread, the answer may be lost on its way.
+    // If the connection were closed with unread bytes, the answer could be lost on its way.
     loop {
         match stream.read(&mut some).await? {
             0 => return Ok(()),
@@ -135,7 +136,7 @@ async fn tell_of_tls(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn loaded(files: &ApiTlsFiles) -> Result<Loaded, ApiTlsError> {
+fn load_files(files: &ApiTlsFiles) -> Result<LoadedTls, ApiTlsError> {
     let chain = certificates(&files.certificate)?;
     let mut all = chain.clone();
     let provider = Arc::new(ring::default_provider());
@@ -159,7 +160,7 @@ fn loaded(files: &ApiTlsFiles) -> Result<Loaded, ApiTlsError> {
         }
     };
     let config = config.with_single_cert(chain, pem::key(&files.key)?).map_err(own)?;
-    Ok(Loaded { config: Arc::new(config), certificates: all })
+    Ok(LoadedTls { config: Arc::new(config), certificates: all })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tokens and policies: Nomad's paths below `/v1/acl/`.
 //!
-//! Policies are no records: their names say what they allow, so `nomad acl token create -policy submit@web`
-//! works without one being written first.
+//! Policies are no records. Their names say what they allow, so `nomad acl token create -policy
+//! submit@web` works without writing a policy first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 
 use super::body;
-use super::error::Failure;
+use super::error::RequestFailure;
 use super::jobs::Body;
 use super::json;
-use super::params::{Asked, Params};
+use super::params::{NamedRequest, Params};
 use super::reply;
-use super::router::{Api, Shared};
+use super::router::{Api, ApiState};
 use ostler_access::{NewToken, ShownToken, TokenChange, TokenError};
 use ostler_jobspec::units::parse_duration;
-use ostler_model::access::{AccessPolicy, KeptToken, Level, Rights};
+use ostler_model::access::{AccessLevel, AccessPolicy, Rights, TokenRecord};
 use ostler_wire::{AclPolicy, AclToken, AclTokenRequest};
 
 const MANAGEMENT: &str = "management";
 const CLIENT: &str = "client";
-/// No token is made that has ended before its secret is read.
+/// The shortest lifetime of a token. A token should not expire before its secret is read.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Router<Arc<Api>> {
@@ -33,49 +33,58 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         .route("/v1/acl/bootstrap", post(bootstrap).put(bootstrap))
         .route("/v1/acl/tokens", get(list))
         .route("/v1/acl/token", post(create).put(create))
-        .route("/v1/acl/token/self", get(own))
+        .route("/v1/acl/token/self", get(own_token))
         .route("/v1/acl/token/{id}", get(read).post(update).put(update).delete(delete))
         .route("/v1/acl/policies", get(policies))
-        .route("/v1/acl/policy/{id}", get(policy).post(fixed).put(fixed).delete(fixed))
-        .route("/v1/acl/{*what}", any(other))
+        .route(
+            "/v1/acl/policy/{id}",
+            get(policy)
+                .post(refuse_policy_change)
+                .put(refuse_policy_change)
+                .delete(refuse_policy_change),
+        )
+        .route("/v1/acl/{*what}", any(refuse_other_path))
 }
 
-/// Before anything else: an agent that asks for no tokens says so.
-fn enabled(api: &Api) -> Result<(), Failure> {
-    match api.tokens.enabled() {
-        true => Ok(()),
-        false => Err(Failure::NoAcl),
-    }
+/// Refuse a request if the agent does not use tokens. Handlers call it before anything else.
+fn require_enabled(api: &Api) -> Result<(), RequestFailure> {
+    if api.tokens.enabled() { Ok(()) } else { Err(RequestFailure::NoAcl) }
 }
 
-async fn other(State(api): Shared) -> Result<Response, Failure> {
-    enabled(&api)?;
-    Err(Failure::OfClusters)
+async fn refuse_other_path(State(api): ApiState) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
+    Err(RequestFailure::OfClusters)
 }
 
-/// `POST /v1/acl/bootstrap`: the first token, over the socket alone.
-async fn bootstrap(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    enabled(&api)?;
+/// `POST /v1/acl/bootstrap`: create the first token. Only possible over the socket.
+async fn bootstrap(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
     let made = api.tokens.bootstrap().await?;
     answer(&params, &made.token, false, &made.secret)
 }
 
 /// `GET /v1/acl/tokens`
-async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    enabled(&api)?;
+async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
     let mut all = api.tokens.list();
     all.retain(|one| one.token.accessor.to_string().starts_with(params.prefix()));
     all.sort_by_key(|one| one.token.accessor);
-    let shown: Vec<_> = all.iter().map(|one| shown(&one.token, one.configured, "")).collect();
-    Ok(reply::read_at(api.tokens.index(), reply::json(&params, &shown)?))
+    let shown: Vec<_> = all.iter().map(|one| token_json(&one.token, one.configured, "")).collect();
+    Ok(reply::with_read_index(api.tokens.index(), reply::json(&params, &shown)?))
 }
 
 /// `POST /v1/acl/token`
-async fn create(State(api): Shared, params: Params, body: Body) -> Result<Response, Failure> {
-    enabled(&api)?;
+async fn create(
+    State(api): ApiState,
+    params: Params,
+    body: Body,
+) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
     let asked: AclTokenRequest = body::read(&params, body)?;
     if !asked.accessor_id.is_empty() {
-        return wrong("AccessorID is given to a new token by the agent: leave it out".to_owned());
+        return bad_request(
+            "AccessorID is given to a new token by the agent: leave it out".to_owned(),
+        );
     }
     let policies = policies_of(&asked)?;
     let expires = match asked.expiration_ttl.as_str() {
@@ -83,7 +92,7 @@ async fn create(State(api): Shared, params: Params, body: Body) -> Result<Respon
         text => {
             let ttl = parse_duration(text).ok().filter(|ttl| *ttl >= TTL_MIN);
             let Some(ttl) = ttl else {
-                return wrong(
+                return bad_request(
                     "ExpirationTTL must be a duration of at least a second, like 8h".to_owned(),
                 );
             };
@@ -95,29 +104,32 @@ async fn create(State(api): Shared, params: Params, body: Body) -> Result<Respon
 }
 
 /// `GET /v1/acl/token/self`
-async fn own(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    enabled(&api)?;
-    let bearer = params.access().bearer().ok_or(Failure::NeedsToken)?;
+async fn own_token(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
+    let bearer = params.access().bearer().ok_or(RequestFailure::NeedsToken)?;
     let found = find(&api, &bearer.token.accessor.to_string())?;
     answer(&params, &found.token, found.configured, "")
 }
 
 /// `GET /v1/acl/token/ID`
-async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    enabled(&api)?;
+async fn read(NamedRequest { api, id, params }: NamedRequest) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
     let found = find(&api, &id)?;
     answer(&params, &found.token, found.configured, "")
 }
 
 /// `POST /v1/acl/token/ID`
-async fn update(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
-    enabled(&api)?;
+async fn update(
+    NamedRequest { api, id, params }: NamedRequest,
+    body: Body,
+) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
     let asked: AclTokenRequest = body::read_shown::<_, AclToken<'_>>(&params, body)?;
     if !matches!(&asked.accessor_id, own if own.is_empty() || *own == id) {
-        return wrong("AccessorID in the body is another than that of the path".to_owned());
+        return bad_request("AccessorID in the body is another than that of the path".to_owned());
     }
     if !asked.expiration_ttl.is_empty() {
-        return wrong(
+        return bad_request(
             "when a token ends is said when it is made: leave ExpirationTTL out".to_owned(),
         );
     }
@@ -127,65 +139,68 @@ async fn update(Asked { api, id, params }: Asked, body: Body) -> Result<Response
 }
 
 /// `DELETE /v1/acl/token/ID`
-async fn delete(Asked { api, id, .. }: Asked) -> Result<Response, Failure> {
-    enabled(&api)?;
+async fn delete(NamedRequest { api, id, .. }: NamedRequest) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
     api.tokens.delete(&id).await?;
-    Ok(reply::done())
+    Ok(reply::empty_answer())
 }
 
-fn find(api: &Api, accessor: &str) -> Result<ShownToken, Failure> {
+fn find(api: &Api, accessor: &str) -> Result<ShownToken, RequestFailure> {
     let mut all = api.tokens.list().into_iter();
     let found = all.find(|one| one.token.accessor.to_string() == accessor);
-    found.ok_or(Failure::Token(TokenError::Unknown))
+    found.ok_or(RequestFailure::Token(TokenError::Unknown))
 }
 
-fn wrong<T>(what: String) -> Result<T, Failure> {
-    Err(Failure::BadRequest(what))
+fn bad_request<T>(what: String) -> Result<T, RequestFailure> {
+    Err(RequestFailure::BadRequest(what))
 }
 
-/// What is asked for a token.
-fn policies_of(asked: &AclTokenRequest) -> Result<Vec<AccessPolicy>, Failure> {
+/// The policies in a request for a token.
+fn policies_of(asked: &AclTokenRequest) -> Result<Vec<AccessPolicy>, RequestFailure> {
     if !asked.expiration_time.is_null() {
-        return wrong(
+        return bad_request(
             "ExpirationTime is not taken: give ExpirationTTL, a duration like 8h".to_owned(),
         );
     }
     if asked.roles.as_array().map_or(!asked.roles.is_null(), |roles| !roles.is_empty()) {
-        return wrong("there are no roles here: give Policies".to_owned());
+        return bad_request("there are no roles here: give Policies".to_owned());
     }
     match asked.kind.as_str() {
         MANAGEMENT if asked.policies.is_empty() => {
-            Ok(vec![AccessPolicy { level: Level::Admin, namespace: None }])
+            Ok(vec![AccessPolicy { level: AccessLevel::Admin, namespace: None }])
         }
-        MANAGEMENT => wrong("a management token may do everything: leave Policies out".to_owned()),
+        MANAGEMENT => {
+            bad_request("a management token may do everything: leave Policies out".to_owned())
+        }
         "" | CLIENT => asked.policies.iter().map(|text| Ok(text.parse()?)).collect(),
         other => {
             let shown: String = other.chars().take(64).collect();
-            wrong(format!("Type is {shown:?}; it must be client or management"))
+            bad_request(format!("Type is {shown:?}; it must be client or management"))
         }
     }
 }
 
 fn answer(
     params: &Params,
-    token: &KeptToken,
+    token: &TokenRecord,
     configured: bool,
     secret: &str,
-) -> Result<Response, Failure> {
-    let shown = shown(token, configured, secret);
-    Ok(reply::read_at(token.modify_index, reply::json(params, &shown)?))
+) -> Result<Response, RequestFailure> {
+    let shown = token_json(token, configured, secret);
+    Ok(reply::with_read_index(token.modify_index, reply::json(params, &shown)?))
 }
 
-fn shown<'a>(token: &'a KeptToken, configured: bool, secret: &'a str) -> AclToken<'a> {
-    let manages = Rights::of(&token.policies).allow_everywhere(Level::Admin);
+fn token_json<'a>(token: &'a TokenRecord, configured: bool, secret: &'a str) -> AclToken<'a> {
+    let manages = Rights::from_policies(&token.policies).allow_everywhere(AccessLevel::Admin);
     AclToken {
         accessor_id: token.accessor.to_string().into(),
         secret_id: secret.into(),
         name: (&token.name).into(),
         kind: if manages { MANAGEMENT } else { CLIENT }.into(),
-        policies: match manages {
-            true => Vec::new(),
-            false => token.policies.iter().map(ToString::to_string).collect(),
+        policies: if manages {
+            Vec::new()
+        } else {
+            token.policies.iter().map(ToString::to_string).collect()
         },
         global: true,
         create_time: json::moment(token.created),
@@ -198,35 +213,37 @@ fn shown<'a>(token: &'a KeptToken, configured: bool, secret: &'a str) -> AclToke
 }
 
 /// `GET /v1/acl/policies`
-async fn policies(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    enabled(&api)?;
-    let all = Level::ALL.map(|level| of_level(AccessPolicy { level, namespace: None }));
+async fn policies(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
+    let all = AccessLevel::ALL.map(|level| policy_json(AccessPolicy { level, namespace: None }));
     let found: Vec<_> = all.iter().filter(|one| one.name.starts_with(params.prefix())).collect();
     reply::json(&params, &found)
 }
 
 /// `GET /v1/acl/policy/NAME`
-async fn policy(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    enabled(&api)?;
-    let policy = id.parse().map_err(|_| Failure::NotThere("ACL policy"))?;
-    reply::json(&params, &of_level(policy))
+async fn policy(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
+    let policy = id.parse().map_err(|_| RequestFailure::NotThere("ACL policy"))?;
+    reply::json(&params, &policy_json(policy))
 }
 
-async fn fixed(State(api): Shared) -> Result<Response, Failure> {
-    enabled(&api)?;
-    Err(Failure::FixedPolicies)
+async fn refuse_policy_change(State(api): ApiState) -> Result<Response, RequestFailure> {
+    require_enabled(&api)?;
+    Err(RequestFailure::FixedPolicies)
 }
 
-fn of_level(policy: AccessPolicy) -> AclPolicy {
+fn policy_json(policy: AccessPolicy) -> AclPolicy {
     let what = match policy.level {
-        Level::Read => "see jobs, allocations and events",
-        Level::Submit => "the same, and change jobs, see logs, files and variables",
-        Level::Operate => "the same, and run commands inside tasks",
-        Level::Admin => "everything",
+        AccessLevel::Read => "see jobs, allocations and events",
+        AccessLevel::Submit => "the same, and change jobs, see logs, files and variables",
+        AccessLevel::Operate => "the same, and run commands inside tasks",
+        AccessLevel::Admin => "everything",
     };
     let place = match &policy.namespace {
         Some(namespace) => format!("in namespace {namespace}"),
-        None if policy.level == Level::Admin => "everywhere, the node included".to_owned(),
+        None if policy.level == AccessLevel::Admin => "everywhere, the node included".to_owned(),
         None => {
             format!("everywhere, the node included; for one namespace as in {}@web", policy.level)
         }

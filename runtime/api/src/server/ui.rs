@@ -1,4 +1,5 @@
-//! `/ui/`: the page for browsers. What there is, is in `ostler_ui`; here it becomes answers.
+//! `/ui/`: the web page for browsers. `ostler_ui` has the files; this module turns them into
+//! answers.
 
 use std::sync::Arc;
 
@@ -12,27 +13,27 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
 use super::router::Api;
-use ostler_ui::{PageAnswer, PageAsked};
+use ostler_ui::{PageAnswer, PageRequest};
 
-/// The page and the way to it. A redirect is relative: a proxy may put a prefix before it.
+/// The routes of the page. Redirects are relative, because a proxy may put a prefix before them.
 pub(super) fn routes() -> Router<Arc<Api>> {
     Router::new()
-        .route("/", get(|| async { to("ui/") }))
-        .route("/ui", get(|| async { to("ui/") }))
+        .route("/", get(|| async { redirect_to("ui/") }))
+        .route("/ui", get(|| async { redirect_to("ui/") }))
         .route("/ui/", get(page))
         .route("/ui/{*path}", get(page))
 }
 
-fn to(place: &'static str) -> Response {
+fn redirect_to(place: &'static str) -> Response {
     let place = (LOCATION, HeaderValue::from_static(place));
-    said((StatusCode::TEMPORARY_REDIRECT, [place]).into_response())
+    with_page_headers((StatusCode::TEMPORARY_REDIRECT, [place]).into_response())
 }
 
 async fn page(uri: Uri, headers: HeaderMap) -> Response {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let path = uri.path().strip_prefix("/ui/").unwrap_or_default();
-    let asked = PageAsked { path, has: text(IF_NONE_MATCH), takes: text(ACCEPT_ENCODING) };
-    let answer = match ostler_ui::answer(asked) {
+    let asked = PageRequest { path, has: text(IF_NONE_MATCH), takes: text(ACCEPT_ENCODING) };
+    let answer = match ostler_ui::answer_request(asked) {
         PageAnswer::File { kind, tag, gzip, body } => {
             let mut response = Body::from(body).into_response();
             set(&mut response, CONTENT_TYPE, kind);
@@ -52,11 +53,11 @@ async fn page(uri: Uri, headers: HeaderMap) -> Response {
             (StatusCode::NOT_FOUND, "the page has no such file; it begins at /ui/").into_response()
         }
     };
-    said(answer)
+    with_page_headers(answer)
 }
 
-/// With what is said with every answer of the page.
-fn said(mut response: Response) -> Response {
+/// Add the headers that every answer of the page has.
+fn with_page_headers(mut response: Response) -> Response {
     for (name, value) in ostler_ui::HEADERS {
         set(&mut response, HeaderName::from_static(name), value);
     }
@@ -64,7 +65,7 @@ fn said(mut response: Response) -> Response {
 }
 
 fn set(response: &mut Response, name: HeaderName, value: &str) {
-    // Names and values are the page's own, and are always some.
+    // Names and values come from the page itself and are always valid.
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }

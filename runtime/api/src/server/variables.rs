@@ -1,7 +1,7 @@
-//! The variables that this agent keeps.
+//! The variables that this agent stores.
 //!
-//! Their index is one of their own. What is in a variable is in the answers to who reads or writes it, and
-//! in nothing else: no log line, no error.
+//! Variables have an index of their own. The content of a variable stands only in the answers to
+//! those who read or write it, and never in a log line or an error.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
 use super::body;
-use super::error::Failure;
-use super::jobs::{Body, bytes};
-use super::params::{Asked, Params};
+use super::error::RequestFailure;
+use super::jobs::{Body, body_bytes};
+use super::params::{NamedRequest, Params};
 use super::reply;
-use super::router::{Api, Shared};
-use super::wait::{self, Found};
+use super::router::{Api, ApiState};
+use super::wait::{self, IndexedValue};
 use ostler_agent::VariableError;
-use ostler_model::access::Level;
+use ostler_model::access::AccessLevel;
 use ostler_model::ids::NAMESPACE;
-use ostler_model::vars::{Items, KeptVariables as _, VarKey, VarList, Variable};
+use ostler_model::vars::{Items, VarKey, VarList, Variable, VariableStore as _};
 use ostler_wire as wire;
 
 /// Which variable a request is about.
-fn key(params: &Params, path: &str) -> Result<VarKey, Failure> {
-    within(params.text("namespace").unwrap_or(NAMESPACE), path)
+fn key(params: &Params, path: &str) -> Result<VarKey, RequestFailure> {
+    key_in_namespace(params.text("namespace").unwrap_or(NAMESPACE), path)
 }
 
-fn within(namespace: &str, path: &str) -> Result<VarKey, Failure> {
-    VarKey::new(namespace, path).map_err(Failure::VarPath)
+fn key_in_namespace(namespace: &str, path: &str) -> Result<VarKey, RequestFailure> {
+    VarKey::new(namespace, path).map_err(RequestFailure::VarPath)
 }
 
-/// `GET /v1/vars`: without what is in them.
-pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
+/// `GET /v1/vars`: the variables without their items.
+pub(super) async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let kept = api.agent.variables();
     let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
     let namespace = match params.text("namespace") {
@@ -41,13 +41,14 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
     };
     let look = || {
         let mut list = kept.list(namespace, params.prefix());
-        list.found.retain(|one| params.access().allow(Level::Submit, one.namespace.as_str()));
-        Found { index: list.index, value: Ok(list) }
+        list.found.retain(|one| params.access().allow(AccessLevel::Submit, one.namespace.as_str()));
+        IndexedValue { index: list.index, value: Ok(list) }
     };
     let shape = params.clone();
     let show = move |list: VarList| {
         let params = shape;
-        // Lower than anything that a namespace has in it: names are in the order of the list.
+        // `!` is lower than any character of a namespace, so that the names are in the order of the
+        // list.
         let name = |of: &Arc<Variable>| format!("{}!{}", of.namespace, of.path);
         let (page, next) = params.page(list.found, name)?;
         let shown: Vec<_> = page.iter().map(|of| metadata(of)).collect();
@@ -57,78 +58,91 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
 }
 
 /// `GET /v1/var/PATH`
-pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     let key = key(&params, &id)?;
     let kept = api.agent.variables();
     let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
     let look = || match kept.get(&key) {
-        (_, Some(variable)) => Found { index: variable.modify_index, value: Ok(variable) },
-        (index, None) => Found { index, value: Err(Failure::NotThere("variable")) },
+        (_, Some(variable)) => IndexedValue { index: variable.modify_index, value: Ok(variable) },
+        (index, None) => IndexedValue { index, value: Err(RequestFailure::NotThere("variable")) },
     };
-    let show = |variable: Arc<Variable>| reply::json(&params, &whole(&variable));
+    let show = |variable: Arc<Variable>| reply::json(&params, &variable_json(&variable));
     wait::answer_on(&api, &params, wait, changes, look, show).await
 }
 
 /// `PUT /v1/var/PATH`
-pub(super) async fn put(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
-    let cas = change(&params)?;
-    let (key, items) = given(&api, &params, &id, &bytes(body)?)?;
+pub(super) async fn put(
+    NamedRequest { api, id, params }: NamedRequest,
+    body: Body,
+) -> Result<Response, RequestFailure> {
+    let cas = expected_index(&params)?;
+    let (key, items) = read_put(&api, &params, &id, &body_bytes(body)?)?;
     match api.agent.variables().put(key, items, cas).await {
         Ok(written) => {
             let namespace = &written.namespace;
             tracing::info!(path = %written.path, %namespace, index = written.modify_index, "variable written");
-            let response = reply::json(&params, &whole(&written))?;
-            Ok(reply::at_index(written.modify_index, response))
+            let response = reply::json(&params, &variable_json(&written))?;
+            Ok(reply::with_index(written.modify_index, response))
         }
-        Err(error) => refused(&params, error),
+        Err(error) => conflict_answer(&params, error),
     }
 }
 
 /// `DELETE /v1/var/PATH`
-pub(super) async fn delete(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let (key, cas) = (key(&params, &id)?, change(&params)?);
+pub(super) async fn delete(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
+    let (key, cas) = (key(&params, &id)?, expected_index(&params)?);
     let named = key.clone();
     match api.agent.variables().delete(key, cas).await {
         Ok(index) => {
             tracing::info!(path = %named.path, namespace = %named.namespace, index, "variable removed");
-            Ok(reply::at_index(index, StatusCode::NO_CONTENT.into_response()))
+            Ok(reply::with_index(index, StatusCode::NO_CONTENT.into_response()))
         }
-        Err(error) => refused(&params, error),
+        Err(error) => conflict_answer(&params, error),
     }
 }
 
-/// For which index the change is; none: for any.
-fn change(params: &Params) -> Result<Option<u64>, Failure> {
-    match params.beginning("lock-") {
-        Some(asked) => Err(Failure::VarLock(asked.chars().take(64).collect())),
-        // An empty one is the mistake of a script, and would overwrite whatever is there.
-        None if params.is_empty("cas") => Err(Failure::bad_param("cas", "", "a number")),
+/// The index that the variable must be at for the change; none for any.
+fn expected_index(params: &Params) -> Result<Option<u64>, RequestFailure> {
+    match params.key_with_prefix("lock-") {
+        Some(asked) => Err(RequestFailure::VarLock(asked.chars().take(64).collect())),
+        // An empty value is the mistake of a script, and would overwrite whatever is there.
+        None if params.is_empty("cas") => Err(RequestFailure::bad_param("cas", "", "a number")),
         None => params.number("cas"),
     }
 }
 
-/// What a variable that was read has beside it, which is said again when it is written.
+/// The keys that a client has from reading a variable and may send back when it writes it.
 const OF_READING: [&str; 4] = ["CreateIndex", "ModifyIndex", "CreateTime", "ModifyTime"];
 
-/// What is to be written. The body may name the namespace, and may repeat what the request says.
-fn given(api: &Api, params: &Params, path: &str, text: &[u8]) -> Result<(VarKey, Items), Failure> {
+/// The key and the items of a variable to be written. The body may name the namespace, and may
+/// repeat the path.
+fn read_put(
+    api: &Api,
+    params: &Params,
+    path: &str,
+    text: &[u8],
+) -> Result<(VarKey, Items), RequestFailure> {
     let (put, unread) =
-        body::with_unread::<wire::VariablePut>(text).map_err(|error| match error {
-            // What does not fit may be a secret, and the error would say it.
-            Failure::BadBody(error) => {
-                Failure::VarBody { line: error.line(), column: error.column() }
+        body::read_with_unread::<wire::VariablePut>(text).map_err(|error| match error {
+            // A value that does not fit may be a secret, and the error would show it.
+            RequestFailure::BadBody(error) => {
+                RequestFailure::VarBody { line: error.line(), column: error.column() }
             }
             other => other,
         })?;
     if let Some(key) = unread.iter().find(|key| !OF_READING.contains(&key.as_str())) {
-        return Err(body::unknown(key));
+        return Err(body::unknown_key(key));
     }
     if put.lock.is_some() {
-        return Err(Failure::VarLock("Lock in the body".to_owned()));
+        return Err(RequestFailure::VarLock("Lock in the body".to_owned()));
     }
     let other = |what, request: &str, body: &str| {
         let (request, body) = (request.to_owned(), body.chars().take(128).collect());
-        Err(Failure::VarOther { what, request, body })
+        Err(RequestFailure::VarOther { what, request, body })
     };
     let named = Some(put.namespace.as_str()).filter(|named| !named.is_empty());
     let asked = params.text("namespace");
@@ -138,12 +152,12 @@ fn given(api: &Api, params: &Params, path: &str, text: &[u8]) -> Result<(VarKey,
         return other("namespace", asked, named);
     }
     let namespace = asked.or(named).unwrap_or(NAMESPACE);
-    // That of the request was looked at before.
-    params.access().require(Level::Submit, namespace)?;
+    // The namespace of the request was checked before, that of the body was not.
+    params.access().require(AccessLevel::Submit, namespace)?;
     if !api.agent.has_namespace(namespace) {
-        return Err(Failure::other_namespace(namespace));
+        return Err(RequestFailure::other_namespace(namespace));
     }
-    let key = within(namespace, path)?;
+    let key = key_in_namespace(namespace, path)?;
     match put.path.as_str() {
         "" => Ok((key, put.items)),
         path if path == key.path.as_str() => Ok((key, put.items)),
@@ -151,20 +165,20 @@ fn given(api: &Api, params: &Params, path: &str, text: &[u8]) -> Result<(VarKey,
     }
 }
 
-/// A conflict is answered with what is there.
-fn refused(params: &Params, error: VariableError) -> Result<Response, Failure> {
+/// Answer a conflict with the present variable.
+fn conflict_answer(params: &Params, error: VariableError) -> Result<Response, RequestFailure> {
     let VariableError::Conflict { key, index, present, .. } = &error else {
-        return Err(Failure::Variable(error));
+        return Err(RequestFailure::Variable(error));
     };
-    let none = || wire::Variable {
+    let none = || wire::WireVariable {
         namespace: key.namespace.as_str().into(),
         path: key.path.as_str().into(),
-        ..wire::Variable::default()
+        ..wire::WireVariable::default()
     };
-    let shown = present.as_deref().map_or_else(none, whole);
+    let shown = present.as_deref().map_or_else(none, variable_json);
     let mut response = reply::json(params, &shown)?;
     *response.status_mut() = StatusCode::CONFLICT;
-    Ok(reply::at_index(*index, response))
+    Ok(reply::with_index(*index, response))
 }
 
 fn metadata(of: &Variable) -> wire::VariableMetadata<'_> {
@@ -178,7 +192,7 @@ fn metadata(of: &Variable) -> wire::VariableMetadata<'_> {
     }
 }
 
-fn whole(of: &Variable) -> wire::Variable<'_> {
+fn variable_json(of: &Variable) -> wire::WireVariable<'_> {
     let wire::VariableMetadata {
         namespace,
         path,
@@ -188,5 +202,13 @@ fn whole(of: &Variable) -> wire::Variable<'_> {
         modify_time,
     } = metadata(of);
     let items = of.items.clone();
-    wire::Variable { namespace, path, create_index, modify_index, create_time, modify_time, items }
+    wire::WireVariable {
+        namespace,
+        path,
+        create_index,
+        modify_index,
+        create_time,
+        modify_time,
+        items,
+    }
 }

@@ -1,11 +1,13 @@
-//! Blocking queries: answered when the result changed, at the client's deadline, or at the end.
+//! Blocking queries. They are answered when the result has changed, at the client's deadline, or
+//! when the agent leaves.
 //!
 //! ```text
 //! look ─ index above the one asked, or none asked ─► answer
 //!  ▲ └── else ─► changes of the agent │ deadline │ agent leaves ─► (last two) answer as it is
 //!  └────────────── a moment later ────┘
 //! ```
-//! When many wait, the moment is longer: they must not keep the agent from what they wait for.
+//! When many queries wait, the moment is longer, so that they do not keep the agent from the change
+//! that they wait for.
 //!
 //! A client that hangs up drops the future, wherever it is.
 
@@ -14,8 +16,8 @@ use std::time::Duration;
 use axum::response::{IntoResponse as _, Response};
 use tokio::sync::watch;
 
-use super::error::Failure;
-use super::params::{Params, Wait};
+use super::error::RequestFailure;
+use super::params::{Params, WaitQuery};
 use super::reply;
 use super::router::Api;
 use ostler_model::clock::{self, Stopwatch};
@@ -23,132 +25,136 @@ use ostler_model::limits::{
     API_HEARTBEAT, API_LOOK_INTERVAL, API_LOOK_INTERVAL_MAX, API_LOOKS_SHARE,
 };
 
-/// Something read from the agent.
-pub(super) struct Found<V> {
-    /// When it last changed.
+/// An object read from the agent, with its index.
+pub(super) struct IndexedValue<V> {
+    /// The index of its last change.
     pub index: u64,
-    /// It, or why there is none.
-    pub value: Result<V, Failure>,
+    /// The object, or why there is none.
+    pub value: Result<V, RequestFailure>,
 }
 
-/// What came of waiting for more to be told.
-pub(super) enum Grown {
-    /// There is more.
+/// The result of waiting for more to send.
+pub(super) enum WaitOutcome {
+    /// There is more to send.
     More,
-    /// There was none for [`API_HEARTBEAT`]: whoever listens hears a sign of life.
+    /// There was nothing for [`API_HEARTBEAT`], so the listener gets a sign of life.
     Not,
 }
 
-/// Wait until a stream has more to tell; none when the agent leaves.
-pub(super) async fn grown(api: &Api, changes: &mut watch::Receiver<u64>) -> Option<Grown> {
+/// Wait until a stream has more to send; none when the agent leaves.
+pub(super) async fn wait_for_more(
+    api: &Api,
+    changes: &mut watch::Receiver<u64>,
+) -> Option<WaitOutcome> {
     let changed = clock::timeout(API_HEARTBEAT, changes.changed());
     match api.leaving.run_until_cancelled(changed).await? {
-        Some(changed) => changed.ok().map(|()| Grown::More),
-        None => Some(Grown::Not),
+        Some(changed) => changed.ok().map(|()| WaitOutcome::More),
+        None => Some(WaitOutcome::Not),
     }
 }
 
-/// What came of looking at a part of what is to be told.
-pub(super) enum Part<T> {
-    /// Something to tell.
+/// The result of reading one part of what is to be sent.
+pub(super) enum LookOutcome<T> {
+    /// There is something to send.
     Tell(T),
-    /// Nothing that is wanted; there may be more.
+    /// Nothing in this part is wanted; there may be more parts.
     Passed,
-    /// All has been looked at.
+    /// All parts have been read.
     End,
 }
 
-/// Look at one part after the other until there is something to tell; none at the end. Others have their turn on
-/// this thread before each, however much there is to be looked at.
-pub(super) async fn in_parts<T>(mut look: impl FnMut() -> Part<T>) -> Option<T> {
+/// Read one part after the other until there is something to send; none at the end. Before each
+/// part, other tasks on this thread get their turn, however much there is to read.
+pub(super) async fn look_in_parts<T>(mut look: impl FnMut() -> LookOutcome<T>) -> Option<T> {
     loop {
         tokio::task::yield_now().await;
         match look() {
-            Part::Tell(found) => return Some(found),
-            Part::Passed => {}
-            Part::End => return None,
+            LookOutcome::Tell(found) => return Some(found),
+            LookOutcome::Passed => {}
+            LookOutcome::End => return None,
         }
     }
 }
 
-/// From one look of a waiting query to the next, when a look took so long and so many wait: all their looks together
-/// take a share of a core.
+/// The pause between two readings of a waiting query. It depends on how long a reading took and on
+/// how many queries wait, so that all readings together take a bounded share of a core.
 fn pause(took: Duration, waiting: usize) -> Duration {
     let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
     let fair = took.saturating_mul(waiting).saturating_mul(API_LOOKS_SHARE);
     fair.clamp(API_LOOK_INTERVAL, API_LOOK_INTERVAL_MAX)
 }
 
-/// Answer a query with what `look` finds, when it is as new as the client wants it.
+/// Answer a query with what `look` finds, as soon as it is as new as the client wants it.
 pub(super) async fn answer<V>(
     api: &Api,
     params: &Params,
-    look: impl Fn() -> Found<V>,
-    show: impl FnOnce(V) -> Result<Response, Failure>,
-) -> Result<Response, Failure> {
+    look: impl Fn() -> IndexedValue<V>,
+    show: impl FnOnce(V) -> Result<Response, RequestFailure>,
+) -> Result<Response, RequestFailure> {
     answer_on(api, params, params.wait()?, api.agent.changes(), look, show).await
 }
 
-/// The same of what may be long, as whole jobs and lists are: `show` runs where its length holds nobody up.
+/// As [`answer`], for long answers such as whole jobs and lists. `show` runs in the compute pool,
+/// so that its length delays nobody.
 pub(super) async fn answer_whole<V: Send + 'static>(
     api: &Api,
     params: &Params,
-    look: impl Fn() -> Found<V>,
-    show: impl FnOnce(V) -> Result<Response, Failure> + Send + 'static,
-) -> Result<Response, Failure> {
+    look: impl Fn() -> IndexedValue<V>,
+    show: impl FnOnce(V) -> Result<Response, RequestFailure> + Send + 'static,
+) -> Result<Response, RequestFailure> {
     answer_whole_on(api, params, params.wait()?, api.agent.changes(), look, show).await
 }
 
-/// The same as [`answer_whole`] of what has changes of its own.
+/// As [`answer_whole`], for an object with an index of its own.
 pub(super) async fn answer_whole_on<V: Send + 'static>(
     api: &Api,
     params: &Params,
-    wait: Option<Wait>,
+    wait: Option<WaitQuery>,
     changes: watch::Receiver<u64>,
-    look: impl Fn() -> Found<V>,
-    show: impl FnOnce(V) -> Result<Response, Failure> + Send + 'static,
-) -> Result<Response, Failure> {
-    let found = found_on(api, params, wait, changes, look).await?;
+    look: impl Fn() -> IndexedValue<V>,
+    show: impl FnOnce(V) -> Result<Response, RequestFailure> + Send + 'static,
+) -> Result<Response, RequestFailure> {
+    let found = find_newer_on(api, params, wait, changes, look).await?;
     let response = match found.value {
         Ok(value) => api.computing.answer(params.access().caller(), move || show(value)).await?,
         Err(failure) => failure.into_response(),
     };
-    Ok(reply::read_at(found.index, response))
+    Ok(reply::with_read_index(found.index, response))
 }
 
-/// The same as [`answer`] of what has changes of its own.
+/// As [`answer`], for an object with an index of its own.
 pub(super) async fn answer_on<V>(
     api: &Api,
     params: &Params,
-    wait: Option<Wait>,
+    wait: Option<WaitQuery>,
     changes: watch::Receiver<u64>,
-    look: impl Fn() -> Found<V>,
-    show: impl FnOnce(V) -> Result<Response, Failure>,
-) -> Result<Response, Failure> {
-    let found = found_on(api, params, wait, changes, look).await?;
+    look: impl Fn() -> IndexedValue<V>,
+    show: impl FnOnce(V) -> Result<Response, RequestFailure>,
+) -> Result<Response, RequestFailure> {
+    let found = find_newer_on(api, params, wait, changes, look).await?;
     let response = match found.value {
         Ok(value) => show(value)?,
         Err(failure) => failure.into_response(),
     };
-    Ok(reply::read_at(found.index, response))
+    Ok(reply::with_read_index(found.index, response))
 }
 
-/// What `look` finds, when it is as new as the client wants it.
-pub(super) async fn found<V>(
+/// Return what `look` finds, as soon as it is as new as the client wants it.
+pub(super) async fn find_newer<V>(
     api: &Api,
     params: &Params,
-    look: impl Fn() -> Found<V>,
-) -> Result<Found<V>, Failure> {
-    found_on(api, params, params.wait()?, api.agent.changes(), look).await
+    look: impl Fn() -> IndexedValue<V>,
+) -> Result<IndexedValue<V>, RequestFailure> {
+    find_newer_on(api, params, params.wait()?, api.agent.changes(), look).await
 }
 
-async fn found_on<V>(
+async fn find_newer_on<V>(
     api: &Api,
     params: &Params,
-    wait: Option<Wait>,
+    wait: Option<WaitQuery>,
     mut changes: watch::Receiver<u64>,
-    look: impl Fn() -> Found<V>,
-) -> Result<Found<V>, Failure> {
+    look: impl Fn() -> IndexedValue<V>,
+) -> Result<IndexedValue<V>, RequestFailure> {
     Ok(match wait {
         None => look(),
         Some(wait) => {
@@ -157,7 +163,8 @@ async fn found_on<V>(
             let mut last = None;
             let changed = async {
                 loop {
-                    // Seen before looking: what comes later wakes the wait below.
+                    // The change is marked as seen before the reading, so that a later change wakes
+                    // the wait below.
                     changes.borrow_and_update();
                     let watch = Stopwatch::start();
                     let found = look();
@@ -193,9 +200,9 @@ mod tests {
     #[tokio::test]
     async fn whoever_catches_up_with_much_leaves_the_thread_between_two_parts() {
         let mut looked = 0;
-        let mut caught_up = pin!(in_parts(|| {
+        let mut caught_up = pin!(look_in_parts(|| {
             looked += 1;
-            if looked > 100 { Part::Tell(looked) } else { Part::Passed }
+            if looked > 100 { LookOutcome::Tell(looked) } else { LookOutcome::Passed }
         }));
         for _ in 0..100 {
             assert!(poll!(&mut caught_up).is_pending(), "it looked at more than one part");
@@ -215,6 +222,6 @@ mod tests {
 
     #[tokio::test]
     async fn at_the_end_there_is_nothing_to_tell() {
-        assert_eq!(in_parts(|| Part::<()>::End).await, None);
+        assert_eq!(look_in_parts(|| LookOutcome::<()>::End).await, None);
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that goes on as a WebSocket (RFC 6455).
+//! Turns a connection into a WebSocket (RFC 6455).
 //!
 //! ```text
 //! request: Upgrade, key, version ─► 101 and the key's answer ─► the stream itself ─► frames, bounded
@@ -16,44 +16,46 @@ use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::connection::{Bounded, Hold};
-use super::error::Failure;
-use crate::websocket::{VERSION, accepted, config};
+use super::connection::{ConnectionHold, TimedStream};
+use super::error::RequestFailure;
+use crate::websocket::{VERSION, accept_key, config};
 
-/// A client's connection, after the upgrade.
-pub(super) type ClientSocket = WebSocketStream<Bounded>;
+/// The connection of a client after the upgrade.
+pub(super) type ClientSocket = WebSocketStream<TimedStream>;
 
-/// A WebSocket, with its place among connections until this is dropped.
-pub(super) struct Upgraded {
+/// A WebSocket with its place among connections, which it keeps until it is dropped.
+pub(super) struct UpgradedSocket {
     pub(super) socket: ClientSocket,
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<ConnectionHold>,
 }
 
 /// A connection that becomes a WebSocket once its client has read the answer's head.
-pub(super) struct Upgrading {
+pub(super) struct PendingUpgrade {
     upgrade: OnUpgrade,
-    /// Its place among connections.
-    hold: Option<Hold>,
+    /// Keeps its place among connections.
+    hold: Option<ConnectionHold>,
 }
 
-/// What is answered to a request for a WebSocket, and what comes of its connection.
+/// The answer to a request for a WebSocket, and the pending upgrade of its connection.
 ///
 /// # Errors
-/// When it is a request for something else.
-pub(super) fn upgrade(mut request: Request) -> Result<(Response, Upgrading), Failure> {
+/// When the request is not for a WebSocket.
+pub(super) fn start_upgrade(
+    mut request: Request,
+) -> Result<(Response, PendingUpgrade), RequestFailure> {
     let headers = request.headers();
     let names = |name: HeaderName, wanted: &str| {
         let texts = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
         texts.flat_map(|text| text.split(',')).any(|text| text.trim().eq_ignore_ascii_case(wanted))
     };
     let is_upgrade = names(CONNECTION, "upgrade") && names(UPGRADE, "websocket");
-    let key = headers.get(SEC_WEBSOCKET_KEY).map(|key| accepted(key.as_bytes()));
+    let key = headers.get(SEC_WEBSOCKET_KEY).map(|key| accept_key(key.as_bytes()));
     let Some(accept) = key.filter(|_| is_upgrade && names(SEC_WEBSOCKET_VERSION, VERSION)) else {
-        return Err(Failure::NotWebSocket);
+        return Err(RequestFailure::NotWebSocket);
     };
-    // Present on every connection that can be upgraded.
+    // The extension is present on every connection that can be upgraded.
     let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
-        return Err(Failure::NotWebSocket);
+        return Err(RequestFailure::NotWebSocket);
     };
     let response = Response::builder()
         .status(StatusCode::SWITCHING_PROTOCOLS)
@@ -61,14 +63,14 @@ pub(super) fn upgrade(mut request: Request) -> Result<(Response, Upgrading), Fai
         .header(UPGRADE, "websocket")
         .header(SEC_WEBSOCKET_ACCEPT, accept)
         .body(Body::empty());
-    let response = response.map_err(|error| Failure::Internal(error.to_string()))?;
-    let hold = request.extensions_mut().remove::<Hold>();
-    Ok((response, Upgrading { upgrade, hold }))
+    let response = response.map_err(|error| RequestFailure::Internal(error.to_string()))?;
+    let hold = request.extensions_mut().remove::<ConnectionHold>();
+    Ok((response, PendingUpgrade { upgrade, hold }))
 }
 
-impl Upgrading {
-    /// The WebSocket; none when its client has gone.
-    pub(super) async fn socket(self) -> Option<Upgraded> {
+impl PendingUpgrade {
+    /// Wait for the WebSocket; none when its client is gone.
+    pub(super) async fn socket(self) -> Option<UpgradedSocket> {
         let Self { upgrade, hold } = self;
         let upgraded = match upgrade.await {
             Ok(upgraded) => upgraded,
@@ -77,18 +79,18 @@ impl Upgrading {
                 return None;
             }
         };
-        let Ok(parts) = upgraded.downcast::<TokioIo<Bounded>>() else {
+        let Ok(parts) = upgraded.downcast::<TokioIo<TimedStream>>() else {
             tracing::error!("a connection of another kind than the API serves became a WebSocket");
             return None;
         };
         let mut stream = parts.io.into_inner();
-        // Who pauses what a command prints does so for as long as it takes. There are only so many sessions,
-        // and who has gone is noticed.
+        // A client may pause the output of a command for as long as it likes. The number of
+        // sessions is bounded, and a client that is gone is noticed.
         stream.as_mut().set_timeout_pinned(None);
         let begun = parts.read_buf.to_vec();
         let config = Some(config());
         let socket = WebSocketStream::from_partially_read(stream, begun, Role::Server, config);
-        Some(Upgraded { socket: socket.await, hold })
+        Some(UpgradedSocket { socket: socket.await, hold })
     }
 }
 
@@ -118,7 +120,7 @@ mod tests {
     }
 
     fn upgrade_of(request: Request) -> Result<(), String> {
-        let (response, _) = upgrade(request).map_err(|failure| failure.to_string())?;
+        let (response, _) = start_upgrade(request).map_err(|failure| failure.to_string())?;
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
         // The example of RFC 6455.
         assert_eq!(response.headers()[SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");

@@ -1,42 +1,43 @@
-//! What a registry's `WWW-Authenticate` header demands.
+//! Reads what a registry's `WWW-Authenticate` header demands.
 
 use http_auth::{ChallengeParser, ChallengeRef};
 
-/// How to get in.
+/// The authorization that a registry demands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// With name and password in each request.
+    /// Name and password in each request.
     Basic,
-    /// With a token that another service gives.
+    /// A token from another service.
     Bearer {
-        /// The service's address.
+        /// The address of that service.
         realm: String,
-        /// Who the token is for.
+        /// The registry that the token is for.
         service: Option<String>,
-        /// What it is for.
+        /// The access that the token is for.
         scope: Option<String>,
     },
 }
 
-/// Longest header that is read, bytes.
+/// The longest header that is read, in bytes.
 const HEADER_BYTES_MAX: usize = 4_096;
 
 impl Challenge {
-    /// Read one header: its first challenge that can be met. `None` when it has none or is
-    /// malformed before it.
+    /// Read the first challenge in a header that can be met. Returns `None` if there is none, or
+    /// the header is malformed before it.
     pub(super) fn parse(header: &str) -> Option<Self> {
         if header.len() > HEADER_BYTES_MAX {
             return None;
         }
         let header = header.trim();
-        let read =
-            ChallengeParser::new(header).map_while(Result::ok).find_map(|one| Self::of(&one));
-        // What follows is not needed, and is not always as it should be.
+        let read = ChallengeParser::new(header)
+            .map_while(Result::ok)
+            .find_map(|one| Self::from_challenge(&one));
+        // The rest is not needed, and is not always well formed.
         let basic = |scheme: &str| scheme.eq_ignore_ascii_case("basic").then_some(Self::Basic);
         read.or_else(|| header.split_whitespace().next().and_then(basic))
     }
 
-    fn of(challenge: &ChallengeRef<'_>) -> Option<Self> {
+    fn from_challenge(challenge: &ChallengeRef<'_>) -> Option<Self> {
         if challenge.scheme.eq_ignore_ascii_case("basic") {
             return Some(Self::Basic);
         }

@@ -1,4 +1,4 @@
-//! Pulling: manifest, then blobs; redirects, credentials and patience on the way.
+//! Pulls plugins: the manifest, then the blobs, with redirects, credentials and retries on the way.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::auth::Challenge;
-use super::credentials::Credentials;
+use super::credentials::RegistryCredentials;
 use super::error::RegistryError;
 use super::manifest::{Artifact, Descriptor, MANIFEST_TYPE};
-use super::transport::{Address, Answer, Transport, is_local};
+use super::transport::{RegistryAddress, RegistryAnswer, Transport, is_local};
 use ostler_model::clock;
 use ostler_model::digest::Digest;
 use ostler_model::limits::{
@@ -22,25 +22,25 @@ use ostler_model::limits::{
     REGISTRY_REDIRECTS_MAX, REGISTRY_RETRIES_MAX, REGISTRY_RETRY_WAIT_MAX, REGISTRY_SILENCE_WALL,
     REGISTRY_TOKEN_BYTES_MAX,
 };
-use ostler_model::oci::Reference;
-use ostler_model::shown::shown;
+use ostler_model::oci::OciReference;
+use ostler_model::printable::printable_line;
 
 const CONTENT_DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
-/// Wait before a request is sent again when the registry names none.
+/// The wait before a request is sent again if the registry names none.
 const RETRY_WAIT: Duration = Duration::from_secs(2);
-/// Longest challenge repeated in a message, bytes.
+/// The longest challenge that is repeated in a message, in bytes.
 const CHALLENGE_BYTES: usize = 100;
 
-/// How long is waited for what.
+/// The longest wait for each step of a pull.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For a connection, and again for TLS.
+    /// The wait for a connection, and again for TLS.
     pub connect: Duration,
-    /// For the head of an answer.
+    /// The wait for the head of an answer.
     pub head: Duration,
-    /// For the next piece of a body.
+    /// The wait for the next piece of a body.
     pub silence: Duration,
-    /// For all of it.
+    /// The wait for the whole pull.
     pub pull: Duration,
 }
 
@@ -55,59 +55,59 @@ impl Default for Timeouts {
     }
 }
 
-/// What a client may do, and as whom.
+/// The rights and the credentials of a client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
-    /// Registries, host and port, that are asked over plain HTTP. This machine always is.
+    /// The registries, host and port, that are asked over plain HTTP. This machine always is.
     pub insecure: BTreeSet<String>,
-    /// Names and passwords.
-    pub credentials: Credentials,
-    /// Deadlines.
+    /// Names and passwords, by registry.
+    pub credentials: RegistryCredentials,
+    /// The longest wait for each step of a pull.
     pub timeouts: Timeouts,
-    /// Certificate authorities in place of the machine's.
+    /// The certificate authorities that replace the machine's.
     pub authorities: Option<Vec<CertificateDer<'static>>>,
-    /// Told how much of the component came, with each piece.
+    /// The channel that receives the progress with each piece.
     pub progress: Option<watch::Sender<PullProgress>>,
 }
 
-/// How much of a component came.
+/// How much of a component has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullProgress {
-    /// Bytes that are here.
+    /// The number of bytes that have arrived.
     pub received: u64,
-    /// Bytes that the manifest promises; 0 before it is known.
+    /// The number of bytes that the manifest promises; 0 before it is known.
     pub total: u64,
 }
 
-/// What a reference means now.
+/// The present meaning of a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedReference {
-    /// Digest of the manifest: what is pinned.
+    /// The digest of the manifest, which is what gets pinned.
     pub manifest: Digest,
-    /// What the manifest says.
+    /// The content of the manifest.
     pub artifact: Artifact,
 }
 
-/// A plugin as it came, every byte checked against its manifest. Nobody vouches for it yet.
+/// A plugin as it arrived, with every byte checked against its manifest. Nobody vouches for it yet.
 #[derive(Clone, Debug)]
 pub struct PulledPlugin {
-    /// The component.
+    /// The bytes of the component.
     pub component: Arc<[u8]>,
-    /// The text of its signature.
+    /// The text of the signature, if there is one.
     pub signature: Option<Vec<u8>>,
 }
 
-/// The way to registries. Keeps the token of one pull; make one per plugin.
+/// A client for registries. It keeps the token of one pull, so make one per plugin.
 #[derive(Debug)]
-pub struct Client {
+pub struct RegistryClient {
     transport: Transport,
     options: ClientOptions,
-    /// What the registry gave or wants as authorization.
+    /// The authorization that the registry gave or wants.
     authorization: Mutex<Option<String>>,
 }
 
-impl Client {
-    /// Nothing is asked yet.
+impl RegistryClient {
+    /// A client that has not asked anything yet.
     #[must_use]
     pub fn new(options: ClientOptions) -> Self {
         let transport = Transport::new(options.clone());
@@ -117,18 +117,21 @@ impl Client {
     /// Find out what a reference means.
     ///
     /// # Errors
-    /// [`RegistryError`]; nothing is waited for beyond the deadlines.
-    pub async fn resolve(&self, reference: &Reference) -> Result<ResolvedReference, RegistryError> {
-        self.in_time(reference, self.manifest(reference)).await
+    /// [`RegistryError`]; no wait is longer than its deadline.
+    pub async fn resolve(
+        &self,
+        reference: &OciReference,
+    ) -> Result<ResolvedReference, RegistryError> {
+        self.with_deadline(reference, self.manifest(reference)).await
     }
 
-    /// Get the blobs of what was resolved.
+    /// Get the blobs of a resolved reference.
     ///
     /// # Errors
     /// [`RegistryError`], also when a blob is not the one that the manifest names.
     pub async fn fetch(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         resolved: &ResolvedReference,
     ) -> Result<PulledPlugin, RegistryError> {
         let fetching = async {
@@ -141,12 +144,12 @@ impl Client {
             };
             Ok(PulledPlugin { component: component.into(), signature })
         };
-        self.in_time(reference, fetching).await
+        self.with_deadline(reference, fetching).await
     }
 
-    async fn in_time<T>(
+    async fn with_deadline<T>(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         work: impl Future<Output = Result<T, RegistryError>>,
     ) -> Result<T, RegistryError> {
         let limit = self.options.timeouts.pull;
@@ -156,12 +159,12 @@ impl Client {
         })
     }
 
-    async fn manifest(&self, reference: &Reference) -> Result<ResolvedReference, RegistryError> {
+    async fn manifest(&self, reference: &OciReference) -> Result<ResolvedReference, RegistryError> {
         let path = format!("/v2/{}/manifests/{}", reference.repository(), reference.version());
         let what = format!("the manifest of {reference}");
         let mut answer = self.get(reference, &path, Some(MANIFEST_TYPE), &what).await?;
         let body = answer.body(REGISTRY_MANIFEST_BYTES_MAX, &what).await?;
-        let (found, host) = (Digest::of(&body), reference.registry().to_owned());
+        let (found, host) = (Digest::compute(&body), reference.registry().to_owned());
         let said = answer.header(CONTENT_DIGEST).and_then(|text| text.parse().ok());
         for expected in reference.digest().into_iter().chain(said) {
             if expected != found {
@@ -173,15 +176,15 @@ impl Client {
         Ok(ResolvedReference { manifest: found, artifact })
     }
 
-    /// A blob, hashed while it arrives and given up at the first byte too many.
+    /// Get a blob. It is hashed while it arrives, and given up at the first byte too many.
     async fn blob(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         wanted: &Descriptor,
         what: &str,
         told: Option<&watch::Sender<PullProgress>>,
     ) -> Result<Vec<u8>, RegistryError> {
-        let path = format!("/v2/{}/blobs/{}", reference.repository(), wanted.digest.tagged());
+        let path = format!("/v2/{}/blobs/{}", reference.repository(), wanted.digest.to_tagged());
         let mut answer = self.get(reference, &path, None, what).await?;
         let host = || reference.registry().to_owned();
         let what = || what.to_owned();
@@ -211,22 +214,22 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Get something of a registry: redirects followed, credentials shown when it asks, patient
-    /// when it is busy. The answer's status is 200.
+    /// Get something from a registry. Redirects are followed, credentials are shown when the
+    /// registry asks for them, and a busy registry is asked again. The answer's status is 200.
     async fn get(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         path: &str,
         accept: Option<&'static str>,
         what: &str,
-    ) -> Result<Answer, RegistryError> {
+    ) -> Result<RegistryAnswer, RegistryError> {
         let registry = reference.registry();
         let plain = is_local(registry) || self.options.insecure.contains(registry);
-        let start = Address::of_registry(registry, path, plain);
+        let start = RegistryAddress::for_registry(registry, path, plain);
         let (mut redirects, mut retries, mut asked) = (0, 0, false);
         let mut at = start.clone();
         loop {
-            // What is meant for the registry is shown to no other host.
+            // Credentials for the registry are shown to no other host.
             let own = at.is_same_place(&start).then(|| self.authorization()).flatten();
             let answer = self.transport.get(&at, accept, own.as_deref()).await?;
             let (host, status) = (at.host().to_owned(), answer.response.status());
@@ -242,7 +245,7 @@ impl Client {
                         let limit = REGISTRY_REDIRECTS_MAX;
                         return Err(RegistryError::Redirects { host, limit });
                     }
-                    at = redirected(&at, &answer)?;
+                    at = redirect_target(&at, &answer)?;
                 }
                 StatusCode::UNAUTHORIZED if !asked && at.is_same_place(&start) => {
                     asked = true;
@@ -265,7 +268,7 @@ impl Client {
                     };
                     drop(answer);
                     clock::sleep(wait).await;
-                    // What a redirect named may be good only once.
+                    // The target of a redirect may be valid only once.
                     at = start.clone();
                 }
                 _ => {
@@ -280,18 +283,18 @@ impl Client {
         self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Get what the registry asks for with a 401.
+    /// Get the authorization that the registry demands with a 401.
     async fn authorize(
         &self,
-        registry: &Address,
-        reference: &Reference,
-        answer: &Answer,
+        registry: &RegistryAddress,
+        reference: &OciReference,
+        answer: &RegistryAnswer,
     ) -> Result<(), RegistryError> {
         let host = registry.host();
         let headers = answer.response.headers().get_all(WWW_AUTHENTICATE);
         let texts: Vec<&str> = headers.iter().filter_map(|header| header.to_str().ok()).collect();
         let Some(challenge) = texts.iter().find_map(|text| Challenge::parse(text)) else {
-            let challenge = shown(texts.join("; "), CHALLENGE_BYTES);
+            let challenge = printable_line(texts.join("; "), CHALLENGE_BYTES);
             return Err(RegistryError::Challenge { host: host.to_owned(), challenge });
         };
         let basic = self.options.credentials.basic(host);
@@ -302,27 +305,27 @@ impl Client {
             Challenge::Bearer { realm, service, scope } => {
                 let scope =
                     scope.unwrap_or_else(|| format!("repository:{}:pull", reference.repository()));
-                let realm = Address::sent_by(registry, &realm)?;
-                if !registry.may_lead_to(&realm) {
+                let realm = RegistryAddress::from_redirect(registry, &realm)?;
+                if !registry.can_redirect_to(&realm) {
                     return Err(RegistryError::Plain { host: realm.host().to_owned() });
                 }
-                self.token(realm, service, &scope, basic).await?
+                self.fetch_token(realm, service, &scope, basic).await?
             }
         };
         *self.authorization.lock().unwrap_or_else(PoisonError::into_inner) = Some(authorization);
         Ok(())
     }
 
-    /// Ask a token service.
-    async fn token(
+    /// Get a token from a token service.
+    async fn fetch_token(
         &self,
-        realm: Address,
+        realm: RegistryAddress,
         service: Option<String>,
         scope: &str,
         basic: Option<String>,
     ) -> Result<String, RegistryError> {
         #[derive(serde::Deserialize)]
-        struct Given {
+        struct TokenReply {
             token: Option<String>,
             access_token: Option<String>,
         }
@@ -334,7 +337,7 @@ impl Client {
             status => return Err(RegistryError::Refused { host, status: status.as_u16() }),
         }
         let body = answer.body(REGISTRY_TOKEN_BYTES_MAX, "the token").await?;
-        let given: Option<Given> = serde_json::from_slice(&body).ok();
+        let given: Option<TokenReply> = serde_json::from_slice(&body).ok();
         let token = given.and_then(|given| given.token.or(given.access_token));
         let fits =
             |token: &String| !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
@@ -351,20 +354,24 @@ fn token_query(service: Option<&str>, scope: &str) -> String {
     query.append_pair("scope", scope).finish()
 }
 
-fn redirected(from: &Address, answer: &Answer) -> Result<Address, RegistryError> {
+fn redirect_target(
+    from: &RegistryAddress,
+    answer: &RegistryAnswer,
+) -> Result<RegistryAddress, RegistryError> {
     let host = from.host().to_owned();
     let reason = "it redirects to nowhere";
     let location =
         answer.header(LOCATION).ok_or(RegistryError::Address { host: host.clone(), reason })?;
-    let next = Address::sent_by(from, location)?;
-    match from.may_lead_to(&next) {
-        true => Ok(next),
-        false => Err(RegistryError::Plain { host: next.host().to_owned() }),
+    let next = RegistryAddress::from_redirect(from, location)?;
+    if from.can_redirect_to(&next) {
+        Ok(next)
+    } else {
+        Err(RegistryError::Plain { host: next.host().to_owned() })
     }
 }
 
-/// How long to wait; `None` when the registry names more than is worth waiting for. Dates are read
-/// as no number.
+/// How long to wait; `None` if the registry names a wait that is too long. A date counts as
+/// no number.
 fn retry_wait(header: Option<&str>) -> Option<Duration> {
     let seconds = header.and_then(|text| text.trim().parse().ok());
     let wait = seconds.map_or(RETRY_WAIT, Duration::from_secs);

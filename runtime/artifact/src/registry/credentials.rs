@@ -1,4 +1,4 @@
-//! Names and passwords: from the environment, else from Docker's configuration file. Each is for
+//! Names and passwords, from the environment or else from Docker's configuration file. Each is for
 //! one registry and is shown to no other.
 
 use std::collections::BTreeMap;
@@ -12,22 +12,23 @@ use serde::Deserialize;
 
 use ostler_model::limits::CREDENTIALS_FILE_BYTES_MAX;
 
-/// Which registry the other two are for.
+/// The registry that the other two variables are for.
 const REGISTRY: &str = "OSTLER_REGISTRY";
 const USERNAME: &str = "OSTLER_REGISTRY_USERNAME";
 const PASSWORD: &str = "OSTLER_REGISTRY_PASSWORD";
 
 /// Names and passwords by registry.
 #[derive(Clone, Default)]
-pub struct Credentials(BTreeMap<String, (String, String)>);
+pub struct RegistryCredentials(BTreeMap<String, (String, String)>);
 
-impl Credentials {
-    /// Of this process's environment, and of `$DOCKER_CONFIG/config.json` or
-    /// `~/.docker/config.json` where it is there. A file that cannot be read is said and left out.
+impl RegistryCredentials {
+    /// The credentials in this process's environment, and in `$DOCKER_CONFIG/config.json` or
+    /// `~/.docker/config.json` if there is such a file. A file that cannot be read causes a warning
+    /// and is left out.
     #[must_use]
-    pub fn of_environment() -> Self {
+    pub fn from_environment() -> Self {
         let mut found = match docker_file(|name| std::env::var_os(name)) {
-            Some(path) => Self::of_docker_file(&path),
+            Some(path) => Self::from_docker_file(&path),
             None => Self::default(),
         };
         let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
@@ -39,7 +40,7 @@ impl Credentials {
         found
     }
 
-    /// Credentials for one registry, host and port.
+    /// Add credentials for one registry, host and port.
     pub fn add(&mut self, registry: &str, name: String, password: String) {
         self.0.insert(registry.to_ascii_lowercase(), (name, password));
     }
@@ -50,7 +51,7 @@ impl Credentials {
         Some(format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))))
     }
 
-    fn of_docker_file(path: &Path) -> Self {
+    fn from_docker_file(path: &Path) -> Self {
         use std::io::Read as _;
         let mut text = Vec::new();
         let read = std::fs::File::open(path)
@@ -61,15 +62,15 @@ impl Credentials {
             }
             return Self::default();
         }
-        Self::of_docker(&text).unwrap_or_else(|error| {
+        Self::from_docker(&text).unwrap_or_else(|error| {
             tracing::warn!(file = %path.display(), %error, "the credentials are no JSON");
             Self::default()
         })
     }
 
-    /// Of the text of Docker's configuration. Helpers that keep passwords elsewhere are not asked:
-    /// they are programs.
-    fn of_docker(text: &[u8]) -> Result<Self, serde_json::Error> {
+    /// The credentials in the text of Docker's configuration. Helpers that keep passwords elsewhere
+    /// are not asked, because they are programs.
+    fn from_docker(text: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Config {
             #[serde(default)]
@@ -104,8 +105,8 @@ fn docker_file(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(dir.join("config.json"))
 }
 
-impl fmt::Debug for Credentials {
-    /// Without the passwords.
+impl fmt::Debug for RegistryCredentials {
+    /// This leaves the passwords out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -128,15 +129,15 @@ mod tests {
             },
             "credsStore": "desktop"
         }"#;
-        let found = Credentials::of_docker(text).unwrap();
+        let found = RegistryCredentials::from_docker(text).unwrap();
         assert_eq!(found.basic("registry.example").unwrap(), "Basic bWU6c2VjOnJldA==");
         assert_eq!(found.basic("other.example:5000").unwrap(), "Basic eW91OnB3");
         for none in ["other.example", "helper.example", "broken.example", "evil.example"] {
             assert_eq!(found.basic(none), None, "{none}");
         }
         assert!(!format!("{found:?}").contains("sec"), "{found:?}");
-        assert!(Credentials::of_docker(b"[").is_err());
-        assert!(Credentials::of_docker_file(Path::new("/nowhere")).0.is_empty());
+        assert!(RegistryCredentials::from_docker(b"[").is_err());
+        assert!(RegistryCredentials::from_docker_file(Path::new("/nowhere")).0.is_empty());
     }
 
     #[test]

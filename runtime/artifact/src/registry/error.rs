@@ -1,4 +1,4 @@
-//! Why nothing came from a registry.
+//! The errors of pulling from a registry.
 
 use std::io;
 use std::time::Duration;
@@ -12,66 +12,66 @@ pub enum RegistryError {
     /// The host cannot be reached.
     #[error("cannot connect to {host}: {source}; check the name and that the registry runs")]
     Connect {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// What the kernel or the resolver said.
+        /// The error of the kernel or the resolver.
         source: io::Error,
     },
-    /// No trusted encrypted connection.
+    /// There is no trusted encrypted connection.
     #[error(
         "no TLS with {host}: {source}; a private authority can be named with SSL_CERT_FILE, and \
          plain HTTP is allowed with\nregistry \"{host}\" {{\n  insecure = true\n}}"
     )]
     Tls {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// What went wrong.
+        /// The error of the TLS handshake.
         source: io::Error,
     },
     /// The machine has no certificates to trust.
     #[error("the machine has no certificate authorities; install them or set SSL_CERT_FILE")]
     NoRoots,
-    /// Plain HTTP where it is not allowed.
+    /// Plain HTTP is not allowed with this host.
     #[error(
         "{host} is to be asked over plain HTTP, which is allowed only with this machine and \
              with registries configured with insecure = true"
     )]
     Plain {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
     },
     /// Nothing came for too long.
     #[error("{host} did not {what} within {limit:?}; try again later")]
     TimedOut {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// What was waited for.
+        /// What was waited for, as a part of the message.
         what: &'static str,
-        /// How long.
+        /// How long it was waited for.
         limit: Duration,
     },
-    /// HTTP was broken off or malformed.
+    /// HTTP was interrupted or malformed.
     #[error("the answer of {host} broke off or is no HTTP: {source}")]
     Http {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// What hyper said.
+        /// The error of hyper.
         source: hyper::Error,
     },
-    /// An address that cannot be asked.
+    /// An address cannot be requested.
     #[error("{host} sent an address that cannot be used: {reason}")]
     Address {
-        /// Who sent it.
+        /// The host that sent the address.
         host: String,
-        /// Why not.
+        /// Why the address cannot be requested.
         reason: &'static str,
     },
-    /// Redirected in circles.
+    /// There were too many redirects.
     #[error("{host} redirects more than {limit} times")]
     Redirects {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// The limit.
+        /// The largest number of redirects that are followed.
         limit: usize,
     },
     /// Credentials are missing or wrong.
@@ -80,73 +80,73 @@ pub enum RegistryError {
          OSTLER_REGISTRY_USERNAME and OSTLER_REGISTRY_PASSWORD, or with `docker login {host}`"
     )]
     Refused {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// Its status.
+        /// The HTTP status of the answer.
         status: u16,
     },
-    /// A demand for credentials that is not understood.
+    /// The demand for credentials is not understood.
     #[error("{host} asks for credentials in a way that is not supported: {challenge}")]
     Challenge {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// Its words, cut.
+        /// The text of the demand, cut.
         challenge: String,
     },
-    /// Not there.
+    /// The registry does not have what was asked for.
     #[error("{host} has no {what}; check repository and tag")]
     Missing {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
         /// What was asked for.
         what: String,
     },
-    /// Too many requests, and waiting did not help.
+    /// There were too many requests, and waiting did not help.
     #[error("{host} is busy ({status}); try again later")]
     Busy {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// Its status.
+        /// The HTTP status of the answer.
         status: u16,
     },
-    /// Another status than success.
+    /// The answer has a status other than success.
     #[error("{host} answered {status} when asked for {what}")]
     Status {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// The status.
+        /// The HTTP status of the answer.
         status: u16,
         /// What was asked for.
         what: String,
     },
-    /// More bytes than accepted.
+    /// The answer has more bytes than accepted.
     #[error("{what} of {host} is larger than {max} bytes")]
     TooLarge {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// What.
+        /// What was asked for: the manifest or a blob.
         what: String,
-        /// Bytes accepted.
+        /// The number of bytes accepted.
         max: u64,
     },
-    /// Fewer bytes than the manifest says.
+    /// There are fewer bytes than the manifest says.
     #[error("{what} of {host} has {found} bytes, and the manifest says {expected}")]
     Short {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// What.
+        /// What was asked for: the manifest or a blob.
         what: String,
-        /// Bytes said.
+        /// The number of bytes in the manifest.
         expected: u64,
-        /// Bytes that came.
+        /// The number of bytes that came.
         found: u64,
     },
-    /// Other bytes than asked for.
-    #[error("{what} of {host} has the digest {}, not {}; somebody changed it", found.tagged(), expected.tagged())]
+    /// The bytes are not those that were asked for.
+    #[error("{what} of {host} has the digest {}, not {}; somebody changed it", found.to_tagged(), expected.to_tagged())]
     Digest {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// What.
+        /// What was asked for: the manifest or a blob.
         what: String,
         /// The digest that was asked for.
         expected: Digest,
@@ -156,12 +156,12 @@ pub enum RegistryError {
     /// The manifest does not describe a plugin.
     #[error("what {host} has there is no plugin: {source}")]
     Manifest {
-        /// Host and port.
+        /// The host and the port of the registry.
         host: String,
-        /// Why not.
+        /// Why the manifest is not accepted.
         source: OciManifestError,
     },
-    /// A token that cannot be used.
+    /// The token cannot be used.
     #[error("{host} gave no token that can be used")]
     Token {
         /// The host of the token service.

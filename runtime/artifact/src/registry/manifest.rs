@@ -1,4 +1,4 @@
-//! Image manifests: which blob is the component, which its signature.
+//! Reads image manifests: which blob is the component, and which is its signature.
 //!
 //! An artifact is what `wkg` and `oras` push for a component: a configuration of type
 //! `application/vnd.wasm.config.v0+json` (or an empty one) and one layer `application/wasm`. A
@@ -8,82 +8,82 @@ use serde::Deserialize;
 
 use ostler_model::digest::Digest;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX};
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
-/// The manifests that are understood.
+/// The media type of the manifests that are understood.
 pub(super) const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX_TYPE: &str = "application/vnd.oci.image.index.v1+json";
 const COMPONENT_TYPE: &str = "application/wasm";
-/// Media type of a layer that is a `.minisig` file.
+/// The media type of a layer that is a `.minisig` file.
 pub const SIGNATURE_TYPE: &str = "application/vnd.ostler.minisign.v1";
 const CONFIG_TYPES: [&str; 2] =
     ["application/vnd.wasm.config.v0+json", "application/vnd.oci.empty.v1+json"];
-/// Most layers looked at: a plugin has one or two.
+/// The largest number of layers that are read; a plugin has one or two.
 const LAYERS_MAX: usize = 16;
 
-/// Bytes told of what is wrong with it: the words may repeat what it says.
+/// The longest error text in bytes; the text may repeat parts of the manifest.
 const MESSAGE_BYTES: usize = 256;
 
-/// Why a manifest is not one of a plugin.
+/// Why a manifest does not describe a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OciManifestError {
-    /// No JSON of the right shape.
+    /// It is no JSON of the right shape.
     #[error("its manifest cannot be read: {0}")]
     Malformed(String),
-    /// A list of manifests.
+    /// It is a list of manifests.
     #[error("it is an index of several images; name one of them by its digest")]
     Index,
-    /// Another schema or type.
+    /// It has another schema or type.
     #[error("its manifest is of the type {0:?}; push it as an OCI image manifest")]
     OtherType(String),
-    /// Another kind of artifact.
+    /// It is another kind of artifact.
     #[error("its configuration is of the type {0:?}, so it is no WebAssembly artifact")]
     OtherConfig(String),
-    /// No component, or several.
+    /// It has no component, or several.
     #[error("it has {0} layers of the type {COMPONENT_TYPE}; a plugin is one")]
     Components(usize),
-    /// Several signatures.
+    /// It has several signatures.
     #[error("it has {0} signatures; at most one is read")]
     Signatures(usize),
-    /// More layers than are looked at.
+    /// It has more layers than are read.
     #[error("it has {0} layers; at most {LAYERS_MAX} are looked at")]
     Layers(usize),
-    /// More bytes than accepted.
+    /// A blob has more bytes than accepted.
     #[error("its {what} has {size} bytes; at most {max} are read")]
     TooLarge {
-        /// Component or signature.
+        /// Which blob it is: component or signature.
         what: &'static str,
-        /// Bytes said.
+        /// The number of bytes that the manifest names.
         size: u64,
-        /// Bytes accepted.
+        /// The number of bytes accepted.
         max: u64,
     },
-    /// A digest of another kind.
+    /// It has a digest of another kind.
     #[error("the digest {0:?} is no SHA-256")]
     Digest(String),
 }
 
-/// A blob: where and what it is.
+/// The digest and the size of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Its digest, which is also its address.
+    /// The digest of the blob, which is also its address.
     pub digest: Digest,
-    /// Its bytes.
+    /// The size of the blob in bytes.
     pub size: u64,
 }
 
-/// What a manifest says of a plugin.
+/// The parts of a plugin that a manifest names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Artifact {
-    /// The component.
+    /// The blob of the component.
     pub component: Descriptor,
-    /// The `.minisig` file of it.
+    /// The blob of the component's `.minisig` file.
     pub signature: Option<Descriptor>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Manifest {
+struct OciManifest {
     schema_version: u32,
     media_type: Option<String>,
     config: Option<Layer>,
@@ -101,13 +101,13 @@ struct Layer {
 }
 
 impl Artifact {
-    /// Read a manifest. `content_type` is what its registry calls it.
+    /// Read a manifest. `content_type` is the type that the registry gave for it.
     ///
     /// # Errors
-    /// When it is not one of a plugin.
+    /// When it does not describe a plugin.
     pub fn read(bytes: &[u8], content_type: Option<&str>) -> Result<Self, OciManifestError> {
-        let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| {
-            OciManifestError::Malformed(shown(error.to_string(), MESSAGE_BYTES))
+        let manifest: OciManifest = serde_json::from_slice(bytes).map_err(|error| {
+            OciManifestError::Malformed(printable_line(error.to_string(), MESSAGE_BYTES))
         })?;
         let content_type = content_type.and_then(|text| text.split(';').next()).map(str::trim);
         let said = manifest.media_type.as_deref().or(content_type);
@@ -115,19 +115,19 @@ impl Artifact {
             return Err(OciManifestError::Index);
         }
         if let Some(other) = said.filter(|said| *said != MANIFEST_TYPE) {
-            return Err(OciManifestError::OtherType(cut(other)));
+            return Err(OciManifestError::OtherType(cut_text(other)));
         }
         if manifest.schema_version != 2 {
             return Err(OciManifestError::OtherType(format!("schema {}", manifest.schema_version)));
         }
         let config = manifest.config.map(|config| config.media_type).unwrap_or_default();
         if !CONFIG_TYPES.contains(&config.as_str()) {
-            return Err(OciManifestError::OtherConfig(cut(&config)));
+            return Err(OciManifestError::OtherConfig(cut_text(&config)));
         }
-        Self::of_layers(&manifest.layers)
+        Self::from_layers(&manifest.layers)
     }
 
-    fn of_layers(layers: &[Layer]) -> Result<Self, OciManifestError> {
+    fn from_layers(layers: &[Layer]) -> Result<Self, OciManifestError> {
         if layers.len() > LAYERS_MAX {
             return Err(OciManifestError::Layers(layers.len()));
         }
@@ -155,11 +155,11 @@ impl Layer {
         }
         let tagged = self.digest.starts_with(ostler_model::digest::PREFIX);
         let digest = self.digest.parse().ok().filter(|_| tagged);
-        let digest = digest.ok_or_else(|| OciManifestError::Digest(cut(&self.digest)))?;
+        let digest = digest.ok_or_else(|| OciManifestError::Digest(cut_text(&self.digest)))?;
         Ok(Descriptor { digest, size: self.size })
     }
 }
 
-fn cut(text: &str) -> String {
+fn cut_text(text: &str) -> String {
     text.chars().take(100).collect()
 }

@@ -1,5 +1,5 @@
-//! What was pulled, in the data directory: files named by the digest of their manifest, and for each
-//! reference a pin that says which it means.
+//! Keeps pulled plugins in the data directory: files named by the digest of their manifest, and for
+//! each reference a pin that says what it means.
 //!
 //! ```text
 //! <data dir>/oci/pins/<sha256 of the reference>.json     reference, manifest, component
@@ -16,88 +16,88 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::client::{PulledPlugin, ResolvedReference};
-use crate::trust::{self, ReadError, Unverified, signature_path};
+use crate::trust::{self, ReadError, UnverifiedComponent, signature_path};
 use ostler_model::digest::Digest;
 use ostler_model::limits::{PIN_BYTES_MAX, PINS_MAX};
-use ostler_model::oci::Reference;
+use ostler_model::oci::OciReference;
 use ostler_state::durable;
 
-/// What a reference meant when it was pulled.
+/// The meaning of a reference when it was pulled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pin {
-    /// The reference.
+    /// The whole reference as a text.
     pub reference: String,
-    /// Digest of its manifest.
+    /// The digest of the manifest.
     pub manifest: Digest,
-    /// Digest of its component.
+    /// The digest of the component.
     pub component: Digest,
-    /// A signature came with it.
+    /// Whether a signature came with it.
     pub signed: bool,
 }
 
-/// A pin and what it names.
+/// A pin, and the plugin that it names.
 #[derive(Clone, Debug)]
 pub struct PinnedPlugin {
-    /// The pin.
+    /// The pin of the reference.
     pub pin: Pin,
-    /// Where the component is.
+    /// The path of the component's file.
     pub path: PathBuf,
-    /// What is there.
-    pub content: Unverified,
+    /// The bytes and the signature in that file.
+    pub content: UnverifiedComponent,
 }
 
 /// Why the store could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system refused.
+    /// The system refused an operation.
     #[error("cannot use {}: {source}; check its permissions and the space there", path.display())]
     System {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// Its reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A pin that cannot be read.
+    /// A pin cannot be read.
     #[error("{} is damaged: {reason}; remove it and pull again", path.display())]
     Damaged {
-        /// The pin.
+        /// The path of the pin's file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with the pin.
         reason: String,
     },
-    /// A pinned plugin that is not there or cannot be read.
+    /// A pinned plugin is not there or cannot be read.
     #[error(
         "what was pulled cannot be read: {source}; pull it again with `ostler plugin pull {reference}`"
     )]
     Unread {
-        /// The reference.
+        /// The reference that was pinned.
         reference: String,
-        /// Why.
+        /// The error of reading it.
         source: ReadError,
     },
-    /// A pinned plugin that changed.
+    /// A pinned plugin has changed.
     #[error(
         "{} has the digest {}, and {} is pinned; somebody changed it: remove it and run \
-         `ostler plugin pull {reference}`", path.display(), found.tagged(), pinned.tagged()
+         `ostler plugin pull {reference}`", path.display(), found.to_tagged(), pinned.to_tagged()
     )]
     Changed {
-        /// The file.
+        /// The path of the component's file.
         path: PathBuf,
-        /// The reference.
+        /// The reference that was pinned.
         reference: String,
-        /// What the pin says.
+        /// The digest in the pin.
         pinned: Digest,
-        /// What the file has.
+        /// The digest of the file.
         found: Digest,
     },
     /// The tag means something else now.
     #[error(
         "{reference} was moved in its registry\n  pinned  {}\n  now     {}\nkeep using what is \
          pinned, or accept the new one with\nostler plugin pull --update {reference}",
-        pinned.tagged(), now.tagged()
+        pinned.to_tagged(), now.to_tagged()
     )]
     Moved {
-        /// The reference.
+        /// The reference that was pinned.
         reference: String,
         /// The manifest that is pinned.
         pinned: Digest,
@@ -106,24 +106,24 @@ pub enum StoreError {
     },
 }
 
-/// The directory of what was pulled. Blocking.
+/// The store of pulled plugins. Its operations block.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
 }
 
 impl Store {
-    /// The store of a data directory; nothing is read or made yet.
+    /// The store of a data directory. Nothing is read or created yet.
     #[must_use]
-    pub fn of(data_dir: &Path) -> Self {
+    pub fn for_data_dir(data_dir: &Path) -> Self {
         Self { root: data_dir.join("oci") }
     }
 
-    /// What a reference was pinned to, if it was pulled.
+    /// The pin of a reference; `None` if it was never pulled.
     ///
     /// # Errors
     /// When the pin cannot be read.
-    pub fn pin(&self, reference: &Reference) -> Result<Option<Pin>, StoreError> {
+    pub fn read_pin(&self, reference: &OciReference) -> Result<Option<Pin>, StoreError> {
         let path = self.pin_path(reference);
         let failed = |source| StoreError::System { path: path.clone(), source };
         let file = match File::open(&path) {
@@ -140,16 +140,19 @@ impl Store {
         Ok(Some(pin))
     }
 
-    /// What was pulled for a reference; `None` when nothing was.
+    /// The plugin that was pulled for a reference; `None` if none was.
     ///
     /// # Errors
     /// When it cannot be read, or is not what was pinned.
-    pub fn pinned(&self, reference: &Reference) -> Result<Option<PinnedPlugin>, StoreError> {
-        let Some(pin) = self.pin(reference)? else { return Ok(None) };
+    pub fn read_pinned(
+        &self,
+        reference: &OciReference,
+    ) -> Result<Option<PinnedPlugin>, StoreError> {
+        let Some(pin) = self.read_pin(reference)? else { return Ok(None) };
         let path = self.plugin_path(&pin.manifest);
-        let content = trust::component(&path)
+        let content = trust::read_component(&path)
             .map_err(|source| StoreError::Unread { reference: reference.to_string(), source })?;
-        let found = Digest::of(&content.bytes);
+        let found = Digest::compute(&content.bytes);
         if found != pin.component {
             let (reference, pinned) = (reference.to_string(), pin.component);
             return Err(StoreError::Changed { path, reference, pinned, found });
@@ -157,18 +160,18 @@ impl Store {
         Ok(Some(PinnedPlugin { pin, path, content }))
     }
 
-    /// May a reference that resolves to `now` be pulled? Not when it is pinned to something else,
-    /// unless the operator accepts that.
+    /// Check that a reference that resolves to `now` may be pulled. It may not if it is pinned to
+    /// something else, unless the operator accepts that.
     ///
     /// # Errors
     /// When it may not, or its pin cannot be read.
     pub fn check(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         now: &ResolvedReference,
         accept: bool,
     ) -> Result<(), StoreError> {
-        match self.pin(reference)? {
+        match self.read_pin(reference)? {
             Some(pin) if pin.manifest != now.manifest && !accept => Err(StoreError::Moved {
                 reference: reference.to_string(),
                 pinned: pin.manifest,
@@ -178,19 +181,19 @@ impl Store {
         }
     }
 
-    /// Keep what was pulled, and pin the reference to it.
+    /// Keep a pulled plugin, and pin the reference to it.
     ///
     /// # Errors
     /// When it cannot be written; the older pin then still holds.
-    pub fn keep(
+    pub fn keep_pulled(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         resolved: &ResolvedReference,
         pulled: &PulledPlugin,
     ) -> Result<PinnedPlugin, StoreError> {
-        let before = self.pin(reference).ok().flatten();
+        let before = self.read_pin(reference).ok().flatten();
         let path = self.plugin_path(&resolved.manifest);
-        place(&path, &pulled.component, pulled.signature.as_deref(), Readers::Us)?;
+        write_component(&path, &pulled.component, pulled.signature.as_deref(), Readers::Us)?;
         let pin = Pin {
             reference: reference.to_string(),
             manifest: resolved.manifest,
@@ -205,7 +208,7 @@ impl Store {
             self.forget(&before.manifest);
         }
         let signature = pulled.signature.as_deref().map(trust::Signature::parse);
-        let content = Unverified { bytes: pulled.component.clone(), signature };
+        let content = UnverifiedComponent { bytes: pulled.component.clone(), signature };
         Ok(PinnedPlugin { pin, path, content })
     }
 
@@ -214,20 +217,20 @@ impl Store {
         let Ok(pins) = std::fs::read_dir(self.root.join("pins")) else { return };
         for pin in pins.flatten().take(PINS_MAX) {
             let text = std::fs::read(pin.path()).unwrap_or_default();
-            // A pin that cannot be read may name it.
+            // A pin that cannot be read may name the manifest.
             let named = serde_json::from_slice::<Pin>(&text).map(|pin| pin.manifest);
             if named.is_err() || named.is_ok_and(|named| named == *manifest) {
                 return;
             }
         }
         let path = self.plugin_path(manifest);
-        // What stays is only in the way.
+        // A file that stays only takes room.
         let _ = std::fs::remove_file(signature_path(&path));
         let _ = std::fs::remove_file(path);
     }
 
-    fn pin_path(&self, reference: &Reference) -> PathBuf {
-        let name = Digest::of(reference.to_string().as_bytes());
+    fn pin_path(&self, reference: &OciReference) -> PathBuf {
+        let name = Digest::compute(reference.to_string().as_bytes());
         self.root.join("pins").join(format!("{name}.json"))
     }
 
@@ -236,16 +239,16 @@ impl Store {
     }
 }
 
-/// Who may read what is written.
+/// Who may read a written file.
 #[derive(Clone, Copy)]
 enum Readers {
-    /// This user alone: the data directory.
+    /// Only this user, as for the data directory.
     Us,
-    /// Anybody: a plugin is no secret, and the agent may be another user.
+    /// Anybody, because a plugin is no secret and the agent may run as another user.
     All,
 }
 
-/// Write a file whole under another name, then give it its own.
+/// Write a complete file under another name, then give it its own.
 fn write(path: &Path, content: &[u8], readers: Readers) -> Result<(), StoreError> {
     let failed = |source| StoreError::System { path: path.to_owned(), source };
     let dir = path.parent().unwrap_or(Path::new("/"));
@@ -264,7 +267,7 @@ fn write(path: &Path, content: &[u8], readers: Readers) -> Result<(), StoreError
 }
 
 /// Write a component to `path` and the text of its signature beside it.
-fn place(
+fn write_component(
     path: &Path,
     component: &[u8],
     signature: Option<&[u8]>,
@@ -288,13 +291,11 @@ impl PinnedPlugin {
     ///
     /// # Errors
     /// When that fails; each file is whole or as it was.
-    pub fn place(&self, path: &Path) -> Result<(), StoreError> {
+    pub fn copy_to(&self, path: &Path) -> Result<(), StoreError> {
         let beside = signature_path(&self.path);
         let failed = |source| StoreError::System { path: beside.clone(), source };
-        let signature = match self.pin.signed {
-            true => Some(std::fs::read(&beside).map_err(failed)?),
-            false => None,
-        };
-        place(path, &self.content.bytes, signature.as_deref(), Readers::All)
+        let signature =
+            if self.pin.signed { Some(std::fs::read(&beside).map_err(failed)?) } else { None };
+        write_component(path, &self.content.bytes, signature.as_deref(), Readers::All)
     }
 }

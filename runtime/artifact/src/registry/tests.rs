@@ -1,4 +1,5 @@
-//! Pulling from a real server in this process, which can do everything a registry may do wrong.
+//! Tests of pulling from a real server in this process, which can do everything a registry may
+//! do wrong.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,23 +20,26 @@ use server::{Reply, Server};
 
 use super::*;
 use ostler_model::digest::Digest;
-use ostler_model::oci::Reference;
+use ostler_model::oci::OciReference;
 
 const COMPONENT: &[u8] = b"\0asm not really";
 const SIGNATURE: &[u8] = b"a signature, as far as the registry knows\n";
 
-/// A client with patience, and no credentials.
-fn client() -> Client {
-    Client::new(ClientOptions::default())
+/// A client with long deadlines and no credentials.
+fn client() -> RegistryClient {
+    RegistryClient::new(ClientOptions::default())
 }
 
 /// A client that waits only this long for anything.
-fn hurried(wall: Duration) -> Client {
+fn hurried(wall: Duration) -> RegistryClient {
     let timeouts = Timeouts { head: wall, silence: wall, ..Timeouts::default() };
-    Client::new(ClientOptions { timeouts, ..ClientOptions::default() })
+    RegistryClient::new(ClientOptions { timeouts, ..ClientOptions::default() })
 }
 
-async fn pull(client: &Client, reference: &Reference) -> Result<PulledPlugin, RegistryError> {
+async fn pull(
+    client: &RegistryClient,
+    reference: &OciReference,
+) -> Result<PulledPlugin, RegistryError> {
     let resolved = client.resolve(reference).await?;
     client.fetch(reference, &resolved).await
 }
@@ -44,7 +48,7 @@ async fn pull(client: &Client, reference: &Reference) -> Result<PulledPlugin, Re
 fn manifest(component: &[u8], signature: Option<&[u8]>) -> Vec<u8> {
     let layer = |media_type: &str, bytes: &[u8]| {
         serde_json::json!({
-            "mediaType": media_type, "digest": Digest::of(bytes).tagged(), "size": bytes.len(),
+            "mediaType": media_type, "digest": Digest::compute(bytes).to_tagged(), "size": bytes.len(),
         })
     };
     let mut layers = vec![layer("application/wasm", component)];

@@ -1,4 +1,5 @@
-//! One request to one host: connect, TLS where it is spoken, head, body. Nothing is followed here.
+//! Sends one request to one host: connect, TLS if it is used, head, body. Redirects are not
+//! followed here.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -22,31 +23,31 @@ use super::error::RegistryError;
 use ostler_model::clock;
 use ostler_model::limits::{REGISTRY_HEAD_BYTES_MAX, REGISTRY_HEADERS_MAX};
 
-/// Encrypted or not.
+/// The scheme of an address: encrypted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Http,
     Https,
 }
 
-/// Where a request goes.
+/// The address of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(super) struct RegistryAddress {
     scheme: Scheme,
-    /// Host and, where it is not the scheme's own, port.
+    /// The host, and the port if it is not the default of the scheme.
     authority: String,
     path: String,
 }
 
-impl Address {
-    /// Of something at a registry. `path` begins with a slash.
-    pub(super) fn of_registry(registry: &str, path: &str, plain: bool) -> Self {
+impl RegistryAddress {
+    /// The address of something at a registry. `path` begins with a slash.
+    pub(super) fn for_registry(registry: &str, path: &str, plain: bool) -> Self {
         let scheme = if plain { Scheme::Http } else { Scheme::Https };
         Self { scheme, authority: registry.to_owned(), path: path.to_owned() }
     }
 
-    /// Of a text that `from` sent: absolute, or from the root of the same host.
-    pub(super) fn sent_by(from: &Self, text: &str) -> Result<Self, RegistryError> {
+    /// The address in a text that `from` sent: absolute, or from the root of the same host.
+    pub(super) fn from_redirect(from: &Self, text: &str) -> Result<Self, RegistryError> {
         let wrong = |reason| RegistryError::Address { host: from.authority.clone(), reason };
         if text.starts_with('/') && !text.starts_with("//") {
             let path = text.parse::<Uri>().map_err(|_| wrong("it is no address"))?.to_string();
@@ -66,24 +67,25 @@ impl Address {
         Ok(Self { scheme, authority: authority.to_ascii_lowercase(), path })
     }
 
-    /// Host and port, as credentials are kept for and messages name it.
+    /// The host and the port, as they stand in credentials and messages.
     pub(super) fn host(&self) -> &str {
         &self.authority
     }
 
-    /// The same with a query at its end.
+    /// The same address with a query at its end.
     pub(super) fn with_query(mut self, query: &str) -> Self {
         let joint = if self.path.contains('?') { '&' } else { '?' };
         self.path = format!("{}{joint}{query}", self.path);
         self
     }
 
-    /// Whether `next`, to which this leads, is as safe: never from encrypted to plain.
-    pub(super) fn may_lead_to(&self, next: &Self) -> bool {
+    /// Whether `next`, to which this address redirects, is as safe: never from encrypted to plain.
+    pub(super) fn can_redirect_to(&self, next: &Self) -> bool {
         self.scheme == Scheme::Http || next.scheme == Scheme::Https
     }
 
-    /// The same host by the same means, so that what was meant for one may go to the other.
+    /// Whether the other address has the same host and scheme, so that what was meant for one may
+    /// go to the other.
     pub(super) fn is_same_place(&self, other: &Self) -> bool {
         self.scheme == other.scheme && self.authority == other.authority
     }
@@ -104,7 +106,7 @@ impl Address {
 
 /// Whether plain HTTP with a host reaches only this machine. `registry` is host and port.
 pub(super) fn is_local(registry: &str) -> bool {
-    Address::of_registry(registry, "/", true).is_this_machine()
+    RegistryAddress::for_registry(registry, "/", true).is_this_machine()
 }
 
 fn is_this_machine(name: &str) -> bool {
@@ -112,16 +114,16 @@ fn is_this_machine(name: &str) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// An answer whose body is still to come.
-pub(super) struct Answer {
+/// An answer whose body has not arrived yet.
+pub(super) struct RegistryAnswer {
     pub(super) response: Response<Incoming>,
     host: String,
     timeouts: Timeouts,
-    /// Drives the connection; ends with this.
+    /// Drives the connection, which ends when this is dropped.
     _connection: JoinSet<()>,
 }
 
-impl Answer {
+impl RegistryAnswer {
     /// The next piece of the body; `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
         let limit = self.timeouts.silence;
@@ -140,14 +142,14 @@ impl Answer {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) => return Ok(Some(data)),
-                    // Trailers.
+                    // Trailers are ignored.
                     Err(_) => {}
                 },
             }
         }
     }
 
-    /// The whole body, at most `max` bytes of it. `what` is for the message.
+    /// The whole body, of at most `max` bytes. `what` is for the message.
     pub(super) async fn body(&mut self, max: u64, what: &str) -> Result<Vec<u8>, RegistryError> {
         let too_large = |host: &str| RegistryError::TooLarge {
             host: host.to_owned(),
@@ -167,33 +169,33 @@ impl Answer {
         Ok(body)
     }
 
-    /// A header as text.
+    /// The value of a header as text.
     pub(super) fn header(&self, name: hyper::header::HeaderName) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
 }
 
-/// Sends requests.
+/// Sends requests to registries.
 pub(super) struct Transport {
     options: ClientOptions,
     tls: OnceLock<TlsConnector>,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait RegistryStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> RegistryStream for T {}
 
 impl Transport {
     pub(super) const fn new(options: ClientOptions) -> Self {
         Self { options, tls: OnceLock::new() }
     }
 
-    /// Get what is at `to`.
+    /// Send a GET request to `to`.
     pub(super) async fn get(
         &self,
-        to: &Address,
+        to: &RegistryAddress,
         accept: Option<&'static str>,
         authorization: Option<&str>,
-    ) -> Result<Answer, RegistryError> {
+    ) -> Result<RegistryAnswer, RegistryError> {
         let host = to.authority.clone();
         let timeouts = self.options.timeouts;
         let stream = self.connect(to).await?;
@@ -223,10 +225,13 @@ impl Transport {
             .map_err(|_| RegistryError::Address { host: host.clone(), reason })?;
         let response = clock::timeout(timeouts.head, sender.send_request(request)).await;
         let response = response.ok_or_else(|| late("answer", timeouts.head))?.map_err(http)?;
-        Ok(Answer { response, host, timeouts, _connection: driver })
+        Ok(RegistryAnswer { response, host, timeouts, _connection: driver })
     }
 
-    async fn connect(&self, to: &Address) -> Result<Box<dyn Stream>, RegistryError> {
+    async fn connect(
+        &self,
+        to: &RegistryAddress,
+    ) -> Result<Box<dyn RegistryStream>, RegistryError> {
         let (name, port) = to.name_and_port();
         let host = || to.authority.clone();
         let plain = to.scheme == Scheme::Http;
@@ -252,7 +257,8 @@ impl Transport {
         Ok(Box::new(stream))
     }
 
-    /// Made when it is first needed: reading the machine's authorities takes milliseconds.
+    /// The TLS connector. It is made when it is first needed, because reading the machine's
+    /// authorities takes milliseconds.
     async fn tls(&self) -> Result<TlsConnector, RegistryError> {
         if let Some(tls) = self.tls.get() {
             return Ok(tls.clone());
@@ -264,7 +270,7 @@ impl Transport {
     }
 }
 
-/// The certificate authorities of the machine. Blocking: it takes milliseconds.
+/// The certificate authorities of the machine. Blocking, because it takes milliseconds.
 #[must_use]
 pub fn machine_authorities() -> Vec<CertificateDer<'static>> {
     let found = rustls_native_certs::load_native_certs();
@@ -274,8 +280,8 @@ pub fn machine_authorities() -> Vec<CertificateDer<'static>> {
     found.certs
 }
 
-/// What speaks TLS with whom the machine's authorities vouch for; none where it has no authorities.
-/// Blocking.
+/// A TLS connector that trusts the machine's authorities; `None` if the machine has none. Blocking,
+/// because it takes milliseconds.
 #[must_use]
 pub fn machine_tls() -> Option<TlsConnector> {
     connector(None)

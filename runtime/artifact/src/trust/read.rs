@@ -1,4 +1,4 @@
-//! Reading plugins, their signatures and the trust file from disk: each file once, and bounded.
+//! Reads plugins, their signatures and the trust file from disk: each file once, and bounded.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -14,43 +14,43 @@ use ostler_model::trust::{TrustConfig, TrustFile};
 /// Why a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system refused.
+    /// The system refused to read the file.
     #[error("{}: {source}; check the path and its permissions", path.display())]
     System {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A directory, a pipe, a device.
+    /// It is a directory, a pipe or a device.
     #[error("{} is no regular file", path.display())]
     NotAFile {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// More than is ever read of such a file.
+    /// It is larger than any such file may be.
     #[error("{} is larger than {max} bytes", path.display())]
     TooLarge {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Bytes read at most.
+        /// The largest number of bytes that are read.
         max: u64,
     },
-    /// A trust file with mistakes.
+    /// The trust file has mistakes.
     #[error("{0}")]
     Trust(ostler_jobspec::Diagnostics),
 }
 
-/// A plugin's bytes and what lies beside them, read and not yet trusted.
+/// The bytes of a plugin and its signature, read but not yet trusted.
 #[derive(Clone, Debug)]
-pub struct Unverified {
-    /// The component.
+pub struct UnverifiedComponent {
+    /// The bytes of the component.
     pub bytes: Arc<[u8]>,
-    /// Its signature; `None` when there is none.
+    /// The signature beside the plugin; `None` if there is none.
     pub signature: Option<Result<Signature, SignatureError>>,
 }
 
-/// Where the signature of a plugin file is: its name and `.minisig`.
+/// The path of the signature of a plugin file: its name and `.minisig`.
 #[must_use]
 pub fn signature_path(plugin: &Path) -> PathBuf {
     let mut path = plugin.as_os_str().to_owned();
@@ -61,20 +61,20 @@ pub fn signature_path(plugin: &Path) -> PathBuf {
 /// Read a plugin file and the signature beside it.
 ///
 /// # Errors
-/// When the plugin cannot be read. A signature that cannot be is an error inside.
-pub fn component(path: &Path) -> Result<Unverified, ReadError> {
-    let bytes = bounded(path, PLUGIN_FILE_BYTES_MAX)?;
-    let signature = match bounded(&signature_path(path), SIGNATURE_FILE_BYTES_MAX) {
+/// When the plugin cannot be read. A signature that cannot be read is an error in the result.
+pub fn read_component(path: &Path) -> Result<UnverifiedComponent, ReadError> {
+    let bytes = read_bounded(path, PLUGIN_FILE_BYTES_MAX)?;
+    let signature = match read_bounded(&signature_path(path), SIGNATURE_FILE_BYTES_MAX) {
         Ok(text) => Some(Signature::parse(&text)),
         Err(ReadError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
         Err(error) => Some(Err(SignatureError::Unread { reason: error.to_string() })),
     };
-    Ok(Unverified { bytes: bytes.into(), signature })
+    Ok(UnverifiedComponent { bytes: bytes.into(), signature })
 }
 
-/// What the configuration demands, its trust file read.
+/// Read the trust file, and return the demands of the configuration with it.
 #[must_use]
-pub fn policy(config: &TrustConfig) -> Policy {
+pub fn read_policy(config: &TrustConfig) -> Policy {
     let file = config
         .file
         .as_deref()
@@ -83,13 +83,14 @@ pub fn policy(config: &TrustConfig) -> Policy {
 }
 
 fn trust_file(path: &Path) -> Result<TrustFile, ReadError> {
-    let bytes = bounded(path, TRUST_FILE_BYTES_MAX)?;
+    let bytes = read_bounded(path, TRUST_FILE_BYTES_MAX)?;
     ostler_jobspec::parse_trust_file(&bytes, path).map_err(ReadError::Trust)
 }
 
-fn bounded(path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     let failed = |source| ReadError::System { path: path.to_owned(), source };
-    // Opening a pipe nobody writes to waits for ever without this flag; files do not mind it.
+    // Without this flag, opening a pipe that nobody writes to waits for ever. It makes no
+    // difference for files.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {

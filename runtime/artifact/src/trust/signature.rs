@@ -1,4 +1,4 @@
-//! Minisign signatures: text → parts, and parts against keys and bytes.
+//! Reads minisign signatures, and checks them against keys and bytes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,44 +6,44 @@ use base64::engine::general_purpose::STANDARD;
 use ostler_model::limits::SIGNATURE_FILE_BYTES_MAX;
 use ostler_model::trust::{KeyId, TrustFile, TrustedKey};
 
-/// How the line that the signer vouches for begins.
+/// The beginning of the line that the signer vouches for.
 const COMMENT: &str = "trusted comment: ";
 
-/// Why text is no signature.
+/// Why a text is no signature.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// More than a signature ever has.
+    /// It is larger than any signature.
     #[error("it has {size} bytes; at most {SIGNATURE_FILE_BYTES_MAX} are read")]
     TooLarge {
-        /// Bytes found.
+        /// The number of bytes found.
         size: u64,
     },
-    /// Bytes that are no text.
+    /// The bytes are no text.
     #[error("it is no text")]
     NotText,
-    /// Not the four lines of a signature.
+    /// It does not have the four lines of a signature.
     #[error("it has {found} lines; a minisign signature has 4")]
     Lines {
-        /// Lines found.
+        /// The number of lines found.
         found: usize,
     },
-    /// A line that does not hold what it should.
+    /// A line does not hold what it should.
     #[error("line {line} is not {wanted}")]
     Line {
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: u8,
         /// What should stand there.
         wanted: &'static str,
     },
-    /// The file is there and cannot be read.
+    /// The file is there but cannot be read.
     #[error("it cannot be read: {reason}")]
     Unread {
-        /// The system's words.
+        /// The message of the system.
         reason: String,
     },
 }
 
-/// A signature as it was read; nothing is checked yet.
+/// A signature as it was read. Nothing is checked yet.
 #[derive(Clone)]
 pub struct Signature {
     key: KeyId,
@@ -52,8 +52,8 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Read the text of a `.minisig` file: the old form (whole file signed) and the new one (its
-    /// hash signed).
+    /// Read the text of a `.minisig` file, in the old form (the whole file is signed) or the new
+    /// one (its hash is signed).
     ///
     /// # Errors
     /// When it is not exactly one signature.
@@ -67,7 +67,7 @@ impl Signature {
         let [_, signed, comment, both] = lines.as_slice() else {
             return Err(SignatureError::Lines { found: lines.len() });
         };
-        let key = key_of(signed)
+        let key = parse_key_id(signed)
             .ok_or(SignatureError::Line { line: 2, wanted: "an Ed25519 signature in base64" })?;
         let comment = comment
             .strip_prefix(COMMENT)
@@ -80,13 +80,13 @@ impl Signature {
         Ok(Self { key, comment: comment.to_owned(), parts })
     }
 
-    /// The key it says it is by.
+    /// The id of the key that the signature names.
     #[must_use]
     pub const fn key(&self) -> KeyId {
         self.key
     }
 
-    /// What the signer wrote beside it. Not to be trusted before [`check`] says so.
+    /// The comment of the signer. It is not to be trusted before [`check`] says so.
     #[must_use]
     pub fn comment(&self) -> &str {
         &self.comment
@@ -99,8 +99,9 @@ impl std::fmt::Debug for Signature {
     }
 }
 
-/// The key's number in the second line: two bytes of algorithm, eight of number, 64 of signature.
-fn key_of(line: &str) -> Option<KeyId> {
+/// The id of the key in the second line, which has two bytes of algorithm, eight of id and 64
+/// of signature.
+fn parse_key_id(line: &str) -> Option<KeyId> {
     let bytes = <[u8; 74]>::try_from(STANDARD.decode(line).ok()?).ok()?;
     let (head, _) = bytes.split_first_chunk::<10>()?;
     let (algorithm, number) = head.split_first_chunk::<2>()?;
@@ -108,50 +109,51 @@ fn key_of(line: &str) -> Option<KeyId> {
     matches!(algorithm, b"Ed" | b"ED").then(|| KeyId::from_bytes(number))
 }
 
-/// What there is of a signature beside some bytes.
+/// The result of checking the signature beside some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Signed<'a> {
-    /// None.
+pub enum SignatureCheck<'a> {
+    /// There is no signature.
     Not,
-    /// One that cannot be read.
+    /// The signature cannot be read.
     Unreadable(SignatureError),
-    /// By a key that the trust file does not have.
+    /// The signature is by a key that the trust file does not have.
     Unknown {
-        /// The key's number.
+        /// The id of that key.
         key: KeyId,
     },
-    /// By this key, but of other bytes, or with another comment.
+    /// The signature is by this key, but of other bytes, or with another comment.
     Wrong {
-        /// The key.
+        /// The key of the trust file.
         key: &'a TrustedKey,
     },
-    /// By this key, of these bytes.
+    /// The signature is by this key, and of these bytes.
     By {
-        /// The key; it may be revoked.
+        /// The key of the trust file, which may be revoked.
         key: &'a TrustedKey,
         /// What the signer wrote beside it.
         comment: String,
     },
 }
 
-/// Check a signature of `bytes` against the keys of a trust file; without one no key is known.
+/// Check a signature of `bytes` against the keys of a trust file. Without a trust file no key
+/// is known.
 #[must_use]
 pub fn check<'a>(
     bytes: &[u8],
     signature: Option<&Result<Signature, SignatureError>>,
     trust: Option<&'a TrustFile>,
-) -> Signed<'a> {
+) -> SignatureCheck<'a> {
     let signature = match signature {
-        None => return Signed::Not,
-        Some(Err(error)) => return Signed::Unreadable(error.clone()),
+        None => return SignatureCheck::Not,
+        Some(Err(error)) => return SignatureCheck::Unreadable(error.clone()),
         Some(Ok(signature)) => signature,
     };
     let mut keys = trust.into_iter().flat_map(|trust| &trust.keys);
     let Some(key) = keys.find(|key| key.key.id() == signature.key) else {
-        return Signed::Unknown { key: signature.key };
+        return SignatureCheck::Unknown { key: signature.key };
     };
     match key.key.verifier().verify(bytes, &signature.parts, true) {
-        Ok(()) => Signed::By { key, comment: signature.comment.clone() },
-        Err(_) => Signed::Wrong { key },
+        Ok(()) => SignatureCheck::By { key, comment: signature.comment.clone() },
+        Err(_) => SignatureCheck::Wrong { key },
     }
 }

@@ -3,57 +3,59 @@
 use serde_json::{Value, json};
 
 use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
-use super::super::connect::{self, Stop, until_interrupted};
-use super::super::consent::{self, Change};
+use super::super::connect::{self, CliError, run_until_interrupted};
+use super::super::consent::{self, ConsentRequest};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
-use super::super::terminal::{Terminal, one_line};
-use super::restarted::{Progress, RestartWatch, kill_timeout};
+use super::super::terminal::{TerminalInfo, one_line};
+use super::restart_watch::{RestartProgress, RestartWatch, kill_timeout};
 use ostler_api::client::ApiClient;
 use ostler_model::clock;
 use ostler_model::limits::{CLIENT_QUIET_WALL_MAX, CLIENT_RESTART_WALL_MAX};
 use ostler_model::signal::full_name;
-use ostler_wire::{Alloc, Done, RestartRequest, SignalRequest, Stopped};
+use ostler_wire::{Alloc, AllocStopResponse, GenericResponse, RestartRequest, SignalRequest};
 
 /// Stop an allocation, and wait for its end.
-pub(super) async fn stop(args: &AllocStopArgs, of: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn stop(args: &AllocStopArgs, of: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let change = Change { verb: "stop", agree: args.agree, terminal: of };
+    let change = ConsentRequest { verb: "stop", agree: args.agree, terminal: of };
     let id = consent::find_alloc(&client, &args.alloc, change).await?;
     let no_delay = args.no_shutdown_delay;
     let path = format!("/v1/allocation/{id}");
-    let stopped: Stopped =
+    let stopped: AllocStopResponse =
         client.put(&format!("{path}/stop?no_shutdown_delay={no_delay}"), &json!({})).await?;
     let short = id.short();
     say(&format!("allocation {short} is stopping"));
     if let Some(warning) = &stopped.warnings {
         say(&format!("warning: {}", one_line(warning)));
     }
-    // As the agent tells of it; with what became of it where that is waited for.
-    let told = |alloc: Option<&Alloc>| match args.answer.json {
-        true => output::print_json(
+    // The agent's answer as JSON, with the end of the allocation if the command waited for it.
+    let told = |alloc: Option<&Alloc>| {
+        if !args.answer.json {
+            return Ok(());
+        }
+        output::print_json(
             &json!({
                 "ID": id, "EvalID": stopped.eval_id, "Warnings": stopped.warnings, "Waited": !args.detach,
                 "ClientStatus": alloc.map(|alloc| alloc.client_status),
-                "ClientDescription": alloc.map(|alloc| alloc.why().to_owned()),
+                "ClientDescription": alloc.map(|alloc| alloc.description().to_owned()),
             }),
             of,
-        ),
-        false => Ok(()),
+        )
     };
     if args.detach {
         told(None)?;
         return Ok(Exit::Success);
     }
     let hint = format!("allocation {short} goes on stopping");
-    let ended = until_interrupted(&hint, terminal(&client, &path)).await?;
+    let ended = run_until_interrupted(&hint, wait_until_terminal(&client, &path)).await?;
     told(ended.as_ref())?;
     match ended {
         Some(alloc) => {
             say(&format!(
                 "allocation {short} is {}: {}",
                 alloc.client_status,
-                one_line(alloc.why())
+                one_line(alloc.description())
             ));
         }
         None => say(&format!("allocation {short} is gone")),
@@ -62,36 +64,42 @@ pub(super) async fn stop(args: &AllocStopArgs, of: &Terminal) -> Result<Exit, St
 }
 
 /// Wait until the allocation is terminal; none when it was removed meanwhile.
-async fn terminal(client: &ApiClient, path: &str) -> Result<Option<Alloc<'static>>, Stop> {
-    let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.terminal()));
+async fn wait_until_terminal(
+    client: &ApiClient,
+    path: &str,
+) -> Result<Option<Alloc<'static>>, CliError> {
+    let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.is_terminal()));
     match client.watch(path, look).await {
-        Err(Stop::Client(error)) if error.not_found() => Ok(None),
+        Err(CliError::Client(error)) if error.is_not_found() => Ok(None),
         other => other.map(Some),
     }
 }
 
-/// The allocation and the task that are meant; without a task all of them.
-async fn meant<'a>(
+/// Find the allocation, and check the name of the task; without a name all tasks are meant.
+async fn find_alloc_and_task<'a>(
     client: &ApiClient,
     alloc: &str,
     task: Option<&'a str>,
-    change: Change<'_>,
-) -> Result<(Alloc<'static>, Option<&'a str>), Stop> {
+    change: ConsentRequest<'_>,
+) -> Result<(Alloc<'static>, Option<&'a str>), CliError> {
     let id = consent::find_alloc(client, alloc, change).await?;
     let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
-    let task = super::task(&alloc, task)?;
+    let task = super::check_task(&alloc, task)?;
     Ok((alloc, task))
 }
 
-/// Restart tasks in place, and wait until they started anew.
-pub(super) async fn restart(args: &AllocRestartArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Restart tasks in place, and wait until they have started again.
+pub(super) async fn restart(
+    args: &AllocRestartArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
-    let change = Change { verb: "restart", agree: args.agree, terminal };
-    let (alloc, task) = meant(&client, &args.alloc, task, change).await?;
+    let change = ConsentRequest { verb: "restart", agree: args.agree, terminal };
+    let (alloc, task) = find_alloc_and_task(&client, &args.alloc, task, change).await?;
     let body = RestartRequest { task_name: task.map(Into::into), all_tasks: Some(args.all) };
-    let asked = RestartWatch::of(&alloc, task, args.all);
-    let _done: Done =
+    let asked = RestartWatch::from_alloc(&alloc, task, args.all);
+    let _done: GenericResponse =
         client.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
     let what = match (task, args.all) {
         (Some(task), _) => format!("task {}", one_line(task)),
@@ -106,27 +114,27 @@ pub(super) async fn restart(args: &AllocRestartArgs, terminal: &Terminal) -> Res
     let hint = format!("the restart of {what} of allocation {short} goes on");
     let path = format!("/v1/allocation/{}", alloc.id);
     let seen = async {
-        let waited = seen(&client, &path, &asked);
+        let waited = wait_for_restart(&client, &path, &asked);
         tokio::pin!(waited);
         if let Some(seen) = clock::timeout(CLIENT_QUIET_WALL_MAX, &mut waited).await {
             return seen;
         }
         let now: Alloc<'_, Value> = client.get(&path).await?;
-        let waits_for = asked.waits_for(&now, |task| kill_timeout(&now, task));
+        let waits_for = asked.late_tasks_text(&now, |task| kill_timeout(&now, task));
         say(&format!("still waiting: {waits_for}"));
         let rest = CLIENT_RESTART_WALL_MAX.saturating_sub(CLIENT_QUIET_WALL_MAX);
-        clock::timeout(rest, waited).await.unwrap_or(Ok(Progress::Going))
+        clock::timeout(rest, waited).await.unwrap_or(Ok(RestartProgress::Going))
     };
-    match until_interrupted(&hint, seen).await? {
-        Progress::Restarted => {
+    match run_until_interrupted(&hint, seen).await? {
+        RestartProgress::Restarted => {
             say(&format!("{what} of allocation {short} restarted"));
             Ok(Exit::Success)
         }
-        Progress::Ended => {
+        RestartProgress::Ended => {
             say(&format!("allocation {short} ended before {what} of it restarted"));
             Ok(Exit::Failed)
         }
-        Progress::Going => {
+        RestartProgress::Going => {
             let waited = CLIENT_RESTART_WALL_MAX.as_secs();
             say(&format!(
                 "{what} of allocation {short} did not restart within {waited} s and may still; see \
@@ -137,26 +145,33 @@ pub(super) async fn restart(args: &AllocRestartArgs, terminal: &Terminal) -> Res
     }
 }
 
-/// Wait until what was asked for has happened, or cannot any more.
-async fn seen(client: &ApiClient, path: &str, asked: &RestartWatch) -> Result<Progress, Stop> {
+/// Wait until the restart has happened, or cannot happen any more.
+async fn wait_for_restart(
+    client: &ApiClient,
+    path: &str,
+    asked: &RestartWatch,
+) -> Result<RestartProgress, CliError> {
     let look = async |alloc: Alloc<'static>| {
-        Ok(Some(asked.look(&alloc)).filter(|progress| *progress != Progress::Going))
+        Ok(Some(asked.progress(&alloc)).filter(|progress| *progress != RestartProgress::Going))
     };
     match client.watch(path, look).await {
-        Err(Stop::Client(error)) if error.not_found() => Ok(Progress::Ended),
+        Err(CliError::Client(error)) if error.is_not_found() => Ok(RestartProgress::Ended),
         other => other,
     }
 }
 
 /// Send a signal to tasks.
-pub(super) async fn signal(args: &AllocSignalArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let signal = full_name(&args.signal).map_err(|error| Stop::Wrong(error.to_string()))?;
+pub(super) async fn signal(
+    args: &AllocSignalArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
+    let signal = full_name(&args.signal).map_err(|error| CliError::Wrong(error.to_string()))?;
     let client = connect::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
-    let change = Change { verb: "signal", agree: args.agree, terminal };
-    let (alloc, task) = meant(&client, &args.alloc, task, change).await?;
+    let change = ConsentRequest { verb: "signal", agree: args.agree, terminal };
+    let (alloc, task) = find_alloc_and_task(&client, &args.alloc, task, change).await?;
     let body = SignalRequest { task: task.map(Into::into), signal: Some(signal.into()) };
-    let _done: Done =
+    let _done: GenericResponse =
         client.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
     let whom =
         task.map_or_else(|| "the running tasks".to_owned(), |t| format!("task {}", one_line(t)));

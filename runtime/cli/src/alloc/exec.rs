@@ -15,13 +15,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::super::args::alloc::AllocExecArgs;
-use super::super::connect::{self, Stop, until_interrupted};
-use super::super::consent::{self, Change};
+use super::super::connect::{self, CliError, run_until_interrupted};
+use super::super::consent::{self, ConsentRequest};
 use super::super::exit::Exit;
 use super::super::output;
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::{TerminalInfo, one_line};
 use super::logs::only_task;
-use ostler_api::client::{ApiClient, ExecHeard, ExecInputs, ExecOutputs, ExecSaid, segment};
+use ostler_api::client::{
+    ApiClient, ExecInputEvent, ExecInputs, ExecOutputEvent, ExecOutputs, segment,
+};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::clock;
 use ostler_model::limits::{API_HEADER_BYTES_MAX, EXEC_SIGN_PERIOD};
@@ -29,25 +31,26 @@ use ostler_wire::Alloc;
 
 /// Bytes of the input that are read and sent at once.
 const INPUT_BYTES: usize = 16 * 1024;
-/// Such pieces that wait to be sent. Who gives more waits.
+/// Most pieces of the input that wait to be sent. The thread that reads more of it waits.
 const INPUT_QUEUE_MAX: usize = 2;
-/// Room for all of a request's head but its path.
+/// Bytes reserved for everything in the head of a request except its path.
 const HEAD_BYTES: usize = 1024;
 
 /// Run a command inside a task.
-pub(super) async fn exec(args: &AllocExecArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let asked = Asked::read(args, io::stdin().is_terminal(), io::stdout().is_terminal())?;
+pub(super) async fn exec(args: &AllocExecArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let asked =
+        ExecInvocation::from_args(args, io::stdin().is_terminal(), io::stdout().is_terminal())?;
     let client = connect::connect(&args.agent)?;
-    let change = Change { verb: "run a command in", agree: args.agree, terminal };
+    let change = ConsentRequest { verb: "run a command in", agree: args.agree, terminal };
     let (client, alloc) = match (&args.job, asked.alloc) {
-        (Some(job), _) => running_of(client, job, change).await?,
+        (Some(job), _) => find_running_alloc(client, job, change).await?,
         (None, given) => {
             let id = consent::find_alloc(&client, given, change).await?;
             let alloc = client.get(&format!("/v1/allocation/{id}")).await?;
             (client, alloc)
         }
     };
-    let task = match super::task(&alloc, args.task.as_deref())? {
+    let task = match super::check_task(&alloc, args.task.as_deref())? {
         Some(task) => task.to_owned(),
         None => only_task(&alloc)?,
     };
@@ -58,20 +61,20 @@ pub(super) async fn exec(args: &AllocExecArgs, terminal: &Terminal) -> Result<Ex
         segment(&task)
     );
     if path.len() > API_HEADER_BYTES_MAX.saturating_sub(HEAD_BYTES) {
-        return Err(Stop::Wrong(format!(
+        return Err(CliError::Wrong(format!(
             "the command has {} bytes as it is sent, more than the {API_HEADER_BYTES_MAX} that the agent \
              takes; give a long script on standard input: `ostler alloc exec {} sh < SCRIPT`",
             path.len(),
             id.short()
         )));
     }
-    let session = session(&client, &path, &asked, terminal);
-    until_interrupted("the command inside the task is ended", session).await
+    let session = run_session(&client, &path, &asked, terminal);
+    run_until_interrupted("the command inside the task is ended", session).await
 }
 
-/// What the arguments mean here.
+/// What the arguments ask for, with the defaults that depend on the terminal.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked<'a> {
+struct ExecInvocation<'a> {
     /// Beginning of an id; empty where a job is named.
     alloc: &'a str,
     command: &'a [String],
@@ -79,8 +82,12 @@ struct Asked<'a> {
     tty: bool,
 }
 
-impl<'a> Asked<'a> {
-    fn read(args: &'a AllocExecArgs, stdin_tty: bool, stdout_tty: bool) -> Result<Self, Stop> {
+impl<'a> ExecInvocation<'a> {
+    fn from_args(
+        args: &'a AllocExecArgs,
+        stdin_tty: bool,
+        stdout_tty: bool,
+    ) -> Result<Self, CliError> {
         let words = args.words.as_slice();
         let (alloc, command) = match (&args.job, words) {
             (None, [alloc, command @ ..]) => (alloc.as_str(), command),
@@ -92,20 +99,20 @@ impl<'a> Asked<'a> {
             command => command,
         };
         if command.is_empty() {
-            return Err(Stop::Wrong(
+            return Err(CliError::Wrong(
                 "no command is given; like `ostler alloc exec ALLOC ls -l`".to_owned(),
             ));
         }
         let stdin = args.stdin.unwrap_or(true);
         let tty = args.tty.unwrap_or(stdin && stdin_tty && stdout_tty);
         if tty && !stdin {
-            return Err(Stop::Wrong(
+            return Err(CliError::Wrong(
                 "a terminal (-t) needs the input (-i): leave -i=false away, or give -t=false"
                     .to_owned(),
             ));
         }
         if tty && !stdin_tty {
-            return Err(Stop::Wrong(
+            return Err(CliError::Wrong(
                 "-t needs a terminal on standard input, and there is none: give -t=false"
                     .to_owned(),
             ));
@@ -114,41 +121,41 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// An allocation of a job that runs, and a client for its namespace.
-async fn running_of(
+/// Find a running allocation of a job, and make a client for its namespace.
+async fn find_running_alloc(
     client: ApiClient,
     job: &str,
-    change: Change<'_>,
-) -> Result<(ApiClient, Alloc<'static>), Stop> {
+    change: ConsentRequest<'_>,
+) -> Result<(ApiClient, Alloc<'static>), CliError> {
     let (client, job) = consent::find_job(client, job, change).await?;
     let path = format!("/v1/job/{}/allocations", segment(&job));
     let allocs: Vec<Alloc<'static>> = client.get(&path).await?;
     let running = allocs.into_iter().find(|alloc| alloc.client_status == ClientStatus::Running);
     let running = running.ok_or_else(|| {
         let job = one_line(&job);
-        Stop::Cannot(format!("no allocation of job {job} runs; see `ostler job status {job}`"))
+        CliError::Cannot(format!("no allocation of job {job} runs; see `ostler job status {job}`"))
     })?;
     let whole = client.get(&format!("/v1/allocation/{}", running.id)).await?;
     Ok((client, whole))
 }
 
-/// From the first byte to the exit code.
-async fn session(
+/// Run the command, from its first byte of input to its exit code.
+async fn run_session(
     client: &ApiClient,
     path: &str,
-    asked: &Asked<'_>,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
-    let cannot = |what: &str, why: io::Error| Stop::Cannot(format!("{what}: {why}"));
+    asked: &ExecInvocation<'_>,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
+    let cannot = |what: &str, why: io::Error| CliError::Cannot(format!("{what}: {why}"));
     let sizes = asked.tty.then(|| signal(SignalKind::window_change())).transpose();
     let sizes = sizes.map_err(|why| cannot("sizes of the terminal cannot be followed", why))?;
     let (inputs, outputs) = client.exec(path).await?;
-    // The terminal is as it was before anything is said about the end.
+    // The terminal is restored before any message about the end is printed.
     let _raw = asked.tty.then(RawTerminal::new).transpose();
     let _raw = _raw.map_err(|why| cannot("the terminal cannot be given to the command", why))?;
     let (bytes, of_bytes) = mpsc::channel(INPUT_QUEUE_MAX);
     if asked.stdin {
-        // It cannot be interrupted while it reads, and ends with the program.
+        // The thread cannot be interrupted while it reads, and ends with the program.
         let thread = std::thread::Builder::new().name("stdin".to_owned());
         let read = thread.spawn(move || read_input(io::stdin(), &bytes));
         read.map_err(|why| cannot("a thread for the input cannot be started", why))?;
@@ -156,15 +163,15 @@ async fn session(
         drop(bytes);
     }
     tokio::select! {
-        exit = show(outputs, terminal) => exit,
-        // Once nobody hears it any more, what is shown says why.
-        () = async { say(inputs, of_bytes, sizes).await; std::future::pending().await } => {
+        exit = show_output(outputs, terminal) => exit,
+        // When the agent takes no more input, its last output says why.
+        () = async { send_input(inputs, of_bytes, sizes).await; std::future::pending().await } => {
             Ok(Exit::Success)
         }
     }
 }
 
-/// Pieces of the input, until its end or nobody takes them any more.
+/// Send the input in pieces, until it ends or nobody takes more pieces.
 fn read_input(mut from: impl io::Read, to: &mpsc::Sender<Vec<u8>>) {
     let mut piece = vec![0; INPUT_BYTES];
     loop {
@@ -182,10 +189,14 @@ fn read_input(mut from: impl io::Read, to: &mpsc::Sender<Vec<u8>>) {
     }
 }
 
-/// Say what there is to say, until nobody hears it any more.
-async fn say(mut to: ExecInputs, mut bytes: mpsc::Receiver<Vec<u8>>, mut sizes: Option<Signal>) {
+/// Send input, window sizes and signs of life, until the agent takes no more of them.
+async fn send_input(
+    mut to: ExecInputs,
+    mut bytes: mpsc::Receiver<Vec<u8>>,
+    mut sizes: Option<Signal>,
+) {
     let mut ended = false;
-    let mut next = sizes.is_some().then(size);
+    let mut next = sizes.is_some().then(resize_message);
     loop {
         let said = match next.take() {
             Some(said) => said,
@@ -198,14 +209,14 @@ async fn say(mut to: ExecInputs, mut bytes: mpsc::Receiver<Vec<u8>>, mut sizes: 
                 };
                 tokio::select! {
                     piece = bytes.recv(), if !ended => match piece {
-                        Some(piece) => ExecSaid::Bytes(piece),
+                        Some(piece) => ExecInputEvent::Bytes(piece),
                         None => {
                             ended = true;
-                            ExecSaid::End
+                            ExecInputEvent::End
                         }
                     },
-                    _ = resized => size(),
-                    () = clock::sleep(EXEC_SIGN_PERIOD) => ExecSaid::Alive,
+                    _ = resized => resize_message(),
+                    () = clock::sleep(EXEC_SIGN_PERIOD) => ExecInputEvent::Alive,
                 }
             }
         };
@@ -215,28 +226,30 @@ async fn say(mut to: ExecInputs, mut bytes: mpsc::Receiver<Vec<u8>>, mut sizes: 
     }
 }
 
-/// The terminal's size now.
-fn size() -> ExecSaid {
+/// A message with the present size of the terminal.
+fn resize_message() -> ExecInputEvent {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout())
         .or_else(|_| rustix::termios::tcgetwinsize(rustix::stdio::stdin()));
     match size {
-        Ok(Winsize { ws_row: rows, ws_col: columns, .. }) => ExecSaid::Resize { rows, columns },
-        Err(_) => ExecSaid::Alive,
+        Ok(Winsize { ws_row: rows, ws_col: columns, .. }) => {
+            ExecInputEvent::Resize { rows, columns }
+        }
+        Err(_) => ExecInputEvent::Alive,
     }
 }
 
-/// Show what the command prints, to its exit code. It is the command's own: nothing of it is changed.
-async fn show(mut from: ExecOutputs, terminal: &Terminal) -> Result<Exit, Stop> {
+/// Show what the command prints until it exits. Nothing of its output is changed.
+async fn show_output(mut from: ExecOutputs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
     loop {
         match from.next().await? {
-            ExecHeard::Stdout(bytes) => {
+            ExecOutputEvent::Stdout(bytes) => {
                 let written = write(&mut stdout, &bytes).await;
-                written.map_err(|error| output::output_failed(&error, terminal))?;
+                written.map_err(|error| output::report_output_error(&error, terminal))?;
             }
-            // Nobody reads it: no reason to end the command.
-            ExecHeard::Stderr(bytes) => drop(write(&mut stderr, &bytes).await),
-            ExecHeard::Exited(code) => return Ok(Exit::Job(u8::try_from(code).unwrap_or(1))),
+            // A standard error that nobody reads is no reason to end the command.
+            ExecOutputEvent::Stderr(bytes) => drop(write(&mut stderr, &bytes).await),
+            ExecOutputEvent::Exited(code) => return Ok(Exit::Job(u8::try_from(code).unwrap_or(1))),
         }
     }
 }
@@ -246,7 +259,7 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<(
     to.flush().await
 }
 
-/// The terminal passes everything on as it is typed. As before once this goes.
+/// A terminal that passes every key on as it is typed. It is restored when this is dropped.
 struct RawTerminal {
     before: Termios,
 }
@@ -292,11 +305,11 @@ mod tests {
     /// Allocation, command, input and terminal.
     fn read(line: &[&str], terminals: bool) -> Result<(String, Vec<String>, bool, bool), String> {
         let args = args(line);
-        match Asked::read(&args, terminals, terminals) {
-            Ok(Asked { alloc, command, stdin, tty }) => {
+        match ExecInvocation::from_args(&args, terminals, terminals) {
+            Ok(ExecInvocation { alloc, command, stdin, tty }) => {
                 Ok((alloc.to_owned(), command.to_vec(), stdin, tty))
             }
-            Err(Stop::Wrong(why)) => Err(why),
+            Err(CliError::Wrong(why)) => Err(why),
             Err(other) => panic!("{other:?}"),
         }
     }

@@ -6,18 +6,18 @@
 //! ```
 
 use super::super::args::alloc::AllocFsArgs;
-use super::super::connect::{self, Stop, until_interrupted};
+use super::super::connect::{self, CliError, run_until_interrupted};
 use super::super::exit::Exit;
 use super::super::output::{self, say, size, table};
-use super::super::terminal::{Terminal, one_line};
-use super::logs::{Shown, last_lines};
-use ostler_api::client::{ApiClient, ClientError, Trouble, segment};
+use super::super::terminal::{TerminalInfo, one_line};
+use super::logs::{LogOutput, show_last_lines};
+use ostler_api::client::{ApiClient, ClientError, ClientTrouble, segment};
 use ostler_model::ids::AllocId;
 use ostler_model::words::shell_word;
 use ostler_wire::FileInfo;
 
 /// Show a directory, or a file.
-pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
     let path = args.path.as_deref().unwrap_or("/");
@@ -25,11 +25,11 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, 
     let looked: Result<FileInfo<'_>, _> = client.get(&of("stat")).await;
     let file = match looked {
         Ok(file) => file,
-        Err(error) if not_there(&error) => {
-            let above = nearest(&client, id, path).await;
-            return Err(missing(&id.short(), path, above));
+        Err(error) if is_missing(&error) => {
+            let above = nearest_dir(&client, id, path).await;
+            return Err(missing_error(&id.short(), path, above));
         }
-        Err(error) => return Err(not_shown(error)),
+        Err(error) => return Err(file_error(error)),
     };
     let reads = args.follow || args.lines.is_some();
     let json = args.answer.json;
@@ -40,7 +40,7 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, 
     if file.is_dir {
         if reads {
             let what = "a directory; -f and -n are for files";
-            return Err(Stop::Wrong(format!("{} is {what}", one_line(path))));
+            return Err(CliError::Wrong(format!("{} is {what}", one_line(path))));
         }
         let files: Vec<FileInfo<'_>> = client.get(&of("ls")).await?;
         output::show(json, &files, || listing(&files, terminal), terminal)?;
@@ -48,43 +48,45 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, 
     }
     if json {
         let message = format!("{} is a file; --json is for directories and --stat", one_line(path));
-        return Err(Stop::Wrong(message));
+        return Err(CliError::Wrong(message));
     }
-    let mut shown = Shown::new(*terminal);
-    let source = Source { client: &client, id, path: of("stream"), name: path };
-    let done = match args.follow {
-        true => until_interrupted("the file stays", source.follow(args.lines, &mut shown)).await,
-        false => source.read(args.lines, &mut shown).await.map(|_| ()),
+    let mut shown = LogOutput::new(*terminal);
+    let source = FileSource { client: &client, id, path: of("stream"), name: path };
+    let done = if args.follow {
+        run_until_interrupted("the file stays", source.follow(args.lines, &mut shown)).await
+    } else {
+        source.read(args.lines, &mut shown).await.map(|_| ())
     };
-    shown.end()?;
+    shown.finish_line()?;
     done.map(|()| Exit::Success)
 }
 
-/// Most directories above a path that are looked for, the nearest first.
+/// Most directories above a path that are looked up, the nearest first.
 const ABOVE_MAX: usize = 16;
 
-/// As in Nomad, what is not there is an error of the server.
-fn not_there(error: &ClientError) -> bool {
+/// Whether an error says that a path does not exist: as in Nomad, that is an error of the server.
+fn is_missing(error: &ClientError) -> bool {
     matches!(
         error,
-        ClientError::Failed { trouble: Trouble::Refused { status: 500, text }, .. }
+        ClientError::Failed { trouble: ClientTrouble::Refused { status: 500, text }, .. }
             if text.contains("No such file")
     )
 }
 
 /// The directories above a path, the nearest first, without the root.
-fn above(path: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(parent(path.trim_matches('/')), |path| parent(path)).take(ABOVE_MAX)
+fn parent_dirs(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(parent_dir(path.trim_matches('/')), |path| parent_dir(path))
+        .take(ABOVE_MAX)
 }
 
-fn parent(path: &str) -> Option<&str> {
+fn parent_dir(path: &str) -> Option<&str> {
     let (above, _) = path.rsplit_once('/')?;
     Some(above.trim_end_matches('/')).filter(|above| !above.is_empty())
 }
 
-/// The nearest directory above a path that is there; none where that is the root.
-async fn nearest<'a>(client: &ApiClient, id: AllocId, path: &'a str) -> Option<&'a str> {
-    for above in above(path) {
+/// The nearest existing directory above a path; `None` where that is the root.
+async fn nearest_dir<'a>(client: &ApiClient, id: AllocId, path: &'a str) -> Option<&'a str> {
+    for above in parent_dirs(path) {
         let at = format!("/v1/client/fs/stat/{id}?path={}", segment(above));
         let found: Result<FileInfo<'_>, _> = client.get(&at).await;
         if found.is_ok_and(|file| file.is_dir) {
@@ -94,22 +96,22 @@ async fn nearest<'a>(client: &ApiClient, id: AllocId, path: &'a str) -> Option<&
     None
 }
 
-/// What is said of a path that is not there.
-fn missing(alloc: &str, path: &str, above: Option<&str>) -> Stop {
+/// The error for a path that does not exist.
+fn missing_error(alloc: &str, path: &str, above: Option<&str>) -> CliError {
     let shown = one_line(path.trim_start_matches('/'));
     let above = above.map(|above| format!(" {}", shell_word(&one_line(above)))).unwrap_or_default();
-    Stop::Wrong(format!(
+    CliError::Wrong(format!(
         "allocation {alloc} has no {shown}; `ostler alloc fs {alloc}{above}` shows what is there"
     ))
 }
 
-/// Why a path cannot be shown, without the way of the question.
-fn not_shown(error: ClientError) -> Stop {
+/// The error for a path that cannot be shown, without the URL of the request.
+fn file_error(error: ClientError) -> CliError {
     match error {
-        ClientError::Failed { trouble: Trouble::Refused { text, status: 500 }, .. }
+        ClientError::Failed { trouble: ClientTrouble::Refused { text, status: 500 }, .. }
             if !text.is_empty() =>
         {
-            Stop::Cannot(text)
+            CliError::Cannot(text)
         }
         other => other.into(),
     }
@@ -126,7 +128,7 @@ fn facts(file: &FileInfo<'_>) -> String {
     text
 }
 
-fn listing(files: &[FileInfo<'_>], terminal: &Terminal) -> String {
+fn listing(files: &[FileInfo<'_>], terminal: &TerminalInfo) -> String {
     if files.is_empty() {
         return "the directory is empty\n".to_owned();
     }
@@ -138,37 +140,37 @@ fn listing(files: &[FileInfo<'_>], terminal: &Terminal) -> String {
 }
 
 /// A file to read.
-struct Source<'a> {
+struct FileSource<'a> {
     client: &'a ApiClient,
     id: AllocId,
-    /// Of its stream, with its own path.
+    /// The API path of the file's stream.
     path: String,
     name: &'a str,
 }
 
-impl Source<'_> {
-    /// Show it to its end, or its last lines. Where the end is.
-    async fn read(&self, lines: Option<u32>, shown: &mut Shown) -> Result<u64, Stop> {
+impl FileSource<'_> {
+    /// Show the whole file, or its last lines. Returns the offset of its end.
+    async fn read(&self, lines: Option<u32>, shown: &mut LogOutput) -> Result<u64, CliError> {
         if let Some(lines) = lines {
-            let place = last_lines(self.client, &self.path, lines, shown).await?;
+            let place = show_last_lines(self.client, &self.path, lines, shown).await?;
             return Ok(place.map_or(0, |(_, end)| end));
         }
         let mut end = 0;
         let mut frames = self.client.stream(&format!("{}&follow=false", self.path)).await?;
         while let Some(frame) = frames.next().await? {
             end = end.max(frame.offset);
-            shown.frame(&frame)?;
+            shown.write_frame(&frame)?;
         }
         Ok(end)
     }
 
-    /// The same, and what is appended from then on.
-    async fn follow(&self, lines: Option<u32>, shown: &mut Shown) -> Result<(), Stop> {
+    /// Show the file or its last lines, and then what is appended to it.
+    async fn follow(&self, lines: Option<u32>, shown: &mut LogOutput) -> Result<(), CliError> {
         let end = self.read(lines, shown).await?;
         let path = format!("{}&follow=true&offset={end}", self.path);
         let mut frames = self.client.stream(&path).await?;
         while let Some(frame) = frames.next().await? {
-            shown.frame(&frame)?;
+            shown.write_frame(&frame)?;
             let name = one_line(self.name);
             match frame.event.as_str() {
                 "" => {}
@@ -180,7 +182,7 @@ impl Source<'_> {
                 other => say(&format!("({name}: {})", one_line(other))),
             }
         }
-        super::still_there(self.client, self.id).await
+        super::check_alloc_ended(self.client, self.id).await
     }
 }
 
@@ -190,12 +192,12 @@ mod tests {
 
     #[test]
     fn what_is_above_a_path_is_looked_for_from_the_nearest_on() {
-        let of = |path| above(path).collect::<Vec<_>>();
+        let of = |path| parent_dirs(path).collect::<Vec<_>>();
         assert_eq!(of("/t/nosuch/x/"), ["t/nosuch", "t"]);
         assert_eq!(of("t//x"), ["t"]);
         assert_eq!(of("nosuch"), [""; 0]);
         assert_eq!(of(&"a/".repeat(100)).len(), ABOVE_MAX);
-        let said = |above| missing("0f01c0de", "/t/a b/x", above).to_string();
+        let said = |above| missing_error("0f01c0de", "/t/a b/x", above).to_string();
         let begin = "allocation 0f01c0de has no t/a b/x; `ostler alloc fs 0f01c0de";
         assert_eq!(said(None), format!("{begin}` shows what is there"));
         assert_eq!(said(Some("t/a b")), format!("{begin} 't/a b'` shows what is there"));

@@ -6,37 +6,37 @@ use hyper::Method;
 use serde_json::json;
 
 use super::super::args::client::GcArgs;
-use super::super::connect::{self, Stop};
-use super::super::consent::{self, Change};
+use super::super::connect::{self, CliError};
+use super::super::consent::{self, ConsentRequest};
 use super::super::exit::Exit;
 use super::super::output;
-use super::super::terminal::Terminal;
+use super::super::terminal::TerminalInfo;
 use ostler_api::client::ApiClient;
 use ostler_model::ids::AllocId;
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 use ostler_wire::Alloc;
 
 /// Remove allocations that have ended.
-pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(crate) async fn gc(args: &GcArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     if let Some(given) = &args.alloc {
-        let change = Change { verb: "remove", agree: args.agree, terminal };
+        let change = ConsentRequest { verb: "remove", agree: args.agree, terminal };
         let id = consent::find_alloc(&client, given, change).await?;
         client.call(Method::GET, &format!("/v1/client/allocation/{id}/gc")).await?;
         let text = || format!("removed allocation {id}\n");
         output::show(args.json, &json!({ "Removed": [id] }), text, terminal)?;
         return Ok(Exit::Success);
     }
-    let before = ids(&client).await?;
+    let before = list_alloc_ids(&client).await?;
     client.call(Method::PUT, "/v1/system/gc").await?;
-    let after = ids(&client).await?;
+    let after = list_alloc_ids(&client).await?;
     let removed: Vec<&AllocId> = before.difference(&after).collect();
-    let text = || format!("removed {}\n", counted(removed.len(), "allocation"));
+    let text = || format!("removed {}\n", count_noun(removed.len(), "allocation"));
     output::show(args.json, &json!({ "Removed": removed }), text, terminal)?;
     Ok(Exit::Success)
 }
 
-async fn ids(client: &ApiClient) -> Result<BTreeSet<AllocId>, Stop> {
+async fn list_alloc_ids(client: &ApiClient) -> Result<BTreeSet<AllocId>, CliError> {
     let allocs: Vec<Alloc> =
         client.get(&format!("/v1/allocations?namespace={}", client.namespaces())).await?;
     Ok(allocs.into_iter().map(|alloc| alloc.id).collect())

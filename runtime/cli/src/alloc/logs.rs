@@ -3,105 +3,107 @@
 use std::io::{self, Write as _};
 
 use super::super::args::alloc::AllocLogsArgs;
-use super::super::connect::{self, Stop, until_interrupted};
+use super::super::connect::{self, CliError, run_until_interrupted};
 use super::super::exit::Exit;
 use super::super::output;
-use super::super::terminal::{Terminal, task_line};
-use super::logs_from::{Overlap, Tail};
-use ostler_api::client::{ApiClient, Frames, LogFrame, segment};
+use super::super::terminal::{TerminalInfo, task_line};
+use super::logs_from::{Overlap, TailSearch};
+use ostler_api::client::{ApiClient, LogFrame, LogFrameStream, segment};
 use ostler_wire::Alloc;
 
-/// What is followed begins this far before the end that was already shown: more may come between
-/// two requests only if a task prints this much in that time.
+/// A followed stream begins this many bytes before its end, to overlap with what was already shown.
+/// Output is missed only if a task prints more than this between the two requests.
 const OVERLAP_BYTES: u64 = 1024 * 1024;
 /// Longest unfinished line held back on a terminal, bytes.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 
 /// Show what a task printed.
-pub(super) async fn logs(args: &AllocLogsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn logs(args: &AllocLogsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
     let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
     let given = args.task.as_deref().or(args.task_option.as_deref());
-    let task = match super::task(&alloc, given)? {
+    let task = match super::check_task(&alloc, given)? {
         Some(task) => task.to_owned(),
         None => only_task(&alloc)?,
     };
     let kind = if args.stderr { "stderr" } else { "stdout" };
     let path = format!("/v1/client/fs/logs/{id}?task={}&type={kind}", segment(&task));
-    let mut shown = Shown::new(*terminal);
+    let mut shown = LogOutput::new(*terminal);
     let show = async {
         match args.lines {
             None => {
                 let frames = client.stream(&format!("{path}&follow={}", args.follow)).await?;
-                all(frames, None, &mut shown).await?;
+                show_stream(frames, None, &mut shown).await?;
             }
-            Some(lines) => last(&client, &path, lines, args.follow, &mut shown).await?,
+            Some(lines) => show_tail(&client, &path, lines, args.follow, &mut shown).await?,
         }
-        if args.follow { super::still_there(&client, id).await } else { Ok(()) }
+        if args.follow { super::check_alloc_ended(&client, id).await } else { Ok(()) }
     };
     let hint = "the task goes on";
-    let done = if args.follow { until_interrupted(hint, show).await } else { show.await };
-    shown.end()?;
+    let done = if args.follow { run_until_interrupted(hint, show).await } else { show.await };
+    shown.finish_line()?;
     done.map(|()| Exit::Success)
 }
 
-/// The task of an allocation that has one.
-pub(super) fn only_task(alloc: &Alloc) -> Result<String, Stop> {
+/// The only task of an allocation; an error where it has none or several.
+pub(super) fn only_task(alloc: &Alloc) -> Result<String, CliError> {
     let mut tasks = alloc.task_states.keys();
     match (tasks.next(), tasks.next()) {
         (Some(task), None) => Ok(task.to_string()),
-        (None, _) => Err(Stop::Cannot(format!("allocation {} has no task yet", alloc.id.short()))),
-        (Some(_), Some(_)) => Err(Stop::Wrong(format!(
+        (None, _) => {
+            Err(CliError::Cannot(format!("allocation {} has no task yet", alloc.id.short())))
+        }
+        (Some(_), Some(_)) => Err(CliError::Wrong(format!(
             "allocation {} has several tasks, name one: {}",
             alloc.id.short(),
-            super::tasks(alloc)
+            super::task_names(alloc)
         ))),
     }
 }
 
-/// Show a stream to its end, but for what `overlap` says was shown.
-async fn all(
-    mut frames: Frames,
+/// Show a stream to its end, without the part that `overlap` says was already shown.
+async fn show_stream(
+    mut frames: LogFrameStream,
     mut overlap: Option<Overlap>,
-    shown: &mut Shown,
-) -> Result<(), Stop> {
+    shown: &mut LogOutput,
+) -> Result<(), CliError> {
     while let Some(frame) = frames.next().await? {
         let frame = match &mut overlap {
-            Some(overlap) => overlap.rest_of(frame),
+            Some(overlap) => overlap.strip_shown(frame),
             None => frame,
         };
-        shown.frame(&frame)?;
+        shown.write_frame(&frame)?;
     }
     Ok(())
 }
 
-/// Show the last lines, then what comes.
-async fn last(
+/// Show the last lines and then, with `follow`, what is printed after them.
+async fn show_tail(
     client: &ApiClient,
     path: &str,
     lines: u32,
     follow: bool,
-    shown: &mut Shown,
-) -> Result<(), Stop> {
-    let place = last_lines(client, path, lines, shown).await?;
+    shown: &mut LogOutput,
+) -> Result<(), CliError> {
+    let place = show_last_lines(client, path, lines, shown).await?;
     if !follow {
         return Ok(());
     }
     let begin = format!("{path}&follow=true&origin=end&offset={OVERLAP_BYTES}");
-    let overlap = place.map(|(file, offset)| Overlap::after(&file, offset));
-    all(client.stream(&begin).await?, overlap, shown).await
+    let overlap = place.map(|(file, offset)| Overlap::new(&file, offset));
+    show_stream(client.stream(&begin).await?, overlap, shown).await
 }
 
-/// Show the last lines of what is streamed at a path. Where they end: the file, and the place in it; none where there
-/// is nothing.
-pub(super) async fn last_lines(
+/// Show the last lines of the stream at a path. Returns the file and the offset in it where they
+/// end; `None` where there is no output.
+pub(super) async fn show_last_lines(
     client: &ApiClient,
     path: &str,
     lines: u32,
-    shown: &mut Shown,
-) -> Result<Option<(String, u64)>, Stop> {
-    let mut tail = Tail::new(lines);
+    shown: &mut LogOutput,
+) -> Result<Option<(String, u64)>, CliError> {
+    let mut tail = TailSearch::new(lines);
     loop {
         let bytes = tail.bytes_wanted();
         let path = format!("{path}&follow=false&origin=end&offset={bytes}");
@@ -111,34 +113,35 @@ pub(super) async fn last_lines(
             read.extend_from_slice(&frame.data);
             place = Some((frame.file, frame.offset));
         }
-        if tail.enough(&read) {
-            shown.bytes(tail.lines_of(&read))?;
+        if tail.has_enough(&read) {
+            shown.write_bytes(tail.take_lines(&read))?;
             return Ok(place);
         }
     }
 }
 
-/// Standard output. What other programs read are the bytes; on a terminal lines are made harmless.
-pub(super) struct Shown {
-    terminal: Terminal,
-    /// A line that has not ended, on a terminal.
+/// Writes task output to standard output. Other programs get the bytes as they are; for a terminal,
+/// control sequences are made harmless.
+pub(super) struct LogOutput {
+    terminal: TerminalInfo,
+    /// On a terminal: the beginning of a line that has not ended yet.
     line: Vec<u8>,
 }
 
-impl Shown {
-    pub(super) const fn new(terminal: Terminal) -> Self {
+impl LogOutput {
+    pub(super) const fn new(terminal: TerminalInfo) -> Self {
         Self { terminal, line: Vec::new() }
     }
 
-    pub(super) fn frame(&mut self, frame: &LogFrame) -> Result<(), Exit> {
+    pub(super) fn write_frame(&mut self, frame: &LogFrame) -> Result<(), Exit> {
         if frame.skipped > 0 {
             let skipped = frame.skipped;
             output::say(&format!("({skipped} bytes were rotated away before they could be shown)"));
         }
-        self.bytes(&frame.data)
+        self.write_bytes(&frame.data)
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Exit> {
+    pub(super) fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), Exit> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -150,7 +153,7 @@ impl Shown {
             self.line.extend_from_slice(part);
             let ended = self.line.pop_if(|byte| *byte == b'\n').is_some();
             if ended || self.line.len() >= LINE_BYTES_MAX {
-                harmless(&self.line, &mut out);
+                push_safe_line(&self.line, &mut out);
                 if ended {
                     out.push(b'\n');
                 }
@@ -160,13 +163,13 @@ impl Shown {
         self.write(&out)
     }
 
-    /// What is left of a line, at the end.
-    pub(super) fn end(&mut self) -> Result<(), Exit> {
+    /// Write what is left of an unfinished line, at the end of the output.
+    pub(super) fn finish_line(&mut self) -> Result<(), Exit> {
         if self.line.is_empty() {
             return Ok(());
         }
         let mut out = Vec::new();
-        harmless(&self.line, &mut out);
+        push_safe_line(&self.line, &mut out);
         out.push(b'\n');
         self.write(&out)
     }
@@ -174,12 +177,12 @@ impl Shown {
     fn write(&self, bytes: &[u8]) -> Result<(), Exit> {
         let mut out = io::stdout().lock();
         let written = out.write_all(bytes).and_then(|()| out.flush());
-        written.map_err(|error| output::output_failed(&error, &self.terminal))
+        written.map_err(|error| output::report_output_error(&error, &self.terminal))
     }
 }
 
-/// A line with its colours, which end with it.
-fn harmless(line: &[u8], into: &mut Vec<u8>) {
+/// Append a line with its colours, which are switched off at its end.
+fn push_safe_line(line: &[u8], into: &mut Vec<u8>) {
     if task_line(line, into) {
         into.extend_from_slice(b"\x1b[0m");
     }

@@ -2,7 +2,7 @@
 
 use ostler_api::client::LogFrame;
 
-/// What a line is taken for at first, bytes.
+/// Assumed length of a line for the first read, bytes.
 const LINE_BYTES: u64 = 128;
 /// Fewest bytes read for the last lines.
 const READ_BYTES_MIN: u64 = 16 * 1024;
@@ -10,13 +10,13 @@ const READ_BYTES_MIN: u64 = 16 * 1024;
 /// The search for the last lines of something that can only be read from a number of bytes before
 /// its end: more and more is read until there are enough lines or no more bytes.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct TailSearch {
     lines: usize,
     bytes: u64,
 }
 
-impl Tail {
-    /// The last `lines` lines.
+impl TailSearch {
+    /// A search for the last `lines` lines.
     pub(super) fn new(lines: u32) -> Self {
         let bytes = u64::from(lines).saturating_mul(LINE_BYTES).max(READ_BYTES_MIN);
         Self { lines: usize::try_from(lines).unwrap_or(usize::MAX), bytes }
@@ -27,11 +27,11 @@ impl Tail {
         self.bytes
     }
 
-    /// Is that all, or has it all lines? If not more is wanted.
-    pub(super) fn enough(&mut self, read: &[u8]) -> bool {
+    /// Whether `read` is all there is, or has all the lines. If not, the next read is larger.
+    pub(super) fn has_enough(&mut self, read: &[u8]) -> bool {
         let all = u64::try_from(read.len()).is_ok_and(|length| length < self.bytes);
-        // The first line is perhaps not whole.
-        let enough = all || self.begin(read) > 0;
+        // The first line in it may be incomplete.
+        let enough = all || self.tail_start(read) > 0;
         if !enough {
             self.bytes = self.bytes.saturating_mul(4);
         }
@@ -39,12 +39,12 @@ impl Tail {
     }
 
     /// The last lines of what was read.
-    pub(super) fn lines_of<'a>(&self, read: &'a [u8]) -> &'a [u8] {
-        read.get(self.begin(read)..).unwrap_or_default()
+    pub(super) fn take_lines<'a>(&self, read: &'a [u8]) -> &'a [u8] {
+        read.get(self.tail_start(read)..).unwrap_or_default()
     }
 
-    /// Where the last lines begin; 0 when there are not more.
-    fn begin(&self, read: &[u8]) -> usize {
+    /// Where the last lines begin in `read`; 0 when it has no more lines than those.
+    fn tail_start(&self, read: &[u8]) -> usize {
         if self.lines == 0 {
             return read.len();
         }
@@ -61,24 +61,24 @@ impl Tail {
 pub(super) struct Overlap {
     number: u64,
     offset: u64,
-    /// What comes now was not shown.
+    /// Nothing from here on was shown before.
     passed: bool,
 }
 
 impl Overlap {
-    /// What was shown ends at `offset` of `file`.
-    pub(super) fn after(file: &str, offset: u64) -> Self {
-        Self { number: number(file), offset, passed: false }
+    /// Everything up to `offset` in `file` was already shown.
+    pub(super) fn new(file: &str, offset: u64) -> Self {
+        Self { number: file_number(file), offset, passed: false }
     }
 
-    /// What of a frame was not shown yet.
-    pub(super) fn rest_of(&mut self, mut frame: LogFrame) -> LogFrame {
+    /// The part of a frame that was not shown yet.
+    pub(super) fn strip_shown(&mut self, mut frame: LogFrame) -> LogFrame {
         if self.passed || frame.file.is_empty() {
             return frame;
         }
         let length = u64::try_from(frame.data.len()).unwrap_or(u64::MAX);
         let begin = frame.offset.saturating_sub(length);
-        let shown = match number(&frame.file).cmp(&self.number) {
+        let shown = match file_number(&frame.file).cmp(&self.number) {
             std::cmp::Ordering::Less => length,
             std::cmp::Ordering::Equal => self.offset.saturating_sub(begin).min(length),
             std::cmp::Ordering::Greater => 0,
@@ -90,7 +90,7 @@ impl Overlap {
     }
 }
 
-fn number(file: &str) -> u64 {
+fn file_number(file: &str) -> u64 {
     file.rsplit('.').next().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
@@ -104,12 +104,12 @@ mod tests {
 
     /// The last lines of `all` as [`Tail`] finds them, and how often it read.
     fn tail(all: &[u8], lines: u32) -> (Vec<u8>, u32) {
-        let mut tail = Tail::new(lines);
+        let mut tail = TailSearch::new(lines);
         for reads in 1.. {
             let wanted = usize::try_from(tail.bytes_wanted()).unwrap();
             let read = &all[all.len().saturating_sub(wanted)..];
-            if tail.enough(read) {
-                return (tail.lines_of(read).to_vec(), reads);
+            if tail.has_enough(read) {
+                return (tail.take_lines(read).to_vec(), reads);
             }
         }
         (Vec::new(), 0)
@@ -141,8 +141,8 @@ mod tests {
 
     #[test]
     fn what_was_shown_is_dropped_and_signs_of_life_change_nothing() {
-        let mut overlap = Overlap::after("alloc/logs/t.stdout.3", 4);
-        let mut rest = |frame| overlap.rest_of(frame).data;
+        let mut overlap = Overlap::new("alloc/logs/t.stdout.3", 4);
+        let mut rest = |frame| overlap.strip_shown(frame).data;
         assert_eq!(rest(frame(2, 9, b"old")), b"");
         assert_eq!(rest(frame(3, 2, b"ab")), b"");
         assert_eq!(rest(LogFrame::default()), b"");
@@ -181,7 +181,7 @@ mod tests {
                 .collect();
             let shown = shown.min(bytes.len() - 1);
             let (file, end) = bytes[shown];
-            let mut overlap = Overlap::after(&format!("t.{file}"), end);
+            let mut overlap = Overlap::new(&format!("t.{file}"), end);
             let mut got = Vec::new();
             let mut cuts = cuts.iter().cycle();
             let mut at = 0;
@@ -191,7 +191,7 @@ mod tests {
                 let length = (*cuts.next().unwrap()).min(of_file);
                 let data: Vec<u8> = (at..at + length).map(|n| u8::try_from(n).unwrap()).collect();
                 let (file, end) = bytes[at + length - 1];
-                got.extend(overlap.rest_of(frame(file, end, &data)).data);
+                got.extend(overlap.strip_shown(frame(file, end, &data)).data);
                 at += length;
             }
             let expected: Vec<u8> =

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::args::alloc::AllocStatusArgs;
-use super::super::connect::{self, Stop, ago};
+use super::super::connect::{self, CliError, age_text};
 use super::super::exit::Exit;
 use super::super::output::{self, section, size, table};
-use super::super::report::Placed;
+use super::super::report::PlacementReport;
 use super::super::stat_values;
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::{TerminalInfo, one_line};
 use ostler_agent::KeptEvent;
 use ostler_api::client::ApiClient;
 use ostler_explain::fold;
@@ -23,20 +23,20 @@ use ostler_model::limits::MIB;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_wire::{
-    Alloc, AllocUsage, CheckStatus, Cpu, Lifecycle, PortMapping, ResourceUsage, TaskEvent,
-    TaskResources, TaskState,
+    Alloc, AllocUsage, AllocatedPortMapping, CheckQueryResult, Cpu, ResourceUsage,
+    TaskLifecycleConfig, TaskResources, WireTaskEvent, WireTaskState,
 };
 
 /// How times and ids are shown.
 #[derive(Clone, Copy)]
-struct Style {
+struct StatusStyle {
     now: Timestamp,
-    /// Whole ids and times.
+    /// Whether ids and times are shown in full.
     verbose: bool,
-    terminal: Terminal,
+    terminal: TerminalInfo,
 }
 
-impl Style {
+impl StatusStyle {
     fn id(&self, id: AllocId) -> String {
         if self.verbose { id.to_string() } else { id.short() }
     }
@@ -45,7 +45,7 @@ impl Style {
         match (self.verbose, at == Timestamp::default()) {
             (_, true) => String::new(),
             (true, false) => at.to_string(),
-            (false, false) => ago(at, self.now),
+            (false, false) => age_text(at, self.now),
         }
     }
 }
@@ -54,21 +54,25 @@ impl Style {
 pub(super) async fn status(
     args: &AllocStatusArgs,
     verbose: bool,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let style = Style { now: Clock::system().now(), verbose, terminal: *terminal };
+    let style = StatusStyle { now: Clock::system().now(), verbose, terminal: *terminal };
     match &args.alloc {
         None => list(&client, args, style).await?,
         Some(given) => {
             let id = connect::find_alloc(&client, given).await?;
-            one(&client, id, args, style).await?;
+            show_alloc(&client, id, args, style).await?;
         }
     }
     Ok(Exit::Success)
 }
 
-async fn list(client: &ApiClient, args: &AllocStatusArgs, style: Style) -> Result<(), Stop> {
+async fn list(
+    client: &ApiClient,
+    args: &AllocStatusArgs,
+    style: StatusStyle,
+) -> Result<(), CliError> {
     let path = format!("/v1/allocations?namespace={}", client.namespaces());
     if args.answer.json {
         let allocs: Value = client.get(&path).await?;
@@ -78,13 +82,14 @@ async fn list(client: &ApiClient, args: &AllocStatusArgs, style: Style) -> Resul
     Ok(output::print(&list_text(&mut allocs, style), &style.terminal)?)
 }
 
-fn list_text(allocs: &mut [Alloc], style: Style) -> String {
+fn list_text(allocs: &mut [Alloc], style: StatusStyle) -> String {
     if allocs.is_empty() {
         return "no allocations\n".to_owned();
     }
-    // Newest first: that is what is asked for most.
+    // Newest first: people mostly look for those.
     allocs.sort_by(|a, b| b.create_time.cmp(&a.create_time).then(a.name.cmp(&b.name)));
-    // What says the same of all is left out where people look at it. Other programs find each column in its place.
+    // On a terminal, columns that say the same of all rows are left out. Other programs find every
+    // column in its place.
     let short = style.terminal.stdout && !style.verbose;
     let one = short && allocs.iter().all(|alloc| alloc.namespace == NAMESPACE);
     let calm = |alloc: &Alloc| alloc.task_states.values().all(|task| task.restarts == 0);
@@ -97,13 +102,13 @@ fn list_text(allocs: &mut [Alloc], style: Style) -> String {
             alloc.name.to_string(),
             unless(one, alloc.namespace.to_string()),
             alloc.version().to_string(),
-            alloc.desired().to_owned(),
+            alloc.desired_word().to_owned(),
             alloc.client_status.to_string(),
             health(alloc).to_owned(),
             unless(calm, restarts.to_string()),
             style.time(alloc.create_time),
             unless(short, style.time(alloc.modify_time)),
-            alloc.why().to_owned(),
+            alloc.description().to_owned(),
         ]
     });
     let header = [
@@ -122,7 +127,7 @@ fn list_text(allocs: &mut [Alloc], style: Style) -> String {
     table(header, rows, &style.terminal)
 }
 
-/// Of an allocation that is judged.
+/// The health of an allocation in a word; empty where its health is not checked.
 fn health(alloc: &Alloc) -> &'static str {
     match alloc.deployment_status.as_ref().map(|status| status.healthy) {
         None => "",
@@ -132,12 +137,12 @@ fn health(alloc: &Alloc) -> &'static str {
     }
 }
 
-async fn one(
+async fn show_alloc(
     client: &ApiClient,
     id: AllocId,
     args: &AllocStatusArgs,
-    style: Style,
-) -> Result<(), Stop> {
+    style: StatusStyle,
+) -> Result<(), CliError> {
     let path = format!("/v1/allocation/{id}");
     let stats = format!("/v1/client/allocation/{id}/stats");
     let checks = format!("/v1/client/allocation/{id}/checks");
@@ -156,27 +161,24 @@ async fn one(
         return Ok(output::print_json(&alloc, &style.terminal)?);
     }
     let alloc: Alloc = client.get(&path).await?;
-    let usage: Option<AllocUsage> = match args.stats {
-        true => Some(client.get(&stats).await?),
-        false => None,
-    };
+    let usage: Option<AllocUsage> = if args.stats { Some(client.get(&stats).await?) } else { None };
     let mut text = facts(&alloc, style);
     text.push_str(&ports(&alloc, style));
     text.push_str(&tasks(&alloc, style));
-    let checks: BTreeMap<String, CheckStatus> = client.get(&checks).await.unwrap_or_default();
+    let checks: BTreeMap<String, CheckQueryResult> = client.get(&checks).await.unwrap_or_default();
     text.push_str(&checks_text(&checks, style));
     if let Some(usage) = &usage {
-        text.push_str(&usages(&alloc, usage, style));
+        text.push_str(&usage_text(&alloc, usage, style));
     }
     text.push_str(&devices(&alloc, style));
     let path = format!("/v1/ostler/events?namespace=*&topic=task&alloc={id}");
-    // Those that the allocation itself keeps are fewer; an agent of before has no others.
+    // The allocation itself keeps fewer events; an older agent has no such list.
     let kept: KeptEvents = client.get(&path).await.unwrap_or_default();
     text.push_str(&events(&alloc, &kept.events, style));
     Ok(output::print(&text, &style.terminal)?)
 }
 
-fn facts(alloc: &Alloc, style: Style) -> String {
+fn facts(alloc: &Alloc, style: StatusStyle) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 12, name, value);
     let with = |word: &str, why: &str| match why {
@@ -188,7 +190,7 @@ fn facts(alloc: &Alloc, style: Style) -> String {
     line("job", &format!("{} (version {})", alloc.job_id, alloc.version()));
     line("node", &alloc.node_name);
     line("status", &with(&alloc.client_status.to_string(), &alloc.client_description));
-    line("desired", &with(alloc.desired(), &alloc.desired_description));
+    line("desired", &with(alloc.desired_word(), &alloc.desired_description));
     line("health", health(alloc));
     line("created", &style.time(alloc.create_time));
     line("modified", &style.time(alloc.modify_time));
@@ -199,8 +201,8 @@ fn facts(alloc: &Alloc, style: Style) -> String {
     text
 }
 
-fn ports(alloc: &Alloc, style: Style) -> String {
-    let ports: &[PortMapping] =
+fn ports(alloc: &Alloc, style: StatusStyle) -> String {
+    let ports: &[AllocatedPortMapping] =
         alloc.allocated_resources.as_ref().map_or(&[], |given| &given.shared.ports);
     if ports.is_empty() {
         return String::new();
@@ -213,7 +215,7 @@ fn ports(alloc: &Alloc, style: Style) -> String {
     section("ports", &ports, &style.terminal)
 }
 
-/// What a task has of the processor.
+/// The share of the processor that a task has.
 fn processor(cpu: &Cpu) -> String {
     let cores: CoreSet = cpu.reserved_cores.iter().copied().collect();
     match cores.len() {
@@ -223,20 +225,20 @@ fn processor(cpu: &Cpu) -> String {
     }
 }
 
-fn tasks(alloc: &Alloc, style: Style) -> String {
+fn tasks(alloc: &Alloc, style: StatusStyle) -> String {
     if alloc.task_states.is_empty() {
         return section("tasks", "none yet\n", &style.terminal);
     }
     let rows = alloc.task_states.iter().map(|(name, state)| {
-        let given = given(alloc, name);
+        let given = task_resources(alloc, name);
         [
             name.to_string(),
             lifecycle(alloc, name),
             task_status(state).to_owned(),
             state.restarts.to_string(),
-            moment(state.started_at.as_deref()),
-            moment(state.finished_at.as_deref()),
-            moment(state.last_restart.as_deref()),
+            short_time(state.started_at.as_deref()),
+            short_time(state.finished_at.as_deref()),
+            short_time(state.last_restart.as_deref()),
             given.map(|given| processor(&given.cpu)).unwrap_or_default(),
             given.map(|given| format!("{} MiB", given.memory.mib)).unwrap_or_default(),
         ]
@@ -255,7 +257,7 @@ fn tasks(alloc: &Alloc, style: Style) -> String {
     section("tasks", &table(header, rows, &style.terminal), &style.terminal)
 }
 
-fn checks_text(checks: &BTreeMap<String, CheckStatus>, style: Style) -> String {
+fn checks_text(checks: &BTreeMap<String, CheckQueryResult>, style: StatusStyle) -> String {
     if checks.is_empty() {
         return String::new();
     }
@@ -271,20 +273,20 @@ fn checks_text(checks: &BTreeMap<String, CheckStatus>, style: Style) -> String {
     section("checks", &table(header, rows, &style.terminal), &style.terminal)
 }
 
-fn given<'a>(alloc: &'a Alloc<'_>, task: &str) -> Option<&'a TaskResources<'a>> {
+fn task_resources<'a>(alloc: &'a Alloc<'_>, task: &str) -> Option<&'a TaskResources<'a>> {
     alloc.allocated_resources.as_ref()?.tasks.get(task)
 }
 
 fn lifecycle(alloc: &Alloc, task: &str) -> String {
     let of = alloc.allocated_resources.as_ref().and_then(|given| given.task_lifecycles.get(task));
     match of {
-        Some(Some(Lifecycle { hook, sidecar: true })) => format!("{hook} sidecar"),
-        Some(Some(Lifecycle { hook, sidecar: false })) => hook.to_string(),
+        Some(Some(TaskLifecycleConfig { hook, sidecar: true })) => format!("{hook} sidecar"),
+        Some(Some(TaskLifecycleConfig { hook, sidecar: false })) => hook.to_string(),
         _ => "main".to_owned(),
     }
 }
 
-const fn task_status(state: &TaskState) -> &'static str {
+const fn task_status(state: &WireTaskState) -> &'static str {
     match (state.state, state.failed) {
         (TaskStatus::Pending, _) => "pending",
         (TaskStatus::Running, _) => "running",
@@ -293,8 +295,9 @@ const fn task_status(state: &TaskState) -> &'static str {
     }
 }
 
-/// Of 2026-01-02T03:04:05.678901234Z no parts of a second; nothing for "never".
-fn moment(text: Option<&str>) -> String {
+/// A time like 2026-01-02T03:04:05.678901234Z without the fraction of its second; empty for
+/// "never".
+fn short_time(text: Option<&str>) -> String {
     match text {
         None => String::new(),
         Some(text) if text.starts_with("0001-") => String::new(),
@@ -305,22 +308,22 @@ fn moment(text: Option<&str>) -> String {
     }
 }
 
-fn usages(alloc: &Alloc, usage: &AllocUsage, style: Style) -> String {
+fn usage_text(alloc: &Alloc, usage: &AllocUsage, style: StatusStyle) -> String {
     let mut text = section("in use", "", &style.terminal);
     if usage.tasks.is_empty() {
         return text + "nothing is measured: no task runs, or its driver does not measure\n";
     }
     let rows = usage.tasks.iter().map(|(name, usage)| {
-        let (cpu, memory) = measured(&usage.resource_usage, given(alloc, name));
+        let (cpu, memory) = usage_cells(&usage.resource_usage, task_resources(alloc, name));
         [name.to_string(), cpu, memory]
     });
     text.push_str(&table(["TASK", "CPU", "MEMORY"], rows, &style.terminal));
-    text.push_str(&measured_devices(usage, style));
+    text.push_str(&device_usage_text(usage, style));
     text
 }
 
-/// What the devices of each task measure; with --verbose everything, else the one number each.
-fn measured_devices(usage: &AllocUsage, style: Style) -> String {
+/// What the devices of each task measure: with --verbose every value, else only the summary.
+fn device_usage_text(usage: &AllocUsage, style: StatusStyle) -> String {
     let mut rows = Vec::new();
     for (task, usage) in &usage.tasks {
         for group in &usage.resource_usage.device_stats {
@@ -347,8 +350,8 @@ fn measured_devices(usage: &AllocUsage, style: Style) -> String {
     section("devices in use", &table(header, rows, &style.terminal), &style.terminal)
 }
 
-/// What is not measured is not shown as zero.
-fn measured(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String, String) {
+/// The cells for processor and memory. What is not measured is not shown as zero.
+fn usage_cells(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String, String) {
     let (cpu, memory) = (&usage.cpu_stats, &usage.memory_stats);
     let cpu = match (cpu.measured.is_empty(), given) {
         (true, _) => "not measured".to_owned(),
@@ -368,8 +371,8 @@ fn measured(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String, St
     (cpu, memory)
 }
 
-fn devices(alloc: &Alloc, style: Style) -> String {
-    let placed = Placed::from(alloc);
+fn devices(alloc: &Alloc, style: StatusStyle) -> String {
+    let placed = PlacementReport::from(alloc);
     let rows = placed.devices.iter().flat_map(|(task, devices)| {
         devices.iter().map(move |of| [task.to_string(), of.group.to_string(), of.ids.join(", ")])
     });
@@ -387,8 +390,9 @@ struct KeptEvents {
     events: Vec<KeptEvent>,
 }
 
-/// The same event again and again is one row, where it was last. `kept` counts further back than the allocation.
-fn events(alloc: &Alloc, kept: &[KeptEvent], style: Style) -> String {
+/// The events of each task. Repetitions of an event are one row, in the place of the last of them.
+/// The agent's list `kept` counts further back than the allocation.
+fn events(alloc: &Alloc, kept: &[KeptEvent], style: StatusStyle) -> String {
     let mut text = String::new();
     for (task, state) in &alloc.task_states {
         let title = format!("events of {}", one_line(task));
@@ -397,16 +401,16 @@ fn events(alloc: &Alloc, kept: &[KeptEvent], style: Style) -> String {
         if state.events_total > there {
             let _ = writeln!(text, "({} older ones are not kept)", state.events_total - there);
         }
-        let key = |event: &&TaskEvent| {
-            let message = fold::same(&event.kind, &event.display_message).to_owned();
+        let key = |event: &&WireTaskEvent| {
+            let message = fold::message_key(&event.kind, &event.display_message).to_owned();
             (event.kind.to_string(), message, event.fails_task)
         };
         let rows = fold::fold(&state.events, key, |event| event.time).into_iter().map(|one| {
             let event = one.event;
-            let times = one.times.max(counted(kept, task, event));
+            let times = one.times.max(event_count(kept, task, event));
             let again = match times {
                 0 | 1 => String::new(),
-                times => format!(" (x{times}, last {})", ago(one.last, style.now)),
+                times => format!(" (x{times}, last {})", age_text(one.last, style.now)),
             };
             let fails = if event.fails_task { "fails the task" } else { "" };
             let (kind, message) =
@@ -419,13 +423,13 @@ fn events(alloc: &Alloc, kept: &[KeptEvent], style: Style) -> String {
 }
 
 /// How often the agent has seen the same event of a task.
-fn counted(kept: &[KeptEvent], task: &str, event: &TaskEvent) -> u64 {
-    let message = fold::same(&event.kind, &event.display_message);
+fn event_count(kept: &[KeptEvent], task: &str, event: &WireTaskEvent) -> u64 {
+    let message = fold::message_key(&event.kind, &event.display_message);
     let same = |one: &&KeptEvent| {
         let what = &one.what;
         what.task == task
             && what.kind == event.kind
-            && fold::same(&what.kind, &what.message) == message
+            && fold::message_key(&what.kind, &what.message) == message
     };
     kept.iter().rev().find(same).map_or(0, |one| one.times)
 }

@@ -4,8 +4,8 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::from_nanos(100_000_000_000);
 
-fn style(verbose: bool) -> Style {
-    Style { now: NOW, verbose, terminal: Terminal::default() }
+fn style(verbose: bool) -> StatusStyle {
+    StatusStyle { now: NOW, verbose, terminal: TerminalInfo::default() }
 }
 
 fn alloc() -> Alloc<'static> {
@@ -112,7 +112,7 @@ fn what_is_not_measured_is_not_zero() {
         } },
     } }))
     .unwrap();
-    let rows = rows(&usages(&alloc(), &usage, style(false)));
+    let rows = rows(&usage_text(&alloc(), &usage, style(false)));
     assert_eq!(rows[3].join(" "), "init not measured not measured");
     assert_eq!(rows[4].join(" "), "main 12.5 % of a core, 250 of 100 MHz 32.0 MiB of 64.0 MiB");
 }
@@ -147,13 +147,13 @@ fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
         "Tasks": { "main": { "ResourceUsage": { "DeviceStats": device } } },
     }))
     .unwrap();
-    let lines = |verbose| rows(&measured_devices(&usage, style(verbose)));
+    let lines = |verbose| rows(&device_usage_text(&usage, style(verbose)));
     let few: Vec<String> = lines(false).iter().map(|row| row.join(" ")).collect();
     assert_eq!(few[3], "main acme/gpu/a 0 summary 45 C stale: it hangs\\u{1b}");
     assert_eq!(few[4], "main acme/gpu/a 1 summary <none> stale: it hangs\\u{1b}");
     let all: Vec<String> = lines(true).iter().map(|row| row.join(" ")).collect();
     assert_eq!(all[4], "main acme/gpu/a 0 idle false stale: it hangs\\u{1b}");
-    assert_eq!(measured_devices(&AllocUsage::default(), style(true)), "");
+    assert_eq!(device_usage_text(&AllocUsage::default(), style(true)), "");
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::of_key;
+use super::key_help;
 use super::servers::ServersArgs;
 use ostler_model::log_config::LogLevel;
 
-/// How long tasks may take to end when the agent drains, unless it is said.
+/// How long tasks may take to end when the agent drains, unless a flag says otherwise.
 const DRAIN_DEADLINE: &str = "60s";
 
 /// `ostler agent`.
@@ -59,7 +59,7 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
     pub config: Option<PathBuf>,
 
-    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = of_key("data_dir",
+    #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = key_help("data_dir",
         "Made when it is missing. Without it the configuration's. The socket of an agent in memory is where \
          commands look: in /var/lib/ostler for root, else ~/.local/state/ostler"))]
     pub data_dir: Option<PathBuf>,
@@ -70,10 +70,10 @@ pub(crate) struct AgentCommandArgs {
     pub socket_dir: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_JOBS_DIR", hide_env_values = true,
-        help = of_key("jobs_dir", "In place of the configuration's"))]
+        help = key_help("jobs_dir", "In place of the configuration's"))]
     pub jobs_dir: Option<PathBuf>,
 
-    #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
+    #[arg(long, value_name = "DIR", help = key_help("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
 
     /// For development: keep everything in memory, switch raw_exec on, and say how to reach the agent
@@ -85,7 +85,7 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "servers")]
     pub http: Option<SocketAddr>,
 
-    #[arg(long, value_name = "LEVEL", value_parser = log_level, help = of_key("log_level",
+    #[arg(long, value_name = "LEVEL", value_parser = log_level, help = key_help("log_level",
         "trace, debug, info, warn or error; in place of the configuration's"))]
     pub log_level: Option<LogLevel>,
 
@@ -124,7 +124,7 @@ pub(crate) enum LogFormat {
 }
 
 pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
-    LogLevel::of(text).ok_or_else(|| "trace, debug, info, warn or error".to_owned())
+    LogLevel::from_name(text).ok_or_else(|| "trace, debug, info, warn or error".to_owned())
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {

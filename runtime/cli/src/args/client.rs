@@ -1,11 +1,11 @@
-//! What all commands have that ask a running agent.
+//! Options of all commands that ask a running agent.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// Examples, followed by the exit codes of the commands that ask a running agent. `agreed`: of those that change
-/// what somebody names.
+/// Examples, followed by the exit codes of the commands that ask a running agent. With `agreed`
+/// also the code of the commands that need consent before they change something.
 macro_rules! examples {
     (agreed $examples:literal) => {
         examples!(
@@ -69,16 +69,16 @@ pub(crate) struct AddressArgs {
 }
 
 impl AddressArgs {
-    /// Where these words say, and the environment where they do not: for what has no such options of its own. None
-    /// where they are wrong.
-    pub(crate) fn of_words(words: impl IntoIterator<Item = String>) -> Option<Self> {
+    /// The address that these words name, else the environment, for callers without such options of
+    /// their own. `None` where the words are wrong.
+    pub(crate) fn from_words(words: impl IntoIterator<Item = String>) -> Option<Self> {
         #[derive(clap::Parser)]
-        struct Where {
+        struct AddressParser {
             #[command(flatten)]
             at: AddressArgs,
         }
         let words = std::iter::once("ostler".to_owned()).chain(words);
-        let given = <Where as clap::Parser>::try_parse_from(words);
+        let given = <AddressParser as clap::Parser>::try_parse_from(words);
         given.ok().map(|given| given.at)
     }
 }

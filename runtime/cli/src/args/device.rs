@@ -80,8 +80,8 @@ pub(crate) struct AgentSource {
 }
 
 impl AgentSource {
-    /// Where an agent that runs is.
-    pub(crate) fn at(&self) -> AddressArgs {
+    /// The address of a running agent.
+    pub(crate) fn address_args(&self) -> AddressArgs {
         AddressArgs {
             address: self.address.clone(),
             data_dir: self.agent.data_dir.clone(),

@@ -1,11 +1,11 @@
-//! Where a cluster's servers are, and how they are spoken to.
+//! The addresses of a cluster's servers, and the TLS settings towards them.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::of_key;
+use super::key_help;
 use ostler_model::config::{ClusterConfig, TlsConfig};
 use ostler_model::server_address::ServerAddress;
 
@@ -17,7 +17,7 @@ pub(crate) struct ServersArgs {
     #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',')]
     pub servers: Vec<ServerAddress>,
 
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help = of_key("region", "In place of the configuration's; else global"))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help = key_help("region", "In place of the configuration's; else global"))]
     pub region: Option<String>,
 
     /// Speak TLS, with servers that these authorities (PEM) vouch for. In place of the configuration's tls
@@ -39,8 +39,8 @@ pub(crate) struct ServersArgs {
 }
 
 impl ServersArgs {
-    /// The cluster of the configuration, with what the command line says in its place.
-    pub(crate) fn over(&self, configured: ClusterConfig) -> ClusterConfig {
+    /// The cluster of the configuration, overridden by the flags of the command line.
+    pub(crate) fn override_cluster(&self, configured: ClusterConfig) -> ClusterConfig {
         let tls = self.ca_file.clone().map(|ca_file| TlsConfig {
             ca_file: Some(ca_file),
             own: self.cert_file.clone().zip(self.key_file.clone()),
@@ -48,10 +48,8 @@ impl ServersArgs {
             http: true,
             verify_https_client: None,
         });
-        let servers = match self.servers.is_empty() {
-            true => configured.servers,
-            false => self.servers.clone(),
-        };
+        let servers =
+            if self.servers.is_empty() { configured.servers } else { self.servers.clone() };
         ClusterConfig {
             servers,
             region: self.region.clone().or(configured.region),

@@ -253,7 +253,7 @@ fn wrong_usage_exits_with_2_and_help_with_0() {
 #[test]
 fn options_of_run_are_read_wherever_they_stand() {
     let cli = parse(&["run", "-vv", "--data-dir", "d", "job.hcl", "--json"]).unwrap();
-    let Command::Run(run) = cli.command else { panic!("not run") };
+    let CliCommand::Run(run) = cli.command else { panic!("not run") };
     assert_eq!((cli.verbose, run.json), (2, true));
     assert_eq!(run.agent.data_dir, Some(PathBuf::from("d")));
     assert_eq!(run.source.file, PathBuf::from("job.hcl"));

@@ -61,7 +61,7 @@ pub(crate) enum SortBy {
 }
 
 impl SortBy {
-    /// The next one.
+    /// The order that follows this one when a key goes through all orders.
     pub(crate) const fn next(self) -> Self {
         match self {
             Self::Cpu => Self::Memory,
@@ -71,7 +71,7 @@ impl SortBy {
         }
     }
 
-    /// For people.
+    /// The name of the order, as people read it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",

@@ -9,10 +9,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use ostler_model::time::Timestamp;
 
-/// For its user alone: it says much of a machine.
+/// Only the user may read the file: it says much about the machine.
 const MODE: u32 = 0o600;
 
-/// See the module.
+/// A tar.gz file that is being written.
 pub(super) struct Archive {
     tar: tar::Builder<GzEncoder<File>>,
     below: String,
@@ -20,14 +20,14 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// A new file; everything in it is below a directory of this name.
+    /// Create a new file. Everything in it lies below a directory called `below`.
     pub(super) fn create(path: &Path, below: &str, now: Timestamp) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
         let tar = tar::Builder::new(GzEncoder::new(file, Compression::default()));
         Ok(Self { tar, below: below.to_owned(), at: now.nanos() / 1_000_000_000 })
     }
 
-    /// Add a file.
+    /// Add a file to the archive.
     pub(super) fn add(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let mut header = tar::Header::new_gnu();
         header.set_size(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
@@ -36,7 +36,7 @@ impl Archive {
         self.tar.append_data(&mut header, format!("{}/{name}", self.below), bytes)
     }
 
-    /// All is in it.
+    /// Finish the archive and write it to the disk.
     pub(super) fn finish(self) -> io::Result<()> {
         self.tar.into_inner()?.finish()?.sync_all()
     }

@@ -1,11 +1,11 @@
-//! Takes out of answers of the agent what may be a secret. Pure.
+//! Removes what may be a secret from answers of the agent. Pure.
 //!
-//! Rather too much is left out than too little: what a value is called decides, and of tasks only what is known to
-//! be harmless stays.
+//! Too much is left out rather than too little: the name of a value decides, and of the
+//! configuration of a task only what is known to be harmless stays.
 
 use serde_json::{Map, Value};
 
-/// Stands where something was.
+/// The text in the place of a value that was left out.
 pub(crate) const LEFT_OUT: &str = "<left out>";
 
 /// Parts of names whose values may be secret.
@@ -22,7 +22,7 @@ const SECRET_NAMES: [&str; 11] = [
     "cookie",
     "encrypt",
 ];
-/// Members whose own members are anybody's: their names stay.
+/// Members whose own members have names that users choose: the names stay, the values do not.
 const FREE_MAPS: [&str; 8] = [
     "env",
     "environment",
@@ -33,31 +33,31 @@ const FREE_MAPS: [&str; 8] = [
     "getterheaders",
     "getteroptions",
 ];
-/// Members that are texts of people.
+/// Members that are texts which users write.
 const FREE_TEXTS: [&str; 4] = ["embeddedtmpl", "payload", "args", "data"];
-/// What of the configuration of a task is told.
+/// Members of the configuration of a task that stay.
 const OF_CONFIG: [&str; 4] = ["command", "image", "module", "ports"];
 
-/// A value without what may be a secret.
-pub(crate) fn redacted(value: Value) -> Value {
+/// Remove what may be a secret from a value.
+pub(crate) fn redact_value(value: Value) -> Value {
     match value {
         Value::Object(members) => {
             // A task names its driver beside its configuration.
             let task = members.contains_key("Driver");
             let of = |(name, value): (String, Value)| {
-                let value = member(&name, value, task);
+                let value = redact_member(&name, value, task);
                 (name, value)
             };
             Value::Object(members.into_iter().map(of).collect())
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(redacted).collect()),
-        Value::String(text) => Value::String(without_query(&without_users(&text))),
+        Value::Array(items) => Value::Array(items.into_iter().map(redact_value).collect()),
+        Value::String(text) => Value::String(strip_query(&strip_users(&text))),
         other => other,
     }
 }
 
-/// `/path?query`, as checks ask for, without the query.
-fn without_query(text: &str) -> String {
+/// Remove the query from `/path?query`, which checks have.
+fn strip_query(text: &str) -> String {
     match text.split_once('?') {
         Some((path, query)) if path.starts_with('/') && query != LEFT_OUT => {
             format!("{path}?{LEFT_OUT}")
@@ -66,31 +66,31 @@ fn without_query(text: &str) -> String {
     }
 }
 
-fn member(name: &str, value: Value, of_task: bool) -> Value {
+fn redact_member(name: &str, value: Value, of_task: bool) -> Value {
     let lower = name.to_ascii_lowercase();
     if SECRET_NAMES.iter().any(|part| lower.contains(part)) || FREE_TEXTS.contains(&&*lower) {
-        return emptied(value);
+        return empty_value(value);
     }
     match value {
-        Value::Object(members) if FREE_MAPS.contains(&&*lower) => all_emptied(members),
+        Value::Object(members) if FREE_MAPS.contains(&&*lower) => empty_members(members),
         Value::Object(members) if of_task && lower == "config" => {
             let of = |(name, value): (String, Value)| {
                 let told = OF_CONFIG.contains(&&*name.to_ascii_lowercase());
-                let value = if told { redacted(value) } else { emptied(value) };
+                let value = if told { redact_value(value) } else { empty_value(value) };
                 (name, value)
             };
             Value::Object(members.into_iter().map(of).collect())
         }
-        other => redacted(other),
+        other => redact_value(other),
     }
 }
 
-fn all_emptied(members: Map<String, Value>) -> Value {
-    Value::Object(members.into_iter().map(|(name, value)| (name, emptied(value))).collect())
+fn empty_members(members: Map<String, Value>) -> Value {
+    Value::Object(members.into_iter().map(|(name, value)| (name, empty_value(value))).collect())
 }
 
-/// That there was something stays.
-fn emptied(value: Value) -> Value {
+/// Replace a value, unless it is empty or a flag, with the text that says that it was left out.
+fn empty_value(value: Value) -> Value {
     match value {
         Value::String(text) if text.is_empty() => Value::String(text),
         Value::Null | Value::Bool(_) => value,
@@ -100,8 +100,8 @@ fn emptied(value: Value) -> Value {
     }
 }
 
-/// `scheme://user:password@host/path?query` without user, password and query.
-pub(crate) fn without_users(text: &str) -> String {
+/// Remove user, password and query from each `scheme://user:password@host/path?query` in a text.
+pub(crate) fn strip_users(text: &str) -> String {
     let mut told = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
@@ -154,7 +154,7 @@ mod tests {
                 "Services": [{ "Checks": [{ "Path": "/health?key=HIDDEN", "Header": { "Authorization": ["HIDDEN"] } }] }],
             }] }],
         });
-        let text = redacted(job).to_string();
+        let text = redact_value(job).to_string();
         assert!(!text.contains("HIDDEN"), "{text}");
         for stays in
             ["/bin/app", "DB_URL", "local/a", "https://<left out>@host/x.tgz?<left out>", "\"web\""]
@@ -166,13 +166,13 @@ mod tests {
     #[test]
     fn what_is_empty_or_only_a_flag_stays_as_it_is() {
         let value = json!({ "Token": "", "TokenIsThere": true, "Env": null, "Restarts": 3 });
-        assert_eq!(redacted(value.clone()), value);
+        assert_eq!(redact_value(value.clone()), value);
     }
 
     #[test]
     fn a_text_has_no_users_of_addresses() {
         let text = "pulled oci://a:b@r.example/x, then \"http://c@d:1/y?z=1\" and e://f";
         let expected = "pulled oci://<left out>@r.example/x, then \"http://<left out>@d:1/y?<left out>\" and e://f";
-        assert_eq!(without_users(text), expected);
+        assert_eq!(strip_users(text), expected);
     }
 }

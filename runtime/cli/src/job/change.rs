@@ -5,28 +5,28 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::super::args::job::JobStopArgs;
-use super::super::connect::{self, Stop, until_interrupted};
-use super::super::consent::{self, Change};
+use super::super::connect::{self, CliError, run_until_interrupted};
+use super::super::consent::{self, ConsentRequest};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
-use super::super::printer::tell;
-use super::super::report::Report;
-use super::super::terminal::{Terminal, one_line};
+use super::super::printer::print_report;
+use super::super::report::RunReport;
+use super::super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::ids::AllocId;
-use ostler_wire::{Alloc, Deregistered};
+use ostler_wire::{Alloc, JobDeregisterResponse};
 
 /// Stop a job, and wait for its end.
-pub(super) async fn stop(args: &JobStopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn stop(args: &JobStopArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let change = Change { verb: "stop", agree: args.agree, terminal };
+    let change = ConsentRequest { verb: "stop", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
     let path = format!("/v1/job/{}", segment(&job));
     let (purge, no_delay) = (args.purge, args.no_shutdown_delay);
     let asked = format!("{path}?purge={purge}&no_shutdown_delay={no_delay}");
-    // Before the stop: what ends quickly has ended when the answer comes.
-    let live = live_of(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
-    let stopped: Deregistered = client.delete(&asked).await?;
+    // Asked before the stop: what ends quickly has ended when the answer to the stop comes.
+    let live = live_allocs(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
+    let stopped: JobDeregisterResponse = client.delete(&asked).await?;
     let shown = one_line(&job);
     say(&format!("job {shown} is stopping"));
     if let Some(warning) = &stopped.warnings {
@@ -39,27 +39,28 @@ pub(super) async fn stop(args: &JobStopArgs, terminal: &Terminal) -> Result<Exit
         })
     };
     if args.detach {
-        return shown_as_json(args, told, terminal);
+        return print_if_json(args, told, terminal);
     }
     let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
-    until_interrupted(&hint, ended(&client, &path, live, terminal)).await?;
+    run_until_interrupted(&hint, wait_until_stopped(&client, &path, live, terminal)).await?;
     say(&format!("job {shown} is stopped"));
-    shown_as_json(args, told, terminal)
+    print_if_json(args, told, terminal)
 }
 
-/// Print what was done, where that is asked for.
-fn shown_as_json(
+/// Print what was done, if `--json` asks for that.
+fn print_if_json(
     args: &JobStopArgs,
     told: impl FnOnce() -> Value,
-    terminal: &Terminal,
-) -> Result<Exit, Stop> {
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     if args.json {
         output::print_json(&told(), terminal)?;
     }
     Ok(Exit::Success)
 }
 
-/// Say once of each task that it was killed and does not end: that is what is waited for.
+/// Print, once for each task, that it was killed and does not end: the command waits for such
+/// tasks.
 fn tell_unkillable(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
     for (task, state) in &alloc.task_states {
         let last = state.events.iter().rev().find(|event| event.kind == "Killing");
@@ -71,28 +72,32 @@ fn tell_unkillable(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
     }
 }
 
-fn live_of(allocs: &[Alloc]) -> Vec<AllocId> {
-    allocs.iter().filter(|alloc| !alloc.terminal()).map(|alloc| alloc.id).collect()
+fn live_allocs(allocs: &[Alloc]) -> Vec<AllocId> {
+    allocs.iter().filter(|alloc| !alloc.is_terminal()).map(|alloc| alloc.id).collect()
 }
 
-/// Wait until every allocation of the job is terminal or removed; says how those that were `live` ended.
-async fn ended(
+/// Wait until every allocation of the job is terminal or removed, and print how those that were
+/// `live` ended.
+async fn wait_until_stopped(
     client: &ApiClient,
     job: &str,
     mut live: Vec<AllocId>,
-    terminal: &Terminal,
-) -> Result<(), Stop> {
+    terminal: &TerminalInfo,
+) -> Result<(), CliError> {
     let mut told = BTreeSet::new();
     let look = async |allocs: Vec<Alloc<'static>>| {
-        for alloc in allocs.iter().filter(|alloc| !alloc.terminal()) {
+        for alloc in allocs.iter().filter(|alloc| !alloc.is_terminal()) {
             tell_unkillable(alloc, &mut told);
         }
-        for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.terminal()) {
-            let (name, description) = (alloc.name.to_string(), alloc.why().to_owned());
+        for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.is_terminal()) {
+            let (name, description) = (alloc.name.to_string(), alloc.description().to_owned());
             let status = alloc.client_status;
-            tell(&Report::Status { alloc: alloc.id, name, status, description }, terminal);
+            print_report(
+                &RunReport::Status { alloc: alloc.id, name, status, description },
+                terminal,
+            );
         }
-        live = live_of(&allocs);
+        live = live_allocs(&allocs);
         Ok(live.is_empty().then_some(()))
     };
     client.watch(&format!("{job}/allocations"), look).await

@@ -5,43 +5,43 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::super::args::job::JobPlanArgs;
-use super::super::connect::{self, Stop};
+use super::super::connect::{self, CliError};
 use super::super::exit::Exit;
 use super::super::output::{self, table};
-use super::super::terminal::{Terminal, one_line, plain};
+use super::super::terminal::{TerminalInfo, one_line, plain};
+use super::next_command::{next_command, own_words};
 use super::plan_devices;
-use super::proposed::{own_words, proposed};
 use ostler_agent::DeviceExplanation;
 use ostler_api::client::segment;
 use ostler_wire::JobRequest;
 
-/// What the agent says of a plan.
-type Plan<'a> = ostler_wire::Plan<'a, Vec<DeviceExplanation>>;
+/// The agent's answer to a plan.
+type Plan<'a> = ostler_wire::JobPlanResponse<'a, Vec<DeviceExplanation>>;
 
 /// Say what a job file would change.
-pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn plan(args: &JobPlanArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let input = super::read(&args.source, terminal)?;
+    let input = super::read_with_warnings(&args.source, terminal)?;
     let job = input.job();
-    let client = client.or_within(job.namespace());
+    let client = client.or_in_namespace(job.namespace());
     let path = format!("/v1/job/{}/plan", segment(job.id.as_str()));
-    let body = JobRequest { diff: Some(true), ..super::request(job) };
+    let body = JobRequest { diff: Some(true), ..super::job_request(job) };
     let answer: Result<Value, _> = client.put(&path, &body).await;
-    let answer = super::told(answer, &client, &input).await?;
+    let answer = super::check_answer(answer, &client, &input).await?;
     let plan: Plan = serde_json::from_value(answer.clone())
-        .map_err(|error| Stop::Cannot(format!("the agent's plan cannot be read: {error}")))?;
+        .map_err(|error| CliError::Cannot(format!("the agent's plan cannot be read: {error}")))?;
     let text = || {
         let run = format!("run --check-index {}", plan.job_modify_index);
-        let command = proposed(own_words(), "plan", &run);
+        let command = next_command(own_words(), "plan", &run);
         text(job.id.as_str(), &command, &plan, terminal)
     };
     output::show(args.answer.json, &answer, text, terminal)?;
     Ok(exit(&plan))
 }
 
-/// How the program ends on it.
+/// The exit code of the program after this plan.
 fn exit(plan: &Plan) -> Exit {
-    let changes = plan.annotations.groups.values().any(|group| group.changes());
+    let changes = plan.annotations.groups.values().any(|group| group.has_changes());
     match (plan.waiting.is_empty(), changes || !plan.changes.is_empty()) {
         (false, _) => Exit::Agent,
         (true, true) => Exit::Changes,
@@ -49,7 +49,7 @@ fn exit(plan: &Plan) -> Exit {
     }
 }
 
-fn text(job: &str, command: &str, plan: &Plan, terminal: &Terminal) -> String {
+fn text(job: &str, command: &str, plan: &Plan, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let state = if plan.job_modify_index == 0 { "new" } else { "known" };
     let _ = writeln!(text, "job {} ({state})", one_line(job));
@@ -67,9 +67,9 @@ fn text(job: &str, command: &str, plan: &Plan, terminal: &Terminal) -> String {
         section(&mut text, "devices");
         text.push_str(&plan_devices::text(&plan.devices));
     }
-    if !plan.told().is_empty() {
+    if !plan.new_warnings().is_empty() {
         section(&mut text, "warnings");
-        let _ = writeln!(text, "{}", plain(&plan.told()));
+        let _ = writeln!(text, "{}", plain(&plan.new_warnings()));
     }
     if !plan.waiting.is_empty() {
         section(&mut text, "what would wait");
@@ -89,8 +89,8 @@ fn text(job: &str, command: &str, plan: &Plan, terminal: &Terminal) -> String {
     text
 }
 
-/// What happens to each group at once, and what later.
-fn groups(plan: &Plan, terminal: &Terminal) -> String {
+/// A table of what happens to each group at once, and what later.
+fn groups(plan: &Plan, terminal: &TerminalInfo) -> String {
     let all = plan.annotations.groups.iter();
     let rows: Vec<(String, [u32; 8])> = all
         .map(|(name, group)| {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     fn shown(plan: &Plan) -> String {
-        text("j", "ostler job run --check-index 42 j.hcl", plan, &Terminal::default())
+        text("j", "ostler job run --check-index 42 j.hcl", plan, &TerminalInfo::default())
     }
 
     #[test]

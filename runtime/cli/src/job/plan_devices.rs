@@ -12,17 +12,17 @@ use std::fmt::Write as _;
 
 use super::super::terminal::one_line;
 use ostler_agent::{DeviceCandidate, DeviceExplanation, DeviceOutcome};
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
-/// Groups of other names that are listed; the others are counted.
+/// Most groups of other names that are listed; the rest of them is counted.
 const OTHERS_SHOWN: usize = 8;
 
-/// Every request with its candidates, indented under a headline.
+/// Every request for devices with its candidates, indented to stand below a headline.
 pub(super) fn text(devices: &[DeviceExplanation]) -> String {
     let mut text = String::new();
     for DeviceExplanation { group, index, task, explained } in devices {
         let name = one_line(&explained.request);
-        let count = counted(explained.count, "instance");
+        let count = count_noun(explained.count, "instance");
         let _ = writeln!(text, "  group {group}[{index}], task {task}: {name}, {count}");
         if explained.candidates.is_empty() {
             text.push_str("    - the node has no devices\n");
@@ -32,7 +32,7 @@ pub(super) fn text(devices: &[DeviceExplanation]) -> String {
             .iter()
             .partition(|candidate| candidate.outcome == DeviceOutcome::OtherName);
         for candidate in named {
-            one(&mut text, candidate, explained.score_max);
+            write_candidate(&mut text, candidate, explained.score_max);
         }
         if !others.is_empty() {
             let shown: Vec<String> = others
@@ -50,7 +50,7 @@ pub(super) fn text(devices: &[DeviceExplanation]) -> String {
     text
 }
 
-fn one(text: &mut String, candidate: &DeviceCandidate, score_max: i64) {
+fn write_candidate(text: &mut String, candidate: &DeviceCandidate, score_max: i64) {
     let DeviceCandidate { group, outcome, why, score, free: _, affinities } = candidate;
     let mark = match outcome {
         DeviceOutcome::Chosen => '+',
@@ -64,11 +64,10 @@ fn one(text: &mut String, candidate: &DeviceCandidate, score_max: i64) {
     text.push('\n');
     for affinity in affinities {
         let (rule, weight) = (one_line(&affinity.rule), affinity.weight);
-        let _ = match affinity.holds {
-            true => writeln!(text, "        affinity {weight:+} holds: {rule}"),
-            false => {
-                writeln!(text, "        affinity {weight:+} does not: {}", one_line(&affinity.why))
-            }
+        let _ = if affinity.holds {
+            writeln!(text, "        affinity {weight:+} holds: {rule}")
+        } else {
+            writeln!(text, "        affinity {weight:+} does not: {}", one_line(&affinity.why))
         };
     }
 }

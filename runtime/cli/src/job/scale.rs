@@ -3,28 +3,28 @@
 use serde_json::{Value, json};
 
 use super::super::args::job::JobScaleArgs;
-use super::super::connect::{self, Stop};
-use super::super::consent::{self, Change};
+use super::super::connect::{self, CliError};
+use super::super::consent::{self, ConsentRequest};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
-use super::super::terminal::{Terminal, one_line};
-use ostler_api::client::{ApiClient, ClientError, Trouble, segment};
-use ostler_wire::{Deployment, JobScaleStatus, Registered};
+use super::super::terminal::{TerminalInfo, one_line};
+use ostler_api::client::{ApiClient, ClientError, ClientTrouble, segment};
+use ostler_wire::{JobRegisterResponse, JobScaleStatus, WireDeployment};
 
-/// What is told to those who look at the events later.
+/// The message that the agent keeps with the event.
 const MESSAGE: &str = "submitted using ostler job scale";
 
-/// What the agent says, in Nomad's words, while a deployment goes on.
+/// Part of the agent's message, in Nomad's words, while a deployment goes on.
 const BY_DEPLOYMENT: &str = "active deployment";
 
 /// Change the count of a group.
-pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn scale(args: &JobScaleArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let change = Change { verb: "scale", agree: args.agree, terminal };
+    let change = ConsentRequest { verb: "scale", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
     let path = format!("/v1/job/{}/scale", segment(&job));
     let status: JobScaleStatus = client.get(&path).await?;
-    let (group, count) = wanted(&args.group_and_count, &status).map_err(Stop::Wrong)?;
+    let (group, count) = parse_target(&args.group_and_count, &status).map_err(CliError::Wrong)?;
     let body = json!({
         "Count": count,
         "Target": { "Job": job, "Group": group },
@@ -36,43 +36,45 @@ pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Ex
         output::print_json(&answer, terminal)?;
         return Ok(Exit::Success);
     }
-    let answer: Result<Registered, ClientError> = client.put(&path, &body).await;
+    let answer: Result<JobRegisterResponse, ClientError> = client.put(&path, &body).await;
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return Err(refused(&client, &job, error).await),
+        Err(error) => return Err(explain_refusal(&client, &job, error).await),
     };
     let (shown, group) = (one_line(&job), one_line(&group));
     let version = answer.registered.version;
     say(&format!(
         "group {group} of job {shown} has count {count}: the job is at version {version}"
     ));
-    if !answer.told().is_empty() {
-        output::warning(terminal, &answer.told());
+    if !answer.new_warnings().is_empty() {
+        output::warning(terminal, &answer.new_warnings());
     }
     Ok(Exit::Success)
 }
 
-/// Why it was not done. Where a deployment is in the way, which, and what to do about it.
-async fn refused(client: &ApiClient, job: &str, error: ClientError) -> Stop {
+/// The error of a request that was refused. If a deployment is in the way, the message names it and
+/// says what to do about it.
+async fn explain_refusal(client: &ApiClient, job: &str, error: ClientError) -> CliError {
     let by_deployment = matches!(
         &error,
-        ClientError::Failed { trouble: Trouble::Refused { text, .. }, .. } if text.contains(BY_DEPLOYMENT)
+        ClientError::Failed { trouble: ClientTrouble::Refused { text, .. }, .. } if text.contains(BY_DEPLOYMENT)
     );
     if !by_deployment {
         return error.into();
     }
     let path = format!("/v1/job/{}/deployments", segment(job));
-    // What is known of it is said where the rest cannot be found out.
-    let all: Vec<Deployment> = client.get(&path).await.unwrap_or_default();
-    match in_the_way(job, &all) {
-        Some(message) => Stop::Failed(message, Exit::from(&error)),
+    // Without the list the original error is reported.
+    let all: Vec<WireDeployment> = client.get(&path).await.unwrap_or_default();
+    match blocking_deployment(job, &all) {
+        Some(message) => CliError::Failed(message, Exit::from(&error)),
         None => error.into(),
     }
 }
 
-/// The deployment that goes on, and what to do about it.
-fn in_the_way(job: &str, all: &[Deployment]) -> Option<String> {
-    let over = |one: &&Deployment| ["successful", "failed", "cancelled"].contains(&&*one.status);
+/// The message about the deployment that goes on, with what to do about it.
+fn blocking_deployment(job: &str, all: &[WireDeployment]) -> Option<String> {
+    let over =
+        |one: &&WireDeployment| ["successful", "failed", "cancelled"].contains(&&*one.status);
     let one = all.iter().find(|one| !over(one))?;
     let short: String = one_line(&one.id.chars().take(8).collect::<String>());
     Some(format!(
@@ -82,8 +84,8 @@ fn in_the_way(job: &str, all: &[Deployment]) -> Option<String> {
     ))
 }
 
-/// The group and the count that the arguments mean, or what is wrong with them.
-fn wanted(given: &[String], status: &JobScaleStatus) -> Result<(String, u32), String> {
+/// The group and the count that the arguments name, or what is wrong with them.
+fn parse_target(given: &[String], status: &JobScaleStatus) -> Result<(String, u32), String> {
     let known = || {
         let names: Vec<String> = status.task_groups.keys().map(|name| one_line(name)).collect();
         names.join(", ")
@@ -116,24 +118,24 @@ mod tests {
         let groups = groups.iter().map(|name| ((*name).into(), Default::default()));
         let status = JobScaleStatus { task_groups: groups.collect(), ..Default::default() };
         let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
-        wanted(&given, &status)
+        parse_target(&given, &status)
     }
 
     #[test]
     fn the_deployment_that_is_in_the_way_is_named() {
-        let one = |id: &'static str, status: &'static str| Deployment {
+        let one = |id: &'static str, status: &'static str| WireDeployment {
             id: id.into(),
             status: status.into(),
-            ..Deployment::default()
+            ..WireDeployment::default()
         };
         let all = [one("aaaaaaaa-0", "failed"), one("0d01c0de-0", "paused")];
-        let said = in_the_way("web", &all).unwrap_or_default();
+        let said = blocking_deployment("web", &all).unwrap_or_default();
         assert!(
             said.starts_with("job web is not scaled while its deployment 0d01c0de goes on"),
             "{said}"
         );
         assert!(said.ends_with("`ostler deployment fail 0d01c0de`"), "{said}");
-        assert_eq!(in_the_way("web", &all[..1]), None);
+        assert_eq!(blocking_deployment("web", &all[..1]), None);
     }
 
     #[test]

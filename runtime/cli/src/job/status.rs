@@ -6,49 +6,56 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::args::job::JobStatusArgs;
-use super::super::connect::{self, Stop, ago};
+use super::super::connect::{self, CliError, age_text};
 use super::super::exit::Exit;
 use super::super::output::{self, section, table};
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::clock::Clock;
+use ostler_model::printable::printable_line;
 use ostler_model::saved::JobOrigin;
-use ostler_model::shown::shown;
 use ostler_model::time::Timestamp;
-use ostler_wire::{Alloc, GroupSummary, Job, JobStub, JobSummary};
+use ostler_wire::{Alloc, GroupSummary, JobStub, JobSummary, WireJob};
 
 /// List jobs, or show one.
-pub(super) async fn status(args: &JobStatusArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn status(
+    args: &JobStatusArgs,
+    terminal: &TerminalInfo,
+) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     match &args.job {
         None => list(&client, args, terminal).await?,
         Some(given) => {
             let (client, job) = connect::find_job(client.clone(), given).await?;
-            one(&client, &job, args, terminal).await?;
+            show_job(&client, &job, args, terminal).await?;
         }
     }
     warn_of_jobs_dir(&client, terminal).await;
     Ok(Exit::Success)
 }
 
-/// What is wrong with the jobs directory.
+/// The part of the state of the jobs directory that says what is wrong with it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct JobsDir {
-    /// As a whole.
+struct JobsDirProblem {
+    /// A problem of the directory as a whole; absent where there is none.
     problem: Option<String>,
 }
 
-/// Say what is wrong with the jobs directory as a whole: jobs may not be what its files say.
-async fn warn_of_jobs_dir(client: &ApiClient, terminal: &Terminal) {
-    match client.get::<Option<JobsDir>>("/v1/ostler/jobs-dir").await {
-        Ok(Some(JobsDir { problem: Some(problem) })) => output::warning(terminal, &problem),
+/// Warn of a problem of the jobs directory as a whole: the jobs may differ from its files then.
+async fn warn_of_jobs_dir(client: &ApiClient, terminal: &TerminalInfo) {
+    match client.get::<Option<JobsDirProblem>>("/v1/ostler/jobs-dir").await {
+        Ok(Some(JobsDirProblem { problem: Some(problem) })) => output::warning(terminal, &problem),
         Ok(_) => {}
         Err(error) => tracing::debug!(%error, "the state of the jobs directory is not known"),
     }
 }
 
-async fn list(client: &ApiClient, args: &JobStatusArgs, terminal: &Terminal) -> Result<(), Stop> {
+async fn list(
+    client: &ApiClient,
+    args: &JobStatusArgs,
+    terminal: &TerminalInfo,
+) -> Result<(), CliError> {
     let path = format!("/v1/jobs?namespace={}", client.namespaces());
     if args.json {
         let jobs: Value = client.get(&path).await?;
@@ -64,10 +71,10 @@ async fn list(client: &ApiClient, args: &JobStatusArgs, terminal: &Terminal) -> 
     Ok(output::print(&text, terminal)?)
 }
 
-/// Longest text of what a job waits for in a list: the job's own status has all of it.
+/// Longest text in a list about what a job waits for, bytes. The status of the job has all of it.
 const WAITS_FOR_BYTES_MAX: usize = 160;
 
-fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
+fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &TerminalInfo) -> String {
     if jobs.is_empty() {
         return "no jobs\n".to_owned();
     }
@@ -84,8 +91,8 @@ fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
             starting.saturating_add(queued).to_string(),
             failed.to_string(),
             complete.to_string(),
-            ago(job.submit_time, now),
-            shown(job.status_description.to_string(), WAITS_FOR_BYTES_MAX),
+            age_text(job.submit_time, now),
+            printable_line(job.status_description.to_string(), WAITS_FOR_BYTES_MAX),
         ]
     });
     let header = [
@@ -108,12 +115,12 @@ fn state(status: &str, stopped: bool) -> String {
     if stopped { format!("{status} (stopped)") } else { status.to_owned() }
 }
 
-async fn one(
+async fn show_job(
     client: &ApiClient,
     job: &str,
     args: &JobStatusArgs,
-    terminal: &Terminal,
-) -> Result<(), Stop> {
+    terminal: &TerminalInfo,
+) -> Result<(), CliError> {
     let path = format!("/v1/job/{}", segment(job));
     let allocations = format!("{path}/allocations");
     if args.json {
@@ -121,12 +128,12 @@ async fn one(
             (client.get(&path).await?, client.get(&allocations).await?);
         return Ok(output::print_json(&json!({ "job": job, "allocations": allocs }), terminal)?);
     }
-    let job: Job = client.get(&path).await?;
+    let job: WireJob = client.get(&path).await?;
     let summary: JobSummary = client.get(&format!("{path}/summary")).await?;
     let mut allocs: Vec<Alloc> = client.get(&allocations).await?;
     let all = allocs.len();
     if !args.all_allocs {
-        allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.terminal());
+        allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.is_terminal());
     }
     let hidden = all - allocs.len();
     let now = Clock::system().now();
@@ -135,7 +142,7 @@ async fn one(
     Ok(output::print(&text, terminal)?)
 }
 
-fn job_text(job: &Job, summary: &JobSummary, terminal: &Terminal) -> String {
+fn job_text(job: &WireJob, summary: &JobSummary, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| output::fact(&mut text, 13, name, value);
     let facts = &job.facts;
@@ -165,9 +172,14 @@ fn job_text(job: &Job, summary: &JobSummary, terminal: &Terminal) -> String {
     text + &section("groups", &table(header, rows, terminal), terminal)
 }
 
-fn allocs_text(allocs: &mut [Alloc], hidden: usize, now: Timestamp, terminal: &Terminal) -> String {
+fn allocs_text(
+    allocs: &mut [Alloc],
+    hidden: usize,
+    now: Timestamp,
+    terminal: &TerminalInfo,
+) -> String {
     let mut text = section("allocations", "", terminal);
-    // Newest first: that is what is asked for most.
+    // Newest first: people mostly look for those.
     allocs.sort_by(|a, b| b.create_time.cmp(&a.create_time).then(a.name.cmp(&b.name)));
     if allocs.is_empty() {
         text.push_str("none\n");
@@ -177,11 +189,11 @@ fn allocs_text(allocs: &mut [Alloc], hidden: usize, now: Timestamp, terminal: &T
                 alloc.id.short(),
                 alloc.task_group.to_string(),
                 alloc.version().to_string(),
-                alloc.desired().to_owned(),
+                alloc.desired_word().to_owned(),
                 alloc.client_status.to_string(),
-                ago(alloc.create_time, now),
-                ago(alloc.modify_time, now),
-                alloc.why().to_owned(),
+                age_text(alloc.create_time, now),
+                age_text(alloc.modify_time, now),
+                alloc.description().to_owned(),
             ]
         });
         let header = ["ID", "GROUP", "VERSION", "DESIRED", "STATUS", "CREATED", "MODIFIED", "WHY"];
@@ -218,7 +230,7 @@ mod tests {
             { "ID": "old", "Type": "batch", "Status": "dead", "Stop": true, "JobSummary": { "Summary": null } },
         ]))
         .unwrap();
-        let text = list_text(&jobs, NOW, &Terminal::default());
+        let text = list_text(&jobs, NOW, &TerminalInfo::default());
         let web = row(&text, "web");
         let expected = [
             "web",
@@ -236,12 +248,12 @@ mod tests {
         ];
         assert_eq!(web, expected);
         assert!(row(&text, "old").starts_with(&["old", "batch", "0", "dead", "(stopped)"]));
-        assert_eq!(list_text(&[], NOW, &Terminal::default()), "no jobs\n");
+        assert_eq!(list_text(&[], NOW, &TerminalInfo::default()), "no jobs\n");
     }
 
     #[test]
     fn a_job_shows_its_groups_who_gave_it_and_what_it_waits_for() {
-        let job: Job = serde_json::from_value(json!({
+        let job: WireJob = serde_json::from_value(json!({
             "ID": "web", "Name": "web", "Type": "service", "Priority": 50, "Datacenters": ["dc1"],
             "Namespace": "default", "Status": "pending", "StatusDescription": "group g waits: memory",
             "Version": 4, "JobModifyIndex": 9, "SubmitTime": 0, "Origin": { "file": "/jobs/web.hcl" },
@@ -250,7 +262,7 @@ mod tests {
         .unwrap();
         let summary =
             serde_json::from_value(json!({ "Summary": { "g": { "Queued": 1 } } })).unwrap();
-        let text = job_text(&job, &summary, &Terminal::default());
+        let text = job_text(&job, &summary, &TerminalInfo::default());
         for line in [
             "waits for    group g waits: memory",
             "version      4 (job modify index 9)",
@@ -274,7 +286,7 @@ mod tests {
         let mut allocs: Vec<Alloc> =
             serde_json::from_value(json!([alloc(1, 5_000_000_000), alloc(2, 90_000_000_000)]))
                 .unwrap();
-        let text = allocs_text(&mut allocs, 3, NOW, &Terminal::default());
+        let text = allocs_text(&mut allocs, 3, NOW, &TerminalInfo::default());
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[3].starts_with("00000002") && lines[4].starts_with("00000001"), "{text}");
         assert!(lines[3].contains("10s ago") && lines[3].ends_with("Tasks are running"), "{text}");

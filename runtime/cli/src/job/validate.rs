@@ -9,50 +9,53 @@ use super::super::connect;
 use super::super::exit::Exit;
 use super::super::input::{self, InputError};
 use super::super::output::{self, warning};
-use super::super::start::{Fallback, Session, StartError};
-use super::super::terminal::Terminal;
-use ostler_agent::{ConfigProblem, RAW_EXEC};
+use super::super::start::{AgentSession, AgentStartError, Fallback};
+use super::super::terminal::TerminalInfo;
+use ostler_agent::{RAW_EXEC, TaskConfigProblem};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::job::Job;
-use ostler_model::words::counted;
-use ostler_wire::Validated;
+use ostler_model::words::count_noun;
+use ostler_wire::JobValidateResponse;
 
 /// The result of a validation, as `--json` prints it.
 #[derive(Debug, Default, Serialize)]
-struct Verdict {
-    /// Nothing is wrong.
+struct ValidationReport {
+    /// Whether the file is free of problems.
     valid: bool,
-    /// The file as it was given.
+    /// The path of the file, as it was given.
     file: String,
-    /// Why the file could not be read, or the drivers not be loaded.
+    /// Why the file could not be read, or why the drivers could not be loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// What is wrong, and what is accepted and not done, with places.
+    /// Problems, and warnings about what is accepted but not done, with places.
     diagnostics: Vec<FileDiagnostic>,
-    /// Problems beyond the bound.
+    /// Number of problems beyond the bound, which are not listed.
     omitted: usize,
     /// Task configurations that do not fit their drivers' schemas.
-    config_problems: Vec<ConfigProblem>,
-    /// What keeps a right job from running here.
+    config_problems: Vec<TaskConfigProblem>,
+    /// What keeps a valid job from running on this node.
     warnings: Vec<String>,
-    /// The tasks' configurations were checked.
+    /// Whether the tasks' configurations were checked.
     drivers_checked: bool,
 }
 
-/// What an agent says of a job.
+/// What an agent finds when it checks a job against its drivers.
 #[derive(Debug, Default)]
-struct Checked {
-    problems: Vec<ConfigProblem>,
+struct DriverCheck {
+    problems: Vec<TaskConfigProblem>,
     warnings: Vec<String>,
-    /// The configuration of some task was not checked: its driver is one that an agent may have or not.
+    /// Whether the configuration of some task was not checked, because not every agent has its
+    /// driver.
     partly: bool,
 }
 
 /// Say everything that is wrong with a job file.
-pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
-    let mut verdict =
-        Verdict { file: args.source.file.display().to_string(), ..Verdict::default() };
-    let input = match input::job(&args.source) {
+pub(crate) async fn validate(args: &ValidateArgs, terminal: &TerminalInfo) -> Exit {
+    let mut verdict = ValidationReport {
+        file: args.source.file.display().to_string(),
+        ..ValidationReport::default()
+    };
+    let input = match input::read_job(&args.source) {
         Ok(input) => input,
         Err(error) => {
             if !args.json {
@@ -65,7 +68,7 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
                 }
                 other => verdict.error = Some(other.to_string()),
             }
-            return tell(args, &verdict, "", terminal, Exit::Input);
+            return print_verdict(args, &verdict, "", terminal, Exit::Input);
         }
     };
     if !args.json {
@@ -74,11 +77,11 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
     verdict.diagnostics.clone_from(&input.warnings().diagnostics);
     if !args.syntax_only {
         match check(args, input.job()).await {
-            Ok(Checked { problems, warnings, partly }) => {
+            Ok(DriverCheck { problems, warnings, partly }) => {
                 (verdict.config_problems, verdict.warnings) = (problems, warnings);
                 verdict.drivers_checked = !partly;
             }
-            Err(error) => return not_checked(args, verdict, &error, terminal),
+            Err(error) => return report_unchecked(args, verdict, &error, terminal),
         }
     }
     for text in verdict.warnings.iter().filter(|_| !args.json) {
@@ -86,7 +89,7 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
     }
     verdict.valid = verdict.config_problems.is_empty();
     if verdict.valid {
-        return tell(
+        return print_verdict(
             args,
             &verdict,
             &summary(&args.source.file, input.job()),
@@ -95,49 +98,54 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
         );
     }
     if !args.json {
-        output::input_error(terminal, &input.refused(&verdict.config_problems));
+        output::input_error(terminal, &input.problem_error(&verdict.config_problems));
     }
-    let located = input.located(&verdict.config_problems);
+    let located = input.locate_problems(&verdict.config_problems);
     verdict.omitted = located.omitted;
     verdict.diagnostics.extend(located.diagnostics);
-    tell(args, &verdict, "", terminal, Exit::Input)
+    print_verdict(args, &verdict, "", terminal, Exit::Input)
 }
 
-/// The tasks' configurations against the schemas of their drivers: those of the agent that runs, else
-/// of one for this alone.
-async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
-    let running = connect::running_silent(&args.agent).await;
-    if let Some(client) = running.map_err(|stop| StartError::Agent(stop.to_string()))? {
-        let asked = client.put::<Validated>("/v1/validate/job", &super::request(job)).await;
-        let mut checked = asked.map_err(|error| StartError::Agent(error.to_string()))?;
+/// Check the tasks' configurations against the schemas of their drivers: those of the running
+/// agent, else of an agent that is started for this command alone.
+async fn check(args: &ValidateArgs, job: &Job) -> Result<DriverCheck, AgentStartError> {
+    let running = connect::find_agent_silent(&args.agent).await;
+    if let Some(client) = running.map_err(|stop| AgentStartError::Agent(stop.to_string()))? {
+        let asked =
+            client.put::<JobValidateResponse>("/v1/validate/job", &super::job_request(job)).await;
+        let mut checked = asked.map_err(|error| AgentStartError::Agent(error.to_string()))?;
         let warnings = std::mem::take(&mut checked.agent_warnings);
-        return Ok(Checked { problems: super::problems(checked), warnings, partly: false });
+        return Ok(DriverCheck {
+            problems: super::config_problems(checked),
+            warnings,
+            partly: false,
+        });
     }
-    let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
-    let mut checked = Checked {
+    let session = AgentSession::start_and_say(&args.agent, Fallback::Temporary).await?;
+    let mut checked = DriverCheck {
         problems: session.agent.check(job),
-        warnings: session.agent.without_driver(job),
+        warnings: session.agent.driver_warnings(job),
         partly: false,
     };
-    // Who gives the configuration says with it whether raw_exec is on.
+    // A configuration that was given says whether raw_exec is on.
     if args.agent.config.is_none() {
         checked.leave_open(job);
     }
-    checked.warnings.extend(session.agent.not_as_written(job));
+    checked.warnings.extend(session.agent.capped_kill_timeouts(job));
     session.end().await;
     Ok(checked)
 }
 
-impl Checked {
-    /// The agent that will run the job may have switched on what every agent has: that it is off here is no problem,
-    /// and a warning says so.
+impl DriverCheck {
+    /// Turn problems of raw_exec into warnings: the agent that will run the job may have it
+    /// switched on though it is off here.
     fn leave_open(&mut self, job: &Job) {
-        let open = |problem: &ConfigProblem| problem.of_driver && is_of_raw_exec(job, problem);
+        let open = |problem: &TaskConfigProblem| problem.of_driver && is_of_raw_exec(job, problem);
         let all = std::mem::take(&mut self.problems).into_iter();
         let (open, problems): (Vec<_>, Vec<_>) = all.partition(open);
         self.problems = problems;
         self.partly = !open.is_empty();
-        self.warnings.extend(open.iter().map(|ConfigProblem { group, task, .. }| {
+        self.warnings.extend(open.iter().map(|TaskConfigProblem { group, task, .. }| {
             format!(
                 "group {group}, task {task}: no agent was asked, and the config of the task was not checked: \
                  {RAW_EXEC} is off unless the agent's configuration switches it on by plugin \"{RAW_EXEC}\" {{ \
@@ -147,7 +155,7 @@ impl Checked {
     }
 }
 
-fn is_of_raw_exec(job: &Job, problem: &ConfigProblem) -> bool {
+fn is_of_raw_exec(job: &Job, problem: &TaskConfigProblem) -> bool {
     let mut tasks =
         job.groups.iter().flat_map(|group| group.tasks.iter().map(move |task| (group, task)));
     tasks.any(|(group, task)| {
@@ -157,20 +165,20 @@ fn is_of_raw_exec(job: &Job, problem: &ConfigProblem) -> bool {
     })
 }
 
-fn not_checked(
+fn report_unchecked(
     args: &ValidateArgs,
-    mut verdict: Verdict,
-    error: &StartError,
-    terminal: &Terminal,
+    mut verdict: ValidationReport,
+    error: &AgentStartError,
+    terminal: &TerminalInfo,
 ) -> Exit {
     let why = match error {
-        StartError::Input(error) => {
+        AgentStartError::Input(error) => {
             if !args.json {
                 output::input_error(terminal, error);
             }
             error.to_string()
         }
-        StartError::Agent(message) => message.clone(),
+        AgentStartError::Agent(message) => message.clone(),
     };
     let message =
         format!("the job file can be read, but the drivers could not be loaded to check it: {why}");
@@ -178,16 +186,16 @@ fn not_checked(
         output::error(terminal, &format!("{message}\n(--syntax-only does without them)"));
     }
     verdict.error = Some(message);
-    tell(args, &verdict, "", terminal, error.exit())
+    print_verdict(args, &verdict, "", terminal, error.exit())
 }
 
-/// Print the verdict: as JSON always, for people only when the file is valid; what is wrong was
-/// said already.
-fn tell(
+/// Print the verdict: always as JSON, for people only when the file is valid, since its problems
+/// were already printed.
+fn print_verdict(
     args: &ValidateArgs,
-    verdict: &Verdict,
+    verdict: &ValidationReport,
     summary: &str,
-    terminal: &Terminal,
+    terminal: &TerminalInfo,
     exit: Exit,
 ) -> Exit {
     let printed = match (args.json, verdict.valid) {
@@ -206,9 +214,9 @@ fn summary(file: &Path, job: &Job) -> String {
         "{} is valid: job {} with {}, {} and {} to place\n",
         file.display(),
         job.id,
-        counted(groups, "group"),
-        counted(tasks, "task"),
-        counted(allocs, "allocation"),
+        count_noun(groups, "group"),
+        count_noun(tasks, "task"),
+        count_noun(allocs, "allocation"),
     )
 }
 
@@ -236,10 +244,10 @@ mod tests {
         let job = "job \"a\" {\n group \"g\" {\n task \"t\" {\n driver = \"mock\"\n }\n }\n}\n";
         for (text, exit) in [(job, Exit::Success), ("job \"a\" { grup = 1 }", Exit::Input)] {
             std::fs::write(&file, text).unwrap();
-            assert_eq!(validate(&args(&file), &Terminal::default()).await, exit, "{text}");
+            assert_eq!(validate(&args(&file), &TerminalInfo::default()).await, exit, "{text}");
         }
         let gone = dir.path().join("gone.hcl");
-        assert_eq!(validate(&args(&gone), &Terminal::default()).await, Exit::Input);
+        assert_eq!(validate(&args(&gone), &TerminalInfo::default()).await, Exit::Input);
         let parsed = ostler_jobspec::parse(job.as_bytes(), &file, None).unwrap();
         let text = summary(Path::new("job.hcl"), &parsed);
         assert_eq!(
@@ -255,7 +263,7 @@ mod tests {
         let tasks = task("a", RAW_EXEC) + &task("b", "docker");
         let text = format!("job \"j\" {{\n group \"g\" {{\n {tasks} }}\n}}\n");
         let job = ostler_jobspec::parse(text.as_bytes(), Path::new("j.hcl"), None).unwrap();
-        let problem = |task: &str| ConfigProblem {
+        let problem = |task: &str| TaskConfigProblem {
             group: "g".to_owned(),
             task: task.to_owned(),
             path: String::new(),
@@ -264,7 +272,7 @@ mod tests {
             of_driver: true,
         };
         let mut checked =
-            Checked { problems: vec![problem("a"), problem("b")], ..Checked::default() };
+            DriverCheck { problems: vec![problem("a"), problem("b")], ..DriverCheck::default() };
         checked.leave_open(&job);
         let left: Vec<_> = checked.problems.iter().map(|problem| problem.task.as_str()).collect();
         assert_eq!((left, checked.partly), (vec!["b"], true));

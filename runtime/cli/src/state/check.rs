@@ -3,22 +3,22 @@
 use std::fmt::Write as _;
 
 use super::super::args::state::CheckArgs;
-use super::super::connect::Stop;
+use super::super::connect::CliError;
 use super::super::exit::Exit;
 use super::super::output::{self, section, size, table};
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::{TerminalInfo, one_line};
 use ostler_agent::inspect::{self, Age, BadRecord, CheckReport, KindCount};
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
 /// Check a state file.
-pub(super) fn check(args: &CheckArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) fn check(args: &CheckArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let report = inspect::check(&super::target(&args.which)?)?;
     output::show(args.json, &report, || text(&report, terminal), terminal)?;
     Ok(if report.healthy { Exit::Success } else { Exit::Damaged })
 }
 
-/// Records and bytes by kind, with the sum.
-pub(super) fn kinds(kinds: &[KindCount], terminal: &Terminal) -> String {
+/// A table of records and bytes by kind, with the sum.
+pub(super) fn kinds(kinds: &[KindCount], terminal: &TerminalInfo) -> String {
     let sum = |of: fn(&KindCount) -> u64| kinds.iter().map(of).fold(0, u64::saturating_add);
     let all = KindCount { kind: "all", records: sum(|k| k.records), bytes: sum(|k| k.bytes) };
     let rows = kinds.iter().chain([&all]);
@@ -26,12 +26,12 @@ pub(super) fn kinds(kinds: &[KindCount], terminal: &Terminal) -> String {
     table(["KIND", "RECORDS", "BYTES"], rows, terminal)
 }
 
-/// The schema of a file's content.
+/// The version of the schema of a file's content, as text.
 pub(super) fn schema(schema: Option<u16>) -> String {
     schema.map_or_else(|| "none yet".to_owned(), |schema| schema.to_string())
 }
 
-fn text(report: &CheckReport, terminal: &Terminal) -> String {
+fn text(report: &CheckReport, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let path = one_line(&report.path.display().to_string());
     let _ = writeln!(text, "file    {path} ({})", size(report.file_bytes));
@@ -45,31 +45,37 @@ fn text(report: &CheckReport, terminal: &Terminal) -> String {
              these are ended\n(`ostler state runs`).",
             one_line(damage)
         );
-        living(&mut text, report, terminal);
-        hindrances(&mut text, report, terminal);
+        write_unknown_runs(&mut text, report, terminal);
+        write_hindrances(&mut text, report, terminal);
         return text;
     }
     let _ = writeln!(text, "schema  {}", schema(report.schema));
     if report.recovered {
         text.push_str("closed  no: recovered here in memory; the next agent does it on disk\n");
     }
-    let _ = writeln!(text, "result  {}", result(report));
+    let _ = writeln!(text, "result  {}", result_text(report));
     let _ = write!(text, "\n{}", kinds(&report.kinds, terminal));
-    living(&mut text, report, terminal);
-    hindrances(&mut text, report, terminal);
-    records(&mut text, "damaged", &report.damaged, report.damaged_total, terminal);
-    records(&mut text, "in quarantine", &report.quarantined, report.quarantined_total, terminal);
+    write_unknown_runs(&mut text, report, terminal);
+    write_hindrances(&mut text, report, terminal);
+    write_bad_records(&mut text, "damaged", &report.damaged, report.damaged_total, terminal);
+    write_bad_records(
+        &mut text,
+        "in quarantine",
+        &report.quarantined,
+        report.quarantined_total,
+        terminal,
+    );
     text
 }
 
-fn living(text: &mut String, report: &CheckReport, terminal: &Terminal) {
+fn write_unknown_runs(text: &mut String, report: &CheckReport, terminal: &TerminalInfo) {
     if !report.unknown_runs.is_empty() {
         let runs = super::runs::text(&report.unknown_runs, "", terminal);
         text.push_str(&section("runs that live and are not in it", &runs, terminal));
     }
 }
 
-fn hindrances(text: &mut String, report: &CheckReport, terminal: &Terminal) {
+fn write_hindrances(text: &mut String, report: &CheckReport, terminal: &TerminalInfo) {
     if !report.hindrances.is_empty() {
         let lines = report.hindrances.iter().map(|what| one_line(what) + "\n");
         let title = "an agent does not start with this directory";
@@ -77,12 +83,12 @@ fn hindrances(text: &mut String, report: &CheckReport, terminal: &Terminal) {
     }
 }
 
-fn result(report: &CheckReport) -> String {
+fn result_text(report: &CheckReport) -> String {
     let mut found = Vec::new();
     match report.age {
         Age::Older { commits } => found.push(format!(
             "the file is older than what was acknowledged: it lacks the last {}",
-            counted(commits, "change")
+            count_noun(commits, "change")
         )),
         _ if report.repaired => {
             found.push("the file is inconsistent; its last writes may be missing".to_owned());
@@ -99,14 +105,14 @@ fn result(report: &CheckReport) -> String {
         found.push(format!("{} run(s) live that it does not know", report.unknown_runs.len()));
     }
     if report.damaged_total > 0 {
-        found.push(format!("{} cannot be read", counted(report.damaged_total, "record")));
+        found.push(format!("{} cannot be read", count_noun(report.damaged_total, "record")));
     }
     if found.is_empty() && !report.hindrances.is_empty() {
         return "every record can be read, and no agent can start with the directory".to_owned();
     }
     match (report.healthy, found.is_empty()) {
         (true, true) => "healthy: every record can be read".to_owned(),
-        // What a crash leaves.
+        // A crash leaves this.
         (true, false) => {
             "healthy: a last change that nobody was told of is not whole, all others are".to_owned()
         }
@@ -114,7 +120,13 @@ fn result(report: &CheckReport) -> String {
     }
 }
 
-fn records(text: &mut String, title: &str, bad: &[BadRecord], total: u64, terminal: &Terminal) {
+fn write_bad_records(
+    text: &mut String,
+    title: &str,
+    bad: &[BadRecord],
+    total: u64,
+    terminal: &TerminalInfo,
+) {
     if bad.is_empty() {
         return;
     }

@@ -1,4 +1,5 @@
-//! `ostler state dump`: written as it is read, so that a large state needs no memory.
+//! `ostler state dump`: records are written while they are read, so that a large state needs little
+//! memory.
 
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
@@ -6,72 +7,73 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 
 use super::super::args::state::DumpArgs;
-use super::super::connect::Stop;
+use super::super::connect::CliError;
 use super::super::exit::Exit;
 use super::super::output;
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::{TerminalInfo, one_line};
 use ostler_agent::inspect::{Dump, DumpRecord, InspectError};
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
 /// Show a state file's records.
-pub(super) fn dump(args: &DumpArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) fn dump(args: &DumpArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let dump = Dump::open(&super::target(&args.which)?)?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let written = match args.json {
-        true => json(&dump, &args.prefix, &mut out),
-        false => human(&dump, &args.prefix, &mut out),
+    let written = if args.json {
+        write_json(&dump, &args.prefix, &mut out)
+    } else {
+        write_human(&dump, &args.prefix, &mut out)
     };
     let written = written.and_then(|shown| {
         out.flush()?;
         Ok(shown)
     });
     match written {
-        Ok(Shown { records: 0, .. }) if !args.prefix.is_empty() => {
+        Ok(DumpCounts { records: 0, .. }) if !args.prefix.is_empty() => {
             let message = format!("no record's key starts with {:?}", args.prefix);
             output::warning(terminal, &message);
             Ok(Exit::Success)
         }
-        Ok(Shown { damaged: 0, .. }) => Ok(Exit::Success),
-        Ok(Shown { damaged, .. }) => {
-            output::warning(terminal, &format!("{} cannot be read", counted(damaged, "record")));
+        Ok(DumpCounts { damaged: 0, .. }) => Ok(Exit::Success),
+        Ok(DumpCounts { damaged, .. }) => {
+            output::warning(terminal, &format!("{} cannot be read", count_noun(damaged, "record")));
             Ok(Exit::Damaged)
         }
-        Err(Failure::Output(error)) => Err(output::output_failed(&error, terminal).into()),
-        Err(Failure::File(error)) => {
-            // What was printed is not the whole: the exit code says so.
+        Err(DumpError::Output(error)) => Err(output::report_output_error(&error, terminal).into()),
+        Err(DumpError::File(error)) => {
+            // The printed text is not complete, which the exit code says.
             let _ = out.flush();
             Err(error.into())
         }
     }
 }
 
-/// Records that were shown, and those of them that cannot be read; quarantine left out of the
-/// latter.
+/// The number of records that were shown, and the number of damaged ones among them, which leaves
+/// out the quarantine.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Shown {
+struct DumpCounts {
     records: u64,
     damaged: u64,
 }
 
-enum Failure {
+enum DumpError {
     Output(io::Error),
     File(InspectError),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for DumpError {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
-/// Hand every record on until one cannot be written. The flag says whether it is in quarantine.
-fn each(
+/// Write every record until one cannot be written. `quarantined` selects those in quarantine.
+fn for_each_record(
     dump: &Dump,
     prefix: &str,
     quarantined: bool,
-    shown: &mut Shown,
+    shown: &mut DumpCounts,
     mut write: impl FnMut(&DumpRecord) -> io::Result<()>,
-) -> Result<(), Failure> {
+) -> Result<(), DumpError> {
     let mut written = Ok(());
     let show = &mut |record: DumpRecord| {
         shown.records = shown.records.saturating_add(1);
@@ -81,22 +83,25 @@ fn each(
         written = write(&record);
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let read = match quarantined {
-        true => dump.quarantined(prefix, show),
-        false => dump.records(prefix, show),
+    let read = if quarantined {
+        dump.show_quarantined(prefix, show)
+    } else {
+        dump.show_records(prefix, show)
     };
     written?;
-    read.map_err(Failure::File)
+    read.map_err(DumpError::File)
 }
 
-fn human(dump: &Dump, prefix: &str, out: &mut impl Write) -> Result<Shown, Failure> {
-    let mut shown = Shown::default();
-    each(dump, prefix, false, &mut shown, |record| line(record, "", out))?;
-    each(dump, prefix, true, &mut shown, |record| line(record, "quarantined: ", out))?;
+fn write_human(dump: &Dump, prefix: &str, out: &mut impl Write) -> Result<DumpCounts, DumpError> {
+    let mut shown = DumpCounts::default();
+    for_each_record(dump, prefix, false, &mut shown, |record| write_line(record, "", out))?;
+    for_each_record(dump, prefix, true, &mut shown, |record| {
+        write_line(record, "quarantined: ", out)
+    })?;
     Ok(shown)
 }
 
-fn line(record: &DumpRecord, mark: &str, out: &mut impl Write) -> io::Result<()> {
+fn write_line(record: &DumpRecord, mark: &str, out: &mut impl Write) -> io::Result<()> {
     let value = match (&record.value, &record.error, &record.first_bytes) {
         (Some(value), ..) => value.to_string(),
         (None, Some(error), Some(bytes)) => {
@@ -107,19 +112,19 @@ fn line(record: &DumpRecord, mark: &str, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "{mark}{}  {}", one_line(&record.key), one_line(&value))
 }
 
-fn json(dump: &Dump, prefix: &str, out: &mut impl Write) -> Result<Shown, Failure> {
-    let mut shown = Shown::default();
+fn write_json(dump: &Dump, prefix: &str, out: &mut impl Write) -> Result<DumpCounts, DumpError> {
+    let mut shown = DumpCounts::default();
     out.write_all(b"{\"path\":")?;
-    serial(&dump.path(), out)?;
+    write_value(&dump.path(), out)?;
     out.write_all(b",\"schema\":")?;
-    serial(&dump.schema(), out)?;
+    write_value(&dump.schema(), out)?;
     for (name, quarantined) in [("records", false), ("quarantined", true)] {
         write!(out, ",\n\"{name}\":[")?;
         let mut separator = "\n";
-        each(dump, prefix, quarantined, &mut shown, |record| {
+        for_each_record(dump, prefix, quarantined, &mut shown, |record| {
             out.write_all(separator.as_bytes())?;
             separator = ",\n";
-            serial(record, out)
+            write_value(record, out)
         })?;
         out.write_all(b"]")?;
     }
@@ -127,6 +132,6 @@ fn json(dump: &Dump, prefix: &str, out: &mut impl Write) -> Result<Shown, Failur
     Ok(shown)
 }
 
-fn serial(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+fn write_value(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(out, value).map_err(io::Error::from)
 }

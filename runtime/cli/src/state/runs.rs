@@ -7,67 +7,67 @@ use serde::Serialize;
 
 use super::super::args::client::AddressArgs;
 use super::super::args::state::{EndRunArgs, RunsArgs, StateDirArgs};
-use super::super::connect::{self, Stop};
+use super::super::connect::{self, CliError};
 use super::super::exit::Exit;
 use super::super::output::{self, table};
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::{TerminalInfo, one_line};
 use ostler_agent::inspect;
 use ostler_agent::{HeldReport, HeldRun};
 use ostler_api::client::{ApiClient, default_data_dir, segment};
 
-/// What is printed as JSON.
+/// The list of runs, as `--json` prints it.
 #[derive(Debug, Serialize)]
-struct Listed<'a, T: Serialize> {
-    /// An agent was asked.
+struct RunList<'a, T: Serialize> {
+    /// Whether a running agent was asked.
     running: bool,
     runs: &'a [T],
 }
 
-/// List what lives.
-pub(super) async fn runs(args: &RunsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    if let Some(client) = serving(&args.which).await {
+/// List the runs that are held back by a running agent, or that are alive without one.
+pub(super) async fn runs(args: &RunsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    if let Some(client) = find_serving_agent(&args.which).await {
         let held: HeldReport = client.get("/v1/ostler/runs").await?;
         let text = || text(&held.runs, "no run is held back\n", terminal);
-        output::show(args.json, &Listed { running: true, runs: &held.runs }, text, terminal)?;
+        output::show(args.json, &RunList { running: true, runs: &held.runs }, text, terminal)?;
         return Ok(Exit::Success);
     }
-    let found = inspect::runs(&dir(&args.which)?)?;
+    let found = inspect::runs(&data_dir(&args.which)?)?;
     let text = || {
         let runs: Vec<HeldRun> = found.iter().map(|found| found.run.clone()).collect();
         text(&runs, "no run is alive\n", terminal)
     };
-    output::show(args.json, &Listed { running: false, runs: &found }, text, terminal)?;
+    output::show(args.json, &RunList { running: false, runs: &found }, text, terminal)?;
     Ok(Exit::Success)
 }
 
-/// End one.
-pub(super) async fn end(args: &EndRunArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let run: HeldRun = match serving(&args.which).await {
+/// End a run.
+pub(super) async fn end_run(args: &EndRunArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let run: HeldRun = match find_serving_agent(&args.which).await {
         Some(client) => {
             let path = format!("/v1/ostler/run/{}/end", segment(&args.run));
             client.put(&path, &()).await?
         }
-        None => inspect::end_run(&dir(&args.which)?, &args.run).await?,
+        None => inspect::end_run(&data_dir(&args.which)?, &args.run).await?,
     };
     let text = || format!("ended: {}\n", one_line(&run.to_string()));
     output::show(args.json, &run, text, terminal)?;
     Ok(Exit::Success)
 }
 
-/// The agent that has the directory, when one answers.
-async fn serving(which: &StateDirArgs) -> Option<ApiClient> {
+/// A client of the agent that uses the directory, when it answers.
+async fn find_serving_agent(which: &StateDirArgs) -> Option<ApiClient> {
     let at = AddressArgs { data_dir: which.data_dir.clone(), ..AddressArgs::default() };
     let client = connect::connect(&at).ok()?;
     client.is_there().await.then_some(client)
 }
 
-fn dir(which: &StateDirArgs) -> Result<PathBuf, Stop> {
+fn data_dir(which: &StateDirArgs) -> Result<PathBuf, CliError> {
     let dir = which.data_dir.clone().or_else(default_data_dir);
-    dir.ok_or_else(|| Stop::Wrong("no data directory is given: use --data-dir DIR".to_owned()))
+    dir.ok_or_else(|| CliError::Wrong("no data directory is given: use --data-dir DIR".to_owned()))
 }
 
-/// The process that a run lives below.
-fn kept_by(run: &HeldRun) -> String {
+/// The supervisor or worker process that keeps a run.
+fn supervising_process(run: &HeldRun) -> String {
     match (run.supervisor, run.worker) {
         (Some(supervisor), _) => format!("supervisor {supervisor}"),
         (None, Some(worker)) => format!("worker {worker}"),
@@ -75,8 +75,8 @@ fn kept_by(run: &HeldRun) -> String {
     }
 }
 
-/// A table of runs, with what can be done.
-pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &Terminal) -> String {
+/// A table of runs, with the commands that end them.
+pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &TerminalInfo) -> String {
     if runs.is_empty() {
         return none.to_owned();
     }
@@ -88,7 +88,7 @@ pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &Terminal) -> String 
         };
         let short = run.alloc.as_ref().map(|id| id.chars().take(8).collect::<String>());
         [
-            kept_by(run),
+            supervising_process(run),
             or_dash(run.pid.map(|pid| pid.to_string())),
             or_dash(place),
             or_dash(run.task.clone()),

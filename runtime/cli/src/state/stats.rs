@@ -7,51 +7,57 @@ use serde::Serialize;
 
 use super::super::args::client::AddressArgs;
 use super::super::args::state::StatsArgs;
-use super::super::connect::{self, Stop};
+use super::super::connect::{self, CliError};
 use super::super::exit::Exit;
 use super::super::output::{self, headline, size, table};
-use super::super::terminal::{Terminal, one_line};
+use super::super::terminal::{TerminalInfo, one_line};
 use super::check::{kinds, schema};
-use ostler_agent::inspect::{self, Counted, InspectError, StatsReport, StoreStats, Target};
-use ostler_model::words::counted;
+use ostler_agent::inspect::{self, InspectError, StatsReport, StoreCounts, StoreStats, Target};
+use ostler_model::words::count_noun;
 
-/// What an agent that runs says of its state.
+/// What a running agent says about its state.
 #[derive(Debug, Serialize)]
-struct Running {
+struct LiveStats {
     path: PathBuf,
     running: bool,
-    /// Size of the file, bytes; absent when it cannot be looked at.
+    /// Size of the file, bytes; absent when it cannot be read.
     file_bytes: Option<u64>,
-    /// What was done since the agent started.
-    since_start: Counted,
+    /// Counters of the writes since the agent started.
+    since_start: StoreCounts,
 }
 
 /// Measure a state file, or ask the agent that has it open.
-pub(super) async fn stats(args: &StatsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+pub(super) async fn stats(args: &StatsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let target = super::target(&args.which)?;
     match inspect::stats(&target) {
         Ok(report) => output::show(args.json, &report, || text(&report, terminal), terminal)?,
         Err(error @ InspectError::Running { .. }) => {
-            let running = ask(&target).await.ok_or(error)?;
-            output::show(args.json, &running, || live(&running, terminal), terminal)?;
+            let running = ask_agent(&target).await.ok_or(error)?;
+            output::show(args.json, &running, || live_text(&running, terminal), terminal)?;
         }
         Err(error) => return Err(error.into()),
     }
     Ok(Exit::Success)
 }
 
-/// Ask the agent of a data directory. Nothing when it cannot be asked: an embedded one has no socket.
-async fn ask(target: &Target) -> Option<Running> {
+/// Ask the agent of a data directory. `None` when it cannot be asked: an embedded agent has no
+/// socket.
+async fn ask_agent(target: &Target) -> Option<LiveStats> {
     let Target::DataDir(dir) = target else { return None };
     let at = AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() };
     let client = connect::connect(&at).ok()?;
     let stats: StoreStats = client.get("/v1/ostler/state").await.ok()?;
     let path = target.file();
     let file_bytes = std::fs::metadata(&path).ok().map(|file| file.len());
-    Some(Running { path, running: true, file_bytes, since_start: Counted::of(&stats) })
+    Some(LiveStats {
+        path,
+        running: true,
+        file_bytes,
+        since_start: StoreCounts::from_stats(&stats),
+    })
 }
 
-fn live(running: &Running, terminal: &Terminal) -> String {
+fn live_text(running: &LiveStats, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let path = one_line(&running.path.display().to_string());
     let _ = writeln!(text, "file        {path} (its agent runs)");
@@ -59,11 +65,11 @@ fn live(running: &Running, terminal: &Terminal) -> String {
         let _ = writeln!(text, "size        {}", size(bytes));
     }
     let _ = write!(text, "\n{}\n", headline("since the agent started", terminal));
-    done(&mut text, &running.since_start, terminal);
+    write_counts(&mut text, &running.since_start, terminal);
     text
 }
 
-fn text(report: &StatsReport, terminal: &Terminal) -> String {
+fn text(report: &StatsReport, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let path = one_line(&report.path.display().to_string());
     let times = |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!(" ({ratio:.1}×)"));
@@ -79,21 +85,25 @@ fn text(report: &StatsReport, terminal: &Terminal) -> String {
         "pages       {} in use, {} free for later writes; trees of {}",
         size(engine.allocated_bytes),
         size(report.file_bytes.saturating_sub(engine.allocated_bytes)),
-        counted(engine.tree_height, "level")
+        count_noun(engine.tree_height, "level")
     );
     let aside = report.quarantined;
-    let _ =
-        writeln!(text, "quarantine  {}, {}", counted(aside.records, "record"), size(aside.bytes));
+    let _ = writeln!(
+        text,
+        "quarantine  {}, {}",
+        count_noun(aside.records, "record"),
+        size(aside.bytes)
+    );
     let _ = write!(text, "\n{}", kinds(&report.kinds, terminal));
     let _ = write!(text, "\n{}\n", headline("since the file was made", terminal));
     match &report.counted {
-        Some(counted) => done(&mut text, counted, terminal),
+        Some(counted) => write_counts(&mut text, counted, terminal),
         None => text.push_str("nothing was counted yet\n"),
     }
     text
 }
 
-fn done(text: &mut String, counted: &Counted, terminal: &Terminal) {
+fn write_counts(text: &mut String, counted: &StoreCounts, terminal: &TerminalInfo) {
     let percent = counted.duplicate_ratio.unwrap_or_default() * 100.0;
     let _ = writeln!(
         text,

@@ -1,4 +1,4 @@
-//! The terminal as long as it is used as a whole, and as it was before whatever ends that.
+//! The use of the whole terminal, which is restored whatever ends that use.
 
 use std::io::{self, IsTerminal as _, Stdout};
 use std::sync::Arc;
@@ -15,40 +15,41 @@ use ratatui::crossterm::terminal::{
 };
 use tokio::sync::mpsc;
 
-use super::state::Key;
-use super::view::{Shown, draw};
+use super::state::TopKey;
+use super::view::{ScreenContent, draw};
 
-/// How often the thread that waits for keys looks whether it is still wanted.
+/// How often the thread that waits for keys checks whether it is to end.
 const POLL: Duration = Duration::from_millis(200);
-/// Keys that wait to be looked at.
+/// Most keys that wait to be handled.
 const WAITING_MAX: usize = 64;
 
-/// What comes from the terminal.
+/// An event of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    Key(Key),
+pub(super) enum ScreenEvent {
+    Key(TopKey),
     Resized,
 }
 
-/// Are there keys to be pressed?
+/// Is standard input a terminal, which has keys?
 pub(super) fn has_keys() -> bool {
     io::stdin().is_terminal()
 }
 
-/// The whole terminal. It is as it was when this is dropped, and when the program panics before.
+/// The whole terminal. It is restored when this is dropped, and when the program panics before.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     ended: Arc<AtomicBool>,
 }
 
 impl Screen {
-    /// Take the terminal, and tell of what comes from it. Nothing more comes when it is gone.
-    pub(super) fn enter() -> io::Result<(Self, mpsc::Receiver<Event>)> {
+    /// Take over the terminal. Its events come from the receiver, which ends when the terminal is
+    /// gone.
+    pub(super) fn enter() -> io::Result<(Self, mpsc::Receiver<ScreenEvent>)> {
         restore_at_panic();
         enable_raw_mode()?;
-        // From here on a failure restores it.
+        // From here on a failure restores the terminal.
         let ended = Arc::new(AtomicBool::new(false));
-        let guard = Restore;
+        let guard = RestoreGuard;
         execute!(io::stdout(), EnterAlternateScreen)?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         std::mem::forget(guard);
@@ -59,8 +60,8 @@ impl Screen {
         Ok((screen, events))
     }
 
-    /// Draw everything anew; what is the same is not written.
-    pub(super) fn draw(&mut self, shown: &Shown<'_>) -> io::Result<()> {
+    /// Draw everything; only what has changed is written.
+    pub(super) fn draw(&mut self, shown: &ScreenContent<'_>) -> io::Result<()> {
         self.terminal.draw(|frame| draw(frame, shown)).map(drop)
     }
 }
@@ -68,25 +69,25 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        drop(Restore);
+        drop(RestoreGuard);
     }
 }
 
-struct Restore;
+struct RestoreGuard;
 
-impl Drop for Restore {
+impl Drop for RestoreGuard {
     fn drop(&mut self) {
         restore();
     }
 }
 
-/// A closed terminal needs nothing.
+/// Restore the terminal. Errors are ignored: a closed terminal needs nothing.
 fn restore() {
     let _closed = execute!(io::stdout(), LeaveAlternateScreen, Show);
     let _closed = disable_raw_mode();
 }
 
-/// The message of a panic is to be seen.
+/// Restore the terminal before a panic prints its message, so that the message can be seen.
 fn restore_at_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -95,7 +96,7 @@ fn restore_at_panic() {
     }));
 }
 
-fn listen(tell: &mpsc::Sender<Event>, ended: &AtomicBool) {
+fn listen(tell: &mpsc::Sender<ScreenEvent>, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let event = match event::poll(POLL) {
             Ok(false) => continue,
@@ -103,7 +104,7 @@ fn listen(tell: &mpsc::Sender<Event>, ended: &AtomicBool) {
             Err(error) => Err(error),
         };
         let Ok(event) = event else { return };
-        if let Some(event) = of(&event)
+        if let Some(event) = translate_event(&event)
             && tell.blocking_send(event).is_err()
         {
             return;
@@ -111,26 +112,26 @@ fn listen(tell: &mpsc::Sender<Event>, ended: &AtomicBool) {
     }
 }
 
-fn of(event: &event::Event) -> Option<Event> {
+fn translate_event(event: &event::Event) -> Option<ScreenEvent> {
     let key = match event {
-        event::Event::Resize(..) => return Some(Event::Resized),
+        event::Event::Resize(..) => return Some(ScreenEvent::Resized),
         event::Event::Key(key) if key.kind != KeyEventKind::Release => key,
         _ => return None,
     };
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     let key = match key.code {
-        KeyCode::Char('c') if control => Key::Interrupt,
+        KeyCode::Char('c') if control => TopKey::Interrupt,
         KeyCode::Char(_) if control => return None,
-        KeyCode::Char(c) => Key::Char(c),
-        KeyCode::Tab => Key::Tab,
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Backspace,
-        KeyCode::Up => Key::Up,
-        KeyCode::Down => Key::Down,
-        KeyCode::PageUp => Key::PageUp,
-        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Char(c) => TopKey::Char(c),
+        KeyCode::Tab => TopKey::Tab,
+        KeyCode::Enter => TopKey::Enter,
+        KeyCode::Esc => TopKey::Escape,
+        KeyCode::Backspace => TopKey::Backspace,
+        KeyCode::Up => TopKey::Up,
+        KeyCode::Down => TopKey::Down,
+        KeyCode::PageUp => TopKey::PageUp,
+        KeyCode::PageDown => TopKey::PageDown,
         _ => return None,
     };
-    Some(Event::Key(key))
+    Some(ScreenEvent::Key(key))
 }

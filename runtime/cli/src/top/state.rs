@@ -1,17 +1,17 @@
-//! What is shown of a [`Look`], and what keys change of that. Pure.
+//! Which part of a [`Look`] is shown, and how keys change that. Pure.
 
-use super::look::{AllocRow, Look};
+use super::snapshot::{AllocRow, TopSnapshot};
 use crate::args::top::SortBy;
 
-/// What a person is shown.
+/// The list that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tab {
-    /// Allocations.
+    /// The list of the allocations.
     #[default]
     Allocations,
-    /// Devices.
+    /// The list of the devices.
     Devices,
-    /// Plugins.
+    /// The list of the plugins.
     Plugins,
 }
 
@@ -35,9 +35,9 @@ impl Tab {
     }
 }
 
-/// A key, as far as it means something here.
+/// A key that has a meaning here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum TopKey {
     Char(char),
     Tab,
     Enter,
@@ -51,82 +51,82 @@ pub(super) enum Key {
     Interrupt,
 }
 
-/// What follows from a key.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
-    /// Draw again.
+pub(super) enum KeyEffect {
+    /// Draw the screen again.
     Draw,
-    /// Ask the agent now.
+    /// Ask the agent for a new snapshot now.
     Look,
-    /// End.
+    /// End the program.
     Quit,
 }
 
-/// Rows that a page key goes on.
+/// Number of rows that a page key moves.
 const PAGE: usize = 10;
 /// Longest filter, characters.
 const FILTER_MAX: usize = 64;
 
-/// What a person chose.
+/// What the user has chosen to see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Chosen {
+pub(super) struct ViewState {
     pub tab: Tab,
     pub sort: SortBy,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reverse: bool,
-    /// Only rows with this text.
+    /// Only rows that contain this text are shown.
     pub filter: String,
-    /// Keys go into the filter.
+    /// Whether keys go into the filter.
     pub typing: bool,
-    /// First row that is shown.
+    /// The index of the first row that is shown.
     pub first: usize,
 }
 
-impl Chosen {
-    /// A key was pressed while there were so many rows.
-    pub(super) fn press(&mut self, key: Key, rows: usize) -> Then {
-        if key == Key::Interrupt {
-            return Then::Quit;
+impl ViewState {
+    /// Handle a key, while the list has this number of rows.
+    pub(super) fn press(&mut self, key: TopKey, rows: usize) -> KeyEffect {
+        if key == TopKey::Interrupt {
+            return KeyEffect::Quit;
         }
         if self.typing {
             self.type_in(key);
-            return Then::Draw;
+            return KeyEffect::Draw;
         }
         let last = rows.saturating_sub(1);
         match key {
-            Key::Char('q') | Key::Escape if self.filter.is_empty() => return Then::Quit,
-            Key::Char('q') => return Then::Quit,
-            Key::Escape => self.filter.clear(),
-            Key::Char(' ') => return Then::Look,
-            Key::Char('/') => self.typing = true,
-            Key::Char('s') => self.sort = self.sort.next(),
-            Key::Char('r') => self.reverse = !self.reverse,
-            Key::Char('1') => self.show(Tab::Allocations),
-            Key::Char('2') => self.show(Tab::Devices),
-            Key::Char('3') => self.show(Tab::Plugins),
-            Key::Tab => self.show(self.tab.next()),
-            Key::Up | Key::Char('k') => self.first = self.first.saturating_sub(1),
-            Key::Down | Key::Char('j') => self.first = (self.first + 1).min(last),
-            Key::PageUp => self.first = self.first.saturating_sub(PAGE),
-            Key::PageDown => self.first = (self.first + PAGE).min(last),
+            TopKey::Char('q') | TopKey::Escape if self.filter.is_empty() => return KeyEffect::Quit,
+            TopKey::Char('q') => return KeyEffect::Quit,
+            TopKey::Escape => self.filter.clear(),
+            TopKey::Char(' ') => return KeyEffect::Look,
+            TopKey::Char('/') => self.typing = true,
+            TopKey::Char('s') => self.sort = self.sort.next(),
+            TopKey::Char('r') => self.reverse = !self.reverse,
+            TopKey::Char('1') => self.show(Tab::Allocations),
+            TopKey::Char('2') => self.show(Tab::Devices),
+            TopKey::Char('3') => self.show(Tab::Plugins),
+            TopKey::Tab => self.show(self.tab.next()),
+            TopKey::Up | TopKey::Char('k') => self.first = self.first.saturating_sub(1),
+            TopKey::Down | TopKey::Char('j') => self.first = (self.first + 1).min(last),
+            TopKey::PageUp => self.first = self.first.saturating_sub(PAGE),
+            TopKey::PageDown => self.first = (self.first + PAGE).min(last),
             _ => {}
         }
-        Then::Draw
+        KeyEffect::Draw
     }
 
     fn show(&mut self, tab: Tab) {
         (self.tab, self.first) = (tab, 0);
     }
 
-    fn type_in(&mut self, key: Key) {
+    fn type_in(&mut self, key: TopKey) {
         match key {
-            Key::Enter => self.typing = false,
-            Key::Escape => {
+            TopKey::Enter => self.typing = false,
+            TopKey::Escape => {
                 self.typing = false;
                 self.filter.clear();
             }
-            Key::Backspace => drop(self.filter.pop()),
-            Key::Char(c) if !c.is_control() && self.filter.chars().count() < FILTER_MAX => {
+            TopKey::Backspace => drop(self.filter.pop()),
+            TopKey::Char(c) if !c.is_control() && self.filter.chars().count() < FILTER_MAX => {
                 self.filter.push(c);
             }
             _ => {}
@@ -134,8 +134,8 @@ impl Chosen {
         self.first = 0;
     }
 
-    /// What of it is shown, in its order.
-    pub(super) fn of(&self, look: &Look) -> Look {
+    /// The rows of a snapshot that pass the filter, sorted.
+    pub(super) fn filter_snapshot(&self, look: &TopSnapshot) -> TopSnapshot {
         let has = |texts: &[&str]| {
             let wanted = self.filter.to_lowercase();
             texts.iter().any(|text| text.to_lowercase().contains(&wanted))
@@ -155,7 +155,7 @@ impl Chosen {
         shown
     }
 
-    /// Equal ones stay by name.
+    /// Sort the rows. Equal rows keep their order, which is by name.
     fn sort(&self, rows: &mut [AllocRow]) {
         let most = |value: Option<f64>| value.unwrap_or(-1.0);
         match self.sort {
@@ -170,9 +170,9 @@ impl Chosen {
         }
     }
 
-    /// Rows of the list that is shown.
-    pub(super) fn rows(&self, look: &Look) -> usize {
-        let shown = self.of(look);
+    /// The number of rows in the list that is shown.
+    pub(super) fn row_count(&self, look: &TopSnapshot) -> usize {
+        let shown = self.filter_snapshot(look);
         match self.tab {
             Tab::Allocations => shown.allocations.len(),
             Tab::Devices => shown.devices.len(),
@@ -195,65 +195,80 @@ mod tests {
         }
     }
 
-    fn look() -> Look {
+    fn sample_snapshot() -> TopSnapshot {
         let allocations = vec![
             row("api", Some(5.0), 30.0, "running"),
             row("db", None, 90.0, "pending"),
             row("web", Some(80.0), 10.0, "running"),
         ];
-        Look { allocations, ..Look::default() }
+        TopSnapshot { allocations, ..TopSnapshot::default() }
     }
 
-    fn jobs(chosen: &Chosen) -> Vec<String> {
-        chosen.of(&look()).allocations.into_iter().map(|row| row.job).collect()
+    fn jobs(chosen: &ViewState) -> Vec<String> {
+        chosen
+            .filter_snapshot(&sample_snapshot())
+            .allocations
+            .into_iter()
+            .map(|row| row.job)
+            .collect()
     }
 
     #[test]
     fn s_goes_through_the_orders_and_r_turns_them_round() {
-        let mut chosen = Chosen::default();
+        let mut chosen = ViewState::default();
         assert_eq!(jobs(&chosen), ["web", "api", "db"]);
         let orders = [["db", "api", "web"], ["api", "db", "web"], ["db", "api", "web"]];
         for order in orders {
-            chosen.press(Key::Char('s'), 3);
+            chosen.press(TopKey::Char('s'), 3);
             assert_eq!(jobs(&chosen), order, "{:?}", chosen.sort);
         }
-        chosen.press(Key::Char('s'), 3);
-        chosen.press(Key::Char('r'), 3);
+        chosen.press(TopKey::Char('s'), 3);
+        chosen.press(TopKey::Char('r'), 3);
         assert_eq!(jobs(&chosen), ["db", "api", "web"]);
     }
 
     #[test]
     fn what_is_typed_behind_a_slash_filters_and_escape_takes_it_away_before_it_ends() {
-        let mut chosen = Chosen::default();
-        for key in [Key::Char('/'), Key::Char('W'), Key::Char('q'), Key::Backspace, Key::Enter] {
-            assert_eq!(chosen.press(key, 3), Then::Draw);
+        let mut chosen = ViewState::default();
+        for key in [
+            TopKey::Char('/'),
+            TopKey::Char('W'),
+            TopKey::Char('q'),
+            TopKey::Backspace,
+            TopKey::Enter,
+        ] {
+            assert_eq!(chosen.press(key, 3), KeyEffect::Draw);
         }
         assert_eq!(jobs(&chosen), ["web"]);
-        assert_eq!(chosen.rows(&look()), 1);
-        assert_eq!(chosen.press(Key::Escape, 1), Then::Draw);
+        assert_eq!(chosen.row_count(&sample_snapshot()), 1);
+        assert_eq!(chosen.press(TopKey::Escape, 1), KeyEffect::Draw);
         assert_eq!(jobs(&chosen).len(), 3);
-        assert_eq!(chosen.press(Key::Escape, 3), Then::Quit);
-        assert_eq!(chosen.press(Key::Char('q'), 3), Then::Quit);
-        chosen.press(Key::Char('/'), 3);
-        assert_eq!(chosen.press(Key::Interrupt, 3), Then::Quit, "also while somebody types");
+        assert_eq!(chosen.press(TopKey::Escape, 3), KeyEffect::Quit);
+        assert_eq!(chosen.press(TopKey::Char('q'), 3), KeyEffect::Quit);
+        chosen.press(TopKey::Char('/'), 3);
+        assert_eq!(
+            chosen.press(TopKey::Interrupt, 3),
+            KeyEffect::Quit,
+            "also while somebody types"
+        );
         for _ in 0..1_000 {
-            let _drawn = chosen.press(Key::Char('x'), 3);
+            let _drawn = chosen.press(TopKey::Char('x'), 3);
         }
         assert_eq!(chosen.filter.len(), FILTER_MAX);
     }
 
     #[test]
     fn the_list_moves_within_its_rows_and_begins_anew_in_another_one() {
-        let mut chosen = Chosen::default();
-        chosen.press(Key::Up, 3);
+        let mut chosen = ViewState::default();
+        chosen.press(TopKey::Up, 3);
         assert_eq!(chosen.first, 0);
-        chosen.press(Key::PageDown, 3);
+        chosen.press(TopKey::PageDown, 3);
         assert_eq!(chosen.first, 2);
-        chosen.press(Key::Tab, 3);
+        chosen.press(TopKey::Tab, 3);
         assert_eq!((chosen.tab, chosen.first), (Tab::Devices, 0));
-        chosen.press(Key::Char('3'), 0);
-        chosen.press(Key::Down, 0);
+        chosen.press(TopKey::Char('3'), 0);
+        chosen.press(TopKey::Down, 0);
         assert_eq!((chosen.tab, chosen.first), (Tab::Plugins, 0), "nothing to move in");
-        assert_eq!(chosen.press(Key::Char(' '), 0), Then::Look);
+        assert_eq!(chosen.press(TopKey::Char(' '), 0), KeyEffect::Look);
     }
 }

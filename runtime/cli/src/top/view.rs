@@ -1,7 +1,8 @@
 //! How a [`Look`] is drawn. Pure but for the frame.
 //!
-//! Down to [`COLUMNS_MIN`] by [`ROWS_MIN`]: in less than [`WIDE`] columns the head says less, and of a list the columns go
-//! that matter least. In less room it says how much it needs.
+//! The smallest terminal has [`COLUMNS_MIN`] columns and [`ROWS_MIN`] rows. In less than [`WIDE`]
+//! columns the head says less, and the least important columns of a list are left out. In less room
+//! than the smallest, a message says how much is needed.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,35 +10,35 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
-use super::look::{AllocRow, DeviceRow, Look, NodeUse, PluginRow};
-use super::state::{Chosen, Tab};
+use super::snapshot::{AllocRow, DeviceRow, NodeUse, PluginRow, TopSnapshot};
+use super::state::{Tab, ViewState};
 use crate::output::size;
 use crate::terminal::one_line;
 
-/// Columns of the narrowest terminal that is drawn for.
+/// Columns of the narrowest terminal in which the lists are drawn.
 const COLUMNS_MIN: u16 = 40;
-/// Rows of the lowest one.
+/// Rows of the lowest terminal in which the lists are drawn.
 const ROWS_MIN: u16 = 8;
-/// Columns from which all is said.
+/// Columns from which the head shows everything.
 const WIDE: u16 = 72;
-/// What the foot says where there is little room.
+/// The text of the foot where there is little room.
 const KEYS_NARROW: &str = "q quit  tab list  s sort  / filter";
-/// What the foot says.
+/// The text of the foot.
 const KEYS: &str = "q quit  tab/1-3 list  s sort  r reverse  / filter  ↑↓ move  space now";
 /// Columns of a bar.
 const BAR: usize = 20;
 
 /// Everything that is drawn.
-pub(super) struct Shown<'a> {
-    pub look: &'a Look,
-    pub chosen: &'a Chosen,
-    /// Why the look is not of now.
+pub(super) struct ScreenContent<'a> {
+    pub look: &'a TopSnapshot,
+    pub chosen: &'a ViewState,
+    /// Why the snapshot is not new; `None` when it is.
     pub trouble: Option<&'a str>,
     pub colours: bool,
 }
 
-/// Draw it.
-pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
+/// Draw the screen.
+pub(super) fn draw(frame: &mut Frame<'_>, shown: &ScreenContent<'_>) {
     let Rect { width, height, .. } = frame.area();
     if width < COLUMNS_MIN || height < ROWS_MIN {
         let text = format!(
@@ -51,7 +52,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
     let [head, tabs, list, foot] = Layout::vertical(rows).areas(frame.area());
     frame.render_widget(Paragraph::new(header(shown, wide)), head);
     frame.render_widget(Paragraph::new(tab_line(shown, wide)), tabs);
-    let look = shown.chosen.of(shown.look);
+    let look = shown.chosen.filter_snapshot(shown.look);
     match shown.chosen.tab {
         Tab::Allocations => {
             table(frame, list, shown, &ALLOCATIONS, look.allocations.iter().map(alloc))
@@ -63,21 +64,22 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
 }
 
 /// A column of a list.
-struct Column {
+struct ListColumn {
     title: &'static str,
-    /// Its least width.
+    /// The least width of the column.
     least: u16,
-    /// It has the room that is left.
+    /// Whether the column takes room that is left.
     grows: bool,
-    /// Where there is no room for all, the highest goes first; 0 stays.
+    /// Where there is no room for all columns, the highest number goes first; a column with 0
+    /// stays.
     goes: u8,
 }
 
-const fn column(title: &'static str, least: u16, grows: bool, goes: u8) -> Column {
-    Column { title, least, grows, goes }
+const fn column(title: &'static str, least: u16, grows: bool, goes: u8) -> ListColumn {
+    ListColumn { title, least, grows, goes }
 }
 
-const ALLOCATIONS: [Column; 7] = [
+const ALLOCATIONS: [ListColumn; 7] = [
     column("ALLOC", 8, false, 0),
     column("JOB", 12, true, 0),
     column("GROUP", 6, true, 2),
@@ -86,14 +88,14 @@ const ALLOCATIONS: [Column; 7] = [
     column("MEMORY", 10, false, 1),
     column("OF", 10, false, 3),
 ];
-const DEVICES: [Column; 5] = [
+const DEVICES: [ListColumn; 5] = [
     column("GROUP", 14, true, 1),
     column("DEVICE", 10, true, 0),
     column("HEALTH", 9, true, 0),
     column("HELD BY", 10, true, 0),
     column("MEASURED", 14, false, 2),
 ];
-const PLUGINS: [Column; 7] = [
+const PLUGINS: [ListColumn; 7] = [
     column("PLUGIN", 11, true, 0),
     column("KIND", 7, false, 1),
     column("VERSION", 9, false, 4),
@@ -103,22 +105,22 @@ const PLUGINS: [Column; 7] = [
     column("P99", 10, false, 2),
 ];
 
-/// The columns, by their number, for which there is room.
-fn fitting(columns: &[Column], width: u16) -> Vec<usize> {
-    let mut kept: Vec<(usize, &Column)> = columns.iter().enumerate().collect();
-    let needs = |kept: &[(usize, &Column)]| {
+/// The indices of the columns for which there is room.
+fn fitting_columns(columns: &[ListColumn], width: u16) -> Vec<usize> {
+    let mut kept: Vec<(usize, &ListColumn)> = columns.iter().enumerate().collect();
+    let needs = |kept: &[(usize, &ListColumn)]| {
         let gaps = kept.len().saturating_sub(1);
         kept.iter().map(|(_, column)| usize::from(column.least)).sum::<usize>() + gaps
     };
     while needs(&kept) > usize::from(width) {
         let first = kept.iter().enumerate().max_by_key(|(_, (_, column))| column.goes);
-        let Some((at, (_, Column { goes: 1.., .. }))) = first else { break };
+        let Some((at, (_, ListColumn { goes: 1.., .. }))) = first else { break };
         kept.remove(at);
     }
     kept.into_iter().map(|(number, _)| number).collect()
 }
 
-fn header(shown: &Shown<'_>, wide: bool) -> Vec<Line<'static>> {
+fn header(shown: &ScreenContent<'_>, wide: bool) -> Vec<Line<'static>> {
     let node = &shown.look.node;
     let up = crate::connect::span(std::time::Duration::from_secs_f64(node.up_seconds.max(0.0)));
     let first = match shown.trouble {
@@ -162,7 +164,7 @@ fn memory(node: &NodeUse) -> String {
     )
 }
 
-/// A share of 1 as a bar.
+/// A share between 0 and 1 as a bar.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -174,32 +176,31 @@ pub(super) fn bar(share: f64) -> String {
     format!("[{}{}]", "|".repeat(full), " ".repeat(BAR.saturating_sub(full)))
 }
 
-/// For people.
+/// A number of bytes, for people.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a machine")]
 pub(super) fn bytes(count: f64) -> String {
     size(count.max(0.0) as u64)
 }
 
-/// The lists, with the one that is shown.
-fn tab_line(shown: &Shown<'_>, wide: bool) -> Line<'static> {
+/// The line with the names of the lists; the one that is shown is marked.
+fn tab_line(shown: &ScreenContent<'_>, wide: bool) -> Line<'static> {
     let look = shown.look;
     let counts = [look.allocations.len(), look.devices.len(), look.plugins.len()];
     let tab = |(number, (tab, count)): (usize, (Tab, usize))| {
         let chosen = tab == shown.chosen.tab;
-        let style = match chosen {
-            true => Style::new().add_modifier(Modifier::REVERSED),
-            false => Style::new(),
-        };
-        let text = match wide || chosen {
-            true => format!("{} {} ({count})", number + 1, tab.name()),
-            false => format!("{} {}", number + 1, tab.name()),
+        let style =
+            if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+        let text = if wide || chosen {
+            format!("{} {} ({count})", number + 1, tab.name())
+        } else {
+            format!("{} {}", number + 1, tab.name())
         };
         [Span::styled(text, style), Span::raw(if wide { "  " } else { " " })]
     };
     Tab::ALL.into_iter().zip(counts).enumerate().flat_map(tab).collect::<Vec<_>>().into()
 }
 
-fn footer(shown: &Shown<'_>, wide: bool) -> Line<'static> {
+fn footer(shown: &ScreenContent<'_>, wide: bool) -> Line<'static> {
     let chosen = shown.chosen;
     let turned = if chosen.reverse { ", reversed" } else { "" };
     match (chosen.typing, chosen.filter.is_empty()) {
@@ -217,27 +218,27 @@ fn footer(shown: &Shown<'_>, wide: bool) -> Line<'static> {
 fn table<const N: usize>(
     frame: &mut Frame<'_>,
     area: Rect,
-    shown: &Shown<'_>,
-    columns: &[Column; N],
+    shown: &ScreenContent<'_>,
+    columns: &[ListColumn; N],
     rows: impl Iterator<Item = [String; N]>,
 ) {
-    let kept = fitting(columns, area.width);
+    let kept = fitting_columns(columns, area.width);
     let of = |cells: &[String; N]| {
         let kept = kept.iter().filter_map(|number| cells.get(*number));
         Row::new(kept.map(|cell| one_line(cell)).collect::<Vec<_>>())
     };
     let rows: Vec<_> = rows.skip(shown.chosen.first).map(|cells| of(&cells)).collect();
     if rows.is_empty() {
-        let text = match shown.chosen.filter.is_empty() {
-            true => format!("no {}", shown.chosen.tab.name()),
-            false => format!("no {} with this text", shown.chosen.tab.name()),
+        let text = if shown.chosen.filter.is_empty() {
+            format!("no {}", shown.chosen.tab.name())
+        } else {
+            format!("no {} with this text", shown.chosen.tab.name())
         };
         return frame.render_widget(Paragraph::new(text), area);
     }
     let columns = || kept.iter().filter_map(|number| columns.get(*number));
-    let widths = columns().map(|column| match column.grows {
-        true => Constraint::Min(column.least),
-        false => Constraint::Length(column.least),
+    let widths = columns().map(|column| {
+        if column.grows { Constraint::Min(column.least) } else { Constraint::Length(column.least) }
     });
     let widths: Vec<_> = widths.collect();
     let titles = columns().map(|column| column.title);
@@ -276,7 +277,7 @@ pub(super) fn plugin(row: &PluginRow) -> [String; 7] {
     [row.name, row.kind, row.version, row.state, row.strikes, row.calls.to_string(), p99]
 }
 
-fn colour(shown: &Shown<'_>, colour: Color) -> Style {
+fn colour(shown: &ScreenContent<'_>, colour: Color) -> Style {
     if shown.colours { Style::new().fg(colour) } else { Style::new() }
 }
 
@@ -287,9 +288,9 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::top::state::Key;
+    use crate::top::state::TopKey;
 
-    fn look() -> Look {
+    fn sample_snapshot() -> TopSnapshot {
         let allocations = (0..30).map(|number| AllocRow {
             id: format!("{number:08x}-0000"),
             job: format!("job{number}"),
@@ -323,13 +324,13 @@ mod tests {
             cores: 2,
             ..NodeUse::default()
         };
-        Look { node, allocations: allocations.collect(), devices, plugins }
+        TopSnapshot { node, allocations: allocations.collect(), devices, plugins }
     }
 
-    fn drawn(chosen: &Chosen, trouble: Option<&str>, (columns, rows): (u16, u16)) -> String {
+    fn drawn(chosen: &ViewState, trouble: Option<&str>, (columns, rows): (u16, u16)) -> String {
         let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
-        let look = look();
-        let shown = Shown { look: &look, chosen, trouble, colours: false };
+        let look = sample_snapshot();
+        let shown = ScreenContent { look: &look, chosen, trouble, colours: false };
         terminal.draw(|frame| draw(frame, &shown)).unwrap();
         let buffer = terminal.backend().buffer();
         let line = |y| (0..columns).map(|x| buffer[(x, y)].symbol()).collect::<String>();
@@ -338,7 +339,7 @@ mod tests {
 
     #[test]
     fn the_node_the_list_and_the_keys_are_shown_at_80_columns() {
-        let text = drawn(&Chosen::default(), None, (80, 12));
+        let text = drawn(&ViewState::default(), None, (80, 12));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("edge-7  up "), "{text}");
         assert!(lines[1].starts_with("cpu    [||||||||||          ]   50 % of 2 cores"), "{text}");
@@ -352,14 +353,14 @@ mod tests {
 
     #[test]
     fn the_other_lists_show_who_holds_a_device_and_how_plugins_do() {
-        let mut chosen = Chosen::default();
-        chosen.press(Key::Char('2'), 0);
+        let mut chosen = ViewState::default();
+        chosen.press(TopKey::Char('2'), 0);
         let text = drawn(&chosen, None, (80, 10));
         assert!(
             text.contains("HELD BY") && text.contains("web t") && text.contains("45 C"),
             "{text}"
         );
-        chosen.press(Key::Char('3'), 0);
+        chosen.press(TopKey::Char('3'), 0);
         let text = drawn(&chosen, None, (80, 10));
         assert!(text.contains("0 of 5") && text.contains("1.2 ms"), "{text}");
         let narrow = drawn(&chosen, None, (50, 10));
@@ -370,7 +371,7 @@ mod tests {
 
     #[test]
     fn at_40_columns_every_word_that_is_shown_is_whole() {
-        let mut chosen = Chosen::default();
+        let mut chosen = ViewState::default();
         let text = drawn(&chosen, None, (40, 10));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "cpu    50 % of 2 cores", "{text}");
@@ -380,13 +381,13 @@ mod tests {
         let words: Vec<&str> = lines[5].split_whitespace().collect();
         assert_eq!(words, ["0000001d", "job29", "running", "29.0", "%"], "{text}");
         assert_eq!(lines[9], KEYS_NARROW, "{text}");
-        chosen.press(Key::Char('2'), 0);
+        chosen.press(TopKey::Char('2'), 0);
         let text = drawn(&chosen, None, (40, 10));
         assert!(
             text.contains("fan0") && text.contains("healthy") && text.contains("web t"),
             "{text}"
         );
-        chosen.press(Key::Char('3'), 0);
+        chosen.press(TopKey::Char('3'), 0);
         let text = drawn(&chosen, None, (40, 10));
         assert!(
             text.contains("driver") && text.contains("running") && text.contains("0 of 5"),
@@ -397,7 +398,7 @@ mod tests {
     #[test]
     fn a_terminal_that_is_too_small_is_told_what_is_needed() {
         for size in [(39, 20), (80, 7), (20, 4)] {
-            let text = drawn(&Chosen::default(), None, size).replace('\n', " ");
+            let text = drawn(&ViewState::default(), None, size).replace('\n', " ");
             assert!(text.contains("needs 40") && text.contains("8 rows"), "{text}");
             assert!(!text.contains("job"), "{text}");
         }
@@ -405,20 +406,25 @@ mod tests {
 
     #[test]
     fn columns_go_by_how_little_they_matter_and_the_others_stay_in_their_order() {
-        assert_eq!(fitting(&ALLOCATIONS, 80), [0, 1, 2, 3, 4, 5, 6]);
-        assert_eq!(fitting(&ALLOCATIONS, 60), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(fitting(&ALLOCATIONS, 52), [0, 1, 3, 4, 5]);
-        assert_eq!(fitting(&ALLOCATIONS, 1), [0, 1, 3, 4], "what names a row stays");
+        assert_eq!(fitting_columns(&ALLOCATIONS, 80), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(fitting_columns(&ALLOCATIONS, 60), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(fitting_columns(&ALLOCATIONS, 52), [0, 1, 3, 4, 5]);
+        assert_eq!(fitting_columns(&ALLOCATIONS, 1), [0, 1, 3, 4], "what names a row stays");
         for list in [&ALLOCATIONS[..], &DEVICES[..], &PLUGINS[..]] {
-            let least: u16 = fitting(list, COLUMNS_MIN).iter().map(|at| list[*at].least + 1).sum();
+            let least: u16 =
+                fitting_columns(list, COLUMNS_MIN).iter().map(|at| list[*at].least + 1).sum();
             assert!(least - 1 <= COLUMNS_MIN, "the least one has room");
-            assert_eq!(fitting(list, WIDE).len(), list.len(), "all are there where all is said");
+            assert_eq!(
+                fitting_columns(list, WIDE).len(),
+                list.len(),
+                "all are there where all is said"
+            );
         }
     }
 
     #[test]
     fn an_agent_that_does_not_answer_is_told_above_what_was_seen_last() {
-        let text = drawn(&Chosen::default(), Some("the agent does not answer"), (80, 10));
+        let text = drawn(&ViewState::default(), Some("the agent does not answer"), (80, 10));
         assert!(text.starts_with("the agent does not answer\n"), "{text}");
         assert!(text.contains("job29"), "{text}");
     }
@@ -426,17 +432,21 @@ mod tests {
     #[test]
     fn it_fits_terminals_of_any_size_and_control_characters_do_nothing() {
         for size in [(1, 1), (3, 2), (20, 4), (400, 100)] {
-            drawn(&Chosen::default(), None, size);
+            drawn(&ViewState::default(), None, size);
         }
-        let mut look = look();
+        let mut look = sample_snapshot();
         look.allocations[29].job = "a\u{1b}[31mb\nc".into();
         look.allocations[28].job = "ab\u{202e}dc".into();
         let mut terminal = Terminal::new(TestBackend::new(80, 10)).unwrap();
-        let (chosen, trouble) = (Chosen::default(), None);
-        let shown = Shown { look: &look, chosen: &chosen, trouble, colours: true };
+        let (chosen, trouble) = (ViewState::default(), None);
+        let shown = ScreenContent { look: &look, chosen: &chosen, trouble, colours: true };
         terminal.draw(|frame| draw(frame, &shown)).unwrap();
         let cells = terminal.backend().buffer().content.iter();
-        assert!(cells.clone().all(|cell| !cell.symbol().contains(ostler_model::shown::hides)));
+        assert!(
+            cells
+                .clone()
+                .all(|cell| !cell.symbol().contains(ostler_model::printable::is_hidden_char))
+        );
         let text: String = cells.map(|cell| cell.symbol()).collect();
         assert!(text.contains(r"ab\u{202e}dc"), "nor do marks of direction: {text}");
     }

@@ -1,4 +1,4 @@
-//! What the servers let people do here: see [`access`].
+//! Asks the servers what a client may do here; see [`access`].
 
 use ostler_model::causes;
 use ostler_model::clock;
@@ -8,15 +8,15 @@ use super::ClusterNodes;
 use crate::access;
 
 impl ClusterNodes {
-    /// May whoever shows this token, empty for none, run commands inside tasks of the namespace that see the
-    /// node's own files?
+    /// Check that the bearer of this token may run commands inside tasks of the namespace that see
+    /// the node's own files. An empty token stands for none.
     ///
     /// # Errors
-    /// Why not; also when no server says so in time.
+    /// Why the bearer may not, or that no server answered in time.
     pub async fn may_exec_on_node(&self, token: &str, namespace: &str) -> Result<(), String> {
         let asked = async {
             let client = self.client().await;
-            let calls = client.line_of_its_own().await.map_err(|error| causes::chain(&error))?;
+            let calls = client.open_own_stream().await.map_err(|error| causes::chain(&error))?;
             let answer = access::may_exec_on_node(&calls, token, namespace).await;
             answer.map_err(|error| causes::chain(&error))
         };

@@ -1,4 +1,4 @@
-//! What servers hear of the node itself.
+//! Reports events of the node itself to the servers.
 
 use std::future::pending;
 
@@ -6,20 +6,21 @@ use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::limits::CLUSTER_EVENTS_WALL;
 
-use super::links::Line;
-use super::{Client, Pauses};
-use crate::node_events::{EventQueue, NodeEvent, between};
+use super::links::LinkPurpose;
+use super::{ClusterClient, RetryPauses};
+use crate::node_events::{EventQueue, HealthEvent, events_between};
 
-pub(super) async fn run(client: &Client) {
-    client.is_registered().await;
-    let mut pauses = Pauses::new(&client.options.rng);
+pub(super) async fn run(client: &ClusterClient) {
+    client.wait_registered().await;
+    let mut pauses = RetryPauses::new(&client.options.rng);
     let (mut views, mut queue) = (client.node.views(), EventQueue::default());
     let mut before = views.borrow_and_update().clone();
     loop {
         let waited = async {
-            match queue.is_empty() {
-                true => pending().await,
-                false => clock::sleep(CLUSTER_EVENTS_WALL).await,
+            if queue.is_empty() {
+                pending::<()>().await;
+            } else {
+                clock::sleep(CLUSTER_EVENTS_WALL).await;
             }
         };
         tokio::select! {
@@ -29,7 +30,7 @@ pub(super) async fn run(client: &Client) {
                     return;
                 }
                 let now = views.borrow_and_update().clone();
-                queue.add(between(&before, &now, client.options.clock.now()));
+                queue.add(events_between(&before, &now, client.options.clock.now()));
                 before = now;
             }
             () = waited => {
@@ -47,8 +48,8 @@ pub(super) async fn run(client: &Client) {
     }
 }
 
-async fn emit(client: &Client, events: &[NodeEvent]) -> Result<(), String> {
-    let calls = client.calls(Line::Tell).await.map_err(|error| causes::chain(&error))?;
-    let values = events.iter().map(NodeEvent::value).collect();
+async fn emit(client: &ClusterClient, events: &[HealthEvent]) -> Result<(), String> {
+    let calls = client.calls(LinkPurpose::Tell).await.map_err(|error| causes::chain(&error))?;
+    let values = events.iter().map(HealthEvent::value).collect();
     calls.emit_events(client.id, values).await.map_err(|error| error.to_string())
 }

@@ -1,9 +1,9 @@
-//! The connection to a server, and which server is next when it ends.
+//! The connection to a server, and the choice of the next server when it ends.
 //!
 //! ```text
-//! Links ─► Link: session ─┬─ a stream for each of the loops: a server answers one call after another on
-//!                         │  a stream, and holds the question for news for minutes
-//!                         └─ arrivals ─► who answers servers
+//! ServerLinks ─► ServerLink: session ─┬─ a stream for each purpose, because a server answers the calls of a
+//!                                     │  stream one after another, and holds the question for news for minutes
+//!                                     └─ arrivals ─► answers to the calls of servers
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,44 +16,44 @@ use ostler_model::limits::{
 use tokio::sync::mpsc;
 
 use super::{ClusterOptions, ServerDoor};
-use crate::caller::Caller;
+use crate::caller::ServerCaller;
 use crate::dial::DialError;
 use crate::servers::ServerCalls;
-use crate::session::{Arrivals, Session};
+use crate::session::{Arrivals, ClusterSession};
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
 
-/// Who calls.
+/// What a stream to the server is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Line {
-    /// Registering and heartbeats.
+pub(super) enum LinkPurpose {
+    /// Registration and heartbeats.
     Live,
-    /// The question for news.
+    /// The question for a newer list of allocations.
     Follow,
-    /// Allocations that the news name.
+    /// Reading the allocations that the list names.
     Pull,
-    /// What becomes of allocations.
+    /// Reporting the states of allocations.
     Tell,
 }
 
-/// A connection that is in use.
-struct Link {
-    session: Session,
-    lines: BTreeMap<Line, ServerCalls>,
+/// The connection that is in use, with its streams.
+struct ServerLink {
+    session: ClusterSession,
+    lines: BTreeMap<LinkPurpose, ServerCalls>,
 }
 
-/// See the module.
-pub(super) struct Links {
+/// The connection to the cluster; see the module.
+pub(super) struct ServerLinks {
     options: ClusterOptions,
     door: Arc<dyn ServerDoor>,
-    /// The next one first.
+    /// The servers, the next one first.
     servers: Mutex<VecDeque<ServerAddress>>,
-    link: tokio::sync::Mutex<Option<Link>>,
-    /// Who answers servers hears of each new connection.
+    link: tokio::sync::Mutex<Option<ServerLink>>,
+    /// Gets the streams that servers open on each new connection.
     arrivals: mpsc::Sender<Arrivals>,
 }
 
-impl Links {
+impl ServerLinks {
     pub(super) fn new(
         options: &ClusterOptions,
         door: Arc<dyn ServerDoor>,
@@ -68,39 +68,46 @@ impl Links {
         Self { options: options.clone(), door, servers, link, arrivals }
     }
 
-    /// Calls on this line of the connection; of a new one where there is none.
+    /// Calls on the stream of the connection for this purpose. Connects first if there is no
+    /// connection.
     ///
     /// # Errors
-    /// When the next server cannot be reached; the one after it is tried the next time.
-    pub(super) async fn calls(&self, line: Line) -> Result<ServerCalls, DialError> {
+    /// When the next server cannot be reached. The next call tries the one after it.
+    pub(super) async fn calls(&self, line: LinkPurpose) -> Result<ServerCalls, DialError> {
         let mut link = self.link.lock().await;
-        let link = self.linked(&mut link).await?;
-        // A stream ends before its connection when what came on it cannot be read, or a call was late.
-        if let Some(calls) = link.lines.get(&line).filter(|calls| calls.stands()) {
+        let link = self.open_link(&mut link).await?;
+        // A stream ends before its connection when data on it cannot be read, or a call was late.
+        if let Some(calls) = link.lines.get(&line).filter(|calls| calls.is_open()) {
             return Ok(calls.clone());
         }
         let wall = match line {
-            Line::Tell => CLUSTER_TELL_WALL,
-            Line::Live | Line::Follow | Line::Pull => CLUSTER_STEP_WALL_DEFAULT,
+            LinkPurpose::Tell => CLUSTER_TELL_WALL,
+            LinkPurpose::Live | LinkPurpose::Follow | LinkPurpose::Pull => {
+                CLUSTER_STEP_WALL_DEFAULT
+            }
         };
         let calls = self.open(&link.session, wall).await?;
         link.lines.insert(line, calls.clone());
         Ok(calls)
     }
 
-    /// Calls on a line that nobody else uses: what is held there holds up nobody. It ends with them.
+    /// Calls on a new stream that nobody else uses, so that a call that the server holds delays
+    /// nobody. The stream ends with them.
     ///
     /// # Errors
     /// As [`Self::calls`].
-    pub(super) async fn line_of_its_own(&self) -> Result<ServerCalls, DialError> {
+    pub(super) async fn open_own_stream(&self) -> Result<ServerCalls, DialError> {
         let session = {
             let mut link = self.link.lock().await;
-            self.linked(&mut link).await?.session.clone()
+            self.open_link(&mut link).await?.session.clone()
         };
         self.open(&session, CLUSTER_STEP_WALL_DEFAULT).await
     }
 
-    async fn linked<'a>(&self, link: &'a mut Option<Link>) -> Result<&'a mut Link, DialError> {
+    async fn open_link<'a>(
+        &self,
+        link: &'a mut Option<ServerLink>,
+    ) -> Result<&'a mut ServerLink, DialError> {
         if link.as_ref().is_some_and(|link| link.session.is_over()) {
             *link = None;
         }
@@ -110,24 +117,29 @@ impl Links {
         }
     }
 
-    async fn open(&self, session: &Session, wall: Duration) -> Result<ServerCalls, DialError> {
-        let caller = Caller::open(session, CLUSTER_ANSWER_BYTES_MAX).await;
+    async fn open(
+        &self,
+        session: &ClusterSession,
+        wall: Duration,
+    ) -> Result<ServerCalls, DialError> {
+        let caller = ServerCaller::open(session, CLUSTER_ANSWER_BYTES_MAX).await;
         let caller = caller.map_err(DialError::Ended)?;
         let region = self.options.region.clone();
         Ok(ServerCalls::new(caller, region, String::new(), wall))
     }
 
-    /// A call failed: the next one is made to another server, and nobody waits for this one any more.
+    /// Give up the connection after a failed call. The next call goes to another server, and nobody
+    /// waits for this one any more.
     pub(super) async fn give_up(&self) {
         if let Some(link) = self.link.lock().await.take() {
             link.session.give_up();
         }
     }
 
-    /// Servers that a server has named are tried too.
-    pub(super) fn named(&self, named: Vec<ServerAddress>) {
+    /// Add the servers that a server has named to those that are tried.
+    pub(super) fn add_servers(&self, named: Vec<ServerAddress>) {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of the configuration stay: all others may be gone together.
+        // The servers of the configuration stay, because all others may be gone together.
         servers.retain(|known| self.options.servers.contains(known) || named.contains(known));
         for server in named {
             if !servers.contains(&server) && servers.len() < CLUSTER_SERVERS_MAX {
@@ -143,21 +155,22 @@ impl Links {
         Some(next)
     }
 
-    async fn dial(&self) -> Result<Link, DialError> {
+    async fn dial(&self) -> Result<ServerLink, DialError> {
         let server = self.next_server().ok_or(DialError::NoServer)?;
         let (session, arrivals) = self.door.dial(&server).await?;
         tracing::info!(%server, "connected to a server");
-        // Where the earlier ones are not taken yet, this connection is not answered on: servers ask on
+        // If the earlier ones are not taken yet, nobody answers on this connection; servers ask on
         // another one.
         drop(self.arrivals.try_send(arrivals));
-        Ok(Link { session, lines: BTreeMap::new() })
+        Ok(ServerLink { session, lines: BTreeMap::new() })
     }
 }
 
-/// At any place: the nodes of a cluster have the same list, and are not to go to the same server all at once.
+/// Insert a server at a random position. The nodes of a cluster have the same list, and must not
+/// all go to the same server at once.
 fn insert(servers: &mut VecDeque<ServerAddress>, server: ServerAddress, rng: &Rng) {
     let places = u64::try_from(servers.len()).unwrap_or(u64::MAX).saturating_add(1);
-    let at = usize::try_from(rng.below(places)).unwrap_or(0).min(servers.len());
+    let at = usize::try_from(rng.number_below(places)).unwrap_or(0).min(servers.len());
     servers.insert(at, server);
 }
 
@@ -172,7 +185,7 @@ mod tests {
         let all: Vec<_> = ["s1", "s2", "s3"].map(|name| name.parse().unwrap()).into();
         let mut first = [0; 3];
         for node in 0..300 {
-            let (mut servers, rng) = (VecDeque::new(), Rng::seeded(node));
+            let (mut servers, rng) = (VecDeque::new(), Rng::from_seed(node));
             all.iter().cloned().for_each(|server| insert(&mut servers, server, &rng));
             let at = all.iter().position(|server| *server == servers[0]).unwrap();
             first[at] += 1;

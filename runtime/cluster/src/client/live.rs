@@ -1,4 +1,4 @@
-//! Registering, and heartbeats.
+//! Registration and heartbeats.
 //!
 //! ```text
 //! register ─► ready ─► every `within`: heartbeat ─► refused: not known ─► register
@@ -14,52 +14,52 @@ use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{CLUSTER_BEAT_MAX, CLUSTER_BEAT_MIN, CLUSTER_NODE_CHANGES_WALL};
 use ostler_node::NodeView;
 
-use super::links::Line;
-use super::{Client, Pauses, Progress, ServedAt};
+use super::links::LinkPurpose;
+use super::{ClusterClient, DiskServerAddress, JoinProgress, RetryPauses};
 use crate::caller::ServerCallError;
-use crate::credentials::Standing;
-use crate::described::{self, NodeRegistrationFacts};
+use crate::credentials::NodeStanding;
+use crate::descriptions::{self, NodeRegistrationFacts};
 use crate::servers::{Heartbeat, NodeStatus};
 
-/// What comes next.
+/// The next call of this loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextCall {
     Register,
     Beat,
 }
 
-pub(super) async fn run(client: &Client) {
-    let mut pauses = Pauses::new(&client.options.rng);
-    let (mut next, mut told) = (Next::Register, told_of(client));
+pub(super) async fn run(client: &ClusterClient) {
+    let mut pauses = RetryPauses::new(&client.options.rng);
+    let (mut next, mut told) = (NextCall::Register, node_to_report(client));
     loop {
         let beaten = match next {
-            Next::Register => {
-                told = told_of(client);
+            NextCall::Register => {
+                told = node_to_report(client);
                 register(client, &told).await
             }
-            Next::Beat => beat(client).await,
+            NextCall::Beat => beat(client).await,
         };
         match beaten {
             Ok(beat) => {
-                client.links.named(beat.servers);
+                client.links.add_servers(beat.servers);
                 client.heard.send_replace(Stopwatch::start());
-                let standing = client.credentials().accepted(beat.signed);
+                let standing = client.credentials().note_accepted(beat.signed);
                 keep(client, standing).await;
-                if next == Next::Register {
-                    // Ready at once: tasks wait for it.
-                    next = Next::Beat;
+                if next == NextCall::Register {
+                    // It becomes ready at once, because tasks wait for it.
+                    next = NextCall::Beat;
                     continue;
                 }
                 pauses.reset();
-                client.comes_to(Progress::Registered);
-                next = until_next(client, &told, beat.within).await;
+                client.advance_to(JoinProgress::Registered);
+                next = wait_for_next(client, &told, beat.within).await;
             }
-            Err(Failed::NotKnown) => {
-                next = Next::Register;
-                // A server that never knows it is not asked without pause.
+            Err(LiveError::NotKnown) => {
+                next = NextCall::Register;
+                // There is a pause, in case the servers never know the node.
                 pauses.pause().await;
             }
-            Err(Failed::Other(error)) => {
+            Err(LiveError::Other(error)) => {
                 tracing::warn!(error, "the servers cannot be told that this node lives");
                 client.links.give_up().await;
                 pauses.pause().await;
@@ -68,23 +68,23 @@ pub(super) async fn run(client: &Client) {
     }
 }
 
-/// What servers are told of the node.
-struct Told {
+/// What the servers were told about the node.
+struct ReportedNode {
     view: Arc<NodeView>,
-    serves: Option<ServedAt>,
+    serves: Option<DiskServerAddress>,
 }
 
-fn told_of(client: &Client) -> Told {
+fn node_to_report(client: &ClusterClient) -> ReportedNode {
     let view = client.node.views().borrow().clone();
-    Told { view, serves: client.serves.borrow().clone() }
+    ReportedNode { view, serves: client.serves.borrow().clone() }
 }
 
-enum Failed {
+enum LiveError {
     NotKnown,
     Other(String),
 }
 
-impl From<ServerCallError> for Failed {
+impl From<ServerCallError> for LiveError {
     fn from(error: ServerCallError) -> Self {
         let not_known = |text: &str| text.to_lowercase().contains("node not found");
         match &error {
@@ -94,25 +94,26 @@ impl From<ServerCallError> for Failed {
     }
 }
 
-async fn calls(client: &Client) -> Result<crate::servers::ServerCalls, Failed> {
-    client.calls(Line::Live).await.map_err(|error| Failed::Other(causes::chain(&error)))
+async fn calls(client: &ClusterClient) -> Result<crate::servers::ServerCalls, LiveError> {
+    client.calls(LinkPurpose::Live).await.map_err(|error| LiveError::Other(causes::chain(&error)))
 }
 
-async fn register(client: &Client, told: &Told) -> Result<Heartbeat, Failed> {
+async fn register(client: &ClusterClient, told: &ReportedNode) -> Result<Heartbeat, LiveError> {
     let facts = NodeRegistrationFacts {
         secret: client.options.secret.clone(),
         class: client.options.class.clone(),
         pool: client.options.pool.clone(),
-        // Servers reach the node through its own connection; other nodes fetch disks there.
+        // This address is for other nodes that fetch disks; servers reach the node through its own
+        // connection.
         http_address: told.serves.as_ref().map(|at| at.address.clone()).unwrap_or_default(),
         tls: told.serves.as_ref().is_some_and(|at| at.tls),
         now: client.options.clock.now(),
     };
-    let node = described::node(&told.view, &facts);
-    let token = client.credentials().to_register().to_owned();
-    let registered = calls(client).await?.showing(&token).register(node).await;
+    let node = descriptions::node(&told.view, &facts);
+    let token = client.credentials().register_token().to_owned();
+    let registered = calls(client).await?.with_token(&token).register(node).await;
     if registered.as_ref().is_err_and(is_not_permitted) {
-        let refused = client.credentials().refused();
+        let refused = client.credentials().note_refused();
         keep(client, refused).await;
     }
     let beat = registered?;
@@ -120,14 +121,14 @@ async fn register(client: &Client, told: &Told) -> Result<Heartbeat, Failed> {
     Ok(beat)
 }
 
-async fn beat(client: &Client) -> Result<Heartbeat, Failed> {
+async fn beat(client: &ClusterClient) -> Result<Heartbeat, LiveError> {
     let calls = calls(client).await?;
     let beat = async || {
-        let token = client.credentials().to_beat().to_owned();
-        calls.clone().showing(&token).update_status(client.id, NodeStatus::Ready).await
+        let token = client.credentials().beat_token().to_owned();
+        calls.clone().with_token(&token).update_status(client.id, NodeStatus::Ready).await
     };
     match beat().await {
-        Err(error) if is_not_permitted(&error) && client.credentials().beat_refused() => {
+        Err(error) if is_not_permitted(&error) && client.credentials().note_beat_refused() => {
             Ok(beat().await?)
         }
         beaten => Ok(beaten?),
@@ -138,22 +139,22 @@ fn is_not_permitted(error: &ServerCallError) -> bool {
     error.to_string().to_lowercase().contains("permission denied")
 }
 
-/// Put how this node stands with the servers on record, where that has changed.
-async fn keep(client: &Client, standing: Option<Standing>) {
+/// Record the standing of this node with the servers, if it has changed.
+async fn keep(client: &ClusterClient, standing: Option<NodeStanding>) {
     let Some(standing) = standing else { return };
     if let Err(error) = client.node.keep_standing(standing).await {
         tracing::warn!(error, "how this node stands with the servers is not on record");
     }
 }
 
-/// Wait for the next heartbeat, or for the node to be another one than the servers were told of.
-async fn until_next(client: &Client, told: &Told, within: Duration) -> Next {
+/// Wait until the next heartbeat is due, or until the node differs from what the servers were told.
+async fn wait_for_next(client: &ClusterClient, told: &ReportedNode, within: Duration) -> NextCall {
     let (mut views, mut serves) = (client.node.views(), client.serves.clone());
     let within = within.clamp(CLUSTER_BEAT_MIN, CLUSTER_BEAT_MAX);
     let due = clock::timeout(within, async {
         let elsewhere = async {
             if serves.wait_for(|now| *now != told.serves).await.is_err() {
-                // Nobody says more of it.
+                // The sender is gone, so it never changes.
                 std::future::pending::<()>().await;
             }
         };
@@ -164,10 +165,11 @@ async fn until_next(client: &Client, told: &Told, within: Duration) -> Next {
         }
         clock::sleep(CLUSTER_NODE_CHANGES_WALL).await;
     });
-    if due.await.is_some() { Next::Register } else { Next::Beat }
+    if due.await.is_some() { NextCall::Register } else { NextCall::Beat }
 }
 
-/// Is this to be told? What a disk has free changes all the time.
+/// Whether the node has changed so that the servers must be told. The free space of disks changes
+/// all the time and does not count.
 fn differs(told: &NodeView, now: &NodeView) -> bool {
     let facts = |view: &NodeView| {
         let lasting =

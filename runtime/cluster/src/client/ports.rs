@@ -1,4 +1,4 @@
-//! What the loops need: of the node that is joined, and to reach a server.
+//! The traits that the loops need: the node that is joined, and the ways to servers and disks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,104 +13,108 @@ use ostler_model::server_address::ServerAddress;
 use ostler_node::NodeView;
 use tokio::sync::watch;
 
-use crate::credentials::Standing;
+use crate::credentials::NodeStanding;
 use crate::dial::DialError;
 use crate::previous::DiskSource;
-use crate::session::{Arrivals, Session};
+use crate::session::{Arrivals, ClusterSession};
 
 /// An allocation as the node has it.
 #[derive(Clone, Debug)]
 pub struct PlacedAlloc {
-    /// What was asked, the newest copy.
+    /// The newest copy of the allocation.
     pub allocation: Arc<Allocation>,
-    /// Nothing of it runs, and that is durable.
+    /// Whether nothing of it runs any more, and that is durable.
     pub ended: bool,
 }
 
-/// Those that were not entered now, with the reason: something they need is another one's.
-pub type Unentered = BTreeMap<AllocId, String>;
+/// The allocations that were not entered now, each with the reason: another one has something that
+/// it needs.
+pub type UnenteredAllocs = BTreeMap<AllocId, String>;
 
 /// Why none of some allocations was entered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnterError {
-    /// This node cannot run them, not later either.
+    /// This node cannot run them, now or later.
     #[error("{0}")]
     CannotRun(String),
-    /// Not this time: the disk, most often.
+    /// They were not entered this time, most often because of the disk.
     #[error("{0}")]
     NotEntered(String),
 }
 
-/// The node that is joined.
+/// The node that joins the cluster.
 pub trait ClusterNode: Send + Sync {
-    /// The node as it is, and hears when it is another one.
+    /// The present node, and its changes.
     fn views(&self) -> watch::Receiver<Arc<NodeView>>;
 
-    /// Hears when an allocation has changed.
+    /// Notified when an allocation has changed.
     fn changes(&self) -> watch::Receiver<u64>;
 
-    /// Allocations that servers placed, whatever became of them, each with the index of its last change here.
-    fn assigned(&self) -> Vec<(AllocId, u64)>;
+    /// The allocations that servers placed, in any state, each with the index of its last change
+    /// here.
+    fn assigned_allocs(&self) -> Vec<(AllocId, u64)>;
 
-    /// One allocation; none too while its record is on the way to the disk.
+    /// An allocation of this node; none while its record is on the way to the disk.
     fn alloc(&self, id: AllocId) -> Option<PlacedAlloc>;
 
-    /// Is its record on the way to the disk?
+    /// Whether the record of an allocation is on the way to the disk.
     fn is_entering(&self, id: AllocId) -> bool;
 
-    /// What became of one, as servers are told of it.
+    /// The state of an allocation, as it is reported to servers.
     fn state(&self, id: AllocId) -> Option<AcknowledgedState>;
 
-    /// Run allocations that a server placed, all of one job: new ones, and newer copies of known ones.
+    /// Run allocations of one job that a server placed: new ones, and newer copies of known ones.
     fn assign(
         &self,
         job: JobId,
         allocs: Vec<Allocation>,
-    ) -> BoxFuture<'_, Result<Unentered, EnterError>>;
+    ) -> BoxFuture<'_, Result<UnenteredAllocs, EnterError>>;
 
-    /// Stop one of them.
+    /// Stop one of these allocations.
     fn stop<'a>(
         &'a self,
         alloc: &'a Allocation,
         reason: &'a str,
     ) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Those that are to run and end when no server is heard for so long.
-    fn ends_unheard(&self) -> Vec<(Arc<Allocation>, Duration)>;
+    /// The allocations that run and must be stopped when no server answers for a time, each with
+    /// that time.
+    fn silence_limits(&self) -> Vec<(Arc<Allocation>, Duration)>;
 
-    /// Remove directory and records of one that has ended.
+    /// Remove the directory and the records of an allocation that has ended.
     fn collect(&self, id: AllocId) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Remember what servers have acknowledged. It may lag: what is lost is told once more.
+    /// Record what servers have acknowledged. The record may lag, because a lost report is sent
+    /// again.
     fn acknowledge<'a>(
         &'a self,
         told: &'a BTreeMap<AllocId, AcknowledgedState>,
     ) -> BoxFuture<'a, Result<(), String>>;
 
-    /// Servers know how these have ended: nothing is lost when they are collected.
-    fn ends_told(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()>;
+    /// Note that servers know how these allocations have ended, so that they may be collected.
+    fn mark_ends_known(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()>;
 
-    /// Remember how this node stands with the servers.
-    fn keep_standing(&self, standing: Standing) -> BoxFuture<'_, Result<(), String>>;
+    /// Record the standing of this node with the servers.
+    fn keep_standing(&self, standing: NodeStanding) -> BoxFuture<'_, Result<(), String>>;
 
-    /// What servers have acknowledged of these, by the records.
-    fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState>;
+    /// The recorded states of these allocations that servers have acknowledged.
+    fn acknowledged_states(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState>;
 }
 
-/// The way to the disk of an allocation on another node.
+/// Fetches the disk of an allocation from another node.
 pub trait DiskDoor: Send + Sync {
-    /// Ask for it.
+    /// Start to fetch a disk.
     fn fetch<'a>(
         &'a self,
         from: &'a DiskSource,
     ) -> BoxFuture<'a, Result<Box<dyn DiskPieces>, NoDisk>>;
 }
 
-/// The way to a server.
+/// Connects to servers.
 pub trait ServerDoor: Send + Sync {
-    /// A new connection. Every step of it has a deadline.
+    /// Open a new connection. Every step has a deadline.
     fn dial<'a>(
         &'a self,
         to: &'a ServerAddress,
-    ) -> BoxFuture<'a, Result<(Session, Arrivals), DialError>>;
+    ) -> BoxFuture<'a, Result<(ClusterSession, Arrivals), DialError>>;
 }

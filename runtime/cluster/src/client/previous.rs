@@ -1,11 +1,11 @@
-//! What owners of allocations ask of servers and other nodes: see [`OtherNodes`].
+//! Answers what owners of allocations ask about other nodes; see [`OtherNodes`].
 //!
 //! ```text
-//! over: Alloc.GetAlloc, held by the server ─► lives: again ─► over
+//! end:  Alloc.GetAlloc, held by the server ─► lives: again ─► has ended
 //! disk: Alloc.GetAlloc ─► Node.GetNode ─► DiskDoor ─► pieces
 //! ```
-//! Owners may ask before the node has joined: they wait. Each question has a stream of its own, because a
-//! server answers one after the other on a stream.
+//! Owners may ask before the node has joined; then they wait. Each question has a stream of its
+//! own, because a server answers the calls of a stream one after another.
 
 use std::sync::{Arc, Weak};
 
@@ -19,16 +19,16 @@ use ostler_model::other_nodes::{NoDisk, OtherNodes, RemoteDisk};
 use ostler_model::ports::BoxFuture;
 use tokio::sync::{Semaphore, watch};
 
-use super::{Client, Pauses};
+use super::{ClusterClient, RetryPauses};
 use crate::caller::ServerCallError;
 use crate::previous::{self, PreviousAnswer};
 
-/// Questions that are open.
+/// Limits the number of open questions.
 static ASKING: Semaphore = Semaphore::const_new(PREVIOUS_ASKED_AT_ONCE_MAX);
 
-/// The other nodes of a cluster, for an agent that is about to join it. Clones are the same.
+/// The other nodes of a cluster, for an agent that is about to join it. Clones share the state.
 #[derive(Clone, Debug)]
-pub struct ClusterNodes(watch::Sender<Weak<Client>>);
+pub struct ClusterNodes(watch::Sender<Weak<ClusterClient>>);
 
 impl Default for ClusterNodes {
     fn default() -> Self {
@@ -37,13 +37,13 @@ impl Default for ClusterNodes {
 }
 
 impl ClusterNodes {
-    /// The node has joined; until the client goes it can be asked.
-    pub(super) fn joined(&self, client: &Arc<Client>) {
+    /// Note that the node has joined. The client can be asked until it is dropped.
+    pub(super) fn set_client(&self, client: &Arc<ClusterClient>) {
         self.0.send_replace(Arc::downgrade(client));
     }
 
-    /// The client, once the node has joined.
-    pub(super) async fn client(&self) -> Arc<Client> {
+    /// Wait for the client, which exists once the node has joined.
+    pub(super) async fn client(&self) -> Arc<ClusterClient> {
         let mut joined = self.0.subscribe();
         loop {
             let client = joined.borrow_and_update().upgrade();
@@ -51,7 +51,7 @@ impl ClusterNodes {
                 return client;
             }
             if joined.changed().await.is_err() {
-                // Never: the sender is held by `self`.
+                // This never happens, because `self` holds the sender.
                 std::future::pending::<()>().await;
             }
         }
@@ -59,15 +59,19 @@ impl ClusterNodes {
 }
 
 impl OtherNodes for ClusterNodes {
-    fn over(&self, previous: AllocId) -> BoxFuture<'_, Result<(), String>> {
+    fn wait_until_over(&self, previous: AllocId) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let client = self.client().await;
-            client.is_registered().await;
-            client.over(previous).await
+            client.wait_registered().await;
+            client.wait_until_over(previous).await
         })
     }
 
-    fn disk(&self, previous: AllocId, new: AllocId) -> BoxFuture<'_, Result<RemoteDisk, NoDisk>> {
+    fn fetch_disk(
+        &self,
+        previous: AllocId,
+        new: AllocId,
+    ) -> BoxFuture<'_, Result<RemoteDisk, NoDisk>> {
         Box::pin(async move {
             let client = self.client().await;
             client.disk(previous, new).await
@@ -75,15 +79,15 @@ impl OtherNodes for ClusterNodes {
     }
 }
 
-impl Client {
-    async fn over(&self, id: AllocId) -> Result<(), String> {
-        let mut pauses = Pauses::new(&self.options.rng);
+impl ClusterClient {
+    async fn wait_until_over(&self, id: AllocId) -> Result<(), String> {
+        let mut pauses = RetryPauses::new(&self.options.rng);
         let mut index = 0;
         loop {
-            match self.previous(id, index).await {
+            match self.ask_previous(id, index).await {
                 Ok(PreviousAnswer::Lives { index: newer }) => {
                     pauses.reset();
-                    // A server that is set back would answer at once, again and again.
+                    // A server that was set back would answer at once, again and again.
                     if newer <= index {
                         pauses.pause().await;
                     }
@@ -93,7 +97,7 @@ impl Client {
                 Err(NoDisk::Ever(why)) => return Err(why),
                 Err(NoDisk::Now(why)) => {
                     tracing::debug!(alloc = %id, why, "whether it is over is not known yet");
-                    // The next one asked may be another server, at another index.
+                    // The next question may go to another server, at another index.
                     index = 0;
                     pauses.pause().await;
                 }
@@ -101,43 +105,45 @@ impl Client {
         }
     }
 
-    /// What the servers say of an allocation; past an index, when it has changed, or after a while.
-    async fn previous(&self, id: AllocId, index: u64) -> Result<PreviousAnswer, NoDisk> {
+    /// Ask the servers about an allocation. They answer when it has changed past `index`, or after
+    /// a while.
+    async fn ask_previous(&self, id: AllocId, index: u64) -> Result<PreviousAnswer, NoDisk> {
         let _turn = ASKING.acquire().await.map_err(|error| NoDisk::Now(error.to_string()))?;
-        let calls = self.line_of_its_own().await;
+        let calls = self.open_own_stream().await;
         let calls = calls.map_err(|error| NoDisk::Now(causes::chain(&error)))?;
-        let answer = calls.one_alloc(id, index, PREVIOUS_HOLD).await.map_err(unanswered)?;
-        previous::previous(&answer)
+        let answer = calls.one_alloc(id, index, PREVIOUS_HOLD).await.map_err(no_disk_error)?;
+        previous::parse_previous(&answer)
             .ok_or_else(|| NoDisk::Now("an answer of a server cannot be read".to_owned()))
     }
 
     async fn disk(&self, previous: AllocId, new: AllocId) -> Result<RemoteDisk, NoDisk> {
         let token = clock::timeout(DISK_FETCH_JOINED_WALL, self.migrate_token(new)).await;
         let token = token.ok_or_else(|| NoDisk::Now("the servers do not answer".to_owned()))?;
-        let asked = clock::timeout(CLUSTER_BLOCK_GRACE, self.previous(previous, 0)).await;
+        let asked = clock::timeout(CLUSTER_BLOCK_GRACE, self.ask_previous(previous, 0)).await;
         let asked = asked.ok_or_else(|| NoDisk::Now("the servers do not answer".to_owned()))?;
-        let holder = previous::holder(asked?, self.id)?;
-        let calls = self.line_of_its_own().await;
+        let holder = previous::disk_holder(asked?, self.id)?;
+        let calls = self.open_own_stream().await;
         let calls = calls.map_err(|error| NoDisk::Now(causes::chain(&error)))?;
-        let node = calls.one_node(holder).await.map_err(unanswered)?;
-        let source = previous::source(previous, &node, token.as_deref())?;
+        let node = calls.one_node(holder).await.map_err(no_disk_error)?;
+        let source = previous::disk_source(previous, &node, token.as_deref())?;
         tracing::info!(alloc = %new, %previous, node = source.node, address = %source.address, "fetching a disk");
         let pieces = self.disks.fetch(&source).await?;
         Ok(RemoteDisk { node: source.node, pieces })
     }
 
-    /// What shows another node that this allocation may have the disk of the one before it; as soon as the
-    /// servers have told.
+    /// The token by which another node knows that this allocation may have the disk of the previous
+    /// one. It waits until the servers have sent one.
     async fn migrate_token(&self, new: AllocId) -> Option<String> {
         let mut tokens = self.migrate_tokens.subscribe();
-        // The sender is held by `self`.
+        // This cannot fail, because `self` holds the sender.
         let told = tokens.wait_for(Option::is_some).await.ok()?;
         told.as_ref()?.get(&new).cloned()
     }
 }
 
-/// No server could be asked, this one does not know now, or none will say.
-fn unanswered(error: ServerCallError) -> NoDisk {
+/// The error of a question that got no answer: for good if no server will answer it, otherwise for
+/// now.
+fn no_disk_error(error: ServerCallError) -> NoDisk {
     match &error {
         ServerCallError::Refused { message, .. } if previous::is_final(message) => {
             NoDisk::Ever(error.to_string())

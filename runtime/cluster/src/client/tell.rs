@@ -1,4 +1,4 @@
-//! What servers hear of allocations.
+//! Reports the states of allocations to the servers.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::CLUSTER_TELL_TICK;
 
-use super::links::Line;
-use super::{Client, Pauses};
-use crate::described;
+use super::links::LinkPurpose;
+use super::{ClusterClient, RetryPauses};
+use crate::descriptions;
 use crate::updates::UpdateBatch;
 
-pub(super) async fn run(client: &Client) {
-    client.caught_up().await;
-    let (mut pauses, time) = (Pauses::new(&client.options.rng), Stopwatch::start());
+pub(super) async fn run(client: &ClusterClient) {
+    client.wait_caught_up().await;
+    let (mut pauses, time) = (RetryPauses::new(&client.options.rng), Stopwatch::start());
     let mut changes = client.node.changes();
     let mut seen = BTreeMap::new();
     loop {
         changes.borrow_and_update();
-        ends_told(client, look(client, &mut seen)).await;
+        report_known_ends(client, queue_changes(client, &mut seen)).await;
         let (quiet, doubt) = {
             let updates = client.updates();
             (updates.is_quiet(), updates.doubt_ends())
@@ -45,14 +45,14 @@ pub(super) async fn run(client: &Client) {
         match send(client, &batch).await {
             Ok(()) => {
                 pauses.reset();
-                let told = client.updates().sent(true, time.elapsed());
-                ends_told(client, told.keys().copied().collect()).await;
+                let told = client.updates().finish_call(true, time.elapsed());
+                report_known_ends(client, told.keys().copied().collect()).await;
                 if let Err(error) = client.node.acknowledge(&told).await {
                     tracing::warn!(%error, "what the servers know is not on record: it is told again");
                 }
             }
             Err(error) => {
-                client.updates().sent(false, time.elapsed());
+                client.updates().finish_call(false, time.elapsed());
                 tracing::warn!(error, "the servers do not hear of allocations");
                 pauses.pause().await;
             }
@@ -60,32 +60,32 @@ pub(super) async fn run(client: &Client) {
     }
 }
 
-/// Find what has changed since the last look, and queue what of it servers do not know.
-fn look(client: &Client, seen: &mut BTreeMap<AllocId, u64>) -> Vec<AllocId> {
-    let here: BTreeMap<_, _> = client.node.assigned().into_iter().collect();
+/// Find the allocations that have changed since the last call, and queue what servers do not know.
+fn queue_changes(client: &ClusterClient, seen: &mut BTreeMap<AllocId, u64>) -> Vec<AllocId> {
+    let here: BTreeMap<_, _> = client.node.assigned_allocs().into_iter().collect();
     seen.retain(|id, _| here.contains_key(id));
     let mut changed = Vec::new();
     for (id, index) in here {
         if seen.insert(id, index) != Some(index)
             && let Some(state) = client.node.state(id)
         {
-            client.updates().changed(id, state);
+            client.updates().update_state(id, state);
             changed.push(id);
         }
     }
     changed
 }
 
-/// Of these, those of which servers know that they have ended may be collected.
-async fn ends_told(client: &Client, mut allocs: Vec<AllocId>) {
+/// Allow the collection of those allocations whose end the servers know.
+async fn report_known_ends(client: &ClusterClient, mut allocs: Vec<AllocId>) {
     allocs.retain(|id| client.updates().is_end_known(*id));
     if !allocs.is_empty() {
-        client.node.ends_told(allocs).await;
+        client.node.mark_ends_known(allocs).await;
     }
 }
 
-async fn send(client: &Client, batch: &UpdateBatch) -> Result<(), String> {
-    let calls = client.calls(Line::Tell).await.map_err(|error| causes::chain(&error))?;
-    let told = batch.iter().map(|(id, state)| described::alloc(*id, client.id, state));
+async fn send(client: &ClusterClient, batch: &UpdateBatch) -> Result<(), String> {
+    let calls = client.calls(LinkPurpose::Tell).await.map_err(|error| causes::chain(&error))?;
+    let told = batch.iter().map(|(id, state)| descriptions::alloc(*id, client.id, state));
     calls.update_allocs(told.collect()).await.map_err(|error| error.to_string())
 }

@@ -1,77 +1,80 @@
-//! Which cores the tasks of an allocation get for themselves. Pure.
+//! Chooses the cores that the tasks of an allocation get for themselves. Pure.
 //!
 //! ```text
 //! free cores ─ sidecars of prestart ─┬─ prestart tasks
 //!                                    ├─ main tasks        each phase from what the first left:
 //!                                    └─ poststop tasks    they do not run at the same time
 //! ```
-//! Who needs cores of one NUMA node is served first, and who needs most of them.
-//! One core always stays for the tasks that have none of their own, as long as there are such.
+//! Requests for cores of one NUMA node are served first, and the larger ones before the smaller
+//! ones. One core always stays for the tasks that have none of their own, as long as there are such
+//! tasks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Problem;
-use super::needs::Phase;
+use super::needs::LifecyclePhase;
 use ostler_model::cores::CoreSet;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::job::{Task, TaskGroup};
 use ostler_model::resources::{CoreRequest, NumaAffinity};
 
-/// Who has which cores.
+/// The cores that each allocation has for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CoreLedger(BTreeMap<AllocId, CoreSet>);
 
 impl CoreLedger {
-    /// They are this allocation's now. `false`: one of them is another's, and nothing is changed.
+    /// Assign these cores to an allocation. `false`: one of them is assigned already, and nothing
+    /// is changed.
     pub(super) fn claim<'a>(
         &mut self,
         alloc: AllocId,
         cores: impl Iterator<Item = &'a CoreSet>,
     ) -> bool {
         let wanted = cores.fold(CoreSet::new(), |all, one| all.union(one));
-        let free = self.held().intersection(&wanted).is_empty();
+        let free = self.held_cores().intersection(&wanted).is_empty();
         if free && !wanted.is_empty() {
             self.0.insert(alloc, wanted);
         }
         free
     }
 
-    /// They are nobody's again: which.
+    /// Take back the cores of an allocation. Returns them.
     pub(super) fn release(&mut self, alloc: AllocId) -> Option<CoreSet> {
         self.0.remove(&alloc)
     }
 
-    /// They are this allocation's again, which it had a moment before.
+    /// Give an allocation the cores again that it had a moment before.
     pub(super) fn put_back(&mut self, alloc: AllocId, cores: CoreSet) {
         self.0.insert(alloc, cores);
     }
 
-    /// All that are somebody's.
-    pub(super) fn held(&self) -> CoreSet {
+    /// All cores that are assigned.
+    pub(super) fn held_cores(&self) -> CoreSet {
         self.0.values().fold(CoreSet::new(), |all, one| all.union(one))
     }
 }
 
 /// Does a task of the group run on cores that it shares with others?
-pub(super) fn shares(group: &TaskGroup) -> bool {
+pub(super) fn shares_cores(group: &TaskGroup) -> bool {
     group.tasks.iter().any(|task| task.resources.cores.is_none())
 }
 
-/// What each task gets that asks for cores, of those that are free. `nodes`: the cores of each NUMA node,
-/// asked for where that matters.
+/// Choose cores for each task that asks for some, of those that are free. `nodes` gives the cores
+/// of each NUMA node; it is only called where that matters.
 ///
 /// # Errors
-/// The task for which there are not enough, and what is free for it.
+/// The task for which there are not enough cores, and the cores that are free for it.
 pub(super) fn choose<'a>(
     group: &'a TaskGroup,
     free: &CoreSet,
     nodes: &dyn Fn() -> Vec<CoreSet>,
 ) -> Result<BTreeMap<TaskName, CoreSet>, (&'a Task, CoreRequest, CoreSet)> {
-    let (mut always, mut phases) = (CoreSet::new(), BTreeMap::<Phase, CoreSet>::new());
+    let (mut always, mut phases) = (CoreSet::new(), BTreeMap::<LifecyclePhase, CoreSet>::new());
     let mut chosen = BTreeMap::new();
     let tasks = group.tasks.iter();
-    let asking = tasks.filter_map(|task| Some((Phase::of(task), &**task, task.resources.cores?)));
+    let asking = tasks
+        .filter_map(|task| Some((LifecyclePhase::from_task(task), &**task, task.resources.cores?)));
     let mut asking: Vec<_> = asking.collect();
     asking.sort_by_key(|(phase, _, request)| {
         let numa = match request.numa {
@@ -86,7 +89,7 @@ pub(super) fn choose<'a>(
         let left = free.without(&always).without(of_phase);
         let picked = pick(&left, request, nodes).ok_or((task, request, left))?;
         match phase {
-            Phase::Always => always = always.union(&picked),
+            LifecyclePhase::Always => always = always.union(&picked),
             _ => *of_phase = of_phase.union(&picked),
         }
         chosen.insert(task.name.clone(), picked);
@@ -94,7 +97,8 @@ pub(super) fn choose<'a>(
     Ok(chosen)
 }
 
-/// The lowest ones; of one NUMA node where that matters, and then of the fullest that has enough.
+/// The lowest free cores. Where the NUMA node matters, they are from the fullest node that has
+/// enough.
 fn pick(left: &CoreSet, request: CoreRequest, nodes: &dyn Fn() -> Vec<CoreSet>) -> Option<CoreSet> {
     let count = usize::try_from(request.count).ok()?;
     let of_one = || {
@@ -108,7 +112,7 @@ fn pick(left: &CoreSet, request: CoreRequest, nodes: &dyn Fn() -> Vec<CoreSet>) 
     }
 }
 
-/// The same as a problem.
+/// The failed choice as a problem.
 pub(super) fn problem(
     index: u32,
     (task, request, free): (&Task, CoreRequest, CoreSet),
@@ -198,13 +202,13 @@ mod tests {
 
     #[test]
     fn a_core_is_held_once_and_free_after_its_release() {
-        let (rng, mut ledger) = (Rng::seeded(1), CoreLedger::default());
+        let (rng, mut ledger) = (Rng::from_seed(1), CoreLedger::default());
         let (one, other) = (AllocId::new(rng.uuid()), AllocId::new(rng.uuid()));
         assert!(ledger.claim(one, [cores("0"), cores("1")].iter()));
         assert!(!ledger.claim(other, [cores("1-2")].iter()));
         assert!(ledger.claim(other, [cores("2")].iter()));
-        assert_eq!(ledger.held(), cores("0-2"));
+        assert_eq!(ledger.held_cores(), cores("0-2"));
         ledger.release(one);
-        assert_eq!(ledger.held(), cores("2"));
+        assert_eq!(ledger.held_cores(), cores("2"));
     }
 }

@@ -1,51 +1,51 @@
-//! Why each device request of a job gets what it gets, for those who plan.
+//! Explains in a plan why each device request of a job gets what it gets.
 
 use serde::{Deserialize, Serialize};
 
-use super::tried::Tried;
-use ostler_device::matching::Explained;
+use super::attempt_names::AttemptNames;
+use ostler_device::matching::RequestExplanation;
 use ostler_model::ids::{GroupName, TaskName};
 use ostler_model::limits::PLAN_DEVICE_REQUESTS_MAX;
 
-/// One device request of one task of one allocation, explained.
+/// The explanation of one device request of one task of one allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceExplanation {
-    /// The task group.
+    /// Name of the task group.
     pub group: GroupName,
-    /// Index of the allocation in it.
+    /// Index of the allocation in its group.
     pub index: u32,
-    /// The task.
+    /// Name of the task that asks.
     pub task: TaskName,
-    /// Every candidate and the choice.
+    /// Every candidate, and the choice.
     #[serde(flatten)]
-    pub explained: Explained,
+    pub explained: RequestExplanation,
 }
 
 /// The explanations of a plan, in the order of the job file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DevicePlan {
-    /// At most [`PLAN_DEVICE_REQUESTS_MAX`].
+    /// At most [`PLAN_DEVICE_REQUESTS_MAX`] explanations.
     pub requests: Vec<DeviceExplanation>,
-    /// Requests that are not explained, because there are too many.
+    /// Number of requests that are not explained, because there are too many.
     pub left_out: usize,
 }
 
 impl DevicePlan {
-    /// Name those that were only tried by their names.
-    pub(crate) fn name(&mut self, tried: &Tried<'_>) {
+    /// Replace the ids of allocations that were only tried by their names.
+    pub(crate) fn name(&mut self, tried: &AttemptNames<'_>) {
         let all = self.requests.iter_mut().flat_map(|request| &mut request.explained.candidates);
         all.for_each(|candidate| {
-            candidate.why = tried.name_in(std::mem::take(&mut candidate.why));
+            candidate.why = tried.replace_ids(std::mem::take(&mut candidate.why));
         });
     }
 
-    /// Note a request, while there is room.
+    /// Add the explanation of a request, while there is room.
     pub(super) fn add(
         &mut self,
         group: &GroupName,
         index: u32,
         task: &TaskName,
-        explain: impl FnOnce() -> Explained,
+        explain: impl FnOnce() -> RequestExplanation,
     ) {
         if self.requests.len() >= PLAN_DEVICE_REQUESTS_MAX {
             self.left_out = self.left_out.saturating_add(1);

@@ -1,4 +1,4 @@
-//! One allocation in the making: what it claims, and what stands in its way.
+//! An allocation that is being made: what it claims, and which problems it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::resources::{AllocatedCores, AllocatedDevice, AllocatedPort};
 use ostler_node::NodeView;
 
-/// One allocation in the making.
+/// An allocation that is being made.
 pub(super) struct Instance<'a> {
     pub(super) job: &'a Arc<Job>,
     pub(super) group: &'a TaskGroup,
@@ -24,7 +24,7 @@ pub(super) struct Instance<'a> {
 }
 
 impl Instance<'_> {
-    /// Claim what the allocation needs. Meaningless when problems were noted.
+    /// Claim what the allocation needs. The result has no meaning when problems were noted.
     pub(super) fn claim(
         &mut self,
         next: &mut Admission,
@@ -63,8 +63,8 @@ impl Instance<'_> {
             Some(cores) => view.mhz_of_cores(cores.count),
             None => task.resources.cpu_mhz.into(),
         };
-        let wanted = needs::of_group(self.group, &mhz);
-        let assigned = next.assigned();
+        let wanted = needs::group_needs(self.group, &mhz);
+        let assigned = next.assigned_totals();
         let totals = [
             (Resource::Cpu, wanted.cpu_mhz, assigned.cpu_mhz, view.resources.cpu_mhz),
             (Resource::Memory, wanted.memory_mb, assigned.memory_mb, view.resources.memory_mb),
@@ -91,11 +91,11 @@ impl Instance<'_> {
         view: &NodeView,
     ) -> BTreeMap<TaskName, AllocatedCores> {
         let (index, total) = (self.index, &view.cores.ids);
-        let held = next.cores.held();
+        let held = next.cores.held_cores();
         let chosen = cores::choose(self.group, &total.without(&held), &|| view.numa_nodes());
         let chosen = match chosen {
             Ok(chosen) => chosen,
-            // That it can give none is said once for the group.
+            // The problem that the node can give no cores is noted once for the group.
             Err(_) if total.is_empty() => return BTreeMap::new(),
             Err(short) => {
                 self.problems.push(cores::problem(index, short, total));
@@ -149,9 +149,10 @@ impl Instance<'_> {
                     claimed.err().map(|error| Problem::DeviceHeld { task: task.clone(), error })
                 }
                 Err(refusal) => {
-                    let refused = match refusal.offered() {
-                        true => BTreeMap::new(),
-                        false => view.refused_plugins.clone(),
+                    let refused = if refusal.has_named_group() {
+                        BTreeMap::new()
+                    } else {
+                        view.refused_plugins.clone()
                     };
                     let (task, index) = (task.clone(), self.index);
                     Some(Problem::Device { task, index, refusal, refused })

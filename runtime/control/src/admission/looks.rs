@@ -1,22 +1,22 @@
-//! Counts how many groups, places and attempts are looked at, for tests that say how that grows with a job. Where
-//! nothing is tested nothing is counted.
+//! Counts the groups, places and attempts that are looked at, so that tests can check how their
+//! number grows with a job. Outside of tests nothing is counted.
 
 #[cfg(test)]
 thread_local! {
     static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// So many things are looked at.
+/// Count things that are looked at.
 #[cfg(test)]
 pub(crate) fn note(more: usize) {
     LOOKS.with(|looks| looks.set(looks.get().saturating_add(more)));
 }
 
-/// So many things are looked at.
+/// Count nothing outside of tests.
 #[cfg(not(test))]
 pub(crate) const fn note(_more: usize) {}
 
-/// How many were looked at by this thread since this was asked last.
+/// The number of things that this thread looked at since the last call.
 #[cfg(test)]
 pub(crate) fn take() -> usize {
     LOOKS.with(|looks| looks.replace(0))

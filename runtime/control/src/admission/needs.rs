@@ -1,23 +1,23 @@
-//! What a task group needs of the node at its busiest moment.
+//! Computes what a task group needs of the node at its busiest moment.
 
 use ostler_model::job::{LifecycleHook, Task, TaskGroup};
-use ostler_node::NodeResources;
+use ostler_node::NodeTotals;
 
-/// When a task of a group runs. Those of one phase run beside each other.
+/// The phase of its group in which a task runs. Tasks of one phase run beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
-    /// A sidecar: beside all others.
+pub(super) enum LifecyclePhase {
+    /// A sidecar: it runs beside all others.
     Always,
-    /// Before the main tasks, and over then.
+    /// The task runs before the main tasks and has ended when they start.
     Before,
-    /// The main tasks and those that start after them.
+    /// The task is a main task, or starts after them and runs beside them.
     Main,
-    /// After the main tasks.
+    /// The task runs after the main tasks.
     After,
 }
 
-impl Phase {
-    pub(super) fn of(task: &Task) -> Self {
+impl LifecyclePhase {
+    pub(super) fn from_task(task: &Task) -> Self {
         match task.lifecycle.map(|lifecycle| (lifecycle.hook, lifecycle.sidecar)) {
             Some((LifecycleHook::Prestart, false)) => Self::Before,
             Some((LifecycleHook::Prestart, true)) => Self::Always,
@@ -27,39 +27,40 @@ impl Phase {
     }
 }
 
-/// Sum of two, stopping at the largest number.
-pub(super) fn add(a: NodeResources, b: NodeResources) -> NodeResources {
-    NodeResources {
+/// Sum of two totals, bounded by the largest number.
+pub(super) fn add(a: NodeTotals, b: NodeTotals) -> NodeTotals {
+    NodeTotals {
         cpu_mhz: a.cpu_mhz.saturating_add(b.cpu_mhz),
         memory_mb: a.memory_mb.saturating_add(b.memory_mb),
     }
 }
 
-/// What is left of a sum without one of its parts.
-pub(super) fn sub(a: NodeResources, b: NodeResources) -> NodeResources {
-    NodeResources {
+/// A sum of totals without one of its parts.
+pub(super) fn sub(a: NodeTotals, b: NodeTotals) -> NodeTotals {
+    NodeTotals {
         cpu_mhz: a.cpu_mhz.saturating_sub(b.cpu_mhz),
         memory_mb: a.memory_mb.saturating_sub(b.memory_mb),
     }
 }
 
-/// Prestart tasks that end, the main tasks and the poststop tasks run one after the other, so the
-/// largest of the three counts; sidecars run all the time. `mhz`: processor time of a task.
-pub(super) fn of_group(group: &TaskGroup, mhz: &dyn Fn(&Task) -> u64) -> NodeResources {
-    let mut phases = [NodeResources::default(); 3];
-    let mut always = NodeResources::default();
+/// The needs of a group. Prestart tasks that end, the main tasks and the poststop tasks run one
+/// after the other, so the largest of the three counts; sidecars run all the time. `mhz` gives the
+/// processor time of a task.
+pub(super) fn group_needs(group: &TaskGroup, mhz: &dyn Fn(&Task) -> u64) -> NodeTotals {
+    let mut phases = [NodeTotals::default(); 3];
+    let mut always = NodeTotals::default();
     let [before, main, after] = &mut phases;
     for task in &group.tasks {
-        let phase = match Phase::of(task) {
-            Phase::Always => &mut always,
-            Phase::Before => &mut *before,
-            Phase::Main => &mut *main,
-            Phase::After => &mut *after,
+        let phase = match LifecyclePhase::from_task(task) {
+            LifecyclePhase::Always => &mut always,
+            LifecyclePhase::Before => &mut *before,
+            LifecyclePhase::Main => &mut *main,
+            LifecyclePhase::After => &mut *after,
         };
         let memory_mb = u64::from(task.resources.memory_mb);
-        *phase = add(*phase, NodeResources { cpu_mhz: mhz(task), memory_mb });
+        *phase = add(*phase, NodeTotals { cpu_mhz: mhz(task), memory_mb });
     }
-    let largest = phases.into_iter().fold(NodeResources::default(), |most, one| NodeResources {
+    let largest = phases.into_iter().fold(NodeTotals::default(), |most, one| NodeTotals {
         cpu_mhz: most.cpu_mhz.max(one.cpu_mhz),
         memory_mb: most.memory_mb.max(one.memory_mb),
     });

@@ -1,11 +1,11 @@
-//! Why a job does not fit, as data and as text.
+//! The reasons why a job does not fit, as data and as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-use super::tried::Tried;
+use super::attempt_names::AttemptNames;
 use crate::ports::PortError;
 use ostler_device::ledger::ClaimError;
 use ostler_device::matching::NoDevice;
@@ -13,50 +13,50 @@ use ostler_model::cores::CoreSet;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use ostler_model::volume::NoVolume;
-use ostler_model::words::counted;
-use ostler_node::constraint::Unmet;
+use ostler_model::words::count_noun;
+use ostler_node::constraint::UnmetConstraint;
 
 /// A job that does not fit on this node. Nothing of it was placed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Refusal {
-    /// The job.
+    /// Id of the refused job.
     pub job: JobId,
     /// Name of the node.
     pub node: String,
-    /// What does not fit: first the job as a whole, then its groups in file order.
+    /// The problems: first those of the job as a whole, then those of its groups in file order.
     pub groups: Vec<GroupRefusal>,
-    /// Allocations of this job that were only tried and that a problem names as holders: it is told with their
-    /// names.
+    /// Allocations of this job that were only tried and that a problem names as holders. The text
+    /// names them by their names.
     pub attempts: Vec<Attempt>,
 }
 
-/// An allocation that was made for a moment.
+/// An allocation that was made only for a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Attempt {
-    /// Its id, used nowhere else.
+    /// Id of the trial allocation, used nowhere else.
     pub id: AllocId,
-    /// `<job>.<group>[<index>]`.
+    /// Name of the allocation, `<job>.<group>[<index>]`.
     pub name: String,
 }
 
-/// What does not fit of one group.
+/// The problems of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupRefusal {
-    /// The group; absent for problems of the job as a whole.
+    /// Name of the group; absent for problems of the job as a whole.
     pub group: Option<GroupName>,
-    /// At least one.
+    /// What does not fit; at least one problem.
     pub problems: Vec<Problem>,
 }
 
-/// Where in the job a constraint is written.
+/// The part of the job in which a constraint is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefusalScope {
-    /// In the job.
+    /// The job as a whole.
     Job,
-    /// In the group.
+    /// The task group.
     Group,
-    /// In this task.
+    /// The task of this name.
     Task(TaskName),
 }
 
@@ -70,13 +70,13 @@ impl fmt::Display for RefusalScope {
     }
 }
 
-/// What is counted in totals.
+/// A resource that is counted in totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
-    /// MHz of processor time.
+    /// Processor time, MHz.
     Cpu,
-    /// MiB of memory.
+    /// Memory, MiB.
     Memory,
 }
 
@@ -92,19 +92,20 @@ impl Resource {
 /// Drivers that every agent has, which are on unless its configuration says otherwise.
 const BUILT_IN: [&str; 3] = ["exec", "wasm", "mock_driver"];
 
-/// What there is instead of a driver that is not there.
+/// The text that lists the drivers there are, for a driver that does not exist.
 pub(super) fn other_drivers(
     driver: &PluginName,
     loaded: &[String],
     refused: &BTreeMap<String, String>,
 ) -> String {
     let all = if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") };
-    let off = if refused.contains_key(driver.as_str()) { None } else { switched_off(driver) };
+    let off = if refused.contains_key(driver.as_str()) { None } else { switched_off_hint(driver) };
     format!("loaded are: {all}{}{}", not_used(refused), off.unwrap_or_default())
 }
 
-/// Of a driver that every agent has: it is off, since it is neither loaded nor refused.
-fn switched_off(driver: &PluginName) -> Option<String> {
+/// A hint for a driver that every agent has. It is switched off, since it is neither loaded nor
+/// refused.
+fn switched_off_hint(driver: &PluginName) -> Option<String> {
     match driver.as_str() {
         crate::RAW_EXEC => Some(
             "; raw_exec isolates nothing and is off: switch it on by plugin \"raw_exec\" { enabled = \
@@ -119,56 +120,57 @@ fn switched_off(driver: &PluginName) -> Option<String> {
     }
 }
 
-/// Plugins that may have offered what is not there.
+/// The text that lists the refused plugins, which may have offered what is missing.
 fn not_used(refused: &BTreeMap<String, String>) -> String {
     let told = |(name, why): (&String, &String)| format!("plugin {name} was refused: {why}");
     let all: Vec<String> = refused.iter().map(told).collect();
     if all.is_empty() { String::new() } else { format!(" ({})", all.join("; ")) }
 }
 
-/// One thing that does not fit.
+/// One reason why something does not fit.
 #[derive(Clone, Debug, PartialEq, Serialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Problem {
-    /// More tasks than this agent takes of one job.
+    /// The job has more tasks than this agent accepts of one job.
     #[error("{tasks} tasks over all groups and counts; at most {most} are taken of one job")]
     TooManyTasks {
-        /// Tasks asked for.
+        /// Number of tasks asked for, over all groups and counts.
         tasks: u64,
-        /// [`ostler_model::limits::JOB_TASKS_MAX`].
+        /// The bound, [`ostler_model::limits::JOB_TASKS_MAX`].
         most: u64,
     },
     /// The job is for other data centers.
     #[error("the job is for data center {}; this node is in {actual}", wanted.join(", "))]
     Datacenter {
-        /// Names or patterns of the job.
+        /// Names or patterns of data centers from the job.
         wanted: Vec<String>,
-        /// The node's.
+        /// Data center of the node.
         actual: String,
     },
     /// A constraint does not hold.
     #[error("{scope}: {unmet}")]
     Constraint {
-        /// Where it is written.
+        /// The part of the job in which it is written.
         scope: RefusalScope,
-        /// Which, with both values.
-        unmet: Box<Unmet>,
+        /// The constraint, with the values of both sides.
+        unmet: Box<UnmetConstraint>,
     },
-    /// As many of the job or the group are here as a constraint allows on one node.
+    /// A constraint bounds the allocations of the job or the group on one node, and the bound is
+    /// reached.
     #[error(
         "{scope}: by {constraint} at most {most} of its allocations may be on this node, and {here} are; \
          allocation {index} waits"
     )]
     Distinct {
-        /// Where the constraint is written: it counts allocations of that job or group.
+        /// The part of the job in which it is written: it counts allocations of that job or group.
         scope: RefusalScope,
-        /// The constraint.
+        /// The constraint as one line of text.
         constraint: String,
         /// Index of the allocation.
         index: u32,
-        /// Live ones that are here.
+        /// Number of live allocations on this node.
         here: u64,
-        /// Most of them.
+        /// The most allocations that the constraint allows.
         most: u64,
     },
     /// No driver of this name.
@@ -178,26 +180,26 @@ pub enum Problem {
         other_drivers(driver, loaded, refused)
     )]
     UnknownDriver {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
-        /// The name it gives.
+        /// The name of the driver that the task gives.
         driver: PluginName,
-        /// The loaded driver most like it.
+        /// The loaded driver whose name is most like it.
         nearest: Option<String>,
         /// All loaded drivers.
         loaded: Vec<String>,
-        /// Plugins that are not used, and why.
+        /// Plugins that were refused, each with the reason.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         refused: BTreeMap<String, String>,
     },
-    /// The driver may be among the plugins that are still being loaded.
+    /// The driver is not loaded, but may be among the plugins that are still being loaded.
     #[error("task {task}: driver {driver} is not loaded yet; still loading: {}", loading.join(", "))]
     DriverStillLoading {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
-        /// Its driver.
+        /// Name of the task's driver.
         driver: PluginName,
-        /// Blocks of those plugins.
+        /// Names of the blocks of those plugins.
         loading: Vec<String>,
     },
     /// The driver is loaded and cannot be used.
@@ -211,36 +213,36 @@ pub enum Problem {
         if health.reason.is_empty() { "it gives no reason" } else { &health.reason }
     )]
     DriverNotReady {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
-        /// Its driver.
+        /// Name of the task's driver.
         driver: PluginName,
-        /// What the driver says of itself.
+        /// The health that the driver reports.
         health: Health,
     },
-    /// The node makes no such network.
+    /// This node cannot make such a network.
     #[error("network mode {mode}: {reason}")]
     Network {
-        /// As the job says it.
+        /// The mode as the job gives it.
         mode: String,
-        /// Why not.
+        /// The reason why not, for people.
         reason: String,
     },
-    /// The node has no such volume for it.
+    /// This node does not offer such a volume.
     #[error("volume {volume:?} (source {source_name:?}): {reason}")]
     Volume {
-        /// What the group calls it.
+        /// The name that the group gives the volume.
         volume: String,
-        /// What the node calls it.
+        /// The name of the volume on the node.
         #[serde(rename = "source")]
         source_name: String,
-        /// Why not.
+        /// The reason why the node does not give it.
         reason: NoVolume,
     },
-    /// The id drawn for an allocation is another's: the source of randomness is broken.
+    /// The new id of an allocation is in use already: the source of randomness is broken.
     #[error("allocation id {alloc} is in use; the node's source of random numbers repeats itself")]
     IdInUse {
-        /// The id.
+        /// The id that is in use.
         alloc: AllocId,
     },
     /// Not enough processor time or memory.
@@ -248,27 +250,27 @@ pub enum Problem {
         "allocation {index} needs {wanted} {}; {} of {total} are free, {assigned} are assigned to {}",
         resource.unit(),
         total.saturating_sub(*assigned),
-        counted(*holders, "allocation")
+        count_noun(*holders, "allocation")
     )]
     Resource {
-        /// Which.
+        /// The resource that is short.
         resource: Resource,
         /// Index of the allocation.
         index: u32,
-        /// Needed by it.
+        /// The amount that the allocation needs, in the unit of the resource.
         wanted: u64,
-        /// The node's.
+        /// The amount that the node has in all.
         total: u64,
-        /// Assigned, earlier allocations of this job included.
+        /// The assigned amount, earlier allocations of this job included.
         #[serde(rename = "lent")]
         assigned: u64,
-        /// To how many.
+        /// Number of allocations that have the assigned amount.
         holders: usize,
     },
     /// Not enough cores are free.
     #[error(
         "task {task} of allocation {index} needs {}{} for itself; of this node's cores {total}, {} free",
-        counted(usize::try_from(*wanted).unwrap_or(usize::MAX), "core"),
+        count_noun(usize::try_from(*wanted).unwrap_or(usize::MAX), "core"),
         if *one_node { " of one NUMA node" } else { "" },
         match free.len() {
             0 => "none is".to_owned(),
@@ -277,17 +279,17 @@ pub enum Problem {
         }
     )]
     Cores {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
         /// Index of the allocation.
         index: u32,
-        /// Needed by it.
+        /// Number of cores that the task needs.
         wanted: u32,
-        /// They have to be of one NUMA node.
+        /// The cores have to be of one NUMA node.
         one_node: bool,
-        /// Which nobody has.
+        /// The cores that are free for the task.
         free: CoreSet,
-        /// Which this node can reserve.
+        /// The cores that this node can reserve.
         total: CoreSet,
     },
     /// No core would be left for tasks that have none of their own.
@@ -297,67 +299,67 @@ pub enum Problem {
     NoSharedCore {
         /// Index of the allocation.
         index: u32,
-        /// Which this node can reserve.
+        /// The cores that this node can reserve.
         total: CoreSet,
     },
-    /// This node can reserve none.
+    /// This node cannot reserve cores.
     #[error("task {task} asks for cores, and this node can reserve none, so ask for cpu: {reason}")]
     NoCores {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
-        /// Why.
+        /// The reason why the node can reserve none.
         reason: String,
     },
-    /// Its tasks run beside others of the same process.
+    /// The driver gives no cores: its tasks run beside others in the same process.
     #[error(
         "task {task} asks for cores, and driver {driver} gives none: its tasks share them with others; ask \
          for cpu"
     )]
     DriverGivesNoCores {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
-        /// Its driver.
+        /// Name of the task's driver.
         driver: PluginName,
     },
-    /// No device for a request.
+    /// No device fits a request.
     #[error("task {task} of allocation {index}: {refusal}{}", not_used(refused))]
     Device {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
         /// Index of the allocation.
         index: u32,
         /// Every candidate with its reason.
         refusal: NoDevice,
-        /// Where no group is of that name: plugins that are not used, and why.
+        /// Where no group has the name asked for: plugins that were refused, each with the reason.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         refused: BTreeMap<String, String>,
     },
-    /// A device chosen as free is not.
+    /// A device that was chosen as free has a holder.
     #[error("task {task}: {error}")]
     DeviceHeld {
-        /// The task.
+        /// Name of the task.
         task: TaskName,
-        /// Which and by whom.
+        /// The device and its holder.
         error: ClaimError,
     },
-    /// The node takes nothing new.
+    /// The node takes no new allocations.
     #[error(
         "the node {}, so nothing new is placed on it; `ostler node {}` ends that",
         if *draining { "is being drained" } else { "is not eligible" },
         if *draining { "drain --disable" } else { "eligibility --enable" }
     )]
     Closed {
-        /// It is being emptied.
+        /// The node is being drained.
         draining: bool,
     },
-    /// A run that no agent owns is alive, and may be of this place.
+    /// A run that no agent owns is alive, and may belong to this place.
     #[error(
         "held back: a run is alive ({run}), and {reason}; end it with `{end_with}`, or wait for its end"
     )]
     HeldBack {
-        /// Its supervisor, its process and where it belongs.
+        /// The run: its supervisor, its process and the place it belongs to.
         run: String,
-        /// Why nobody owns it.
+        /// The reason why nobody owns it.
         reason: String,
         /// The command that ends it.
         end_with: String,
@@ -367,7 +369,7 @@ pub enum Problem {
     Port {
         /// Index of the allocation.
         index: u32,
-        /// Which and why.
+        /// The port and the reason.
         error: PortError,
     },
 }
@@ -377,40 +379,42 @@ impl Refusal {
     #[must_use]
     pub fn problems(&self) -> String {
         let problems = self.groups.iter().flat_map(|refusal| &refusal.problems);
-        let tried = Tried::new(&self.attempts);
+        let tried = AttemptNames::new(&self.attempts);
         let lines = problems.map(|problem| {
-            let text = tried.name_in(problem.to_string());
+            let text = tried.replace_ids(problem.to_string());
             text.split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
         });
         lines.collect::<Vec<_>>().join("; ")
     }
 
-    /// A problem as people read it: an allocation that was only tried has no id that anybody could ask for.
+    /// The text of a problem for people. An allocation that was only tried is named by its name,
+    /// because nobody could ask for its id.
     #[must_use]
     pub fn text_of(&self, problem: &impl fmt::Display) -> String {
-        Tried::new(&self.attempts).name_in(problem.to_string())
+        AttemptNames::new(&self.attempts).replace_ids(problem.to_string())
     }
 
-    /// The same with the names of those that were tried and did not come, where a problem names one.
-    pub(crate) fn naming(&self, tried: &Tried<'_>) -> Option<Self> {
-        let named = tried.named_in(&self.said()).into_iter().cloned();
+    /// This refusal with the names of those trial allocations that a problem mentions. `None` where
+    /// no problem does.
+    pub(crate) fn name_attempts(&self, tried: &AttemptNames<'_>) -> Option<Self> {
+        let named = tried.find_named(&self.problem_texts()).into_iter().cloned();
         let named: Vec<Attempt> = named.filter(|one| !self.attempts.contains(one)).collect();
         let attempts = self.attempts.iter().cloned().chain(named.iter().cloned()).collect();
         (!named.is_empty()).then(|| Self { attempts, ..self.clone() })
     }
 
-    /// Note those of these that a problem names.
-    pub(super) fn note_tried(&mut self, tried: &[Attempt]) {
-        let named = Tried::new(tried).named_in(&self.said());
+    /// Note the trial allocations that a problem names.
+    pub(super) fn note_attempts(&mut self, tried: &[Attempt]) {
+        let named = AttemptNames::new(tried).find_named(&self.problem_texts());
         self.attempts.extend(named.into_iter().cloned());
     }
 
-    /// What all problems say.
-    fn said(&self) -> String {
+    /// The texts of all problems in one string.
+    fn problem_texts(&self) -> String {
         self.groups.iter().flat_map(|one| &one.problems).map(ToString::to_string).collect()
     }
 
-    /// The node takes nothing new, whether it would fit or not.
+    /// Is it refused because the node takes no new allocations, whether it would fit or not?
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let mut problems = self.groups.iter().flat_map(|refusal| &refusal.problems);
@@ -421,7 +425,7 @@ impl Refusal {
         Self { job, node, groups: Vec::new(), attempts: Vec::new() }
     }
 
-    /// Note the problems of a group; nothing when there are none.
+    /// Add the problems of a group. Without problems nothing is added.
     pub(super) fn add(&mut self, group: Option<GroupName>, problems: Vec<Problem>) {
         if !problems.is_empty() {
             self.groups.push(GroupRefusal { group, problems });
@@ -434,14 +438,14 @@ impl std::error::Error for Refusal {}
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "job {} does not fit on node {}", self.job, self.node)?;
-        let tried = Tried::new(&self.attempts);
+        let tried = AttemptNames::new(&self.attempts);
         for refusal in &self.groups {
             match &refusal.group {
                 Some(group) => write!(f, "\n  group {group}:")?,
                 None => write!(f, "\n  job:")?,
             }
             for problem in &refusal.problems {
-                let text = tried.name_in(problem.to_string()).replace('\n', "\n      ");
+                let text = tried.replace_ids(problem.to_string()).replace('\n', "\n      ");
                 write!(f, "\n    - {text}")?;
             }
         }

@@ -1,43 +1,44 @@
-//! What of a refusal room would change: something here is held by others, and there is enough of it in all.
+//! Decides whether more room would help: the resource is held by others, and the node has enough of
+//! it in all.
 
 use super::refusal::{Problem, Refusal};
 use crate::ports::PortError;
-use ostler_device::matching::{NoDevice, Unfit};
+use ostler_device::matching::{NoDevice, UnfitReason};
 
 impl Refusal {
-    /// Would it fit as it is if others made room? Not where one problem is of another kind: a constraint, a
-    /// driver, more than the node has.
+    /// Would the job fit as it is if others made room? Not where a problem is of another kind: a
+    /// constraint, a driver, or more than the node has.
     #[must_use]
     pub fn waits_for_room(&self) -> bool {
         let mut problems = self.groups.iter().flat_map(|refusal| &refusal.problems);
-        problems.all(is_of_room)
+        problems.all(is_about_room)
     }
 }
 
-fn is_of_room(problem: &Problem) -> bool {
+fn is_about_room(problem: &Problem) -> bool {
     match problem {
         Problem::Resource { wanted, total, .. } => wanted <= total,
         Problem::Cores { wanted, one_node, total, .. } => {
-            // How many cores a NUMA node has is not said.
+            // The problem does not tell how many cores a NUMA node has.
             !one_node && usize::try_from(*wanted).is_ok_and(|wanted| wanted <= total.len())
         }
         Problem::Port { error, .. } => matches!(
             error,
             PortError::Taken { .. } | PortError::InUse { .. } | PortError::Exhausted { .. }
         ),
-        Problem::Device { refusal, .. } => device(refusal),
+        Problem::Device { refusal, .. } => has_enough_devices(refusal),
         Problem::DeviceHeld { .. } => true,
         _ => false,
     }
 }
 
-/// Is there a group with enough of them that are healthy?
-fn device(refusal: &NoDevice) -> bool {
+/// Is there a group with enough healthy instances?
+fn has_enough_devices(refusal: &NoDevice) -> bool {
     let enough = |healthy: usize| u32::try_from(healthy).is_ok_and(|most| most >= refusal.count);
     refusal
         .candidates
         .iter()
-        .any(|group| matches!(&group.why, Unfit::TooFew { healthy, .. } if enough(*healthy)))
+        .any(|group| matches!(&group.why, UnfitReason::TooFew { healthy, .. } if enough(*healthy)))
 }
 
 #[cfg(test)]

@@ -38,8 +38,8 @@ fn health(state: HealthState, reason: &str) -> Health {
 
 /// 1000 MHz, 1000 MiB, driver `exec`, two devices, one rack.
 fn view() -> NodeView {
-    let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
-    view.resources = NodeResources { cpu_mhz: 1_000, memory_mb: 1_000 };
+    let mut view = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
+    view.resources = NodeTotals { cpu_mhz: 1_000, memory_mb: 1_000 };
     view.meta.insert("rack".into(), "r1".into());
     let exec = DriverView { health: health(HealthState::Healthy, ""), ..Default::default() };
     view.drivers.insert(PluginName::new("exec").unwrap(), exec);
@@ -79,7 +79,7 @@ fn place_on(
     job: Job,
     seed: u64,
 ) -> Result<Vec<Allocation>, Refusal> {
-    let rng = Rng::seeded(seed);
+    let rng = Rng::from_seed(seed);
     let mut placing = Placing {
         new_id: &mut |_, _| AllocId::new(rng.uuid()),
         now: Timestamp::from_nanos(5),
@@ -106,7 +106,7 @@ fn a_job_that_fits_gets_named_allocations_with_devices_and_ports() {
     assert_eq!(placed[1].devices[&work][0].ids, ["b"]);
     assert_ne!(placed[0].ports[0].value, placed[1].ports[0].value);
     assert_eq!(placed[0].ports[0].host_ip, "127.0.0.1");
-    assert_eq!(admission.assigned(), NodeResources { cpu_mhz: 200, memory_mb: 200 });
+    assert_eq!(admission.assigned_totals(), NodeTotals { cpu_mhz: 200, memory_mb: 200 });
     for alloc in &placed {
         admission.release_alloc(alloc.id);
         admission.release_alloc(alloc.id);
@@ -281,7 +281,7 @@ fn cores_are_claimed_with_their_processor_time_and_free_again_after_a_release() 
     assert_eq!(first.cores_of(&name).to_string(), "0");
     assert_eq!(second.cores_of(&name).to_string(), "1");
     assert_eq!(second.cores[&name].cpu_mhz, 500);
-    assert_eq!(admission.assigned().cpu_mhz, 1_000);
+    assert_eq!(admission.assigned_totals().cpu_mhz, 1_000);
     let third = place_on(&mut admission, &view, one(), 3).unwrap_err().to_string();
     let wanted =
         "task one of allocation 0 needs 1 core for itself; of this node's cores 0-1, none is free";
@@ -353,8 +353,8 @@ fn tasks_that_run_one_after_the_other_need_only_the_largest() {
         phase("after", 100, LifecycleHook::Poststop, false),
     ];
     assert_eq!(
-        needs::of_group(&group("g", 1, tasks), &|task| task.resources.cpu_mhz.into()),
-        NodeResources { cpu_mhz: 3, memory_mb: 950 }
+        needs::group_needs(&group("g", 1, tasks), &|task| task.resources.cpu_mhz.into()),
+        NodeTotals { cpu_mhz: 3, memory_mb: 950 }
     );
 }
 
@@ -431,7 +431,7 @@ proptest! {
                     prop_assert_eq!(&before, &admission);
                 }
             }
-            let assigned = admission.assigned();
+            let assigned = admission.assigned_totals();
             prop_assert!(assigned.cpu_mhz <= 1_000 && assigned.memory_mb <= 1_000, "{:?}", assigned);
             let ports: Vec<u16> =
                 live.iter().flat_map(|alloc| alloc.ports.iter().map(|port| port.value)).collect();
@@ -454,7 +454,7 @@ fn few(operator: Operator, left: &str, right: &str) -> Constraint {
 fn placed_alone(admission: &mut Admission, job: &Job, index: u32) -> Result<AllocId, String> {
     // Each has ids of its own.
     static SEED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(100);
-    let rng = Rng::seeded(SEED.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    let rng = Rng::from_seed(SEED.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let mut placing = Placing {
         new_id: &mut |_, _| AllocId::new(rng.uuid()),
         now: Timestamp::from_nanos(5),

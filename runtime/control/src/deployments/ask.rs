@@ -1,61 +1,61 @@
-//! What people ask of a deployment.
+//! Requests of people to a deployment.
 
 use std::collections::BTreeSet;
 
-use super::{Judged, description, healthy_canaries, promote, renew};
+use super::{AllocJudgement, description, healthy_canaries, promote, renew};
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::rollout::{Deployment, DeploymentPhase};
 use ostler_model::time::Timestamp;
 
-/// A request.
+/// A request to a deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeploymentAsk {
-    /// Accept the canaries of these groups; absent: of all.
+    /// Accept the canaries of these groups; absent: of all groups.
     Promote(Option<BTreeSet<GroupName>>),
-    /// Give it up.
+    /// Mark it as failed.
     Fail,
-    /// Halt it.
+    /// Pause the deployment.
     Pause,
-    /// Go on.
+    /// Let a paused deployment go on.
     Resume,
 }
 
-/// Why a deployment does not do what it is asked.
+/// Why a deployment does not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeploymentError {
-    /// There is none of this id.
+    /// There is no deployment with this id.
     #[error("deployment not found")]
     Unknown,
-    /// It is over.
+    /// The deployment is over.
     #[error("the deployment is over ({}): it cannot be changed any more", word(*.0))]
     Over(DeploymentPhase),
-    /// It has no such group.
+    /// The deployment has no such group.
     #[error("the deployment has no task group {0}")]
     Group(GroupName),
-    /// Nobody waits for it.
+    /// No canary waits to be accepted.
     #[error("the deployment has no canaries to promote")]
     NoCanaries,
-    /// Canaries that are not healthy.
+    /// Some canaries are not healthy.
     #[error(
         "task group {group} has {healthy}/{wanted} healthy canaries; all must be healthy first"
     )]
     Unhealthy {
-        /// Their group.
+        /// Name of the group with the unhealthy canaries.
         group: GroupName,
-        /// How many are healthy.
+        /// Number of healthy canaries.
         healthy: u32,
-        /// How many there are to be.
+        /// Number of canaries that have to be healthy.
         wanted: u32,
     },
-    /// It has no such allocation.
+    /// The deployment has no such allocation.
     #[error("the deployment has no allocation {0}")]
     Alloc(AllocId),
-    /// The other regions of a job, which there are not.
+    /// The request is about other regions of the job, and there are none.
     #[error("the deployment is not blocked: its job runs in one region alone")]
     NotBlocked,
 }
 
-/// A phase as people read it.
+/// The word for a phase, for people.
 const fn word(phase: DeploymentPhase) -> &'static str {
     match phase {
         DeploymentPhase::Running => "running",
@@ -67,14 +67,15 @@ const fn word(phase: DeploymentPhase) -> &'static str {
 }
 
 impl DeploymentAsk {
-    /// Do it. It says whether the deployment was given up just now and is to be reverted.
+    /// Carry out the request. Returns `Some` when the deployment was marked as failed: whether it
+    /// is to be reverted.
     ///
     /// # Errors
     /// When the deployment is over, or has nothing that could be promoted.
     pub fn apply(
         &self,
         deployment: &mut Deployment,
-        allocs: &[Judged],
+        allocs: &[AllocJudgement],
         now: Timestamp,
     ) -> Result<Option<bool>, DeploymentError> {
         if !deployment.phase.is_active() {
@@ -114,7 +115,7 @@ impl DeploymentAsk {
 fn may_promote(
     deployment: &Deployment,
     groups: Option<&BTreeSet<GroupName>>,
-    allocs: &[Judged],
+    allocs: &[AllocJudgement],
 ) -> Result<(), DeploymentError> {
     let known = |name: &&GroupName| !deployment.groups.contains_key(*name);
     if let Some(unknown) = groups.into_iter().flatten().find(known) {

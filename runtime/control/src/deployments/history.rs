@@ -1,4 +1,4 @@
-//! The versions of a job and their deployments, as many as are kept.
+//! The kept versions of a job and their deployments.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use ostler_model::limits::{DEPLOYMENTS_PER_JOB_MAX, JOB_VERSIONS_MAX};
 use ostler_model::rollout::{Deployment, DeploymentPhase};
 use ostler_model::saved::JobRecord;
 
-/// What was before the present version of a job, and how it came.
+/// The earlier versions of a job, and its deployments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// Earlier versions, oldest first.
@@ -19,7 +19,7 @@ pub struct History {
 impl History {
     /// The deployment of this version.
     #[must_use]
-    pub fn of_version(&self, record: &JobRecord) -> Option<&Deployment> {
+    pub fn deployment_of(&self, record: &JobRecord) -> Option<&Deployment> {
         let of = |deployment: &&Arc<Deployment>| {
             deployment.version == record.version
                 && deployment.job_create_index == record.create_index
@@ -33,8 +33,8 @@ impl History {
         self.deployments.iter().map(|deployment| &**deployment).find(|one| *one.id == *id)
     }
 
-    /// Is this one of the first of its version, which nobody has accepted? One of a deployment that is not kept
-    /// any more is: those that are accepted are no canaries from then on.
+    /// Is a canary of this group one that nobody has accepted? That is also true where the
+    /// deployment is not kept any more, because an accepted canary is no canary from then on.
     #[must_use]
     pub fn awaits_promotion(&self, deployment: &str, group: &ostler_model::ids::GroupName) -> bool {
         let known = self.deployment(deployment);
@@ -44,17 +44,17 @@ impl History {
 
     /// Were the canaries of this group accepted?
     #[must_use]
-    pub fn promoted(&self, deployment: &str, group: &ostler_model::ids::GroupName) -> bool {
+    pub fn is_promoted(&self, deployment: &str, group: &ostler_model::ids::GroupName) -> bool {
         let known = self.deployment(deployment);
         known.and_then(|known| known.groups.get(group)).is_some_and(|group| group.promoted)
     }
 
-    /// The newest one, to be changed.
-    pub fn newest(&mut self) -> Option<&mut Deployment> {
+    /// The newest deployment, to be changed.
+    pub fn newest_deployment(&mut self) -> Option<&mut Deployment> {
         self.deployments.last_mut().map(Arc::make_mut)
     }
 
-    /// Nothing goes on that is not of this version, or of a job that is stopped.
+    /// Cancel the active deployments of other versions, and of a stopped job.
     pub fn cancel_others(&mut self, record: &JobRecord) {
         for deployment in &mut self.deployments {
             let of_version = deployment.version == record.version
@@ -70,16 +70,16 @@ impl History {
         }
     }
 
-    /// One more; the oldest goes where there are too many.
+    /// Add a deployment. The oldest one goes where there are too many.
     pub fn push(&mut self, deployment: Deployment) {
         self.deployments.push(Arc::new(deployment));
         let more = self.deployments.len().saturating_sub(DEPLOYMENTS_PER_JOB_MAX);
         self.deployments.drain(..more);
     }
 
-    /// The present version is another one from now on. Of those before it the oldest goes where there are
-    /// too many, but for the newest that is stable.
-    pub fn superseded(&mut self, record: Arc<JobRecord>) {
+    /// Keep the version that was the present one until now. Where there are too many versions the
+    /// oldest one goes, but never the newest stable one.
+    pub fn supersede(&mut self, record: Arc<JobRecord>) {
         self.versions.retain(|known| known.version != record.version);
         self.versions.push(record);
         while self.versions.len() >= JOB_VERSIONS_MAX {
@@ -96,14 +96,14 @@ impl History {
 
     /// The newest version that was healthy as a whole.
     #[must_use]
-    pub fn stable(&self) -> Option<&Arc<JobRecord>> {
+    pub fn stable_version(&self) -> Option<&Arc<JobRecord>> {
         self.versions.iter().rev().find(|record| record.stable)
     }
 
-    /// What comes back where the present version failed, and what is said of that.
+    /// The version to go back to from a failed one, and the description of the failed deployment.
     #[must_use]
     pub fn rollback(&self, failed: &JobRecord, why: &str) -> (Option<Arc<JobRecord>>, String) {
-        match self.stable() {
+        match self.stable_version() {
             None => (None, format!("{why} - no stable job version to auto revert to")),
             Some(stable) if stable.job == failed.job => {
                 let version = stable.version;
@@ -120,12 +120,12 @@ impl History {
         }
     }
 
-    /// Did the version before this one fail and was given up for it? Then nobody who only repeats that
-    /// version means it anew.
+    /// The version before this one, if it failed and was rolled back to this one. Whoever only
+    /// repeats that version does not mean it as a new one.
     #[must_use]
-    pub fn gave_up(&self, record: &JobRecord) -> Option<&Arc<JobRecord>> {
+    pub fn abandoned_version(&self, record: &JobRecord) -> Option<&Arc<JobRecord>> {
         let before = self.versions.last()?;
-        let failed = self.of_version(before)?;
+        let failed = self.deployment_of(before)?;
         let back = self.versions.iter().any(|known| known.stable && known.job == record.job);
         (failed.phase == DeploymentPhase::Failed && back).then_some(before)
     }

@@ -10,7 +10,7 @@ use ostler_testing::fixtures;
 
 fn record(version: u64, stable: bool, env: &str) -> Arc<JobRecord> {
     let task = fixtures::task("t").unwrap();
-    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(1)).unwrap();
+    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::from_seed(1)).unwrap();
     let mut job = (*alloc.job).clone();
     job.groups[0].update = Some(UpdatePolicy::default());
     job.groups[0].tasks[0].env.insert("A".into(), env.into());
@@ -30,21 +30,22 @@ fn record(version: u64, stable: bool, env: &str) -> Arc<JobRecord> {
 fn running(record: &JobRecord) -> Deployment {
     let placed = GroupProgress { places: true, ..GroupProgress::default() };
     let group = record.job.groups[0].name.clone();
-    begin("d", record, &BTreeMap::from([(group, placed)])).unwrap()
+    begin_deployment("d", record, &BTreeMap::from([(group, placed)])).unwrap()
 }
 
 #[test]
 fn a_version_that_changes_nothing_needs_no_deployment_and_a_count_of_zero_neither() {
     let record = record(1, false, "");
     let group = record.job.groups[0].name.clone();
-    let with = |progress| begin("d", &record, &BTreeMap::from([(group.clone(), progress)]));
+    let with =
+        |progress| begin_deployment("d", &record, &BTreeMap::from([(group.clone(), progress)]));
     assert_eq!(with(GroupProgress { done: true, known: true, ..GroupProgress::default() }), None);
     // Successors of what failed are no deployment.
     let more = GroupProgress { places: true, known: true, ..GroupProgress::default() };
     assert_eq!(with(more), None);
     assert!(with(GroupProgress { updates: true, ..more }).is_some());
     let stopped = JobRecord { stopped: true, ..(*record).clone() };
-    assert_eq!(begin("d", &stopped, &BTreeMap::new()), None);
+    assert_eq!(begin_deployment("d", &stopped, &BTreeMap::new()), None);
 }
 
 #[test]
@@ -54,17 +55,17 @@ fn what_became_healthy_moves_the_deadline_and_what_was_collected_still_counts() 
     let mut deployment = running(&record);
     let at = |secs: u64| Timestamp::from_nanos(secs * 1_000_000_000);
     let id = AllocId::new(uuid::Uuid::from_u128(1));
-    let entrant = Entrant { id, canary: false, follows: false };
+    let entrant = DeploymentEntrant { id, canary: false, follows: false };
     let entered = enter(&mut deployment, &group, entrant, at(100)).unwrap();
     assert_eq!((&*entered.id, entered.since, entered.canary), ("d", at(100), false));
     assert_eq!(deadline(&deployment, &[]), Some(at(700)));
     deployment.groups.get_mut(&group).unwrap().desired_total = 2;
-    let healthy = Judged {
+    let healthy = AllocJudgement {
         id,
         group: group.clone(),
         canary: false,
         previous: None,
-        standing: JudgedStanding::Live,
+        standing: AllocStanding::Live,
         healthy: Some(true),
         judged_at: at(300),
     };
@@ -85,9 +86,9 @@ fn the_newest_stable_version_comes_back_unless_it_is_the_same() {
         history.rollback(&bad, "x"),
         (None, "x - no stable job version to auto revert to".into())
     );
-    history.superseded(record(0, true, "old"));
-    history.superseded(record(1, true, "good"));
-    history.superseded(record(2, false, "other"));
+    history.supersede(record(0, true, "old"));
+    history.supersede(record(1, true, "good"));
+    history.supersede(record(2, false, "other"));
     let (back, text) = history.rollback(&bad, "x");
     assert_eq!(back.unwrap().version, 1);
     assert_eq!(text, "x - rolling back to job version 1");
@@ -95,8 +96,13 @@ fn the_newest_stable_version_comes_back_unless_it_is_the_same() {
     assert_eq!(history.rollback(&same, "x").0, None);
 }
 
-fn canary(n: u128, group: &GroupName, standing: JudgedStanding, healthy: Option<bool>) -> Judged {
-    Judged {
+fn canary(
+    n: u128,
+    group: &GroupName,
+    standing: AllocStanding,
+    healthy: Option<bool>,
+) -> AllocJudgement {
+    AllocJudgement {
         id: AllocId::new(uuid::Uuid::from_u128(n)),
         group: group.clone(),
         canary: true,
@@ -114,9 +120,9 @@ fn canaries_that_are_not_there_any_more_are_not_accepted() {
     let mut deployment = running(&record);
     let deployed = deployment.groups.get_mut(&group).unwrap();
     (deployed.desired_canaries, deployed.auto_promote) = (2, true);
-    let gone = canary(1, &group, JudgedStanding::Stopped, Some(true));
-    let healthy = canary(2, &group, JudgedStanding::Live, Some(true));
-    let pending = canary(3, &group, JudgedStanding::Live, None);
+    let gone = canary(1, &group, AllocStanding::Stopped, Some(true));
+    let healthy = canary(2, &group, AllocStanding::Live, Some(true));
+    let pending = canary(3, &group, AllocStanding::Live, None);
     let mut all = vec![gone, healthy, pending];
     let now = Timestamp::from_nanos(1);
     observe(&mut deployment, &all, now);
@@ -137,7 +143,7 @@ fn only_a_canary_that_follows_no_failure_has_the_whole_time() {
     let at = |secs: u64| Timestamp::from_nanos(secs * 1_000_000_000);
     let mut place = |n: u128, canary, follows, secs| {
         let id = AllocId::new(uuid::Uuid::from_u128(n));
-        let entrant = Entrant { id, canary, follows };
+        let entrant = DeploymentEntrant { id, canary, follows };
         enter(&mut deployment, &group, entrant, at(secs)).unwrap();
         deployment.groups[&group].require_progress_by
     };
@@ -146,8 +152,11 @@ fn only_a_canary_that_follows_no_failure_has_the_whole_time() {
     assert_eq!(place(3, true, false, 300), Some(at(900)));
     assert_eq!(place(4, false, false, 400), Some(at(900)), "no canary");
     deployment.groups.get_mut(&group).unwrap().promoted = true;
-    let entrant =
-        Entrant { id: AllocId::new(uuid::Uuid::from_u128(5)), canary: true, follows: false };
+    let entrant = DeploymentEntrant {
+        id: AllocId::new(uuid::Uuid::from_u128(5)),
+        canary: true,
+        follows: false,
+    };
     enter(&mut deployment, &group, entrant, at(500)).unwrap();
     assert_eq!(deployment.groups[&group].require_progress_by, Some(at(900)));
 }
@@ -161,27 +170,27 @@ fn no_time_runs_for_a_canary_that_somebody_ended_until_its_replacement_is_placed
     deployed.desired_canaries = 2;
     deployed.require_progress_by = Some(Timestamp::from_nanos(5));
     let by = deployed.require_progress_by;
-    let healthy = || canary(1, &group, JudgedStanding::Live, Some(true));
+    let healthy = || canary(1, &group, AllocStanding::Live, Some(true));
     let one = |standing| vec![healthy(), canary(2, &group, standing, None)];
     assert_eq!(deadline(&deployment, &[healthy()]), by, "the second was never placed");
     deployment.groups.get_mut(&group).unwrap().canaries =
         [1, 2].map(|n| AllocId::new(uuid::Uuid::from_u128(n))).to_vec();
     for (standing, expected) in [
-        (JudgedStanding::Live, by),
-        (JudgedStanding::Over, by),
-        (JudgedStanding::Followed, by),
-        (JudgedStanding::Stopped, None),
+        (AllocStanding::Live, by),
+        (AllocStanding::Over, by),
+        (AllocStanding::Followed, by),
+        (AllocStanding::Stopped, None),
     ] {
         assert_eq!(deadline(&deployment, &one(standing)), expected, "{standing:?}");
     }
     assert_eq!(deadline(&deployment, &[healthy()]), None, "it was collected");
     // The one that follows is the one that counts.
-    let mut followed = one(JudgedStanding::Followed);
+    let mut followed = one(AllocStanding::Followed);
     let id = followed[1].id;
-    let next = canary(3, &group, JudgedStanding::Stopped, None);
-    followed.push(Judged { previous: Some(id), ..next });
+    let next = canary(3, &group, AllocStanding::Stopped, None);
+    followed.push(AllocJudgement { previous: Some(id), ..next });
     assert_eq!(deadline(&deployment, &followed), None);
-    followed[2].standing = JudgedStanding::Live;
+    followed[2].standing = AllocStanding::Live;
     assert_eq!(deadline(&deployment, &followed), by);
 }
 
@@ -191,9 +200,9 @@ fn a_canary_that_follows_one_that_failed_is_not_the_one_that_was_never_placed() 
     let group = record.job.groups[0].name.clone();
     let mut deployment = running(&record);
     let by = Some(Timestamp::from_nanos(5));
-    let failed = canary(1, &group, JudgedStanding::Followed, Some(false));
-    let healthy = canary(2, &group, JudgedStanding::Live, Some(true));
-    let next = Judged { previous: Some(failed.id), ..healthy };
+    let failed = canary(1, &group, AllocStanding::Followed, Some(false));
+    let healthy = canary(2, &group, AllocStanding::Live, Some(true));
+    let next = AllocJudgement { previous: Some(failed.id), ..healthy };
     let deployed = deployment.groups.get_mut(&group).unwrap();
     (deployed.desired_canaries, deployed.require_progress_by) = (2, by);
     deployed.canaries = vec![failed.id, next.id];

@@ -1,4 +1,4 @@
-//! Which allocations go next. Pure: a function of what is there and what was measured.
+//! Chooses the allocations that go next. Pure: a function of the allocations and the measurement.
 //!
 //! ```text
 //!            ┌──────────── measure again ◄───────────┐
@@ -12,10 +12,10 @@
 //!            ▼
 //!          Done
 //! ```
-//! How much room an allocation gives back is not known before it is gone, so for room they go one by
-//! one with a look at the file system after each; how many are too many is known, so those go
-//! together. Only allocations that are over can go. One that could not be removed is left alone
-//! until the next tick, then for 2, 4 … ticks; the others go on.
+//! The room that an allocation frees is not known before it is gone. So for room they go one by
+//! one, with a measurement after each. The excess over the maximum is known, so those go together.
+//! Only allocations that are over can go. One that could not be removed is left alone until the
+//! next tick, then for 2, 4 … ticks; meanwhile the others go.
 //!
 //! Of the ledger (reference §2.11):
 //! - L13, all of them go because nothing is freed yet when it is looked again:
@@ -37,15 +37,15 @@ use ostler_model::time::Timestamp;
 /// When allocations that are over are removed. The defaults are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcPolicy {
-    /// How often it is looked without a cause.
+    /// Time between two checks that nothing else caused.
     pub interval: Duration,
-    /// Percent of the allocations' file system in use, whoever uses it, above which they go; 100: never.
+    /// Used part of the allocations' file system, per cent, above which allocations go; 100: never.
     pub disk_usage_percent: u8,
-    /// The same for inodes.
+    /// Used part of its inodes, per cent, above which allocations go; 100: never.
     pub inode_usage_percent: u8,
-    /// Allocations, live ones too, above which they go.
+    /// Number of allocations, live ones included, above which some go.
     pub max_allocs: u32,
-    /// Removed at the same time; 0 counts as 1.
+    /// Number of removals at the same time; 0 counts as 1.
     pub parallel: u32,
 }
 
@@ -61,51 +61,51 @@ impl Default for GcPolicy {
     }
 }
 
-/// How full the file system of the allocations is. A total of zero is never full: some file systems
-/// do not count inodes.
+/// How full the file system of the allocations is. A total of zero is never full, because some file
+/// systems do not count inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsUse {
     /// Units of space in use.
     pub disk_used: u64,
-    /// In use, and free for us.
+    /// Units of space in use, and free for the agent.
     pub disk_total: u64,
     /// Inodes in use.
     pub inodes_used: u64,
-    /// In use, and free for us.
+    /// Inodes in use, and free for the agent.
     pub inodes_total: u64,
 }
 
-/// An allocation that is over: it may go.
+/// An allocation that is over, so that it may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcCandidate {
-    /// Which.
+    /// Id of the allocation.
     pub id: AllocId,
-    /// When it ended.
+    /// The time when it ended.
     pub ended_at: Timestamp,
 }
 
-/// Why allocations go.
+/// The reason why allocations go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcReason {
     /// Too much of the disk is used.
     Disk {
-        /// Percent, rounded down.
+        /// Used part, per cent, rounded down.
         used: u8,
-        /// Percent allowed.
+        /// Allowed part, per cent.
         threshold: u8,
     },
     /// Too many inodes are used.
     Inodes {
-        /// Percent, rounded down.
+        /// Used part, per cent, rounded down.
         used: u8,
-        /// Percent allowed.
+        /// Allowed part, per cent.
         threshold: u8,
     },
-    /// There are too many.
+    /// There are too many allocations.
     Count {
-        /// All of them, live ones too.
+        /// Number of allocations, live ones included.
         have: usize,
-        /// Allowed.
+        /// The most allocations that the policy allows.
         max: u32,
     },
 }
@@ -126,92 +126,92 @@ impl fmt::Display for GcReason {
     }
 }
 
-/// More allocations than wished for, and none of them can go.
+/// There are more allocations than allowed, and none of them can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyAllocs {
-    /// All of them.
+    /// Number of allocations, live ones included.
     pub have: usize,
-    /// Wished for.
+    /// The most allocations that the policy allows.
     pub max: u32,
 }
 
 impl TooManyAllocs {
-    /// More than twice as many as wished for: worth a warning.
+    /// Are there more than twice as many as allowed? That is worth a warning.
     #[must_use]
     pub fn is_great(&self) -> bool {
         self.have > usize::try_from(self.max).unwrap_or(usize::MAX).saturating_mul(2)
     }
 }
 
-/// What to do next.
+/// The next step of the collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GcStep {
     /// Remove these, oldest first; then measure and ask again.
     Destroy {
-        /// At least one, at most `parallel`.
+        /// Ids of at least one and at most `parallel` allocations.
         ids: Vec<AllocId>,
-        /// Why.
+        /// The reason why they go.
         reason: GcReason,
     },
-    /// Nothing is to go, or nothing can.
+    /// Nothing has to go, or nothing can.
     Done {
-        /// There are too many that cannot go.
+        /// The excess of allocations that cannot go, where there is one.
         excess: Option<TooManyAllocs>,
     },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Failure {
-    /// Times in a row.
+struct GcFailure {
+    /// Number of failures in a row.
     count: u32,
-    /// Left alone before this tick.
+    /// The allocation is left alone before this tick.
     until: u64,
 }
 
-/// What is remembered from one look to the next.
+/// The memory from one choice to the next.
 #[derive(Clone, Debug, Default)]
 pub struct GcState {
     tick: u64,
-    failed: BTreeMap<AllocId, Failure>,
+    failed: BTreeMap<AllocId, GcFailure>,
     /// Nothing goes for room before this tick.
     room_from: u64,
-    /// Removed, and perhaps still listed.
+    /// Allocations that were removed and may still be listed.
     gone: BTreeSet<AllocId>,
 }
 
 impl GcState {
-    /// An interval is over: failures are tried again when it is their time.
+    /// An interval is over: failed removals are tried again when it is their time.
     pub fn tick(&mut self) {
         self.tick = self.tick.saturating_add(1);
     }
 
-    /// An allocation was removed.
-    pub fn destroyed(&mut self, id: AllocId) {
+    /// Record that an allocation was removed.
+    pub fn record_destroyed(&mut self, id: AllocId) {
         self.failed.remove(&id);
         self.gone.insert(id);
     }
 
-    /// An allocation could not be removed.
-    pub fn failed(&mut self, id: AllocId) {
-        let failure = self.failed.entry(id).or_insert(Failure { count: 0, until: 0 });
+    /// Record that an allocation could not be removed.
+    pub fn record_failure(&mut self, id: AllocId) {
+        let failure = self.failed.entry(id).or_insert(GcFailure { count: 0, until: 0 });
         let ticks = 1_u64.checked_shl(failure.count).unwrap_or(u64::MAX).min(GC_BACKOFF_TICKS_MAX);
         failure.count = failure.count.saturating_add(1);
         failure.until = self.tick.saturating_add(ticks);
     }
 
-    /// The removal of an allocation did not come to an end. It may free its room yet, so nothing
+    /// Record that the removal of an allocation did not end. It may still free its room, so nothing
     /// else goes for room before the next tick.
-    pub fn hung(&mut self, id: AllocId) {
-        self.failed(id);
+    pub fn record_hang(&mut self, id: AllocId) {
+        self.record_failure(id);
         self.room_from = self.tick.saturating_add(1);
     }
 
-    /// What to do now. Asked again after each [`GcStep::Destroy`], it comes to an end: each one named
-    /// is gone or has failed by then.
+    /// Choose what to do now. Called again after each [`GcStep::Destroy`], it comes to an end,
+    /// because each allocation named before is gone or has failed by then.
     ///
-    /// `measured` is `None` where that failed; `terminal` are all allocations that are over, in any
-    /// order; `live` is how many are not.
-    pub fn next(
+    /// `measured` is `None` where the measurement failed. `terminal` are all allocations that are
+    /// over, in any order; `live` is the number of the others.
+    pub fn next_step(
         &mut self,
         policy: &GcPolicy,
         measured: Option<FsUse>,
@@ -226,7 +226,8 @@ impl GcState {
         let excess = have.saturating_sub(usize::try_from(policy.max_allocs).unwrap_or(usize::MAX));
         let too_many = || (excess > 0).then_some(TooManyAllocs { have, max: policy.max_allocs });
         let full = measured.filter(|_| self.tick >= self.room_from);
-        let (reason, most) = if let Some(reason) = full.and_then(|fs| too_full(policy, fs)) {
+        let (reason, most) = if let Some(reason) = full.and_then(|fs| passed_threshold(policy, fs))
+        {
             (reason, 1)
         } else if excess > 0 {
             let parallel = usize::try_from(policy.parallel.max(1)).unwrap_or(usize::MAX);
@@ -242,7 +243,7 @@ impl GcState {
         }
     }
 
-    /// Those that can go now; ties by id.
+    /// The allocations that can go now, the oldest first, then by id.
     fn oldest_first(&self, terminal: &[GcCandidate]) -> Vec<AllocId> {
         let waits = |id: &AllocId| self.failed.get(id).is_some_and(|f| self.tick < f.until);
         let can_go = terminal.iter().filter(|c| !self.gone.contains(&c.id) && !waits(&c.id));
@@ -251,24 +252,24 @@ impl GcState {
     }
 }
 
-/// The first threshold that is passed.
-fn too_full(policy: &GcPolicy, fs: FsUse) -> Option<GcReason> {
+/// The first threshold that is exceeded.
+fn passed_threshold(policy: &GcPolicy, fs: FsUse) -> Option<GcReason> {
     let disk = policy.disk_usage_percent;
-    if above(fs.disk_used, fs.disk_total, disk) {
+    if is_above(fs.disk_used, fs.disk_total, disk) {
         return Some(GcReason::Disk {
             used: percent(fs.disk_used, fs.disk_total),
             threshold: disk,
         });
     }
     let inodes = policy.inode_usage_percent;
-    above(fs.inodes_used, fs.inodes_total, inodes).then(|| GcReason::Inodes {
+    is_above(fs.inodes_used, fs.inodes_total, inodes).then(|| GcReason::Inodes {
         used: percent(fs.inodes_used, fs.inodes_total),
         threshold: inodes,
     })
 }
 
-/// In whole numbers: no rounding decides.
-fn above(used: u64, total: u64, threshold: u8) -> bool {
+/// Is the used part above the threshold? Computed in whole numbers, so that no rounding decides.
+fn is_above(used: u64, total: u64, threshold: u8) -> bool {
     total > 0 && u128::from(used) * 100 > u128::from(total) * u128::from(threshold)
 }
 

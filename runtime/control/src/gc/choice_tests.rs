@@ -49,12 +49,12 @@ fn ten_are_over_and_one_is_enough_so_one_goes() {
     let policy = GcPolicy::default();
     let mut terminal: Vec<GcCandidate> = (0..10).map(|i| candidate(i, 100 - i)).collect();
     let mut state = GcState::default();
-    let step = state.next(&policy, disk(81), &terminal, 0);
+    let step = state.next_step(&policy, disk(81), &terminal, 0);
     let reason = GcReason::Disk { used: 81, threshold: 80 };
     assert_eq!(step, GcStep::Destroy { ids: vec![id(9)], reason }, "the oldest");
-    state.destroyed(id(9));
+    state.record_destroyed(id(9));
     terminal.pop();
-    assert_eq!(state.next(&policy, disk(80), &terminal, 0), NOTHING);
+    assert_eq!(state.next_step(&policy, disk(80), &terminal, 0), NOTHING);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn disk_comes_before_inodes_and_inodes_before_the_count() {
     let policy = GcPolicy { max_allocs: 1, ..GcPolicy::default() };
     let terminal = [candidate(1, 1), candidate(2, 2), candidate(3, 3)];
     let both = FsUse { disk_used: 99, disk_total: 100, inodes_used: 99, inodes_total: 100 };
-    let reason = |measured| match GcState::default().next(&policy, measured, &terminal, 0) {
+    let reason = |measured| match GcState::default().next_step(&policy, measured, &terminal, 0) {
         GcStep::Destroy { ids, reason } => (ids.len(), reason),
         done @ GcStep::Done { .. } => panic!("{done:?}"),
     };
@@ -78,7 +78,7 @@ fn exactly_at_a_threshold_nothing_goes_and_no_rounding_decides() {
     let terminal = [candidate(1, 1)];
     let next = |used, total| {
         let fs = FsUse { disk_used: used, disk_total: total, ..FsUse::default() };
-        ids(&GcState::default().next(&policy, Some(fs), &terminal, 0)).len()
+        ids(&GcState::default().next_step(&policy, Some(fs), &terminal, 0)).len()
     };
     assert_eq!(next(800, 1000), 0);
     assert_eq!(next(801, 1000), 1);
@@ -92,7 +92,7 @@ fn of_too_many_exactly_the_excess_goes_and_no_more_than_parallel_at_once() {
     let terminal: Vec<GcCandidate> = (0..10).map(|i| candidate(i, i)).collect();
     let next = |max_allocs, live, parallel| {
         let policy = GcPolicy { max_allocs, parallel, ..GcPolicy::default() };
-        ids(&GcState::default().next(&policy, disk(1), &terminal, live))
+        ids(&GcState::default().next_step(&policy, disk(1), &terminal, live))
     };
     assert_eq!(next(10, 0, 2), []);
     assert_eq!(next(9, 0, 2), [id(0)]);
@@ -105,14 +105,14 @@ fn of_too_many_exactly_the_excess_goes_and_no_more_than_parallel_at_once() {
 fn ties_go_by_id() {
     let policy = GcPolicy { max_allocs: 0, parallel: 9, ..GcPolicy::default() };
     let terminal = [candidate(3, 7), candidate(1, 7), candidate(2, 6)];
-    let step = GcState::default().next(&policy, None, &terminal, 0);
+    let step = GcState::default().next_step(&policy, None, &terminal, 0);
     assert_eq!(ids(&step), [id(2), id(1), id(3)]);
 }
 
 #[test]
 fn live_allocations_alone_above_the_maximum_are_told_and_stay() {
     let policy = GcPolicy { max_allocs: 5, ..GcPolicy::default() };
-    let excess = |live| match GcState::default().next(&policy, disk(99), &[], live) {
+    let excess = |live| match GcState::default().next_step(&policy, disk(99), &[], live) {
         GcStep::Done { excess } => excess,
         step @ GcStep::Destroy { .. } => panic!("{step:?}"),
     };
@@ -126,11 +126,11 @@ fn one_that_cannot_be_removed_is_left_alone_for_longer_each_time_and_the_next_go
     let policy = GcPolicy::default();
     let terminal = [candidate(1, 1), candidate(2, 2)];
     let mut state = GcState::default();
-    let chosen = |state: &mut GcState| ids(&state.next(&policy, disk(99), &terminal, 0));
+    let chosen = |state: &mut GcState| ids(&state.next_step(&policy, disk(99), &terminal, 0));
     let mut waits = Vec::new();
     for _ in 0..9 {
         assert_eq!(chosen(&mut state), [id(1)]);
-        state.failed(id(1));
+        state.record_failure(id(1));
         assert_eq!(chosen(&mut state), [id(2)], "the next one, at once");
         let mut ticks = 0;
         while chosen(&mut state) != [id(1)] {
@@ -141,9 +141,9 @@ fn one_that_cannot_be_removed_is_left_alone_for_longer_each_time_and_the_next_go
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
     for _ in 0..1000 {
-        state.failed(id(1));
+        state.record_failure(id(1));
     }
-    state.destroyed(id(1));
+    state.record_destroyed(id(1));
     assert_eq!(chosen(&mut state), [id(2)], "one that is gone but still listed does not go twice");
 }
 
@@ -152,15 +152,15 @@ fn while_a_removal_hangs_none_goes_for_room_in_its_place_but_the_count_is_kept()
     let policy = GcPolicy { max_allocs: 2, ..GcPolicy::default() };
     let terminal = [candidate(1, 1), candidate(2, 2), candidate(3, 3)];
     let mut state = GcState::default();
-    assert_eq!(ids(&state.next(&policy, disk(99), &terminal, 0)), [id(1)]);
-    state.hung(id(1));
+    assert_eq!(ids(&state.next_step(&policy, disk(99), &terminal, 0)), [id(1)]);
+    state.record_hang(id(1));
     let reason = GcReason::Count { have: 3, max: 2 };
-    let step = state.next(&policy, disk(99), &terminal, 0);
+    let step = state.next_step(&policy, disk(99), &terminal, 0);
     assert_eq!(step, GcStep::Destroy { ids: vec![id(2)], reason });
-    state.destroyed(id(2));
-    assert_eq!(state.next(&policy, disk(99), &terminal, 0), NOTHING);
+    state.record_destroyed(id(2));
+    assert_eq!(state.next_step(&policy, disk(99), &terminal, 0), NOTHING);
     state.tick();
-    assert_eq!(ids(&state.next(&policy, disk(99), &terminal, 0)), [id(1)]);
+    assert_eq!(ids(&state.next_step(&policy, disk(99), &terminal, 0)), [id(1)]);
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn what_is_gone_and_still_listed_does_not_count() {
     let policy = GcPolicy { max_allocs: 2, parallel: 1, ..GcPolicy::default() };
     let terminal = [candidate(1, 1), candidate(2, 2), candidate(3, 3)];
     let mut state = GcState::default();
-    assert_eq!(ids(&state.next(&policy, None, &terminal, 0)), [id(1)]);
-    state.destroyed(id(1));
-    assert_eq!(state.next(&policy, None, &terminal, 0), NOTHING);
+    assert_eq!(ids(&state.next_step(&policy, None, &terminal, 0)), [id(1)]);
+    state.record_destroyed(id(1));
+    assert_eq!(state.next_step(&policy, None, &terminal, 0), NOTHING);
     // An id that is no longer listed is forgotten.
-    state.next(&policy, None, &terminal[1..], 0);
+    state.next_step(&policy, None, &terminal[1..], 0);
     assert!(state.gone.is_empty());
 }
 
@@ -309,7 +309,7 @@ proptest! {
             // A registry may take its time to forget.
             let terminal = if lists_late { start.listed() } else { world.listed() };
             let (chosen, reason) =
-                match state.next(&policy, Some(world.measure()), &terminal, world.live) {
+                match state.next_step(&policy, Some(world.measure()), &terminal, world.live) {
                     GcStep::Done { excess } => {
                         let too_many = world.terminal.len() + world.live > policy.max_allocs as usize;
                         prop_assert_eq!(excess.is_some(), too_many);
@@ -325,11 +325,11 @@ proptest! {
                 let body = world.terminal.get(&id).copied();
                 prop_assert!(body.is_some(), "only one that is over and still there");
                 if body.unwrap().stuck {
-                    state.failed(id);
+                    state.record_failure(id);
                 } else {
                     prop_assert!(world.is_over(&policy), "no more than needed");
                     world.terminal.remove(&id);
-                    state.destroyed(id);
+                    state.record_destroyed(id);
                     gone.push(id);
                 }
             }

@@ -1,4 +1,4 @@
-//! What is to be looked at when its time comes.
+//! The alarms of the machine: what is to be done at a certain uptime.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,58 +6,58 @@ use std::time::Duration;
 use super::RequestId;
 use ostler_model::ids::JobId;
 
-/// A thing with a time.
+/// Something to be done at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Alarm {
     /// Fill places that wait.
     Fill,
-    /// The job has something to do at this time: a successor, a deadline, the next step.
+    /// Look at a job again: a successor, a deadline or the next step is due.
     Due(JobId),
-    /// It is time to see whether allocations are to be collected.
+    /// Check whether allocations are to be collected.
     Collect,
-    /// What somebody wants collected has had its time to end.
+    /// Begin a requested collection: what is about to end has had its time.
     CollectNow(RequestId),
-    /// A change of the job, or one that waits for its turn, had its time.
+    /// Answer requests for a change of the job whose time is over.
     Overdue(JobId),
     /// Write a stop again that could not be written.
     Rewrite(JobId),
-    /// Remove records again that the disk did not let go.
+    /// Remove records again that the disk did not remove.
     Forget,
-    /// The next step of emptying the node, or its deadline.
+    /// Take the next step of a drain of the node, or pass its deadline.
     NodeDrain,
-    /// The time to drain is over.
+    /// End the drain of a leaving agent: its deadline has passed.
     Drained,
-    /// The time for changes under way is over.
+    /// End the wait for changes under way.
     Left,
 }
 
-/// At most one time for each.
+/// The time of each alarm; an alarm has at most one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Alarms(BTreeMap<Alarm, Duration>);
 
 impl Alarms {
-    /// At this time; one that was set before for another time is gone.
+    /// Set an alarm. An earlier setting of it is replaced.
     pub(super) fn set(&mut self, alarm: Alarm, at: Duration) {
         self.0.insert(alarm, at);
     }
 
-    /// At this time, or sooner where it was set so.
+    /// Set an alarm for this time, unless it is set for an earlier one.
     pub(super) fn set_by(&mut self, alarm: Alarm, at: Duration) {
         let known = self.0.entry(alarm).or_insert(at);
         *known = at.min(*known);
     }
 
-    /// Not any more.
+    /// Remove an alarm.
     pub(super) fn clear(&mut self, alarm: &Alarm) {
         self.0.remove(alarm);
     }
 
-    /// The time of the first.
+    /// The time of the first alarm.
     pub(super) fn next(&self) -> Option<Duration> {
         self.0.values().min().copied()
     }
 
-    /// Those whose time has come; they are gone then.
+    /// Remove the alarms that are due, and return them.
     pub(super) fn due(&mut self, now: Duration) -> Vec<Alarm> {
         let due = self.0.iter().filter(|(_, at)| **at <= now);
         let due: Vec<Alarm> = due.map(|(alarm, _)| alarm.clone()).collect();

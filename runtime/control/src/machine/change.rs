@@ -1,19 +1,21 @@
-//! The way of a change from its turn to its answer.
+//! A change of a job, from its turn to its answer.
 //!
-//! Records are queued before an owner is made, so nothing runs whose allocation is not durable: a
-//! task's intent is a durable write, and those keep their order. So the start of a task alone costs
-//! no commit for its allocation; many changes at the same time share one.
+//! Records are queued before an owner is made, so nothing runs whose allocation is not durable: the
+//! intent of a task is a durable write, and durable writes keep their order. So the start of a task
+//! costs no commit for its allocation alone, and many changes at the same time share one.
 //!
-//! Stops are told to owners before they are durable: ending a task needs no disk. Of a stop that the
-//! disk refuses, or does not answer, see [`super::revert`].
+//! Owners are told of stops before these are durable, because ending a task needs no disk.
+//! [`super::revert`] handles a stop that the disk refuses or does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::alarms::Alarm;
-use super::revert::unrecorded;
-use super::turn::{ChangePhase, Waiting};
-use super::types::{Change, ControlEffect, HistoryChange, JobAction, Wait, World, Write};
+use super::revert::unrecorded_text;
+use super::turn::{ChangePhase, WaitingChange};
+use super::types::{
+    ControlEffect, DecidedChange, HistoryChange, JobAction, World, Write, WriteWait,
+};
 use super::{AfterWrite, Machine};
 use crate::SubmitError;
 use crate::tables::{Ownership, PlacedBy};
@@ -25,29 +27,31 @@ use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::JobOrigin;
 use ostler_state::StateError;
 
-/// How long a change waits for a durable write of somebody else to take its records along (a task's
-/// intent, another change), before it asks for a commit itself.
+/// How long a change waits for a durable write of something else that takes its records along (a
+/// task's intent, another change), before it asks for a commit itself.
 pub(super) const LINGER: Duration = Duration::from_millis(2);
 
 impl Machine {
-    /// Decide a change and write it. `false`: there was nothing to do, or it was refused.
-    pub(super) fn begin(
+    /// Decide a change and write it. `false`: there was nothing to do, or the change was refused.
+    pub(super) fn begin_change(
         &mut self,
         world: &World<'_>,
         job: &JobId,
-        waiting: Waiting,
+        waiting: WaitingChange,
         out: &mut Vec<ControlEffect>,
     ) -> bool {
-        let Waiting { asked, skip_shutdown_delay, request, stopped_early, until: _ } = waiting;
+        let WaitingChange { asked, skip_shutdown_delay, request, stopped_early, until: _ } =
+            waiting;
         let stops = asked.stops() || stopped_early.is_some();
         let whole = matches!(asked, JobAction::Version(..) | JobAction::Stop { .. });
         let mut decided = self.decide(world, job, asked);
         if let (Ok(change), Some(stopped)) = (&mut decided, &stopped_early) {
-            // These stops were told and are not known to be durable: they are part of the change.
-            change.copies.extend(self.overtaken(stopped));
+            // Owners were told of these stops, but the stops are not known to be durable: they are
+            // part of the change.
+            change.copies.extend(self.overtaken_copies(stopped));
         }
-        // The disk may hold a change that was taken back: before the job is acknowledged as
-        // unchanged, or as stopped already, its record is written again.
+        // The disk may hold a change that was taken back. So the record is written again before the
+        // job is acknowledged as unchanged, or as stopped already.
         if let Ok(change) = &mut decided
             && whole
             && change.is_empty()
@@ -58,12 +62,12 @@ impl Machine {
         let mut change = match decided {
             Ok(change) if !change.is_empty() => change,
             mut result => {
-                // An earlier stop asked for the same and is not durable yet.
+                // An earlier stop asked for the same, and is not durable yet.
                 if let Ok(change) = &mut result
                     && stops
                     && self.rewrites.contains_key(job)
                 {
-                    change.unwritten = Some(unrecorded("the disk refused it before"));
+                    change.unwritten = Some(unrecorded_text("the disk refused it before"));
                 }
                 self.finish(world, request, result, out);
                 return false;
@@ -77,13 +81,15 @@ impl Machine {
             }
         }
         let then = AfterWrite::Change(job.clone());
-        let wait = match planted("answered-before-written") {
-            true => Wait::No,
-            false => Wait::Commit { linger: LINGER },
+        let wait = if planted("answered-before-written") {
+            WriteWait::No
+        } else {
+            WriteWait::Commit { linger: LINGER }
         };
         self.write(then, writes, own, wait, out);
         if stops {
-            // At once: a disk that is full or does not answer keeps nobody from ending a task.
+            // Owners are told at once: a disk that is full or does not answer must not keep a task
+            // from ending.
             self.tell_all(&change, skip_shutdown_delay, out);
         }
         let until = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
@@ -98,14 +104,14 @@ impl Machine {
         true
     }
 
-    /// What is to be on record of a change, the job's record first.
-    fn records_of(&mut self, job: &JobId, change: &mut Change) -> Vec<Write> {
+    /// The records of a change, the job's record first.
+    fn records_of(&mut self, job: &JobId, change: &mut DecidedChange) -> Vec<Write> {
         let kept = |record: &&Arc<_>| is_on_record(record) && !planted("job-unwritten");
-        // A purge writes the record of a stopped job first: until the record is gone, it is a
-        // stop.
+        // A purge writes the record of a stopped job first. Until the job's record is removed, the
+        // purge counts as a stop.
         let record = change.record.as_ref().filter(kept).cloned().map(Write::Job);
         let history = change.history.iter().flat_map(|history| history_writes(job, history, false));
-        // Before the allocations that belong to them.
+        // They are written before the allocations that belong to them.
         let record = record.into_iter().chain(history.collect::<Vec<_>>());
         let copies = change.copies.iter().map(|(new, _)| new);
         let allocs = copies.chain(&change.placed).cloned().map(Write::Alloc);
@@ -114,14 +120,14 @@ impl Machine {
             |id| self.tables.alloc(id).is_some_and(|entry| entry.placed_by == PlacedBy::Server);
         let assigned = change.placed.iter().map(|alloc| alloc.id).filter(|id| by_server(*id));
         writes.extend(assigned.map(Write::Assigned));
-        writes.extend(self.unwritten_before(job, change));
+        writes.extend(self.unwritten_records(job, change));
         writes.extend(self.ledger_write());
         writes.extend(self.purge_writes(change));
         writes
     }
 
-    /// The records of a change are durable, or are not.
-    pub(super) fn change_written(
+    /// The records of a change are durable, or could not be written.
+    pub(super) fn finish_change_write(
         &mut self,
         world: &World<'_>,
         job: &JobId,
@@ -134,10 +140,10 @@ impl Machine {
                 let error = match (result, turn.unowned.take()) {
                     (Err(error), _) => SubmitError::State(error),
                     (Ok(()), Some(why)) => SubmitError::Runner(why),
-                    (Ok(()), None) => return self.committed(world, job, out),
+                    (Ok(()), None) => return self.finish_commit(world, job, out),
                 };
                 if turn.stops {
-                    self.stop_failed(world, job, error, out)
+                    self.handle_stop_failure(world, job, error, out)
                 } else {
                     self.revert(world, job, error, out)
                 }
@@ -152,23 +158,22 @@ impl Machine {
             ChangePhase::Reverted { error, gone } => {
                 let (error, gone) = (error.take(), std::mem::take(gone));
                 if let Err(error) = result {
-                    self.not_forgotten(world, job, gone, &error);
+                    self.retry_forget(world, job, gone, &error);
                     tracing::error!(%job, %error, "a change that failed could not be taken back whole");
                 }
                 self.wake(world);
                 self.end_turn(world, job, error.map_or(Ok(()), Err), out);
             }
-            ChangePhase::Rewriting => self.rewritten(world, job, result, out),
+            ChangePhase::Rewriting => self.finish_rewrite(world, job, result, out),
             ChangePhase::Unplacing { .. } => {}
         }
     }
 
-    fn committed(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
+    fn finish_commit(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
         let Some(turn) = self.turns.get_mut(job) else { return };
         let (stops, purge) = (turn.stops, turn.change.purge);
         self.reverted.remove(job);
-        // The records of an earlier stop that were still to be written are durable with this
-        // change.
+        // Records of an earlier stop that were still to be written are durable with this change.
         if self.rewrites.remove(job).is_some() {
             self.alarms.clear(&Alarm::Rewrite(job.clone()));
         }
@@ -178,22 +183,28 @@ impl Machine {
             self.tell_all(&change, skip, out);
         }
         if placed {
-            self.look(out);
+            self.check_garbage(out);
         }
         if purge {
-            self.purged(job, out);
+            self.finish_purge(job, out);
         } else {
             self.end_turn(world, job, Ok(()), out);
         }
     }
 
-    pub(super) fn tell_all(&mut self, change: &Change, skip: bool, out: &mut Vec<ControlEffect>) {
+    pub(super) fn tell_all(
+        &mut self,
+        change: &DecidedChange,
+        skip: bool,
+        out: &mut Vec<ControlEffect>,
+    ) {
         for (new, _) in &change.copies {
             self.tell(new, skip, out);
         }
     }
 
-    /// The owner hears of a new copy, unless it knows it or a newer one: now, or when it is made.
+    /// Tell the owner of a newer copy: now, or when the owner is made. An owner that knows it is
+    /// not told again.
     pub(super) fn tell(
         &mut self,
         alloc: &Arc<Allocation>,
@@ -212,18 +223,20 @@ impl Machine {
     }
 }
 
-/// A job of `ostler run` ends with its agent: it is never on record.
+/// Is the job's record kept on disk? A job of `ostler run` ends with its agent and is never on
+/// record.
 pub(super) fn is_on_record(record: &ostler_model::saved::JobRecord) -> bool {
     record.origin != JobOrigin::Run
 }
 
-/// Records of what is another one than before; `back`: as it was before.
+/// The writes of versions and deployments that differ from those before. `back`: write those from
+/// before.
 pub(super) fn history_writes(job: &JobId, change: &HistoryChange, back: bool) -> Vec<Write> {
     let (now, other) =
         if back { (&change.before, &change.now) } else { (&change.now, &change.before) };
     let (mut writes, id) = (Vec::new(), || job.clone());
     if now.versions != other.versions {
-        // Those of one job have one index.
+        // All versions of a job have the same create index.
         writes.push(match now.versions.first().map(|record| record.create_index) {
             None => Write::ForgetVersions(id()),
             Some(create_index) => {

@@ -1,40 +1,41 @@
-//! Garbage collection: when it is looked, and who asked.
+//! Garbage collection: when it is checked, and the requests for it.
 //!
 //! ```text
-//!   interval, one is over, one was placed ─► Measure ─► choice ─► removals ─► Measure … ─► nothing to go
-//!   Collect ─► what is about to be over gets a moment ─► removals ─► answered
+//! interval, an end, a placement ─► Measure ─► choice ─► removals ─► Measure … ─► none to go
+//! ControlRequest::Collect ─► what is about to end gets a moment ─► removals ─► answered
 //! ```
-//! An embedded agent collects nothing by itself: whoever runs one job wants to see what became of it.
+//! An embedded agent collects nothing by itself: whoever runs one job wants to see what became of
+//! it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::alarms::Alarm;
-use super::types::{Answer, ControlEffect, NotRemoved, RemovalLeft, RequestId, World};
+use super::types::{ControlAnswer, ControlEffect, NotRemoved, RemovalLeft, RequestId, World};
 use super::{Machine, answer};
 use crate::AllocError;
 use crate::gc::choice::{FsUse, GcPolicy, GcState, GcStep, TooManyAllocs};
-use crate::tables::Removal;
-use crate::views::{Collected, Stage};
+use crate::tables::RemovalState;
+use crate::views::{AgentStage, CollectOutcome};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::{COLLECT_REQUESTS_MAX, GC_ENDING_WALL_MAX, GC_INTERVAL_MIN};
 
-/// Looks whether allocations are to go.
+/// Checks whether allocations are to go.
 #[derive(Debug)]
-pub(super) struct Collector {
+pub(super) struct AllocCollector {
     policy: GcPolicy,
     state: GcState,
     measuring: bool,
-    /// Look once more when this look has ended.
+    /// Check once more when this check has ended.
     again: bool,
-    /// What this look removes.
+    /// The allocations that this check removes.
     removing: BTreeSet<AllocId>,
-    /// Whether the excess that was last told of was great.
+    /// Whether the excess that was last logged was great.
     said: Option<bool>,
 }
 
-impl Collector {
-    /// Removals at the same time.
+impl AllocCollector {
+    /// Number of removals at the same time.
     pub(super) fn parallel(&self) -> usize {
         usize::try_from(self.policy.parallel.max(1)).unwrap_or(usize::MAX)
     }
@@ -43,7 +44,7 @@ impl Collector {
         self.policy.interval.max(GC_INTERVAL_MIN)
     }
 
-    /// Say that there are too many, when that is new.
+    /// Log that there are too many allocations, when that is new.
     fn tell(&mut self, excess: Option<TooManyAllocs>) {
         let great = excess.map(|excess| excess.is_great());
         if let Some(excess) = excess.filter(|_| self.said != great) {
@@ -59,19 +60,19 @@ impl Collector {
     }
 }
 
-/// A request to collect.
+/// A request to collect one allocation, or all that are over.
 #[derive(Debug)]
-pub(super) struct Collect {
+pub(super) struct CollectRequest {
     request: RequestId,
     only: Option<AllocId>,
-    /// What is still to go; `None`: something is about to be over.
+    /// Allocations that are still to go; `None`: something is about to end first.
     left: Option<BTreeSet<AllocId>>,
-    done: Collected,
+    done: CollectOutcome,
 }
 
-impl Collect {
-    /// Of one allocation there is nothing to tell but that it is gone.
-    fn result(mut self) -> Result<Collected, AllocError> {
+impl CollectRequest {
+    /// The result of the request. A request for one allocation that stays is an error.
+    fn result(mut self) -> Result<CollectOutcome, AllocError> {
         match (self.only, self.done.failed.pop()) {
             (Some(_), Some((alloc, why))) => Err(AllocError::Stays { alloc, why }),
             (_, last) => {
@@ -85,7 +86,7 @@ impl Collect {
 
 impl Machine {
     /// Collect by this policy from now on.
-    pub(super) fn collect_by(
+    pub(super) fn start_collector(
         &mut self,
         world: &World<'_>,
         policy: GcPolicy,
@@ -93,15 +94,15 @@ impl Machine {
     ) {
         let (state, removing) = (GcState::default(), BTreeSet::new());
         let collector =
-            Collector { policy, state, measuring: false, again: false, removing, said: None };
+            AllocCollector { policy, state, measuring: false, again: false, removing, said: None };
         let at = world.uptime.saturating_add(collector.interval());
         self.collector = Some(collector);
         self.alarms.set(Alarm::Collect, at);
-        self.look(out);
+        self.check_garbage(out);
     }
 
-    /// The operator has changed the policy; what is being removed goes on.
-    pub(super) fn collect_by_another(
+    /// The operator changed the policy. Removals under way go on.
+    pub(super) fn change_gc_policy(
         &mut self,
         world: &World<'_>,
         request: RequestId,
@@ -112,9 +113,9 @@ impl Machine {
             collector.policy = policy;
             let at = world.uptime.saturating_add(collector.interval());
             self.alarms.set(Alarm::Collect, at);
-            self.look(out);
+            self.check_garbage(out);
         }
-        answer(request, Answer::Done, out);
+        answer(request, ControlAnswer::Done, out);
     }
 
     pub(super) fn collect_tick(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
@@ -122,16 +123,16 @@ impl Machine {
         collector.state.tick();
         let at = world.uptime.saturating_add(collector.interval());
         self.alarms.set(Alarm::Collect, at);
-        self.look(out);
+        self.check_garbage(out);
     }
 
-    /// Something changed: look whether allocations are to go.
-    pub(super) fn look(&mut self, out: &mut Vec<ControlEffect>) {
+    /// Something changed: check whether allocations are to go.
+    pub(super) fn check_garbage(&mut self, out: &mut Vec<ControlEffect>) {
         self.measure(false, out);
     }
 
     fn measure(&mut self, sync: bool, out: &mut Vec<ControlEffect>) {
-        let leaving = self.tables.stage == Stage::Leaving;
+        let leaving = self.tables.stage == AgentStage::Leaving;
         let Some(collector) = self.collector.as_mut().filter(|_| !leaving) else { return };
         if collector.measuring || !collector.removing.is_empty() {
             collector.again = true;
@@ -141,18 +142,19 @@ impl Machine {
         out.push(ControlEffect::Measure { sync });
     }
 
-    pub(super) fn measured(&mut self, fs: Option<FsUse>, out: &mut Vec<ControlEffect>) {
+    pub(super) fn take_measurement(&mut self, fs: Option<FsUse>, out: &mut Vec<ControlEffect>) {
         let garbage = self.tables.garbage(&self.unfilled);
         let live = self.tables.count().saturating_sub(garbage.len());
-        let here = |id| self.tables.alloc(id).is_some_and(|entry| entry.removal == Removal::No);
+        let here =
+            |id| self.tables.alloc(id).is_some_and(|entry| entry.removal == RemovalState::No);
         let terminal: Vec<_> = garbage.into_iter().filter(|one| here(one.id)).collect();
         let Some(collector) = &mut self.collector else { return };
         collector.measuring = false;
-        match collector.state.next(&collector.policy, fs, &terminal, live) {
+        match collector.state.next_step(&collector.policy, fs, &terminal, live) {
             GcStep::Done { excess } => {
                 collector.tell(excess);
                 if std::mem::take(&mut collector.again) {
-                    self.look(out);
+                    self.check_garbage(out);
                 }
             }
             GcStep::Destroy { ids, reason } => {
@@ -166,7 +168,7 @@ impl Machine {
     }
 
     /// A removal has ended.
-    pub(super) fn collected(
+    pub(super) fn finish_removal(
         &mut self,
         id: AllocId,
         result: &Result<(), NotRemoved>,
@@ -179,10 +181,14 @@ impl Machine {
             match result {
                 Ok(())
                 | Err(NotRemoved { left: RemovalLeft::Directory | RemovalLeft::Records, .. }) => {
-                    collector.state.destroyed(id);
+                    collector.state.record_destroyed(id);
                 }
-                Err(NotRemoved { left: RemovalLeft::Unknown, .. }) => collector.state.hung(id),
-                Err(NotRemoved { left: RemovalLeft::Everything, .. }) => collector.state.failed(id),
+                Err(NotRemoved { left: RemovalLeft::Unknown, .. }) => {
+                    collector.state.record_hang(id)
+                }
+                Err(NotRemoved { left: RemovalLeft::Everything, .. }) => {
+                    collector.state.record_failure(id)
+                }
             }
             if collector.removing.remove(&id) && collector.removing.is_empty() {
                 collector.again = false;
@@ -201,16 +207,17 @@ impl Machine {
     }
 
     fn answer_collects(&mut self, out: &mut Vec<ControlEffect>) {
-        let ended = |collect: &Collect| collect.left.as_ref().is_some_and(BTreeSet::is_empty);
+        let ended =
+            |collect: &CollectRequest| collect.left.as_ref().is_some_and(BTreeSet::is_empty);
         let (ended, kept): (Vec<_>, _) =
             std::mem::take(&mut self.collects).into_iter().partition(ended);
         self.collects = kept;
         for collect in ended {
-            answer(collect.request, Answer::Collected(collect.result()), out);
+            answer(collect.request, ControlAnswer::Collected(collect.result()), out);
         }
     }
 
-    /// Somebody wants one allocation collected, or all that are over.
+    /// Take a request to collect one allocation, or all that are over.
     pub(super) fn ask_collect(
         &mut self,
         world: &World<'_>,
@@ -219,7 +226,7 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let refused = match only {
-            _ if self.tables.stage == Stage::Leaving => Some(AllocError::Leaving),
+            _ if self.tables.stage == AgentStage::Leaving => Some(AllocError::Leaving),
             _ if self.collects.len() >= COLLECT_REQUESTS_MAX => Some(AllocError::Busy),
             Some(alloc) if self.tables.alloc(alloc).is_none() => {
                 Some(AllocError::Unknown { alloc })
@@ -227,10 +234,16 @@ impl Machine {
             _ => None,
         };
         if let Some(error) = refused {
-            return answer(request, Answer::Collected(Err(error)), out);
+            return answer(request, ControlAnswer::Collected(Err(error)), out);
         }
-        self.collects.push(Collect { request, only, left: None, done: Collected::default() });
-        // So that a stop followed at once by a collection removes what was stopped.
+        self.collects.push(CollectRequest {
+            request,
+            only,
+            left: None,
+            done: CollectOutcome::default(),
+        });
+        // What is about to end is waited for, so that a collection right after a stop removes what
+        // was stopped.
         if self.tables.is_ending(only) {
             let at = world.uptime.saturating_add(GC_ENDING_WALL_MAX);
             self.alarms.set(Alarm::CollectNow(request), at);
@@ -239,7 +252,7 @@ impl Machine {
         }
     }
 
-    /// What requests wait for may have ended.
+    /// Begin the requests whose allocations have ended by now.
     pub(super) fn collect_if_ended(&mut self, out: &mut Vec<ControlEffect>) {
         let waiting = self.collects.iter().filter(|collect| collect.left.is_none());
         let ready: Vec<RequestId> = waiting
@@ -265,12 +278,12 @@ impl Machine {
             let status = status.unwrap_or_default();
             return answer(
                 request,
-                Answer::Collected(Err(AllocError::NotOver { alloc, status })),
+                ControlAnswer::Collected(Err(AllocError::NotOver { alloc, status })),
                 out,
             );
         }
         let slow = |id: &AllocId| {
-            self.tables.alloc(*id).is_some_and(|entry| entry.removal == Removal::Slow)
+            self.tables.alloc(*id).is_some_and(|entry| entry.removal == RemovalState::Slow)
         };
         let (slow, ids): (Vec<_>, Vec<_>) = ids.into_iter().partition(slow);
         if let Some(collect) = self.collects.iter_mut().find(|c| c.request == request) {
@@ -286,17 +299,17 @@ impl Machine {
         self.answer_collects(out);
     }
 
-    /// Nobody waits for what this request collects: another one may have its place. Removals that began
-    /// go on.
+    /// Drop a request that nobody waits for, so that another one may have its place. Removals that
+    /// began go on.
     pub(super) fn give_up_collect(&mut self, request: RequestId) {
         self.collects.retain(|collect| collect.request != request);
         self.alarms.clear(&Alarm::CollectNow(request));
     }
 
-    /// Nothing is collected any more.
+    /// Refuse the waiting requests: the agent is leaving.
     pub(super) fn refuse_collects(&mut self, out: &mut Vec<ControlEffect>) {
         for collect in std::mem::take(&mut self.collects) {
-            answer(collect.request, Answer::Collected(Err(AllocError::Leaving)), out);
+            answer(collect.request, ControlAnswer::Collected(Err(AllocError::Leaving)), out);
         }
     }
 }

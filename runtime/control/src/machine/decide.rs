@@ -1,8 +1,8 @@
-//! What a change is: decided on the tables, and entered in them at once.
+//! Decides what a change is, from the tables, and enters it in them at once.
 //!
 //! A replacement that does not fit beside what it replaces stays a blocked placement of its job
-//! until that is over. So does whatever does not fit at all, and what it would replace runs on until it
-//! does.
+//! until that is over. The same holds for everything else that does not fit, and what it would
+//! replace runs on until it fits.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use super::Machine;
 use super::alarms::Alarm;
 use super::rollout::{Rollout, earlier_version, repeats, set_stable};
-use super::types::{Change, JobAction, World};
+use super::types::{DecidedChange, JobAction, World};
 use crate::SubmitError;
-use crate::admission::Tried;
+use crate::admission::AttemptNames;
 use crate::deployments::{DeploymentError, History};
 use crate::proposal::{
-    Placed, Proposal, may_register, name_tried, next_version, numbered, place, same, shut,
-    stopped_copy, unfit, updated_copy,
+    NewAlloc, Proposal, block_all, find_unfit, may_register, name_attempts, next_version,
+    number_record, place_fitting, same_record, stopped_copy, updated_copy,
 };
 use crate::reconcile::{PlaceAction, reason};
-use crate::tables::{PlacedBy, Removal, Tables};
+use crate::tables::{NodeTables, PlacedBy, RemovalState};
 use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
 use ostler_model::causes::chain;
 use ostler_model::ids::{AllocId, JobId};
@@ -28,24 +28,25 @@ use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
 
 impl Machine {
-    /// Decide a change and enter it. Nothing is changed when it is refused.
+    /// Decide a change and enter it. A refused change changes nothing.
     pub(super) fn decide(
         &mut self,
         world: &World<'_>,
         job: &JobId,
         asked: JobAction,
-    ) -> Result<Change, SubmitError> {
+    ) -> Result<DecidedChange, SubmitError> {
         let tables = &mut self.tables;
         let before = tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
-        let mut change = Change { job: Some(job.clone()), before, ..Change::default() };
-        let mut entering = Entering { now: world.now, index: None, why: None, new: false };
+        let mut change =
+            DecidedChange { job: Some(job.clone()), before, ..DecidedChange::default() };
+        let mut entering = PendingChange { now: world.now, index: None, why: None, new: false };
         let whole = matches!(&asked, JobAction::Version(_, options) if options.all_or_nothing);
         let forced = matches!(asked, JobAction::Reschedule);
         let of_deployment = match &asked {
             JobAction::Deployment(id, ask) => Some((id.clone(), ask.clone())),
             _ => None,
         };
-        let Some(mut record) = entering.wanted(asked, tables, &mut change)? else {
+        let Some(mut record) = entering.wanted_record(asked, tables, &mut change)? else {
             change.index = entering.index.unwrap_or_else(|| tables.index());
             return Ok(change);
         };
@@ -53,28 +54,31 @@ impl Machine {
         let asked = of_deployment.as_ref().map(|(id, ask)| (&**id, ask));
         rollout.advance(world, tables, asked, &mut record)?;
         let mut proposal = Proposal::new(tables, &record, rollout.history(), world.now, forced);
-        let mut blocked = match tables.closed() {
-            Some(why) => shut(&world.node.name, &record, &proposal, &why),
+        let mut blocked = match tables.closed_problem() {
+            Some(why) => block_all(&world.node.name, &record, &proposal, &why),
             None if whole => Vec::new(),
-            None => unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
+            None => find_unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
         };
         if let Some(first) = blocked.first().filter(|_| whole) {
             return Err(SubmitError::Refused(Box::new((*first.refusal).clone())));
         }
         proposal.hold(&blocked);
-        let placed = place(world, &mut tables.admission, &record, &proposal, whole);
+        let placed = place_fitting(world, &mut tables.admission, &record, &proposal, whole);
         let (placed, soon) = placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
         blocked.extend(soon);
         if !blocked.is_empty() {
-            name_tried(&mut blocked, &Tried::new(&proposal.tried(job, &placed)));
+            name_attempts(
+                &mut blocked,
+                &AttemptNames::new(&proposal.unplaced_attempts(job, &placed)),
+            );
         }
         rollout.complete(&proposal, &blocked, &mut record);
-        let record = entering.record(record, tables, &mut change);
-        rollout.begin(world, &record, &proposal);
-        entering.copies(&record, &proposal, &mut rollout, tables, &mut change);
-        entering.accepted(job, rollout.history(), tables, &mut change);
-        entering.purged(job, tables, &mut change);
-        entering.placed(placed, &mut rollout, tables, &mut change);
+        let record = entering.enter_record(record, tables, &mut change);
+        rollout.begin_version(world, &record, &proposal);
+        entering.enter_copies(&record, &proposal, &mut rollout, tables, &mut change);
+        entering.accept_canaries(job, rollout.history(), tables, &mut change);
+        entering.stop_purged(job, tables, &mut change);
+        entering.enter_placed(placed, &mut rollout, tables, &mut change);
         let next = proposal.next.into_iter().chain(rollout.deadline()).min();
         rollout.enter(&mut || entering.index(tables), &mut change);
         if let Some(history) = &change.history {
@@ -84,12 +88,12 @@ impl Machine {
         tables.follow_later(job, proposal.later);
         change.blocked = blocked;
         change.index = entering.index.unwrap_or_else(|| tables.index());
-        self.due(world, job, next);
+        self.set_due_alarm(world, job, next);
         Ok(change)
     }
 
-    /// The job is looked at again at this time of day.
-    fn due(&mut self, world: &World<'_>, job: &JobId, next: Option<Timestamp>) {
+    /// Look at the job again at this time of day.
+    fn set_due_alarm(&mut self, world: &World<'_>, job: &JobId, next: Option<Timestamp>) {
         let alarm = Alarm::Due(job.clone());
         match next {
             None => self.alarms.clear(&alarm),
@@ -101,49 +105,50 @@ impl Machine {
     }
 }
 
-/// May this one stop the job? Nothing gives a job any more that is stopped.
+/// May a request of this origin stop the job? A stopped job belongs to no origin any more.
 pub(super) fn may_stop(known: &JobRecord, origin: &JobOrigin) -> bool {
     known.origin == *origin || known.origin == JobOrigin::Run || known.stopped
 }
 
-/// A change on its way into the tables.
-struct Entering {
+/// A change that is being entered in the tables.
+struct PendingChange {
     now: Timestamp,
-    /// The index of the change, once it is known that something changes.
+    /// The index of the change. It is taken when something changes.
     index: Option<u64>,
-    /// Why allocations are stopped, where somebody said so.
+    /// The reason given for stopping allocations; `None`: nobody gave one.
     why: Option<String>,
-    /// The job is another one than that of its name before.
+    /// The job is not the earlier one of the same name.
     new: bool,
 }
 
-impl Entering {
-    fn index(&mut self, tables: &mut Tables) -> u64 {
+impl PendingChange {
+    fn index(&mut self, tables: &mut NodeTables) -> u64 {
         *self.index.get_or_insert_with(|| tables.next_index())
     }
 
-    /// The job as it is to be, as yet without its indexes. `None`: nothing is to be done.
-    fn wanted(
+    /// The record that the job is to have, still without its indexes. `None`: nothing is to be
+    /// done.
+    fn wanted_record(
         &mut self,
         asked: JobAction,
-        tables: &mut Tables,
-        change: &mut Change,
+        tables: &mut NodeTables,
+        change: &mut DecidedChange,
     ) -> Result<Option<Arc<JobRecord>>, SubmitError> {
         let known = change.before.clone();
         let asked = earlier_version(asked, tables, known.as_deref())?;
         match (asked, known) {
             (JobAction::Version(job, options), known) => {
-                let known = self.known_for(&options.origin, tables, known)?;
+                let known = self.known_record(&options.origin, tables, known)?;
                 may_register(&job, known.as_deref(), &options)?;
                 let meant = options.meant;
-                let with_counts = match meant.of(&job, known.as_deref()) {
+                let with_counts = match meant.apply_to(&job, known.as_deref()) {
                     Cow::Borrowed(_) => None,
                     Cow::Owned(job) => Some(Arc::new(job)),
                 };
                 let job = with_counts.unwrap_or(job);
                 let kept = known.as_deref().filter(|_| !options.rerun).and_then(|known| {
                     let repeated = !known.stopped && repeats(known, &job, &options, tables);
-                    if repeated { Some(known.clone()) } else { same(&job, known, meant) }
+                    if repeated { Some(known.clone()) } else { same_record(&job, known, meant) }
                 });
                 let is_as_asked = |known: &JobRecord| {
                     known.origin == options.origin && known.stopped == meant.stopped
@@ -151,7 +156,7 @@ impl Entering {
                 if kept.is_some() && known.as_deref().is_some_and(is_as_asked) {
                     return Ok(change.before.clone());
                 }
-                // The same job from another file: only its origin changes.
+                // The same job comes from another file, so only its origin changes.
                 let next = kept.unwrap_or_else(|| {
                     next_version(&job, known.as_deref(), JobOrigin::default(), self.now)
                 });
@@ -174,13 +179,13 @@ impl Entering {
                 if let Some(entry) = tables.alloc(alloc) {
                     let old = Arc::clone(&entry.allocation);
                     let new = stopped_copy(&old, &reason, self.index(tables));
-                    self.copy(new, old, tables, change);
+                    self.enter_copy(new, old, tables, change);
                 }
                 Ok(known)
             }
             (JobAction::Assign(allocs), _) => {
                 for alloc in allocs {
-                    if let Err((id, why)) = self.assigned(alloc, tables, change) {
+                    if let Err((id, why)) = self.enter_assigned(alloc, tables, change) {
                         change.refused.push((id, why));
                     }
                 }
@@ -202,17 +207,18 @@ impl Entering {
         }
     }
 
-    /// A job that was run to its end may be run again: that is another one of its name.
-    fn known_for(
+    /// The record that a job is compared with. A job that was run to its end may be run again, as
+    /// another job of its name.
+    fn known_record(
         &mut self,
         origin: &JobOrigin,
-        tables: &Tables,
+        tables: &NodeTables,
         known: Option<Arc<JobRecord>>,
     ) -> Result<Option<Arc<JobRecord>>, SubmitError> {
         let run = known.as_ref().filter(|known| known.origin == JobOrigin::Run);
         let Some(run) = run.filter(|_| *origin == JobOrigin::Run) else { return Ok(known) };
         let id = &run.job.id;
-        if tables.allocs_of(id).any(|entry| !entry.client_status().terminal()) {
+        if tables.allocs_of(id).any(|entry| !entry.client_status().is_terminal()) {
             let (job, actual) = (id.clone(), JobOrigin::Run);
             return Err(SubmitError::Origin { job, actual });
         }
@@ -220,32 +226,32 @@ impl Entering {
         Ok(None)
     }
 
-    /// Enter the job's record when it is a new one.
-    fn record(
+    /// Enter the job's record where it is a new one.
+    fn enter_record(
         &mut self,
         record: Arc<JobRecord>,
-        tables: &mut Tables,
-        change: &mut Change,
+        tables: &mut NodeTables,
+        change: &mut DecidedChange,
     ) -> Arc<JobRecord> {
         if change.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &record)) {
             return record;
         }
         let index = self.index(tables);
         let before = change.before.as_deref().filter(|_| !self.new);
-        let record = Arc::new(numbered(&record, index, before));
+        let record = Arc::new(number_record(&record, index, before));
         tables.put_job(Arc::clone(&record));
         change.record = Some(Arc::clone(&record));
         record
     }
 
     /// Enter new copies of allocations that are updated or stopped.
-    fn copies(
+    fn enter_copies(
         &mut self,
         record: &JobRecord,
         proposal: &Proposal,
         rollout: &mut Rollout,
-        tables: &mut Tables,
-        change: &mut Change,
+        tables: &mut NodeTables,
+        change: &mut DecidedChange,
     ) {
         for action in &proposal.actions {
             let (alloc, reason) = match action {
@@ -266,17 +272,18 @@ impl Entering {
                 }
                 Some(reason) => stopped_copy(old, self.why.as_deref().unwrap_or(reason), index),
             };
-            self.copy(new, Arc::clone(old), tables, change);
+            self.enter_copy(new, Arc::clone(old), tables, change);
         }
     }
 
-    /// Canaries that were accepted are none any more: what they offer is what the others offer.
-    fn accepted(
+    /// Enter copies of accepted canaries: from now on they are no canaries, and offer what the
+    /// others offer.
+    fn accept_canaries(
         &mut self,
         job: &JobId,
         history: &History,
-        tables: &mut Tables,
-        change: &mut Change,
+        tables: &mut NodeTables,
+        change: &mut DecidedChange,
     ) {
         let copied: BTreeSet<AllocId> = change.copies.iter().map(|(new, _)| new.id).collect();
         for id in tables.ids_of(job) {
@@ -285,51 +292,51 @@ impl Entering {
             };
             let runs = old.desired == DesiredStatus::Run;
             let canary = old.deployment.as_ref().filter(|of| of.canary && runs);
-            let accepted = canary.filter(|of| history.promoted(&of.id, &old.group));
+            let accepted = canary.filter(|of| history.is_promoted(&of.id, &old.group));
             let Some(of) = accepted.filter(|_| !copied.contains(&id)) else { continue };
             let deployment = Some(AllocDeployment { canary: false, ..of.clone() });
             let modify_index = self.index(tables);
             let new = Allocation { deployment, modify_index, ..(*old).clone() };
-            self.copy(Arc::new(new), old, tables, change);
+            self.enter_copy(Arc::new(new), old, tables, change);
         }
     }
 
-    /// What is over of a job that is to be forgotten is told to stop as well: so an agent that starts
-    /// when the job's record is gone knows these allocations as those of a purged job.
-    fn purged(&mut self, job: &JobId, tables: &mut Tables, change: &mut Change) {
+    /// Stop also the allocations of a purged job that are over. So an agent that starts when the
+    /// job's record is gone knows them as those of a purged job.
+    fn stop_purged(&mut self, job: &JobId, tables: &mut NodeTables, change: &mut DecidedChange) {
         if !change.purge {
             return;
         }
         for id in tables.ids_of(job) {
             let Some(entry) = tables.alloc(id) else { continue };
             let old = Arc::clone(&entry.allocation);
-            if entry.registered() && old.desired == DesiredStatus::Run {
+            if entry.is_registered() && old.desired == DesiredStatus::Run {
                 let index = self.index(tables);
                 let why = self.why.as_deref().unwrap_or(reason::JOB_STOPPED);
                 let new = stopped_copy(&old, why, index);
-                self.copy(new, old, tables, change);
+                self.enter_copy(new, old, tables, change);
             }
         }
     }
 
-    fn copy(
+    fn enter_copy(
         &self,
         new: Arc<Allocation>,
         old: Arc<Allocation>,
-        tables: &mut Tables,
-        change: &mut Change,
+        tables: &mut NodeTables,
+        change: &mut DecidedChange,
     ) {
         tables.put_alloc(Arc::clone(&new), PlacedBy::Job, self.now);
         change.copies.push((new, old));
     }
 
-    /// Enter an allocation of a server, or a newer copy of one. What an older answer of a server says is
-    /// left aside: a stop stays, and a version is never taken back.
-    fn assigned(
+    /// Enter an allocation of a server, or a newer copy of one. What contradicts an earlier answer
+    /// of the server is ignored: a stop stays, and a version is never taken back.
+    fn enter_assigned(
         &mut self,
         alloc: Allocation,
-        tables: &mut Tables,
-        change: &mut Change,
+        tables: &mut NodeTables,
+        change: &mut DecidedChange,
     ) -> Result<(), (AllocId, String)> {
         let id = alloc.id;
         if alloc.desired != DesiredStatus::Run {
@@ -347,26 +354,26 @@ impl Entering {
             return Err((id, "this node has an allocation of its own with this id".to_owned()));
         }
         let old = Arc::clone(&entry.allocation);
-        let over = entry.ended || entry.removal != Removal::No;
+        let over = entry.ended || entry.removal != RemovalState::No;
         if over || old.desired == DesiredStatus::Stop || alloc.job_version <= old.job_version {
             return Ok(());
         }
         let Allocation { job, job_version, deployment, .. } = alloc;
         let modify_index = self.index(tables);
         let new = Allocation { job, job_version, deployment, modify_index, ..(*old).clone() };
-        self.copy(Arc::new(new), old, tables, change);
+        self.enter_copy(Arc::new(new), old, tables, change);
         Ok(())
     }
 
-    /// Enter new allocations.
-    fn placed(
+    /// Enter the new allocations.
+    fn enter_placed(
         &mut self,
-        placed: Vec<Placed>,
+        placed: Vec<NewAlloc>,
         rollout: &mut Rollout,
-        tables: &mut Tables,
-        change: &mut Change,
+        tables: &mut NodeTables,
+        change: &mut DecidedChange,
     ) {
-        for Placed { alloc, canary } in placed {
+        for NewAlloc { alloc, canary } in placed {
             let index = self.index(tables);
             let (create_index, modify_index) = (index, index);
             let deployment = rollout.deploy(&alloc, canary);

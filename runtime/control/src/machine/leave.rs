@@ -1,9 +1,9 @@
-//! How the node comes to its end.
+//! How the node is drained, and left, at the end of its agent.
 //!
 //! ```text
-//!   Drain ─► every allocation told to stop ─► over ─► answered
-//!              └─ deadline ─► killed ─► over, or not in time ─► answered
-//!   Leave ─► nothing new is taken ─► changes under way end, or not in time ─► answered
+//! Drain ─► every allocation told to stop ─► over ─► answered
+//!            └─ deadline ─► killed ─► over, or not in time ─► answered
+//! Leave ─► nothing new is taken ─► changes under way end, or not in time ─► answered
 //! ```
 //! A drained allocation is stopped for good; its job is not. So the next start puts a new one in
 //! its place, with the old one's data where the group says so.
@@ -14,23 +14,23 @@ use std::time::Duration;
 
 use super::alarms::Alarm;
 use super::change::LINGER;
-use super::types::{Answer, ControlEffect, RequestId, Wait, World, Write};
+use super::types::{ControlAnswer, ControlEffect, RequestId, World, Write, WriteWait};
 use super::{AfterWrite, Machine, answer};
 use crate::gc::choice::GcPolicy;
 use crate::proposal::stopped_copy;
 use crate::tables::{Ownership, PlacedBy};
-use crate::views::Stage;
+use crate::views::AgentStage;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::AllocId;
 
-/// How long whatever ends with the agent may take to do so: it only writes down what it knows.
+/// How long the parts of an agent may take to end: they only write down what they know.
 pub const LEAVE_WALL_MAX: Duration = Duration::from_secs(20);
-/// How long allocations may take to end once their tasks were killed.
+/// How long allocations may take to end after their tasks were killed.
 const DRAIN_KILLED_WALL_MAX: Duration = Duration::from_secs(10);
 
-/// What leaves.
+/// The drain under way and the requests to leave.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct LeaveState {
     drain: Option<Drain>,
     leave: Vec<RequestId>,
 }
@@ -43,25 +43,25 @@ struct Drain {
 }
 
 impl Machine {
-    pub(super) fn ready(
+    pub(super) fn become_ready(
         &mut self,
         world: &World<'_>,
         request: RequestId,
         policy: Option<GcPolicy>,
         out: &mut Vec<ControlEffect>,
     ) {
-        if self.tables.stage != Stage::Leaving {
-            self.tables.stage = Stage::Ready;
+        if self.tables.stage != AgentStage::Leaving {
+            self.tables.stage = AgentStage::Ready;
             if let Some(policy) = policy {
-                self.collect_by(world, policy, out);
+                self.start_collector(world, policy, out);
             }
             self.node_drain_soon(world);
         }
-        answer(request, Answer::Done, out);
+        answer(request, ControlAnswer::Done, out);
     }
 
     fn close(&mut self, out: &mut Vec<ControlEffect>) {
-        self.tables.stage = Stage::Leaving;
+        self.tables.stage = AgentStage::Leaving;
         self.refuse_waiting(out);
         self.refuse_collects(out);
     }
@@ -78,14 +78,14 @@ impl Machine {
         let index = self.tables.next_index();
         let reason = "alloc is stopped because the agent drains";
         let (mut left, mut newest, mut writes) = (BTreeSet::new(), Vec::new(), Vec::new());
-        for entry in self.tables.not_ended() {
+        for entry in self.tables.unended_allocs() {
             let alloc = &entry.allocation;
-            // An allocation without an owner cannot be stopped, and is not waited for.
+            // An allocation without an owner cannot be stopped, so it is not waited for.
             if entry.owner != Ownership::Withheld {
                 left.insert(alloc.id);
             }
-            // A terminal one whose tasks are still on their way out keeps its status.
-            let runs = alloc.desired == DesiredStatus::Run && !entry.client_status().terminal();
+            // A terminal allocation whose tasks have not all ended yet keeps its status.
+            let runs = alloc.desired == DesiredStatus::Run && !entry.client_status().is_terminal();
             newest.push(if runs { stopped_copy(alloc, reason, index) } else { Arc::clone(alloc) });
         }
         for copy in newest.into_iter().filter(|copy| copy.desired == DesiredStatus::Stop) {
@@ -93,49 +93,55 @@ impl Machine {
                 self.tables.put_alloc(Arc::clone(&copy), PlacedBy::Job, world.now);
                 writes.push(Write::Alloc(Arc::clone(&copy)));
             }
-            // What a change under way stops may not have been told yet.
+            // The owner may not have been told yet of a stop by the change under way.
             self.tell(&copy, false, out);
         }
-        self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::Commit { linger: LINGER }, out);
+        self.write(
+            AfterWrite::Nothing,
+            writes,
+            Vec::new(),
+            WriteWait::Commit { linger: LINGER },
+            out,
+        );
         self.leaving.drain = Some(Drain { request, left, killed: false });
         self.alarms.set(Alarm::Drained, world.uptime.saturating_add(deadline));
-        self.drained(out);
+        self.answer_drain(out);
     }
 
-    /// An allocation is over, or gone.
-    pub(super) fn drained_one(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
+    /// An allocation is over, or was removed.
+    pub(super) fn note_drained(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
         if let Some(drain) = &mut self.leaving.drain {
             drain.left.remove(&id);
-            self.drained(out);
+            self.answer_drain(out);
         }
     }
 
-    fn drained(&mut self, out: &mut Vec<ControlEffect>) {
+    fn answer_drain(&mut self, out: &mut Vec<ControlEffect>) {
         if let Some(drain) = self.leaving.drain.take_if(|drain| drain.left.is_empty()) {
             self.alarms.clear(&Alarm::Drained);
-            answer(drain.request, Answer::Done, out);
+            answer(drain.request, ControlAnswer::Done, out);
         }
     }
 
-    /// The deadline has passed.
-    pub(super) fn drain_ended(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+    /// The deadline of the drain has passed.
+    pub(super) fn pass_drain_deadline(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         let Some(drain) = &mut self.leaving.drain else { return };
         if drain.killed {
             tracing::error!("allocations did not end although they were killed");
             drain.left.clear();
-            return self.drained(out);
+            return self.answer_drain(out);
         }
         tracing::warn!("allocations did not end within the deadline and are killed");
         drain.killed = true;
         out.push(ControlEffect::KillTasks);
-        // The second stop skips delays and poststop tasks.
+        // The second order to stop skips delays and poststop tasks.
         let reason = "the agent's deadline to drain has passed";
         out.extend(drain.left.iter().map(|alloc| ControlEffect::Hurry { alloc: *alloc, reason }));
         out.push(ControlEffect::KillTasks);
         self.alarms.set(Alarm::Drained, world.uptime.saturating_add(DRAIN_KILLED_WALL_MAX));
     }
 
-    /// Take no more changes, and end those under way.
+    /// Accept no more changes, and end those under way.
     pub(super) fn leave(
         &mut self,
         world: &World<'_>,
@@ -145,27 +151,27 @@ impl Machine {
         self.close(out);
         self.leaving.leave.push(request);
         if self.turns.is_empty() {
-            self.left(out);
+            self.answer_leave(out);
         } else {
             self.alarms.set(Alarm::Left, world.uptime.saturating_add(LEAVE_WALL_MAX));
         }
     }
 
-    /// Changes under way have ended, or have had their time.
-    pub(super) fn left(&mut self, out: &mut Vec<ControlEffect>) {
+    /// Answer the requests to leave: changes under way have ended, or their time is over.
+    pub(super) fn answer_leave(&mut self, out: &mut Vec<ControlEffect>) {
         if !self.turns.is_empty() {
             tracing::warn!("changes of jobs did not end in time");
         }
         self.alarms.clear(&Alarm::Left);
         for request in std::mem::take(&mut self.leaving.leave) {
-            answer(request, Answer::Done, out);
+            answer(request, ControlAnswer::Done, out);
         }
     }
 
-    /// The turn of a job is free.
-    pub(super) fn turn_ended_while_leaving(&mut self, out: &mut Vec<ControlEffect>) {
+    /// The turn of a job has ended.
+    pub(super) fn leave_if_idle(&mut self, out: &mut Vec<ControlEffect>) {
         if self.turns.is_empty() && !self.leaving.leave.is_empty() {
-            self.left(out);
+            self.answer_leave(out);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the node takes what is new, and how it is emptied.
+//! Whether the node takes new allocations, and its drain.
 //!
 //! ```text
 //!   Schedule ─► entered ─► Write ─┬─ durable ─► Answer ─► eligible: places that wait are filled
@@ -10,32 +10,32 @@
 
 use std::time::Duration;
 
-use super::types::{Answer, ControlEffect, JobAction, RequestId, Wait, World, Write};
+use super::types::{ControlAnswer, ControlEffect, JobAction, RequestId, World, Write, WriteWait};
 use super::{AfterWrite, Machine, alarms::Alarm, answer, change::LINGER};
-use crate::node_drain::{DrainAsk, Live, NodeAsk, NodeAskError, next};
+use crate::node_drain::{DrainAsk, LiveAlloc, NodeAsk, NodeAskError, next_drain_step};
 use crate::reconcile::reason;
 use crate::tables::AllocEntry;
-use crate::views::Stage;
+use crate::views::AgentStage;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::limits::NODE_DRAIN_DEADLINE_MAX;
 use ostler_model::scheduling::{DrainDeadline, NodeDrain, NodeEventKind, NodeScheduling};
 use ostler_model::time::Timestamp;
 use ostler_state::StateError;
 
-/// How long a step may take before the next look.
+/// How long a step may take before it is checked again.
 const STEP_RETRY: Duration = Duration::from_secs(5);
 
 /// A change of the node that is being written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Scheduled {
+pub(super) struct PendingNodeChange {
     request: RequestId,
     before: NodeScheduling,
-    /// The index of the change.
+    /// The index of this change.
     index: u64,
 }
 
 impl Machine {
-    /// Somebody wants the node to take what is new, not to, or to be emptied.
+    /// Take a request about the node: whether it takes new allocations, or is to be drained.
     pub(super) fn ask_node(
         &mut self,
         world: &World<'_>,
@@ -44,7 +44,7 @@ impl Machine {
         out: &mut Vec<ControlEffect>,
     ) {
         let refused = match asked {
-            _ if self.tables.stage == Stage::Leaving => Some(NodeAskError::Leaving),
+            _ if self.tables.stage == AgentStage::Leaving => Some(NodeAskError::Leaving),
             NodeAsk::Eligible(true) if self.tables.scheduling().drain.is_some() => {
                 Some(NodeAskError::Draining)
             }
@@ -56,15 +56,15 @@ impl Machine {
             _ => None,
         };
         if let Some(error) = refused {
-            return answer(request, Answer::Scheduled(Err(error)), out);
+            return answer(request, ControlAnswer::Scheduled(Err(error)), out);
         }
         let before = self.tables.scheduling().clone();
         self.enter_ask(world, asked, &before);
         let index = self.tables.scheduling().modify_index;
-        let then = AfterWrite::Scheduled(Box::new(Scheduled { request, before, index }));
-        // Also when nothing changed: it may be that an earlier write failed.
+        let then = AfterWrite::Scheduled(Box::new(PendingNodeChange { request, before, index }));
+        // The state is written also when nothing changed, because an earlier write may have failed.
         let writes = vec![self.scheduling_write()];
-        self.write(then, writes, Vec::new(), Wait::Commit { linger: LINGER }, out);
+        self.write(then, writes, Vec::new(), WriteWait::Commit { linger: LINGER }, out);
     }
 
     fn enter_ask(&mut self, world: &World<'_>, asked: NodeAsk, before: &NodeScheduling) {
@@ -106,19 +106,19 @@ impl Machine {
         Write::Scheduling(Box::new(self.tables.scheduling().clone()))
     }
 
-    /// A change of the node is durable, or is not.
-    pub(super) fn scheduled(
+    /// A change of the node is durable, or could not be written.
+    pub(super) fn finish_schedule(
         &mut self,
         world: &World<'_>,
-        then: Scheduled,
+        then: PendingNodeChange,
         result: Result<(), StateError>,
         out: &mut Vec<ControlEffect>,
     ) {
-        let Scheduled { request, before, index } = then;
+        let PendingNodeChange { request, before, index } = then;
         let result = match result {
             Ok(()) => Ok(index),
             Err(error) => {
-                // A later change of it has its own answer.
+                // A later change of the node has its own answer.
                 if self.tables.scheduling().modify_index == index {
                     self.tables.restore_scheduling(before);
                     self.tables.next_index();
@@ -128,22 +128,22 @@ impl Machine {
         };
         self.wake(world);
         self.node_drain(world, out);
-        answer(request, Answer::Scheduled(result), out);
+        answer(request, ControlAnswer::Scheduled(result), out);
     }
 
-    /// Look at the drain soon, where there is one.
+    /// Take the next step of the drain soon, where there is a drain.
     pub(super) fn node_drain_soon(&mut self, world: &World<'_>) {
         if self.tables.scheduling().drain.is_some() {
             self.alarms.set_by(Alarm::NodeDrain, world.uptime);
         }
     }
 
-    /// The next step of emptying the node.
+    /// Take the next step of the drain.
     pub(super) fn node_drain(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         self.alarms.clear(&Alarm::NodeDrain);
         let Some(drain) = self.tables.scheduling().drain else { return };
-        // Before all owners are made nothing is known to be left.
-        if self.tables.stage != Stage::Ready {
+        // Before all owners are made it is not known what is left.
+        if self.tables.stage != AgentStage::Ready {
             return;
         }
         let forced = drain.is_forced(world.now);
@@ -155,16 +155,16 @@ impl Machine {
         }
         let mut entries: Vec<&AllocEntry> = self
             .tables
-            .not_ended()
-            .filter(|entry| entry.registered() && !entry.client_status().terminal())
+            .unended_allocs()
+            .filter(|entry| entry.is_registered() && !entry.client_status().is_terminal())
             .collect();
         entries.sort_by_key(|entry| entry.age());
-        let live: Vec<Live<'_>> = entries.into_iter().map(live).collect();
-        let step = next(&live, forced, drain.ignore_system);
+        let live: Vec<LiveAlloc<'_>> = entries.into_iter().map(live_alloc).collect();
+        let step = next_drain_step(&live, forced, drain.ignore_system);
         let stops = live.iter().filter(|alloc| step.stop.contains(&alloc.id));
         let stops: Vec<_> = stops.map(|alloc| (alloc.job.clone(), alloc.id)).collect();
         if !stops.is_empty() {
-            // A stop that finds no place in the queue of changes is asked for again.
+            // A stop that finds no room in the queue of changes is asked for again.
             self.alarms.set_by(Alarm::NodeDrain, world.uptime.saturating_add(STEP_RETRY));
         }
         for (job, alloc) in stops {
@@ -176,11 +176,11 @@ impl Machine {
             self.tables.schedule(NodeEventKind::DrainComplete, world.now, |node| {
                 node.drain = None;
             });
-            // What waits says why.
+            // Blocked places give the drain as their reason, so they are tried again.
             self.wake(world);
             let writes = vec![self.scheduling_write()];
-            // Where this is lost, the next start finds a drain with nothing left.
-            let wait = Wait::Commit { linger: LINGER };
+            // If this write is lost, the next start finds a drain with nothing left.
+            let wait = WriteWait::Commit { linger: LINGER };
             self.write(AfterWrite::Nothing, writes, Vec::new(), wait, out);
         }
     }
@@ -195,9 +195,9 @@ fn drain_of(ask: DrainAsk, now: Timestamp) -> NodeDrain {
     NodeDrain { deadline, ignore_system: ask.ignore_system, started_at: now }
 }
 
-fn live(entry: &AllocEntry) -> Live<'_> {
+fn live_alloc(entry: &AllocEntry) -> LiveAlloc<'_> {
     let alloc = &entry.allocation;
-    Live {
+    LiveAlloc {
         id: alloc.id,
         job: &alloc.job.id,
         kind: alloc.job.kind,

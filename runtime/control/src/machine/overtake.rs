@@ -1,4 +1,4 @@
-//! A change that comes while its job is being changed, or that the disk does not take in time.
+//! Changes that come while their job is being changed, or that the disk does not write in time.
 //!
 //! ```text
 //!   a stop: asked ─► owners told at once ─► its turn ─► decided, written ─► answered
@@ -6,18 +6,18 @@
 //!   other:  asked ──────────────────────► its turn ─► decided, written ─► answered
 //!             └─ not in time ─► refused      └─ not in time ─► an error: it is not known
 //! ```
-//! Ending a task needs neither a disk nor a turn: a change that waits for a disk that hangs, or for what
-//! it has placed to end, keeps nobody from it. What else the stop is (the job's record, the places of a
-//! purge) is decided at its turn.
+//! Ending a task needs neither a disk nor a turn. So no task runs on only because a change waits
+//! for a disk that hangs, or for its own allocations to end. The rest of a stop (the job's record,
+//! the places of a purge) is decided at its turn.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::alarms::Alarm;
 use super::decide::may_stop;
-use super::revert::unrecorded;
-use super::turn::{ChangePhase, Waiting, reply};
-use super::types::{Change, ControlEffect, JobAction, Wait, World, Write};
+use super::revert::unrecorded_text;
+use super::turn::{ChangePhase, WaitingChange, reply};
+use super::types::{ControlEffect, DecidedChange, JobAction, World, Write, WriteWait};
 use super::{AfterWrite, Machine};
 use crate::SubmitError;
 use crate::proposal::stopped_copy;
@@ -27,12 +27,12 @@ use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
 
 impl Machine {
-    /// A change is about to wait for its turn: what it ends is ended now.
+    /// End now what a change will end, because the change is about to wait for its turn.
     pub(super) fn overtake(
         &mut self,
         world: &World<'_>,
         job: &JobId,
-        waiting: &mut Waiting,
+        waiting: &mut WaitingChange,
         out: &mut Vec<ControlEffect>,
     ) {
         let known = self.tables.jobs.get(job).map(|entry| &entry.record);
@@ -58,12 +58,12 @@ impl Machine {
         for id in ids {
             let Some(entry) = self.tables.alloc(id).filter(|entry| !entry.ended) else { continue };
             let mut alloc = Arc::clone(&entry.allocation);
-            if alloc.desired == DesiredStatus::Run && !entry.client_status().terminal() {
+            if alloc.desired == DesiredStatus::Run && !entry.client_status().is_terminal() {
                 alloc = stopped_copy(&alloc, &why, index);
                 self.tables.put_alloc(Arc::clone(&alloc), entry.placed_by, world.now);
                 writes.push(Write::Alloc(Arc::clone(&alloc)));
             }
-            // What the change under way stops may not have been told yet.
+            // The owner may not have been told yet of a stop by the change under way.
             if alloc.desired == DesiredStatus::Stop {
                 stopped.push(id);
                 self.tell(&alloc, waiting.skip_shutdown_delay, out);
@@ -77,34 +77,42 @@ impl Machine {
         }
         waiting.stopped_early = Some(stopped);
         if !writes.is_empty() {
-            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), WriteWait::No, out);
         }
     }
 
-    /// What a stop ended before its turn, to be on record with it.
-    pub(super) fn overtaken(&self, stopped: &[AllocId]) -> Vec<(Arc<Allocation>, Arc<Allocation>)> {
+    /// The copies of allocations that a stop ended before its turn, to be recorded with it.
+    pub(super) fn overtaken_copies(
+        &self,
+        stopped: &[AllocId],
+    ) -> Vec<(Arc<Allocation>, Arc<Allocation>)> {
         let known = stopped.iter().filter_map(|id| self.tables.alloc(*id));
         let stopped = known.map(|entry| &entry.allocation);
         let stopped = stopped.filter(|alloc| alloc.desired == DesiredStatus::Stop);
         stopped.map(|alloc| (Arc::clone(alloc), Arc::clone(alloc))).collect()
     }
 
-    /// Whoever waits for a change of the job is answered in time, also where the disk hangs.
-    pub(super) fn overdue(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
+    /// Answer in time whoever waits for a change of the job, also where the disk hangs.
+    pub(super) fn answer_overdue(
+        &mut self,
+        world: &World<'_>,
+        job: &JobId,
+        out: &mut Vec<ControlEffect>,
+    ) {
         let now = world.uptime;
         let Some(turn) = self.turns.get_mut(job) else { return };
         if turn.until <= now {
             turn.until = Duration::MAX;
             match (&turn.phase, turn.stops) {
-                (ChangePhase::Committing, true) => self.stop_unwritten(world, job, out),
-                // Its stop is on record, or written again.
+                (ChangePhase::Committing, true) => self.answer_unwritten_stop(world, job, out),
+                // Its stop is on record, or is written again.
                 (ChangePhase::Forgetting | ChangePhase::Rewriting, _) | (_, true) => {
                     let (request, change) = (turn.request.take(), turn.change.clone());
                     if request.is_some() {
                         self.finish(world, request, Ok(change), out);
                     }
                 }
-                // The change goes on, or is being taken back; the job shows what becomes of it.
+                // The change goes on or is being taken back. The job shows what becomes of it.
                 (_, false) => {
                     let job = job.clone();
                     reply(turn.request.take(), Err(SubmitError::Unanswered { job }), out);
@@ -123,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// Stops that did not come to their turn in time: what they end was told to.
+    /// Answer the stops that did not get their turn in time. Their allocations were told to stop.
     fn answer_stops(&mut self, world: &World<'_>, job: &JobId, out: &mut Vec<ControlEffect>) {
         let Some(turn) = self.turns.get_mut(job) else { return };
         let late = turn.waiting.iter_mut().filter(|waiting| waiting.until <= world.uptime);
@@ -132,8 +140,9 @@ impl Machine {
         let why = format!("another change of the job was not done within {STATE_WRITE_WALL_MAX:?}");
         for request in requests {
             let (job, before) = (Some(job.clone()), before.clone());
-            let (index, unwritten) = (self.tables.index(), Some(unrecorded(&why)));
-            let change = Change { job, before, index, unwritten, ..Change::default() };
+            let (index, unwritten) = (self.tables.index(), Some(unrecorded_text(&why)));
+            let change =
+                DecidedChange { job, before, index, unwritten, ..DecidedChange::default() };
             self.finish(world, Some(request), Ok(change), out);
         }
     }

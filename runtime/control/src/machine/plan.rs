@@ -1,25 +1,26 @@
-//! What a registration would do: the same decisions on the same tables, and nothing is entered.
+//! Plans a registration: it makes the same decisions on the same tables, and enters nothing.
 
 use std::sync::Arc;
 
 use super::types::World;
-use crate::admission::{DevicePlan, Tried};
-use crate::proposal::{Proposal, name_tried, next_version, same, shut, unfit};
-use crate::tables::Tables;
-use crate::views::{JobOptions, Plan};
+use crate::admission::{AttemptNames, DevicePlan};
+use crate::proposal::{Proposal, block_all, find_unfit, name_attempts, next_version, same_record};
+use crate::tables::NodeTables;
+use crate::views::{JobOptions, JobPlan};
 use ostler_model::job::Job;
 use ostler_model::saved::{JobOrigin, JobRecord};
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
-impl Tables {
-    /// What registering this job would do; nothing is changed. That it does not fit is part of the plan.
+impl NodeTables {
+    /// What a registration of this job would do; nothing is changed. That the job does not fit is
+    /// part of the plan.
     #[must_use]
-    pub fn plan(&self, world: &World<'_>, job: &Job, meant: JobOptions) -> Plan {
+    pub fn plan(&self, world: &World<'_>, job: &Job, meant: JobOptions) -> JobPlan {
         let entry = self.jobs.get(&job.id);
         let known = entry.map(|entry| &*entry.record);
-        let mut plan = Plan::default();
-        let job = Arc::new(meant.of(job, known).into_owned());
-        let record = match known.and_then(|known| same(&job, known, meant)) {
+        let mut plan = JobPlan::default();
+        let job = Arc::new(meant.apply_to(job, known).into_owned());
+        let record = match known.and_then(|known| same_record(&job, known, meant)) {
             Some(record) => record,
             None => JobRecord {
                 stopped: meant.stopped,
@@ -43,16 +44,16 @@ impl Tables {
         let mut proposal = Proposal::new(self, &record, &history, world.now, false);
         let mut devices = DevicePlan::default();
         let explain = Some(&mut devices);
-        plan.waiting = match self.closed() {
-            Some(why) => shut(&world.node.name, &record, &proposal, &why),
-            None => unfit(world, &self.holds, &self.admission, &record, &proposal, explain),
+        plan.waiting = match self.closed_problem() {
+            Some(why) => block_all(&world.node.name, &record, &proposal, &why),
+            None => find_unfit(world, &self.holds, &self.admission, &record, &proposal, explain),
         };
-        let tried = proposal.tried(&job.id, &[]);
-        let tried = Tried::new(&tried);
-        name_tried(&mut plan.waiting, &tried);
+        let tried = proposal.unplaced_attempts(&job.id, &[]);
+        let tried = AttemptNames::new(&tried);
+        name_attempts(&mut plan.waiting, &tried);
         devices.name(&tried);
         if devices.left_out > 0 {
-            let more = counted(devices.left_out, "more request");
+            let more = count_noun(devices.left_out, "more request");
             plan.warnings.push(format!("the devices of {more} are not explained"));
         }
         plan.devices = devices.requests;

@@ -1,16 +1,16 @@
-//! Allocations that are over are removed.
+//! Removes allocations that are over.
 //!
 //! ```text
-//!   removal ─► waits for its turn ─► how its place ended, on record ─► Remove ─► Removed ─► forgotten
+//! removal ─► waits for its turn ─► end of its place, on record ─► Remove ─► Removed ─► forgotten
 //! ```
-//! A crash in between leaves records and directory, or neither.
+//! A crash in between leaves both records and directory, or neither.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::alarms::Alarm;
-use super::types::{ControlEffect, NotRemoved, RemovalLeft, Wait, World, Write};
+use super::types::{ControlEffect, NotRemoved, RemovalLeft, World, Write, WriteWait};
 use super::{AfterWrite, Machine};
-use crate::tables::Removal;
+use crate::tables::RemovalState;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{PURGE_PARALLEL, STATE_LATER_RETRY_WALL_MAX};
@@ -19,30 +19,30 @@ use ostler_state::StateError;
 
 /// Why an allocation is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    /// Its job is gone.
+pub(super) enum RemovalCause {
+    /// The job of the allocation was purged.
     Purged,
-    /// It was collected.
+    /// The allocation was collected.
     Collected,
 }
 
-/// Removals of one cause.
+/// The waiting removals of one cause, and the number of those under way.
 #[derive(Debug, Default)]
-struct Lane {
+struct RemovalLane {
     waiting: VecDeque<AllocId>,
     running: usize,
 }
 
-/// Removals that wait or are under way.
+/// All removals that wait or are under way.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
-    /// Those whose places were none of the present version when their removal began.
+    /// Allocations whose places were not those of the present version when their removal began.
     unremembered: BTreeSet<AllocId>,
-    /// Gone, but for records that the disk did not let go.
+    /// Removed allocations whose records the disk did not remove, each with its job.
     unforgotten: BTreeMap<AllocId, JobId>,
-    purged: Lane,
-    collected: Lane,
-    running: BTreeMap<AllocId, Cause>,
+    purged: RemovalLane,
+    collected: RemovalLane,
+    running: BTreeMap<AllocId, RemovalCause>,
 }
 
 impl Removals {
@@ -52,25 +52,25 @@ impl Removals {
             && self.collected.waiting.is_empty()
     }
 
-    /// Allocations of a job whose records the disk did not let go.
-    pub(super) fn unforgotten(&self, job: &JobId) -> impl Iterator<Item = AllocId> {
+    /// Allocations of a job whose records the disk did not remove.
+    pub(super) fn unforgotten_allocs(&self, job: &JobId) -> impl Iterator<Item = AllocId> {
         self.unforgotten.iter().filter(move |(_, of)| *of == job).map(|(id, _)| *id)
     }
 
-    /// They are gone with their job.
-    pub(super) fn forgotten_with(&mut self, job: &JobId) {
+    /// Forget the unremoved records of a job: they were removed with it.
+    pub(super) fn forget_job(&mut self, job: &JobId) {
         self.unforgotten.retain(|_, of| of != job);
     }
 
-    const fn lane(&mut self, cause: Cause) -> &mut Lane {
+    const fn lane(&mut self, cause: RemovalCause) -> &mut RemovalLane {
         match cause {
-            Cause::Purged => &mut self.purged,
-            Cause::Collected => &mut self.collected,
+            RemovalCause::Purged => &mut self.purged,
+            RemovalCause::Collected => &mut self.collected,
         }
     }
 
-    /// The next one, when there is room for it beside those under way.
-    fn next(&mut self, cause: Cause, most: usize) -> Option<AllocId> {
+    /// Start the next removal of a cause, when there is room for it beside those under way.
+    fn start_next(&mut self, cause: RemovalCause, most: usize) -> Option<AllocId> {
         let lane = self.lane(cause);
         if lane.running >= most {
             return None;
@@ -81,7 +81,7 @@ impl Removals {
         Some(id)
     }
 
-    fn ended(&mut self, id: AllocId) {
+    fn end_removal(&mut self, id: AllocId) {
         if let Some(cause) = self.running.remove(&id) {
             let lane = self.lane(cause);
             lane.running = lane.running.saturating_sub(1);
@@ -90,10 +90,10 @@ impl Removals {
 }
 
 impl Machine {
-    /// Remove this allocation, and those whose place it takes, where they have ended and their jobs were
-    /// purged.
+    /// Remove this allocation, and the earlier ones of its place, where they have ended and their
+    /// jobs were purged.
     pub(super) fn remove_purged(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
-        self.remove_all_purged(&self.tables.with_previous(id), out);
+        self.remove_all_purged(&self.tables.alloc_and_previous(id), out);
     }
 
     /// Remove those of these allocations that have ended and whose jobs were purged.
@@ -103,11 +103,11 @@ impl Machine {
         self.next_removals(out);
     }
 
-    /// Remove an allocation that is over; nothing happens where its removal was begun.
+    /// Remove an allocation that is over. Nothing happens where its removal has begun.
     pub(super) fn collect(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
         let Some(entry) = self.tables.alloc_mut(id) else { return };
-        if entry.removal == Removal::No {
-            entry.removal = Removal::Begun;
+        if entry.removal == RemovalState::No {
+            entry.removal = RemovalState::Begun;
             self.removals.collected.waiting.push_back(id);
             self.next_removals(out);
         }
@@ -115,15 +115,17 @@ impl Machine {
 
     fn next_removals(&mut self, out: &mut Vec<ControlEffect>) {
         let most = self.collector.as_ref().map_or(PURGE_PARALLEL, |gc| gc.parallel());
-        for (cause, most) in [(Cause::Purged, PURGE_PARALLEL), (Cause::Collected, most)] {
-            while let Some(id) = self.removals.next(cause, most) {
+        for (cause, most) in
+            [(RemovalCause::Purged, PURGE_PARALLEL), (RemovalCause::Collected, most)]
+        {
+            while let Some(id) = self.removals.start_next(cause, most) {
                 match self.tables.remember(id) {
                     Some((block, places)) => {
                         let mut writes = vec![Write::Places(block, places)];
                         if planted("ended-place-unwritten") {
                             writes.clear();
                         }
-                        let wait = Wait::Commit { linger: super::change::LINGER };
+                        let wait = WriteWait::Commit { linger: super::change::LINGER };
                         self.write(AfterWrite::Remove(id), writes, Vec::new(), wait, out);
                     }
                     None => {
@@ -135,7 +137,7 @@ impl Machine {
         }
     }
 
-    /// How the place of an allocation ended is on record, or is not.
+    /// The end of an allocation's place is on record, or could not be written.
     pub(super) fn place_written(
         &mut self,
         world: &World<'_>,
@@ -147,15 +149,15 @@ impl Machine {
             Ok(()) => {}
             Err(StateError::Closed { .. }) => {
                 let why = "the agent is leaving".to_owned();
-                return self.removed(
+                return self.handle_removed(
                     world,
                     id,
                     Err(NotRemoved { why, left: RemovalLeft::Everything }),
                     out,
                 );
             }
-            // It is written again, and before the removal of the allocation's records. The directory
-            // goes: on a full disk nothing else makes room.
+            // The record is written again, before the records of the allocation are removed. The
+            // directory is removed in any case: on a full disk nothing else makes room.
             Err(error) => {
                 tracing::warn!(alloc = %id, %error, "how the allocation ended is not on record yet");
             }
@@ -163,20 +165,20 @@ impl Machine {
         out.push(ControlEffect::Remove(id));
     }
 
-    /// An allocation was removed, or could not be.
-    pub(super) fn removed(
+    /// An allocation was removed, or could not be removed.
+    pub(super) fn handle_removed(
         &mut self,
         world: &World<'_>,
         id: AllocId,
         result: Result<(), NotRemoved>,
         out: &mut Vec<ControlEffect>,
     ) {
-        self.removals.ended(id);
+        self.removals.end_removal(id);
         if let Err(NotRemoved { left: RemovalLeft::Unknown, .. }) = &result {
             if let Some(entry) = self.tables.alloc_mut(id) {
-                entry.removal = Removal::Slow;
+                entry.removal = RemovalState::Slow;
             }
-            self.collected(id, &result, out);
+            self.finish_removal(id, &result, out);
             return self.next_removals(out);
         }
         // When the removal began, the job had another version, which may have been taken back
@@ -187,14 +189,14 @@ impl Machine {
             && let Some((block, places)) = self.tables.remember(id)
         {
             let writes = vec![Write::Places(block, places)];
-            self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Nothing, writes, Vec::new(), WriteWait::No, out);
         }
         self.note_removed(id);
         let job = self.tables.alloc(id).map(|entry| entry.allocation.job.id.clone());
         let unplacing = job.as_ref().is_some_and(|job| self.turns.is_unplacing(job, id));
         if result.as_ref().is_err_and(stays) && !unplacing {
             if let Some(entry) = self.tables.alloc_mut(id) {
-                entry.removal = Removal::No;
+                entry.removal = RemovalState::No;
             }
         } else {
             self.forget_live(world, id, out);
@@ -203,14 +205,14 @@ impl Machine {
             self.removals.unforgotten.extend(job.clone().map(|job| (id, job)));
             self.forget_later(world);
         }
-        self.collected(id, &result, out);
+        self.finish_removal(id, &result, out);
         if let Some(job) = job {
-            self.unplaced(&job, out);
+            self.finish_unplace(&job, out);
         }
         self.next_removals(out);
     }
 
-    /// An allocation is not known any more; what it still has becomes free.
+    /// Forget an allocation, and free what it still has.
     pub(super) fn forget_live(
         &mut self,
         world: &World<'_>,
@@ -225,19 +227,19 @@ impl Machine {
         }
     }
 
-    /// An allocation is not known any more.
+    /// Forget an allocation.
     pub(super) fn forget_alloc(&mut self, id: AllocId, out: &mut Vec<ControlEffect>) {
-        let previous = self.tables.with_previous(id);
+        let previous = self.tables.alloc_and_previous(id);
         self.tables.remove_alloc(id);
-        self.drained_one(id, out);
+        self.note_drained(id, out);
         self.remove_all_purged(&previous, out);
     }
 
-    /// An allocation that ended is removed while its job is being changed.
+    /// Note the removal of an ended allocation in the change of its job that is under way.
     fn note_removed(&mut self, id: AllocId) {
         let Some(entry) = self.tables.alloc(id) else { return };
         let alloc = &entry.allocation;
-        let ended = entry.ended && entry.registered() && alloc.desired == DesiredStatus::Run;
+        let ended = entry.ended && entry.is_registered() && alloc.desired == DesiredStatus::Run;
         if let Some(turn) = self.turns.get_mut(&alloc.job.id).filter(|_| ended) {
             let place = (alloc.group.clone(), alloc.index, alloc.job_version, entry.ended_place());
             turn.removed.push(place);
@@ -249,18 +251,18 @@ impl Machine {
         self.alarms.set_by(Alarm::Forget, at);
     }
 
-    /// Remove records again that the disk did not let go.
+    /// Remove records again that the disk did not remove.
     pub(super) fn forget_again(&mut self, out: &mut Vec<ControlEffect>) {
-        // They are forgotten when they are gone: a purge that comes before takes them along.
+        // They are forgotten only when they are gone: a purge that comes before takes them along.
         let left: BTreeSet<AllocId> = self.removals.unforgotten.keys().copied().collect();
         let writes: Vec<Write> = left.iter().map(|id| Write::ForgetAlloc(*id)).collect();
         if !writes.is_empty() {
-            self.write(AfterWrite::Forgotten(left), writes, Vec::new(), Wait::No, out);
+            self.write(AfterWrite::Forgotten(left), writes, Vec::new(), WriteWait::No, out);
         }
     }
 
-    /// Records of allocations of a job are to be removed again, unless the store is closed.
-    pub(super) fn not_forgotten(
+    /// Try the removal of allocations' records again later, unless the store is closed.
+    pub(super) fn retry_forget(
         &mut self,
         world: &World<'_>,
         job: &JobId,
@@ -273,7 +275,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn forgotten(
+    pub(super) fn finish_forget(
         &mut self,
         world: &World<'_>,
         allocs: BTreeSet<AllocId>,

@@ -1,22 +1,24 @@
-//! Allocations of earlier agents get their owners back.
+//! Gives allocations of earlier agents their owners back.
 //!
 //! ```text
-//!   Restore ─► jobs and places entered ─► what is held is assigned again ─► Write, owners
-//!           ─► Owned, one after the other ─► every job: what is missing is placed ─► answered
+//! Restore ─► jobs and places entered ─► what is held is assigned again ─► Write, owners
+//!         ─► Owned, one after the other ─► every job: what is missing is placed ─► answered
 //! ```
-//! An embedded agent restores nothing: what the allocations hold counts as assigned.
+//! An embedded agent restores nothing: what the allocations hold only counts as assigned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::turn::Waiting;
-use super::types::{Answer, ControlEffect, RequestId, RestoredNode, Wait, World, Write};
+use super::turn::WaitingChange;
+use super::types::{
+    ControlAnswer, ControlEffect, RequestId, RestoredNode, World, Write, WriteWait,
+};
 use super::{AfterWrite, Machine, answer};
 use crate::admission::AdoptError;
 use crate::deployments::History;
 use crate::proposal::stopped_copy;
 use crate::tables::PlacedBy;
-use crate::views::Stage;
+use crate::views::AgentStage;
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::causes::chain;
@@ -28,16 +30,16 @@ use ostler_model::saved::JobRecord;
 use ostler_model::scheduling::{NodeEvent, NodeEventKind};
 use ostler_state::StateError;
 
-/// Why an allocation is stopped whose device another one has by the records.
+/// The reason for a stop of an allocation whose device another one has by the records.
 const DEVICE_OF_ANOTHER: &str =
     "another allocation has its device, by the records of an earlier agent";
 
-/// A restore under way.
+/// A restore that is under way.
 #[derive(Debug)]
-pub(super) struct Restoring {
+pub(super) struct RestoreProgress {
     request: RequestId,
     jobs: BTreeSet<JobId>,
-    /// Owners that are to be made, and all of them.
+    /// Number of owners that are still to be made, and of all of them.
     left: usize,
     total: usize,
     written: bool,
@@ -79,7 +81,7 @@ impl Machine {
         for (block, places) in ended.into_iter().filter(|_| own) {
             self.tables.restore_ended(&block.job, &block.group, places);
         }
-        // Before owners are made: an owner asks at once for what its task holds.
+        // It is done before owners are made, because an owner asks at once for what its task holds.
         let without = self.restore_held(&allocs, ledger.as_ref(), own, out);
         let mut owners = Vec::new();
         for (mut alloc, saved) in allocs.into_iter().filter(|_| own) {
@@ -87,14 +89,16 @@ impl Machine {
                 alloc = stopped_copy(&alloc, DEVICE_OF_ANOTHER, self.tables.next_index());
                 writes.push(Write::Alloc(Arc::clone(&alloc)));
             }
-            // An allocation without a job is of a purged one when it is to stop; otherwise an
-            // embedded agent ran it.
+            // An allocation without a job belongs to a purged job when it is told to stop.
+            // Otherwise an embedded agent ran it.
             let of_job = alloc.desired == DesiredStatus::Stop
                 || self.tables.jobs.contains_key(&alloc.job.id);
-            let placed_by = match of_job {
-                _ if assigned.contains(&alloc.id) => PlacedBy::Server,
-                true => PlacedBy::Job,
-                false => PlacedBy::Nobody,
+            let placed_by = if assigned.contains(&alloc.id) {
+                PlacedBy::Server
+            } else if of_job {
+                PlacedBy::Job
+            } else {
+                PlacedBy::Nobody
             };
             let ended = saved.as_ref().is_some_and(|saved| saved.finished);
             if self.tables.holds.withhold(&alloc, ended) {
@@ -109,15 +113,15 @@ impl Machine {
         let total = owners.len();
         writes.extend(self.ledger_write());
         self.restoring =
-            Some(Restoring { request, jobs: names, left: total, total, written: false });
+            Some(RestoreProgress { request, jobs: names, left: total, total, written: false });
         if own {
-            self.tables.stage = Stage::Restoring { done: 0, total };
+            self.tables.stage = AgentStage::Restoring { done: 0, total };
         }
-        self.write(AfterWrite::Restored, writes, owners, Wait::No, out);
+        self.write(AfterWrite::Restored, writes, owners, WriteWait::No, out);
     }
 
-    /// What the allocations that have not ended hold, and what is owed to plugins for others. Those
-    /// with a device that another one has.
+    /// Assign again what the allocations hold that have not ended, and what is owed to plugins for
+    /// others. Returns the allocations with a device that another one has.
     fn restore_held(
         &mut self,
         allocs: &[(Arc<Allocation>, Option<ostler_model::saved::SavedAllocState>)],
@@ -132,13 +136,14 @@ impl Machine {
         for (alloc, _) in allocs.iter().filter(|(_, saved)| !ended(saved)) {
             match self.tables.admission.adopt(alloc) {
                 Ok(()) => {}
-                // Changes that could not be taken back whole, on a disk that failed.
+                // Such records come from changes that could not be taken back as a whole, on a disk
+                // that failed.
                 Err(error @ AdoptError::Device { .. }) => {
                     tracing::error!(alloc = %alloc.id, error = chain(&error), "the allocation is stopped");
                     without.insert(alloc.id);
                     continue;
                 }
-                // It runs all the same: by the records two allocations share something.
+                // The allocation runs all the same: by the records two allocations share something.
                 Err(error) => {
                     let error = chain(&error);
                     tracing::error!(alloc = %alloc.id, error, "what the allocation holds is not entered");
@@ -149,14 +154,14 @@ impl Machine {
         let Some(ledger) = ledger else { return without };
         let live = self.tables.admission.allocs();
         let known: BTreeSet<AllocId> = allocs.iter().map(|(alloc, _)| alloc.id).collect();
-        // What a serving agent owes to plugins is not released by an embedded one.
+        // An embedded agent does not release what a serving agent owes to plugins.
         self.restore_owed(ledger, &live, |alloc| own || !known.contains(&alloc), out);
         without
     }
 
-    /// What the tasks of a live allocation hold towards their plugins. `ledger`: what was on disk;
-    /// absent where it was not readable, which counts as everything. `own`: its tasks are this
-    /// agent's.
+    /// Restore the claims of a live allocation's tasks. `ledger` is what was on disk; absent where
+    /// it was not readable, which counts as a ledger with everything. `own`: the tasks belong to
+    /// this agent.
     fn restore_devices(
         &mut self,
         alloc: &Allocation,
@@ -167,16 +172,16 @@ impl Machine {
         for (task, devices) in alloc.devices.iter().filter(|(_, devices)| !devices.is_empty()) {
             let holder = InstanceHolder { alloc: alloc.id, task: task.clone() };
             if ledger.is_some_and(|ledger| !ledger.holds(&holder, devices)) {
-                self.tables.admission.devices_released(&holder);
+                self.tables.admission.note_release(&holder);
             } else if own {
                 out.push(ControlEffect::RestoreClaim(holder, devices.clone()));
             }
         }
     }
 
-    /// What is in the ledger for allocations that are not live: their plugins were not told of the
-    /// end, or that they were is not on disk. Held until they are; `release` says of which
-    /// allocations they are to be told by this agent.
+    /// Hold what the ledger has for allocations that are not live: their plugins were not told of
+    /// the end, or it is not on disk that they were. It is held until they are told. `release`
+    /// tells for which allocations this agent tells them.
     fn restore_owed(
         &mut self,
         ledger: &DeviceLedger,
@@ -206,8 +211,8 @@ impl Machine {
         }
     }
 
-    /// The records of a restore are queued, or cannot be.
-    pub(super) fn restored_written(
+    /// The records of a restore are queued, or could not be queued.
+    pub(super) fn finish_restore_write(
         &mut self,
         world: &World<'_>,
         result: Result<(), StateError>,
@@ -216,43 +221,43 @@ impl Machine {
         match (result, &mut self.restoring) {
             (Ok(()), Some(restoring)) => {
                 restoring.written = true;
-                self.restored_owners(world, out);
+                self.fill_restored_jobs(world, out);
             }
             (Err(error), restoring) => {
                 if let Some(restoring) = restoring.take() {
-                    answer(restoring.request, Answer::Written(Err(error)), out);
+                    answer(restoring.request, ControlAnswer::Written(Err(error)), out);
                 }
             }
             (Ok(()), None) => {}
         }
     }
 
-    /// One more owner was made, or could not be.
-    pub(super) fn restored_one(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+    /// One more owner was made, or could not be made.
+    pub(super) fn note_restored_owner(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         let Some(restoring) = self.restoring.as_mut().filter(|r| r.left > 0) else { return };
         restoring.left = restoring.left.saturating_sub(1);
         let (done, total) = (restoring.total.saturating_sub(restoring.left), restoring.total);
-        if self.tables.stage != Stage::Leaving {
-            self.tables.stage = Stage::Restoring { done, total };
+        if self.tables.stage != AgentStage::Leaving {
+            self.tables.stage = AgentStage::Restoring { done, total };
         }
-        self.restored_owners(world, out);
+        self.fill_restored_jobs(world, out);
     }
 
-    /// All have their owners: do what is left to do for each job.
-    fn restored_owners(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+    /// When all allocations have their owners, do what is left to do for each job.
+    fn fill_restored_jobs(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         let Some(restoring) = self.restoring.as_ref().filter(|r| r.written && r.left == 0) else {
             return;
         };
         for job in restoring.jobs.clone() {
             if self.turns.is_free(&job) {
-                self.take_turn(world, job, Waiting::fill(), out);
+                self.take_turn(world, job, WaitingChange::fill(), out);
             }
         }
-        self.restored(world, out);
+        self.finish_restore(world, out);
     }
 
-    /// The turn of a job is free.
-    pub(super) fn turn_ended(
+    /// The turn of a job has ended.
+    pub(super) fn note_turn_end(
         &mut self,
         world: &World<'_>,
         job: &JobId,
@@ -260,25 +265,25 @@ impl Machine {
     ) {
         if let Some(restoring) = &mut self.restoring {
             restoring.jobs.remove(job);
-            self.restored(world, out);
+            self.finish_restore(world, out);
         }
-        self.turn_ended_while_leaving(out);
+        self.leave_if_idle(out);
     }
 
-    fn restored(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
-        let ended = |r: &mut Restoring| r.written && r.left == 0 && r.jobs.is_empty();
+    fn finish_restore(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
+        let ended = |r: &mut RestoreProgress| r.written && r.left == 0 && r.jobs.is_empty();
         if let Some(restoring) = self.restoring.take_if(ended) {
             let all = self.tables.ids();
             self.remove_all_purged(&all, out);
-            // Places that do not fit now are looked at again.
+            // Places that do not fit now are tried again.
             self.wake(world);
-            answer(restoring.request, Answer::Written(Ok(())), out);
+            answer(restoring.request, ControlAnswer::Written(Ok(())), out);
         }
     }
 }
 
-/// Earlier versions and deployments of the jobs that are there; those of a job of the same name that was purged
-/// are none of theirs.
+/// Earlier versions and deployments of the jobs that exist. Those of a purged job with the same
+/// name are left out.
 fn histories(
     jobs: &[Arc<JobRecord>],
     deployments: &[(JobId, JobDeployments)],

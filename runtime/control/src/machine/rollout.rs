@@ -1,20 +1,20 @@
-//! The versions of a job and their deployments, as a change takes them on.
+//! The versions of a job and their deployments during one change.
 //!
 //! ```text
-//!   decide: Rollout::new ─► advance (what was asked, health, deadlines; a rollback is the new record)
-//!           ─► reconcile, place ─► complete ─► begin ─► every allocation it places ─► enter
+//! decide: Rollout::new ─► advance (the request, health, deadlines; a rollback is the new record)
+//!         ─► reconcile, place ─► complete ─► begin_version ─► every placed allocation ─► enter
 //! ```
 
 use std::sync::Arc;
 
-use super::types::{Change, HistoryChange, JobAction, World};
+use super::types::{DecidedChange, HistoryChange, JobAction, World};
 use crate::SubmitError;
 use crate::deployments::{
-    self, DeploymentAsk, DeploymentError, Entrant, History, Judged, JudgedStanding,
+    self, AllocJudgement, AllocStanding, DeploymentAsk, DeploymentEntrant, DeploymentError, History,
 };
 use crate::proposal::{Proposal, next_version};
 use crate::reconcile::reason;
-use crate::tables::{AllocEntry, Tables};
+use crate::tables::{AllocEntry, NodeTables};
 use crate::views::{BlockedPlacement, RegisterOptions};
 use ostler_model::alloc::{AllocDeployment, Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::JobId;
@@ -23,21 +23,22 @@ use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
 
-/// See the module.
+/// The versions and deployments of a job, before and during a change. See the module.
 pub(super) struct Rollout {
     before: History,
     now: History,
-    /// The version before the change; none of a new job.
+    /// The version before the change; `None` for a new job.
     known: Option<Arc<JobRecord>>,
-    /// The deployment of the version is this one: what is placed belongs to it.
+    /// The version that the newest deployment may be for; allocations placed for it belong to the
+    /// deployment.
     version: Option<u64>,
-    /// What the allocations of the newest deployment say.
-    judged: Vec<Judged>,
+    /// The state of the newest deployment's allocations.
+    judged: Vec<AllocJudgement>,
 }
 
 impl Rollout {
-    /// `new`: the job is another one than that of its name before.
-    pub(super) fn new(tables: &Tables, job: &JobId, new: bool) -> Self {
+    /// Begin with the history of the job. `new`: the job is not the earlier one of the same name.
+    pub(super) fn new(tables: &NodeTables, job: &JobId, new: bool) -> Self {
         let before = tables.history(job);
         let known = tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
         let known = known.filter(|_| !new);
@@ -49,12 +50,12 @@ impl Rollout {
         &self.now
     }
 
-    /// Take in what was asked of a deployment, what its allocations say and what time it is. Where it fails
-    /// and is to be reverted, `record` is the version that comes back.
+    /// Take in the request to a deployment, the state of its allocations, and the time. Where the
+    /// deployment fails and is to be reverted, `record` becomes the version that comes back.
     pub(super) fn advance(
         &mut self,
         world: &World<'_>,
-        tables: &Tables,
+        tables: &NodeTables,
         asked: Option<(&str, &DeploymentAsk)>,
         record: &mut Arc<JobRecord>,
     ) -> Result<(), SubmitError> {
@@ -68,8 +69,8 @@ impl Rollout {
             return Err(SubmitError::Deployment(error));
         }
         let Some(id) = newest else { return Ok(()) };
-        let allocs = judged(tables, record, &id);
-        let Some(deployment) = self.now.newest() else { return Ok(()) };
+        let allocs = judge_allocs(tables, record, &id);
+        let Some(deployment) = self.now.newest_deployment() else { return Ok(()) };
         let failed = match asked {
             Some((_, ask)) => {
                 ask.apply(deployment, &allocs, world.now).map_err(SubmitError::Deployment)?
@@ -81,7 +82,7 @@ impl Rollout {
         if failed == Some(true) {
             let why = deployment.description.clone();
             let (stable, text) = self.now.rollback(record, &why);
-            if let Some(deployment) = self.now.newest() {
+            if let Some(deployment) = self.now.newest_deployment() {
                 deployment.description = text;
             }
             if let Some(stable) = stable {
@@ -93,18 +94,18 @@ impl Rollout {
         Ok(())
     }
 
-    /// Has the deployment reached its end? Then the version is stable. Until then no time runs for those of its groups
-    /// that have all they can have.
+    /// Mark the version as stable where its deployment has reached its end. Until then stop the
+    /// time of groups that have all they can have.
     pub(super) fn complete(
         &mut self,
         proposal: &Proposal,
         blocked: &[BlockedPlacement],
         record: &mut Arc<JobRecord>,
     ) {
-        if self.now.of_version(record).is_none() {
+        if self.now.deployment_of(record).is_none() {
             return;
         }
-        let Some(newest) = self.now.newest() else { return };
+        let Some(newest) = self.now.newest_deployment() else { return };
         if newest.version != record.version {
             return;
         }
@@ -114,32 +115,38 @@ impl Rollout {
         deployments::stop_time(newest, &self.judged);
     }
 
-    /// The record has its indexes: the version before it is an earlier one, and what is placed may be a
-    /// deployment.
-    pub(super) fn begin(&mut self, world: &World<'_>, record: &JobRecord, proposal: &Proposal) {
+    /// The record has its indexes now. The version before it becomes an earlier one, and a
+    /// deployment begins where the placements need one.
+    pub(super) fn begin_version(
+        &mut self,
+        world: &World<'_>,
+        record: &JobRecord,
+        proposal: &Proposal,
+    ) {
         let superseded = self.known.take().filter(|known| {
             known.version != record.version && known.create_index == record.create_index
         });
         if let Some(known) = superseded {
-            self.now.superseded(known);
+            self.now.supersede(known);
         }
         // A run that ends with its agent does not change.
         if record.origin == JobOrigin::Run {
             return;
         }
-        if self.now.of_version(record).is_none() {
-            // What does not fit is part of it: it is placed when it fits.
+        if self.now.deployment_of(record).is_none() {
+            // What does not fit is part of the deployment: it is placed when it fits.
             let id = world.rng.uuid().to_string();
-            if let Some(deployment) = deployments::begin(&id, record, &proposal.progress) {
+            if let Some(deployment) = deployments::begin_deployment(&id, record, &proposal.progress)
+            {
                 self.now.push(deployment);
-                // Those were of the one before.
+                // They belong to the deployment before.
                 self.judged.clear();
             }
         }
         self.version = Some(record.version);
     }
 
-    /// An allocation that is about to be entered: the deployment that it belongs to.
+    /// The deployment that a new allocation belongs to, where there is one.
     pub(super) fn deploy(&mut self, alloc: &Allocation, canary: bool) -> Option<AllocDeployment> {
         if self.version != Some(alloc.job_version) {
             return None;
@@ -147,7 +154,7 @@ impl Rollout {
         self.take_over(alloc, canary, alloc.created_at)
     }
 
-    /// The same of one that runs on with the new version.
+    /// The deployment that an allocation belongs to which runs on with the new version.
     pub(super) fn take_over(
         &mut self,
         alloc: &Allocation,
@@ -160,28 +167,29 @@ impl Rollout {
             return None;
         }
         let follows = !alloc.reschedules.is_empty();
-        let entrant = Entrant { id: alloc.id, canary, follows };
-        let entered = deployments::enter(self.now.newest()?, &alloc.group, entrant, now)?;
-        self.judged.push(Judged {
+        let entrant = DeploymentEntrant { id: alloc.id, canary, follows };
+        let entered =
+            deployments::enter(self.now.newest_deployment()?, &alloc.group, entrant, now)?;
+        self.judged.push(AllocJudgement {
             id: alloc.id,
             group: alloc.group.clone(),
             canary,
             previous: alloc.previous,
-            standing: JudgedStanding::Live,
+            standing: AllocStanding::Live,
             healthy: None,
             judged_at: Timestamp::default(),
         });
         Some(entered)
     }
 
-    /// When the deployment fails if nothing becomes healthy.
+    /// The time at which the deployment fails if nothing more becomes healthy.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         let newest = self.now.deployments.last()?;
         deployments::deadline(newest, &self.judged)
     }
 
-    /// What of it is another one than before is part of the change.
-    pub(super) fn enter(mut self, index: &mut dyn FnMut() -> u64, change: &mut Change) {
+    /// Make the differences from the earlier versions and deployments part of the change.
+    pub(super) fn enter(mut self, index: &mut dyn FnMut() -> u64, change: &mut DecidedChange) {
         if self.now == self.before {
             return;
         }
@@ -205,42 +213,42 @@ impl Rollout {
     }
 }
 
-/// What the allocations of a deployment say of their health.
-fn judged(tables: &Tables, record: &JobRecord, deployment: &str) -> Vec<Judged> {
-    let of_it = tables
-        .allocs_of(&record.job.id)
-        .filter(|entry| entry.registered() && entry.allocation.deployment_id() == Some(deployment));
+/// The state of a deployment's allocations, with their health.
+fn judge_allocs(tables: &NodeTables, record: &JobRecord, deployment: &str) -> Vec<AllocJudgement> {
+    let of_it = tables.allocs_of(&record.job.id).filter(|entry| {
+        entry.is_registered() && entry.allocation.deployment_id() == Some(deployment)
+    });
     of_it.map(judgement).collect()
 }
 
-fn judgement(entry: &AllocEntry) -> Judged {
+fn judgement(entry: &AllocEntry) -> AllocJudgement {
     let (alloc, verdict) = (&entry.allocation, entry.verdict());
-    Judged {
+    AllocJudgement {
         id: alloc.id,
         group: alloc.group.clone(),
         canary: alloc.deployment.as_ref().is_some_and(|of| of.canary),
         previous: alloc.previous,
-        standing: standing(alloc, entry.client_status()),
+        standing: alloc_standing(alloc, entry.client_status()),
         healthy: verdict.map(|verdict| verdict.healthy),
         judged_at: verdict.map(|verdict| verdict.at).unwrap_or_default(),
     }
 }
 
-fn standing(alloc: &Allocation, status: ClientStatus) -> JudgedStanding {
+fn alloc_standing(alloc: &Allocation, status: ClientStatus) -> AllocStanding {
     let followed =
         status == ClientStatus::Failed && alloc.desired_description == reason::RESCHEDULED;
     match alloc.desired {
-        DesiredStatus::Run if status.terminal() => JudgedStanding::Over,
-        DesiredStatus::Run => JudgedStanding::Live,
-        _ if followed => JudgedStanding::Followed,
-        _ => JudgedStanding::Stopped,
+        DesiredStatus::Run if status.is_terminal() => AllocStanding::Over,
+        DesiredStatus::Run => AllocStanding::Live,
+        _ if followed => AllocStanding::Followed,
+        _ => AllocStanding::Stopped,
     }
 }
 
-/// A job that goes back to an earlier version is one that has that version's text.
+/// Turn a request for an earlier version into one for a job with that version's text.
 pub(super) fn earlier_version(
     asked: JobAction,
-    tables: &Tables,
+    tables: &NodeTables,
     known: Option<&JobRecord>,
 ) -> Result<JobAction, SubmitError> {
     let JobAction::Revert { version, enforce, origin } = asked else { return Ok(asked) };
@@ -260,27 +268,27 @@ pub(super) fn earlier_version(
     Ok(JobAction::Version(Arc::clone(&earlier.job), options))
 }
 
-/// Does a file only repeat the version that failed and was taken back? It is not tried again until the file
-/// says something else.
+/// Does a file only repeat the version that failed and was taken back? It is not tried again until
+/// the file says something else.
 pub(super) fn repeats(
     known: &JobRecord,
     job: &Job,
     options: &RegisterOptions,
-    tables: &Tables,
+    tables: &NodeTables,
 ) -> bool {
     let by_file = matches!(options.origin, JobOrigin::File(_)) && options.origin == known.origin;
     let entry = tables.jobs.get(&known.job.id).filter(|_| by_file);
-    let given_up = entry.and_then(|entry| entry.history.gave_up(known));
+    let given_up = entry.and_then(|entry| entry.history.abandoned_version(known));
     given_up.is_some_and(|given_up| *given_up.job == *job)
 }
 
-/// A version is stable, or is not, because somebody says so.
+/// Mark a version as stable or not, by a request.
 pub(super) fn set_stable(
     known: &Arc<JobRecord>,
     version: u64,
     stable: bool,
-    tables: &mut Tables,
-    change: &mut Change,
+    tables: &mut NodeTables,
+    change: &mut DecidedChange,
 ) -> Result<Arc<JobRecord>, SubmitError> {
     let job = known.job.id.clone();
     if known.version == version {
@@ -300,8 +308,9 @@ pub(super) fn set_stable(
     Ok(Arc::clone(known))
 }
 
-/// Is the deployment of a job on its way, so that the health of its allocations decides on the next step?
-pub(super) fn is_deploying(tables: &Tables, job: &JobId) -> bool {
+/// Is a deployment of the job under way, so that the health of its allocations decides on the next
+/// step?
+pub(super) fn is_deploying(tables: &NodeTables, job: &JobId) -> bool {
     let entry = tables.jobs.get(job);
     let newest: Option<&Arc<Deployment>> = entry.and_then(|e| e.history.deployments.last());
     newest.is_some_and(|newest| newest.phase.is_active())

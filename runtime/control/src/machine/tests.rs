@@ -29,9 +29,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::gc::choice::{FsUse, GcPolicy};
-use crate::held::Holds;
-use crate::tables::{AllocReport, AllocVerdict, Tables};
-use crate::views::{RegisterOptions, Stage};
+use crate::tables::{AllocReport, AllocVerdict, NodeTables};
+use crate::unowned_runs::UnownedRuns;
+use crate::views::{AgentStage, RegisterOptions};
 use crate::{JobStatus, SubmitError};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::device::{Health, HealthState};
@@ -43,7 +43,7 @@ use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{JobOrigin, JobRecord, SavedAllocState};
 use ostler_model::scheduling::NodeScheduling;
 use ostler_model::time::Timestamp;
-use ostler_node::{DriverView, NodeId, NodeResources, NodeView};
+use ostler_node::{DriverView, NodeId, NodeTotals, NodeView};
 use ostler_state::StateError;
 use ostler_testing::fixtures;
 
@@ -78,7 +78,7 @@ pub(super) struct Play {
     /// Batches that wait for the disk.
     hanging: Vec<(BatchId, Vec<Write>)>,
     pub(super) owners: BTreeMap<AllocId, FakeOwner>,
-    pub(super) answers: BTreeMap<RequestId, Answer>,
+    pub(super) answers: BTreeMap<RequestId, ControlAnswer>,
     asked: RequestId,
     /// Removals are answered by [`Play::removed`].
     pub(super) slow_removals: bool,
@@ -107,8 +107,11 @@ pub(super) fn task(name: &str) -> Task {
 }
 
 pub(super) fn job(name: &str, count: u32) -> Job {
-    let alloc =
-        fixtures::allocation(ostler_model::job::JobKind::Service, vec![task("t")], &Rng::seeded(1));
+    let alloc = fixtures::allocation(
+        ostler_model::job::JobKind::Service,
+        vec![task("t")],
+        &Rng::from_seed(1),
+    );
     let group = TaskGroup { count, ..fixtures::group("g", vec![task("t")]).unwrap() };
     let job = alloc.unwrap().job;
     Job { id: JobId::new(name).unwrap(), name: name.into(), groups: vec![group], ..(*job).clone() }
@@ -124,18 +127,18 @@ pub(super) fn changed(job: &Job, value: &str) -> Job {
 impl Play {
     /// A node with room for ten allocations.
     pub(super) fn new() -> Self {
-        let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+        let mut view = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box");
         view.datacenter = "dc1".into();
-        view.resources = NodeResources { cpu_mhz: 1_000, memory_mb: 1_000 };
+        view.resources = NodeTotals { cpu_mhz: 1_000, memory_mb: 1_000 };
         let health = Health { state: HealthState::Healthy, reason: String::new() };
         let exec = DriverView { health, ..Default::default() };
         view.drivers.insert(PluginName::new("exec").unwrap(), exec);
-        let tables = Tables::new(0, Timestamp::default(), Holds::default());
+        let tables = NodeTables::new(0, Timestamp::default(), UnownedRuns::default());
         let mut play = Self {
             machine: Machine::new(tables),
             uptime: SECOND,
             view,
-            rng: Rng::seeded(7),
+            rng: Rng::from_seed(7),
             disk: Disk::Works,
             fs: None,
             hanging: Vec::new(),
@@ -156,13 +159,13 @@ impl Play {
             no_owner: BTreeSet::new(),
             restored: BTreeMap::new(),
         };
-        play.ask(Ask::Ready(None));
+        play.ask(ControlRequest::Ready(None));
         play
     }
 
     /// The node of another agent, which draws other ids than [`Play::new`].
     pub(super) fn another() -> Self {
-        Self { rng: Rng::seeded(8), ..Self::new() }
+        Self { rng: Rng::from_seed(8), ..Self::new() }
     }
 
     /// Take an event and everything that follows from it at once.
@@ -195,18 +198,17 @@ impl Play {
                 self.writes += 1;
                 for alloc in own {
                     let id = alloc.id;
-                    let result = match self.no_owner.contains(&id) {
-                        true => Err("no owner".to_owned()),
-                        false => {
-                            let restored = self.restored.remove(&id);
-                            let ended = restored.as_ref().is_some_and(|(ended, _)| *ended);
-                            let new = FakeOwner { newest: alloc, told: 0, hurried: false, ended };
-                            assert!(self.owners.insert(id, new).is_none(), "two owners");
-                            let said = restored
-                                .map(|(_, report)| ControlEvent::Reported { alloc: id, report });
-                            events.extend(said);
-                            Ok(())
-                        }
+                    let result = if self.no_owner.contains(&id) {
+                        Err("no owner".to_owned())
+                    } else {
+                        let restored = self.restored.remove(&id);
+                        let ended = restored.as_ref().is_some_and(|(ended, _)| *ended);
+                        let new = FakeOwner { newest: alloc, told: 0, hurried: false, ended };
+                        assert!(self.owners.insert(id, new).is_none(), "two owners");
+                        let said = restored
+                            .map(|(_, report)| ControlEvent::Reported { alloc: id, report });
+                        events.extend(said);
+                        Ok(())
                     };
                     events.push_back(ControlEvent::Owned { alloc: id, result });
                 }
@@ -340,7 +342,7 @@ impl Play {
         self.uptime = end;
     }
 
-    pub(super) fn ask(&mut self, ask: Ask) -> RequestId {
+    pub(super) fn ask(&mut self, ask: ControlRequest) -> RequestId {
         self.asked += 1;
         let request = self.asked;
         self.feed(ControlEvent::Asked { request, ask });
@@ -349,7 +351,7 @@ impl Play {
 
     pub(super) fn change(&mut self, job: &str, asked: JobAction) -> RequestId {
         let job = JobId::new(job).unwrap();
-        self.ask(Ask::Change { job, asked, skip_shutdown_delay: false })
+        self.ask(ControlRequest::Change { job, asked, skip_shutdown_delay: false })
     }
 
     pub(super) fn register(&mut self, job: &Job) -> RequestId {
@@ -363,9 +365,9 @@ impl Play {
     }
 
     /// The answer to a change.
-    pub(super) fn changed(&mut self, request: RequestId) -> Result<Change, SubmitError> {
+    pub(super) fn changed(&mut self, request: RequestId) -> Result<DecidedChange, SubmitError> {
         match self.answers.remove(&request) {
-            Some(Answer::Changed(result)) => result,
+            Some(ControlAnswer::Changed(result)) => result,
             other => panic!("no change: {other:?}"),
         }
     }
@@ -422,12 +424,12 @@ impl Play {
         let recorded = tables.index();
         self.owners.clear();
         self.hanging.clear();
-        let tables = Tables::new(recorded, self.now(), Holds::default());
+        let tables = NodeTables::new(recorded, self.now(), UnownedRuns::default());
         self.machine = Machine::new(tables);
         self.restored =
             known.into_iter().map(|(id, (_, ended, said))| (id, (ended, said))).collect();
-        self.ask(Ask::Restore(Box::new(restored)));
-        self.ask(Ask::Ready(None));
+        self.ask(ControlRequest::Restore(Box::new(restored)));
+        self.ask(ControlRequest::Ready(None));
         self.pass(SECOND);
     }
 
@@ -444,8 +446,8 @@ impl Play {
 
     /// Allocations that are to run and are not over.
     pub(super) fn live(&self) -> Vec<AllocId> {
-        let live = self.machine.tables().not_ended().filter(|entry| {
-            entry.allocation.desired == DesiredStatus::Run && !entry.client_status().terminal()
+        let live = self.machine.tables().unended_allocs().filter(|entry| {
+            entry.allocation.desired == DesiredStatus::Run && !entry.client_status().is_terminal()
         });
         live.map(|entry| entry.allocation.id).collect()
     }
@@ -473,5 +475,5 @@ fn a_request_that_is_refused_changes_nothing_and_is_answered() {
     assert!(play.changed(stop).unwrap().before.is_none());
     assert_eq!((play.writes, play.machine.tables().count()), (0, 0));
     assert!(play.machine.is_quiet());
-    assert_eq!(play.machine.tables().stage(), Stage::Ready);
+    assert_eq!(play.machine.tables().stage(), AgentStage::Ready);
 }

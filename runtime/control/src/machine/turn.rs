@@ -1,39 +1,39 @@
-//! Changes of one job come one after the other, each as a whole.
+//! The turns of jobs: changes of one job are made one after the other, each as a whole.
 //!
 //! ```text
-//!   free ─ asked ─► decided, written ─┬─ durable ─► (places of a purged job go) ─► answered ─► next
-//!                                     └─ failed ─► taken back ──────────────────► answered ─► next
+//! free ─ asked ─► decided, written ─┬─ durable ─► (places of a purged job go) ─► answered ─► next
+//!                                   └─ failed ─► taken back ─────────────────► answered ─► next
 //! ```
-//! What came of the one before is known when the next one is decided. Changes of other jobs are not
-//! held up.
+//! The result of a change is known when the next one is decided. Changes of other jobs are not held
+//! up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::alarms::Alarm;
-use super::types::{Answer, Change, ControlEffect, JobAction, RequestId, World};
+use super::types::{ControlAnswer, ControlEffect, DecidedChange, JobAction, RequestId, World};
 use super::{Machine, answer};
 use crate::SubmitError;
-use crate::views::Stage;
+use crate::views::AgentStage;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::limits::{CHANGES_WAITING_MAX, STATE_WRITE_WALL_MAX};
 use ostler_model::saved::EndedPlace;
 
 /// A change that waits for its turn.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingChange {
     pub(super) asked: JobAction,
     pub(super) skip_shutdown_delay: bool,
-    /// Who asked; `None`: the machine itself.
+    /// The request to answer; `None`: the machine itself asked.
     pub(super) request: Option<RequestId>,
-    /// Of one that ends tasks, and did so before its turn: the allocations that are told to stop.
+    /// For a stop that ended tasks before its turn: the allocations that were told to stop.
     pub(super) stopped_early: Option<Vec<AllocId>>,
-    /// Whoever asked is answered by then.
+    /// The requester is answered by this uptime.
     pub(super) until: Duration,
 }
 
-impl Waiting {
-    /// What is left to do is done, and nobody asked.
+impl WaitingChange {
+    /// A change that does what is left to do, without a request.
     pub(super) const fn fill() -> Self {
         Self {
             asked: JobAction::Fill,
@@ -45,40 +45,40 @@ impl Waiting {
     }
 }
 
-/// Where the change of a job is.
+/// The phase of a job's change.
 #[derive(Debug)]
 pub(super) enum ChangePhase {
-    /// Its records are on their way.
+    /// Its records are being written.
     Committing,
-    /// It is done, and what is left of the job that is gone is removed.
+    /// It is done, and the remains of a purged job are being removed.
     Forgetting,
-    /// It failed, and what was placed for it is being removed.
+    /// It failed, and what it placed is being removed.
     Unplacing { error: Option<SubmitError> },
-    /// The last records of a change that is taken back are on their way.
+    /// It was taken back, and its last records are being written.
     Reverted { error: Option<SubmitError>, gone: BTreeSet<AllocId> },
     /// A stop is written again.
     Rewriting,
 }
 
-/// The turn of a job.
+/// The change of a job whose turn it is, and those that wait behind it.
 #[derive(Debug)]
 pub(super) struct JobChange {
     pub(super) phase: ChangePhase,
-    pub(super) change: Change,
+    pub(super) change: DecidedChange,
     pub(super) stops: bool,
     pub(super) skip_shutdown_delay: bool,
     pub(super) request: Option<RequestId>,
-    /// Whoever asked is answered by then.
+    /// The requester is answered by this uptime.
     pub(super) until: Duration,
-    /// Places that ended, of allocations removed meanwhile: group, index, version. A version that is taken
-    /// back leaves them to the one before.
+    /// Ended places of allocations that were removed meanwhile: group, index, version. A version
+    /// that is taken back leaves them to the version before.
     pub(super) removed: Vec<(GroupName, u32, u64, EndedPlace)>,
-    /// Why an owner of what was placed could not be made.
+    /// Why an owner of a placed allocation could not be made.
     pub(super) unowned: Option<String>,
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<WaitingChange>,
 }
 
-/// Whose turn it is, by job. Empty when nothing is being changed.
+/// The jobs that are being changed. Empty when there is none.
 #[derive(Debug, Default)]
 pub(super) struct JobChanges {
     by_job: BTreeMap<JobId, JobChange>,
@@ -98,17 +98,17 @@ impl JobChanges {
         !self.by_job.contains_key(job)
     }
 
-    /// Is this allocation one that was placed by a change of its job that is being taken back?
+    /// Was this allocation placed by a change of its job that is being taken back?
     pub(super) fn is_unplacing(&self, job: &JobId, alloc: AllocId) -> bool {
         let placed = |turn: &JobChange| turn.change.placed.iter().any(|placed| placed.id == alloc);
         let turn = self.by_job.get(job);
         turn.is_some_and(|t| matches!(t.phase, ChangePhase::Unplacing { .. }) && placed(t))
     }
 
-    /// Changes of a job that are to be given up before their turn.
+    /// Remove the requests of a job that are to be given up before their turn, and return them.
     pub(super) fn take_overdue(&mut self, job: &JobId, now: Duration) -> Vec<RequestId> {
         let Some(turn) = self.by_job.get_mut(job) else { return Vec::new() };
-        let overdue = |one: &Waiting| one.until <= now && one.stopped_early.is_none();
+        let overdue = |one: &WaitingChange| one.until <= now && one.stopped_early.is_none();
         let asked = turn.waiting.iter().filter(|one| overdue(one)).filter_map(|one| one.request);
         let asked: Vec<RequestId> = asked.collect();
         turn.waiting.retain(|one| one.request.is_none() || !overdue(one));
@@ -116,15 +116,15 @@ impl JobChanges {
         asked
     }
 
-    /// Requests that wait for their turn.
-    fn take_waiting(&mut self) -> Vec<Waiting> {
+    /// Remove all requests that wait for their turn, and return them.
+    fn take_waiting(&mut self) -> Vec<WaitingChange> {
         self.waiting = 0;
         self.by_job.values_mut().flat_map(|turn| std::mem::take(&mut turn.waiting)).collect()
     }
 }
 
 impl Machine {
-    /// Somebody wants a change: now, or when the job's turn is free.
+    /// Take a change: it begins now, or when the job's turn is free.
     pub(super) fn ask_change(
         &mut self,
         world: &World<'_>,
@@ -134,10 +134,10 @@ impl Machine {
         request: Option<RequestId>,
         out: &mut Vec<ControlEffect>,
     ) {
-        // A stop frees what others wait for: it has places that nothing else takes.
+        // A stop frees what others wait for, so it may wait in places that nothing else takes.
         let share = if asked.stops() { 2 } else { 1 };
         let refused = match self.tables.stage {
-            Stage::Leaving => Some(SubmitError::Leaving),
+            AgentStage::Leaving => Some(SubmitError::Leaving),
             _ if self.turns.waiting >= CHANGES_WAITING_MAX.saturating_mul(share) => {
                 Some(SubmitError::Busy)
             }
@@ -148,7 +148,7 @@ impl Machine {
         }
         let until = world.uptime.saturating_add(STATE_WRITE_WALL_MAX);
         let mut waiting =
-            Waiting { asked, skip_shutdown_delay, request, stopped_early: None, until };
+            WaitingChange { asked, skip_shutdown_delay, request, stopped_early: None, until };
         if !self.turns.is_free(&job) {
             self.alarms.set_by(Alarm::Overdue(job.clone()), until);
             self.overtake(world, &job, &mut waiting, out);
@@ -162,12 +162,12 @@ impl Machine {
         }
     }
 
-    /// Begin a change whose turn it is, and those behind it as long as there is nothing to do.
+    /// Begin a change, and go on with those behind it as long as they need nothing.
     pub(super) fn take_turn(
         &mut self,
         world: &World<'_>,
         job: JobId,
-        first: Waiting,
+        first: WaitingChange,
         out: &mut Vec<ControlEffect>,
     ) {
         self.hold_turn(&job, ChangePhase::Committing);
@@ -182,7 +182,7 @@ impl Machine {
     pub(super) fn hold_turn(&mut self, job: &JobId, phase: ChangePhase) {
         let turn = JobChange {
             phase,
-            change: Change { job: Some(job.clone()), ..Change::default() },
+            change: DecidedChange { job: Some(job.clone()), ..DecidedChange::default() },
             stops: false,
             skip_shutdown_delay: false,
             request: None,
@@ -201,20 +201,20 @@ impl Machine {
                 self.turns.by_job.remove(job);
                 self.alarms.clear(&Alarm::Overdue(job.clone()));
                 if self.unfilled.contains(job) {
-                    // Something happened while it was being changed.
+                    // Something happened while the job was being changed.
                     self.wake(world);
                 }
-                self.turn_ended(world, job, out);
+                self.note_turn_end(world, job, out);
                 return;
             };
             self.turns.waiting = self.turns.waiting.saturating_sub(1);
-            if self.begin(world, job, next, out) {
+            if self.begin_change(world, job, next, out) {
                 return;
             }
         }
     }
 
-    /// The change of a job has come to its end.
+    /// End the change of a job, and begin the next one.
     pub(super) fn end_turn(
         &mut self,
         world: &World<'_>,
@@ -229,16 +229,16 @@ impl Machine {
         self.next_turn(world, job, out);
     }
 
-    /// Answer whoever asked.
+    /// Answer the request, where there is one.
     pub(super) fn finish(
         &mut self,
         world: &World<'_>,
         request: Option<RequestId>,
-        result: Result<Change, SubmitError>,
+        result: Result<DecidedChange, SubmitError>,
         out: &mut Vec<ControlEffect>,
     ) {
         if request.is_some() && result.as_ref().is_ok_and(|change| !change.blocked.is_empty()) {
-            // Room may have become free while this change was being written.
+            // Room may have become free while the change was being written.
             self.wake(world);
         }
         if let (None, Err(error)) = (request, &result) {
@@ -247,7 +247,7 @@ impl Machine {
         reply(request, result, out);
     }
 
-    /// No change that waits comes to its turn any more.
+    /// Refuse the changes that wait for their turn: the agent is leaving.
     pub(super) fn refuse_waiting(&mut self, out: &mut Vec<ControlEffect>) {
         for waiting in self.turns.take_waiting() {
             reply(waiting.request, Err(SubmitError::Leaving), out);
@@ -257,10 +257,10 @@ impl Machine {
 
 pub(super) fn reply(
     request: Option<RequestId>,
-    result: Result<Change, SubmitError>,
+    result: Result<DecidedChange, SubmitError>,
     out: &mut Vec<ControlEffect>,
 ) {
     if let Some(request) = request {
-        answer(request, Answer::Changed(result), out);
+        answer(request, ControlAnswer::Changed(result), out);
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to the node, and what follows from it.
+//! The events and effects of the machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::deployments::{DeploymentAsk, History};
 use crate::gc::choice::{FsUse, GcPolicy};
 use crate::node_drain::{NodeAsk, NodeAskError};
 use crate::tables::AllocReport;
-use crate::views::{BlockedPlacement, Collected, RegisterOptions};
+use crate::views::{BlockedPlacement, CollectOutcome, RegisterOptions};
 use crate::{AllocError, SubmitError};
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -24,213 +24,214 @@ use ostler_node::NodeView;
 use ostler_state::StateError;
 use ostler_state::keys::EndedBlock;
 
-/// What a step sees of the world beside its event.
+/// What a step reads of the world beside its event.
 pub struct World<'a> {
-    /// Time of day.
+    /// The time of day.
     pub now: Timestamp,
-    /// Time since the machine was made; never goes back.
+    /// Time since the machine was made. It never goes back.
     pub uptime: Duration,
-    /// The node as it is.
+    /// The present view of the node.
     pub node: &'a NodeView,
-    /// For ids and dynamic ports.
+    /// Source of ids and dynamic ports.
     pub rng: &'a Rng,
     /// Does a program that is not ours listen on this port?
     pub port_in_use: &'a dyn Fn(u16) -> bool,
 }
 
-/// A request that is answered with [`ControlEffect::Answer`].
+/// Number of a request that is answered with [`ControlEffect::Answer`].
 pub type RequestId = u64;
 
-/// Records that are written together.
+/// Number of a batch of records that are written together.
 pub type BatchId = u64;
 
-/// What is asked of a job.
+/// A change of a job that is asked for.
 #[derive(Clone, Debug)]
 pub enum JobAction {
-    /// This is the job now. What does not fit waits. Only what is left to do is done when it is the
-    /// present version.
+    /// Register this job. What does not fit waits. Where it equals the present version, only what
+    /// is left to do is done.
     Version(Arc<Job>, RegisterOptions),
-    /// Nothing of it is to run.
+    /// Stop the job: nothing of it is to run.
     Stop {
-        /// Who asks.
+        /// The origin of the request.
         origin: JobOrigin,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// Forget it.
+        /// Remove the job from the tables and the disk as well.
         purge: bool,
     },
-    /// This allocation is to stop.
+    /// Stop one allocation of the job.
     StopAlloc {
-        /// Which.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
-    /// A server wants these allocations of the job to run here: new ones, and newer copies of known ones.
-    /// No registered job replaces or stops them; [`JobAction::StopAlloc`] does.
+    /// Run these allocations of the job, which a server placed: new ones, and newer copies of known
+    /// ones. No registered job replaces or stops them; [`JobAction::StopAlloc`] does.
     Assign(Vec<Allocation>),
-    /// Go back to an earlier version: it is the job's newest one then.
+    /// Go back to an earlier version, as the newest version of the job.
     Revert {
-        /// Which.
+        /// Number of the version.
         version: u64,
-        /// Only when the present version is this one.
+        /// The present version that the caller expects, where one is given.
         enforce: Option<u64>,
-        /// Who asks.
+        /// The origin of the request.
         origin: JobOrigin,
     },
-    /// A version is stable, or is not.
+    /// Mark a version as stable or not.
     Stable {
-        /// Which.
+        /// Number of the version.
         version: u64,
-        /// Is it?
+        /// Whether it is stable.
         stable: bool,
     },
-    /// Something of a deployment of the job.
+    /// Send a request to a deployment of the job, given by its id.
     Deployment(Box<str>, DeploymentAsk),
-    /// What failed gets a successor now, whatever its policy says.
+    /// Give failed allocations a successor now, whatever their policy says.
     Reschedule,
-    /// Do what is left to do.
+    /// Do what is left to do for the job.
     Fill,
 }
 
 impl JobAction {
-    /// It ends tasks: that needs no record first.
+    /// Does it end tasks? That needs no record first.
     pub(super) const fn stops(&self) -> bool {
         matches!(self, Self::Stop { .. } | Self::StopAlloc { .. })
     }
 }
 
-/// A request.
+/// A request to the machine.
 #[derive(Debug)]
-pub enum Ask {
-    /// Change a job.
+pub enum ControlRequest {
+    /// Change a job in the way that `asked` says.
     Change {
-        /// Which.
+        /// Id of the job.
         job: JobId,
-        /// How.
+        /// The change that is asked for.
         asked: JobAction,
-        /// Stopped allocations leave their delays out.
+        /// Allocations stop without their shutdown delays.
         skip_shutdown_delay: bool,
     },
     /// Collect one allocation, or all that are over.
     Collect(Option<AllocId>),
-    /// A plugin is about to be asked for these devices: see that their entry is durable.
+    /// Make sure that the device entry of this holder is durable, because a plugin is about to be
+    /// asked for it.
     KeepDevices(InstanceHolder),
-    /// Take over what an earlier agent left. Once, and before any change.
+    /// Take over what an earlier agent left: once, before any change.
     Restore(Box<RestoredNode>),
-    /// Changes are taken from now on; with a policy, allocations are collected.
+    /// Accept changes from now on; with a policy, collect allocations.
     Ready(Option<GcPolicy>),
-    /// Collect by this from now on, where allocations are collected.
+    /// Change the policy of collection, where allocations are collected.
     CollectBy(GcPolicy),
-    /// Nothing: who asks wants to know that requests are answered.
+    /// Answer, and do nothing else: the requester checks that requests are answered.
     Probe,
-    /// Whether the node takes what is new, and whether it is emptied.
+    /// Change whether the node takes new allocations, or drain it.
     Schedule(NodeAsk),
-    /// The agent ends: stop every allocation; kill what is left after this time.
+    /// Stop every allocation, since the agent ends; kill what is left after this time.
     Drain(Duration),
-    /// Take no more changes, and end those under way.
+    /// Accept no more changes, and end those under way.
     Leave,
 }
 
-/// The answer to an [`Ask`].
+/// The answer to a request ([`ControlRequest`]).
 #[derive(Debug)]
-pub enum Answer {
-    /// To [`Ask::Change`].
-    Changed(Result<Change, SubmitError>),
-    /// To [`Ask::Collect`].
-    Collected(Result<Collected, AllocError>),
-    /// To [`Ask::KeepDevices`] and [`Ask::Restore`].
+pub enum ControlAnswer {
+    /// The answer to [`ControlRequest::Change`].
+    Changed(Result<DecidedChange, SubmitError>),
+    /// The answer to [`ControlRequest::Collect`].
+    Collected(Result<CollectOutcome, AllocError>),
+    /// The answer to [`ControlRequest::KeepDevices`] and [`ControlRequest::Restore`].
     Written(Result<(), StateError>),
-    /// To [`Ask::Schedule`]: the index of the change.
+    /// The answer to [`ControlRequest::Schedule`]: the index of the change.
     Scheduled(Result<u64, NodeAskError>),
-    /// To the others.
+    /// The answer to every other request.
     Done,
 }
 
-/// What an earlier agent left.
+/// The records that an earlier agent left.
 #[derive(Debug, Default)]
 pub struct RestoredNode {
-    /// Jobs.
+    /// The newest version of each job.
     pub jobs: Vec<Arc<JobRecord>>,
-    /// Their deployments and their earlier versions.
+    /// The deployments of the jobs.
     pub deployments: Vec<(JobId, JobDeployments)>,
-    /// See above.
+    /// The earlier versions of the jobs.
     pub versions: Vec<(JobId, JobVersions)>,
-    /// Those of them whose records are to be written anew.
+    /// Jobs whose records are to be written anew.
     pub rebuilt: BTreeSet<JobId>,
     /// Places whose allocations had ended when they were collected.
     pub ended: Vec<(EndedBlock, EndedPlaces)>,
     /// Allocations, oldest first, with their states as saved last.
     pub allocs: Vec<(Arc<Allocation>, Option<SavedAllocState>)>,
-    /// Those of them that a server placed.
+    /// Allocations that a server placed.
     pub assigned: BTreeSet<AllocId>,
     /// Who held which device; absent where it is not readable.
     pub ledger: Option<DeviceLedger>,
-    /// Whether the node takes what is new, and how it is emptied.
+    /// Whether the node takes new allocations, and its drain.
     pub scheduling: NodeScheduling,
     /// The allocations are this agent's to run. Otherwise what they hold is only counted.
     pub own: bool,
 }
 
-/// What happens.
+/// An event for the machine.
 #[derive(Debug)]
 pub enum ControlEvent {
-    /// Somebody asks for something.
+    /// A request came.
     Asked {
-        /// To be answered.
+        /// Number of the request, for its answer.
         request: RequestId,
-        /// What.
-        ask: Ask,
+        /// The request itself.
+        ask: ControlRequest,
     },
-    /// Whoever asked does not wait for the answer any more.
+    /// The requester does not wait for the answer any more.
     AskerGone(RequestId),
-    /// The node is another one.
+    /// The view of the node has changed.
     NodeChanged,
-    /// A batch is durable, or is not.
+    /// A batch is durable, or could not be written.
     Written {
-        /// Which.
+        /// Number of the batch.
         batch: BatchId,
-        /// How it went.
+        /// The result of the write.
         result: Result<(), StateError>,
     },
-    /// The owner of an allocation was made, or could not be.
+    /// The owner of an allocation was made, or could not be made.
     Owned {
-        /// Which.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Why it could not be.
+        /// The reason why it could not be made.
         result: Result<(), String>,
     },
-    /// An allocation is where its owner says.
+    /// An allocation's owner reports its state.
     Reported {
-        /// Which.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Where.
+        /// The state that the owner reports.
         report: AllocReport,
     },
-    /// An allocation was removed, or could not be.
+    /// An allocation was removed, or could not be removed.
     Removed {
-        /// Which.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Why it could not be.
+        /// The reason why it could not be removed.
         result: Result<(), NotRemoved>,
     },
-    /// The devices of an ended allocation are being released; of these tasks that is not done yet.
+    /// The devices of an ended allocation are being released.
     DevicesOwed {
-        /// Which.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Its tasks.
+        /// Tasks of the allocation whose release is not done yet.
         owing: BTreeSet<TaskName>,
     },
     /// The plugins know that this task has ended.
     DevicesReleased(InstanceHolder),
-    /// How full the file system is; `None`: nobody can tell.
+    /// How full the file system is; `None`: it could not be measured.
     Measured(Option<FsUse>),
     /// A run that nobody owned has ended.
     RunEnded {
-        /// By what it was named.
+        /// The name of the run in commands.
         name: String,
     },
-    /// Servers know how these have ended, or will have.
+    /// Servers know how these allocations have ended, or will know it.
     EndsTold(Vec<AllocId>),
     /// The time of [`super::Machine::next_alarm`] has come.
     Alarm,
@@ -239,113 +240,115 @@ pub enum ControlEvent {
 /// Why an allocation was not removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotRemoved {
-    /// For people.
+    /// The reason, for people.
     pub why: String,
-    /// How far its removal is.
+    /// What is left of the allocation.
     pub left: RemovalLeft,
 }
 
 /// What is left of an allocation that was not removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovalLeft {
-    /// All of it.
+    /// All of it is left.
     Everything,
-    /// Its directory: its records are gone, and the next start of the agent removes it.
+    /// Its directory is left. Its records are gone, and the next start of the agent removes the
+    /// directory.
     Directory,
-    /// Its records, which the disk does not let go: that is tried again.
+    /// Its records are left, because the disk did not remove them: that is tried again.
     Records,
-    /// It is not known: the removal takes long, and tells its end when it has one.
+    /// It is not known, because the removal takes long. It reports its end later.
     Unknown,
 }
 
-/// One change of the records.
+/// One record to be written or removed.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// A job's record.
+    /// The record of a job.
     Job(Arc<JobRecord>),
-    /// An allocation as it was asked for.
+    /// The newest copy of an allocation.
     Alloc(Arc<Allocation>),
-    /// A server placed this allocation, and knows nothing of it yet.
+    /// A mark that a server placed this allocation, and has acknowledged nothing of it yet.
     Assigned(AllocId),
     /// Who holds which device towards the plugins.
     Ledger(DeviceLedger),
-    /// Whether the node takes what is new, and how it is emptied.
+    /// Whether the node takes new allocations, and its drain.
     Scheduling(Box<NodeScheduling>),
-    /// Places that have ended.
+    /// A block of places that have ended.
     Places(Box<EndedBlock>, EndedPlaces),
     /// The deployments of a job.
     Deployments(JobId, JobDeployments),
-    /// Its earlier versions.
+    /// The earlier versions of a job.
     Versions(JobId, JobVersions),
-    /// None of its deployments is kept any more.
+    /// The removal of a job's deployments: none is kept any more.
     ForgetDeployments(JobId),
-    /// None of its versions but the newest is kept any more.
+    /// The removal of a job's earlier versions: none is kept any more.
     ForgetVersions(JobId),
-    /// The job is gone.
+    /// The removal of a job's record.
     ForgetJob(JobId),
-    /// The places, versions and deployments of a job that is gone.
+    /// The removal of the places, versions and deployments of a job that is gone.
     ForgetPlaces(JobId),
-    /// All records of an allocation.
+    /// The removal of all records of an allocation.
     ForgetAlloc(AllocId),
 }
 
 /// How long a batch waits for its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Not at all: it may lag.
+pub enum WriteWait {
+    /// It does not wait: the batch may lag.
     No,
-    /// Until it is durable; a commit that comes within this time takes it along.
+    /// Until it is durable. A commit of something else within the linger time takes it along.
     Commit {
-        /// See above.
+        /// How long it waits for such a commit before it asks for one itself.
         linger: Duration,
     },
 }
 
-/// What is to be done. In order: a batch is queued before the next one, and before its owners are made.
+/// What is to be done. Effects are carried out in order: a batch is queued before the next one, and
+/// before its owners are made.
 #[derive(Debug)]
 pub enum ControlEffect {
     /// Answer a request.
     Answer {
-        /// Which.
+        /// Number of the request.
         request: RequestId,
-        /// The answer.
-        answer: Box<Answer>,
+        /// The answer to the request.
+        answer: Box<ControlAnswer>,
     },
     /// Queue records, then make owners of allocations ([`ControlEvent::Owned`] for each), then wait
     /// ([`ControlEvent::Written`]).
     Write {
-        /// Its number.
+        /// Number of the batch.
         batch: BatchId,
-        /// The records.
+        /// The records to write, in this order.
         writes: Vec<Write>,
         /// Allocations that get their owners.
         own: Vec<Arc<Allocation>>,
-        /// Until when.
-        wait: Wait,
+        /// How long to wait for the commit.
+        wait: WriteWait,
     },
-    /// Tell an owner of a newer copy.
+    /// Give an owner a newer copy of its allocation.
     Tell {
-        /// The copy.
+        /// The newer copy of the allocation.
         alloc: Arc<Allocation>,
-        /// Leave delays out.
+        /// Stop without the shutdown delays.
         skip_shutdown_delay: bool,
     },
-    /// Tell an owner once more to stop: it gives up delays and poststop tasks.
+    /// Tell an owner once more to stop, so that it skips delays and poststop tasks.
     Hurry {
-        /// Which.
+        /// Id of the allocation.
         alloc: AllocId,
-        /// Why, for people.
+        /// The reason, for people.
         reason: &'static str,
     },
     /// Release the devices of an allocation that is over ([`ControlEvent::DevicesOwed`]).
     ReleaseDevices(AllocId),
-    /// A task of an earlier agent holds these devices.
+    /// Restore the claim of a task of an earlier agent on these devices.
     RestoreClaim(InstanceHolder, Vec<AllocatedDevice>),
     /// Remove an allocation with its directory and records ([`ControlEvent::Removed`]).
     Remove(AllocId),
-    /// Tell how full the file system is ([`ControlEvent::Measured`]).
+    /// Measure how full the file system is ([`ControlEvent::Measured`]).
     Measure {
-        /// What was removed just now should be seen.
+        /// Something was removed just now, and the freed room should count.
         sync: bool,
     },
     /// Kill every task of the node.
@@ -359,58 +362,61 @@ pub(crate) struct HistoryChange {
     pub(crate) now: History,
 }
 
-/// A change that was decided and is in the tables.
+/// A change that was decided and is entered in the tables.
 #[derive(Clone, Debug, Default)]
-pub struct Change {
+pub struct DecidedChange {
     pub(crate) job: Option<JobId>,
-    /// The job's new record.
+    /// The new record of the job; `None`: it stays as it is.
     pub record: Option<Arc<JobRecord>>,
-    /// The one before.
+    /// The record before the change; `None`: the job is new.
     pub before: Option<Arc<JobRecord>>,
     pub(crate) purge: bool,
-    /// Allocations whose records go with those of a job that is purged.
+    /// Allocations whose records are removed with those of a purged job.
     pub(crate) forgotten: BTreeSet<AllocId>,
     /// Index of the change.
     pub index: u64,
     /// New allocations.
     pub placed: Vec<Arc<Allocation>>,
-    /// Its earlier versions and its deployments, where they are other ones than before.
+    /// Its versions and deployments, where they differ from those before.
     pub(crate) history: Option<Box<HistoryChange>>,
-    /// New copies of known allocations, with the old ones.
+    /// New copies of known allocations, each with the old copy.
     pub(crate) copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
-    /// Places that wait.
+    /// Places of the job that wait to be filled.
     pub blocked: Vec<BlockedPlacement>,
-    /// Allocations of a server that cannot be entered, and why, for people.
+    /// Allocations of a server that cannot be entered, each with the reason, for people.
     pub refused: Vec<(AllocId, String)>,
-    /// Why its records are not durable, of a change that ends tasks; for people.
+    /// Why the records of a stop are not durable, for people.
     pub unwritten: Option<String>,
 }
 
-impl Change {
+impl DecidedChange {
     pub(super) fn is_empty(&self) -> bool {
-        !self.of_job() && self.history.is_none() && self.placed.is_empty() && self.copies.is_empty()
+        !self.changes_job()
+            && self.history.is_none()
+            && self.placed.is_empty()
+            && self.copies.is_empty()
     }
 
-    /// The job's record is another one, or to go.
-    pub(super) const fn of_job(&self) -> bool {
+    /// Does the job's record change, or is it to be removed?
+    pub(super) const fn changes_job(&self) -> bool {
         self.record.is_some() || self.purge
     }
 
     /// Allocations that run on with the change.
     #[must_use]
-    pub fn updated(&self) -> Vec<AllocId> {
+    pub fn updated_allocs(&self) -> Vec<AllocId> {
         self.ids(DesiredStatus::Run)
     }
 
     /// Allocations told to stop.
     #[must_use]
-    pub fn stopped(&self) -> Vec<AllocId> {
+    pub fn stopped_allocs(&self) -> Vec<AllocId> {
         self.ids(DesiredStatus::Stop)
     }
 
-    /// The index of the change, when there was something to do.
+    /// The index of the change; `None`: there was nothing to do.
     #[must_use]
-    pub fn done_at(&self) -> Option<u64> {
+    pub fn done_index(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.index)
     }
 

@@ -1,10 +1,10 @@
-//! Effects, carried out.
+//! Carries the effects of the machine out.
 
 use std::io;
 use std::sync::Arc;
 
-use super::lane::Batch;
-use super::{Done, Owner};
+use super::lane::RecordBatch;
+use super::{FutureOutcome, NodeOwner};
 use crate::machine::{ControlEffect, ControlEvent, NotRemoved, RemovalLeft};
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_lifecycle::alloc::{
@@ -18,20 +18,20 @@ use ostler_model::ids::AllocId;
 use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX};
 use ostler_model::planted::planted;
 use ostler_node::NodeView;
-use ostler_state::Prefix;
+use ostler_state::KeyPrefix;
 use ostler_trace::{AllocTrace, TracedAlloc};
 
-impl Owner {
+impl NodeOwner {
     pub(super) fn carry_out(&mut self, effect: ControlEffect) {
         match effect {
             ControlEffect::Answer { request, answer } => {
                 if let Some(reply) = self.replies.remove(&request) {
-                    // An error means that the asker has left; the change is made all the same.
+                    // An error means that the requester has left; the change is made all the same.
                     let _gone = reply.send(*answer);
                 }
             }
             ControlEffect::Write { batch, writes, own, wait } => {
-                self.write(Batch { batch, writes, own, wait });
+                self.write(RecordBatch { batch, writes, own, wait });
             }
             ControlEffect::Tell { alloc, skip_shutdown_delay } => {
                 self.tell(alloc, skip_shutdown_delay)
@@ -40,7 +40,7 @@ impl Owner {
                 if let Some(owner) = self.owner_of(alloc) {
                     self.running.push(Box::pin(async move {
                         owner.stop(reason).await;
-                        Done::Nothing
+                        FutureOutcome::Nothing
                     }));
                 }
             }
@@ -58,10 +58,10 @@ impl Owner {
     }
 
     fn owner_of(&self, alloc: AllocId) -> Option<AllocHandle> {
-        self.shared.now().owners.get(&alloc).cloned()
+        self.shared.lock_node().owners.get(&alloc).cloned()
     }
 
-    /// The owner hears of a new copy; nobody waits for it.
+    /// Tell the owner of a newer copy, without waiting.
     fn tell(&self, alloc: Arc<Allocation>, skip_shutdown_delay: bool) {
         let Some(owner) = self.owner_of(alloc.id) else { return };
         if alloc.desired == DesiredStatus::Run {
@@ -69,14 +69,14 @@ impl Owner {
         }
         self.running.push(Box::pin(async move {
             owner.stop_as(alloc, skip_shutdown_delay).await;
-            Done::Nothing
+            FutureOutcome::Nothing
         }));
     }
 
     fn measure(&self, sync: bool) {
         let gauge = Arc::clone(&self.shared.options.gauge);
         self.running.push(Box::pin(async move {
-            let measuring = clock::blocking(move || gauge.measure(sync));
+            let measuring = clock::run_blocking(move || gauge.measure(sync));
             let measured = match clock::timeout(GC_MEASURE_WALL_MAX, measuring).await {
                 Some(Ok(Ok(measured))) => Some(measured),
                 Some(Ok(Err(error))) => {
@@ -96,7 +96,7 @@ impl Owner {
                     None
                 }
             };
-            Done::ControlEvent(ControlEvent::Measured(measured))
+            FutureOutcome::ControlEvent(ControlEvent::Measured(measured))
         }));
     }
 
@@ -116,14 +116,14 @@ impl Owner {
                         RemovalLeft::Everything,
                     ));
                 }
-                // Its owner tells nobody of a directory that it could not remove: tried again, it
-                // tells why.
-                let removed = clock::blocking(move || remove_rest(&root, alloc)).await;
+                // The owner does not report a directory that it could not remove. A second try
+                // gives the reason.
+                let removed = clock::run_blocking(move || remove_rest(&root, alloc)).await;
                 let removed =
                     removed.unwrap_or_else(|_| Err("its removal ended unexpectedly".to_owned()));
                 removed.map_err(|why| NotRemoved { why, left: RemovalLeft::Directory })?;
-                // Nor does it tell of records that could not be removed.
-                match state.scan(&Prefix::Alloc(alloc)) {
+                // The owner does not report records that could not be removed either.
+                match state.scan(&KeyPrefix::Alloc(alloc)) {
                     Ok(records) if records.is_empty() => Ok(()),
                     Ok(_) => {
                         Err(stays("its records stay on disk; tried again", RemovalLeft::Records))
@@ -133,18 +133,18 @@ impl Owner {
             });
             let ended = move |result| ControlEvent::Removed { alloc, result };
             match clock::timeout(GC_DESTROY_WALL_MAX, &mut removed).await {
-                Some(result) => Done::ControlEvent(ended(result)),
+                Some(result) => FutureOutcome::ControlEvent(ended(result)),
                 None => {
                     let why = format!("not done within {} s", GC_DESTROY_WALL_MAX.as_secs());
                     let slow = Err(NotRemoved { why, left: RemovalLeft::Unknown });
-                    let rest = async move { Done::ControlEvent(ended(removed.await)) };
-                    Done::Slow(ended(slow), Box::pin(rest))
+                    let rest = async move { FutureOutcome::ControlEvent(ended(removed.await)) };
+                    FutureOutcome::Slow(ended(slow), Box::pin(rest))
                 }
             }
         }));
     }
 
-    /// Start the owner of an allocation, and follow it. An error says why it cannot be, for people.
+    /// Start the owner of an allocation, and follow it. An error gives the reason, for people.
     pub(super) fn make_owner(&mut self, alloc: Arc<Allocation>) -> Result<(), String> {
         let restored = self.restored.remove(&alloc.id);
         let mut config = self.runner_config(alloc);
@@ -156,7 +156,7 @@ impl Owner {
             None => AllocRunner::spawn(config),
         };
         let handle = spawned.map_err(|error| error.to_string())?;
-        self.shared.now().owners.insert(handle.id(), handle.clone());
+        self.shared.lock_node().owners.insert(handle.id(), handle.clone());
         self.follow(&handle);
         Ok(())
     }
@@ -190,25 +190,27 @@ impl Owner {
         }
     }
 
-    /// The trace of a new allocation, below the registration of its job. One of an earlier agent has none.
+    /// The trace of a new allocation, below the registration of its job. An allocation of an
+    /// earlier agent has none.
     fn trace_of(&self, alloc: &Allocation) -> TracedAlloc {
         let now = self.shared.options.clock.now();
-        let above = self.traces.of(&alloc.job.id, now)?;
+        let above = self.traces.trace_of_job(&alloc.job.id, now)?;
         let id = alloc.id.to_string();
         let (job, group) = (&alloc.job, alloc.group.as_str());
-        Some(AllocTrace::begin(above, &id, job.id.as_str(), job.namespace(), group))
+        Some(AllocTrace::start_trace(above, &id, job.id.as_str(), job.namespace(), group))
     }
 
     /// The owners of the earlier allocations of its place that are not over.
     fn previous_of(&self, allocation: &Allocation) -> Vec<PreviousAlloc> {
-        let now = self.shared.now();
-        let before = now.machine.tables().before(allocation);
+        let now = self.shared.lock_node();
+        let before = now.machine.tables().earlier_allocs(allocation);
         let most = if planted("first-before-alone") { 1 } else { before.len() };
         let owners = before.iter().filter_map(|id| now.owners.get(id)).take(most);
-        owners.map(PreviousAlloc::of).collect()
+        owners.map(PreviousAlloc::from_handle).collect()
     }
 
-    /// The node as tasks see it: one copy for all allocations, as long as the node is the same.
+    /// The node as tasks see it. All allocations share one copy, as long as the node stays the
+    /// same.
     fn node_facts(&mut self) -> Arc<NodeFacts> {
         let view = self.shared.options.node.current();
         let facts = match &self.facts {
@@ -224,7 +226,7 @@ impl Owner {
     }
 }
 
-/// What is left of the directory of an allocation.
+/// Remove what is left of the directory of an allocation.
 fn remove_rest(root: &std::path::Path, alloc: AllocId) -> Result<(), String> {
     let removed = match root.join(alloc.to_string()).symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,10 +1,10 @@
-//! Records go to the store one batch after the other, in the order of decisions.
+//! Writes records to the store, one batch after the other, in the order of the decisions.
 //!
 //! ```text
 //!   batch ─► queued in the store ─► its owners are made, and queue the intents of their tasks
 //!         ─► one commit (beside the next batch) ─► Written
 //! ```
-//! A store that takes nothing holds up the batches, and nothing else of the node.
+//! A store that accepts nothing holds up the batches, and nothing else of the node.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,35 +12,35 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Done, Owner};
-use crate::machine::{BatchId, ControlEvent, Wait, Write};
+use super::{FutureOutcome, NodeOwner};
+use crate::machine::{BatchId, ControlEvent, Write, WriteWait};
 use ostler_model::alloc::Allocation;
 use ostler_model::saved::AcknowledgedState;
-use ostler_state::{Key, Prefix, Put, StateError, StateStore, WriteMark};
+use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateError, StateStore, WriteMark};
 
-/// Records on their way to the store.
-pub(super) struct Batch {
+/// Records on their way to the store, and what follows them.
+pub(super) struct RecordBatch {
     pub(super) batch: BatchId,
     pub(super) writes: Vec<Write>,
     pub(super) own: Vec<Arc<Allocation>>,
-    pub(super) wait: Wait,
+    pub(super) wait: WriteWait,
 }
 
-/// A batch that the store has taken.
-pub(super) struct Queued {
-    batch: Batch,
-    /// The point behind its records; none: all of them were durable already.
+/// A batch that is in the queue of the store.
+pub(super) struct QueuedBatch {
+    batch: RecordBatch,
+    /// The point behind its records; `None`: all of them were durable already.
     result: Result<Option<WriteMark>, StateError>,
 }
 
 #[derive(Default)]
-pub(super) struct Lane {
-    waiting: VecDeque<Batch>,
+pub(super) struct BatchLane {
+    waiting: VecDeque<RecordBatch>,
     busy: bool,
 }
 
-impl Owner {
-    pub(super) fn write(&mut self, batch: Batch) {
+impl NodeOwner {
+    pub(super) fn write(&mut self, batch: RecordBatch) {
         self.lane.waiting.push_back(batch);
         self.next_batch();
     }
@@ -54,13 +54,13 @@ impl Owner {
         let state = self.shared.options.state.clone();
         self.running.push(Box::pin(async move {
             let result = queue(&state, &batch.writes).await;
-            Done::Queued(Queued { batch, result })
+            FutureOutcome::Queued(QueuedBatch { batch, result })
         }));
     }
 
-    /// A batch is in the queue of the store: whoever it is about may start.
-    pub(super) fn queued(&mut self, queued: Queued) {
-        let Queued { batch: Batch { batch, writes, own, wait }, result } = queued;
+    /// A batch is in the queue of the store: the owners of its allocations may start.
+    pub(super) fn finish_queue(&mut self, queued: QueuedBatch) {
+        let QueuedBatch { batch: RecordBatch { batch, writes, own, wait }, result } = queued;
         let mark = match result {
             Ok(mark) => mark,
             Err(error) => {
@@ -69,9 +69,11 @@ impl Owner {
                 return self.feed(ControlEvent::Written { batch, result: Err(error) });
             }
         };
-        // What starts has put its intent behind these records: nothing else is worth waiting for.
+        // What starts puts its intent behind these records, so nothing else is worth waiting for.
         let wait = match wait {
-            Wait::Commit { .. } if !own.is_empty() => Wait::Commit { linger: Duration::ZERO },
+            WriteWait::Commit { .. } if !own.is_empty() => {
+                WriteWait::Commit { linger: Duration::ZERO }
+            }
             wait => wait,
         };
         for alloc in own {
@@ -80,54 +82,54 @@ impl Owner {
         }
         let state = self.shared.options.state.clone();
         self.running.push(Box::pin(async move {
-            let result = durable(&state, writes, wait, mark).await;
-            Done::ControlEvent(ControlEvent::Written { batch, result })
+            let result = make_durable(&state, writes, wait, mark).await;
+            FutureOutcome::ControlEvent(ControlEvent::Written { batch, result })
         }));
         self.lane.busy = false;
         self.next_batch();
     }
 }
 
-/// Hand records to the store. The point behind them; none when all were durable already.
+/// Hand records to the store. Returns the point behind them; `None` when all were durable already.
 async fn queue(state: &StateStore, writes: &[Write]) -> Result<Option<WriteMark>, StateError> {
     let mut news = writes.is_empty();
     for write in writes {
         let put = match write {
             Write::Job(record) => {
-                state.put_later(&Key::Job(record.job.id.clone()), &**record).await?
+                state.put_later(&RecordKey::Job(record.job.id.clone()), &**record).await?
             }
-            Write::Alloc(alloc) => state.put_later(&Key::Alloc(alloc.id), &**alloc).await?,
+            Write::Alloc(alloc) => state.put_later(&RecordKey::Alloc(alloc.id), &**alloc).await?,
             Write::Assigned(alloc) => {
                 let nothing = AcknowledgedState::default();
-                state.put_later(&Key::AcknowledgedState(*alloc), &nothing).await?
+                state.put_later(&RecordKey::AcknowledgedState(*alloc), &nothing).await?
             }
-            Write::Ledger(ledger) => state.put_later(&Key::DeviceLedger, ledger).await?,
-            Write::Scheduling(node) => state.put_later(&Key::NodeScheduling, &**node).await?,
+            Write::Ledger(ledger) => state.put_later(&RecordKey::DeviceLedger, ledger).await?,
+            Write::Scheduling(node) => state.put_later(&RecordKey::NodeScheduling, &**node).await?,
             Write::Places(block, places) => {
-                state.put_later(&Key::EndedPlaces(block.clone()), places).await?
+                state.put_later(&RecordKey::EndedPlaces(block.clone()), places).await?
             }
             Write::Deployments(job, known) => {
-                state.put_later(&Key::JobDeployments(job.clone()), known).await?
+                state.put_later(&RecordKey::JobDeployments(job.clone()), known).await?
             }
             Write::Versions(job, known) => {
-                state.put_later(&Key::JobVersions(job.clone()), known).await?
+                state.put_later(&RecordKey::JobVersions(job.clone()), known).await?
             }
             Write::ForgetJob(_)
             | Write::ForgetPlaces(_)
             | Write::ForgetAlloc(_)
             | Write::ForgetDeployments(_)
-            | Write::ForgetVersions(_) => Put::Queued,
+            | Write::ForgetVersions(_) => PutOutcome::Queued,
         };
-        news |= put == Put::Queued;
+        news |= put == PutOutcome::Queued;
     }
     Ok(news.then(|| state.mark()))
 }
 
-/// Remove what is to go, and wait as long as is to be waited.
-async fn durable(
+/// Remove records, and wait for the commit as the batch asks.
+async fn make_durable(
     state: &StateStore,
     writes: Vec<Write>,
-    wait: Wait,
+    wait: WriteWait,
     mark: Option<WriteMark>,
 ) -> Result<(), StateError> {
     let forgets = writes.iter().map(|write| forget(state, write));
@@ -135,19 +137,23 @@ async fn durable(
     let removed = forgotten.into_iter().try_fold(false, |any, one| one.map(|one| any | one))?;
     match (wait, mark) {
         // A removal is durable when it returns, and so is what was queued before it.
-        (Wait::Commit { linger }, Some(mark)) if !removed => state.durable_to(mark, linger).await,
+        (WriteWait::Commit { linger }, Some(mark)) if !removed => {
+            state.wait_durable_to(mark, linger).await
+        }
         _ => Ok(()),
     }
 }
 
-/// Whether it is a removal; it is durable then.
+/// Carry out a removal. Returns whether the write is one; it is durable then.
 async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
     match write {
-        Write::ForgetJob(job) => state.delete(&Key::Job(job.clone())).await?,
+        Write::ForgetJob(job) => state.delete(&RecordKey::Job(job.clone())).await?,
         Write::ForgetAlloc(alloc) => state.destroy_alloc(*alloc).await?,
-        Write::ForgetPlaces(job) => state.delete_all(&Prefix::BesideJob(job.clone())).await?,
-        Write::ForgetDeployments(job) => state.delete(&Key::JobDeployments(job.clone())).await?,
-        Write::ForgetVersions(job) => state.delete(&Key::JobVersions(job.clone())).await?,
+        Write::ForgetPlaces(job) => state.delete_all(&KeyPrefix::BesideJob(job.clone())).await?,
+        Write::ForgetDeployments(job) => {
+            state.delete(&RecordKey::JobDeployments(job.clone())).await?
+        }
+        Write::ForgetVersions(job) => state.delete(&RecordKey::JobVersions(job.clone())).await?,
         Write::Job(_)
         | Write::Alloc(_)
         | Write::Assigned(_)

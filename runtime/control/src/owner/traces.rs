@@ -1,4 +1,5 @@
-//! To which trace a new allocation belongs: that of the last registration of its job, where it is not long ago.
+//! The trace that a new allocation belongs to: that of the last registration of its job, where it
+//! is recent.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +8,19 @@ use ostler_model::limits::{TRACE_JOB_WALL_MAX, TRACE_JOBS_MAX};
 use ostler_model::time::Timestamp;
 use ostler_trace::TraceContext;
 
-/// Registrations that are recorded, by job.
+/// Registrations that are recorded in a trace, by job.
 #[derive(Debug, Default)]
 pub(super) struct JobTraces(BTreeMap<JobId, (TraceContext, Timestamp)>);
 
 impl JobTraces {
-    /// A registration of this job begins. One that is not recorded ends what was known of an earlier one.
-    pub(super) fn registered(&mut self, job: &JobId, trace: Option<TraceContext>, now: Timestamp) {
+    /// Note that a registration of this job begins. One without a trace ends the trace of an
+    /// earlier one.
+    pub(super) fn note_registration(
+        &mut self,
+        job: &JobId,
+        trace: Option<TraceContext>,
+        now: Timestamp,
+    ) {
         let Some(trace) = trace else {
             self.0.remove(job);
             return;
@@ -26,8 +33,8 @@ impl JobTraces {
         }
     }
 
-    /// Where an allocation of this job belongs that is placed now.
-    pub(super) fn of(&self, job: &JobId, now: Timestamp) -> Option<TraceContext> {
+    /// The trace of an allocation of this job that is placed now.
+    pub(super) fn trace_of_job(&self, job: &JobId, now: Timestamp) -> Option<TraceContext> {
         let (trace, at) = self.0.get(job)?;
         (now.since(*at) < TRACE_JOB_WALL_MAX).then_some(*trace)
     }
@@ -42,24 +49,24 @@ mod tests {
 
     fn trace() -> TraceContext {
         let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-        TraceParent::parse(header).unwrap().recorded().unwrap()
+        TraceParent::parse(header).unwrap().recorded_context().unwrap()
     }
 
     #[test]
     fn allocations_belong_to_the_last_registration_of_their_job_for_a_while() {
         let (mut traces, job) = (JobTraces::default(), JobId::new("web").unwrap());
         let now = Timestamp::from_nanos(1);
-        assert_eq!(traces.of(&job, now), None);
-        traces.registered(&job, Some(trace()), now);
-        assert_eq!(traces.of(&job, now), Some(trace()));
-        assert_eq!(traces.of(&JobId::new("db").unwrap(), now), None);
+        assert_eq!(traces.trace_of_job(&job, now), None);
+        traces.note_registration(&job, Some(trace()), now);
+        assert_eq!(traces.trace_of_job(&job, now), Some(trace()));
+        assert_eq!(traces.trace_of_job(&JobId::new("db").unwrap(), now), None);
         assert_eq!(
-            traces.of(&job, now.plus(TRACE_JOB_WALL_MAX)),
+            traces.trace_of_job(&job, now.plus(TRACE_JOB_WALL_MAX)),
             None,
             "later it has other reasons"
         );
-        traces.registered(&job, None, now);
-        assert_eq!(traces.of(&job, now), None, "the last one is not recorded");
+        traces.note_registration(&job, None, now);
+        assert_eq!(traces.trace_of_job(&job, now), None, "the last one is not recorded");
     }
 
     #[test]
@@ -67,10 +74,10 @@ mod tests {
         let (mut traces, now) = (JobTraces::default(), Timestamp::from_nanos(1));
         let job = |number: usize| JobId::new(format!("j{number}")).unwrap();
         for number in 0..TRACE_JOBS_MAX + 5 {
-            traces.registered(&job(number), Some(trace()), now);
+            traces.note_registration(&job(number), Some(trace()), now);
         }
         assert_eq!(traces.0.len(), TRACE_JOBS_MAX);
-        traces.registered(&job(0), Some(trace()), now.plus(TRACE_JOB_WALL_MAX));
+        traces.note_registration(&job(0), Some(trace()), now.plus(TRACE_JOB_WALL_MAX));
         assert_eq!(traces.0.len(), 1);
     }
 }

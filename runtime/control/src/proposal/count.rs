@@ -1,31 +1,31 @@
-//! What is to be done, in numbers, as a plan tells it.
+//! Counts what is to be done, for a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Proposal;
-use crate::reconcile::{How, PlaceAction, rank, reason};
+use crate::reconcile::{PlaceAction, PlacementDetails, rank, reason};
 use crate::views::GroupPlan;
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::JobKind;
 
 impl Proposal {
-    /// Count what is to be done, by group.
+    /// Count the actions by group.
     pub(crate) fn count(&self, groups: &mut BTreeMap<GroupName, GroupPlan>) {
         let one_more = |count: &mut u32| *count = count.saturating_add(1);
-        let over = self.past();
+        let over = self.past_allocs();
         for action in &self.actions {
             let (group, field): (_, fn(&mut GroupPlan) -> &mut u32) = match action {
-                PlaceAction::Place { group, how: How { canary: true, .. }, .. } => {
-                    (Some(group), |g| &mut g.canary)
-                }
+                PlaceAction::Place {
+                    group, how: PlacementDetails { canary: true, .. }, ..
+                } => (Some(group), |g| &mut g.canary),
                 PlaceAction::Place { group, replaces: true, .. } => {
                     (Some(group), |g| &mut g.destructive)
                 }
                 PlaceAction::Place { group, .. } => (Some(group), |g| &mut g.place),
                 PlaceAction::Update(alloc) => (self.group(*alloc), |g| &mut g.in_place),
-                // Counted where it is replaced.
+                // It is counted as a replacement.
                 PlaceAction::Stop { reason: reason::REPLACED | reason::RESCHEDULED, .. } => {
                     continue;
                 }
@@ -42,17 +42,21 @@ impl Proposal {
         }
     }
 
-    /// Allocations that say nothing of what is there: those on their way out, and those that are over and
-    /// have a successor, did all that was asked of a service, or were canaries, which have no place of their
-    /// own. What a batch job completed is its result, and a failure without a successor is one.
-    fn past(&self) -> BTreeSet<AllocId> {
+    /// Allocations that do not count as present. They are on their way out. Or they are over and
+    /// have a successor, did everything that was asked of a service, or were canaries, which have
+    /// no place of their own. What a batch job completed is its result, and so is a failure without
+    /// a successor.
+    fn past_allocs(&self) -> BTreeSet<AllocId> {
         let filled: BTreeSet<(&GroupName, u32)> = self
             .actions
             .iter()
             .filter_map(|action| match action {
-                PlaceAction::Place { group, index, how: How { canary: false, .. }, .. } => {
-                    Some((group, *index))
-                }
+                PlaceAction::Place {
+                    group,
+                    index,
+                    how: PlacementDetails { canary: false, .. },
+                    ..
+                } => Some((group, *index)),
                 _ => None,
             })
             .collect();
@@ -69,7 +73,7 @@ impl Proposal {
             let succeeded = filled.contains(&slot) || !last;
             let did_all = *status == ClientStatus::Complete && alloc.job.kind != JobKind::Batch;
             let over = succeeded || did_all || is_canary(alloc);
-            alloc.desired == DesiredStatus::Stop || status.terminal() && over
+            alloc.desired == DesiredStatus::Stop || status.is_terminal() && over
         };
         self.allocs.values().filter(is_past).map(|(alloc, _)| alloc.id).collect()
     }

@@ -1,4 +1,4 @@
-//! Which places are filled, emptied or left, group by group.
+//! Decides which places are filled, emptied or left as they are, group by group.
 //!
 //! ```text
 //!   no policy, or 0 at a time ─► every place as it is
@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{
-    Actions, Existing, GroupProgress, How, PlaceAction, Reconciled, WantedJob, is_destructive,
-    reason,
+    Actions, ExistingAlloc, GroupProgress, PlaceAction, PlacementDetails, ReconcilePlan, WantedJob,
+    is_destructive, reason,
 };
 use crate::reschedule;
 use ostler_model::alloc::ClientStatus;
@@ -29,20 +29,23 @@ use ostler_model::rollout::{
 };
 use ostler_model::time::Timestamp;
 
-/// Allocations of places, by group and index.
-type Places<'e, 'a> = BTreeMap<(&'a GroupName, u32), Vec<&'e Existing<'a>>>;
+/// Allocations by group and index of their place.
+type Places<'e, 'a> = BTreeMap<(&'a GroupName, u32), Vec<&'e ExistingAlloc<'a>>>;
 
-/// What a deployment allows a group.
+/// The steps that a deployment allows for a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gate {
+enum RolloutGate {
     Open,
     Canaries,
     Held,
 }
 
-pub(super) fn all<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reconciled {
+pub(super) fn reconcile_places<'a>(
+    wanted: &WantedJob<'a>,
+    existing: &[ExistingAlloc<'a>],
+) -> ReconcilePlan {
     let mut places: Places<'_, 'a> = BTreeMap::new();
-    let mut canaries: BTreeMap<&GroupName, Vec<&Existing<'a>>> = BTreeMap::new();
+    let mut canaries: BTreeMap<&GroupName, Vec<&ExistingAlloc<'a>>> = BTreeMap::new();
     let mut done = Todo::default();
     let trying = wanted.deployment.is_some_and(|deployment| deployment.phase.is_active());
     for alloc in existing {
@@ -56,13 +59,17 @@ pub(super) fn all<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reco
         }
     }
     if !wanted.stopped {
-        let mut steps = Steps::of(wanted, existing);
+        let mut steps = Steps::for_job(wanted, existing);
         for group in &wanted.job.groups {
             let canaries = canaries.remove(&group.name).unwrap_or_default();
             let policy = group.update.filter(|policy| {
                 wanted.lives_on && wanted.job.kind == JobKind::Service && policy.max_parallel > 0
             });
-            Group { wanted, group, policy, canaries }.decide(&mut places, &mut steps, &mut done);
+            GroupPlaces { wanted, group, policy, canaries }.decide(
+                &mut places,
+                &mut steps,
+                &mut done,
+            );
         }
         done.next = steps.next(wanted);
     }
@@ -73,7 +80,7 @@ pub(super) fn all<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reco
     }
     let Todo { actions, later, next, groups, behind } = done;
     let next = later.values().copied().chain(next).min();
-    Reconciled { actions: actions.in_order(), later, next, groups, behind }
+    ReconcilePlan { actions: actions.into_ordered(), later, next, groups, behind }
 }
 
 #[derive(Default)]
@@ -85,7 +92,8 @@ struct Todo {
     behind: BTreeSet<AllocId>,
 }
 
-/// System jobs with a policy replace so many at a time, and wait before the next ones.
+/// The steps of system jobs with a policy: so many are replaced at a time, and then there is a
+/// wait.
 struct Steps {
     left: Option<u32>,
     due: Timestamp,
@@ -94,7 +102,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn of(wanted: &WantedJob<'_>, existing: &[Existing<'_>]) -> Self {
+    fn for_job(wanted: &WantedJob<'_>, existing: &[ExistingAlloc<'_>]) -> Self {
         let every = matches!(wanted.job.kind, JobKind::System);
         let policies = wanted.job.groups.iter().filter_map(|group| group.update);
         let policies = policies.filter(|policy| every && policy.max_parallel > 0);
@@ -111,7 +119,7 @@ impl Steps {
         Self { left, due, stagger, more: false }
     }
 
-    /// May one more be replaced?
+    /// May one more allocation be replaced now?
     fn take(&mut self) -> bool {
         match &mut self.left {
             None => true,
@@ -127,45 +135,45 @@ impl Steps {
     }
 
     fn next(&self, wanted: &WantedJob<'_>) -> Option<Timestamp> {
-        // What is replaced just now has its time from now on.
+        // The wait begins now for what is replaced just now.
         let next = if self.due > wanted.now { self.due } else { wanted.now.plus(self.stagger) };
         self.more.then_some(next)
     }
 }
 
-/// A group of the job, as far as its places are concerned.
-struct Group<'w, 'e, 'a> {
+/// A group of the job, with what decides about its places.
+struct GroupPlaces<'w, 'e, 'a> {
     wanted: &'w WantedJob<'a>,
     group: &'a TaskGroup,
-    /// Replaced step by step.
+    /// The policy of a group that is replaced step by step.
     policy: Option<UpdatePolicy>,
-    /// Those that nobody has accepted yet.
-    canaries: Vec<&'e Existing<'a>>,
+    /// Canaries that nobody has accepted yet.
+    canaries: Vec<&'e ExistingAlloc<'a>>,
 }
 
-/// What was counted of a group while its places were looked at.
+/// What was counted while the places of a group were decided.
 #[derive(Default)]
-struct Counted<'e, 'a> {
-    /// To be replaced, if the policy allows.
-    differ: Vec<(u32, &'e Existing<'a>, Option<AllocId>)>,
-    /// In these nothing runs that is to go on: a canary may be accepted for them too.
+struct PlaceTally<'e, 'a> {
+    /// To be replaced, as far as the policy allows.
+    differ: Vec<(u32, &'e ExistingAlloc<'a>, Option<AllocId>)>,
+    /// Places in which nothing runs that is to go on. A canary may be accepted for them as well.
     vacant: Vec<u32>,
-    /// New, and neither healthy nor unhealthy yet.
+    /// Number of new allocations without a verdict on their health.
     outstanding: u32,
     unhealthy: bool,
     placed: u32,
-    /// Something is not as it should be in the end.
+    /// Something is not in its final state yet.
     unfinished: bool,
     updated: bool,
     known: bool,
 }
 
-impl<'e, 'a> Group<'_, 'e, 'a> {
-    fn deployed(&self) -> Option<&DeployedGroup> {
+impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
+    fn deployed_group(&self) -> Option<&DeployedGroup> {
         self.wanted.deployment.and_then(|deployment| deployment.groups.get(&self.group.name))
     }
 
-    /// Every place of the group.
+    /// Decide about every place of the group.
     fn decide(&self, places: &mut Places<'e, 'a>, steps: &mut Steps, todo: &mut Todo) {
         let mut there = Vec::new();
         let short = u32::from(planted("last-place-empty"));
@@ -176,17 +184,18 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         }
         let gate = self.gate(&there);
         let beyond = if self.is_open_beyond(gate) { Vec::new() } else { self.take_beyond(places) };
-        let of_version = |allocs: &[&Existing<'a>]| allocs.iter().any(|a| a.is_of(self.wanted));
+        let of_version =
+            |allocs: &[&ExistingAlloc<'a>]| allocs.iter().any(|a| a.is_of(self.wanted));
         let known = !self.canaries.is_empty() || there.iter().any(|(_, allocs)| of_version(allocs));
-        let mut counted = Counted { known, ..Counted::default() };
+        let mut counted = PlaceTally { known, ..PlaceTally::default() };
         for (index, allocs) in &there {
             self.place(*index, allocs, gate, todo, &mut counted);
         }
         for (index, allocs) in &beyond {
             self.place_beyond(*index, allocs, gate, todo, &mut counted);
         }
-        let promotes = gate == Gate::Canaries;
-        self.beside(&counted, promotes, todo);
+        let promotes = gate == RolloutGate::Canaries;
+        self.place_canaries(&counted, promotes, todo);
         self.replace(&counted, gate, steps, todo);
         let progress = GroupProgress {
             updates: counted.updated || !counted.differ.is_empty(),
@@ -197,27 +206,30 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
                 && !counted.updated
                 && counted.differ.is_empty()
                 && counted.placed == 0
-                && gate == Gate::Open,
+                && gate == RolloutGate::Open,
         };
         todo.groups.insert(self.group.name.clone(), progress);
     }
 
-    /// Are places that the wanted version has not to be emptied? Not before it is accepted.
-    fn is_open_beyond(&self, gate: Gate) -> bool {
+    /// May places be emptied that the wanted version does not have? Not before that version is
+    /// accepted.
+    fn is_open_beyond(&self, gate: RolloutGate) -> bool {
         match gate {
-            Gate::Open => true,
-            Gate::Canaries => false,
-            Gate::Held => !self.deployed().is_some_and(DeployedGroup::awaits_promotion),
+            RolloutGate::Open => true,
+            RolloutGate::Canaries => false,
+            RolloutGate::Held => {
+                !self.deployed_group().is_some_and(DeployedGroup::awaits_promotion)
+            }
         }
     }
 
-    /// Places that the version before has and the wanted one has not.
-    fn take_beyond(&self, places: &mut Places<'e, 'a>) -> Vec<(u32, Vec<&'e Existing<'a>>)> {
+    /// Take the places that only the version before has.
+    fn take_beyond(&self, places: &mut Places<'e, 'a>) -> Vec<(u32, Vec<&'e ExistingAlloc<'a>>)> {
         let group = &self.group.name;
         let of_group = places.range((group, 0)..=(group, u32::MAX));
         let older = of_group.flat_map(|(_, allocs)| allocs);
         let older = older.filter(|alloc| self.is_before(alloc));
-        // Where all are told to stop, as when the node is drained, they come again.
+        // Where all of them are told to stop, as by a drain of the node, they come again.
         let newest = older.max_by_key(|alloc| (!alloc.stopping, alloc.version));
         let count = newest.and_then(|alloc| alloc.job.group(group)).map_or(0, |group| group.count);
         let mut beyond = Vec::new();
@@ -229,24 +241,25 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         beyond
     }
 
-    /// One of those: what is in it runs on by the rules of its own version.
+    /// Decide about a place that only the version before has: its allocation runs on by the rules
+    /// of its own version.
     fn place_beyond(
         &self,
         index: u32,
-        there: &[&'e Existing<'a>],
-        gate: Gate,
+        there: &[&'e ExistingAlloc<'a>],
+        gate: RolloutGate,
         todo: &mut Todo,
-        counted: &mut Counted<'e, 'a>,
+        counted: &mut PlaceTally<'e, 'a>,
     ) {
-        let older: Vec<&Existing<'a>> =
+        let older: Vec<&ExistingAlloc<'a>> =
             there.iter().copied().filter(|alloc| self.is_before(alloc)).collect();
-        let current = current(self.wanted, &older);
+        let current = current_alloc(self.wanted, &older);
         for alloc in there.iter().filter(|alloc| current.is_none_or(|kept| kept.id != alloc.id)) {
             todo.actions.end(alloc, reason::NOT_NEEDED);
         }
         counted.unfinished = true;
         match current {
-            Some(alloc) if alloc.status.terminal() => self.follow(alloc, false, todo),
+            Some(alloc) if alloc.status.is_terminal() => self.follow(alloc, false, todo),
             Some(alloc) => self.leave(alloc, todo),
             None => {
                 if let Some(last) = older.last() {
@@ -256,40 +269,40 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         }
     }
 
-    fn gate(&self, there: &[(u32, Vec<&Existing<'a>>)]) -> Gate {
-        let Some(policy) = self.policy else { return Gate::Open };
+    fn gate(&self, there: &[(u32, Vec<&ExistingAlloc<'a>>)]) -> RolloutGate {
+        let Some(policy) = self.policy else { return RolloutGate::Open };
         let phase = self.wanted.deployment.map(|deployment| deployment.phase);
-        match (phase, self.deployed()) {
-            (Some(DeploymentPhase::Paused | DeploymentPhase::Failed), _) => Gate::Held,
-            (Some(_), Some(group)) if group.awaits_promotion() => Gate::Canaries,
-            (Some(_), _) => Gate::Open,
+        match (phase, self.deployed_group()) {
+            (Some(DeploymentPhase::Paused | DeploymentPhase::Failed), _) => RolloutGate::Held,
+            (Some(_), Some(group)) if group.awaits_promotion() => RolloutGate::Canaries,
+            (Some(_), _) => RolloutGate::Open,
             (None, _) => {
-                let differs = |allocs: &Vec<&Existing<'a>>| {
-                    current(self.wanted, allocs).is_some_and(|alloc| {
+                let differs = |allocs: &Vec<&ExistingAlloc<'a>>| {
+                    current_alloc(self.wanted, allocs).is_some_and(|alloc| {
                         !alloc.is_of(self.wanted)
-                            && !alloc.status.terminal()
+                            && !alloc.status.is_terminal()
                             && is_destructive(alloc.job, self.wanted.job, &self.group.name)
                     })
                 };
                 let first = policy.canary > 0 && there.iter().any(|(_, allocs)| differs(allocs));
-                if first { Gate::Canaries } else { Gate::Open }
+                if first { RolloutGate::Canaries } else { RolloutGate::Open }
             }
         }
     }
 
-    /// `there`: allocations of this place, oldest first.
+    /// Decide about a place. `there`: its allocations, oldest first.
     fn place(
         &self,
         index: u32,
-        there: &[&'e Existing<'a>],
-        gate: Gate,
+        there: &[&'e ExistingAlloc<'a>],
+        gate: RolloutGate,
         todo: &mut Todo,
-        counted: &mut Counted<'e, 'a>,
+        counted: &mut PlaceTally<'e, 'a>,
     ) {
         let wanted = self.wanted;
-        let current = current(wanted, there);
+        let current = current_alloc(wanted, there);
         for alloc in there.iter().filter(|alloc| current.is_none_or(|kept| kept.id != alloc.id)) {
-            // A canary that was accepted has the place of what it stands for.
+            // An accepted canary has the place beside which it ran.
             let replaced = current.is_some_and(|kept| kept.is_of(wanted) && !alloc.is_of(wanted));
             let why = if replaced { reason::NOT_NEEDED } else { reason::DOUBLE };
             todo.actions.end(alloc, why);
@@ -307,15 +320,21 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         if current.is_of(wanted) {
             self.keep(current, todo, counted);
         } else if ended {
-            // Left from an older version; the one that took its place is over and collected.
+            // It is left from an older version. The one that took its place is over and was
+            // collected.
             counted.unfinished = true;
             todo.actions.end(current, reason::DOUBLE);
-        } else if gate == Gate::Open && current.status.terminal() {
+        } else if gate == RolloutGate::Open && current.status.is_terminal() {
             todo.actions.ignored.push(PlaceAction::Ignore(current.id));
-            // A newer one may have been told to stop and run still.
+            // A newer one may have been told to stop and may still run.
             counted.placed = counted.placed.saturating_add(1);
-            todo.actions.places.push(self.placement(index, last, false, How::default()));
-        } else if current.status.terminal() {
+            todo.actions.places.push(self.placement(
+                index,
+                last,
+                false,
+                PlacementDetails::default(),
+            ));
+        } else if current.status.is_terminal() {
             counted.unfinished = true;
             counted.vacant.push(index);
             self.follow(current, false, todo);
@@ -323,7 +342,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             counted.differ.push((index, current, last));
         } else {
             counted.updated = true;
-            // One that was not healthy before is waited for as a new one is.
+            // An allocation that was not healthy before is waited for as a new one is.
             if current.healthy != Some(true) {
                 counted.outstanding = counted.outstanding.saturating_add(1);
             }
@@ -331,22 +350,23 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         }
     }
 
-    /// An empty place.
+    /// Fill an empty place, where the gate allows it.
     fn fill(
         &self,
         index: u32,
-        last: Option<&Existing<'a>>,
-        gate: Gate,
+        last: Option<&ExistingAlloc<'a>>,
+        gate: RolloutGate,
         todo: &mut Todo,
-        counted: &mut Counted<'e, 'a>,
+        counted: &mut PlaceTally<'e, 'a>,
     ) {
         let previous = last.map(|alloc| alloc.id);
         let older = last.filter(|alloc| !alloc.is_of(self.wanted) && self.is_before(alloc));
         let like = match (gate, older, last) {
-            (Gate::Open, ..) => None,
-            // What was stopped of the older version is replaced by its like.
+            (RolloutGate::Open, ..) => None,
+            // An allocation of the older version that was stopped is replaced by one of its
+            // version.
             (_, Some(_), _) => previous,
-            (Gate::Held, None, Some(_)) => None,
+            (RolloutGate::Held, None, Some(_)) => None,
             _ => {
                 counted.unfinished = true;
                 return;
@@ -354,28 +374,29 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         };
         let of_place = last.filter(|alloc| like.is_some() || alloc.is_of(self.wanted));
         let reschedules = of_place.map(|alloc| self.attempts_after(alloc)).unwrap_or_default();
-        let how = How { reschedules, canary: false, like };
+        let how = PlacementDetails { reschedules, canary: false, like };
         counted.placed = counted.placed.saturating_add(1);
         todo.actions.places.push(self.placement(index, previous, false, how));
     }
 
-    /// The attempts of a place whose last one was stopped for a successor that never came to be: that change
-    /// was taken back, and the stop is on record. None where somebody emptied it.
-    fn attempts_after(&self, last: &Existing<'a>) -> Vec<RescheduleEvent> {
+    /// The earlier attempts for a place whose last allocation was stopped for a successor that was
+    /// never placed: that change was taken back, but the stop is on record. Empty where somebody
+    /// else emptied the place.
+    fn attempts_after(&self, last: &ExistingAlloc<'a>) -> Vec<RescheduleEvent> {
         let policy = last.job.group(last.group).map(|group| group.reschedule);
         let Some(policy) = policy.filter(|_| last.is_followed()) else { return Vec::new() };
-        let due = reschedule::due(policy, last.before, last.ended_at);
+        let due = reschedule::successor_time(policy, last.before, last.ended_at);
         let delay = due.map_or(policy.delay, |(_, delay)| delay);
-        reschedule::followed(policy, last.before, last.id, self.wanted.now, delay)
+        reschedule::successor_events(policy, last.before, last.id, self.wanted.now, delay)
     }
 
-    /// Of an older version of this job, not of one that had its name.
-    fn is_before(&self, alloc: &Existing<'_>) -> bool {
+    /// Does it belong to an older version of this job, and not to an earlier job of its name?
+    fn is_before(&self, alloc: &ExistingAlloc<'_>) -> bool {
         alloc.version < self.wanted.version && alloc.create_index >= self.wanted.create_index
     }
 
-    /// One of the wanted version.
-    fn keep(&self, alloc: &Existing<'a>, todo: &mut Todo, counted: &mut Counted<'e, 'a>) {
+    /// Decide about an allocation of the wanted version.
+    fn keep(&self, alloc: &ExistingAlloc<'a>, todo: &mut Todo, counted: &mut PlaceTally<'e, 'a>) {
         if alloc.deployed && self.policy.is_some() {
             match alloc.healthy {
                 None => counted.outstanding = counted.outstanding.saturating_add(1),
@@ -391,15 +412,15 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         }
     }
 
-    /// One that is over: it gets a successor of its own version, now or later, if it failed and its policy
-    /// says so.
-    fn follow(&self, alloc: &Existing<'a>, canary: bool, todo: &mut Todo) {
+    /// Decide about an allocation that is over. If it failed and its policy says so, it gets a
+    /// successor of its own version, now or later.
+    fn follow(&self, alloc: &ExistingAlloc<'a>, canary: bool, todo: &mut Todo) {
         let group = alloc.job.group(alloc.group);
         let given_up = alloc.deployed
             && self.wanted.deployment.is_some_and(|deployment| {
                 let at_once =
-                    self.deployed().is_some_and(|group| group.progress_deadline.is_zero());
-                // One that is unhealthy then ends the deployment instead.
+                    self.deployed_group().is_some_and(|group| group.progress_deadline.is_zero());
+                // An allocation that is unhealthy then ends the deployment instead.
                 deployment.phase == DeploymentPhase::Failed
                     || deployment.phase.is_active() && at_once
             });
@@ -409,9 +430,10 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             .filter(|_| forced || !given_up)
             .and_then(|group| {
                 let policy = group.reschedule;
-                let due = match forced {
-                    true => (self.wanted.now, policy.delay),
-                    false => reschedule::due(policy, alloc.before, alloc.ended_at)?,
+                let due = if forced {
+                    (self.wanted.now, policy.delay)
+                } else {
+                    reschedule::successor_time(policy, alloc.before, alloc.ended_at)?
                 };
                 Some((policy, due))
             });
@@ -423,8 +445,8 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             return todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
         }
         let now = self.wanted.now;
-        let how = How {
-            reschedules: reschedule::followed(policy, alloc.before, alloc.id, now, delay),
+        let how = PlacementDetails {
+            reschedules: reschedule::successor_events(policy, alloc.before, alloc.id, now, delay),
             canary,
             like: (!alloc.is_of(self.wanted)).then_some(alloc.id),
         };
@@ -432,9 +454,10 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         todo.actions.places.push(self.placement(alloc.index, Some(alloc.id), false, how));
     }
 
-    /// Canaries that failed and whose successors never came to be, newest first: they are to come still.
-    fn unfollowed(&self) -> Vec<&'e Existing<'a>> {
-        let follows = |of: &Existing<'_>, one: &Existing<'_>| {
+    /// Canaries that failed and whose successors were never placed, the newest first. The
+    /// successors are still to come.
+    fn unfollowed_canaries(&self) -> Vec<&'e ExistingAlloc<'a>> {
+        let follows = |of: &ExistingAlloc<'_>, one: &ExistingAlloc<'_>| {
             one.before.last().is_some_and(|event| event.previous == of.id)
         };
         let failed = self.canaries.iter().copied().filter(|alloc| alloc.is_followed());
@@ -444,8 +467,8 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         all
     }
 
-    /// Canaries beside what they may replace; more of them where that is what comes next.
-    fn beside(&self, counted: &Counted<'e, 'a>, more: bool, todo: &mut Todo) {
+    /// Place canaries beside what they may replace. `more`: new ones are the next step.
+    fn place_canaries(&self, counted: &PlaceTally<'e, 'a>, more: bool, todo: &mut Todo) {
         let (mut there, mut taken) = (0_u32, BTreeSet::new());
         for alloc in &self.canaries {
             if alloc.stopping {
@@ -454,44 +477,51 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             }
             there = there.saturating_add(1);
             taken.insert(alloc.index);
-            if alloc.status.terminal() {
+            if alloc.status.is_terminal() {
                 self.follow(alloc, true, todo);
             } else {
                 todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
             }
         }
-        let wanted = match self.deployed() {
+        let wanted = match self.deployed_group() {
             _ if !more => 0,
             Some(group) => group.desired_canaries,
             None => self.policy.map_or(0, |policy| policy.canary),
         };
         let mut missing = usize::try_from(wanted.saturating_sub(there)).unwrap_or(usize::MAX);
-        for alloc in self.unfollowed() {
+        for alloc in self.unfollowed_canaries() {
             if missing == 0 || !taken.insert(alloc.index) {
                 continue;
             }
             missing = missing.saturating_sub(1);
             let reschedules = self.attempts_after(alloc);
-            let how = How { reschedules, canary: true, like: None };
+            let how = PlacementDetails { reschedules, canary: true, like: None };
             todo.actions.places.push(self.placement(alloc.index, Some(alloc.id), false, how));
         }
         let differ = counted.differ.iter().map(|(index, ..)| *index);
-        // More than there are to be replaced or filled: beyond the last place.
+        // When there are more canaries than places to replace or fill, they get places beyond the
+        // last one.
         let beyond = (0..u32::MAX).map(|more| self.group.count.saturating_add(more));
         let free = differ.chain(counted.vacant.iter().copied()).chain(beyond);
         for index in free.filter(|index| !taken.contains(index)).take(missing) {
-            let how = How { canary: true, ..How::default() };
+            let how = PlacementDetails { canary: true, ..PlacementDetails::default() };
             todo.actions.places.push(self.placement(index, None, false, how));
         }
     }
 
-    /// So many of those that differ as may be replaced now.
-    fn replace(&self, counted: &Counted<'e, 'a>, gate: Gate, steps: &mut Steps, todo: &mut Todo) {
+    /// Replace as many of the differing allocations as is allowed now.
+    fn replace(
+        &self,
+        counted: &PlaceTally<'e, 'a>,
+        gate: RolloutGate,
+        steps: &mut Steps,
+        todo: &mut Todo,
+    ) {
         let mut left = match (gate, self.policy) {
-            (Gate::Canaries | Gate::Held, _) => 0,
-            (Gate::Open, None) => u32::MAX,
-            (Gate::Open, Some(_)) if counted.unhealthy => 0,
-            (Gate::Open, Some(policy)) => policy
+            (RolloutGate::Canaries | RolloutGate::Held, _) => 0,
+            (RolloutGate::Open, None) => u32::MAX,
+            (RolloutGate::Open, Some(_)) if counted.unhealthy => 0,
+            (RolloutGate::Open, Some(policy)) => policy
                 .max_parallel
                 .saturating_sub(counted.outstanding)
                 .saturating_sub(counted.placed),
@@ -503,12 +533,17 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             }
             left = left.saturating_sub(1);
             todo.actions.stop(alloc, reason::REPLACED);
-            todo.actions.places.push(self.placement(*index, *last, true, How::default()));
+            todo.actions.places.push(self.placement(
+                *index,
+                *last,
+                true,
+                PlacementDetails::default(),
+            ));
         }
     }
 
-    /// One of an older version, whose turn has not come.
-    fn leave(&self, alloc: &Existing<'_>, todo: &mut Todo) {
+    /// Leave an allocation of an older version whose turn has not come.
+    fn leave(&self, alloc: &ExistingAlloc<'_>, todo: &mut Todo) {
         let failed = |deployment: &&Deployment| deployment.phase == DeploymentPhase::Failed;
         if self.wanted.deployment.filter(failed).is_none() {
             todo.behind.insert(alloc.id);
@@ -521,17 +556,20 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         index: u32,
         previous: Option<AllocId>,
         replaces: bool,
-        how: How,
+        how: PlacementDetails,
     ) -> PlaceAction {
         PlaceAction::Place { group: self.group.name.clone(), index, previous, replaces, how }
     }
 }
 
-/// The allocation that has the place. `there`: by their ranks.
-fn current<'e, 'a>(wanted: &WantedJob<'_>, there: &[&'e Existing<'a>]) -> Option<&'e Existing<'a>> {
-    let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
+/// The allocation that has the place. `there`: ordered by rank.
+fn current_alloc<'e, 'a>(
+    wanted: &WantedJob<'_>,
+    there: &[&'e ExistingAlloc<'a>],
+) -> Option<&'e ExistingAlloc<'a>> {
+    let newest = |of: &dyn Fn(&ExistingAlloc<'_>) -> bool| {
         there.iter().rev().find(|a| !a.stopping && of(a)).copied()
     };
-    // What an update that was taken back was to replace runs on.
+    // Where an update was taken back, the allocation that it was to replace runs on.
     newest(&|alloc| !alloc.was_taken_back(wanted)).or_else(|| newest(&|_| true))
 }

@@ -70,8 +70,8 @@ impl Alloc {
         Self { id, group: name(group), index, version, stopping: false, status }
     }
 
-    fn existing<'a>(&'a self, job: &'a Job) -> Existing<'a> {
-        Existing {
+    fn existing<'a>(&'a self, job: &'a Job) -> ExistingAlloc<'a> {
+        ExistingAlloc {
             id: id(self.id),
             job,
             group: &self.group,
@@ -83,7 +83,7 @@ impl Alloc {
             created_at: NOW,
             status: self.status,
             ended_at: NOW,
-            over: self.status.terminal(),
+            over: self.status.is_terminal(),
             before: &[],
             canary: false,
             deployed: false,
@@ -103,7 +103,7 @@ fn new(group: &str, index: u32, previous: Option<u128>, replaces: bool) -> Place
         index,
         previous: previous.map(id),
         replaces,
-        how: How::default(),
+        how: PlacementDetails::default(),
     }
 }
 
@@ -154,7 +154,7 @@ fn completed_batch_work_of_the_same_version_is_not_run_again_and_that_of_an_olde
 }
 
 /// These places of group `a` are over, of this version of the job.
-fn ended(job: &Job, version: u64, indexes: &[u32]) -> Ended {
+fn ended(job: &Job, version: u64, indexes: &[u32]) -> EndedPlaceIndex {
     let record = JobRecord {
         job: std::sync::Arc::new(job.clone()),
         version,
@@ -172,7 +172,7 @@ fn ended(job: &Job, version: u64, indexes: &[u32]) -> Ended {
         restarts: 2,
         ended_at: Timestamp::default(),
     };
-    let mut ended = Ended::default();
+    let mut ended = EndedPlaceIndex::default();
     ended.enter(&record, &name("a"), indexes.iter().map(|i| (*i, place(u128::from(*i)))));
     ended
 }
@@ -213,7 +213,7 @@ fn a_successor_that_was_taken_back_uses_up_its_attempt_and_a_place_that_was_empt
     let failed =
         Alloc { stopping: true, status: ClientStatus::Failed, ..Alloc::running(1, "web", 0, 0) };
     let attempts = |followed| {
-        let existing = Existing { followed, ..failed.existing(&job) };
+        let existing = ExistingAlloc { followed, ..failed.existing(&job) };
         let actions = reconcile(&wanted(&job, 0), &[existing]).actions;
         let placed = actions.into_iter().find_map(|action| match action {
             PlaceAction::Place { previous, how, .. } => Some((previous, how.reschedules)),
@@ -253,7 +253,7 @@ fn a_canary_that_failed_has_its_attempts_on_record_though_its_successor_never_ca
     // Somebody stopped it, or a successor was to follow it.
     for (followed, expected) in [(false, None), (true, Some(id(2)))] {
         let canary = failed.existing(&job);
-        let canary = Existing { followed, canary: true, deployed: true, ..canary };
+        let canary = ExistingAlloc { followed, canary: true, deployed: true, ..canary };
         let actions = reconcile(&wanted, &[running.existing(&old), canary]).actions;
         let placed = actions.into_iter().filter_map(|action| match action {
             PlaceAction::Place { previous, how, .. } => Some((previous, how)),
@@ -433,7 +433,7 @@ fn each_field_is_on_the_side_the_table_says() {
             change(&mut after);
             assert_ne!(before, after, "{what} changes the job");
             assert_eq!(is_destructive(&before, &after, &name("a")), expected, "{what}");
-            let decides = decisive(&before) != decisive(&after);
+            let decides = job_essence(&before) != job_essence(&after);
             assert_eq!(decides, expected, "{what}: the same is said of the whole job");
         }
     }
@@ -486,7 +486,7 @@ fn reference(
     let group = name(place.0);
     let here = |alloc: &&Alloc| alloc.group == group && alloc.index == place.1;
     let running: Vec<&Alloc> = allocs.iter().filter(here).filter(|alloc| !alloc.stopping).collect();
-    let live = running.iter().filter(|alloc| !alloc.status.terminal()).count();
+    let live = running.iter().filter(|alloc| !alloc.status.is_terminal()).count();
     let exists = wanted.job.group(&group).is_some_and(|group| place.1 < group.count);
     if wanted.stopped || !exists {
         return [0, 0, live];
@@ -498,7 +498,7 @@ fn reference(
     let Some(newest) = kept.or_else(|| running.iter().max_by_key(|alloc| alloc.id)) else {
         return [1, 0, 0];
     };
-    let newest_lives = usize::from(!newest.status.terminal());
+    let newest_lives = usize::from(!newest.status.is_terminal());
     let others = live - newest_lives;
     if newest.version == wanted.version {
         return [0, 0, others];
@@ -507,10 +507,7 @@ fn reference(
         return [1, 0, others];
     }
     let old = &jobs[usize::try_from(newest.version).unwrap()];
-    match is_destructive(old, wanted.job, &group) {
-        true => [1, 0, others + 1],
-        false => [0, 1, others],
-    }
+    if is_destructive(old, wanted.job, &group) { [1, 0, others + 1] } else { [0, 1, others] }
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! What is known of one allocation.
+//! The entry of one allocation in the tables.
 
 use std::sync::Arc;
 
@@ -8,40 +8,41 @@ use ostler_model::saved::EndedPlace;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 
-/// What its owner says of an allocation, as far as the node decides by it.
+/// The report of an allocation's owner, as far as the node decides by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocReport {
-    /// What became of it.
+    /// The client status of the allocation.
     pub status: ClientStatus,
-    /// Some task of it was started.
+    /// Some task of it has been started.
     pub started: bool,
-    /// Restarts of all its tasks together.
+    /// Number of restarts of all its tasks together.
     pub restarts: u64,
-    /// When the last of its tasks ended.
+    /// The time when the last of its tasks ended.
     pub ended_at: Option<Timestamp>,
     /// Nothing of it runs or will run, and that is durable.
     pub ended: bool,
-    /// The verdict on its health.
+    /// The verdict on its health; `None`: there is none yet.
     pub verdict: Option<AllocVerdict>,
-    /// The time of the newest thing in it, but that an agent is back; absent: nothing happened yet.
+    /// The time of the newest event in it, restarts of agents left out; absent: nothing happened
+    /// yet.
     pub changed_at: Option<Timestamp>,
 }
 
 /// The verdict on the health of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocVerdict {
-    /// It is healthy.
+    /// The allocation was judged healthy.
     pub healthy: bool,
-    /// When it was given.
+    /// The time of the verdict.
     pub at: Timestamp,
-    /// The deployment that it was given for.
+    /// Id of the deployment for which it was judged.
     pub deployment: Option<Box<str>>,
 }
 
 impl AllocReport {
-    /// Read off a state. `ended`: see the field.
+    /// The report about a state. For `ended` see the field.
     #[must_use]
-    pub fn of(state: &AllocState, ended: bool) -> Self {
+    pub fn from_state(state: &AllocState, ended: bool) -> Self {
         let tasks = || state.tasks.values();
         let of_tasks = tasks().flat_map(|task| {
             let happened = task.events.iter().rev().find(|event| !event.is_of_restart());
@@ -68,75 +69,76 @@ impl AllocReport {
     }
 }
 
-/// Who placed an allocation here.
+/// The one who placed an allocation here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacedBy {
     /// A job that is registered here, which replaces and stops it.
     Job,
-    /// A server, which alone says what becomes of it.
+    /// A server, which alone decides about it.
     Server,
-    /// Nobody who still has a say: an agent that ran one job, or a change that was taken back.
+    /// Nobody who still decides about it: an agent that ran one job, or a change that was taken
+    /// back.
     Nobody,
 }
 
-/// Who runs an allocation.
+/// Whether an allocation has an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ownership {
-    /// Nobody: a run of it, or in its place, lives and is not owned.
+    /// It has none: a run of it, or of its place, lives and is not owned.
     Withheld,
     /// Its owner is about to be made.
     Making,
-    /// It has one.
+    /// It has an owner.
     Made,
 }
 
-/// How far the removal of an allocation is.
+/// The progress of an allocation's removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
-    /// Nobody asked for it.
+pub(crate) enum RemovalState {
+    /// The removal was not asked for.
     No,
-    /// It waits for its turn or is under way.
+    /// The removal waits for its turn or is under way.
     Begun,
-    /// It is under way and takes long: nobody waits for it.
+    /// The removal takes long, and nobody waits for it.
     Slow,
 }
 
-/// An allocation.
+/// An allocation, with what is known of it.
 #[derive(Clone, Debug)]
 pub struct AllocEntry {
-    /// The newest copy of what was asked.
+    /// The newest copy of the allocation.
     pub allocation: Arc<Allocation>,
-    /// Who placed it.
+    /// The one who placed it.
     pub placed_by: PlacedBy,
-    /// Tasks dead, post-run hooks done.
+    /// Its tasks are dead, and its post-run hooks are done.
     pub ended: bool,
-    /// Servers know how it ended, where one placed it.
+    /// The servers that placed it know how it ended.
     pub(crate) end_told: bool,
     pub(crate) owner: Ownership,
     /// Index of the newest copy that its owner knows, or will know when it is made.
     pub(crate) told: u64,
-    pub(crate) removal: Removal,
-    /// Its owner is to leave delays out when it hears of the stop.
+    pub(crate) removal: RemovalState,
+    /// Its owner is to leave delays out when it is told to stop.
     pub(crate) skip_shutdown_delay: bool,
     pub(crate) report: AllocReport,
-    /// How an allocation of an earlier agent had ended.
+    /// The status in which an allocation of an earlier agent had ended.
     pub ended_before: Option<ClientStatus>,
     /// Index of the last visible change.
     pub modify_index: u64,
-    /// When that was.
+    /// The time of the last visible change.
     pub modify_time: Timestamp,
-    /// How far it is known again, of one of an earlier agent.
-    pub(crate) known_again: KnownAgain,
+    /// What its owner has reported since an earlier agent was replaced.
+    pub(crate) known_again: RestoredReport,
 }
 
-/// What its owner has said of an allocation of an earlier agent.
+/// What the owner of an earlier agent's allocation has reported so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KnownAgain {
-    /// Nothing yet.
+pub(crate) enum RestoredReport {
+    /// The owner has reported nothing yet.
     No,
-    /// What was on record.
+    /// The owner has reported what was on record.
     AsBefore,
-    /// Something new; or there was no earlier agent.
+    /// The owner has reported something new, or there was no earlier agent.
     Yes,
 }
 
@@ -148,35 +150,35 @@ impl AllocEntry {
             end_told: false,
             owner: Ownership::Withheld,
             told: 0,
-            removal: Removal::No,
+            removal: RemovalState::No,
             skip_shutdown_delay: false,
             report: AllocReport::default(),
             ended_before: None,
             modify_index: allocation.modify_index,
             modify_time: now,
-            known_again: KnownAgain::Yes,
+            known_again: RestoredReport::Yes,
             allocation,
         }
     }
 
-    /// Somebody is still to hear how it ended: nobody else knows.
+    /// Must somebody still be told how it ended, because nobody else knows?
     pub(crate) fn is_owed(&self) -> bool {
         self.placed_by == PlacedBy::Server && !self.end_told
     }
 
-    /// It belongs to a registered job.
+    /// Does it belong to a registered job?
     #[must_use]
-    pub fn registered(&self) -> bool {
+    pub fn is_registered(&self) -> bool {
         self.placed_by == PlacedBy::Job
     }
 
-    /// What its owner said last; pending before it has one.
+    /// The status that its owner reported last; pending before it has an owner.
     #[must_use]
     pub fn client_status(&self) -> ClientStatus {
         self.ended_before.unwrap_or(self.report.status)
     }
 
-    /// The verdict on its health, as far as it is for the deployment that it belongs to now.
+    /// The verdict on its health, if it was given for its present deployment.
     #[must_use]
     pub fn verdict(&self) -> Option<&AllocVerdict> {
         let of_now = |verdict: &&AllocVerdict| {
@@ -185,24 +187,24 @@ impl AllocEntry {
         self.report.verdict.as_ref().filter(of_now)
     }
 
-    /// Its owner is about to be made, with the newest copy.
+    /// Note that its owner is about to be made, with the newest copy.
     pub(crate) fn make_owner(&mut self) -> Arc<Allocation> {
         self.owner = Ownership::Making;
         self.told = self.allocation.modify_index;
         Arc::clone(&self.allocation)
     }
 
-    /// Some task of it was started.
-    pub(crate) const fn started(&self) -> bool {
+    /// Has some task of it been started?
+    pub(crate) const fn has_started(&self) -> bool {
         self.report.started
     }
 
-    /// Of two allocations of one place the later is above the other.
+    /// The age of an allocation among those of its place: a later one is greater.
     pub(crate) fn age(&self) -> (u64, AllocId) {
         (self.allocation.create_index, self.allocation.id)
     }
 
-    /// What is to be remembered of it when it is over and goes.
+    /// What is kept of it when it is over and removed.
     pub(crate) fn ended_place(&self) -> EndedPlace {
         EndedPlace {
             alloc: self.allocation.id,
@@ -212,7 +214,7 @@ impl AllocEntry {
         }
     }
 
-    /// When its last task ended; when it was placed if none did.
+    /// The time when its last task ended; the time of its placement if none did.
     pub(crate) fn ended_at(&self) -> Timestamp {
         self.report.ended_at.unwrap_or(self.allocation.created_at)
     }

@@ -1,18 +1,18 @@
-//! A place that is over stays so when its allocation is collected.
+//! A place that has ended stays ended when its allocation is collected.
 //!
 //! ```text
-//!   removal ─► remember ─► Ended (of the job) ─► record of its block, durable
-//!                                                                   └─► directory, records of the
-//!                                                                       allocation go
+//! removal ─► remember ─► ended places of the job ─► record of the block, durable
+//!                                                        └─► directory and records of the
+//!                                                            allocation go
 //! ```
-//! A crash in between leaves both, which say the same. What of the block is over too is written with
-//! it, so that the next ones find their record unchanged.
+//! A crash in between leaves both, and they agree. The other ended places of the block are written
+//! as well, so that the next removals find their record unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{AllocEntry, Tables};
-use crate::ended::{block_of, indexes_of};
+use super::{AllocEntry, NodeTables};
+use crate::ended_places::{block_of, indexes_of};
 use crate::machine::Write;
 use crate::reconcile::{VersionAt, rank};
 use ostler_model::alloc::DesiredStatus;
@@ -20,19 +20,19 @@ use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::saved::{EndedPlace, EndedPlaces, JobRecord};
 use ostler_state::keys::EndedBlock;
 
-/// Is the place of this allocation over, and not to be filled again?
+/// Has the place of this allocation ended, so that it is not to be filled again?
 fn ends_its_place(entry: &AllocEntry, record: &JobRecord) -> bool {
     let alloc = &entry.allocation;
     entry.ended
-        && entry.registered()
+        && entry.is_registered()
         && alloc.desired == DesiredStatus::Run
         && alloc.job_version == record.version
         && alloc.create_index >= record.create_index
 }
 
-impl Tables {
-    /// The allocation of this place of the job's version has ended, and is gone. What is to be on record
-    /// of that.
+impl NodeTables {
+    /// Enter a place of the job's version whose allocation has ended and is gone. Returns the
+    /// record to write.
     pub(crate) fn enter_ended(
         &mut self,
         record: &JobRecord,
@@ -48,13 +48,13 @@ impl Tables {
         Some(Write::Places(Box::new(EndedBlock { job, group, block }), places))
     }
 
-    /// Enter the place of an allocation among those that are over, with its neighbours that are.
-    /// What is to be on record before the allocation goes; `None`: nothing.
+    /// Enter the place of an allocation among the ended ones, with the ended places of its block.
+    /// Returns what is to be on record before the allocation goes; `None`: nothing.
     pub(crate) fn remember(&mut self, id: AllocId) -> Option<(Box<EndedBlock>, EndedPlaces)> {
         let entry = self.alloc(id)?;
         let (job, group) = (entry.allocation.job.id.clone(), entry.allocation.group.clone());
         let record = Arc::clone(&self.jobs.get(&job)?.record);
-        // A stopped job fills nothing, and when it runs again that is another version.
+        // A stopped job fills no places. When it runs again, it has another version.
         let canary = self.is_canary(&entry.allocation);
         if record.stopped || canary || !ends_its_place(entry, &record) {
             return None;
@@ -69,11 +69,11 @@ impl Tables {
         for entry in self.allocs_at(&job, indexes_of(block)) {
             let alloc = &entry.allocation;
             let here = alloc.group == group;
-            // An allocation of a later version is left of a change that was taken back.
+            // An allocation of a later version is left from a change that was taken back.
             let stays = alloc.job_version <= record.version;
-            // One that runs beside another one has no place of its own yet.
+            // A canary has no place of its own yet.
             let stays = stays && !self.is_canary(alloc);
-            if here && stays && alloc.desired == DesiredStatus::Run && entry.registered() {
+            if here && stays && alloc.desired == DesiredStatus::Run && entry.is_registered() {
                 let known = newest.entry(alloc.index).or_insert(entry);
                 if came(known) < came(entry) {
                     *known = entry;

@@ -7,11 +7,11 @@ use proptest::prelude::{Strategy, prop, prop_assert, prop_assert_eq, prop_oneof,
 
 use super::*;
 use crate::deployments::History;
-use crate::ended::Ended;
-use crate::held::Holds;
+use crate::ended_places::EndedPlaceIndex;
 use crate::proposal::{Proposal, stopped_copy, updated_copy};
 use crate::reconcile::PlaceAction;
 use crate::tables::PlacedBy;
+use crate::unowned_runs::UnownedRuns;
 use ostler_model::alloc::{Allocation, ClientStatus};
 use ostler_model::ids::GroupName;
 use ostler_model::job::{Job, JobKind, TaskGroup};
@@ -24,7 +24,7 @@ const NOW: Timestamp = Timestamp::from_nanos(1_000);
 
 /// An agent as far as places go: what it knows, and what is on its disk.
 struct World {
-    tables: Tables,
+    tables: NodeTables,
     record: Arc<JobRecord>,
     base: Allocation,
     allocs: BTreeMap<AllocId, (Arc<Allocation>, Option<ClientStatus>)>,
@@ -42,7 +42,7 @@ fn place(alloc: &Allocation) -> (GroupName, u32, u64) {
 impl World {
     fn new(counts: [u32; 2]) -> Self {
         let task = || fixtures::task("t").unwrap();
-        let base = fixtures::allocation(JobKind::Batch, vec![task()], &Rng::seeded(1)).unwrap();
+        let base = fixtures::allocation(JobKind::Batch, vec![task()], &Rng::from_seed(1)).unwrap();
         let group =
             |name, count| TaskGroup { count, ..fixtures::group(name, vec![task()]).unwrap() };
         let groups = vec![group("a", counts[0]), group("b", counts[1])];
@@ -57,7 +57,7 @@ impl World {
             origin: JobOrigin::Api,
             stable: false,
         });
-        let mut tables = Tables::new(1, NOW, Holds::default());
+        let mut tables = NodeTables::new(1, NOW, UnownedRuns::default());
         tables.put_job(Arc::clone(&record));
         let (allocs, disk, filled) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { tables, record, base, allocs, disk, next: 1, filled }
@@ -139,7 +139,7 @@ impl World {
 
     /// Another agent on the same disk.
     fn restart(&mut self) {
-        self.tables = Tables::new(self.next, NOW, Holds::default());
+        self.tables = NodeTables::new(self.next, NOW, UnownedRuns::default());
         self.tables.put_job(Arc::clone(&self.record));
         for (of, places) in &self.disk {
             self.tables.restore_ended(&of.job, &of.group, places.clone());
@@ -161,7 +161,7 @@ impl World {
         self.tables.put_job(Arc::clone(&self.record));
     }
 
-    fn ended(&self) -> &Ended {
+    fn ended(&self) -> &EndedPlaceIndex {
         &self.tables.jobs[&self.record.job.id].ended
     }
 }

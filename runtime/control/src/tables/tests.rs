@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::admission::Refusal;
-use crate::held::Holds;
+use crate::unowned_runs::UnownedRuns;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::job::JobKind;
 use ostler_model::rng::Rng;
@@ -11,16 +11,16 @@ use ostler_testing::fixtures;
 
 fn allocation(seed: u64, previous: Option<AllocId>, desired: DesiredStatus) -> Arc<Allocation> {
     let task = fixtures::task("t").unwrap();
-    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::seeded(seed)).unwrap();
+    let alloc = fixtures::allocation(JobKind::Service, vec![task], &Rng::from_seed(seed)).unwrap();
     Arc::new(Allocation { previous, desired, create_index: seed, modify_index: seed, ..alloc })
 }
 
-fn tables() -> Tables {
-    Tables::new(0, Timestamp::default(), Holds::default())
+fn tables() -> NodeTables {
+    NodeTables::new(0, Timestamp::default(), UnownedRuns::default())
 }
 
 /// Over, as an earlier agent left it; no task of it ever started.
-fn enter_over(tables: &mut Tables, alloc: &Arc<Allocation>) {
+fn enter_over(tables: &mut NodeTables, alloc: &Arc<Allocation>) {
     let saved = SavedAllocState { finished: true, ..SavedAllocState::default() };
     tables.restore_alloc(alloc, PlacedBy::Job, Some(&saved), Timestamp::default());
 }
@@ -29,12 +29,12 @@ fn record(alloc: &Allocation) -> Arc<JobRecord> {
     Arc::new(fixtures::job_record(alloc))
 }
 
-fn garbage(tables: &Tables) -> Vec<AllocId> {
+fn garbage(tables: &NodeTables) -> Vec<AllocId> {
     garbage_but(tables, &BTreeSet::new())
 }
 
 /// Without those of jobs that are to be looked at.
-fn garbage_but(tables: &Tables, looked_at: &BTreeSet<JobId>) -> Vec<AllocId> {
+fn garbage_but(tables: &NodeTables, looked_at: &BTreeSet<JobId>) -> Vec<AllocId> {
     let mut ids: Vec<_> =
         tables.garbage(looked_at).into_iter().map(|candidate| candidate.id).collect();
     ids.sort_unstable();
@@ -115,16 +115,16 @@ fn every_earlier_allocation_of_a_place_that_is_not_over_is_waited_for() {
     for alloc in [&first, &third, &fourth, &elsewhere] {
         tables.put_alloc(Arc::clone(alloc), PlacedBy::Job, Timestamp::default());
     }
-    assert_eq!(tables.before(&fourth), [third.id, first.id], "newest first");
-    assert_eq!(tables.before(&third), [first.id]);
-    assert_eq!(tables.before(&first), []);
+    assert_eq!(tables.earlier_allocs(&fourth), [third.id, first.id], "newest first");
+    assert_eq!(tables.earlier_allocs(&third), [first.id]);
+    assert_eq!(tables.earlier_allocs(&first), []);
     // Of a server's the one it replaces alone: what else is in its place may run beside it.
     let servers = allocation(6, Some(third.id), DesiredStatus::Run);
     tables.put_alloc(Arc::clone(&servers), PlacedBy::Server, Timestamp::default());
-    assert_eq!(tables.before(&servers), [third.id]);
+    assert_eq!(tables.earlier_allocs(&servers), [third.id]);
     let canary = allocation(7, Some(second.id), DesiredStatus::Run);
     tables.put_alloc(Arc::clone(&canary), PlacedBy::Server, Timestamp::default());
-    assert_eq!(tables.before(&canary), [], "that one is over");
+    assert_eq!(tables.earlier_allocs(&canary), [], "that one is over");
 }
 
 #[test]

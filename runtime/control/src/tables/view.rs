@@ -1,16 +1,16 @@
-//! The tables as people see them.
+//! Views of the tables, for people.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{AllocEntry, Tables};
-use crate::ended::Ended;
+use super::{AllocEntry, NodeTables};
+use crate::ended_places::EndedPlaceIndex;
 use crate::views::{GroupCounts, JobStatus, JobView, PlaceCounts};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::JobId;
 
-impl Tables {
-    /// A job as it is now. `status`: that of an allocation, as new as it is known.
+impl NodeTables {
+    /// A view of a job. `status` gives the newest known status of an allocation.
     #[must_use]
     pub fn job_view(
         &self,
@@ -27,13 +27,14 @@ impl Tables {
             counts.queued = counts.queued.saturating_add(1);
         }
         let mut allocs: Vec<&AllocEntry> =
-            self.allocs_of(id).filter(|entry| entry.registered()).collect();
+            self.allocs_of(id).filter(|entry| entry.is_registered()).collect();
         allocs.sort_by_key(|e| (e.allocation.create_index, e.allocation.index, e.allocation.id));
         let mut places = PlaceCounts {
             waiting: count(entry.blocked.iter().filter(|blocked| !blocked.soon)),
             ..PlaceCounts::default()
         };
-        let ended = entry.ended(&entry.record).into_iter().flat_map(Ended::iter);
+        let ended =
+            entry.ended_places_of(&entry.record).into_iter().flat_map(EndedPlaceIndex::iter);
         for (group, place) in ended.filter(|(_, place)| !self.allocs.contains_key(&place.alloc)) {
             groups.entry(group.clone()).or_default().add(place.status);
             match place.status {
@@ -44,7 +45,7 @@ impl Tables {
         let mut live = false;
         for alloc in &allocs {
             let status = status(alloc);
-            live |= !status.terminal();
+            live |= !status.is_terminal();
             groups.entry(alloc.allocation.group.clone()).or_default().add(status);
         }
         let idle = entry.blocked.is_empty() && entry.later.is_empty();

@@ -1,4 +1,4 @@
-//! What a change of a variable comes to. Pure.
+//! The table of the variables, and the decisions about changes. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use ostler_model::limits::{VARS_BYTES_MAX, VARS_MAX};
 use ostler_model::time::Timestamp;
 use ostler_model::vars::{self, Items, VarKey, VarList, Variable};
 
-/// What is asked.
+/// A change that is asked for.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(super) enum VariableChange {
     Put(VarKey, Items),
     Delete(VarKey),
 }
 
-impl Change {
+impl VariableChange {
     fn key(&self) -> &VarKey {
         match self {
             Self::Put(key, _) | Self::Delete(key) => key,
@@ -23,18 +23,18 @@ impl Change {
     }
 }
 
-/// What is to be written, and then true.
+/// What is to be written, and becomes true then.
 #[derive(Clone, Debug)]
-pub(super) enum Decided {
+pub(super) enum VariableDecision {
     Put(Arc<Variable>),
     Delete(VarKey, u64),
-    /// It is as it is to be.
+    /// Nothing, because the variable is as asked already; the present index.
     Nothing(u64),
 }
 
-/// The variables of a node.
+/// The variables of a node, by key.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct VariableTable {
     all: BTreeMap<VarKey, Arc<Variable>>,
     bytes: usize,
     index: u64,
@@ -42,11 +42,11 @@ pub(super) struct Table {
 
 fn weight(variable: &Variable) -> usize {
     let named = variable.path.as_str().len().saturating_add(variable.namespace.as_str().len());
-    named.saturating_add(vars::size(&variable.items))
+    named.saturating_add(vars::items_size(&variable.items))
 }
 
-impl Table {
-    /// These, with an index that is at least this.
+impl VariableTable {
+    /// A table of these variables, whose index is at least `index`.
     pub(super) fn new(index: u64, all: impl IntoIterator<Item = Variable>) -> Self {
         let mut table = Self { index, ..Self::default() };
         for variable in all {
@@ -79,13 +79,13 @@ impl Table {
         VarList { index: self.index, found: self.all.values().filter(such).cloned().collect() }
     }
 
-    /// What a change comes to. `cas`: only while the variable has this index; 0: while there is none.
+    /// Decide a change. `cas`: only while the variable has this index; 0: while there is none.
     pub(super) fn decide(
         &self,
-        change: Change,
+        change: VariableChange,
         cas: Option<u64>,
         now: Timestamp,
-    ) -> Result<Decided, VariableError> {
+    ) -> Result<VariableDecision, VariableError> {
         let present = self.all.get(change.key());
         let index = present.map_or(0, |present| present.modify_index);
         if let Some(asked) = cas.filter(|asked| *asked != index) {
@@ -94,14 +94,16 @@ impl Table {
         }
         let index = self.index.saturating_add(1);
         let (key, items) = match change {
-            Change::Put(key, items) => (key, items),
-            Change::Delete(key) if present.is_some() => return Ok(Decided::Delete(key, index)),
-            Change::Delete(_) => return Ok(Decided::Nothing(self.index)),
+            VariableChange::Put(key, items) => (key, items),
+            VariableChange::Delete(key) if present.is_some() => {
+                return Ok(VariableDecision::Delete(key, index));
+            }
+            VariableChange::Delete(_) => return Ok(VariableDecision::Nothing(self.index)),
         };
         let new = Variable {
             namespace: key.namespace,
             path: key.path,
-            items: vars::items(items)?,
+            items: vars::check_items(items)?,
             create_index: present.map_or(index, |present| present.create_index),
             modify_index: index,
             created: present.map_or(now, |present| present.created),
@@ -112,37 +114,38 @@ impl Table {
         }
         let freed = present.map_or(0, |present| weight(present));
         let bytes = self.bytes.saturating_sub(freed).saturating_add(weight(&new));
-        // What makes a variable smaller is taken, however full it is.
+        // A change that makes a variable smaller is accepted, however full the table is.
         if bytes > VARS_BYTES_MAX && bytes > self.bytes {
             return Err(VariableError::TooLarge);
         }
-        Ok(Decided::Put(Arc::new(new)))
+        Ok(VariableDecision::Put(Arc::new(new)))
     }
 
-    /// It is on disk now.
-    pub(super) fn apply(&mut self, decided: &Decided) {
+    /// Enter a change that is on disk now.
+    pub(super) fn apply(&mut self, decided: &VariableDecision) {
         match decided {
-            Decided::Put(variable) => {
+            VariableDecision::Put(variable) => {
                 self.index = self.index.max(variable.modify_index);
                 self.insert(Arc::clone(variable));
             }
-            Decided::Delete(key, index) => {
+            VariableDecision::Delete(key, index) => {
                 self.index = self.index.max(*index);
                 if let Some(gone) = self.all.remove(key) {
                     self.bytes = self.bytes.saturating_sub(weight(&gone));
                 }
             }
-            Decided::Nothing(_) => {}
+            VariableDecision::Nothing(_) => {}
         }
     }
 }
 
-impl Table {
-    /// It is not, and its index is not given out again: the disk may come to have it.
-    pub(super) fn skip(&mut self, decided: &Decided) {
+impl VariableTable {
+    /// Leave out a change that is not on disk. Its index is not given out again, because the disk
+    /// may still get it.
+    pub(super) fn skip(&mut self, decided: &VariableDecision) {
         let index = match decided {
-            Decided::Put(variable) => variable.modify_index,
-            Decided::Delete(_, index) | Decided::Nothing(index) => *index,
+            VariableDecision::Put(variable) => variable.modify_index,
+            VariableDecision::Delete(_, index) | VariableDecision::Nothing(index) => *index,
         };
         self.index = self.index.max(index);
     }
@@ -162,8 +165,8 @@ mod tests {
         VarKey::new("default", path).unwrap()
     }
 
-    fn put(path: &str, text: &str) -> Change {
-        Change::Put(key(path), Items::from([("k".to_owned(), Secret::new(text))]))
+    fn put(path: &str, text: &str) -> VariableChange {
+        VariableChange::Put(key(path), Items::from([("k".to_owned(), Secret::new(text))]))
     }
 
     fn at(second: u64) -> Timestamp {
@@ -171,7 +174,11 @@ mod tests {
     }
 
     /// Decide and apply.
-    fn done(table: &mut Table, change: Change, cas: Option<u64>) -> Result<Decided, VariableError> {
+    fn done(
+        table: &mut VariableTable,
+        change: VariableChange,
+        cas: Option<u64>,
+    ) -> Result<VariableDecision, VariableError> {
         let decided = table.decide(change, cas, at(table.index()))?;
         table.apply(&decided);
         Ok(decided)
@@ -179,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_variable_keeps_when_it_came_and_each_write_has_a_new_index() {
-        let mut table = Table::new(10, []);
+        let mut table = VariableTable::new(10, []);
         done(&mut table, put("a", "1"), None).unwrap();
         done(&mut table, put("a", "2"), None).unwrap();
         let found = table.get(&key("a")).unwrap();
@@ -190,10 +197,10 @@ mod tests {
 
     #[test]
     fn a_write_for_another_index_is_refused_with_what_is_there() {
-        let mut table = Table::new(0, []);
+        let mut table = VariableTable::new(0, []);
         done(&mut table, put("a", "1"), Some(0)).unwrap();
         for (change, asked) in
-            [(put("a", "2"), 0), (put("a", "2"), 7), (Change::Delete(key("a")), 2)]
+            [(put("a", "2"), 0), (put("a", "2"), 7), (VariableChange::Delete(key("a")), 2)]
         {
             match done(&mut table, change, Some(asked)) {
                 Err(VariableError::Conflict { index: 1, present: Some(present), .. }) => {
@@ -206,27 +213,27 @@ mod tests {
         assert!(matches!(none, Err(VariableError::Conflict { index: 0, present: None, .. })));
         assert_eq!(table.index(), 1, "nothing was changed");
         done(&mut table, put("a", "2"), Some(1)).unwrap();
-        done(&mut table, Change::Delete(key("a")), Some(2)).unwrap();
+        done(&mut table, VariableChange::Delete(key("a")), Some(2)).unwrap();
         done(&mut table, put("a", "3"), Some(0)).unwrap();
         assert_eq!(table.get(&key("a")).unwrap().create_index, 4, "no index comes twice");
     }
 
     #[test]
     fn removing_what_is_not_there_is_no_change() {
-        let mut table = Table::new(5, []);
-        let done = done(&mut table, Change::Delete(key("a")), None).unwrap();
-        assert!(matches!(done, Decided::Nothing(5)));
+        let mut table = VariableTable::new(5, []);
+        let done = done(&mut table, VariableChange::Delete(key("a")), None).unwrap();
+        assert!(matches!(done, VariableDecision::Nothing(5)));
     }
 
     #[test]
     fn lists_are_by_prefix_and_namespace() {
-        let mut table = Table::new(0, []);
+        let mut table = VariableTable::new(0, []);
         for path in ["a/b", "a/c", "ab", "b"] {
             done(&mut table, put(path, "1"), None).unwrap();
         }
         let other = VarKey::new("other", "a/x").unwrap();
         let items = Items::from([("k".to_owned(), Secret::default())]);
-        done(&mut table, Change::Put(other, items), None).unwrap();
+        done(&mut table, VariableChange::Put(other, items), None).unwrap();
         let paths = |namespace, prefix| {
             let found = table.list(namespace, prefix).found;
             found.iter().map(|of| of.path.to_string()).collect::<Vec<_>>()
@@ -240,7 +247,7 @@ mod tests {
     #[test]
     fn the_whole_is_bounded_in_number_and_in_bytes() {
         let full = |number: usize, text: &str| {
-            let mut table = Table::new(0, []);
+            let mut table = VariableTable::new(0, []);
             for number in 0..number {
                 done(&mut table, put(&format!("v{number}"), text), None).unwrap();
             }
@@ -260,7 +267,7 @@ mod tests {
             Err(VariableError::TooLarge)
         ));
         done(&mut large, put("v1", "smaller"), None).unwrap();
-        done(&mut large, Change::Delete(key("v2")), None).unwrap();
+        done(&mut large, VariableChange::Delete(key("v2")), None).unwrap();
         done(&mut large, put("one-more", &largest), None).unwrap();
     }
 
@@ -269,15 +276,15 @@ mod tests {
         fn bytes_are_counted_whatever_happens(
             steps in prop::collection::vec((0..3_u8, "[ab]{1,2}", ".{0,8}"), 0..40),
         ) {
-            let mut table = Table::new(0, []);
+            let mut table = VariableTable::new(0, []);
             for (what, path, text) in steps {
-                let change = if what == 0 { Change::Delete(key(&path)) } else { put(&path, &text) };
+                let change = if what == 0 { VariableChange::Delete(key(&path)) } else { put(&path, &text) };
                 let before = table.index();
                 let decided = done(&mut table, change, None).unwrap();
-                prop_assert_eq!(table.index() > before, !matches!(decided, Decided::Nothing(_)));
+                prop_assert_eq!(table.index() > before, !matches!(decided, VariableDecision::Nothing(_)));
                 prop_assert_eq!(table.bytes, table.all.values().map(|of| weight(of)).sum::<usize>());
             }
-            let again = Table::new(0, table.all.values().map(|of| (**of).clone()));
+            let again = VariableTable::new(0, table.all.values().map(|of| (**of).clone()));
             prop_assert_eq!(again.bytes, table.bytes);
         }
     }

@@ -52,7 +52,7 @@ async fn what_was_acknowledged_is_there_after_a_crash_and_no_index_comes_twice()
     assert_eq!(text(&again, "a").as_deref(), Some("one"));
     assert_eq!(text(&again, "b").as_deref(), Some("two"));
     assert_eq!(text(&again, "c"), None);
-    assert_eq!(KeptVariables::index(&again), 104);
+    assert_eq!(VariableStore::index(&again), 104);
     assert_eq!(again.put(key("c"), items("four"), Some(0)).await.unwrap().modify_index, 105);
 }
 
@@ -82,7 +82,7 @@ async fn a_change_goes_on_when_who_asked_for_it_hangs_up() {
     let state = StateStore::with_backend(Path::new("test"), store).unwrap();
     let (variables, _) = load(&state).await;
     let held = backend.hold();
-    let (own, index) = (variables.clone(), KeptVariables::index(&variables));
+    let (own, index) = (variables.clone(), VariableStore::index(&variables));
     let asked = tokio::spawn(async move { own.put(key("a"), items("one"), None).await });
     // It waits for the disk.
     while variables.0.places.available_permits() == VAR_CHANGES_MAX {
@@ -90,7 +90,7 @@ async fn a_change_goes_on_when_who_asked_for_it_hangs_up() {
     }
     asked.abort();
     drop(held);
-    clock::timeout(Duration::from_secs(30), variables.changed(index)).await.unwrap();
+    clock::timeout(Duration::from_secs(30), variables.wait_for_change(index)).await.unwrap();
     assert_eq!(text(&variables, "a").as_deref(), Some("one"));
 }
 
@@ -123,8 +123,8 @@ async fn a_record_that_cannot_be_read_is_put_aside_and_told() {
     let state = StateStore::in_memory().unwrap();
     let (variables, _) = load(&state).await;
     let good = variables.put(key("good"), items("one"), None).await.unwrap();
-    state.put(&Key::Variable(Box::new(key("bad"))), "no variable").await.unwrap();
-    state.put(&Key::Variable(Box::new(key("other"))), &*good).await.unwrap();
+    state.put(&RecordKey::Variable(Box::new(key("bad"))), "no variable").await.unwrap();
+    state.put(&RecordKey::Variable(Box::new(key("other"))), &*good).await.unwrap();
     let (again, notices) = load(&state).await;
     assert_eq!(notices.len(), 2, "{notices:?}");
     assert!(notices[0].contains("variable/default/bad"), "{notices:?}");
@@ -136,8 +136,8 @@ async fn a_record_that_cannot_be_read_is_put_aside_and_told() {
 async fn who_follows_hears_of_each_change() {
     let state = StateStore::in_memory().unwrap();
     let (variables, _) = load(&state).await;
-    let seen = KeptVariables::index(&variables);
-    let changed = variables.changed(seen);
+    let seen = VariableStore::index(&variables);
+    let changed = variables.wait_for_change(seen);
     variables.put(key("a"), items("one"), None).await.unwrap();
     clock::timeout(Duration::from_secs(30), changed).await.unwrap();
     let (index, found) = variables.get(&key("a"));

@@ -1,12 +1,12 @@
-//! What tasks hold, towards the plugins: [`Claim`] driven against the world.
+//! Drives the claims of tasks: each [`Claim`] decides, and this module asks the plugins.
 //!
 //! ```text
 //!  reserve ─► lock of the claim ─► step ─► effect ─► answer ─► step … ─► granted or denied
 //!  release ─► a task of its own: the same; the asker waits for the first round only
-//!                 └─► wait, next round … ─► released ─► LedgerBook
+//!                 └─► wait, next round … ─► released ─► LedgerBook::clear_holder
 //! ```
-//! A reserve is dropped with its asker (a kill); the claim then knows that something may have been
-//! reserved. A release is never dropped but by the end of the agent, which leaves it in the ledger.
+//! A reserve is dropped when its asker is dropped (a kill); the claim then knows that something may
+//! have been reserved. Only the end of the agent drops a release, which then stays in the ledger.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,72 +16,73 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::{DeviceManager, bounded, lock};
+use super::{DeviceManager, call_bounded, lock};
 use crate::ledger::InstanceHolder;
 use crate::reservation::{Claim, ClaimEffect, ClaimEvent, ClaimPhase};
 use ostler_model::clock;
 use ostler_model::device::Reservation;
-use ostler_model::grants::answers::{PlaceError, places};
+use ostler_model::grants::answers::{MountConflict, check_mount_paths};
 use ostler_model::ids::{AllocId, PluginName, TaskName};
 use ostler_model::limits::{DEVICE_CALL_WALL_MAX, DEVICE_LOADED_WALL};
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 
-/// Where it is written who holds what: the agent's ledger.
+/// The agent's ledger: the record of who holds what.
 pub trait LedgerBook: Send + Sync {
-    /// See that the holder's entry is on disk: a plugin is about to be asked for it. Bounded.
+    /// Make sure that the holder's entry is on disk, because a plugin is about to be asked for it.
+    /// Bounded.
     ///
     /// # Errors
-    /// Why it is not; the task may try again.
+    /// The reason why the entry is not on disk; the task may try again.
     fn keep<'a>(&'a self, holder: &'a InstanceHolder)
     -> BoxFuture<'a, Result<(), PluginCallError>>;
-    /// No release is owed for the holder any more: its entry may go.
-    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()>;
+    /// The holder owes no release any more: its entry may go.
+    fn clear_holder<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()>;
 }
 
-/// Where a claim is, for people.
+/// The state of a claim, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimState {
-    /// Plugins are being asked.
+    /// Plugins are being asked for the devices.
     Reserving,
-    /// All answered.
+    /// All plugins granted the devices.
     Reserved,
     /// Nothing is reserved: a plugin refused, or the task has not been started yet.
     Claimed,
-    /// The task ended; plugins are told.
+    /// The task ended, and plugins are being asked to release the devices.
     Releasing,
 }
 
-/// What a task holds, for people.
+/// A claim of one task, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClaimReport {
-    /// The allocation.
+    /// Id of the allocation.
     pub alloc: AllocId,
-    /// Its task.
+    /// Name of the task in its allocation.
     pub task: TaskName,
-    /// The devices.
+    /// The devices of the claim, one entry for each request.
     pub devices: Vec<AllocatedDevice>,
-    /// Where it is.
+    /// How far the claim is.
     pub state: ClaimState,
-    /// Rounds of a release that left something.
+    /// Number of release rounds after which something was left.
     pub tries: u32,
-    /// What a plugin last refused or failed with.
+    /// Text of the last refusal or failure of a plugin.
     pub last_error: Option<String>,
 }
 
-/// One claim.
-pub(super) struct Entry {
+/// The claim of one task, with what the manager keeps beside it.
+pub(super) struct ClaimEntry {
     claim: tokio::sync::Mutex<Claim>,
-    /// As it was after the last step.
+    /// A copy of the claim after its last step, for people.
     shown: Mutex<Claim>,
-    /// The ledger's entry is needed.
+    /// The holder's entry in the ledger is needed.
     owes: AtomicBool,
-    /// The allocation is over: gone when it is released.
+    /// The allocation is over, so the claim is removed when it is released.
     over: AtomicBool,
 }
 
-impl Entry {
+impl ClaimEntry {
     fn new(claim: Claim) -> Arc<Self> {
         let owes = AtomicBool::new(claim.keeps_entry());
         let shown = Mutex::new(claim.clone());
@@ -90,8 +91,8 @@ impl Entry {
     }
 }
 
-/// How driving a claim ended.
-enum Driven {
+/// The result of driving a claim.
+enum DriveOutcome {
     Granted,
     Denied(PluginCallError),
     Wait(Duration),
@@ -100,17 +101,19 @@ enum Driven {
 }
 
 impl DeviceManager {
-    /// A task of an earlier agent holds these devices; plugins may have been asked for them.
+    /// Take over the claim of a task of an earlier agent: plugins may have been asked for these
+    /// devices.
     pub fn restore_claim(&self, holder: InstanceHolder, devices: &[AllocatedDevice]) {
-        lock(&self.0.claims).insert(holder, Entry::new(Claim::restored(devices)));
+        lock(&self.0.claims).insert(holder, ClaimEntry::new(Claim::from_ledger(devices)));
     }
 
-    /// The allocation is over: release what its tasks still hold. The tasks for which that is not
-    /// done yet: their instances must not be assigned until [`LedgerBook::released`].
+    /// The allocation is over: release what its tasks still hold. Returns the tasks whose release
+    /// is not done yet. Their instances must not be assigned until [`LedgerBook::clear_holder`] is
+    /// called.
     pub fn end_alloc(&self, alloc: AllocId) -> BTreeSet<TaskName> {
         let claims = lock(&self.0.claims);
         let of_alloc = claims.iter().filter(|(holder, _)| holder.alloc == alloc);
-        let entries: Vec<(InstanceHolder, Arc<Entry>)> =
+        let entries: Vec<(InstanceHolder, Arc<ClaimEntry>)> =
             of_alloc.map(|(holder, entry)| (holder.clone(), Arc::clone(entry))).collect();
         drop(claims);
         let mut owing = BTreeSet::new();
@@ -126,11 +129,14 @@ impl DeviceManager {
         owing
     }
 
-    /// Every claim, by holder.
+    /// A report of every claim, by holder.
     #[must_use]
     pub fn claims(&self) -> Vec<ClaimReport> {
         let claims = lock(&self.0.claims);
-        claims.iter().filter_map(|(holder, entry)| report(holder, &lock(&entry.shown))).collect()
+        claims
+            .iter()
+            .filter_map(|(holder, entry)| claim_report(holder, &lock(&entry.shown)))
+            .collect()
     }
 
     pub(super) async fn reserve_claim(
@@ -141,15 +147,15 @@ impl DeviceManager {
         let entry = Arc::clone(
             lock(&self.0.claims)
                 .entry(holder.clone())
-                .or_insert_with(|| Entry::new(Claim::default())),
+                .or_insert_with(|| ClaimEntry::new(Claim::default())),
         );
         let mut claim = entry.claim.lock().await;
         let mut whole = Reservation::default();
         let asked = ClaimEvent::Reserve(devices.to_vec());
         match self.drive(&holder, &entry, &mut claim, asked, &mut whole).await {
-            Driven::Granted => Ok(whole),
-            Driven::Denied(error) => Err(error),
-            Driven::Wait(_) | Driven::Done | Driven::Nothing => {
+            DriveOutcome::Granted => Ok(whole),
+            DriveOutcome::Denied(error) => Err(error),
+            DriveOutcome::Wait(_) | DriveOutcome::Done | DriveOutcome::Nothing => {
                 Err(PluginCallError::Recoverable("the devices are still being released".to_owned()))
             }
         }
@@ -161,8 +167,13 @@ impl DeviceManager {
         let _first_round = self.spawn_release(holder, entry).await;
     }
 
-    /// Release until it is released. The receiver hears of the end of the first round.
-    fn spawn_release(&self, holder: InstanceHolder, entry: Arc<Entry>) -> oneshot::Receiver<()> {
+    /// Release in rounds until everything is released. The receiver is told when the first round
+    /// ends.
+    fn spawn_release(
+        &self,
+        holder: InstanceHolder,
+        entry: Arc<ClaimEntry>,
+    ) -> oneshot::Receiver<()> {
         let (first, heard) = oneshot::channel();
         let manager = self.clone();
         self.0.running.spawn(async move {
@@ -175,7 +186,7 @@ impl DeviceManager {
                 if let Some(first) = first.take() {
                     let _nobody_waits = first.send(());
                 }
-                let Driven::Wait(wait) = driven else { break };
+                let DriveOutcome::Wait(wait) = driven else { break };
                 tokio::select! {
                     biased;
                     () = manager.0.stop.cancelled() => return,
@@ -190,23 +201,24 @@ impl DeviceManager {
         heard
     }
 
-    fn forget(&self, holder: &InstanceHolder, entry: &Arc<Entry>) {
+    fn forget(&self, holder: &InstanceHolder, entry: &Arc<ClaimEntry>) {
         let mut claims = lock(&self.0.claims);
         if claims.get(holder).is_some_and(|known| Arc::ptr_eq(known, entry)) {
             claims.remove(holder);
         }
     }
 
-    /// Take an event and do what follows from it. `whole` gets what plugins answer to reserves.
+    /// Take an event and carry out what follows from it. `whole` collects the plugins' answers to
+    /// reserves.
     async fn drive(
         &self,
         holder: &InstanceHolder,
-        entry: &Entry,
+        entry: &ClaimEntry,
         claim: &mut Claim,
         event: ClaimEvent,
         whole: &mut Reservation,
-    ) -> Driven {
-        if claim.in_flight() {
+    ) -> DriveOutcome {
+        if claim.is_in_flight() {
             // The future that drove the claim was dropped while a plugin was being asked.
             claim.step(ClaimEvent::Dropped);
         }
@@ -215,13 +227,13 @@ impl DeviceManager {
             let effect = claim.step(event);
             lock(&entry.shown).clone_from(claim);
             event = match effect {
-                None => return Driven::Nothing,
+                None => return DriveOutcome::Nothing,
                 Some(ClaimEffect::Keep) => {
                     entry.owes.store(true, Ordering::SeqCst);
                     ClaimEvent::Kept(self.keep(holder).await)
                 }
                 Some(ClaimEffect::Reserve(device)) => match self.reserve_one(&device).await {
-                    Ok((plugin, part)) => match add(whole, part) {
+                    Ok((plugin, part)) => match merge_answer(whole, part) {
                         Ok(()) => ClaimEvent::Reserved(plugin),
                         Err(error) => ClaimEvent::Refused(PluginCallError::NotGranted(format!(
                             "what plugin {plugin} answers for {} cannot be given to the task: {error}",
@@ -237,14 +249,14 @@ impl DeviceManager {
                     }
                     ClaimEvent::Released(answer)
                 }
-                Some(ClaimEffect::Granted) => return Driven::Granted,
-                Some(ClaimEffect::Denied(error)) => return Driven::Denied(error),
+                Some(ClaimEffect::Granted) => return DriveOutcome::Granted,
+                Some(ClaimEffect::Denied(error)) => return DriveOutcome::Denied(error),
                 Some(ClaimEffect::Wait(wait)) => {
                     tracing::warn!(
                         %holder, ?wait, error = claim.last_error(),
                         "a device plugin was not told of the end of the task, tried again"
                     );
-                    return Driven::Wait(wait);
+                    return DriveOutcome::Wait(wait);
                 }
                 Some(ClaimEffect::Done(left)) => {
                     for item in left {
@@ -254,10 +266,10 @@ impl DeviceManager {
                         );
                     }
                     if let Some(book) = self.0.book.get() {
-                        book.released(holder).await;
+                        book.clear_holder(holder).await;
                     }
                     entry.owes.store(false, Ordering::SeqCst);
-                    return Driven::Done;
+                    return DriveOutcome::Done;
                 }
             };
         }
@@ -270,14 +282,14 @@ impl DeviceManager {
         }
     }
 
-    /// Wait for plugins that are being loaded, where none reports the device yet.
-    async fn reported(&self, device: &AllocatedDevice) {
+    /// Wait for plugins that are being loaded, as long as none reports the device.
+    async fn wait_until_reported(&self, device: &AllocatedDevice) {
         let mut views = self.0.node.subscribe();
         let settled = views.wait_for(|view| {
             view.loading.is_empty()
                 || lock(&self.0.inventory).owner_with(&device.group, &device.ids).is_ok()
         });
-        // An error, or nothing in time: what is known by then counts.
+        // After an error, or after the bound, the plugins known by then count.
         let _settled = clock::timeout(DEVICE_LOADED_WALL, settled).await;
     }
 
@@ -285,10 +297,10 @@ impl DeviceManager {
         &self,
         device: &AllocatedDevice,
     ) -> Result<(PluginName, Reservation), PluginCallError> {
-        self.reported(device).await;
+        self.wait_until_reported(device).await;
         let plugin = self.owner(device)?;
         let name = plugin.source.name().clone();
-        // The plugin is not asked yet: a failure here has no effect on it.
+        // The plugin has not been asked yet, so a failure here has no effect on it.
         let slot = clock::timeout(DEVICE_CALL_WALL_MAX, plugin.slots.acquire()).await;
         let Some(Ok(_slot)) = slot else {
             return Err(PluginCallError::NotReady {
@@ -296,7 +308,7 @@ impl DeviceManager {
                 reason: format!("busy with other calls for {DEVICE_CALL_WALL_MAX:?}"),
             });
         };
-        match bounded(&*plugin.source, "reserve", plugin.source.reserve(device)).await {
+        match call_bounded(&*plugin.source, "reserve", plugin.source.reserve(device)).await {
             Ok(part) => Ok((name, part)),
             // The device was removed since the last fingerprint. It may come back, so this is
             // tried again.
@@ -326,12 +338,12 @@ impl DeviceManager {
                 reason: format!("busy with other calls for {DEVICE_CALL_WALL_MAX:?}"),
             });
         };
-        bounded(&*plugin.source, "release", plugin.source.release(device)).await
+        call_bounded(&*plugin.source, "release", plugin.source.release(device)).await
     }
 }
 
-/// Add what one plugin answered to what the task gets, where nothing of it hides the rest.
-fn add(whole: &mut Reservation, part: Reservation) -> Result<(), PlaceError> {
+/// Add the answer of one plugin to what the task gets, provided that it hides nothing of the rest.
+fn merge_answer(whole: &mut Reservation, part: Reservation) -> Result<(), MountConflict> {
     whole.env.extend(part.env);
     // Several devices may ask for the same mount or node.
     for mount in part.mounts {
@@ -344,10 +356,10 @@ fn add(whole: &mut Reservation, part: Reservation) -> Result<(), PlaceError> {
             whole.device_nodes.push(node);
         }
     }
-    places(whole)
+    check_mount_paths(whole)
 }
 
-fn report(holder: &InstanceHolder, claim: &Claim) -> Option<ClaimReport> {
+fn claim_report(holder: &InstanceHolder, claim: &Claim) -> Option<ClaimReport> {
     let (state, tries) = match claim.phase() {
         ClaimPhase::Done => return None,
         ClaimPhase::Idle if claim.items().iter().all(|item| item.owed) => (ClaimState::Reserved, 0),

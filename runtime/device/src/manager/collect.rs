@@ -12,16 +12,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DeviceManager, Plugin, bounded, lock};
+use super::{DeviceManager, ManagedPlugin, call_bounded, lock};
 use ostler_model::clock;
 use ostler_model::device::HealthState;
 use ostler_model::limits::DEVICE_STATS_RETRY_MAX;
 use ostler_model::ports::PluginCallError;
 use ostler_model::stats::DeviceGroupStats;
 
-/// Until the manager is stopped, or the plugin says that it does not measure.
-pub(super) async fn run(manager: DeviceManager, plugin: Arc<Plugin>) {
-    let mut collector = Collector { manager, plugin, failures: 0, foreign: Vec::new() };
+/// Collect statistics until the manager is stopped, or the plugin says that it does not measure.
+pub(super) async fn run(manager: DeviceManager, plugin: Arc<ManagedPlugin>) {
+    let mut collector = StatsCollector { manager, plugin, failures: 0, foreign: Vec::new() };
     let stop = collector.manager.0.stop.clone();
     while let Some(wait) = collector.collect().await {
         tokio::select! {
@@ -32,28 +32,28 @@ pub(super) async fn run(manager: DeviceManager, plugin: Arc<Plugin>) {
     }
 }
 
-struct Collector {
+struct StatsCollector {
     manager: DeviceManager,
-    plugin: Arc<Plugin>,
-    /// In a row.
+    plugin: Arc<ManagedPlugin>,
+    /// Number of failures in a row.
     failures: u32,
-    /// What it measured last that is not its own: told once.
+    /// The foreign devices in its last measurement; each list of them is logged once.
     foreign: Vec<String>,
 }
 
-impl Collector {
-    /// Collect once. The wait until the next time; `None`: never.
+impl StatsCollector {
+    /// Collect once. Returns the wait until the next time; `None`: never again.
     async fn collect(&mut self) -> Option<Duration> {
         let interval = self.manager.0.stats_interval;
-        if !self.manager.current(&self.plugin) {
+        if !self.manager.is_current(&self.plugin) {
             return None;
         }
         let name = self.plugin.source.name();
         if !self.is_well() {
             return Some(interval);
         }
-        let answer = bounded(&*self.plugin.source, "stats", self.plugin.source.stats()).await;
-        if !self.manager.current(&self.plugin) {
+        let answer = call_bounded(&*self.plugin.source, "stats", self.plugin.source.stats()).await;
+        if !self.manager.is_current(&self.plugin) {
             return None;
         }
         match answer {
@@ -85,8 +85,8 @@ impl Collector {
         health.is_some_and(|health| health.state == HealthState::Healthy)
     }
 
-    /// Wait so long; not to the end of a back-off where a fingerprint failed meanwhile, too, and
-    /// one has succeeded since: what both stumbled over is gone.
+    /// Wait this long. A back-off ends early when a fingerprint failed as well and a later one
+    /// succeeded, because what both failed of is gone then.
     async fn pause(&self, wait: Duration) {
         let interval = self.manager.0.stats_interval;
         let (mut left, mut was_ill) = (wait, false);
@@ -94,10 +94,12 @@ impl Collector {
             let step = left.min(interval);
             clock::sleep(step).await;
             left = left.saturating_sub(step);
-            match self.is_well() {
-                false => was_ill = true,
-                true if was_ill => return,
-                true => {}
+            if self.is_well() {
+                if was_ill {
+                    return;
+                }
+            } else {
+                was_ill = true;
             }
         }
     }
@@ -105,7 +107,8 @@ impl Collector {
     fn take(&mut self, mut groups: Vec<DeviceGroupStats>) {
         let name = self.plugin.source.name();
         let inner = &self.manager.0;
-        // Both at once: a group that changes hands in between would be taken from its new owner.
+        // Both locks are held together: a group that changed hands in between would be taken from
+        // its new owner.
         let inventory = lock(&inner.inventory);
         let foreign = inventory.keep_own(name, &mut groups);
         let now = inner.clock.now();

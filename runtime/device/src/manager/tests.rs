@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use super::*;
 use fake::{Fake, Reply, assigned, group, healthy, plugin, undetected};
-use ostler_node::watch::Watcher;
+use ostler_node::watch::ChangeWatcher;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 struct Bench {
-    node: Node,
+    node: NodePublisher,
     clock: Clock,
-    watcher: Watcher,
+    watcher: ChangeWatcher,
     manager: DeviceManager,
 }
 
@@ -32,7 +32,7 @@ impl Bench {
         let node = fake::node();
         let clock = Clock::fixed(clock::Timestamp::from_nanos(1_000_000_000_000));
         let options = DeviceOptions { clock: clock.clone(), stats_interval: Some(5 * SECOND) };
-        let watcher = Watcher::without_thread().unwrap();
+        let watcher = ChangeWatcher::without_thread().unwrap();
         let manager = DeviceManager::new(node.clone(), options, fake::refresher(&watcher));
         Self { node, clock, watcher, manager }
     }

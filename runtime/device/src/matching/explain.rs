@@ -2,71 +2,73 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{offer, rules, sorted};
+use super::{offer, rules, sort_groups};
 use crate::ledger::DeviceLedger;
 use ostler_model::device::{DeviceGroup, GroupKey};
 use ostler_model::resources::{AllocatedDevice, DeviceRequest};
-use ostler_node::constraint::written;
+use ostler_node::constraint::constraint_text;
 
-/// A request, every group of the node, and what came of it.
+/// A request, every group of the node, and the decision about each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Explained {
-    /// The name asked for.
+pub struct RequestExplanation {
+    /// The name that the request asks for.
     pub request: String,
-    /// Instances asked for.
+    /// Number of instances asked for.
     pub count: u32,
-    /// What it gets; absent: nothing fits.
+    /// The instances it gets; absent: nothing fits.
     pub chosen: Option<AllocatedDevice>,
-    /// The NUMA node of all instances it gets; absent where they are of several or it is not known.
+    /// The NUMA node of all instances it gets; absent where they are on several nodes or it is not
+    /// known.
     pub numa_node: Option<u32>,
-    /// Sum of the sizes of all affinity weights: the score lies between minus this and this.
+    /// Sum of the absolute values of all affinity weights: the score is between minus this and plus
+    /// this.
     pub score_max: i64,
-    /// Every group of the node, by name.
+    /// Every group of the node with the decision, by name.
     pub candidates: Vec<DeviceCandidate>,
 }
 
-/// A group that was looked at.
+/// One group, and the decision about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceCandidate {
-    /// The group.
+    /// Name of the group.
     pub group: GroupKey,
-    /// What came of it.
+    /// The decision about the group.
     pub outcome: DeviceOutcome,
-    /// Why, for people.
+    /// The reason of the decision, for people.
     pub why: String,
     /// Sum of the weights of the affinities that hold; absent for a group that does not fit.
     pub score: Option<i64>,
-    /// Instances it could assign, before other requests of the allocation are thought of; absent for
-    /// a group that does not fit.
+    /// Number of instances it could assign, before other requests of the allocation are considered;
+    /// absent for a group that does not fit.
     pub free: Option<usize>,
-    /// Each affinity of the request; empty for a group that does not fit.
+    /// Every affinity of the request; empty for a group that does not fit.
     pub affinities: Vec<DeviceAffinity>,
 }
 
-/// What came of a group.
+/// The decision about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceOutcome {
-    /// The instances come from it.
+    /// The instances come from this group.
     Chosen,
-    /// It could serve the request, and another does.
+    /// The group could serve the request, but another one does.
     Fits,
-    /// It has what was asked for by name and cannot serve the request now.
+    /// The group has the name that was asked for, but cannot serve the request now.
     Unfit,
-    /// It is something else.
+    /// The group does not have the name that was asked for.
     OtherName,
 }
 
 /// Whether an affinity holds for a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceAffinity {
-    /// As in the job file: `${device.attr.memory} >= 40 GiB`.
+    /// The rule as the job file states it: `${device.attr.memory} >= 40 GiB`.
     pub rule: String,
-    /// -100 to 100.
+    /// The weight from the job file, -100 to 100.
     pub weight: i8,
-    /// Its weight counts.
+    /// The affinity holds, so its weight counts.
     pub holds: bool,
-    /// Why not; empty when it holds.
+    /// The reason why it does not hold; empty when it holds.
     pub why: String,
 }
 
@@ -77,16 +79,16 @@ pub fn explain(
     ledger: &DeviceLedger,
     request: &DeviceRequest,
     chosen: Option<&AllocatedDevice>,
-) -> Explained {
+) -> RequestExplanation {
     let (node, group) = chosen.map_or((None, None), |device| {
         let group = groups.iter().find(|group| group.key == device.group);
         (group.and_then(|group| shared_node(group, device)), group)
     });
     let asked = rules::asks_for_node(request);
     let score = group.map(|group| rules::score(group, node.filter(|_| asked), request));
-    let candidates = sorted(groups).into_iter();
+    let candidates = sort_groups(groups).into_iter();
     let weights = request.affinities.iter().map(|affinity| i64::from(affinity.weight).abs());
-    Explained {
+    RequestExplanation {
         request: request.name.clone(),
         count: request.count,
         chosen: chosen.cloned(),
@@ -94,8 +96,10 @@ pub fn explain(
         score_max: weights.sum(),
         candidates: candidates
             .map(|group| match chosen.zip(score).filter(|(device, _)| device.group == group.key) {
-                Some((device, score)) => taken(group, ledger, request, device, (node, score)),
-                None => not_taken(group, ledger, request, chosen.zip(score)),
+                Some((device, score)) => {
+                    chosen_candidate(group, ledger, request, device, (node, score))
+                }
+                None => other_candidate(group, ledger, request, chosen.zip(score)),
             })
             .collect(),
     }
@@ -112,7 +116,7 @@ fn shared_node(group: &DeviceGroup, device: &AllocatedDevice) -> Option<u32> {
     nodes.all(|node| node == Some(first)).then_some(first)
 }
 
-fn taken(
+fn chosen_candidate(
     group: &DeviceGroup,
     ledger: &DeviceLedger,
     request: &DeviceRequest,
@@ -125,7 +129,7 @@ fn taken(
         None if asked => ", on no one NUMA node".to_owned(),
         _ => String::new(),
     };
-    let free = offer::of_group(group, ledger, request, None).ok();
+    let free = offer::offers_of_group(group, ledger, request, None).ok();
     DeviceCandidate {
         group: group.key.clone(),
         outcome: DeviceOutcome::Chosen,
@@ -136,18 +140,18 @@ fn taken(
     }
 }
 
-fn not_taken(
+fn other_candidate(
     group: &DeviceGroup,
     ledger: &DeviceLedger,
     request: &DeviceRequest,
     winner: Option<(&AllocatedDevice, i64)>,
 ) -> DeviceCandidate {
     let key = group.key.clone();
-    let offers = match offer::of_group(group, ledger, request, None) {
+    let offers = match offer::offers_of_group(group, ledger, request, None) {
         Ok(offers) => offers,
         Err(why) => {
             let outcome = match why {
-                super::Unfit::Name => DeviceOutcome::OtherName,
+                super::UnfitReason::Name => DeviceOutcome::OtherName,
                 _ => DeviceOutcome::Unfit,
             };
             let why = why.to_string();
@@ -170,7 +174,8 @@ fn not_taken(
         Some((device, most)) if score == most && device.group < key => {
             format!("fits as well; {} is first by name", device.group)
         }
-        // A request of the allocation that fits nowhere else, or that it suits more.
+        // A request of the allocation needs this group because nothing else fits it, or because it
+        // suits that request better.
         Some(_) => "fits; another request of the allocation needs it".to_owned(),
         None => "fits, but not together with the other requests of the allocation".to_owned(),
     };
@@ -192,7 +197,7 @@ fn affinities(
     request: &DeviceRequest,
 ) -> Vec<DeviceAffinity> {
     let results = rules::affinities(group, node, request).map(|(affinity, unmet)| DeviceAffinity {
-        rule: written(&affinity.rule),
+        rule: constraint_text(&affinity.rule),
         weight: affinity.weight,
         holds: unmet.is_none(),
         why: unmet.map(|unmet| unmet.to_string()).unwrap_or_default(),

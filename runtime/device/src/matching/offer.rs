@@ -1,46 +1,48 @@
-//! What a group could give a request, before other requests are thought of.
+//! What a group could give to a request, before other requests are considered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rules;
-use super::unfit::Unfit;
+use super::unfit::UnfitReason;
 use crate::ledger::{DeviceLedger, HeldInstance};
 use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_model::resources::DeviceRequest;
 
 /// A way to serve a request from one group.
 #[derive(Clone, Debug)]
-pub(super) struct Offer<'a> {
+pub(super) struct DeviceOffer<'a> {
     pub group: &'a DeviceGroup,
-    /// The NUMA node of all of `free`; `None` where it was not asked for, or they are of several.
+    /// The NUMA node of all instances in `free`; `None` where the request names no node, or they
+    /// are on several.
     pub node: Option<u32>,
-    /// Ids that may be assigned: at least as many as asked for, sorted, each once.
+    /// Ids that may be assigned, sorted, each once: at least as many as the request asks for.
     pub free: Vec<&'a str>,
     /// Sum of the weights of the affinities that hold.
     pub score: i64,
 }
 
-/// The ways in which a group can serve a request: one, or, when the request says something of the
-/// NUMA node, one for each node and one for instances of several nodes. Best first.
+/// The ways in which a group can serve a request, best first. There is one way. When the request
+/// says something about the NUMA node, there is one for each node and one for instances of several
+/// nodes.
 ///
-/// `task_node`: the node of another request of the task that asks for one; no other will do.
-pub(super) fn of_group<'a>(
+/// `task_node` is the node of another request of the task that asks for one; no other node will do.
+pub(super) fn offers_of_group<'a>(
     group: &'a DeviceGroup,
     ledger: &DeviceLedger,
     request: &DeviceRequest,
     task_node: Option<u32>,
-) -> Result<Vec<Offer<'a>>, Unfit> {
+) -> Result<Vec<DeviceOffer<'a>>, UnfitReason> {
     if !group.key.matches(&request.name) {
-        return Err(Unfit::Name);
+        return Err(UnfitReason::Name);
     }
     let unmet = rules::unmet_by_group(group, request);
     if !unmet.is_empty() {
-        return Err(Unfit::Constraints(unmet));
+        return Err(UnfitReason::Constraints(unmet));
     }
-    let found = survey(group, ledger, request);
+    let found = survey_group(group, ledger, request);
     let wanted = count(request);
     if found.free.len() < wanted {
-        return Err(Unfit::TooFew {
+        return Err(UnfitReason::TooFew {
             healthy: found.free.len().saturating_add(found.held.len()),
             free: found.free.len(),
             held: found.held,
@@ -49,22 +51,22 @@ pub(super) fn of_group<'a>(
     }
     if !rules::asks_for_node(request) {
         let score = rules::score(group, None, request);
-        return Ok(vec![Offer { group, node: None, free: found.ids().collect(), score }]);
+        return Ok(vec![DeviceOffer { group, node: None, free: found.ids().collect(), score }]);
     }
-    by_node(group, &found, request, task_node)
+    offers_by_node(group, &found, request, task_node)
 }
 
-/// Instances asked for.
+/// Number of instances asked for.
 pub(super) fn count(request: &DeviceRequest) -> usize {
     usize::try_from(request.count).unwrap_or(usize::MAX)
 }
 
-fn by_node<'a>(
+fn offers_by_node<'a>(
     group: &'a DeviceGroup,
-    found: &Survey<'a>,
+    found: &GroupSurvey<'a>,
     request: &DeviceRequest,
     task_node: Option<u32>,
-) -> Result<Vec<Offer<'a>>, Unfit> {
+) -> Result<Vec<DeviceOffer<'a>>, UnfitReason> {
     let mut nodes: BTreeMap<u32, Vec<&'a str>> = BTreeMap::new();
     for (id, node) in &found.free {
         if let Some(node) = node {
@@ -78,42 +80,47 @@ fn by_node<'a>(
     });
     let everywhere = (None, found.ids().collect());
     let ways = usable.map(|(node, ids)| (Some(node), ids)).chain([everywhere]);
-    let mut offers: Vec<Offer<'a>> = ways
+    let mut offers: Vec<DeviceOffer<'a>> = ways
         .filter(|(node, _)| rules::unmet_by_node(group, *node, request).is_empty())
-        .map(|(node, free)| Offer { group, node, free, score: rules::score(group, node, request) })
+        .map(|(node, free)| DeviceOffer {
+            group,
+            node,
+            free,
+            score: rules::score(group, node, request),
+        })
         .collect();
     if offers.is_empty() {
         let unmet = rules::unmet_by_node(group, None, request);
-        return Err(Unfit::Locality { free, elsewhere, task_node, unmet });
+        return Err(UnfitReason::Locality { free, elsewhere, task_node, unmet });
     }
-    // Stable: the lowest node first among equals, several nodes last.
+    // The sort is stable: among equals the lowest node comes first, and several nodes come last.
     offers.sort_by_key(|offer| std::cmp::Reverse(offer.score));
     Ok(offers)
 }
 
 #[derive(Default)]
-struct Survey<'a> {
-    /// Healthy and free, with the NUMA node where it is known.
+struct GroupSurvey<'a> {
+    /// Healthy and free instances, with the NUMA node where it is known.
     free: BTreeSet<(&'a str, Option<u32>)>,
     held: Vec<HeldInstance>,
     unhealthy: Vec<(String, String)>,
 }
 
-impl<'a> Survey<'a> {
+impl<'a> GroupSurvey<'a> {
     fn ids(&self) -> impl Iterator<Item = &'a str> {
         self.free.iter().map(|(id, _)| *id)
     }
 }
 
-fn survey<'a>(
+fn survey_group<'a>(
     group: &'a DeviceGroup,
     ledger: &DeviceLedger,
     request: &DeviceRequest,
-) -> Survey<'a> {
-    let mut found = Survey::default();
+) -> GroupSurvey<'a> {
+    let mut found = GroupSurvey::default();
     let mut seen = BTreeSet::new();
     for instance in &group.instances {
-        // An id that is there twice is one instance.
+        // An id that occurs twice is one instance.
         if !rules::admits(group, request, instance) || !seen.insert(instance.id.as_str()) {
             continue;
         }

@@ -4,14 +4,14 @@ use ostler_model::attribute::Attribute;
 use ostler_model::device::{DeviceGroup, DeviceInstance};
 use ostler_model::job::{Affinity, Constraint, Operator};
 use ostler_model::resources::DeviceRequest;
-use ostler_node::constraint::{self, Unmet};
+use ostler_node::constraint::{self, UnmetConstraint};
 
 const IDS: &str = "${device.ids}";
 const NODE: &str = "device.numa_node";
 
-/// What a constraint is about.
+/// The subject of a constraint.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum About {
+enum RuleSubject {
     /// The group as a whole.
     Group,
     /// Which instances may be assigned.
@@ -20,12 +20,12 @@ enum About {
     Node,
 }
 
-fn about(rule: &Constraint) -> About {
+fn rule_subject(rule: &Constraint) -> RuleSubject {
     if names_node(rule) {
-        return About::Node;
+        return RuleSubject::Node;
     }
     let unary = matches!(rule.operator, Operator::IsSet | Operator::IsNotSet);
-    if rule.left.trim() == IDS && !unary { About::Instances } else { About::Group }
+    if rule.left.trim() == IDS && !unary { RuleSubject::Instances } else { RuleSubject::Group }
 }
 
 fn names_node(rule: &Constraint) -> bool {
@@ -35,7 +35,7 @@ fn names_node(rule: &Constraint) -> bool {
     })
 }
 
-/// Does a request say anything of the NUMA node of what it gets?
+/// Does a request say anything about the NUMA node of its instances?
 pub(super) fn asks_for_node(request: &DeviceRequest) -> bool {
     let affinities = request.affinities.iter().map(|affinity| &affinity.rule);
     request.constraints.iter().chain(affinities).any(names_node)
@@ -43,27 +43,30 @@ pub(super) fn asks_for_node(request: &DeviceRequest) -> bool {
 
 /// The constraints on the group as a whole that do not hold.
 #[expect(clippy::vec_box, reason = "what a check answers is boxed already")]
-pub(super) fn unmet_by_group(group: &DeviceGroup, request: &DeviceRequest) -> Vec<Box<Unmet>> {
+pub(super) fn unmet_by_group(
+    group: &DeviceGroup,
+    request: &DeviceRequest,
+) -> Vec<Box<UnmetConstraint>> {
     let rules = request.constraints.iter();
     rules
-        .filter(|rule| match about(rule) {
-            About::Group => true,
-            About::Instances => is_set_rule(rule),
-            About::Node => false,
+        .filter(|rule| match rule_subject(rule) {
+            RuleSubject::Group => true,
+            RuleSubject::Instances => is_set_rule(rule),
+            RuleSubject::Node => false,
         })
         .filter_map(|rule| constraint::evaluate(rule, &|name| lookup(group, None, name)).err())
         .collect()
 }
 
-/// The constraints on the NUMA node that do not hold when it is this one; `None`: there is none
-/// that all instances share.
+/// The constraints on the NUMA node that do not hold on this node. `None`: the instances share no
+/// node.
 #[expect(clippy::vec_box, reason = "what a check answers is boxed already")]
 pub(super) fn unmet_by_node(
     group: &DeviceGroup,
     node: Option<u32>,
     request: &DeviceRequest,
-) -> Vec<Box<Unmet>> {
-    let rules = request.constraints.iter().filter(|rule| about(rule) == About::Node);
+) -> Vec<Box<UnmetConstraint>> {
+    let rules = request.constraints.iter().filter(|rule| rule_subject(rule) == RuleSubject::Node);
     rules
         .filter_map(|rule| constraint::evaluate(rule, &|name| lookup(group, node, name)).err())
         .collect()
@@ -83,7 +86,8 @@ pub(super) fn admits(
         "device.ids" => Some(Attribute::from(instance.id.as_str())),
         _ => lookup(group, None, name),
     };
-    let mut rules = request.constraints.iter().filter(|rule| about(rule) == About::Instances);
+    let mut rules =
+        request.constraints.iter().filter(|rule| rule_subject(rule) == RuleSubject::Instances);
     rules.all(|rule| {
         if is_set_rule(rule) {
             constraint::members(&rule.right).any(|id| id == instance.id)
@@ -112,20 +116,20 @@ fn lookup(group: &DeviceGroup, node: Option<u32>, name: &str) -> Option<Attribut
     }
 }
 
-/// Each affinity with why it does not hold; `None`: it holds.
+/// Each affinity with the reason why it does not hold; `None`: it holds.
 pub(super) fn affinities<'a>(
     group: &'a DeviceGroup,
     node: Option<u32>,
     request: &'a DeviceRequest,
-) -> impl Iterator<Item = (&'a Affinity, Option<Box<Unmet>>)> {
+) -> impl Iterator<Item = (&'a Affinity, Option<Box<UnmetConstraint>>)> {
     request.affinities.iter().map(move |affinity| {
         let held = constraint::evaluate(&affinity.rule, &|name| lookup(group, node, name));
         (affinity, held.err())
     })
 }
 
-/// The sum of the weights of the affinities that hold. Nomad divides it by the sum of all weights'
-/// sizes, which is the same for every group of one request, so the order is the same.
+/// The sum of the weights of the affinities that hold. Nomad divides it by the sum of the absolute
+/// weights. That sum is the same for every group of one request, so the order is the same.
 pub(super) fn score(group: &DeviceGroup, node: Option<u32>, request: &DeviceRequest) -> i64 {
     affinities(group, node, request)
         .filter(|(_, unmet)| unmet.is_none())

@@ -1,4 +1,4 @@
-//! Several requests at once: which offer each takes, so that no instance is assigned twice.
+//! Chooses an offer for each of several requests, so that no instance is assigned twice.
 //!
 //! ```text
 //!   request 1: offers, best first ─┐
@@ -12,18 +12,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::offer::Offer;
+use super::offer::DeviceOffer;
 use ostler_model::device::GroupKey;
 use ostler_model::limits::DEVICE_COMBINATIONS_MAX;
 
 /// One request and every way to serve it.
-pub(super) struct Choice<'a> {
-    /// Requests of one task that ask for a NUMA node share it: the task's number.
+pub(super) struct RequestChoice<'a> {
+    /// Number of the task. Requests of one task that ask for a NUMA node share the node.
     pub task: usize,
-    /// Instances wanted.
+    /// Number of instances wanted.
     pub count: usize,
-    /// Ways, over all groups, best first.
-    pub offers: Vec<Offer<'a>>,
+    /// The ways over all groups, best first.
+    pub offers: Vec<DeviceOffer<'a>>,
 }
 
 /// The offer each request takes, and its ids.
@@ -32,10 +32,10 @@ pub(super) struct Solution<'a> {
     pub score: i64,
 }
 
-/// The solution with the highest sum of scores; among equal ones that in which the first request
-/// has its best offer, then the second, and so on. `None` when there is none, or when none was found
+/// The solution with the highest sum of scores. Among equal ones the first request gets its best
+/// offer, then the second, and so on. `None` when there is no solution, or when none was found
 /// within [`DEVICE_COMBINATIONS_MAX`] steps.
-pub(super) fn best<'a>(choices: &[Choice<'a>]) -> Option<Solution<'a>> {
+pub(super) fn best_solution<'a>(choices: &[RequestChoice<'a>]) -> Option<Solution<'a>> {
     let bounds = bounds(choices);
     let mut best: Option<(i64, Vec<usize>)> = None;
     // The offers taken so far, and the next one to try for the request after them.
@@ -60,7 +60,7 @@ pub(super) fn best<'a>(choices: &[Choice<'a>]) -> Option<Solution<'a>> {
                     next += 1;
                 }
             }
-            // Nothing more here: the request before takes its next offer.
+            // There is no further offer here, so the request before takes its next offer.
             None => {
                 let Some(before) = taken.pop() else { break };
                 let left = choices.get(taken.len()).and_then(|c| c.offers.get(before));
@@ -81,8 +81,8 @@ pub(super) fn best<'a>(choices: &[Choice<'a>]) -> Option<Solution<'a>> {
     Some(Solution { picks, score })
 }
 
-/// For each depth the most that the requests from there on can add.
-fn bounds(choices: &[Choice<'_>]) -> Vec<i64> {
+/// For each depth, the highest score that the requests from there on can add.
+fn bounds(choices: &[RequestChoice<'_>]) -> Vec<i64> {
     let mut bounds = vec![0; choices.len() + 1];
     let mut sum = 0_i64;
     for (at, choice) in choices.iter().enumerate().rev() {
@@ -95,15 +95,15 @@ fn bounds(choices: &[Choice<'_>]) -> Vec<i64> {
 }
 
 fn offer_of<'c, 'a>(
-    choices: &'c [Choice<'a>],
+    choices: &'c [RequestChoice<'a>],
     taken: &[usize],
     at: usize,
-) -> Option<&'c Offer<'a>> {
+) -> Option<&'c DeviceOffer<'a>> {
     choices.get(at)?.offers.get(*taken.get(at)?)
 }
 
-/// Can the newest offer stand beside those taken before it?
-fn fits(choices: &[Choice<'_>], taken: &[usize]) -> bool {
+/// Can the newest offer be taken together with the earlier ones?
+fn fits(choices: &[RequestChoice<'_>], taken: &[usize]) -> bool {
     let newest = taken.len().saturating_sub(1);
     let (Some(choice), Some(offer)) = (choices.get(newest), offer_of(choices, taken, newest))
     else {
@@ -121,8 +121,11 @@ fn fits(choices: &[Choice<'_>], taken: &[usize]) -> bool {
     !elsewhere && (members.len() == 1 || assign(choices, taken, &members).is_some())
 }
 
-/// The requests by the group they take from.
-fn groups<'a>(choices: &[Choice<'a>], taken: &[usize]) -> BTreeMap<&'a GroupKey, Vec<usize>> {
+/// The requests, grouped by the device group they take from.
+fn groups<'a>(
+    choices: &[RequestChoice<'a>],
+    taken: &[usize],
+) -> BTreeMap<&'a GroupKey, Vec<usize>> {
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for at in 0..taken.len() {
         if let Some(offer) = offer_of(choices, taken, at) {
@@ -132,10 +135,10 @@ fn groups<'a>(choices: &[Choice<'a>], taken: &[usize]) -> BTreeMap<&'a GroupKey,
     groups
 }
 
-/// Ids for each of the requests `members`, which take from one group; `None` when they cannot all
-/// have their own.
+/// Ids for each of the requests `members`, which take from one group. `None` when there are not
+/// enough ids for all of them.
 fn assign<'a>(
-    choices: &[Choice<'a>],
+    choices: &[RequestChoice<'a>],
     taken: &[usize],
     members: &[usize],
 ) -> Option<Vec<Vec<&'a str>>> {
@@ -143,8 +146,8 @@ fn assign<'a>(
         .iter()
         .map(|at| Some((choices.get(*at)?.count, &*offer_of(choices, taken, *at)?.free)))
         .collect::<Option<_>>()?;
-    // Who has the fewest to choose from goes first: where the lists lie within each other, nobody
-    // is then in another's way.
+    // The request with the fewest ids to choose from goes first: where the lists contain each
+    // other, no request is then in the way of another.
     let mut order: Vec<usize> = (0..wishes.len()).collect();
     order.sort_by_key(|at| wishes.get(*at).map_or(0, |(_, free)| free.len()));
     let mut owners: BTreeMap<&'a str, usize> = BTreeMap::new();
@@ -165,7 +168,7 @@ fn assign<'a>(
     Some(ids)
 }
 
-/// One more id for the request `start`: others move to ids that are still free.
+/// Find one more id for the request `start`: other requests move to ids that are still free.
 fn augment<'a>(
     wishes: &[(usize, &[&'a str])],
     owners: &mut BTreeMap<&'a str, usize>,

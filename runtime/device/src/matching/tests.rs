@@ -54,7 +54,7 @@ fn ids(result: Result<AllocatedDevice, NoDevice>) -> Vec<String> {
     result.unwrap().ids
 }
 
-fn why(result: Result<AllocatedDevice, NoDevice>, name: &str) -> Unfit {
+fn why(result: Result<AllocatedDevice, NoDevice>, name: &str) -> UnfitReason {
     let refusal = result.unwrap_err();
     refusal.candidates.into_iter().find(|c| c.group == key(name)).unwrap().why
 }
@@ -67,7 +67,11 @@ fn a_request_names_type_or_vendor_and_type_or_all_three() {
         assert_eq!(ids(choose(&groups, &free, &request(name, 1))), ["0"], "{name}");
     }
     for name in ["acme", "tpu", "other/gpu", "acme/gpu/big", ""] {
-        assert_eq!(why(choose(&groups, &free, &request(name, 1)), "big/2"), Unfit::Name, "{name}");
+        assert_eq!(
+            why(choose(&groups, &free, &request(name, 1)), "big/2"),
+            UnfitReason::Name,
+            "{name}"
+        );
     }
 }
 
@@ -77,7 +81,7 @@ fn two_groups_of_one_are_not_one_group_of_two() {
     let refusal = choose(&groups, &DeviceLedger::default(), &request("gpu", 2)).unwrap_err();
     assert_eq!(refusal.candidates.len(), 2);
     for candidate in refusal.candidates {
-        assert!(matches!(candidate.why, Unfit::TooFew { healthy: 1, free: 1, .. }));
+        assert!(matches!(candidate.why, UnfitReason::TooFew { healthy: 1, free: 1, .. }));
     }
 }
 
@@ -154,12 +158,15 @@ fn a_rule_on_ids_narrows_the_instances() {
     wanted.constraints = vec![rule("${device.ids}", Operator::SetContainsAny, "2,9")];
     assert_eq!(ids(choose(&groups, &free, &wanted)), ["2"]);
     wanted.constraints = vec![rule("${device.ids}", Operator::SetContainsAll, "2,9")];
-    assert!(matches!(why(choose(&groups, &free, &wanted), "a"), Unfit::Constraints(_)));
+    assert!(matches!(why(choose(&groups, &free, &wanted), "a"), UnfitReason::Constraints(_)));
     wanted.constraints = vec![rule("${device.ids}", Operator::NotEqual, "0")];
     assert_eq!(ids(choose(&groups, &free, &wanted)), ["1"]);
     wanted.constraints = vec![rule("${device.ids}", Operator::Equal, "1")];
     wanted.count = 2;
-    assert!(matches!(why(choose(&groups, &free, &wanted), "a"), Unfit::TooFew { free: 1, .. }));
+    assert!(matches!(
+        why(choose(&groups, &free, &wanted), "a"),
+        UnfitReason::TooFew { free: 1, .. }
+    ));
 }
 
 /// Put instances on NUMA nodes, in their order.
@@ -172,9 +179,10 @@ fn on_nodes(mut group: DeviceGroup, nodes: &[u32]) -> DeviceGroup {
 
 fn one_node(mut request: DeviceRequest, must: bool) -> DeviceRequest {
     let rule = rule("${device.numa_node}", Operator::IsSet, "");
-    match must {
-        true => request.constraints.push(rule),
-        false => request.affinities.push(Affinity { rule, weight: 50 }),
+    if must {
+        request.constraints.push(rule);
+    } else {
+        request.affinities.push(Affinity { rule, weight: 50 });
     }
     request
 }
@@ -364,7 +372,7 @@ proptest! {
                 }
                 Err(refusal) => {
                     let small = |candidate: &UnfitGroup| {
-                        matches!(candidate.why, Unfit::TooFew { free, .. } if free < count as usize)
+                        matches!(candidate.why, UnfitReason::TooFew { free, .. } if free < count as usize)
                     };
                     prop_assert!(refusal.candidates.iter().all(small), "a group had enough");
                 }

@@ -7,68 +7,68 @@ use serde::Serialize;
 
 use crate::ledger::HeldInstance;
 use ostler_model::device::GroupKey;
-use ostler_model::words::counted;
-use ostler_node::constraint::Unmet;
+use ostler_model::words::count_noun;
+use ostler_node::constraint::UnmetConstraint;
 
-/// Groups that are named although they are not like what was asked for, where there are no more.
+/// The most groups of other kinds that are named, where the node has no more than these.
 const OTHERS_MAX: usize = 2;
 
 /// No group can serve a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NoDevice {
-    /// The name asked for.
+    /// The name that the request asks for.
     pub request: String,
-    /// Instances asked for.
+    /// Number of instances asked for.
     pub count: u32,
-    /// Every group of the node and why not that one, by name.
+    /// Every group of the node with the reason why it does not fit, by name.
     pub candidates: Vec<UnfitGroup>,
 }
 
 impl NoDevice {
-    /// Is there a group of the name that was asked for?
+    /// Is there a group with the name that was asked for?
     #[must_use]
-    pub fn offered(&self) -> bool {
-        self.candidates.iter().any(|candidate| candidate.why != Unfit::Name)
+    pub fn has_named_group(&self) -> bool {
+        self.candidates.iter().any(|candidate| candidate.why != UnfitReason::Name)
     }
 }
 
-/// A group that was looked at.
+/// A group that cannot serve the request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UnfitGroup {
-    /// The group.
+    /// Name of the group.
     pub group: GroupKey,
     /// Why it cannot serve the request.
-    pub why: Unfit,
+    pub why: UnfitReason,
 }
 
 /// Why a group cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum Unfit {
+pub enum UnfitReason {
     /// The request names another vendor, type or model.
     Name,
-    /// Constraints that do not hold, all of them.
-    Constraints(Vec<Box<Unmet>>),
-    /// Fewer usable instances than asked for.
+    /// The constraints that do not hold, all of them.
+    Constraints(Vec<Box<UnmetConstraint>>),
+    /// The group has fewer usable instances than asked for.
     TooFew {
         /// Instances that are healthy and that the constraints admit, held ones included.
         healthy: usize,
-        /// Of those, free ones.
+        /// Those of them that are free.
         free: usize,
-        /// Of those, held ones and their holders.
+        /// Those of them that are held, with their holders.
         held: Vec<HeldInstance>,
         /// Instances that are not healthy: id and reason.
         unhealthy: Vec<(String, String)>,
     },
-    /// Enough usable instances, but not on a NUMA node that will do.
+    /// Enough instances are usable, but no permitted NUMA node has enough of them.
     Locality {
         /// Free instances by NUMA node.
         free: BTreeMap<u32, usize>,
-        /// Free instances of which nobody says where they are.
+        /// Number of free instances whose node is not known.
         elsewhere: usize,
-        /// The node another request of the task is on already.
+        /// The node that another request of the task is on already.
         task_node: Option<u32>,
         /// The rules on `${device.numa_node}` that do not hold for instances of several nodes.
-        unmet: Vec<Box<Unmet>>,
+        unmet: Vec<Box<UnmetConstraint>>,
     },
 }
 
@@ -76,19 +76,19 @@ impl std::error::Error for NoDevice {}
 
 impl fmt::Display for NoDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.candidates.is_empty() && !self.offered() {
+        if !self.candidates.is_empty() && !self.has_named_group() {
             let request = &self.request;
-            return write!(f, "no plugin offers {request}; {}", self.others());
+            return write!(f, "no plugin offers {request}; {}", self.others_text());
         }
-        write!(f, "no device {:?} for {}", self.request, counted(self.count, "instance"))?;
+        write!(f, "no device {:?} for {}", self.request, count_noun(self.count, "instance"))?;
         if self.candidates.is_empty() {
             return write!(
                 f,
                 ": the node has no devices; `ostler plugin list` shows device plugins"
             );
         }
-        // Those that were asked for: a node has dozens of others, which would hide them.
-        let named = self.candidates.iter().filter(|one| one.why != Unfit::Name);
+        // Only groups with the name are listed: a node has dozens of others, which would hide them.
+        let named = self.candidates.iter().filter(|one| one.why != UnfitReason::Name);
         let mut said = Vec::new();
         for UnfitGroup { group, why } in named {
             write!(f, "\n- {group}: ")?;
@@ -99,9 +99,9 @@ impl fmt::Display for NoDevice {
 }
 
 impl NoDevice {
-    /// What there is where nothing is of the name that was asked for: groups of the same vendor or type, and how
-    /// many others.
-    fn others(&self) -> String {
+    /// The text for a node that has no group of this name: groups of the same vendor or type, and
+    /// the number of the others.
+    fn others_text(&self) -> String {
         let asked: Vec<&str> = self.request.split('/').collect();
         let near = |one: &&UnfitGroup| {
             let GroupKey { vendor, kind, .. } = &one.group;
@@ -113,7 +113,7 @@ impl NoDevice {
             shown.extend(self.candidates.iter().map(|one| one.group.to_string()));
         }
         let others = self.candidates.len().saturating_sub(shown.len());
-        let rest = counted(u64::try_from(others).unwrap_or(u64::MAX), "group");
+        let rest = count_noun(u64::try_from(others).unwrap_or(u64::MAX), "group");
         match (shown.is_empty(), others) {
             (true, _) => format!("there is none of that vendor or type among {rest} of devices"),
             (false, 0) => format!("there is {}", shown.join(", ")),
@@ -122,8 +122,8 @@ impl NoDevice {
     }
 }
 
-impl Unfit {
-    /// In words; a reason that was `said` of instances before is not said in full again.
+impl UnfitReason {
+    /// Write the reason. A reason that is in `said` already is not written in full again.
     fn write<'a>(&'a self, f: &mut fmt::Formatter<'_>, said: &mut Vec<&'a str>) -> fmt::Result {
         let Self::TooFew { healthy, free, held, unhealthy } = self else {
             return write!(f, "{self}");
@@ -132,12 +132,13 @@ impl Unfit {
         for held in held {
             write!(f, "; {} is held by {}", held.instance, held.holder)?;
         }
-        for (reason, ids) in by_reason(unhealthy) {
+        for (reason, ids) in group_by_reason(unhealthy) {
             let are = if ids.len() == 1 { "is" } else { "are" };
             write!(f, "; {} {are} not healthy", ids.join(", "))?;
-            match said.contains(&reason) {
-                true => f.write_str(", for the same reason")?,
-                false => write!(f, ": {reason}")?,
+            if said.contains(&reason) {
+                f.write_str(", for the same reason")?;
+            } else {
+                write!(f, ": {reason}")?;
             }
             said.push(reason);
         }
@@ -145,8 +146,8 @@ impl Unfit {
     }
 }
 
-/// Instances that are not healthy, by the reason, in the order in which they come.
-fn by_reason(unhealthy: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
+/// Instances that are not healthy, grouped by the reason, in the order in which they occur.
+fn group_by_reason(unhealthy: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
     let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
     for (id, reason) in unhealthy {
         match all.iter_mut().find(|(known, _)| known == reason) {
@@ -157,7 +158,7 @@ fn by_reason(unhealthy: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
     all
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for UnfitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name => f.write_str("not what was asked for"),

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 use ostler_model::device::{DeviceNode, Mount, Reservation};
-use ostler_model::grants::answers::Answers;
-use ostler_model::grants::{Added, Authority, Grants, PUT, grant_lines};
-use ostler_model::plugin::{Manifest, PluginKind};
+use ostler_model::grants::answers::AnswerCheck;
+use ostler_model::grants::{Authority, GrantAddition, Grants, PUT, grant_lines};
+use ostler_model::plugin::{PluginKind, PluginManifest};
 
-fn manifest(imports: &[&str]) -> Manifest {
-    Manifest {
+fn manifest(imports: &[&str]) -> PluginManifest {
+    PluginManifest {
         kind: PluginKind::Driver,
         interface_version: "0.1.0".into(),
         exports: vec![],
@@ -45,11 +45,11 @@ fn the_lines_of_missing_grants_are_one_block_that_keeps_what_is_granted_and_lets
         env: args(&["LC_*"]),
         ..Grants::default()
     };
-    let missing = granted.missing("mine", &asks).unwrap();
+    let missing = granted.find_missing("mine", &asks).unwrap();
     assert!(missing.to_string().contains(PUT), "{missing}");
     // `users` and `programs` need `process`, which is among what is missing.
     let now = pasted(&missing.lines, "mine");
-    assert_eq!(now.missing("mine", &asks), None, "{}", missing.lines);
+    assert_eq!(now.find_missing("mine", &asks), None, "{}", missing.lines);
     assert_eq!(now.files, granted.files);
     assert_eq!((now.users, now.programs, now.env), (granted.users, granted.programs, granted.env));
 }
@@ -70,7 +70,7 @@ fn the_lines_for_a_denied_command_allow_that_command_and_no_other() {
     };
     for program in ["x", "/bin/x", "/opt/y"] {
         let list = args(&["say \"${hi}\"", "100%{", "\\n", "tab\there"]);
-        let added = Added::Command { program: program.to_owned(), args: list.clone() };
+        let added = GrantAddition::Command { program: program.to_owned(), args: list.clone() };
         let lines = grant_lines("mine", &granted, &[added]);
         let now = pasted(&lines, "mine");
         let allows = |list: &[String]| now.commands.iter().any(|one| one.allows(program, list));
@@ -83,7 +83,7 @@ fn the_lines_for_a_denied_command_allow_that_command_and_no_other() {
 #[test]
 fn a_refusal_names_everything_and_its_lines_grant_it() {
     let grants = Grants { process: true, ..Grants::default() };
-    let cards = Answers { name: "cards", grants: &grants };
+    let cards = AnswerCheck { name: "cards", grants: &grants };
     let asked = Reservation {
         env: vec![("CUDA".to_owned(), String::new())],
         mounts: vec![Mount {
@@ -97,8 +97,10 @@ fn a_refusal_names_everything_and_its_lines_grant_it() {
             permissions: "rw".to_owned(),
         }],
     };
-    let refused =
-        cards.reservation(&asked, &|path: &Path| Some(path.to_owned())).unwrap_err().to_string();
+    let refused = cards
+        .check_reservation(&asked, &|path: &Path| Some(path.to_owned()))
+        .unwrap_err()
+        .to_string();
     for part in ["the variable CUDA", "a mount of /srv/a (writable)", "the device node /dev/a (rw)"]
     {
         assert!(refused.contains(part), "{part}: {refused}");
@@ -107,8 +109,8 @@ fn a_refusal_names_everything_and_its_lines_grant_it() {
     let config = parse_agent_config(lines.as_bytes(), Path::new("x.hcl")).unwrap();
     let grants = config.plugins["cards"].grants.clone().unwrap();
     assert!(grants.process, "what was granted stays: {lines}");
-    let cards = Answers { name: "cards", grants: &grants };
-    assert_eq!(cards.reservation(&asked, &|path: &Path| Some(path.to_owned())), Ok(()));
+    let cards = AnswerCheck { name: "cards", grants: &grants };
+    assert_eq!(cards.check_reservation(&asked, &|path: &Path| Some(path.to_owned())), Ok(()));
 }
 
 proptest! {
@@ -118,14 +120,14 @@ proptest! {
     ) {
         prop_assume!(list.iter().all(|arg| !arg.contains('*')));
         let added = [
-            Added::Command { program: "/bin/x".to_owned(), args: list.clone() },
-            Added::Ask(Authority::Process),
-            Added::User(user.clone()),
-            Added::Mount { path: format!("/srv/{user}"), write: true },
-            Added::Node { path: format!("/dev/{user}"), permissions: "r".to_owned() },
-            Added::TaskEnv(format!("X{user}")),
-            Added::Group(format!("{user}/t/*")),
-            Added::Attribute(user.clone()),
+            GrantAddition::Command { program: "/bin/x".to_owned(), args: list.clone() },
+            GrantAddition::Ask(Authority::Process),
+            GrantAddition::User(user.clone()),
+            GrantAddition::Mount { path: format!("/srv/{user}"), write: true },
+            GrantAddition::Node { path: format!("/dev/{user}"), permissions: "r".to_owned() },
+            GrantAddition::TaskEnv(format!("X{user}")),
+            GrantAddition::Group(format!("{user}/t/*")),
+            GrantAddition::Attribute(user.clone()),
         ];
         let lines = grant_lines("mine", &Grants::default(), &added);
         let now = pasted(&lines, "mine");

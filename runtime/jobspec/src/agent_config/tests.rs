@@ -378,9 +378,9 @@ fn what_answers_may_cause_is_granted_key_by_key() {
     assert_eq!(grants.deny, ["connect", "wasi:http"]);
     // What a block does not say is what the plugin has by itself.
     let defaults = AnswerGrants { groups: Some(vec!["a".into()]), ..AnswerGrants::default() };
-    assert_eq!(AnswerGrants::default().or(defaults.clone()), defaults);
+    assert_eq!(AnswerGrants::default().or_defaults(defaults.clone()), defaults);
     let none = AnswerGrants { groups: Some(vec![]), ..AnswerGrants::default() };
-    assert_eq!(none.clone().or(defaults), none);
+    assert_eq!(none.clone().or_defaults(defaults), none);
 }
 
 #[test]
@@ -487,7 +487,7 @@ fn the_interval_of_device_statistics_is_a_time_within_its_range() {
 fn trust_registries_and_what_a_plugin_demands_are_read() {
     use ostler_model::digest::Digest;
     use ostler_model::trust::PluginSource;
-    let digest = Digest::of(b"x").tagged();
+    let digest = Digest::compute(b"x").to_tagged();
     let config = parse(&format!(
         r#"
 trust {{
@@ -509,7 +509,7 @@ plugin "a" {{
     let plugin = &config.plugins["a"];
     let source = plugin.source.as_ref().map(ToString::to_string);
     assert_eq!(source.as_deref(), Some("oci://registry.local:5000/team/a:1"));
-    assert_eq!(plugin.digest, Some(Digest::of(b"x")));
+    assert_eq!(plugin.digest, Some(Digest::compute(b"x")));
     assert_eq!(plugin.require_signature, Some(false));
 }
 

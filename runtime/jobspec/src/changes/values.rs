@@ -1,4 +1,4 @@
-//! Two values, and what is said of their difference.
+//! Compares two values, and describes their difference.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,33 +6,33 @@ use std::time::Duration;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-/// Longest text that is shown whole, characters; of longer ones the part that differs.
+/// The longest text that is shown as a whole, in characters. Of longer texts, the part that differs is shown.
 const TEXT_CHARS_MAX: usize = 120;
-/// What of a long text is shown before the part that differs.
+/// The number of characters that are shown before the part that differs, in a long text.
 const BEFORE_CHARS: usize = 20;
-/// Lines that are compared with each other: what that costs grows with both sides.
+/// The largest number of lines that are compared with each other: the cost grows with both sides.
 const COMPARED_LINES_MAX: usize = 2_000;
-/// Lines that are shown of one difference.
+/// The largest number of lines that are shown of one difference.
 const SHOWN_LINES_MAX: usize = 80;
-/// Lines around those that differ.
+/// The number of lines that are shown around those that differ.
 const CONTEXT: usize = 1;
 
-/// What is said of one place.
+/// The difference at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    /// It came, with this.
+pub(super) enum ValueChange {
+    /// A value was added, with this content.
     Added(String),
-    /// It went, and held this.
+    /// A value was removed, with this content.
     Removed(String),
-    /// Another value.
+    /// A value was replaced by another one.
     Set { old: String, new: String },
-    /// Lines of it.
+    /// Lines were added or removed; with marks and with some lines around them.
     Lines(Vec<String>),
 }
 
-impl Said {
-    /// For people.
-    pub(super) fn in_words(&self, place: &str, forces: bool) -> String {
+impl ValueChange {
+    /// The difference as text for people, with the place in front.
+    pub(super) fn describe(&self, place: &str, forces: bool) -> String {
         let forces = if forces { " (forces replacement)" } else { "" };
         match self {
             Self::Added(with) if with.is_empty() => format!("{place}: added{forces}"),
@@ -51,42 +51,42 @@ impl Said {
     }
 }
 
-/// Two values that differ and are not both maps.
-pub(super) fn between(old: &Value, new: &Value) -> Said {
+/// The difference of two values that differ and are not both maps.
+pub(super) fn diff_values(old: &Value, new: &Value) -> ValueChange {
     match (old, new) {
-        (Value::String(old), Value::String(new)) => texts(old, new),
+        (Value::String(old), Value::String(new)) => diff_texts(old, new),
         (Value::Array(_), Value::Array(_) | Value::Null) | (Value::Null, Value::Array(_)) => {
-            lines(&items(old), &items(new))
+            diff_lines(&items(old), &items(new))
         }
-        (Value::Null, Value::String(new)) if several(new) => texts("", new),
-        (Value::String(old), Value::Null) if several(old) => texts(old, ""),
-        (Value::Null, new) => Said::Added(shown(new)),
-        (old, Value::Null) => Said::Removed(shown(old)),
-        (old, new) => Said::Set { old: shown(old), new: shown(new) },
+        (Value::Null, Value::String(new)) if is_multiline(new) => diff_texts("", new),
+        (Value::String(old), Value::Null) if is_multiline(old) => diff_texts(old, ""),
+        (Value::Null, new) => ValueChange::Added(value_text(new)),
+        (old, Value::Null) => ValueChange::Removed(value_text(old)),
+        (old, new) => ValueChange::Set { old: value_text(old), new: value_text(new) },
     }
 }
 
-/// Two spans of time that differ, as JSON has them.
-pub(super) fn durations(old: &Value, new: &Value) -> Said {
+/// The difference of two durations, which are nanoseconds as in JSON.
+pub(super) fn diff_durations(old: &Value, new: &Value) -> ValueChange {
     let text = |value: &Value| value.as_u64().map(duration);
     match (text(old), text(new)) {
-        (Some(old), Some(new)) => Said::Set { old, new },
-        (Some(old), None) => Said::Removed(old),
-        (None, new) => Said::Added(new.unwrap_or_default()),
+        (Some(old), Some(new)) => ValueChange::Set { old, new },
+        (Some(old), None) => ValueChange::Removed(old),
+        (None, new) => ValueChange::Added(new.unwrap_or_default()),
     }
 }
 
-/// A span of time as people write it.
+/// A duration as people write it.
 pub(super) fn duration(nanos: u64) -> String {
     humantime::format_duration(Duration::from_nanos(nanos)).to_string()
 }
 
 /// A text in quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quote_json(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-fn several(text: &str) -> bool {
+fn is_multiline(text: &str) -> bool {
     text.contains('\n')
 }
 
@@ -94,8 +94,8 @@ fn items(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().map(Value::to_string).collect()
 }
 
-/// A value by itself.
-fn shown(value: &Value) -> String {
+/// A value as text, cut where it is long.
+fn value_text(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(TEXT_CHARS_MAX) {
         Some((at, _)) => format!("{}…", text.get(..at).unwrap_or_default()),
@@ -103,13 +103,17 @@ fn shown(value: &Value) -> String {
     }
 }
 
-fn texts(old: &str, new: &str) -> Said {
-    if several(old) || several(new) {
+fn diff_texts(old: &str, new: &str) -> ValueChange {
+    if is_multiline(old) || is_multiline(new) {
         let of = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let said = lines(&of(old), &of(new));
-        // The same lines with another end.
-        let empty = matches!(&said, Said::Lines(lines) if lines.is_empty());
-        return if empty { Said::Lines(vec!["the line ends differ".to_owned()]) } else { said };
+        let said = diff_lines(&of(old), &of(new));
+        // All lines are equal, so the line ends differ.
+        let empty = matches!(&said, ValueChange::Lines(lines) if lines.is_empty());
+        return if empty {
+            ValueChange::Lines(vec!["the line ends differ".to_owned()])
+        } else {
+            said
+        };
     }
     let long = |text: &str| text.chars().nth(TEXT_CHARS_MAX).is_some();
     let same = old.chars().zip(new.chars()).take_while(|(old, new)| old == new).count();
@@ -118,15 +122,15 @@ fn texts(old: &str, new: &str) -> Said {
         let part: String = text.chars().skip(from).take(TEXT_CHARS_MAX).collect();
         let ends = text.chars().nth(from.saturating_add(TEXT_CHARS_MAX)).is_none();
         let (begin, end) = (if from > 0 { "…" } else { "" }, if ends { "" } else { "…" });
-        format!("{begin}{}{end}", quoted(&part))
+        format!("{begin}{}{end}", quote_json(&part))
     };
-    Said::Set { old: part(old), new: part(new) }
+    ValueChange::Set { old: part(old), new: part(new) }
 }
 
-fn lines(old: &[String], new: &[String]) -> Said {
+fn diff_lines(old: &[String], new: &[String]) -> ValueChange {
     if old.len().max(new.len()) > COMPARED_LINES_MAX {
         let text = format!("{} lines -> {} lines", old.len(), new.len());
-        return Said::Lines(vec![text]);
+        return ValueChange::Lines(vec![text]);
     }
     let [old, new] = [old, new].map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
     let diff = TextDiff::from_slices(old.as_slice(), new.as_slice());
@@ -149,5 +153,5 @@ fn lines(old: &[String], new: &[String]) -> Said {
         told.truncate(SHOWN_LINES_MAX);
         told.push(format!("… and {more} more lines"));
     }
-    Said::Lines(told)
+    ValueChange::Lines(told)
 }

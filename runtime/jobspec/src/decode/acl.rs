@@ -13,14 +13,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use crate::keys::{Context, Given, Texts, keys};
+use crate::keys::{Context, Setting, Texts, keys};
 use ostler_model::access::{AccessPolicy, AclConfig, ConfiguredToken, SecretSource};
 use ostler_model::limits::{NAME_BYTES_MAX, TOKEN_POLICIES_MAX, TOKENS_MAX};
 
 keys! {
     struct AclKeys: "acl" {
         /// Requests over TCP need a token. The agent's socket needs none: only its user can open it.
-        enabled: Given<bool> = false;
+        enabled: Setting<bool> = false;
         /// A token, by a name for people.
         tokens "token": Vec<TokenKeys>;
     }
@@ -33,20 +33,20 @@ keys! {
 keys! {
     struct TokenKeys: "a token block", label Name {
         /// The SHA-256 of its secret in hexadecimal, as `printf %s SECRET | sha256sum` prints it.
-        sha256: Given<String>, "`secret_file`";
+        sha256: Setting<String>, "`secret_file`";
         /// A file with the secret alone, which nobody but the agent's user may read.
-        secret_file: Given<PathBuf>, "`sha256`";
+        secret_file: Setting<PathBuf>, "`sha256`";
         /// What its bearer may do: `read`, `submit`, `operate` or `admin`, in one namespace as `submit@web`.
         policies: Texts, "needed";
     }
 }
 
-/// What the block says; whether what it names is there is seen when the agent starts.
+/// Decode an `acl` block. Whether the files that it names exist is checked when the agent starts.
 pub(super) fn acl(keys: AclKeys, cx: &mut Context<'_>) -> AclConfig {
     let enabled = keys.enabled.value.unwrap_or(false);
     let (mut names, mut tokens) = (BTreeSet::new(), BTreeMap::new());
     for block in keys.tokens {
-        cx.unique(&mut names, "a token", &block.label);
+        cx.add_unique(&mut names, "a token", &block.label);
         let (name, at) = (block.label.name.clone(), block.label.span);
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             cx.error(at, format!("the name of a token has 1 to {NAME_BYTES_MAX} bytes"));
@@ -78,7 +78,7 @@ fn token(keys: TokenKeys, cx: &mut Context<'_>) -> Option<ConfiguredToken> {
     if policies.len() > TOKEN_POLICIES_MAX {
         cx.error(policies_at, format!("a token has at most {TOKEN_POLICIES_MAX} policies"));
     }
-    // What is written wrong is said already.
+    // Policies that cannot be read were reported already.
     if !given {
         cx.error(at, "a token needs policies: what its bearer may do, such as [\"read\"]");
     }

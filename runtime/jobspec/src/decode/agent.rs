@@ -1,26 +1,27 @@
-//! The agent's configuration file: the same syntax, machinery and messages as a job file.
+//! The agent's configuration file. It has the same syntax, machinery and messages as a job file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::acl::{AclKeys, acl};
-use super::client::{Client, ClientKeys, TlsKeys, client, tls};
+use super::client::{ClientBlock, ClientKeys, TlsKeys, client, tls};
 use super::grants::GrantKeys;
 use super::http::{AddressesKeys, AdvertiseKeys, PortsKeys, hosts, http, ip};
-use super::log::{FILES_MAX, FileKeys, ROTATE_AFTER_MAX, ROTATE_BYTES_MAX, log};
+use super::log::{FILES_MAX, LogFileKeys, ROTATE_AFTER_MAX, ROTATE_BYTES_MAX, log};
 use super::namespaces::{NamespaceKeys, namespaces};
 use super::telemetry::{TelemetryKeys, telemetry};
 use super::trust::{RegistryKeys, TrustKeys, registries, trust};
-use super::{named, offset};
+use super::{accept_name, offset};
 use crate::diagnostic::Diagnostics;
-use crate::keys::Bounds::{Time, Whole};
+use crate::keys::FieldBounds::{Time, Whole};
 #[cfg(test)]
 use crate::keys::tests::reference::{gc_defaults, limit_defaults, wasm_defaults};
 use crate::keys::{
-    Context, Field, Form, Free, Given, Keys as _, Scalar, Shape, Texts, hint, keys, keyword, text,
+    BlockForm, Context, Field, FieldShape, FreeForm, Keys as _, ScalarType, Setting, Texts, hint,
+    keys, keyword, text,
 };
-use crate::tree::{Block, Value};
+use crate::tree::{Block, SpannedValue};
 use crate::units::parse_duration;
 use crate::{Inputs, Syntax, hcl};
 use ostler_model::config::{
@@ -34,50 +35,51 @@ use ostler_model::limits::{
     TASK_INSTANCES_CEILING,
 };
 use ostler_model::log_config::LogLevel;
-use ostler_model::oci::Reference;
+use ostler_model::oci::OciReference;
 use serde_json::Value as Json;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Deadline of a call: below it no guest can answer, above it nobody waits for a plugin.
+/// The bounds of the deadline of a call: in less time no guest can answer, and nobody waits longer for a plugin.
 const CALL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(120));
-/// No plugin is asked without pause, and none is as good as given up.
+/// The bounds of the wait between retries: no plugin is asked without a pause, or so rarely that it is as good as
+/// given up.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), HOUR);
-/// Up to what is kept of them.
+/// The largest number of strikes: the number of those that are kept.
 const STRIKES: i64 = PLUGIN_STRIKES_KEPT_MAX as i64;
-/// 16 TiB: more than a machine has.
+/// The largest memory, in MiB: 16 TiB, which is more than a machine has.
 const MEMORY_MB_MAX: i64 = 16 * 1_024 * 1_024;
 
 keys! {
     struct AgentKeys: "the agent's configuration" {
         /// Name of the node that people see.
-        name: Given<String>, "the host name";
+        name: Setting<String>, "the host name";
         /// Data center of the node.
-        datacenter: Given<String>, "`dc1`";
+        datacenter: Setting<String>, "`dc1`";
         /// Address that is assigned with ports.
-        host_ip: Given<String>, "`127.0.0.1`";
+        host_ip: Setting<String>, "`127.0.0.1`";
         /// Directory of state, allocations and compiled code; an agent without one keeps jobs in memory.
-        data_dir: Given<PathBuf>, "none";
+        data_dir: Setting<PathBuf>, "none";
         /// Directory whose `*.wasm` files are plugins, each named by its file.
-        plugin_dir: Given<PathBuf>, "none";
+        plugin_dir: Setting<PathBuf>, "none";
         /// Directory whose job files (`*.hcl`, `*.nomad`, `*.json`) run, with `ostler agent`.
-        jobs_dir: Given<PathBuf>, "none";
+        jobs_dir: Setting<PathBuf>, "none";
         /// From one collection of a device plugin's statistics to the next.
-        device_stats_interval: Given<Duration> [Time(SECOND, DAY)], "`5s`";
+        device_stats_interval: Setting<Duration> [Time(SECOND, DAY)], "`5s`";
         /// How much the agent logs, in large or small letters; OSTLER_LOG comes before it.
-        log_level: Given<LogLevel>, "`info`";
+        log_level: Setting<LogLevel>, "`info`";
         /// Log one JSON object a line, in Nomad's form, in place of text.
-        log_json: Given<bool>, "`false`";
+        log_json: Setting<bool>, "`false`";
         /// The log is also written to this file; of a directory (with `/` at its end), to `ostler.log` in it.
-        log_file: Given<PathBuf>, "none; standard error alone";
+        log_file: Setting<PathBuf>, "none; standard error alone";
         /// Bytes from which on another file is begun, the one before being renamed (`ostler-TIME.log`); 0: however
         /// large.
-        log_rotate_bytes: Given<u64> [Whole(0, ROTATE_BYTES_MAX)], "`0`";
+        log_rotate_bytes: Setting<u64> [Whole(0, ROTATE_BYTES_MAX)], "`0`";
         /// How long one file is written before another one is begun.
-        log_rotate_duration: Given<Duration> [Time(SECOND, ROTATE_AFTER_MAX)], "`1day`";
+        log_rotate_duration: Setting<Duration> [Time(SECOND, ROTATE_AFTER_MAX)], "`1day`";
         /// Earlier files that are kept; 0: all.
-        log_rotate_max_files: Given<u32> [Whole(0, FILES_MAX)], "`0`";
+        log_rotate_max_files: Setting<u32> [Whole(0, FILES_MAX)], "`0`";
         /// When allocations that are over are removed, oldest first.
         gc: Option<GcKeys>;
         /// The processes that run WASM tasks, and go on without the agent.
@@ -85,12 +87,12 @@ keys! {
         /// What the node has to give, where that is not to be what was found, and the cluster it is in.
         client: Option<ClientKeys>;
         /// Region of the cluster's servers.
-        region: Given<String>, "`global`";
+        region: Setting<String>, "`global`";
         /// How servers are known, and this node to them.
         tls: Option<TlsKeys>;
         /// Address of the API over TCP, or in a cluster of what other nodes are answered at, where `addresses`
         /// says nothing.
-        bind_addr: Given<String>, "`127.0.0.1`; in a cluster `host_ip`";
+        bind_addr: Setting<String>, "`127.0.0.1`; in a cluster `host_ip`";
         /// The port of that. The API is over TCP only where one of these keys is given.
         ports: Option<PortsKeys>;
         /// The address of that.
@@ -123,8 +125,8 @@ keys! {
     }
 }
 
-/// What a key at the top of the agent's configuration does, as the reference says it; none where no
-/// key has this name. For flags that set the same.
+/// The description of a key at the top of the agent's configuration, as in the reference, for command line flags
+/// that set the same value. There is none where no key has this name.
 #[must_use]
 pub fn agent_key(name: &str) -> Option<String> {
     let field = AgentKeys::SCHEMA.fields.iter().find(|field| field.hcl == name)?;
@@ -132,19 +134,21 @@ pub fn agent_key(name: &str) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// Every key of the agent's configuration with the blocks around it: `gc.interval`. Of blocks with a label the
-/// block alone: `plugin`. For who must forget none.
+/// The paths of all keys of the agent's configuration, with the blocks around them: `gc.interval`. A block with a
+/// label is one path: `plugin`. The list is for callers that have to handle every key.
 #[must_use]
 pub fn agent_key_paths() -> Vec<String> {
     let mut paths = Vec::new();
-    // Blocks still to be looked into, the next one last.
+    // Blocks that were not visited yet, the next one last.
     let mut left = vec![(String::new(), AgentKeys::SCHEMA)];
     while let Some((prefix, schema)) = left.pop() {
         for field in schema.fields {
             let path = format!("{prefix}{}", field.hcl);
             match field.shape {
-                Shape::Unsupported { .. } | Shape::Served => {}
-                Shape::Block { schema, form: Form::One } => left.push((format!("{path}."), schema)),
+                FieldShape::Unsupported { .. } | FieldShape::Served => {}
+                FieldShape::Block { schema, form: BlockForm::One } => {
+                    left.push((format!("{path}."), schema))
+                }
                 _ => paths.push(path),
             }
         }
@@ -156,27 +160,27 @@ pub fn agent_key_paths() -> Vec<String> {
 keys! {
     struct GcKeys: "gc", for GcConfig (gc_defaults()) {
         /// From one look for what can be removed to the next.
-        interval: Given<Duration> [Time(SECOND, DAY)];
+        interval: Setting<Duration> [Time(SECOND, DAY)];
         /// Percent of the file system in use above which allocations that are over are removed.
-        disk_usage_percent "disk_usage_threshold": Given<u8> [Whole(1, 100)];
+        disk_usage_percent "disk_usage_threshold": Setting<u8> [Whole(1, 100)];
         /// The same of inodes.
-        inode_usage_percent "inode_usage_threshold": Given<u8> [Whole(1, 100)];
+        inode_usage_percent "inode_usage_threshold": Setting<u8> [Whole(1, 100)];
         /// Number of allocations, live ones too, above which those that are over are removed.
-        max_allocs: Given<u32> [Whole(1, 100_000)];
+        max_allocs: Setting<u32> [Whole(1, 100_000)];
         /// How many allocations are removed at the same time.
-        parallel "parallel_destroys": Given<u32> [Whole(1, 64)];
+        parallel "parallel_destroys": Setting<u32> [Whole(1, 64)];
     }
 }
 
-// At least what its engine begins with, on a machine of many cores too.
+// The lower bounds let the engine of the worker start, also on a machine with many cores.
 keys! {
     struct WasmWorkerKeys: "wasm_worker", for WasmWorkerConfig (WasmWorkerConfig::default()) {
         /// Whose tasks share one: a fault of the engine ends those in one process. Each costs some MiB.
-        per: Given<WorkerScope>;
+        per: Setting<WorkerScope>;
         /// Memory of one process with all its tasks, MiB; beyond it they end. Needs cgroups (version 2).
-        memory_max_mb: Given<u64> [Whole(64, MEMORY_MB_MAX)], "none; each task has its own";
+        memory_max_mb: Setting<u64> [Whole(64, MEMORY_MB_MAX)], "none; each task has its own";
         /// Threads of one process. Needs cgroups (version 2).
-        threads_max: Given<u32> [Whole(64, 32_768)];
+        threads_max: Setting<u32> [Whole(64, 32_768)];
     }
 }
 
@@ -188,28 +192,28 @@ keys! {
     struct WasmKeys: "wasm", for WasmConfig (wasm_defaults()) {
         /// WASM tasks alive at once; those beyond wait until one ends. Without `dense`, more than
         /// the default need a larger `vm.max_map_count`: six mappings each.
-        tasks_max: Given<u32> [Whole(1, TASK_INSTANCES_CEILING as i64)], "`10000`; with `dense`, `50000`";
+        tasks_max: Setting<u32> [Whole(1, TASK_INSTANCES_CEILING as i64)], "`10000`; with `dense`, `50000`";
         /// Hold tasks side by side in two large mappings, so that 50,000 idle ones fit a kernel as it
         /// comes (6.13 or later). Every access to memory is checked by code: computing takes 15 to
         /// 30 % longer. Each program is compiled once more.
-        dense: Given<bool>;
+        dense: Setting<bool>;
     }
 }
 
 keys! {
     struct PluginKeys: "a plugin block", label Name {
         /// The component; without it and `source`, one that is built in or in `plugin_dir`.
-        file: Given<PathBuf>, "none";
+        file: Setting<PathBuf>, "none";
         /// The component in a registry: `oci://host/path:tag`.
-        source: Given<String>, "none";
+        source: Setting<String>, "none";
         /// The only bytes that will do: `sha256:…`.
-        digest: Given<String>, "any";
+        digest: Setting<String>, "any";
         /// Whether somebody of the trust file must vouch for it.
-        require_signature: Given<bool>, "what `trust` says of its source";
+        require_signature: Setting<bool>, "what `trust` says of its source";
         /// Whether it is loaded.
-        enabled: Given<bool>, "`true`; of `raw_exec` and `mock_device`, `false`";
+        enabled: Setting<bool>, "`true`; of `raw_exec` and `mock_device`, `false`";
         /// Given to the plugin; replaces the built-in one as a whole.
-        config: Free;
+        config: FreeForm;
         /// What the plugin may do; replaces the built-in grants as a whole.
         grants: Option<GrantKeys>;
         /// What one call may use.
@@ -217,80 +221,80 @@ keys! {
         /// What happens when the plugin fails.
         failure: Option<FailureKeys>;
         /// Who puts a changed file in use: a person, by `ostler plugin upgrade`, or the agent.
-        upgrade: Given<String>, "`manual`";
+        upgrade: Setting<String>, "`manual`";
     }
     not_yet {
         "args" [hint("a plugin is no program; use config")];
     }
 }
 
-// The upper ends keep one plugin from taking the whole machine.
+// The upper bounds keep one plugin from taking the whole machine.
 keys! {
     struct LimitKeys: "limits", for LimitOverrides (limit_defaults()) {
         /// Wall time of one call.
-        call_wall: Given<Duration> [Time(CALL.0, CALL.1)];
+        call_wall: Setting<Duration> [Time(CALL.0, CALL.1)];
         /// Processor time of one call.
-        call_cpu: Given<Duration> [Time(CALL.0, CALL.1)];
+        call_cpu: Setting<Duration> [Time(CALL.0, CALL.1)];
         /// Linear memory and tables, MiB.
-        memory_mb: Given<u64> [Whole(1, 4_096)];
+        memory_mb: Setting<u64> [Whole(1, 4_096)];
         /// Table elements.
-        table_elements: Given<u64> [Whole(1, 40_000)];
+        table_elements: Setting<u64> [Whole(1, 40_000)];
         /// Core instances.
-        instances: Given<u32> [Whole(1, GUEST_CORE_INSTANCES_MAX as i64)];
+        instances: Setting<u32> [Whole(1, GUEST_CORE_INSTANCES_MAX as i64)];
         /// Linear memories.
-        memories: Given<u32> [Whole(1, GUEST_MEMORIES_MAX as i64)];
+        memories: Setting<u32> [Whole(1, GUEST_MEMORIES_MAX as i64)];
         /// Tables.
-        tables: Given<u32> [Whole(1, GUEST_TABLES_MAX as i64)];
+        tables: Setting<u32> [Whole(1, GUEST_TABLES_MAX as i64)];
         /// The plugin's file, MiB.
-        file_mb: Given<u64> [Whole(1, (PLUGIN_FILE_BYTES_MAX / MIB) as i64)];
+        file_mb: Setting<u64> [Whole(1, (PLUGIN_FILE_BYTES_MAX / MIB) as i64)];
         /// Memory of its compiler, MiB.
-        compile_memory_mb: Given<u64> [Whole(256, 64 * 1_024)];
+        compile_memory_mb: Setting<u64> [Whole(256, 64 * 1_024)];
         /// Processor time of its compiler, in whole seconds.
-        compile_cpu: Given<Duration> [Time(SECOND, Duration::from_secs(600))];
+        compile_cpu: Setting<Duration> [Time(SECOND, Duration::from_secs(600))];
         /// Wall time of its compiler.
-        compile_wall: Given<Duration> [Time(SECOND, Duration::from_secs(900))];
+        compile_wall: Setting<Duration> [Time(SECOND, Duration::from_secs(900))];
         /// Bytes handed over in one host call, KiB.
-        host_call_kb: Given<u64> [Whole(1, 64 * 1_024)];
+        host_call_kb: Setting<u64> [Whole(1, 64 * 1_024)];
         /// Bytes between plugin and host in one call, KiB.
-        transfer_kb: Given<u64> [Whole(1, 256 * 1_024)];
+        transfer_kb: Setting<u64> [Whole(1, 256 * 1_024)];
         /// Host functions called in one call.
-        host_calls: Given<u64> [Whole(1, 100_000_000)];
+        host_calls: Setting<u64> [Whole(1, 100_000_000)];
         /// One answer, KiB.
-        answer_kb: Given<u64> [Whole(1, 64 * 1_024)];
+        answer_kb: Setting<u64> [Whole(1, 64 * 1_024)];
         /// Log text, KiB per second.
-        log_kb_per_second: Given<u64> [Whole(1, 64 * 1_024)];
+        log_kb_per_second: Setting<u64> [Whole(1, 64 * 1_024)];
         /// Component resources alive at once.
-        handles: Given<u32> [Whole(1, 100_000)];
+        handles: Setting<u32> [Whole(1, 100_000)];
         /// One request for random bytes, KiB.
-        random_kb: Given<u64> [Whole(1, 1_024)];
+        random_kb: Setting<u64> [Whole(1, 1_024)];
         /// Last calls that are kept for a recording; 0 records nothing.
-        recorded_calls: Given<u32> [Whole(0, PLUGIN_RING_CALLS_MAX as i64)];
+        recorded_calls: Setting<u32> [Whole(0, PLUGIN_RING_CALLS_MAX as i64)];
     }
 }
 
 keys! {
     struct FailureKeys: "failure", for FailurePolicy (FailurePolicy::default()) {
         /// Wait after the first failed fingerprint; doubles with each further one.
-        retry_first: Given<Duration> [Time(RETRY.0, RETRY.1)];
+        retry_first: Setting<Duration> [Time(RETRY.0, RETRY.1)];
         /// Longest such wait; at least `retry_first`.
-        retry_max: Given<Duration> [Time(RETRY.0, RETRY.1)];
+        retry_max: Setting<Duration> [Time(RETRY.0, RETRY.1)];
         /// How long a failed call counts as a strike.
-        strike_window: Given<Duration> [Time(SECOND, DAY)];
+        strike_window: Setting<Duration> [Time(SECOND, DAY)];
         /// Strikes after which the plugin is put into quarantine.
-        strikes_max: Given<u32> [Whole(1, STRIKES)];
+        strikes_max: Setting<u32> [Whole(1, STRIKES)];
         /// How long the first quarantine lasts, or `manual`: until a person lifts it.
-        quarantine: Given<QuarantineFor>;
+        quarantine: Setting<QuarantineFor>;
         /// Failed calls of a plugin just upgraded after which the one before comes back.
-        upgrade_strikes: Given<u32> [Whole(1, STRIKES)];
+        upgrade_strikes: Setting<u32> [Whole(1, STRIKES)];
         /// For how long it is watched so.
-        upgrade_window: Given<Duration> [Time(SECOND, DAY)];
+        upgrade_window: Setting<Duration> [Time(SECOND, DAY)];
     }
 }
 
-impl Scalar for QuarantineFor {
-    const SHAPE: Shape = Shape::Text;
+impl ScalarType for QuarantineFor {
+    const SHAPE: FieldShape = FieldShape::Text;
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         let at = value.span;
         match text(value, field, cx)? {
             text if text == "manual" => Some(Self::Manual),
@@ -314,19 +318,19 @@ impl Scalar for QuarantineFor {
     }
 }
 
-/// Read an agent's configuration, paths as they are written. An empty file is the default.
+/// Read an agent's configuration, with the paths as they are written. An empty file gives the default.
 ///
 /// # Errors
-/// Everything that is wrong, with places; never empty.
+/// All problems of the text, with their places; never empty.
 pub fn agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostics> {
-    let (mut config, text, _) = crate::text::whole(
+    let (mut config, text, _) = crate::text::read_whole(
         input,
         file,
         CONFIG_FILE_BYTES_MAX,
         "the configuration",
         |text, sink| {
             let body = hcl::read(text, &Inputs::default(), sink)?;
-            Some(agent(Block::of_file(body), &mut Context::new(sink, Syntax::Hcl)))
+            Some(agent(Block::from_body(body), &mut Context::new(sink, Syntax::Hcl)))
         },
     )?;
     let line = crate::text::lines_of(text);
@@ -342,13 +346,13 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
     let keys = AgentKeys::read(file, cx);
     let tls = keys.tls.and_then(|block| tls(block, cx));
     let http = http(keys.bind_addr, keys.ports, keys.addresses, keys.advertise, cx);
-    let Client { node: client, cluster, mut meta, artifact } =
-        client(keys.client.unwrap_or_default(), keys.region.filled(cx), tls, http, cx);
-    // One key in both places is the top's.
+    let ClientBlock { node: client, cluster, mut meta, artifact } =
+        client(keys.client.unwrap_or_default(), keys.region.non_empty(cx), tls, http, cx);
+    // A key that stands in both places is taken from the top.
     meta.extend(keys.meta);
     AgentConfig {
-        node_name: keys.name.filled(cx),
-        datacenter: keys.datacenter.filled(cx),
+        node_name: keys.name.non_empty(cx),
+        datacenter: keys.datacenter.non_empty(cx),
         host_ip: ip(keys.host_ip, cx),
         data_dir: keys.data_dir.value,
         plugin_dir: keys.plugin_dir.value,
@@ -357,7 +361,7 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         log: log(
             keys.log_level,
             keys.log_json,
-            FileKeys {
+            LogFileKeys {
                 path: keys.log_file,
                 rotate_bytes: keys.log_rotate_bytes,
                 rotate_after: keys.log_rotate_duration,
@@ -365,14 +369,14 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
             },
             cx,
         ),
-        gc: keys.gc.unwrap_or_default().over(GcConfig::default()),
-        wasm_worker: keys.wasm_worker.unwrap_or_default().over(WasmWorkerConfig::default()),
+        gc: keys.gc.unwrap_or_default().apply_to(GcConfig::default()),
+        wasm_worker: keys.wasm_worker.unwrap_or_default().apply_to(WasmWorkerConfig::default()),
         client,
         artifact,
         cluster,
         acl: keys.acl.map(|block| acl(block, cx)).unwrap_or_default(),
         http_hosts: hosts(keys.http_hosts, cx),
-        wasm: keys.wasm.unwrap_or_default().over(WasmConfig::default()),
+        wasm: keys.wasm.unwrap_or_default().apply_to(WasmConfig::default()),
         node_meta: meta,
         telemetry: keys.telemetry.map(|block| telemetry(block, cx)).unwrap_or_default(),
         trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),
@@ -386,8 +390,8 @@ fn plugins(blocks: Vec<PluginKeys>, cx: &mut Context<'_>) -> BTreeMap<String, Pl
     let mut plugins = BTreeMap::new();
     let mut names = BTreeSet::new();
     for keys in blocks {
-        cx.unique(&mut names, "a plugin", &keys.label);
-        let name = named(PluginName::new(&keys.label.name), keys.label.span, cx);
+        cx.add_unique(&mut names, "a plugin", &keys.label);
+        let name = accept_name(PluginName::new(&keys.label.name), keys.label.span, cx);
         let plugin = plugin(keys, cx);
         if let Some(name) = name {
             plugins.entry(name.into()).or_insert(plugin);
@@ -409,25 +413,25 @@ fn plugin(keys: PluginKeys, cx: &mut Context<'_>) -> PluginBlock {
     let lines = keys.config.places.into_iter().map(|(path, at)| (path, offset(at))).collect();
     PluginBlock {
         file: keys.file.value,
-        source: keys.source.parsed(cx, |text| text.parse::<Reference>()),
-        digest: keys.digest.parsed(cx, digest),
+        source: keys.source.parse_with(cx, |text| text.parse::<OciReference>()),
+        digest: keys.digest.parse_with(cx, digest),
         require_signature: keys.require_signature.value,
         enabled: keys.enabled.value,
         config: keys.config.was_given.then_some(keys.config.members),
         grants: keys.grants.map(|grants| grants.grants(cx)),
-        limits: keys.limits.unwrap_or_default().over(LimitOverrides::default()),
+        limits: keys.limits.unwrap_or_default().apply_to(LimitOverrides::default()),
         failure: failure(keys.failure.unwrap_or_default(), cx),
-        upgrade: keys.upgrade.parsed(cx, upgrade).unwrap_or_default(),
+        upgrade: keys.upgrade.parse_with(cx, upgrade).unwrap_or_default(),
         origin: Some(ConfigOrigin { file: String::new(), line: offset(keys.at), lines }),
     }
 }
 
 fn failure(keys: FailureKeys, cx: &mut Context<'_>) -> FailurePolicy {
     let mut base = FailurePolicy::default();
-    // A long first wait without a bound of its own is its own bound.
+    // A first wait that is longer than the default bound is the bound, unless the file gives another one.
     base.retry_max = base.retry_max.max(keys.retry_first.value.unwrap_or_default());
     let at = keys.at;
-    let policy = keys.over(base);
+    let policy = keys.apply_to(base);
     if policy.retry_max < policy.retry_first {
         let shown = humantime::format_duration(policy.retry_first);
         cx.error(at, format!("retry_max must be at least retry_first, {shown}"));

@@ -1,4 +1,4 @@
-//! What a task brings along, and what the configuration says of fetching it.
+//! The artifacts of a task, and the limits of fetching them in the configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,29 +6,29 @@ use std::time::Duration;
 
 use super::task_path::{TaskPlaces, UNSEEN};
 use crate::diagnostic::Span;
-use crate::keys::Bounds::{Time, Whole};
-use crate::keys::{Context, Given, MOST, Texts, hint, keys, keyword, neutral};
+use crate::keys::FieldBounds::{Time, Whole};
+use crate::keys::{Context, MOST, Setting, Texts, hint, keys, keyword, neutral};
 use ostler_model::artifact::{ArtifactConfig, ArtifactMode, ArtifactSource, TaskArtifact};
 use ostler_model::limits::{ARTIFACT_TEXT_BYTES_MAX, ARTIFACTS_OF_TASK_MAX};
 
-/// Longest a download may be allowed to take.
+/// The longest time that the configuration can allow a download to take.
 const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
-/// Of what fetches them in Nomad.
+/// The hint at the keys for getters that Nomad has and Ostler does not.
 const NO_GETTER: &str = "such sources are not fetched";
 
 keys! {
     struct ArtifactKeys: "an artifact" {
         /// Where it comes from: `https://…`, `http://…`, `file:///…`, or `oci://…` for a WASM module. `//` and
         /// a path behind the name of an archive mean that part of it.
-        source / GetterSource: Given<String> => (
+        source / GetterSource: Setting<String> => (
             "an artifact needs a source, as in source = \"https://host/file\"",
             "an artifact needs a GetterSource"
         );
         /// Where it goes, below the task's directory.
-        destination / RelativeDest: Given<String>, "`local/`; with `mode = \"file\"` the source's last name in it";
+        destination / RelativeDest: Setting<String>, "`local/`; with `mode = \"file\"` the source's last name in it";
         /// `file`: the destination names the file. `dir`: what an archive has in it. `any`: that, or a file of
         /// the source's name.
-        mode / GetterMode: Given<ArtifactMode> = ArtifactMode::Any;
+        mode / GetterMode: Setting<ArtifactMode> = ArtifactMode::Any;
         /// `checksum` (`sha256:…`), `archive` (`false`, or a kind), `filename`; others go into the query.
         options / GetterOptions: BTreeMap<String, String>;
         /// Headers of the HTTP request.
@@ -47,17 +47,17 @@ keyword! {
 keys! {
     struct ArtifactLimitKeys: "artifact" {
         /// Longest that one download may take.
-        http_read_timeout: Given<Duration> [Time(Duration::from_secs(1), LONGEST)], "`\"30m\"`";
+        http_read_timeout: Setting<Duration> [Time(Duration::from_secs(1), LONGEST)], "`\"30m\"`";
         /// Largest download: `"2GB"`, `"512MiB"`.
-        http_max_size: Given<String>, "`\"100GB\"`";
+        http_max_size: Setting<String>, "`\"100GB\"`";
         /// Most that one archive may become.
-        decompression_size_limit: Given<String>, "`\"100GB\"`";
+        decompression_size_limit: Setting<String>, "`\"100GB\"`";
         /// Most files, directories and links in one archive.
-        decompression_file_count_limit: Given<u32> [Whole(1, MOST)], "`4096`";
+        decompression_file_count_limit: Setting<u32> [Whole(1, MOST)], "`4096`";
         /// Directories of the node from which `file` sources may be taken.
         file_sources: Texts, "none: there are no such sources";
         /// Most bytes of downloads with a checksum that are kept for later tasks; `"0"`: none.
-        cache_size: Given<String>, "`\"4GiB\"`";
+        cache_size: Setting<String>, "`\"4GiB\"`";
     }
     not_yet {
         "gcs_timeout" [hint(NO_GETTER)]; "git_timeout" [hint(NO_GETTER)]; "hg_timeout" [hint(NO_GETTER)];
@@ -86,7 +86,7 @@ fn artifact(
     cx: &mut Context<'_>,
 ) -> Option<TaskArtifact> {
     let mode = keys.mode.get();
-    let (source, source_at) = match keys.source.placed() {
+    let (source, source_at) = match keys.source.with_place() {
         Some((text, at)) if !text.trim().is_empty() => (text, at),
         Some((_, at)) => return cx.refuse(at, "the source of an artifact must not be empty"),
         None => return None,
@@ -100,9 +100,9 @@ fn artifact(
         }
     }
     check_source(&source, source_at, &keys.options, mode, cx);
-    let given = keys.destination.placed();
+    let given = keys.destination.with_place();
     let (destination, at) = match given {
-        // Means the directory of the task.
+        // An empty destination is the directory of the task.
         Some((text, at)) if text.is_empty() => (".".to_owned(), at),
         Some((text, at)) => (text, at),
         None => (TaskArtifact::usual_destination(&source, mode), source_at),
@@ -111,7 +111,7 @@ fn artifact(
     Some(TaskArtifact { source, options: keys.options, headers: keys.headers, mode, destination })
 }
 
-/// What has references in it is known when the task starts.
+/// Whether a text has references, so that it is known only when the task starts.
 fn is_open(text: &str) -> bool {
     text.contains("${")
 }
@@ -140,7 +140,7 @@ fn check_destination(
     cx: &mut Context<'_>,
 ) {
     let Some((place, seen)) = places.destination(text, at, cx) else { return };
-    // What is unpacked into the task's directory itself may go on into a directory that it sees.
+    // An archive that is unpacked into the task's directory itself may reach into a directory that the task sees.
     if !seen && !place.is_directory && !places.holds_program(&place) {
         cx.error(at, UNSEEN);
     }
@@ -150,7 +150,7 @@ fn check_destination(
     }
 }
 
-/// The limits that the configuration sets.
+/// Decode the limits of the configuration.
 pub(super) fn limits(keys: Option<ArtifactLimitKeys>, cx: &mut Context<'_>) -> ArtifactConfig {
     let mut config = ArtifactConfig::default();
     let Some(keys) = keys else { return config };
@@ -161,7 +161,7 @@ pub(super) fn limits(keys: Option<ArtifactLimitKeys>, cx: &mut Context<'_>) -> A
     ];
     for (given, into, least) in sizes {
         let key = given.key;
-        let Some((text, at)) = given.placed() else { continue };
+        let Some((text, at)) = given.with_place() else { continue };
         match bytes(&text) {
             Some(size) if size >= least => *into = size,
             _ => cx.error(at, format!("{key} must be a size such as \"2GB\" or \"512MiB\"")),
@@ -180,7 +180,7 @@ pub(super) fn limits(keys: Option<ArtifactLimitKeys>, cx: &mut Context<'_>) -> A
     config
 }
 
-/// A size as people write it: `2GB` (10⁹), `512MiB` (2²⁰), `1000`.
+/// The bytes of a size as people write it: `2GB` (10⁹), `512MiB` (2²⁰), `1000`.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::service::ServiceScope;
 use crate::Syntax;
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::{Time, Whole};
-use crate::keys::{Context, Given, MOST, TextListMap, Texts, choice, hint, keys, keyword, neutral};
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::FieldBounds::{Time, Whole};
+use crate::keys::{
+    Context, MOST, Setting, TextListMap, Texts, choice, hint, keys, keyword, neutral,
+};
 use ostler_model::ids::TaskName;
 use ostler_model::job::{
     AddressMode, Check, CheckKind, CheckRestart, CheckStatus, CheckTls, HttpCheck, OnUpdate,
@@ -22,59 +24,59 @@ use ostler_model::limits::{
 keys! {
     struct CheckKeys: "a check" {
         /// For people; unique in its service.
-        name / Name: Given<String>, "`service: \"NAME\" check`";
+        name / Name: Setting<String>, "`service: \"NAME\" check`";
         /// A connection is accepted (`tcp`), a request is answered with a status from 200 to 299, where
         /// 429 warns (`http`), the standard health service answers `SERVING` (`grpc`), or a program
         /// inside a task ends with 0, where 1 warns (`script`).
-        kind "type" / Type: Given<CheckType> => (
+        kind "type" / Type: Setting<CheckType> => (
             "a check needs a type; write type = \"http\", \"tcp\", \"grpc\" or \"script\"",
             "a check needs a Type: http, tcp, grpc or script"
         );
         /// Of `http`: what is asked for, from the first slash on.
-        path / Path: Given<String>, "needed by `http`";
+        path / Path: Setting<String>, "needed by `http`";
         /// Of `http`: `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS` or `TRACE`.
-        method / Method: Given<String>, "`GET`";
+        method / Method: Setting<String>, "`GET`";
         /// Of `http`: over TLS or not.
-        protocol / Protocol: Given<Protocol>, "`http`";
+        protocol / Protocol: Setting<Protocol>, "`http`";
         /// Of `http`: what is sent as headers.
         header / Header: TextListMap;
         /// Of `http`: what is sent as the body.
-        body / Body: Given<String>, "none";
+        body / Body: Setting<String>, "none";
         /// Of `https` and of `grpc` over TLS: any certificate will do.
-        tls_skip_verify / TLSSkipVerify: Given<bool> = false;
+        tls_skip_verify / TLSSkipVerify: Setting<bool> = false;
         /// Of the same: the name that the certificate is for.
-        tls_server_name / TLSServerName: Given<String>, "the address";
+        tls_server_name / TLSServerName: Setting<String>, "the address";
         /// Of `grpc`: the service that is asked for.
-        grpc_service / GRPCService: Given<String>, "the server as a whole";
+        grpc_service / GRPCService: Setting<String>, "the server as a whole";
         /// Of `grpc`: over TLS.
-        grpc_use_tls / GRPCUseTLS: Given<bool> = false;
+        grpc_use_tls / GRPCUseTLS: Setting<bool> = false;
         /// Of `script`: the program, as the task sees it.
-        command / Command: Given<String>, "needed by `script`";
+        command / Command: Setting<String>, "needed by `script`";
         /// Of `script`: its arguments.
         args / Args: Texts, "none";
         /// Of `script` in a service of the group: the task it runs in.
-        task / TaskName: Given<String>, "the service's";
+        task / TaskName: Setting<String>, "the service's";
         /// A port as that of the service.
-        port / PortLabel: Given<String>, "the service's";
+        port / PortLabel: Setting<String>, "the service's";
         /// The address that is asked: the node's (`host`), that of the allocation's own network
         /// (`alloc`) or the driver's (`driver`).
-        address_mode / AddressMode: Given<AddressMode>, "the service's";
+        address_mode / AddressMode: Setting<AddressMode>, "the service's";
         /// From one question to the next.
-        interval / Interval: Given<Duration> [Time(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)], "needed";
+        interval / Interval: Setting<Duration> [Time(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)], "needed";
         /// How long an answer may take.
-        timeout / Timeout: Given<Duration> [Time(CHECK_TIMEOUT_MIN, CHECK_TIMEOUT_MAX)], "needed";
+        timeout / Timeout: Setting<Duration> [Time(CHECK_TIMEOUT_MIN, CHECK_TIMEOUT_MAX)], "needed";
         /// What it says before its first answer.
-        initial_status / InitialStatus: Given<CheckStatus>, "`pending`";
+        initial_status / InitialStatus: Setting<CheckStatus>, "`pending`";
         /// Good answers in a row until it passes.
-        success_before_passing / SuccessBeforePassing: Given<u32> [Whole(0, MOST)] = 0_u32;
+        success_before_passing / SuccessBeforePassing: Setting<u32> [Whole(0, MOST)] = 0_u32;
         /// Bad answers in a row until it is critical.
-        failures_before_critical / FailuresBeforeCritical: Given<u32> [Whole(0, MOST)] = 0_u32;
+        failures_before_critical / FailuresBeforeCritical: Setting<u32> [Whole(0, MOST)] = 0_u32;
         /// Bad answers in a row until it warns, where that is sooner.
-        failures_before_warning / FailuresBeforeWarning: Given<u32> [Whole(0, MOST)], "none";
+        failures_before_warning / FailuresBeforeWarning: Setting<u32> [Whole(0, MOST)], "none";
         /// When it restarts the task, or with a service of the group all tasks.
         check_restart / CheckRestart: Option<CheckRestartKeys>;
         /// As that of the service, for this check.
-        on_update / OnUpdate: Given<OnUpdate>, "the service's";
+        on_update / OnUpdate: Setting<OnUpdate>, "the service's";
     }
     not_yet {
         "expose" / Expose [neutral("it is of Consul's service mesh", &["false"])] => false;
@@ -85,11 +87,11 @@ keys! {
 keys! {
     struct CheckRestartKeys: "check_restart" {
         /// Restart after so many unhealthy answers in a row; 0: never.
-        limit / Limit: Given<u32> [Whole(0, MOST)], "the service's; 0";
+        limit / Limit: Setting<u32> [Whole(0, MOST)], "the service's; 0";
         /// Answers count from so long after the start.
-        grace / Grace: Given<Duration>, "the service's; `1s`";
+        grace / Grace: Setting<Duration>, "the service's; `1s`";
         /// A warning is no unhealthy answer.
-        ignore_warnings / IgnoreWarnings: Given<bool> = false;
+        ignore_warnings / IgnoreWarnings: Setting<bool> = false;
     }
 }
 
@@ -101,7 +103,7 @@ pub(crate) enum CheckType {
     Script,
 }
 
-/// Of HTTP checks.
+/// The protocol of an HTTP check.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
@@ -120,25 +122,25 @@ keyword! {
 
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
 
-/// What checks take from their service.
+/// The settings of a service that its checks take over.
 #[derive(Clone, Copy)]
-pub(super) struct Of<'a> {
-    /// Its name.
+pub(super) struct CheckScope<'a> {
+    /// The name of the service, as the job gives it.
     pub service: &'a str,
-    /// It has a port.
+    /// Whether the service has a port.
     pub has_port: bool,
-    /// The task it names.
+    /// The task that the service names.
     pub runs_in: Option<&'a TaskName>,
-    /// Its `check_restart`.
+    /// The `check_restart` block of the service.
     pub restart: Option<&'a CheckRestartKeys>,
-    /// Its `on_update`.
+    /// The `on_update` of the service.
     pub on_update: OnUpdate,
 }
 
 /// Decode the checks of a service.
 pub(super) fn checks(
     blocks: Vec<CheckKeys>,
-    of: Of<'_>,
+    of: CheckScope<'_>,
     scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
 ) -> Vec<Check> {
@@ -148,7 +150,7 @@ pub(super) fn checks(
         let at = keys.name.at;
         let Some(check) = check(keys, of, scope, cx) else { continue };
         if !names.insert(check.name.clone()) {
-            let name = shown(&check.name);
+            let name = quote_text(&check.name);
             cx.error(at, format!("a check {name} is here already; give this one another name"));
         }
         checks.push(check);
@@ -158,11 +160,11 @@ pub(super) fn checks(
 
 fn check(
     keys: CheckKeys,
-    of: Of<'_>,
+    of: CheckScope<'_>,
     scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
 ) -> Option<Check> {
-    misplaced(&keys, cx);
+    warn_misplaced(&keys, cx);
     let kind = kind(&keys, cx);
     let needs_port = !matches!(keys.kind.value, None | Some(CheckType::Script));
     scope.check_port(&keys.port, cx);
@@ -192,7 +194,7 @@ fn check(
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         let message = format!(
             "check name {} must have 1 to {NAME_BYTES_MAX} bytes and no control characters",
-            shown(&name)
+            quote_text(&name)
         );
         cx.error(keys.name.at, message);
     }
@@ -213,13 +215,13 @@ fn check(
     })
 }
 
-/// Warn of keys of other types of checks, which say nothing of this one. What would count its answers
-/// is refused where nothing counts them.
-fn misplaced(keys: &CheckKeys, cx: &mut Context<'_>) {
+/// Warn of keys that belong to other types of checks and have no effect on this one. Keys that would count
+/// answers are refused where no answers are counted.
+fn warn_misplaced(keys: &CheckKeys, cx: &mut Context<'_>) {
     let Some(kind) = keys.kind.value else { return };
-    let text = |given: &Given<String>| given.place().map(|at| (given.key, at));
-    let is = |given: &Given<bool>| (given.value == Some(true)).then_some((given.key, given.at));
-    let count = |given: &Given<u32>| given.other_than(&0);
+    let text = |given: &Setting<String>| given.place().map(|at| (given.key, at));
+    let is = |given: &Setting<bool>| (given.value == Some(true)).then_some((given.key, given.at));
+    let count = |given: &Setting<u32>| given.other_than(&0);
     let list = keys.args.value.as_ref().filter(|args| !args.is_empty());
     let args = list.map(|_| (keys.args.key, keys.args.at));
     let header = keys.header.0.first().map(|(key, _)| (cx.name("header", "Header"), key.span));
@@ -253,15 +255,15 @@ fn misplaced(keys: &CheckKeys, cx: &mut Context<'_>) {
     }
 }
 
-/// Where a script runs.
+/// The task that a check runs in, if the check names one.
 fn task(
     keys: &CheckKeys,
-    of: Of<'_>,
+    of: CheckScope<'_>,
     scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
 ) -> Option<TaskName> {
     let script = matches!(keys.kind.value, Some(CheckType::Script));
-    let Some((name, at)) = keys.task.clone().placed() else {
+    let Some((name, at)) = keys.task.clone().with_place() else {
         if script && scope.task.is_none() && of.runs_in.is_none() && !keys.task.was_given {
             let form = cx.name(
                 "a script runs inside a task; say which: task = \"name\"",
@@ -281,10 +283,10 @@ fn task(
     if !matches!(keys.kind.value, None | Some(CheckType::Script | CheckType::Grpc)) {
         cx.error(at, "only script and grpc checks have a task; leave it out");
     }
-    scope.known_task(name, at, cx)
+    scope.find_task(name, at, cx)
 }
 
-/// What a check says over what its service says.
+/// The restart policy of a check: its own values, and those of its service for the rest.
 fn restart(
     own: Option<&CheckRestartKeys>,
     service: Option<&CheckRestartKeys>,
@@ -302,16 +304,16 @@ fn restart(
     })
 }
 
-/// What is asked.
+/// Decode what a check asks, by its type.
 fn kind(keys: &CheckKeys, cx: &mut Context<'_>) -> Option<CheckKind> {
     let tls = CheckTls {
         skip_verify: keys.tls_skip_verify.value == Some(true),
         server_name: keys.tls_server_name.value.clone(),
     };
-    if let Some((name, at)) = keys.tls_server_name.clone().placed()
+    if let Some((name, at)) = keys.tls_server_name.clone().with_place()
         && (name.len() > SERVICE_ADDRESS_BYTES_MAX || !name.chars().all(|c| c.is_ascii_graphic()))
     {
-        cx.error(at, format!("{} is no name of a server", shown(&name)));
+        cx.error(at, format!("{} is no name of a server", quote_text(&name)));
     }
     match keys.kind.value? {
         CheckType::Http => http(keys, tls, cx).map(|http| CheckKind::Http(Box::new(http))),
@@ -369,8 +371,8 @@ fn http(keys: &CheckKeys, tls: CheckTls, cx: &mut Context<'_>) -> Option<HttpChe
         cx.error(keys.body.at, message);
     }
     let headers = headers(&keys.header, cx);
-    let (path, at) = keys.path.clone().placed()?;
-    let path = rooted(path);
+    let (path, at) = keys.path.clone().with_place()?;
+    let path = add_slash(path);
     if let Some(problem) = path_problem(&path) {
         return cx.refuse(at, problem);
     }
@@ -378,8 +380,8 @@ fn http(keys: &CheckKeys, tls: CheckTls, cx: &mut Context<'_>) -> Option<HttpChe
     Some(HttpCheck { method: upper, path, tls, headers, body })
 }
 
-/// A path may be given without its first slash, as in Nomad.
-fn rooted(path: String) -> String {
+/// The path with a slash at its start: as in Nomad, a path may be given without it.
+fn add_slash(path: String) -> String {
     if path.starts_with('/') || path.starts_with("${") { path } else { format!("/{path}") }
 }
 
@@ -390,7 +392,7 @@ fn headers(given: &TextListMap, cx: &mut Context<'_>) -> BTreeMap<String, Vec<St
         let name = &key.name;
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~{}".contains(c);
         if name.is_empty() || !name.chars().all(token) {
-            cx.error(key.span, format!("{} is no name of a header", shown(name)));
+            cx.error(key.span, format!("{} is no name of a header", quote_text(name)));
         }
         for (value, at) in values {
             if value.chars().any(|c| c.is_control() && c != '\t') {
@@ -411,13 +413,13 @@ fn headers(given: &TextListMap, cx: &mut Context<'_>) -> BTreeMap<String, Vec<St
     headers
 }
 
-/// Why a path cannot be asked for.
+/// Why a path cannot be requested, if it cannot.
 fn path_problem(path: &str) -> Option<String> {
     if path.starts_with("//") {
-        return Some(format!("path {} must begin with one slash", shown(path)));
+        return Some(format!("path {} must begin with one slash", quote_text(path)));
     }
     if path.contains("://") && !path.contains('?') {
-        let path = shown(path);
+        let path = quote_text(path);
         return Some(format!("path {path} must be relative to the port: no scheme, no host"));
     }
     if path.len() > CHECK_PATH_BYTES_MAX {
@@ -428,6 +430,6 @@ fn path_problem(path: &str) -> Option<String> {
     let allowed = |c: char| c.is_ascii_graphic() && !"\"#<>\\^`{|}".contains(c);
     let fixed = super::service::without_references(path);
     let wrong = fixed.chars().find(|c| !allowed(*c))?;
-    let shown = shown(&wrong.to_string());
+    let shown = quote_text(&wrong.to_string());
     Some(format!("{shown} must not stand in a path; write it as % and two hex digits"))
 }

@@ -1,4 +1,4 @@
-//! What the configuration says of the node and of the cluster it is in: the `client` and `tls` blocks.
+//! The `client` and `tls` blocks of the configuration: the node, and the cluster that it belongs to.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::artifact::{self, ArtifactLimitKeys};
 use super::network::{self, HostNetworkKeys, NetworkConfigKeys};
 use super::volume::{self, HostVolumeKeys};
-use crate::keys::Bounds::{Time, Whole};
-use crate::keys::{Context, Given, MOST, Texts, hint, keys};
+use crate::keys::FieldBounds::{Time, Whole};
+use crate::keys::{Context, MOST, Setting, Texts, hint, keys};
 use ostler_model::artifact::ArtifactConfig;
 use ostler_model::config::{ClientConfig, ClusterConfig, HttpConfig, TlsConfig};
 use ostler_model::limits::{
@@ -20,37 +20,37 @@ use ostler_model::server_address::ServerAddress;
 keys! {
     struct ClientKeys: "client" {
         /// MHz of processor time that jobs may reserve together.
-        cpu_total_compute: Given<u32> [Whole(1, MOST)], "cores times frequency";
+        cpu_total_compute: Setting<u32> [Whole(1, MOST)], "cores times frequency";
         /// MiB of memory that jobs may reserve together.
-        memory_total_mb: Given<u32> [Whole(1, MOST)], "the memory of the machine";
+        memory_total_mb: Setting<u32> [Whole(1, MOST)], "the memory of the machine";
         /// Longest `kill_timeout` of a task that is waited for; a longer one is cut, which is told.
-        max_kill_timeout: Given<Duration> [Time(Duration::from_secs(1), KILL_TIMEOUT_CEILING)], "`30s`";
+        max_kill_timeout: Setting<Duration> [Time(Duration::from_secs(1), KILL_TIMEOUT_CEILING)], "`30s`";
         /// Servers of the cluster that this is a node of, `HOST[:PORT]`, with `ostler agent`.
         servers: Texts, "none; the agent keeps jobs of its own";
         /// Class of the node, for constraints of jobs.
-        node_class: Given<String>, "none";
+        node_class: Setting<String>, "none";
         /// Pool of the node in the cluster; servers before 1.6 know none.
-        node_pool: Given<String>, "the servers'";
+        node_pool: Setting<String>, "the servers'";
         /// What `${meta.…}` stands for on this node, as `meta` at the top.
         meta: BTreeMap<String, String>;
         /// A directory that jobs may mount, by its name.
         host_volumes "host_volume": Vec<HostVolumeKeys>;
         /// Directories of CNI plugins, with ':' between them.
-        cni_path: Given<String>, "`/opt/cni/bin:/usr/lib/cni`";
+        cni_path: Setting<String>, "`/opt/cni/bin:/usr/lib/cni`";
         /// Directory of the configurations for networks of mode `cni/NAME`.
-        cni_config_dir: Given<PathBuf>, "`/opt/cni/config`";
+        cni_config_dir: Setting<PathBuf>, "`/opt/cni/config`";
         /// The bridge of networks of mode `bridge`.
-        bridge_network_name: Given<String>, "`nomad`";
+        bridge_network_name: Setting<String>, "`nomad`";
         /// Addresses at that bridge.
-        bridge_network_subnet: Given<String>, "`172.26.64.0/20`";
+        bridge_network_subnet: Setting<String>, "`172.26.64.0/20`";
         /// Addresses of the node that ports may ask for by name.
         host_networks "host_network": Vec<HostNetworkKeys>;
         /// User ids that allocations have of their own.
         users: Option<UsersKeys>;
         /// Nobody runs a command inside a task of this node by `alloc exec`, Ostler's or Nomad's.
-        disable_remote_exec: Given<bool>, "`false`";
+        disable_remote_exec: Setting<bool>, "`false`";
         /// An agent is always a client.
-        enabled: Given<bool>, "`true`";
+        enabled: Setting<bool>, "`true`";
         /// Bounds of what tasks bring along.
         artifact: Option<ArtifactLimitKeys>;
     }
@@ -69,29 +69,29 @@ keys! {
     struct UsersKeys: "users" {
         /// The first user id, and group id, of those for allocations: isolated tasks that name no user run as the one
         /// of their allocation.
-        dynamic_user_min: Given<u32> [Whole(USER_ID_LEAST, USER_ID_MOST)], "`80000`";
+        dynamic_user_min: Setting<u32> [Whole(USER_ID_LEAST, USER_ID_MOST)], "`80000`";
         /// The last of them. No user or group of the node may have one, nor another agent on the machine.
-        dynamic_user_max: Given<u32> [Whole(USER_ID_LEAST, USER_ID_MOST)], "`89999`";
+        dynamic_user_max: Setting<u32> [Whole(USER_ID_LEAST, USER_ID_MOST)], "`89999`";
     }
 }
 
 keys! {
     struct TlsKeys: "tls" {
         /// Servers are spoken to with TLS.
-        rpc: Given<bool>, "`true`";
+        rpc: Setting<bool>, "`true`";
         /// The authorities (PEM) that vouch for servers and for clients of the API. A node of a cluster needs
         /// it.
-        ca_file: Given<PathBuf>, "none";
+        ca_file: Setting<PathBuf>, "none";
         /// This node's certificate (PEM): for clients of the API, and for servers that ask for one.
-        cert_file: Given<PathBuf>, "none";
+        cert_file: Setting<PathBuf>, "none";
         /// The key of the certificate (PEM).
-        key_file: Given<PathBuf>, "none";
+        key_file: Setting<PathBuf>, "none";
         /// Must a server's certificate name `server.REGION.nomad`? Nomad's default is `false`.
-        verify_server_hostname: Given<bool>, "`true`";
+        verify_server_hostname: Setting<bool>, "`true`";
         /// The API over TCP, and other nodes, are answered with TLS.
-        http: Given<bool>, "`true`";
+        http: Setting<bool>, "`true`";
         /// Must clients of the API have a certificate of the authorities? Other nodes of a cluster must.
-        verify_https_client: Given<bool>, "`false`; `true` in a cluster";
+        verify_https_client: Setting<bool>, "`false`; `true` in a cluster";
     }
     not_yet {
         "rpc_upgrade_mode"; "tls_cipher_suites"; "tls_min_version";
@@ -99,27 +99,28 @@ keys! {
     }
 }
 
-/// Below are users of the system itself.
+/// The smallest user id that allocations can have: smaller ids belong to users of the system itself.
 const USER_ID_LEAST: i64 = 1_000;
-/// Some file systems and tools take the last ids for none, or for negative ones.
+/// The largest user id that allocations can have: some file systems and tools take larger ids for negative ones,
+/// or for no id.
 const USER_ID_MOST: i64 = 2_147_483_647;
 
-/// What a `client` block says.
-pub(super) struct Client {
+/// The content of a `client` block.
+pub(super) struct ClientBlock {
     pub(super) node: ClientConfig,
     pub(super) cluster: ClusterConfig,
     pub(super) meta: BTreeMap<String, String>,
     pub(super) artifact: ArtifactConfig,
 }
 
-/// What the node has to give, and the meta of its `client` block.
+/// Decode a `client` block.
 pub(super) fn client(
     keys: ClientKeys,
     region: Option<String>,
     tls: Option<TlsConfig>,
     http: HttpConfig,
     cx: &mut Context<'_>,
-) -> Client {
+) -> ClientBlock {
     if keys.enabled.value == Some(false) {
         cx.error(keys.enabled.at, "enabled = false has no effect: an agent is always a client");
     }
@@ -137,7 +138,7 @@ pub(super) fn client(
     }
     let (cpu_total_compute, memory_total_mb) =
         (keys.cpu_total_compute.value, keys.memory_total_mb.value);
-    let (node_class, node_pool) = (keys.node_class.filled(cx), keys.node_pool.filled(cx));
+    let (node_class, node_pool) = (keys.node_class.non_empty(cx), keys.node_pool.non_empty(cx));
     let disable_remote_exec = keys.disable_remote_exec.value.unwrap_or(false);
     let cluster =
         ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls, http };
@@ -161,7 +162,7 @@ pub(super) fn client(
         users,
         max_kill_timeout,
     };
-    Client { node, cluster, meta: keys.meta, artifact }
+    ClientBlock { node, cluster, meta: keys.meta, artifact }
 }
 
 fn users(keys: Option<UsersKeys>, cx: &mut Context<'_>) -> Option<RangeInclusive<u32>> {

@@ -1,24 +1,24 @@
 //! Constraints and affinities, with the short forms `version = "…"`, `regexp = "…"` and so on.
 
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, keys};
-use ostler_model::job::{Affinity, Constraint, Operator, truth};
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Context, Setting, keys};
+use ostler_model::job::{Affinity, Constraint, Operator, parse_bool};
 use ostler_model::limits::{
     CONSTRAINT_SIDE_BYTES_MAX, JOB_PATTERNS_BYTES_MAX, JOB_RULES_MAX, PATTERNS_OF_ONE_BYTES_MAX,
 };
 use ostler_patterns::Patterns;
 
-/// What the constraints and affinities of a job cost up to here.
+/// The cost of the constraints and affinities of a job that were read so far.
 #[derive(Debug, Default)]
-pub(crate) struct RulesRead {
+pub(crate) struct RulesCost {
     count: usize,
     patterns: Patterns,
-    /// What the patterns cost to compile.
+    /// The cost of compiling the patterns, as bytes of a budget.
     price: usize,
 }
 
-/// All words of operators; of one with several, the first is written.
+/// The words of all operators. Of an operator with several words, the first one is written.
 const OPERATORS: [(&str, Operator); 20] = [
     ("=", Operator::Equal),
     ("==", Operator::Equal),
@@ -42,36 +42,36 @@ const OPERATORS: [(&str, Operator); 20] = [
     ("", Operator::Equal),
 ];
 
-/// Weight of an affinity without one.
+/// The weight of an affinity that gives none.
 pub(super) const PREFERRED: i8 = 50;
 
-/// The keys of a constraint and of an affinity, which has a weight beside them.
+/// Describes the keys of a constraint, or of an affinity, which also has a weight.
 macro_rules! rule_keys {
     ($name:ident: $what:literal ($operators:literal, $unary:literal) { $($weight:tt)* } { $($short:tt)* }) => {
         keys! {
             struct $name: $what {
                 /// What is looked at: `${attr.…}`, `${meta.…}`, `${node.…}`, `${device.…}`.
-                left "attribute" / LTarget: Given<String>, "needed";
+                left "attribute" / LTarget: Setting<String>, "needed";
                 /// How it is compared: `=`, `!=`, `<`, `<=`, `>`, `>=`, `version`, `semver`, `regexp`,
                 /// `set_contains`, `set_contains_any`
                 #[doc = $operators]
-                operator / Operand: Given<String>, "`=`";
+                operator / Operand: Setting<String>, "`=`";
                 /// What it is compared with
                 #[doc = $unary]
-                right "value" / RTarget: Given<String>, "needed";
+                right "value" / RTarget: Setting<String>, "needed";
                 $($weight)*
                 /// Short for the operator and the value.
-                version: Given<String>, "none";
+                version: Setting<String>, "none";
                 /// Short for the operator and the value.
-                semver: Given<String>, "none";
+                semver: Setting<String>, "none";
                 /// Short for the operator and the value.
-                regexp: Given<String>, "none";
+                regexp: Setting<String>, "none";
                 /// Short for the operator and the value.
-                set_contains: Given<String>, "none";
+                set_contains: Setting<String>, "none";
                 /// Short for the operator `set_contains` and the value.
-                set_contains_all: Given<String>, "none";
+                set_contains_all: Setting<String>, "none";
                 /// Short for the operator and the value.
-                set_contains_any: Given<String>, "none";
+                set_contains_any: Setting<String>, "none";
                 $($short)*
             }
         }
@@ -109,10 +109,10 @@ rule_keys! {
         "; not needed by `is_set`, `is_not_set` and `distinct_hosts`. Of `distinct_property`: how many, 1 without it."
     ) {} {
         /// In a job or a group: a node has at most one allocation of it. The rest waits.
-        distinct_hosts: Given<bool>, "none";
+        distinct_hosts: Setting<bool>, "none";
         /// In a job or a group: short for the attribute and the operator. Nodes of one value of this
         /// attribute have at most one allocation of it, or `value` many.
-        distinct_property: Given<String>, "none";
+        distinct_property: Setting<String>, "none";
     }
 }
 rule_keys! {
@@ -120,11 +120,11 @@ rule_keys! {
         "; in a device also `is_set`, `is_not_set`.", "; not needed by `is_set` and `is_not_set`."
     ) {
         /// How much is preferred what fits; below 0, what does not. Not 0.
-        weight / Weight: Given<i8> [Whole(-100, 100)] = PREFERRED;
+        weight / Weight: Setting<i8> [Whole(-100, 100)] = PREFERRED;
     } {}
 }
 
-/// How an operator is written.
+/// The word of an operator.
 fn word(operator: Operator) -> &'static str {
     OPERATORS
         .iter()
@@ -161,10 +161,13 @@ pub(super) fn constraints_on_allocs(
 impl ConstraintKeys {
     fn constraint(mut self, cx: &mut Context<'_>) -> Option<Constraint> {
         let (at, key) = (self.right.at, self.right.key);
-        match (self.distinct_hosts.clone().placed(), self.distinct_property.clone().placed()) {
+        match (
+            self.distinct_hosts.clone().with_place(),
+            self.distinct_property.clone().with_place(),
+        ) {
             (None, None) => {}
             (Some((truth, at)), None) => {
-                self.alone(at, "distinct_hosts", true, cx);
+                self.check_alone(at, "distinct_hosts", true, cx);
                 let right = truth.to_string();
                 return Some(Constraint {
                     left: String::new(),
@@ -176,7 +179,7 @@ impl ConstraintKeys {
                 return cx.refuse(at, "distinct_property needs an attribute to look at");
             }
             (None, Some((property, at))) => {
-                self.alone(at, "distinct_property", false, cx);
+                self.check_alone(at, "distinct_property", false, cx);
                 self.left = property.into();
                 self.operator = word(Operator::DistinctProperty).to_owned().into();
             }
@@ -187,7 +190,7 @@ impl ConstraintKeys {
         }
         let rule = self.rule(cx)?;
         let fits = match rule.operator {
-            Operator::DistinctHosts => rule.right.is_empty() || truth(&rule.right).is_some(),
+            Operator::DistinctHosts => rule.right.is_empty() || parse_bool(&rule.right).is_some(),
             Operator::DistinctProperty => {
                 rule.right.is_empty() || rule.right.parse::<u64>().is_ok_and(|most| most > 0)
             }
@@ -201,16 +204,16 @@ impl ConstraintKeys {
             let message = format!(
                 "{key} of {} must be {wanted}, not {}",
                 word(rule.operator),
-                shown(&rule.right)
+                quote_text(&rule.right)
             );
             return cx.refuse(at, message);
         }
         Some(rule)
     }
 
-    /// Report what stands beside a short form that says it all, or all but the value.
-    fn alone(&self, at: Span, key: &str, all: bool, cx: &mut Context<'_>) {
-        let given = |given: &Given<String>| given.value.is_some();
+    /// Report keys that stand beside a short form. With `all`, the short form also has the value.
+    fn check_alone(&self, at: Span, key: &str, all: bool, cx: &mut Context<'_>) {
+        let given = |given: &Setting<String>| given.value.is_some();
         let short = [&self.version, &self.semver, &self.regexp, &self.set_contains];
         let more = [&self.set_contains_all, &self.set_contains_any, &self.left, &self.operator];
         if short.into_iter().chain(more).any(given) || all && given(&self.right) {
@@ -222,8 +225,8 @@ impl ConstraintKeys {
     }
 }
 
-/// Decode `affinity` blocks of a job, a group or a task. Not every operator prefers
-/// one node to another.
+/// Decode `affinity` blocks of a job, a group or a task. Operators that cannot prefer one node to another are
+/// refused.
 pub(super) fn node_affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -> Vec<Affinity> {
     for keys in &blocks {
         let operator = keys.operator.value.as_deref().unwrap_or_default();
@@ -256,15 +259,15 @@ pub(super) fn affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -> Vec
 fn rule(
     what: &str,
     header: Span,
-    [left, right]: [Given<String>; 2],
-    operator: Given<String>,
-    short: [(Operator, Given<String>); 6],
+    [left, right]: [Setting<String>; 2],
+    operator: Setting<String>,
+    short: [(Operator, Setting<String>); 6],
     cx: &mut Context<'_>,
 ) -> Option<Constraint> {
     let mut compared: Option<(Operator, String, Span)> = None;
     for (of, given) in short {
         let key = given.key;
-        let Some((text, at)) = given.placed() else { continue };
+        let Some((text, at)) = given.with_place() else { continue };
         if compared.is_some() || operator.value.is_some() || right.value.is_some() {
             cx.error(at, format!("{what} compares once; use {key} or operator and value"));
         }
@@ -298,14 +301,15 @@ fn rule(
     }
     let left_at = left.at;
     let rule = Constraint { left: left.value?, operator, right: value };
-    affordable(&rule, header, [left_at, at], cx).then_some(rule)
+    is_affordable(&rule, header, [left_at, at], cx).then_some(rule)
 }
 
-/// May it be looked at whenever something of the job is placed? What is too much is reported.
-fn affordable(rule: &Constraint, header: Span, at: [Span; 2], cx: &mut Context<'_>) -> bool {
+/// Whether a rule costs little enough to be evaluated at every placement of the job. If it does not, this is
+/// reported.
+fn is_affordable(rule: &Constraint, header: Span, at: [Span; 2], cx: &mut Context<'_>) -> bool {
     cx.rules.count += 1;
     if cx.rules.count > JOB_RULES_MAX {
-        // The others are no other problem.
+        // The number is reported once, not for each further rule.
         if cx.rules.count == JOB_RULES_MAX + 1 {
             let message = format!("a job has at most {JOB_RULES_MAX} constraints and affinities");
             cx.error(header, message);
@@ -323,11 +327,11 @@ fn affordable(rule: &Constraint, header: Span, at: [Span; 2], cx: &mut Context<'
         }
     }
     let [_, at] = at;
-    // What is known on the node alone is looked at there.
+    // A pattern with references is known on the node alone, and is compiled there.
     rule.operator != Operator::Regexp || rule.right.contains("${") || pattern(&rule.right, at, cx)
 }
 
-/// Is it a regular expression, and does the job have room for it?
+/// Whether a text is a regular expression that fits into the budget of the job.
 fn pattern(text: &str, at: Span, cx: &mut Context<'_>) -> bool {
     let rules = &mut cx.rules;
     if rules.price > JOB_PATTERNS_BYTES_MAX {
@@ -336,7 +340,7 @@ fn pattern(text: &str, at: Span, cx: &mut Context<'_>) -> bool {
     let (compiled, price) = rules.patterns.compile(text, PATTERNS_OF_ONE_BYTES_MAX);
     rules.price = rules.price.saturating_add(price);
     if let Err(error) = compiled {
-        cx.error(at, format!("{} is {error}", shown(text)));
+        cx.error(at, format!("{} is {error}", quote_text(text)));
         return false;
     }
     if rules.price > JOB_PATTERNS_BYTES_MAX {
@@ -350,12 +354,12 @@ fn pattern(text: &str, at: Span, cx: &mut Context<'_>) -> bool {
     true
 }
 
-fn operator(given: Given<String>, cx: &mut Context<'_>) -> Option<Operator> {
-    let Some((text, at)) = given.placed() else { return Some(Operator::Equal) };
+fn operator(given: Setting<String>, cx: &mut Context<'_>) -> Option<Operator> {
+    let Some((text, at)) = given.with_place() else { return Some(Operator::Equal) };
     if let Some((_, operator)) = OPERATORS.iter().find(|(name, _)| *name == text) {
         return Some(*operator);
     }
     let instead = cx.sink.nearest(&text, OPERATORS.iter().map(|(name, _)| *name));
-    cx.sink.suggest(at, format!("{} is no operator", shown(&text)), instead);
+    cx.sink.suggest(at, format!("{} is no operator", quote_text(&text)), instead);
     None
 }

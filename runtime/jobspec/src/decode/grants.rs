@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::Whole;
-use crate::keys::{Arguments, Context, Given, Keys, Texts, keys};
-use crate::tree::Key;
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Arguments, Context, Keys, Setting, Texts, keys};
+use crate::tree::SpannedKey;
 use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use ostler_model::endpoint::{Endpoint, EndpointError};
 use ostler_model::ids::PluginName;
-use ostler_model::isolation::{IsolationGrant, Part};
+use ostler_model::isolation::{IsolationGrant, IsolationKind};
 use ostler_model::variables::is_reserved;
 
 keys! {
@@ -20,7 +20,7 @@ keys! {
         /// A program that it may run, by its full path.
         commands "command": Vec<CommandKeys>;
         /// Task processes.
-        process: Given<bool> = false;
+        process: Setting<bool> = false;
         /// Only processes that are isolated, and how ([what they see](native-tasks.md)).
         isolation: Option<IsolationKeys>;
         /// Users that tasks may run as, by name or pattern.
@@ -30,7 +30,7 @@ keys! {
         /// Where `programs` may be started besides the task's directories.
         dirs: Texts, "none";
         /// WASM tasks.
-        wasm_task: Given<bool> = false;
+        wasm_task: Setting<bool> = false;
         /// TCP endpoints that it may connect to: `host:port`, `10.0.0.0/8:443`, `host:*`.
         connect: Texts, "none";
         /// Variables of the agent's environment that it sees, by name or pattern.
@@ -46,7 +46,7 @@ keys! {
         /// Device groups that it may announce, besides those of the vendor it is called as.
         groups: Texts, "none";
         /// The name that a driver may take in place of its block's.
-        driver: Given<String>, "the block's";
+        driver: Setting<String>, "the block's";
         /// Attributes below `driver.NAME.` that it may publish.
         attributes: Texts, "any";
     }
@@ -66,38 +66,39 @@ keys! {
         /// Capabilities that jobs may ask for.
         capabilities: Texts, "none";
         /// User of tasks whose job names none, of all allocations.
-        user: Given<String>, "an id of each allocation's own (`client { users }`), or `nobody` where it has none";
+        user: Setting<String>, "an id of each allocation's own (`client { users }`), or `nobody` where it has none";
         /// Processes and threads of one task; the kernel can number so many at most.
-        processes_max: Given<u32> [Whole(1, 4_194_304)], "`4096`";
+        processes_max: Setting<u32> [Whole(1, 4_194_304)], "`4096`";
     }
 }
 
 keys! {
     struct FileKeys: "files", label Name {
         /// Also write.
-        write: Given<bool> = false;
+        write: Setting<bool> = false;
     }
 }
 
 keys! {
     struct CommandKeys: "command", label Name {
         /// Allowed argument lists; `*` stands for any characters, `**` for any further arguments.
-        args: Given<Arguments>, "no arguments";
+        args: Setting<Arguments>, "no arguments";
     }
 }
 
 keys! {
     struct NodeKeys: "device_nodes", label Name {
         /// Of `r` (read), `w` (write) and `m` (mknod).
-        permissions: Given<String> = "rw";
+        permissions: Setting<String> = "rw";
     }
 }
 
-/// What can be denied by the word that grants it; everything else by the name of its package.
+/// The grants that can be denied by the word that grants them. Everything else is denied by the name of its
+/// package.
 const DENIABLE: [&str; 5] = ["files", "command", "process", "wasm_task", "connect"];
 
 impl GrantKeys {
-    /// What is granted.
+    /// Decode the block into the grants of a plugin.
     pub(super) fn grants(self, cx: &mut Context<'_>) -> Grants {
         let process = self.process.get();
         let narrowing = [("users", self.users.place()), ("programs", self.programs.place())];
@@ -119,7 +120,7 @@ impl GrantKeys {
         self.task_env.check(cx, |name| {
             let what = "says which code a task runs or where it finds things";
             (is_reserved(name.trim_end_matches('*')) || is_reserved(name))
-                .then(|| format!("{} {what}: no plugin sets it for a task", shown(name)))
+                .then(|| format!("{} {what}: no plugin sets it for a task", quote_text(name)))
         });
         self.groups.check(cx, |pattern| {
             (pattern.is_empty() || pattern.split('/').take(3).any(str::is_empty))
@@ -144,7 +145,7 @@ impl GrantKeys {
                 device_nodes: nodes,
                 task_env: self.task_env.plain(),
                 groups: self.groups.plain(),
-                driver: self.driver.parsed(cx, |name| PluginName::new(&name).map(|_| name)),
+                driver: self.driver.parse_with(cx, |name| PluginName::new(&name).map(|_| name)),
                 attributes: self.attributes.plain(),
             },
         };
@@ -166,25 +167,25 @@ fn endpoints(places: Texts, cx: &mut Context<'_>) -> Vec<Endpoint> {
     places.value.into_iter().flatten().filter_map(endpoint).collect()
 }
 
-/// Blocks whose label is a path; the same path twice is reported.
+/// Blocks whose label is a path, with the path and its place. A path that is given twice is reported.
 fn targets<K: Keys>(blocks: Vec<K>, cx: &mut Context<'_>) -> Vec<(PathBuf, Span, K)> {
     let mut seen = BTreeSet::new();
     let mut targets = Vec::with_capacity(blocks.len());
     for block in blocks {
-        let Key { name, span } = block.label().clone();
+        let SpannedKey { name, span } = block.label().clone();
         if name.is_empty() {
             cx.error(span, "a path must not be empty");
             continue;
         }
         if !seen.insert(name.clone()) {
-            cx.error(span, format!("{} is granted here already", shown(&name)));
+            cx.error(span, format!("{} is granted here already", quote_text(&name)));
         }
         targets.push((PathBuf::from(name), span, block));
     }
     targets
 }
 
-/// Directories that may be read, or with `write = true` also written.
+/// Decode the directories that may be read or, with `write = true`, also written.
 fn files(blocks: Vec<FileKeys>, cx: &mut Context<'_>) -> Vec<FileGrant> {
     let targets = targets(blocks, cx).into_iter();
     targets.map(|(path, _, keys)| FileGrant { path, write: keys.write.get() }).collect()
@@ -213,7 +214,7 @@ fn node((path, at, keys): (PathBuf, Span, NodeKeys), cx: &mut Context<'_>) -> No
     NodeGrant { path: path.to_string_lossy().into_owned(), permissions }
 }
 
-/// What is imported and refused. Nothing is both granted and denied.
+/// Check the imports that are denied: each can be denied, and none is granted as well.
 fn check_denied(given: &Texts, grants: &Grants, cx: &mut Context<'_>) {
     given.check(cx, |word| {
         let granted = match word {
@@ -224,25 +225,27 @@ fn check_denied(given: &Texts, grants: &Grants, cx: &mut Context<'_>) {
             "connect" => !grants.connect.is_empty(),
             _ => false,
         };
-        let (words, shown) = (DENIABLE.join(", "), shown(word));
-        match DENIABLE.contains(&word) || word.contains(':') {
-            _ if granted => Some(format!("{shown} is granted here as well")),
-            true => None,
-            false => Some(format!(
+        let (words, shown) = (DENIABLE.join(", "), quote_text(word));
+        if granted {
+            Some(format!("{shown} is granted here as well"))
+        } else if DENIABLE.contains(&word) || word.contains(':') {
+            None
+        } else {
+            Some(format!(
                 "{shown} cannot be denied; {words} can, and interfaces by name, as in \"wasi:http\""
-            )),
+            ))
         }
     });
 }
 
-/// How processes are isolated, and what they may do without.
+/// Decode how processes are isolated, and which parts of the isolation they may lack.
 fn isolation(keys: IsolationKeys, cx: &mut Context<'_>) -> IsolationGrant {
     let parts = keys.without.value.iter().flatten();
-    let without = parts.filter_map(|(word, _)| Part::from_word(word)).collect();
+    let without = parts.filter_map(|(word, _)| IsolationKind::from_word(word)).collect();
     keys.without.check(cx, |word| {
-        let known = Part::ALL.map(Part::word).join(", ");
-        let message = format!("{} is no part of isolation; there are {known}", shown(word));
-        Part::from_word(word).is_none().then_some(message)
+        let known = IsolationKind::ALL.map(IsolationKind::word).join(", ");
+        let message = format!("{} is no part of isolation; there are {known}", quote_text(word));
+        IsolationKind::from_word(word).is_none().then_some(message)
     });
     for paths in [&keys.base, &keys.hidden, &keys.mounts] {
         paths.check(cx, |path| {

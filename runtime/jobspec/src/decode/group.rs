@@ -1,11 +1,11 @@
-//! A task group, its network and what concerns its tasks together.
+//! Decodes a task group: its network, and what concerns all its tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::accept_name;
 use super::constraint::{AffinityKeys, ConstraintKeys, constraints_on_allocs};
 use super::health::{self, MigrateKeys, UpdateKeys};
-use super::named;
 use super::network::{self, NetworkKeys};
 use super::placement::{self, ScalingKeys, SpreadKeys};
 use super::reschedule::{self, RescheduleKeys};
@@ -15,9 +15,9 @@ use super::task::{self, TaskKeys};
 use super::update;
 use super::volume::{self, VolumeKeys};
 use crate::Syntax;
-use crate::keys::Bounds::Whole;
-use crate::keys::{ByName, CONSUL, Context, Given, MOST, VAULT, keys, left_out};
-use ostler_model::held_once::HeldOnce;
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{ByName, CONSUL, Context, MOST, Setting, VAULT, keys, left_out};
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{EphemeralDisk, JobKind, RestartPolicy, Service, Task, TaskGroup};
 use ostler_model::limits::{
@@ -25,13 +25,13 @@ use ostler_model::limits::{
 };
 use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
 
-/// The count of a group that says none.
+/// The count of a group that gives none.
 pub(super) const COUNT: u32 = 1;
 
 keys! {
     struct GroupKeys: "a group", label Name {
         /// Allocations to make of it; a system job has at most one.
-        count / Count: Given<u32> [Whole(0, MOST)] = COUNT;
+        count / Count: Setting<u32> [Whole(0, MOST)] = COUNT;
         /// For people, and as `NOMAD_META_*` for tasks.
         meta / Meta: BTreeMap<String, String>;
         /// What has to hold of the node.
@@ -52,7 +52,7 @@ keys! {
             "Tasks must hold at least one task"
         );
         /// From the end of its services to the stop of its first task.
-        shutdown_delay / ShutdownDelay: Given<Duration>, "none";
+        shutdown_delay / ShutdownDelay: Setting<Duration>, "none";
         /// How an allocation is judged when jobs change.
         update / Update: Option<UpdateKeys>;
         /// How many allocations a drain of the node stops at the same time.
@@ -66,7 +66,7 @@ keys! {
         /// A volume of the node that its tasks may mount.
         volumes "volume" / Volumes: ByName<VolumeKeys>;
         /// An allocation is stopped as complete this long after it was placed.
-        max_run_duration / MaxRunDuration: Given<Duration>, "no limit";
+        max_run_duration / MaxRunDuration: Setting<Duration>, "no limit";
     }
     not_yet {
         "vault" / Vault [left_out(VAULT)]; "consul" / Consul [left_out(CONSUL)];
@@ -79,34 +79,38 @@ keys! {
 keys! {
     struct DiskKeys: "ephemeral_disk", for EphemeralDisk (EphemeralDisk::default()) {
         /// The next allocation of the same index on this node gets its data.
-        sticky / Sticky: Given<bool>;
+        sticky / Sticky: Setting<bool>;
         /// As `sticky`, and from another node of the cluster too.
-        migrate / Migrate: Given<bool>;
+        migrate / Migrate: Setting<bool>;
         /// MiB that the shared directory and those of the tasks may hold together: with more, the
         /// allocation fails. The default only warns.
-        size_mb "size" / SizeMB: Given<u32> [Whole(EPHEMERAL_DISK_MB_MIN as i64, MOST)];
+        size_mb "size" / SizeMB: Setting<u32> [Whole(EPHEMERAL_DISK_MB_MIN as i64, MOST)];
         /// In JSON, where clients fill in 300: it was written.
-        size_stated "" / SizeStated: Given<bool>;
+        size_stated "" / SizeStated: Setting<bool>;
     }
 }
 
-/// What a group takes from its job.
+/// The settings of a job that its groups take over.
 #[derive(Clone, Copy)]
-pub(super) struct Outer<'a> {
-    /// Absent when it is wrong.
+pub(super) struct GroupScope<'a> {
+    /// The job's id; absent when it is wrong.
     pub job: Option<&'a JobId>,
     /// The job's kind.
     pub kind: JobKind,
     /// The job's `update` and `migrate`.
-    pub rules: health::Rules,
+    pub rules: health::HealthRules,
     /// The job's `reschedule`.
     pub reschedule: ReschedulePolicy,
 }
 
 /// Decode a group.
-pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> Option<TaskGroup> {
+pub(super) fn group(
+    keys: GroupKeys,
+    outer: GroupScope<'_>,
+    cx: &mut Context<'_>,
+) -> Option<TaskGroup> {
     let (kind, at, label) = (outer.kind, keys.at, keys.label);
-    let name = named(GroupName::new(label.name), label.span, cx);
+    let name = accept_name(GroupName::new(label.name), label.span, cx);
     let of = (outer.job, name.as_ref());
     let (scaling, count) = placement::scaling(keys.scaling, &keys.count, of, cx);
     if count > 1 && matches!(kind, JobKind::System | JobKind::Sysbatch) {
@@ -141,12 +145,12 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
             );
             cx.sink.warn(at, message);
         }
-        stops_fit(&keys.tasks, keys.shutdown_delay.value, update, cx);
+        warn_slow_stops(&keys.tasks, keys.shutdown_delay.value, update, cx);
     }
     let volumes = volume::volumes(keys.volumes, cx);
-    volume::mounts_fit(&keys.tasks, &volumes, cx);
+    volume::check_mounts(&keys.tasks, &volumes, cx);
     let preferring = keys.tasks.iter().flat_map(|task| task.affinities.iter().map(|of| of.at));
-    placement::on_some_nodes(kind, preferring, "an affinity", cx);
+    placement::refuse_for_system(kind, preferring, "an affinity", cx);
     let tasks = tasks(keys.tasks, policy, scope, &mut services, cx);
     if services.len() > GROUP_SERVICES_MAX {
         let count = services.len();
@@ -154,7 +158,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
             format!("the group has {count} services; at most {GROUP_SERVICES_MAX} are allowed");
         cx.error(at, message);
     }
-    // All checks of an allocation are asked by one task of the agent.
+    // A single asynchronous task of the agent runs all checks of an allocation.
     let checks: usize = services.iter().map(|service| service.checks.len()).sum();
     if checks > GROUP_CHECKS_MAX {
         let message =
@@ -184,7 +188,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
 }
 
 /// Warn of tasks whose stop may take longer than a deployment waits for progress.
-fn stops_fit(
+fn warn_slow_stops(
     tasks: &[TaskKeys],
     group_delay: Option<Duration>,
     update: &UpdatePolicy,
@@ -205,7 +209,7 @@ fn stops_fit(
             "{timeout} and {delay} let a stop take {stop}, longer than {deadline} ({progress}): a deployment \
              that waits for such a stop fails"
         );
-        // A node that is not configured otherwise cuts the timeout, and says so itself.
+        // A node with the default configuration cuts the timeout, and reports that itself.
         let cut = given.saturating_sub(KILL_TIMEOUT_MAX);
         let message = if longest.saturating_sub(cut) > update.progress_deadline {
             said
@@ -218,30 +222,31 @@ fn stops_fit(
     }
 }
 
-/// The disk. Clients fill in the default where the job says nothing, which nobody wrote.
+/// Decode the disk. Clients fill the default size in where the job gives none, so a size in JSON that is the
+/// default counts as not written.
 fn disk(mut keys: DiskKeys, cx: &Context<'_>) -> EphemeralDisk {
     let other = keys.size_mb.value.is_some_and(|size| size != EphemeralDisk::default().size_mb);
     let written = cx.syntax == Syntax::Hcl && keys.size_mb.was_given;
     if written || other {
         keys.size_stated.value = Some(true);
     }
-    keys.over(EphemeralDisk::default())
+    keys.apply_to(EphemeralDisk::default())
 }
 
-/// The tasks; their services are added to those of the group.
+/// Decode the tasks. Their services are added to those of the group.
 fn tasks(
     blocks: Vec<TaskKeys>,
     policy: RestartPolicy,
     scope: service::ServiceScope<'_>,
     services: &mut Vec<Service>,
     cx: &mut Context<'_>,
-) -> Vec<HeldOnce<Task>> {
+) -> Vec<CowArc<Task>> {
     let mut names = BTreeSet::new();
     let mut tasks = Vec::with_capacity(blocks.len());
     let mut leaders = 0_usize;
     for keys in blocks {
         let at = keys.label.span;
-        cx.unique(&mut names, "a task", &keys.label);
+        cx.add_unique(&mut names, "a task", &keys.label);
         if keys.leader.value == Some(true) {
             leaders += 1;
             if leaders == 2 {
@@ -252,7 +257,7 @@ fn tasks(
                 cx.error(at, message);
             }
         }
-        tasks.extend(task::task(keys, policy, scope, services, cx).map(HeldOnce::from));
+        tasks.extend(task::task(keys, policy, scope, services, cx).map(CowArc::from));
     }
     tasks
 }

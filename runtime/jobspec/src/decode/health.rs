@@ -1,41 +1,41 @@
 //! `update` and `migrate`: when an allocation counts as healthy.
 //!
-//! Of each block the group's keys go before the job's. Allocations are judged by `update`. What `migrate`
-//! says of health is of successors on other nodes, as in Nomad: there are none here, so it is read and
-//! has no effect. Defaults there are no reason for a warning, because Nomad always fills them in.
+//! In each block, the group's keys override the job's. Allocations are judged by `update`. The keys of `migrate`
+//! about health concern successors on other nodes, as in Nomad. There are none here, so these keys are read and
+//! have no effect. Default values there cause no warning, because Nomad always fills them in.
 
 use std::time::Duration;
 
 use super::update;
 use crate::Syntax;
 use crate::diagnostic::Span;
-use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, MOST, keys, keyword};
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Context, MOST, Setting, keys, keyword};
 use ostler_model::job::{HealthCheck, HealthPolicy, JobKind};
 use ostler_model::rollout::UpdatePolicy;
 
 keys! {
     struct UpdateKeys: "update" {
         /// By what an allocation is judged: all checks pass, the tasks run, or somebody says so.
-        health_check / HealthCheck: Given<HealthCheck>, "the job's; `checks`";
+        health_check / HealthCheck: Setting<HealthCheck>, "the job's; `checks`";
         /// It is healthy without a break for this long.
-        min_healthy_time / MinHealthyTime: Given<Duration>, "the job's; `10s`";
+        min_healthy_time / MinHealthyTime: Setting<Duration>, "the job's; `10s`";
         /// It is unhealthy when it is not healthy this long after it was placed.
-        healthy_deadline / HealthyDeadline: Given<Duration>, "the job's; `5m`";
+        healthy_deadline / HealthyDeadline: Setting<Duration>, "the job's; `5m`";
         /// Allocations of a group that are replaced at the same time; 0: all of them, and nobody waits
         /// for their health.
-        max_parallel / MaxParallel: Given<u32> [Whole(0, MOST)], "the job's; 1";
+        max_parallel / MaxParallel: Setting<u32> [Whole(0, MOST)], "the job's; 1";
         /// Of system jobs: from one replacement to the next.
-        stagger / Stagger: Given<Duration>, "the job's; `30s`";
+        stagger / Stagger: Setting<Duration>, "the job's; `30s`";
         /// The deployment fails when nothing becomes healthy for this long; `0s`: as soon as something
         /// is unhealthy.
-        progress_deadline / ProgressDeadline: Given<Duration>, "the job's; `10m`";
+        progress_deadline / ProgressDeadline: Setting<Duration>, "the job's; `10m`";
         /// Allocations of the new version that run beside the old ones until they are promoted.
-        canary / Canary: Given<u32> [Whole(0, MOST)], "the job's; 0";
+        canary / Canary: Setting<u32> [Whole(0, MOST)], "the job's; 0";
         /// When the deployment fails, the last stable version comes back.
-        auto_revert / AutoRevert: Given<bool>, "the job's; `false`";
+        auto_revert / AutoRevert: Setting<bool>, "the job's; `false`";
         /// Canaries are promoted as soon as all are healthy.
-        auto_promote / AutoPromote: Given<bool>, "the job's; `false`";
+        auto_promote / AutoPromote: Setting<bool>, "the job's; `false`";
     }
 }
 
@@ -43,17 +43,17 @@ keys! {
     struct MigrateKeys: "migrate", for MigratePolicy (MigratePolicy::default()) {
         /// Allocations of the group that a drain of the node stops at the same time; 0: none before its
         /// deadline.
-        max_parallel / MaxParallel: Given<u32> [Whole(0, MOST)], "the job's; 1";
+        max_parallel / MaxParallel: Setting<u32> [Whole(0, MOST)], "the job's; 1";
         /// Of no effect on one node: allocations are judged by `update`.
-        check "health_check" / HealthCheck: Given<HealthCheck>, "the job's; `checks`";
+        check "health_check" / HealthCheck: Setting<HealthCheck>, "the job's; `checks`";
         /// As `health_check`.
-        min_healthy_time / MinHealthyTime: Given<Duration>, "the job's; `10s`";
+        min_healthy_time / MinHealthyTime: Setting<Duration>, "the job's; `10s`";
         /// As `health_check`.
-        healthy_deadline / HealthyDeadline: Given<Duration>, "the job's; `5m`";
+        healthy_deadline / HealthyDeadline: Setting<Duration>, "the job's; `5m`";
     }
 }
 
-/// What `migrate` says.
+/// The values of a `migrate` block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MigratePolicy {
     pub max_parallel: u32,
@@ -63,7 +63,7 @@ pub(crate) struct MigratePolicy {
 }
 
 impl MigratePolicy {
-    /// Of a policy of health, and how many are stopped at the same time.
+    /// The values of a health policy, with the number of allocations that are stopped at the same time.
     pub(crate) const fn new(health: HealthPolicy, max_parallel: u32) -> Self {
         let HealthPolicy { check, min_healthy_time, healthy_deadline } = health;
         Self { max_parallel, check, min_healthy_time, healthy_deadline }
@@ -86,35 +86,35 @@ keyword! {
         "checks" = Checks, "task_states" = TaskStates, "manual" = Manual;
 }
 
-/// A policy, and where the innermost block of it begins.
-type Placed = (MigratePolicy, Span);
+/// A policy, and the place where its innermost block begins.
+type PlacedPolicy = (MigratePolicy, Span);
 
-/// What the two blocks of a job or a group say.
+/// The values of the `update` and `migrate` blocks of a job or a group.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Rules {
-    update: Option<Placed>,
-    migrate: Option<Placed>,
-    /// How a new version takes over.
+pub(super) struct HealthRules {
+    update: Option<PlacedPolicy>,
+    migrate: Option<PlacedPolicy>,
+    /// The policy by which a new version takes over.
     rollout: Option<UpdatePolicy>,
-    /// Where the innermost block says how canaries are promoted.
+    /// The place where the innermost block says how canaries are promoted.
     promotion_at: Option<Span>,
 }
 
-impl Rules {
-    /// Where it is said how canaries are promoted.
+impl HealthRules {
+    /// The place that says how canaries are promoted.
     pub(super) const fn promotion_at(&self) -> Option<Span> {
         self.promotion_at
     }
 }
 
-/// What both blocks of a job or, with the job's rules in `outer`, a group say.
+/// Decode both blocks of a job or of a group. For a group, `outer` has the rules of the job.
 pub(super) fn rules(
     update: Option<UpdateKeys>,
     migrate: Option<MigrateKeys>,
     kind: JobKind,
-    outer: Rules,
+    outer: HealthRules,
     cx: &mut Context<'_>,
-) -> Rules {
+) -> HealthRules {
     let mut rules = outer;
     if let Some(keys) = update {
         let said = MigrateKeys {
@@ -124,34 +124,39 @@ pub(super) fn rules(
             healthy_deadline: keys.healthy_deadline.clone(),
             ..MigrateKeys::default()
         };
-        // With times of zero servers fill the rest in, too.
+        // Where servers fill in times of zero, they also fill in the other keys.
         let more = update::says_something(&keys) && !keys.min_healthy_time.was_given;
-        rules.update = within(outer.update, cx.name("update", "Update"), (said, more), kind, cx);
+        rules.update =
+            merge_policy(outer.update, cx.name("update", "Update"), (said, more), kind, cx);
         let deadline = rules.update.map(|(policy, _)| policy.healthy_deadline);
         let deadline = deadline.map(|time| (time, keys.healthy_deadline.place()));
-        rules.rollout = update::within(outer.rollout, &keys, deadline, kind, cx);
+        rules.rollout = update::merge_rollout(outer.rollout, &keys, deadline, kind, cx);
         rules.promotion_at = update::promotion_at(&keys).or(outer.promotion_at);
     }
     if let Some(said) = migrate {
         rules.migrate =
-            within(outer.migrate, cx.name("migrate", "Migrate"), (said, false), kind, cx);
+            merge_policy(outer.migrate, cx.name("migrate", "Migrate"), (said, false), kind, cx);
     }
     rules
 }
 
-/// How a new version of a group takes over, where its allocations are judged.
-pub(super) fn rollout(rules: Rules, kind: JobKind) -> Option<UpdatePolicy> {
+/// The policy by which a new version of a group takes over, if its allocations are judged.
+pub(super) fn rollout(rules: HealthRules, kind: JobKind) -> Option<UpdatePolicy> {
     let judged = kind == JobKind::Service || rules.update.is_some();
     rules.rollout.or_else(|| judged.then(UpdatePolicy::default))
 }
 
-/// How many allocations of a group a drain of the node stops at the same time.
-pub(super) fn migrate_parallel(rules: Rules) -> u32 {
+/// The number of allocations of a group that a drain of the node stops at the same time.
+pub(super) fn migrate_parallel(rules: HealthRules) -> u32 {
     rules.migrate.map_or(1, |(policy, _)| policy.max_parallel)
 }
 
-/// What a group's allocations are judged by.
-pub(super) fn policy(rules: Rules, kind: JobKind, cx: &mut Context<'_>) -> Option<HealthPolicy> {
+/// The policy by which a group's allocations are judged, if they are.
+pub(super) fn policy(
+    rules: HealthRules,
+    kind: JobKind,
+    cx: &mut Context<'_>,
+) -> Option<HealthPolicy> {
     let of_update = rules.update.map(|(policy, _)| policy.health());
     let judged = of_update.or_else(|| (kind == JobKind::Service).then(HealthPolicy::default));
     if let Some((migrate, at)) = rules.migrate {
@@ -169,16 +174,16 @@ pub(super) fn policy(rules: Rules, kind: JobKind, cx: &mut Context<'_>) -> Optio
     judged
 }
 
-/// What a block says, and where it says nothing, `outer`. A JSON block may say nothing at all, as
-/// servers fill it in. Beside the keys: it says something else.
-fn within(
-    outer: Option<Placed>,
+/// The policy of a block, with the values of `outer` for the keys that are not given. A JSON block may give no
+/// value at all, as servers fill it in. `more` tells that the block gives values of other keys.
+fn merge_policy(
+    outer: Option<PlacedPolicy>,
     name: &str,
     (mut keys, more): (MigrateKeys, bool),
     kind: JobKind,
     cx: &mut Context<'_>,
-) -> Option<Placed> {
-    // A JSON block without a way of checking has zeros for the times: they are not given either.
+) -> Option<PlacedPolicy> {
+    // In a JSON block that has no `HealthCheck`, times of zero count as not given.
     let unsaid = cx.syntax == Syntax::Json && !keys.check.was_given;
     keys.max_parallel.value.take_if(|most| unsaid && *most == 0);
     for time in [&mut keys.min_healthy_time, &mut keys.healthy_deadline] {
@@ -197,8 +202,8 @@ fn within(
         cx.error(header, message);
         return outer;
     }
-    let policy = keys.over(outer.map(|(policy, _)| policy).unwrap_or_default());
-    // Told where one of the two is written.
+    let policy = keys.apply_to(outer.map(|(policy, _)| policy).unwrap_or_default());
+    // The problem is reported at one of the two times, if either is written.
     if let Some(at) = times_at.filter(|_| policy.min_healthy_time >= policy.healthy_deadline) {
         let times = [policy.min_healthy_time, policy.healthy_deadline];
         let [min, deadline] = times.map(humantime::format_duration);

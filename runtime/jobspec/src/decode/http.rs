@@ -1,23 +1,23 @@
-//! Where the API is over TCP, or a node of a cluster answers other nodes: `bind_addr`, `http_hosts` and the
-//! blocks `ports`, `addresses`, `advertise`.
+//! The addresses at which the API is offered over TCP, and at which a node of a cluster answers other nodes:
+//! `bind_addr`, `http_hosts` and the blocks `ports`, `addresses`, `advertise`.
 
 use std::net::IpAddr;
 
-use crate::diagnostic::shown;
-use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, Texts, hint, keys};
+use crate::diagnostic::quote_text;
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Context, Setting, Texts, hint, keys};
 use ostler_model::config::HttpConfig;
 use ostler_model::limits::{HTTP_HOSTS_MAX, NAME_BYTES_MAX};
 use ostler_model::server_address::ServerAddress;
 
-/// What the keys of servers would say.
+/// The hint at the keys that are meant for servers.
 const OF_SERVERS: &str = "an agent is no server: other nodes reach it at http alone";
 
 keys! {
     struct PortsKeys: "ports" {
         /// Port of the API; 0: none. In a cluster the port at which other nodes fetch the disks of allocations
         /// that have ended.
-        http: Given<u16> [Whole(0, 65_535)], "`4646` where an address is given; in a cluster `4646` with a `tls` block that has a certificate, `0` without one";
+        http: Setting<u16> [Whole(0, 65_535)], "`4646` where an address is given; in a cluster `4646` with a `tls` block that has a certificate, `0` without one";
     }
     not_yet {
         "rpc" [hint(OF_SERVERS)]; "serf" [hint(OF_SERVERS)];
@@ -27,7 +27,7 @@ keys! {
 keys! {
     struct AddressesKeys: "addresses" {
         /// Address that is listened at.
-        http: Given<String>, "`bind_addr`";
+        http: Setting<String>, "`bind_addr`";
     }
     not_yet {
         "rpc" [hint(OF_SERVERS)]; "serf" [hint(OF_SERVERS)];
@@ -37,7 +37,7 @@ keys! {
 keys! {
     struct AdvertiseKeys: "advertise" {
         /// `HOST[:PORT]` by which others reach this node.
-        http: Given<String>, "the address and port that are listened at";
+        http: Setting<String>, "the address and port that are listened at";
     }
     not_yet {
         "rpc" [hint(OF_SERVERS)]; "serf" [hint(OF_SERVERS)];
@@ -45,7 +45,7 @@ keys! {
 }
 
 pub(super) fn http(
-    bind_addr: Given<String>,
+    bind_addr: Setting<String>,
     ports: Option<PortsKeys>,
     addresses: Option<AddressesKeys>,
     advertise: Option<AdvertiseKeys>,
@@ -59,13 +59,13 @@ pub(super) fn http(
     }
 }
 
-/// Names of hosts; what is none is said.
+/// The names of hosts among the texts; other texts are reported.
 pub(super) fn hosts(keys: Texts, cx: &mut Context<'_>) -> Vec<String> {
     let mut hosts = Vec::new();
     for (text, at) in keys.value.into_iter().flatten() {
         let fits = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
         if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.chars().all(fits) {
-            cx.error(at, format!("{} is no name of a host, like node1.example", shown(&text)));
+            cx.error(at, format!("{} is no name of a host, like node1.example", quote_text(&text)));
         } else if hosts.len() >= HTTP_HOSTS_MAX {
             cx.error(at, format!("there are more than {HTTP_HOSTS_MAX} names of hosts"));
         } else {
@@ -75,25 +75,28 @@ pub(super) fn hosts(keys: Texts, cx: &mut Context<'_>) -> Vec<String> {
     hosts
 }
 
-/// An address; what is none is said.
-pub(super) fn ip(given: Given<String>, cx: &mut Context<'_>) -> Option<IpAddr> {
+/// The IP address that a text is; another text is reported.
+pub(super) fn ip(given: Setting<String>, cx: &mut Context<'_>) -> Option<IpAddr> {
     let at = given.at;
-    let text = given.filled(cx)?;
-    let message = || format!("{} is no IP address; write for example \"127.0.0.1\"", shown(&text));
+    let text = given.non_empty(cx)?;
+    let message =
+        || format!("{} is no IP address; write for example \"127.0.0.1\"", quote_text(&text));
     text.parse().map_err(|_| cx.error(at, message())).ok()
 }
 
-/// A host with the port that stands behind it, perhaps.
-fn host(given: Given<String>, cx: &mut Context<'_>) -> Option<(String, Option<u16>)> {
+/// The host that a text is, with the port behind it if there is one.
+fn host(given: Setting<String>, cx: &mut Context<'_>) -> Option<(String, Option<u16>)> {
     let at = given.at;
-    let text = given.filled(cx)?;
+    let text = given.non_empty(cx)?;
     let read = text.parse::<ServerAddress>().map_err(|_| {
-        let wrong =
-            format!("{} is no HOST or HOST:PORT; put an IPv6 address in brackets", shown(&text));
+        let wrong = format!(
+            "{} is no HOST or HOST:PORT; put an IPv6 address in brackets",
+            quote_text(&text)
+        );
         cx.error(at, wrong);
     });
     let ServerAddress { host, port } = read.ok()?;
-    // Without a colon behind the host there is no port.
+    // The text has a port only if a colon stands behind the host.
     let has_port = text.parse::<IpAddr>().is_err() && !text.ends_with(']') && text.contains(':');
     Some((host, Some(port).filter(|_| has_port)))
 }

@@ -1,4 +1,4 @@
-//! The job itself and what concerns all its groups together.
+//! Decodes the job itself, and what concerns all its groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,23 +10,23 @@ use super::placement::{self, SpreadKeys};
 use super::reschedule::{self, RescheduleKeys};
 use super::task::TaskKeys;
 use crate::diagnostic::Span;
-use crate::keys::Bounds::{NotZero, Unwritten};
+use crate::keys::FieldBounds::{NotZero, Unwritten};
 use crate::keys::{
-    CONSUL, Context, Given, Keys as _, Shape, Texts, VAULT, keys, keyword, left_out, left_out_kind,
-    neutral, neutral_left_out,
+    CONSUL, Context, FieldShape, Keys as _, Setting, Texts, VAULT, keys, keyword, left_out,
+    left_out_kind, neutral, neutral_left_out,
 };
-use crate::tree::{Attribute, Block, Item, Key, Value, ValueKind};
+use crate::tree::{AttributeItem, Block, Item, SpannedKey, SpannedValue, ValueKind};
 use ostler_model::ids::{JobId, Namespace};
 use ostler_model::job::{Job, JobKind, NAMESPACE, TaskGroup};
 use ostler_model::limits::{JOB_TASK_BLOCKS_MAX, JOB_TASKS_MAX};
 use ostler_model::rollout::ReschedulePolicy;
 
-/// The region every node is in, and what a priority is unless somebody says otherwise: written out
-/// or not, nothing is missed.
+/// The region that every node is in. A job that names it means the same as one that names none.
 pub(crate) const REGION: &str = "global";
+/// The priority of a job that gives none.
 const PRIORITY: u8 = 50;
 
-/// What to do instead of what only servers of a cluster do.
+/// The hints at keys for what only servers of a cluster do.
 const PERIODIC: &str = "the servers of a cluster start such a job again and again, and this agent can be a \
                         node of one; without them, let cron or a timer call `ostler run`";
 const PARAMETERIZED: &str = "the servers of a cluster dispatch such a job, and this agent can be a node of \
@@ -38,20 +38,20 @@ keys! {
     /// A job.
     struct JobKeys: "a job" {
         /// Unique on the node.
-        id / ID: Given<String> => ("a job needs an id; write job \"id\" { … }", "Job needs an ID"),
+        id / ID: Setting<String> => ("a job needs an id; write job \"id\" { … }", "Job needs an ID"),
             "the label of the block";
         /// Name that people see.
-        name / Name: Given<String>, "the id";
+        name / Name: Setting<String>, "the id";
         /// Every node is in this one.
-        region / Region: Given<String> = REGION;
+        region / Region: Setting<String> = REGION;
         /// Data centers it may run in, by name or pattern.
         datacenters / Datacenters: Texts, "`[\"*\"]`";
         /// What kind of work it is: a `service` runs until it is stopped, a `batch` to its end.
-        kind "type" / Type: Given<JobKind> = JobKind::Service;
+        kind "type" / Type: Setting<JobKind> = JobKind::Service;
         /// One of the agent's [namespaces](namespaces.md).
-        namespace / Namespace: Given<String> = NAMESPACE;
+        namespace / Namespace: Setting<String> = NAMESPACE;
         /// Of jobs that wait for room, those of a higher one have it first.
-        priority / Priority: Given<u8> [NotZero(1, 100)] = PRIORITY;
+        priority / Priority: Setting<u8> [NotZero(1, 100)] = PRIORITY;
         /// For people, and as `NOMAD_META_*` for tasks.
         meta / Meta: BTreeMap<String, String>;
         /// What has to hold of the node.
@@ -62,15 +62,15 @@ keys! {
         spreads "spread" / Spreads: Vec<SpreadKeys>;
         /// A plan of servers that cannot be carried out whole is not carried out at all. One node's always is,
         /// so it changes nothing here: what does not fit waits, in either case.
-        all_at_once / AllAtOnce: Given<bool> = false;
+        all_at_once / AllAtOnce: Setting<bool> = false;
         /// Tasks that live together; at least one, or a task.
         groups "group" / TaskGroups: Vec<GroupKeys>;
         /// A task that is a group of its own, of the same name.
         tasks "task": Vec<TaskKeys>;
         /// What `${job.dir}` means, in JSON.
-        source_dir "" / SourceDir: Given<PathBuf>, "the job file's directory, where something refers to it";
+        source_dir "" / SourceDir: Setting<PathBuf>, "the job file's directory, where something refers to it";
         /// In JSON: it does not run. A job of a file must not say so.
-        stop "" / Stop: Given<bool> [Unwritten] = false;
+        stop "" / Stop: Setting<bool> [Unwritten] = false;
         /// For groups that do not say it themselves.
         update / Update: Option<UpdateKeys>;
         /// For groups that do not say it themselves.
@@ -91,12 +91,12 @@ keys! {
         "" / DispatchIdempotencyToken;
         "vault_namespace" / VaultNamespace [neutral_left_out(VAULT, &["default"])] => "";
         "consul_namespace" / ConsulNamespace [neutral_left_out(CONSUL, &["default"])];
-        "" / NomadTokenID [Shape::Served] => ""; "" / Status [Shape::Served];
-        "" / StatusDescription [Shape::Served]; "" / Stable [Shape::Served];
-        "" / Version [Shape::Served]; "" / SubmitTime [Shape::Served];
-        "" / CreateIndex [Shape::Served]; "" / ModifyIndex [Shape::Served];
-        "" / JobModifyIndex [Shape::Served];
-        "" / Origin [Shape::Served]; "" / Places [Shape::Served];
+        "" / NomadTokenID [FieldShape::Served] => ""; "" / Status [FieldShape::Served];
+        "" / StatusDescription [FieldShape::Served]; "" / Stable [FieldShape::Served];
+        "" / Version [FieldShape::Served]; "" / SubmitTime [FieldShape::Served];
+        "" / CreateIndex [FieldShape::Served]; "" / ModifyIndex [FieldShape::Served];
+        "" / JobModifyIndex [FieldShape::Served];
+        "" / Origin [FieldShape::Served]; "" / Places [FieldShape::Served];
     }
 }
 
@@ -104,12 +104,15 @@ keyword! {
     JobKind, "job type": "service" = Service, "batch" = Batch, "system" = System, "sysbatch" = Sysbatch;
 }
 
-/// Decode the one `job` block of a file. `None` when something essential is missing; that and
-/// everything else wrong is reported.
+/// Decode the one `job` block of a file. All problems are reported. The result is `None` when something
+/// essential is missing.
 pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) -> Option<Job> {
-    if let (Some(Key { name, span }), false) = (block.labels.pop(), block.body.has("id")) {
-        let value = Value { kind: ValueKind::Text(name), span };
-        block.body.items.push(Item::Attribute(Attribute { key: Key::new("id", span), value }));
+    if let (Some(SpannedKey { name, span }), false) = (block.labels.pop(), block.body.has("id")) {
+        let value = SpannedValue { kind: ValueKind::Text(name), span };
+        block
+            .body
+            .items
+            .push(Item::Attribute(AttributeItem { key: SpannedKey::new("id", span), value }));
     }
     let at = block.key.span;
     let groups_given = has_groups(&block);
@@ -124,22 +127,22 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         let message = format!("{region} has no effect yet: this node is in region {REGION} alone");
         cx.sink.warn(at, message);
     }
-    // Whether it is there the agent knows.
+    // The agent checks whether the namespace exists.
     let mut namespace = keys.namespace;
     namespace.value.take_if(|name| name.is_empty());
-    let namespace = namespace.parsed(cx, |name| Namespace::new(&name)).unwrap_or_default();
+    let namespace = namespace.parse_with(cx, |name| Namespace::new(&name)).unwrap_or_default();
     let datacenters = datacenters(keys.datacenters, cx);
     let constraints = constraints_on_allocs(keys.constraints, cx);
     let placement = placement::placement(keys.affinities, keys.spreads, kind, cx);
-    let rules = health::rules(keys.update, keys.migrate, kind, health::Rules::default(), cx);
-    let id = keys.id.parsed(cx, |id| JobId::within(&namespace, id));
+    let rules = health::rules(keys.update, keys.migrate, kind, health::HealthRules::default(), cx);
+    let id = keys.id.parse_with(cx, |id| JobId::in_namespace(&namespace, id));
     let reschedule =
         reschedule::policy(keys.reschedule, ReschedulePolicy::default_for(kind), kind, cx);
-    let outer = group::Outer { job: id.as_ref(), kind, rules, reschedule };
-    // Those of single tasks go before the others.
-    let alone = keys.tasks.into_iter().map(alone);
+    let outer = group::GroupScope { job: id.as_ref(), kind, rules, reschedule };
+    // The groups of single tasks come before the other ones.
+    let alone = keys.tasks.into_iter().map(group_of_task);
     let groups = groups(alone.chain(keys.groups).collect(), outer, cx);
-    all_promote(&groups, at, cx);
+    warn_mixed_promotion(&groups, at, cx);
     let id = id?;
     Some(Job {
         name: keys.name.value.unwrap_or_else(|| id.to_string()),
@@ -157,7 +160,7 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
     })
 }
 
-/// Is there anything to run? What of it is wrong is said elsewhere.
+/// Whether the block has groups or tasks. Problems in them are reported elsewhere.
 fn has_groups(block: &Block) -> bool {
     block.body.items.iter().any(|item| match item.key().name.as_str() {
         "group" | "task" => true,
@@ -170,9 +173,9 @@ fn has_groups(block: &Block) -> bool {
     })
 }
 
-/// Warn of groups whose canaries are promoted by nobody while those of others would be by themselves: a
-/// deployment is promoted as a whole.
-fn all_promote(groups: &[TaskGroup], at: Span, cx: &mut Context<'_>) {
+/// Warn when some groups with canaries have `auto_promote` and others do not. A deployment is promoted as a
+/// whole, so `auto_promote` has no effect then.
+fn warn_mixed_promotion(groups: &[TaskGroup], at: Span, cx: &mut Context<'_>) {
     let policies = || groups.iter().filter_map(|group| group.update);
     let waits = policies().any(|update| update.canary > 0 && !update.auto_promote);
     if waits && policies().any(|update| update.auto_promote) {
@@ -186,8 +189,8 @@ fn all_promote(groups: &[TaskGroup], at: Span, cx: &mut Context<'_>) {
     }
 }
 
-/// A task at the top of a job as the group that it is.
-fn alone(task: TaskKeys) -> GroupKeys {
+/// The group that a task at the top of a job stands for.
+fn group_of_task(task: TaskKeys) -> GroupKeys {
     GroupKeys { at: task.at, label: task.label.clone(), tasks: vec![task], ..GroupKeys::default() }
 }
 
@@ -199,12 +202,16 @@ fn datacenters(given: Texts, cx: &mut Context<'_>) -> Vec<String> {
     given.plain().unwrap_or_else(|| vec!["*".to_owned()])
 }
 
-fn groups(blocks: Vec<GroupKeys>, outer: group::Outer<'_>, cx: &mut Context<'_>) -> Vec<TaskGroup> {
+fn groups(
+    blocks: Vec<GroupKeys>,
+    outer: group::GroupScope<'_>,
+    cx: &mut Context<'_>,
+) -> Vec<TaskGroup> {
     let mut names = BTreeSet::new();
     let mut groups = Vec::with_capacity(blocks.len());
     let (mut tasks, mut written) = (0_u64, 0_u64);
     for keys in blocks {
-        cx.unique(&mut names, "a group", &keys.label);
+        cx.add_unique(&mut names, "a group", &keys.label);
         let at = keys.label.span;
         let task_blocks = u64::try_from(keys.tasks.len()).unwrap_or(u64::MAX);
         let Some(group) = group::group(keys, outer, cx) else { continue };

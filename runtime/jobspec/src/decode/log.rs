@@ -1,35 +1,36 @@
-//! The agent's own log: the `log_…` keys.
+//! Decodes the `log_…` keys, which configure the agent's own log.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::diagnostic::shown;
-use crate::keys::{Context, Field, Given, Scalar, Shape, text};
-use crate::tree::Value;
+use crate::diagnostic::quote_text;
+use crate::keys::{Context, Field, FieldShape, ScalarType, Setting, text};
+use crate::tree::SpannedValue;
 use ostler_model::log_config::{AgentLogConfig, LogFileConfig, LogLevel};
 
-/// Longest that one file is written.
+/// The longest time after which another file is begun.
 pub(super) const ROTATE_AFTER_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
-/// Largest file, bytes: 1 TiB.
+/// The largest size of a file in bytes: 1 TiB.
 pub(super) const ROTATE_BYTES_MAX: i64 = 1 << 40;
-/// Most earlier files that are counted.
+/// The largest number of earlier files that can be kept.
 pub(super) const FILES_MAX: i64 = 100_000;
 
-/// In large or small letters, as Nomad takes them.
-impl Scalar for LogLevel {
-    const SHAPE: Shape = Shape::Word(&["trace", "debug", "info", "warn", "error"]);
+/// Levels are written in capital or small letters, as in Nomad.
+impl ScalarType for LogLevel {
+    const SHAPE: FieldShape = FieldShape::Word(&["trace", "debug", "info", "warn", "error"]);
     const ABSENT: Option<&'static str> = Some("");
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         let at = value.span;
         let given = text(value, field, cx)?;
-        let level = Self::of(&given);
+        let level = Self::from_name(&given);
         if level.is_none() {
             let names = Self::ALL.map(|(name, _)| name);
             let nearest = cx.sink.nearest(&given, names);
-            let message = format!("{} is no level; valid are {}", shown(&given), names.join(", "));
+            let message =
+                format!("{} is no level; valid are {}", quote_text(&given), names.join(", "));
             cx.sink.suggest(at, message, nearest);
         }
         level
@@ -40,19 +41,19 @@ impl Scalar for LogLevel {
     }
 }
 
-/// The keys of the file.
-pub(super) struct FileKeys {
-    pub path: Given<PathBuf>,
-    pub rotate_bytes: Given<u64>,
-    pub rotate_after: Given<Duration>,
-    pub files_max: Given<u32>,
+/// The keys that are about the log file.
+pub(super) struct LogFileKeys {
+    pub path: Setting<PathBuf>,
+    pub rotate_bytes: Setting<u64>,
+    pub rotate_after: Setting<Duration>,
+    pub files_max: Setting<u32>,
 }
 
-/// Put them together; keys of a file without one are wrong.
+/// Decode the configuration of the log. Keys about the file are refused where there is no file.
 pub(super) fn log(
-    level: Given<LogLevel>,
-    json: Given<bool>,
-    file: FileKeys,
+    level: Setting<LogLevel>,
+    json: Setting<bool>,
+    file: LogFileKeys,
     cx: &mut Context<'_>,
 ) -> AgentLogConfig {
     if !file.path.was_given {

@@ -1,13 +1,13 @@
-//! The network of a group, and ports: of a group, or of a task, where Nomad had them first.
+//! Decodes the network of a group, and ports. Ports belong to a group, or to a task, as in early Nomad.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::Syntax;
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::NotZero;
-use crate::keys::{Context, Given, MOST, Texts, hint, keys};
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::FieldBounds::NotZero;
+use crate::keys::{Context, MOST, Setting, Texts, hint, keys};
 use ostler_model::job::{NetworkSpec, PortSpec};
 use ostler_model::limits::{DNS_TEXTS_MAX, NAME_BYTES_MAX, NETWORK_PORTS_MAX};
 use ostler_model::network::{Cidr, HostNetworkConfig, NetworkConfig, NetworkMode, is_hostname};
@@ -17,7 +17,7 @@ keys! {
     struct NetworkKeys: "a network" {
         /// `host`: the addresses of the node; `bridge`: one of its own at the node's bridge; `none`: a
         /// loopback alone; `cni/NAME`: as the CNI configuration of that name makes it.
-        mode / Mode: Given<String>, "`host`";
+        mode / Mode: Setting<String>, "`host`";
         /// A port, by its label; in JSON, those with a `static` one.
         ports "port" / ReservedPorts: Vec<PortKeys>;
         /// In JSON, ports without a `static` one.
@@ -25,9 +25,9 @@ keys! {
         /// How names are resolved.
         dns / DNS: Option<DnsKeys>;
         /// The host's name as native tasks see it, in a network of the allocation's own; may have `${…}`.
-        hostname / Hostname: Given<String>, "the node's";
+        hostname / Hostname: Setting<String>, "the node's";
         /// No bandwidth is reserved; Nomad does not either, since 0.12.
-        mbits / MBits: Given<u32> [NotZero(0, MOST)], "none";
+        mbits / MBits: Setting<u32> [NotZero(0, MOST)], "none";
     }
     not_yet {
         "cni" / CNI;
@@ -38,7 +38,7 @@ keys! {
 keys! {
     struct TaskNetworkKeys: "a network of a task" {
         /// Of no effect, as in Nomad: the group's network says which its tasks are in.
-        mode / Mode: Given<String>, "`host`";
+        mode / Mode: Setting<String>, "`host`";
         /// A port, by its label; in JSON, those with a `static` one.
         ports "port" / ReservedPorts: Vec<PortKeys>;
         /// In JSON, ports without a `static` one.
@@ -46,7 +46,7 @@ keys! {
         /// Of no effect, as in Nomad: put it into the network of the group.
         dns / DNS: Option<DnsKeys>;
         /// No bandwidth is reserved; Nomad does not either, since 0.12.
-        mbits / MBits: Given<u32> [NotZero(0, MOST)], "none";
+        mbits / MBits: Setting<u32> [NotZero(0, MOST)], "none";
     }
     not_yet {
         "hostname" / Hostname [hint("put it into the network of the group")]; "cni" / CNI; "" / Device => ""; "" / CIDR => ""; "" / IP => "";
@@ -67,11 +67,11 @@ keys! {
 keys! {
     struct PortKeys: "a port", label Label {
         /// The port of the node.
-        fixed "static" / Value: Given<u16> [NotZero(1, 65_535)], "any free one";
+        fixed "static" / Value: Setting<u16> [NotZero(1, 65_535)], "any free one";
         /// Port inside the task; in host mode only shown. -1: that of the node.
-        to / To: Given<i32> [NotZero(-1, 65_535)], "that of the node";
+        to / To: Setting<i32> [NotZero(-1, 65_535)], "that of the node";
         /// A `host_network` of the node's configuration.
-        host_network / HostNetwork: Given<String>, "`default`: the address of the node";
+        host_network / HostNetwork: Setting<String>, "`default`: the address of the node";
     }
     not_yet {
         "ignore_collision" / IgnoreCollision;
@@ -81,26 +81,26 @@ keys! {
 keys! {
     struct HostNetworkKeys: "a host network", label Name {
         /// Addresses of the node in this range.
-        cidr: Given<String>, "any";
+        cidr: Setting<String>, "any";
         /// Addresses of this interface.
-        interface: Given<String>, "any";
+        interface: Setting<String>, "any";
         /// Ports that no allocation gets there: `22,8000-8100`.
-        reserved_ports: Given<String>, "none";
+        reserved_ports: Setting<String>, "none";
     }
 }
 
-/// A `network` block of a group.
+/// Decode the `network` block of a group.
 pub(super) fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<NetworkSpec> {
     let mut blocks = blocks.into_iter();
     let keys = blocks.next()?;
     for more in blocks {
         cx.error(more.at, "a group has one network; put all ports into the first");
     }
-    let mode = match keys.mode.clone().placed() {
+    let mode = match keys.mode.clone().with_place() {
         Some((mode, at)) => mode_of(&mode, at, cx),
         None => NetworkMode::Host,
     };
-    tell_of_mbits(&keys.mbits, cx);
+    warn_mbits(&keys.mbits, cx);
     let dns = match &keys.dns {
         Some(block) if block.says_nothing() => None,
         Some(block) => {
@@ -122,20 +122,20 @@ pub(super) fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<
     Some(NetworkSpec { ports, mode, dns, hostname })
 }
 
-/// A `network` block of a task's `resources`.
-pub(super) fn of_task(blocks: Vec<TaskNetworkKeys>, cx: &mut Context<'_>) -> Vec<PortSpec> {
+/// Decode the `network` block of a task's `resources`.
+pub(super) fn task_ports(blocks: Vec<TaskNetworkKeys>, cx: &mut Context<'_>) -> Vec<PortSpec> {
     let mut blocks = blocks.into_iter();
     let Some(keys) = blocks.next() else { return Vec::new() };
     for more in blocks {
         cx.error(more.at, "a task has one network; put all ports into the first");
     }
-    if let Some((mode, at)) = keys.mode.clone().placed().filter(|(mode, _)| mode != "host") {
+    if let Some((mode, at)) = keys.mode.clone().with_place().filter(|(mode, _)| mode != "host") {
         mode_of(&mode, at, cx);
         let message = format!(
             "{} has no effect in the network of a task, nor has it in Nomad: its ports are the node's; put \
              network {{ mode = {} }} into the group",
             keys.mode.key,
-            shown(&mode)
+            quote_text(&mode)
         );
         cx.sink.warn(at, message);
     }
@@ -145,18 +145,18 @@ pub(super) fn of_task(blocks: Vec<TaskNetworkKeys>, cx: &mut Context<'_>) -> Vec
                        network of the group";
         cx.sink.warn(block.at, message);
     }
-    tell_of_mbits(&keys.mbits, cx);
+    warn_mbits(&keys.mbits, cx);
     ports(keys.ports, keys.dynamic, cx)
 }
 
-/// The network of a group, with the ports that one of its tasks has beside it.
+/// The network of a group, with the ports of one of its tasks added.
 pub(super) fn with_ports(network: Option<&NetworkSpec>, own: &[PortSpec]) -> Option<NetworkSpec> {
     let mut all = network.cloned().unwrap_or_default();
     all.ports.splice(0..0, own.iter().cloned());
     (!own.is_empty()).then_some(all)
 }
 
-fn tell_of_mbits(mbits: &Given<u32>, cx: &mut Context<'_>) {
+fn warn_mbits(mbits: &Setting<u32>, cx: &mut Context<'_>) {
     if mbits.value.is_some_and(|mbits| mbits > 0) && cx.syntax == Syntax::Hcl {
         let message =
             "mbits has no effect: no bandwidth is reserved, nor is it by Nomad since 0.12";
@@ -195,7 +195,7 @@ fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> 
         if label.is_empty() || !label.chars().all(allowed) || label.len() > NAME_BYTES_MAX {
             let message = format!(
                 "{} is no label of a port: 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' and '.'",
-                shown(&label),
+                quote_text(&label),
             );
             cx.error(keys.label.span, message);
             continue;
@@ -205,22 +205,22 @@ fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> 
             variables.insert(variable.clone(), label.clone()).filter(|of| *of != label)
         {
             let message =
-                format!("{} has the variable NOMAD_PORT_{variable} already", shown(&other));
+                format!("{} has the variable NOMAD_PORT_{variable} already", quote_text(&other));
             cx.error(keys.label.span, message);
         }
-        cx.unique(&mut labels, "a port", &keys.label);
+        cx.add_unique(&mut labels, "a port", &keys.label);
         let host_network = keys.host_network.value.clone();
         let host_network = host_network.filter(|name| !name.is_empty() && name != "default");
-        if let Some((number, at)) = keys.fixed.clone().placed()
+        if let Some((number, at)) = keys.fixed.clone().with_place()
             && let Some(other) = taken.insert(number, label.clone())
         {
-            cx.error(at, format!("port {number} is taken by {} already", shown(&other)));
+            cx.error(at, format!("port {number} is taken by {} already", quote_text(&other)));
         }
-        // -1 is what happens anyway: the port of the node.
+        // -1 means the port of the node, which is the default.
         let to = keys.to.value.and_then(|to| u16::try_from(to).ok()).filter(|to| *to != 0);
         ports.push(PortSpec { label, fixed: keys.fixed.value, to, host_network });
     }
-    // JSON has two lists. In this order a job is the same whichever way it comes.
+    // JSON has two lists of ports. With this order, HCL and JSON give the same job.
     ports.sort_by_key(|port| port.fixed.is_none());
     ports
 }
@@ -233,7 +233,7 @@ fn mode_of(mode: &str, at: Span, cx: &mut Context<'_>) -> NetworkMode {
         _ => match mode.strip_prefix("cni/") {
             Some(name) if is_network_name(name) => NetworkMode::Cni(name.to_owned()),
             Some(name) => {
-                cx.error(at, format!("{} is no name of a CNI network", shown(name)));
+                cx.error(at, format!("{} is no name of a CNI network", quote_text(name)));
                 NetworkMode::Host
             }
             None => {
@@ -241,7 +241,7 @@ fn mode_of(mode: &str, at: Span, cx: &mut Context<'_>) -> NetworkMode {
                 let instead = cx.sink.nearest(mode, known);
                 let message = format!(
                     "{} is no network mode; use host, bridge, none or cni/NAME",
-                    shown(mode)
+                    quote_text(mode)
                 );
                 cx.sink.suggest(at, message, instead);
                 NetworkMode::Host
@@ -251,15 +251,15 @@ fn mode_of(mode: &str, at: Span, cx: &mut Context<'_>) -> NetworkMode {
 }
 
 impl DnsKeys {
-    /// As command lines send it where the job has no such block.
+    /// Whether the block has no values. Command lines send such a block where the job has none.
     fn says_nothing(&self) -> bool {
         let lists = [&self.servers, &self.searches, &self.options];
         lists.iter().all(|list| list.value.as_ref().is_none_or(Vec::is_empty))
     }
 }
 
-fn hostname(given: Given<String>, mode: &NetworkMode, cx: &mut Context<'_>) -> Option<String> {
-    let (name, at) = given.placed()?;
+fn hostname(given: Setting<String>, mode: &NetworkMode, cx: &mut Context<'_>) -> Option<String> {
+    let (name, at) = given.with_place()?;
     if !mode.is_own() {
         let message = "in the node's own network tasks have the node's own name; give the network a mode \
                        such as bridge";
@@ -268,14 +268,14 @@ fn hostname(given: Given<String>, mode: &NetworkMode, cx: &mut Context<'_>) -> O
     if !name.contains("${") && !is_hostname(&name) {
         let message = format!(
             "{} is no name of a host: letters, digits and dashes, with dots between them",
-            shown(&name)
+            quote_text(&name)
         );
         return cx.refuse(at, message);
     }
     Some(name)
 }
 
-/// As the specification of CNI has it.
+/// Whether a text is the name of a network, by the specification of CNI.
 fn is_network_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -287,11 +287,11 @@ fn dns(keys: &DnsKeys, cx: &mut Context<'_>) -> DnsConfig {
     let word = |text: &str| {
         let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
         (!plain || text.len() > NAME_BYTES_MAX * 2)
-            .then(|| format!("{} is no word of a resolv.conf", shown(text)))
+            .then(|| format!("{} is no word of a resolv.conf", quote_text(text)))
     };
     keys.servers.check(cx, |text| {
         let server = text.parse::<IpAddr>().is_err();
-        server.then(|| format!("{} is no address of a name server", shown(text)))
+        server.then(|| format!("{} is no address of a name server", quote_text(text)))
     });
     keys.searches.check(cx, word);
     keys.options.check(cx, word);
@@ -307,43 +307,43 @@ fn dns(keys: &DnsKeys, cx: &mut Context<'_>) -> DnsConfig {
     }
 }
 
-/// What the `client` block says of networks.
+/// The keys of the `client` block that are about networks.
 pub(super) struct NetworkConfigKeys {
-    pub cni_path: Given<String>,
-    pub cni_config_dir: Given<PathBuf>,
-    pub bridge_name: Given<String>,
-    pub bridge_subnet: Given<String>,
+    pub cni_path: Setting<String>,
+    pub cni_config_dir: Setting<PathBuf>,
+    pub bridge_name: Setting<String>,
+    pub bridge_subnet: Setting<String>,
     pub host_networks: Vec<HostNetworkKeys>,
 }
 
-/// Longest name that the kernel takes for an interface.
+/// The longest name of an interface that the kernel accepts, in bytes.
 const INTERFACE_BYTES_MAX: usize = 15;
 
 pub(super) fn config(keys: NetworkConfigKeys, cx: &mut Context<'_>) -> NetworkConfig {
-    let cni_path = keys.cni_path.placed().map(|(text, at)| {
+    let cni_path = keys.cni_path.with_place().map(|(text, at)| {
         let paths: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
         if paths.iter().any(|path| !path.is_absolute()) {
             cx.error(at, "cni_path needs absolute directories, with ':' between them");
         }
         paths
     });
-    let cni_config_dir = keys.cni_config_dir.placed().map(|(path, at)| {
+    let cni_config_dir = keys.cni_config_dir.with_place().map(|(path, at)| {
         if !path.is_absolute() {
             cx.error(at, "cni_config_dir needs an absolute directory");
         }
         path
     });
-    let bridge_name = keys.bridge_name.placed().map(|(name, at)| {
+    let bridge_name = keys.bridge_name.with_place().map(|(name, at)| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || name.len() > INTERFACE_BYTES_MAX || !name.chars().all(allowed) {
-            let told = shown(&name);
+            let told = quote_text(&name);
             let message =
                 format!("{told} is no name of a bridge: 1 to {INTERFACE_BYTES_MAX} letters, digits, '-', '_'");
             cx.error(at, message);
         }
         name
     });
-    let bridge_subnet = keys.bridge_subnet.placed().map(|(text, at)| {
+    let bridge_subnet = keys.bridge_subnet.with_place().map(|(text, at)| {
         match text.parse::<Cidr>() {
             Ok(range) if range.address.is_ipv4() && range.prefix <= 30 => {}
             Ok(_) => cx.error(at, "the bridge's subnet is one of IPv4, of at least four addresses"),
@@ -353,11 +353,11 @@ pub(super) fn config(keys: NetworkConfigKeys, cx: &mut Context<'_>) -> NetworkCo
     });
     let (mut names, mut host_networks) = (BTreeSet::new(), BTreeMap::new());
     for block in keys.host_networks {
-        cx.unique(&mut names, "a host network", &block.label);
-        let cidr = block.cidr.parsed(cx, |text| text.parse::<Cidr>());
-        let interface = block.interface.filled(cx);
+        cx.add_unique(&mut names, "a host network", &block.label);
+        let cidr = block.cidr.parse_with(cx, |text| text.parse::<Cidr>());
+        let interface = block.interface.non_empty(cx);
         let reserved_ports =
-            block.reserved_ports.parsed(cx, |text| ranges(&text)).unwrap_or_default();
+            block.reserved_ports.parse_with(cx, |text| ranges(&text)).unwrap_or_default();
         if cidr.is_none() && interface.is_none() {
             cx.error(block.at, "a host network needs a cidr or an interface");
         }
@@ -367,9 +367,9 @@ pub(super) fn config(keys: NetworkConfigKeys, cx: &mut Context<'_>) -> NetworkCo
     NetworkConfig { cni_path, cni_config_dir, bridge_name, bridge_subnet, host_networks }
 }
 
-/// `22,8000-8100` as first and last port of each.
+/// The ranges of ports in a text such as `22,8000-8100`: the first and the last port of each.
 fn ranges(text: &str) -> Result<Vec<(u16, u16)>, String> {
-    let wrong = || format!("{} are no ports; write for example 22,8000-8100", shown(text));
+    let wrong = || format!("{} are no ports; write for example 22,8000-8100", quote_text(text));
     let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
     let parts = text.split(',').filter(|part| !part.trim().is_empty());
     let range = |part: &str| {

@@ -1,31 +1,31 @@
-//! What a job says of where it likes to be (`spread`, `affinity`) and of how many there may be
-//! (`scaling`).
+//! Decodes the blocks that say where a job should run (`spread`, `affinity`), and how many allocations a group
+//! may have (`scaling`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::constraint::{AffinityKeys, node_affinities};
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::Whole;
-use crate::keys::{Context, FreeLists, Given, MOST, Shape, keys};
-use crate::tree::Key;
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Context, FieldShape, FreeLists, MOST, Setting, keys};
+use crate::tree::SpannedKey;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::JobKind;
 use ostler_model::placement::{Placement, ScalingPolicy, Spread, SpreadTarget};
 
-/// Weight of a spread without one.
+/// The weight of a spread that gives none.
 const WEIGHT: u8 = 50;
-/// The one type of scaling that groups have.
+/// The only type of scaling that groups have.
 const HORIZONTAL: &str = "horizontal";
 
 keys! {
     struct SpreadKeys: "a spread" {
         /// What nodes are told apart by, such as `${node.datacenter}`.
-        attribute / Attribute: Given<String> => (
+        attribute / Attribute: Setting<String> => (
             "a spread needs an attribute, such as ${node.datacenter}",
             "a spread needs an Attribute, such as ${node.datacenter}"
         );
         /// How much it counts beside other spreads.
-        weight / Weight: Given<u8> [Whole(1, 100)] = WEIGHT;
+        weight / Weight: Setting<u8> [Whole(1, 100)] = WEIGHT;
         /// The share of nodes of one value; without any, even ones.
         targets "target" / SpreadTarget: Vec<SpreadTargetKeys>;
     }
@@ -34,48 +34,48 @@ keys! {
 keys! {
     struct SpreadTargetKeys: "a target", label Value {
         /// Of the allocations; all targets together have at most 100.
-        percent / Percent: Given<u8> [Whole(0, 100)] = 0_u8;
+        percent / Percent: Setting<u8> [Whole(0, 100)] = 0_u8;
     }
 }
 
 keys! {
     struct ScalingKeys: "scaling" {
         /// Whether an autoscaler is to look at it. `ostler job scale` does not ask.
-        enabled / Enabled: Given<bool> = true;
+        enabled / Enabled: Setting<bool> = true;
         /// Least `count`; a group that says no `count` has this one.
-        min / Min: Given<u32> [Whole(0, MOST)], "the group's `count`";
+        min / Min: Setting<u32> [Whole(0, MOST)], "the group's `count`";
         /// Largest `count`.
-        max / Max: Given<u32> [Whole(0, MOST)] => (
+        max / Max: Setting<u32> [Whole(0, MOST)] => (
             "scaling needs a max", "Scaling needs a Max"
         );
         /// What an autoscaler is told, kept for it.
         policy / Policy: FreeLists;
         /// Of a group there is no other.
-        kind "type" / Type: Given<String> = HORIZONTAL;
+        kind "type" / Type: Setting<String> = HORIZONTAL;
         /// In JSON: its own namespace, job and group.
         target "" / Target: BTreeMap<String, String>;
     }
     not_yet {
-        "" / ID [Shape::Served] => ""; "" / Namespace [Shape::Served];
-        "" / CreateIndex [Shape::Served] => 0; "" / ModifyIndex [Shape::Served] => 0;
+        "" / ID [FieldShape::Served] => ""; "" / Namespace [FieldShape::Served];
+        "" / CreateIndex [FieldShape::Served] => 0; "" / ModifyIndex [FieldShape::Served] => 0;
     }
 }
 
-/// What `affinity` and `spread` blocks of a job or a group say.
+/// Decode the `affinity` and `spread` blocks of a job or a group.
 pub(super) fn placement(
     affinities: Vec<AffinityKeys>,
     spreads: Vec<SpreadKeys>,
     kind: JobKind,
     cx: &mut Context<'_>,
 ) -> Placement {
-    on_some_nodes(kind, affinities.iter().map(|keys| keys.at), "an affinity", cx);
-    on_some_nodes(kind, spreads.iter().map(|keys| keys.at), "a spread", cx);
+    refuse_for_system(kind, affinities.iter().map(|keys| keys.at), "an affinity", cx);
+    refuse_for_system(kind, spreads.iter().map(|keys| keys.at), "a spread", cx);
     let spreads = spreads.into_iter().filter_map(|keys| spread(keys, cx)).collect();
     Placement { affinities: node_affinities(affinities, cx), spreads }
 }
 
-/// Report what chooses among nodes in a job that is on every one.
-pub(super) fn on_some_nodes(
+/// Report blocks that choose among nodes in a system job, which runs on every node.
+pub(super) fn refuse_for_system(
     kind: JobKind,
     places: impl Iterator<Item = Span>,
     what: &str,
@@ -91,7 +91,7 @@ pub(super) fn on_some_nodes(
 fn spread(keys: SpreadKeys, cx: &mut Context<'_>) -> Option<Spread> {
     let mut values = BTreeSet::new();
     for target in &keys.targets {
-        cx.unique(&mut values, "a target", &target.label);
+        cx.add_unique(&mut values, "a target", &target.label);
     }
     let targets: Vec<SpreadTarget> = keys.targets.into_iter().map(target).collect();
     let sum: u32 = targets.iter().map(|target| u32::from(target.percent)).sum();
@@ -105,10 +105,10 @@ fn target(keys: SpreadTargetKeys) -> SpreadTarget {
     SpreadTarget { value: keys.label.name, percent: keys.percent.get() }
 }
 
-/// What `scaling` says, and the count of its group: that given, or the least one.
+/// Decode `scaling`. Also returns the count of its group, which is the given one or the least one.
 pub(super) fn scaling(
     keys: Option<ScalingKeys>,
-    count: &Given<u32>,
+    count: &Setting<u32>,
     of: (Option<&JobId>, Option<&GroupName>),
     cx: &mut Context<'_>,
 ) -> (Option<ScalingPolicy>, u32) {
@@ -117,7 +117,7 @@ pub(super) fn scaling(
     let count_of =
         if count.was_given { written } else { keys.min.value.unwrap_or(super::group::COUNT) };
     if let Some((key, at)) = keys.kind.other_than(HORIZONTAL) {
-        let named = shown(keys.kind.value.as_deref().unwrap_or_default());
+        let named = quote_text(keys.kind.value.as_deref().unwrap_or_default());
         cx.error(at, format!("{key} of a group's scaling is \"{HORIZONTAL}\", not {named}"));
     }
     let (job, group) = (of.0.map(JobId::as_str), of.1.map(GroupName::as_str));
@@ -125,7 +125,7 @@ pub(super) fn scaling(
     for (name, value) in &keys.target {
         let known = own.iter().find(|(known, _)| known == name);
         if !value.is_empty() && known.and_then(|(_, own)| *own) != Some(value.as_str()) {
-            let named = shown(value);
+            let named = quote_text(value);
             cx.error(
                 keys.at,
                 format!("Target {name} of a group's scaling is its own, not {named}"),
@@ -165,7 +165,7 @@ fn check(
 impl From<&Spread> for SpreadKeys {
     fn from(spread: &Spread) -> Self {
         let target = |target: &SpreadTarget| SpreadTargetKeys {
-            label: Key::new(target.value.clone(), Span::default()),
+            label: SpannedKey::new(target.value.clone(), Span::default()),
             percent: target.percent.into(),
             ..SpreadTargetKeys::default()
         };
@@ -179,8 +179,8 @@ impl From<&Spread> for SpreadKeys {
 }
 
 impl ScalingKeys {
-    /// The policy of a group, written.
-    pub(crate) fn of(policy: &ScalingPolicy, job: &JobId, group: &GroupName) -> Self {
+    /// The keys that describe the policy of a group.
+    pub(crate) fn from_policy(policy: &ScalingPolicy, job: &JobId, group: &GroupName) -> Self {
         let target =
             [("Namespace", job.namespace()), ("Job", job.as_str()), ("Group", group.as_str())];
         Self {

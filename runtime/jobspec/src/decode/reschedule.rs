@@ -1,35 +1,36 @@
 //! `reschedule`: when an allocation that failed gets a successor.
 //!
-//! Of the block the group's keys go before the job's, and both before the default of the job's kind.
+//! The group's keys override the job's, and both override the default of the job's kind.
 
 use std::time::Duration;
 
 use crate::Syntax;
 use crate::diagnostic::Span;
-use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, MOST, keys, keyword};
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Context, MOST, Setting, keys, keyword};
 use ostler_model::job::JobKind;
 use ostler_model::rollout::{DelayFunction, ReschedulePolicy};
 
-/// Shortest wait before a successor, and shortest window that attempts are counted in.
+/// The shortest wait before a successor.
 const DELAY_MIN: Duration = Duration::from_secs(5);
+/// The shortest window in which attempts are counted.
 const INTERVAL_MIN: Duration = Duration::from_secs(15);
 
 keys! {
     struct RescheduleKeys: "reschedule", for ReschedulePolicy {
         /// Successors in one interval, unless they are `unlimited`.
-        attempts / Attempts: Given<u32> [Whole(0, MOST)], "the job's; 0, for batch jobs 1";
+        attempts / Attempts: Setting<u32> [Whole(0, MOST)], "the job's; 0, for batch jobs 1";
         /// Window that attempts are counted in, at least `15s`.
-        interval / Interval: Given<Duration>, "the job's; none, for batch jobs `24h`";
+        interval / Interval: Setting<Duration>, "the job's; none, for batch jobs `24h`";
         /// Wait before the first successor, at least `5s`.
-        delay / Delay: Given<Duration>, "the job's; `30s`, for batch jobs `5s`";
+        delay / Delay: Setting<Duration>, "the job's; `30s`, for batch jobs `5s`";
         /// How the wait grows from one successor to the next.
-        delay_function / DelayFunction: Given<DelayFunction>,
+        delay_function / DelayFunction: Setting<DelayFunction>,
             "the job's; `exponential`, for batch jobs `constant`";
         /// The wait grows no longer than this.
-        max_delay / MaxDelay: Given<Duration>, "the job's; `1h`";
+        max_delay / MaxDelay: Setting<Duration>, "the job's; `1h`";
         /// However many successors it takes.
-        unlimited / Unlimited: Given<bool>, "the job's; `true`, for batch jobs `false`";
+        unlimited / Unlimited: Setting<bool>, "the job's; `true`, for batch jobs `false`";
     }
 }
 
@@ -38,7 +39,7 @@ keyword! {
         "constant" = Constant, "exponential" = Exponential, "fibonacci" = Fibonacci;
 }
 
-/// The policy of a job or group: `outer`, with what its block says.
+/// The policy of a job or a group: `outer`, with the values of its block.
 pub(super) fn policy(
     keys: Option<RescheduleKeys>,
     outer: ReschedulePolicy,
@@ -48,14 +49,14 @@ pub(super) fn policy(
     let Some(keys) = keys else { return outer };
     let (header, json) = (keys.at, cx.syntax == Syntax::Json);
     let at = |given: Option<Span>| given.unwrap_or(header);
-    let places = Places {
+    let places = PolicySpans {
         attempts: at(keys.attempts.place()),
         interval: at(keys.interval.place()),
         delay: at(keys.delay.place()),
         max_delay: at(keys.max_delay.place()),
         unlimited: at(keys.unlimited.place()),
     };
-    let policy = keys.over(outer);
+    let policy = keys.apply_to(outer);
     if !policy.is_enabled() {
         return policy;
     }
@@ -71,9 +72,9 @@ pub(super) fn policy(
     policy
 }
 
-/// Where the values of a policy stand.
+/// The places of the values of a policy.
 #[derive(Clone, Copy)]
-struct Places {
+struct PolicySpans {
     attempts: Span,
     interval: Span,
     delay: Span,
@@ -81,7 +82,7 @@ struct Places {
     unlimited: Span,
 }
 
-fn check(policy: ReschedulePolicy, places: Places, cx: &mut Context<'_>) {
+fn check(policy: ReschedulePolicy, places: PolicySpans, cx: &mut Context<'_>) {
     let ReschedulePolicy { attempts, interval, delay, max_delay, unlimited, .. } = policy;
     if attempts > 0 && unlimited {
         let at = if places.unlimited.start > places.attempts.start {
@@ -114,10 +115,10 @@ fn check(policy: ReschedulePolicy, places: Places, cx: &mut Context<'_>) {
     }
     if interval < INTERVAL_MIN {
         cx.error(places.interval, format!("the interval must be at least {}", shown(INTERVAL_MIN)));
-    } else if let Some(needed) = too_long(policy).filter(|_| usable) {
+    } else if let Some(needed) = needed_interval(policy).filter(|_| usable) {
         let (interval, needed) = (shown(interval), shown(needed));
         let than = match policy.delay_function {
-            // Nomad is stricter with waits that double.
+            // Nomad also refuses an interval that is equal, where waits double.
             DelayFunction::Exponential => "above",
             _ => "at least",
         };
@@ -128,13 +129,13 @@ fn check(policy: ReschedulePolicy, places: Places, cx: &mut Context<'_>) {
     }
 }
 
-/// How long the waits of all attempts take, where that is longer than the interval.
-fn too_long(policy: ReschedulePolicy) -> Option<Duration> {
+/// The time that the waits of all attempts take, if it does not fit into the interval.
+fn needed_interval(policy: ReschedulePolicy) -> Option<Duration> {
     let ReschedulePolicy { attempts, interval, delay, max_delay, delay_function, .. } = policy;
     if delay_function == DelayFunction::Constant {
-        // Many attempts are told by one product.
+        // A product gives the time at once, however many attempts there are.
         let needed = delay.checked_mul(attempts).unwrap_or(Duration::MAX);
-        return (interval < needed).then(|| whole(needed));
+        return (interval < needed).then(|| whole_seconds(needed));
     }
     let (mut needed, mut last, mut before) = (Duration::ZERO, delay, delay);
     for attempt in 0..attempts {
@@ -144,7 +145,7 @@ fn too_long(policy: ReschedulePolicy) -> Option<Duration> {
             _ => last.saturating_mul(2),
         };
         if next > max_delay {
-            // From here on all are alike, and add up.
+            // From here on, every wait is the longest one.
             let left = attempts.saturating_sub(attempt);
             let rest = max_delay.checked_mul(left).unwrap_or(Duration::MAX);
             let first =
@@ -159,9 +160,9 @@ fn too_long(policy: ReschedulePolicy) -> Option<Duration> {
         DelayFunction::Exponential => needed < interval,
         _ => needed <= interval,
     };
-    (!fits).then(|| whole(needed))
+    (!fits).then(|| whole_seconds(needed))
 }
 
-fn whole(time: Duration) -> Duration {
+fn whole_seconds(time: Duration) -> Duration {
     Duration::from_secs(time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)))
 }

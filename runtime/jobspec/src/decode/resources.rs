@@ -1,10 +1,10 @@
-//! What a task asks for.
+//! Decodes the resources that a task asks for.
 
 use super::constraint::{AffinityKeys, ConstraintKeys, PREFERRED, affinities, constraints};
 use super::network::{self, TaskNetworkKeys};
-use crate::diagnostic::shown;
-use crate::keys::Bounds::{NotZero, Whole};
-use crate::keys::{Context, Given, MOST, Texts, keys, keyword};
+use crate::diagnostic::quote_text;
+use crate::keys::FieldBounds::{NotZero, Whole};
+use crate::keys::{Context, MOST, Setting, Texts, keys, keyword};
 use ostler_model::job::{Affinity, Constraint, Operator};
 use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
 use ostler_model::resources::{CoreRequest, DeviceRequest, NumaAffinity, Resources};
@@ -12,23 +12,23 @@ use ostler_model::resources::{CoreRequest, DeviceRequest, NumaAffinity, Resource
 keys! {
     struct ResourceKeys: "resources" {
         /// MHz of processor time; 0 only beside `cores`.
-        cpu / CPU: Given<u32> [Whole(0, MOST)], "`100`, none beside `cores`";
+        cpu / CPU: Setting<u32> [Whole(0, MOST)], "`100`, none beside `cores`";
         /// Cores that it has for itself, of a task that is a process, instead of `cpu`.
-        cores / Cores: Given<u32> [NotZero(1, MOST)], "none";
+        cores / Cores: Setting<u32> [NotZero(1, MOST)], "none";
         /// MiB that are reserved.
-        memory / MemoryMB: Given<u32> [Whole(1, MOST)] = Resources::default().memory_mb;
+        memory / MemoryMB: Setting<u32> [Whole(1, MOST)] = Resources::default().memory_mb;
         /// MiB that it may grow to.
-        memory_max / MemoryMaxMB: Given<u32> [NotZero(1, MOST)], "`memory`";
+        memory_max / MemoryMaxMB: Setting<u32> [NotZero(1, MOST)], "`memory`";
         /// MiB that its `secrets` directory may hold, in memory.
-        secrets / SecretsMB: Given<u32> [NotZero(1, MOST)], "`1`";
+        secrets / SecretsMB: Setting<u32> [NotZero(1, MOST)], "`1`";
         /// Devices, by `type`, `vendor/type` or `vendor/type/name`.
         devices "device" / Devices: Vec<DeviceKeys>;
         /// Ports of the task at the node's address; newer jobs have them in the group.
         networks "network" / Networks: Vec<TaskNetworkKeys>;
         /// Of Nomad's before 0.5, and of no effect since.
-        disk / DiskMB: Given<u32> [NotZero(0, MOST)], "none";
+        disk / DiskMB: Setting<u32> [NotZero(0, MOST)], "none";
         /// As `disk`.
-        iops / IOPS: Given<u32> [NotZero(0, MOST)], "none";
+        iops / IOPS: Setting<u32> [NotZero(0, MOST)], "none";
         /// Devices, or cores, that belong to one NUMA node.
         numa / NUMA: Option<NumaKeys>;
     }
@@ -37,7 +37,7 @@ keys! {
 keys! {
     struct NumaKeys: "numa" {
         /// How much that matters.
-        affinity / Affinity: Given<NumaAffinity> = NumaAffinity::None;
+        affinity / Affinity: Setting<NumaAffinity> = NumaAffinity::None;
         /// Labels of `device` blocks beside it.
         devices / Devices: Texts, "none";
     }
@@ -46,7 +46,7 @@ keys! {
 keys! {
     struct DeviceKeys: "a device", label Name {
         /// Instances, all of one group.
-        count / Count: Given<u32> [Whole(1, MOST)] = 1_u32;
+        count / Count: Setting<u32> [Whole(1, MOST)] = 1_u32;
         /// What has to hold of the group.
         constraints "constraint" / Constraints: Vec<ConstraintKeys>;
         /// What is preferred.
@@ -54,8 +54,8 @@ keys! {
     }
 }
 
-/// What a `numa` block says of where instances are: a rule that each device request named there
-/// gets.
+/// The attribute of the rule that a `numa` block adds to each device request that it names: the NUMA node
+/// that all the instances are on.
 const ON_ONE_NODE: &str = "${device.numa_node}";
 
 keyword! {
@@ -98,7 +98,7 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
     let cores = keys.cores.value.map(|count| CoreRequest { count, numa });
     let of_shared = if cores.is_some() { 0 } else { Resources::default().cpu_mhz };
     let cpu_mhz = keys.cpu.value.unwrap_or(of_shared);
-    let ports = network::of_task(keys.networks, cx);
+    let ports = network::task_ports(keys.networks, cx);
     let secrets_mb = keys.secrets.value;
     if let Some(secrets) = secrets_mb.filter(|secrets| *secrets > memory_mb) {
         let (name, of) = (keys.secrets.key, keys.memory.key);
@@ -111,7 +111,7 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
     Resources { cpu_mhz, cores, memory_mb, memory_max_mb, secrets_mb, devices, ports }
 }
 
-/// Decode `numa`: what it says of the cores, or rules of the device requests it names.
+/// Decode `numa`. Returns the affinity of the cores, and adds rules to the device requests that it names.
 fn numa(
     keys: NumaKeys,
     cores: Option<u32>,
@@ -149,7 +149,7 @@ fn numa(
             }
         }
         if !found {
-            cx.error(at, format!("{} is no device of these resources", shown(&name)));
+            cx.error(at, format!("{} is no device of these resources", quote_text(&name)));
         }
     }
     affinity
@@ -161,8 +161,10 @@ fn request(keys: DeviceKeys, cx: &mut Context<'_>) -> Option<DeviceRequest> {
     let affinities = affinities(keys.affinities, cx);
     let name = label.name;
     if name.splitn(3, '/').any(str::is_empty) || name.len() > ANSWER_NAME_BYTES_MAX {
-        let message =
-            format!("{} is no device; write type, vendor/type or vendor/type/name", shown(&name));
+        let message = format!(
+            "{} is no device; write type, vendor/type or vendor/type/name",
+            quote_text(&name)
+        );
         return cx.refuse(label.span, message);
     }
     Some(DeviceRequest { name, count: keys.count.get(), constraints, affinities })

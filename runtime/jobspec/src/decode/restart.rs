@@ -1,24 +1,24 @@
-//! Restart policies: each attribute is the task's, else the group's, else the job kind's default.
+//! Decodes restart policies. Each value is the task's, or else the group's, or else the default of the job's kind.
 
 use std::time::Duration;
 
-use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, MOST, keys, keyword};
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Context, MOST, Setting, keys, keyword};
 use ostler_model::job::{RestartMode, RestartPolicy};
 
-/// Shortest window attempts are counted in.
+/// The shortest window in which attempts are counted.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 
 keys! {
     struct RestartKeys: "restart", for RestartPolicy {
         /// Restarts in one interval.
-        attempts / Attempts: Given<u32> [Whole(0, MOST)], "the group's; 2, for batch jobs 3";
+        attempts / Attempts: Setting<u32> [Whole(0, MOST)], "the group's; 2, for batch jobs 3";
         /// Window that attempts are counted in, at least `5s`.
-        interval / Interval: Given<Duration>, "the group's; `30m`, for batch jobs `24h`";
+        interval / Interval: Setting<Duration>, "the group's; `30m`, for batch jobs `24h`";
         /// Wait before each restart, and up to a quarter of it more.
-        delay / Delay: Given<Duration>, "the group's; `15s`";
+        delay / Delay: Setting<Duration>, "the group's; `15s`";
         /// After the last attempt, the task fails, or waits for the rest of the interval.
-        mode / Mode: Given<RestartMode>, "the group's; `fail`";
+        mode / Mode: Setting<RestartMode>, "the group's; `fail`";
     }
     not_yet {
         "render_templates" / RenderTemplates;
@@ -29,7 +29,7 @@ keyword! {
     RestartMode, "restart mode": "fail" = Fail, "delay" = Delay;
 }
 
-/// The policy of a group or task: `inherited`, with what its `restart` block says.
+/// The policy of a group or a task: `inherited`, with the values of its `restart` block.
 pub(super) fn policy(
     keys: Option<RestartKeys>,
     inherited: RestartPolicy,
@@ -38,7 +38,7 @@ pub(super) fn policy(
     let Some(keys) = keys else { return inherited };
     let (interval_at, mode_at) = (keys.interval.at, keys.mode.at);
     let sum_at = keys.attempts.place().or(keys.delay.place()).unwrap_or(interval_at);
-    let policy = keys.over(inherited);
+    let policy = keys.apply_to(inherited);
     if policy.interval < INTERVAL_MIN {
         cx.error(interval_at, "the restart interval must be at least 5s");
     } else if policy.delay.checked_mul(policy.attempts).is_none_or(|sum| sum > policy.interval) {

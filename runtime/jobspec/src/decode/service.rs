@@ -1,10 +1,12 @@
-//! `service` blocks of groups and tasks; their checks are in [`super::check`].
+//! Decodes `service` blocks of groups and tasks. Their checks are in [`super::check`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{self, CheckKeys, CheckRestartKeys};
-use crate::diagnostic::{Span, shown};
-use crate::keys::{Context, Given, MESH, Missed, Shape, Texts, hint, keys, left_out, neutral};
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::{
+    Context, FieldShape, IgnoredValues, MESH, Setting, Texts, hint, keys, left_out, neutral,
+};
 use ostler_model::ids::TaskName;
 use ostler_model::job::{AddressMode, NetworkSpec, OnUpdate, Service};
 use ostler_model::limits::{
@@ -14,7 +16,7 @@ use ostler_model::network::NetworkMode;
 
 const CONSUL: &str = "it is of services that Consul keeps";
 
-static OVERRIDE: Missed = Missed {
+static OVERRIDE: IgnoredValues = IgnoredValues {
     values: &["true"],
     instead: "nobody but the job can change the tags of a service",
     in_json: true,
@@ -23,15 +25,15 @@ static OVERRIDE: Missed = Missed {
 keys! {
     struct ServiceKeys: "a service" {
         /// Letters, digits, dashes and `${…}`.
-        name / Name: Given<String>, "`JOB-GROUP`, in a task `JOB-GROUP-TASK`";
+        name / Name: Setting<String>, "`JOB-GROUP`, in a task `JOB-GROUP-TASK`";
         /// Label of a port of the group's network, or the number of a port.
-        port / PortLabel: Given<String>, "none";
+        port / PortLabel: Setting<String>, "none";
         /// Which address it is reached at: the driver's where the task has one, else the node's
         /// (`auto`), the node's (`host`), that of the allocation's own network (`alloc`), or the driver's
         /// (`driver`).
-        address_mode / AddressMode: Given<AddressMode> = AddressMode::Auto;
+        address_mode / AddressMode: Setting<AddressMode> = AddressMode::Auto;
         /// An address of its own, with `address_mode` auto.
-        address / Address: Given<String>, "that of `address_mode`";
+        address / Address: Setting<String>, "that of `address_mode`";
         /// For those who look for it.
         tags / Tags: Texts, "none";
         /// In place of `tags` while the allocation is a canary.
@@ -41,12 +43,12 @@ keys! {
         /// In place of `meta` while the allocation is a canary.
         canary_meta / CanaryMeta: BTreeMap<String, String>;
         /// Who keeps the list of services: `nomad`, which is the agent.
-        provider / Provider: Given<String>, "`nomad`";
+        provider / Provider: Setting<String>, "`nomad`";
         /// Of a service of the group: the task that stands for it, where its scripts run.
-        task / TaskName: Given<String>, "the task it stands in; of a group's: none";
+        task / TaskName: Setting<String>, "the task it stands in; of a group's: none";
         /// What a deployment asks of its checks: that they pass, that they are not critical
         /// (`ignore_warnings`), or nothing (`ignore`).
-        on_update / OnUpdate: Given<OnUpdate> = OnUpdate::RequireHealthy;
+        on_update / OnUpdate: Setting<OnUpdate> = OnUpdate::RequireHealthy;
         /// When its checks restart the task, unless they say it themselves.
         check_restart / CheckRestart: Option<CheckRestartKeys>;
         /// What is asked to find out whether it works.
@@ -54,7 +56,7 @@ keys! {
     }
     not_yet {
         "enable_tag_override" / EnableTagOverride [
-            Shape::Unsupported {
+            FieldShape::Unsupported {
                 hint: "",
                 neutral: &["false"],
                 missed: Some(&OVERRIDE),
@@ -71,7 +73,7 @@ keys! {
     }
 }
 
-/// Where services stand.
+/// The job, the group and the task that services belong to.
 #[derive(Clone, Copy)]
 pub(super) struct ServiceScope<'a> {
     /// The job's id; absent when it is wrong.
@@ -80,14 +82,14 @@ pub(super) struct ServiceScope<'a> {
     pub group: Option<&'a str>,
     /// The group's network.
     pub network: Option<&'a NetworkSpec>,
-    /// The task they stand in; absent: the group as a whole.
+    /// The task that the services belong to; absent for services of the whole group.
     pub task: Option<&'a TaskName>,
     /// The names of the group's tasks.
     pub tasks: &'a [String],
 }
 
 impl ServiceScope<'_> {
-    /// The name of a service that has none of its own.
+    /// The name of a service that gives none.
     fn default_name(&self) -> Option<String> {
         let (job, group) = (self.job?, self.group?);
         Some(match self.task {
@@ -96,8 +98,8 @@ impl ServiceScope<'_> {
         })
     }
 
-    /// A label that the group has, a number, or something that is known later.
-    pub(super) fn check_port(&self, given: &Given<String>, cx: &mut Context<'_>) {
+    /// Check a port: it has to be a label of the group's ports, a number, or have references.
+    pub(super) fn check_port(&self, given: &Setting<String>, cx: &mut Context<'_>) {
         let Some(port) = &given.value else { return };
         let ports = || self.network.iter().flat_map(|network| &network.ports);
         if ports().any(|known| known.label == *port) || port.contains("${") {
@@ -112,13 +114,13 @@ impl ServiceScope<'_> {
         let instead = cx.sink.nearest(port, ports().map(|port| port.label.as_str()));
         let message = format!(
             "the group's network has no port {}; give a label from there, or a number",
-            shown(port)
+            quote_text(port)
         );
         cx.sink.suggest(given.at, message, instead);
     }
 
-    /// Can there be such an address?
-    pub(super) fn check_mode(&self, given: &Given<AddressMode>, cx: &mut Context<'_>) {
+    /// Check that a service of this scope can have an address of this mode.
+    pub(super) fn check_mode(&self, given: &Setting<AddressMode>, cx: &mut Context<'_>) {
         match given.value {
             Some(AddressMode::Alloc) if self.task.is_some() => {
                 cx.error(given.at, "alloc is a mode of services of the group; use host or driver");
@@ -140,15 +142,15 @@ impl ServiceScope<'_> {
         }
     }
 
-    /// Is the network of the allocation another than the node's?
+    /// Whether allocations have a network of their own, not the node's.
     fn has_own_network(&self) -> bool {
         self.network.is_some_and(|network| {
             matches!(network.mode, NetworkMode::Bridge | NetworkMode::Cni(_))
         })
     }
 
-    /// A task of the group.
-    pub(super) fn known_task(
+    /// The task of the group with this name; another name is reported.
+    pub(super) fn find_task(
         &self,
         name: String,
         at: Span,
@@ -156,14 +158,14 @@ impl ServiceScope<'_> {
     ) -> Option<TaskName> {
         if !self.tasks.contains(&name) {
             let instead = cx.sink.nearest(&name, self.tasks.iter().map(String::as_str));
-            let message = format!("the group has no task {}", shown(&name));
+            let message = format!("the group has no task {}", quote_text(&name));
             cx.sink.suggest(at, message, instead);
             return None;
         }
         TaskName::new(name).ok()
     }
 
-    /// What Nomad puts in place of `${JOB}` and the like when a job is registered.
+    /// Replace `${JOB}` and similar references in a text, as Nomad does when a job is registered.
     fn with_names(&self, text: String) -> String {
         let (Some(job), Some(group)) = (self.job, self.group) else { return text };
         let task = self.task.map_or("group", TaskName::as_str);
@@ -186,7 +188,7 @@ pub(super) fn services(
         let at = keys.name.at;
         let Some(service) = service(keys, scope, cx) else { continue };
         if !names.insert((service.name.clone(), service.port.clone())) {
-            let name = shown(&service.name);
+            let name = quote_text(&service.name);
             let message = format!(
                 "a service {name} of this port is here already; give this one another name or port"
             );
@@ -205,9 +207,9 @@ fn service(keys: ServiceKeys, scope: ServiceScope<'_>, cx: &mut Context<'_>) -> 
     check_words(&keys.tags, &keys.meta, keys.at, cx);
     check_words(&keys.canary_tags, &keys.canary_meta, keys.at, cx);
     check_address(&keys.address, keys.address_mode.value, cx);
-    let runs_in = match (keys.task.placed(), scope.task) {
+    let runs_in = match (keys.task.with_place(), scope.task) {
         (None, _) => None,
-        (Some((name, at)), None) => scope.known_task(name, at, cx),
+        (Some((name, at)), None) => scope.find_task(name, at, cx),
         (Some((name, at)), Some(task)) => {
             if task.as_str() != name {
                 let message = "a service in a task is of that task; put it into the group to name \
@@ -218,7 +220,7 @@ fn service(keys: ServiceKeys, scope: ServiceScope<'_>, cx: &mut Context<'_>) -> 
         }
     };
     let name = name?;
-    let of = check::Of {
+    let of = check::CheckScope {
         service: &name,
         has_port: keys.port.value.is_some(),
         runs_in: runs_in.as_ref(),
@@ -241,7 +243,7 @@ fn service(keys: ServiceKeys, scope: ServiceScope<'_>, cx: &mut Context<'_>) -> 
     })
 }
 
-/// What people look for a service by is kept for as long as it runs.
+/// Check the tags and the meta of a service: they are bounded, because they are stored for as long as it runs.
 fn check_words(tags: &Texts, meta: &BTreeMap<String, String>, at: Span, cx: &mut Context<'_>) {
     let long =
         |text: &str| text.len() > SERVICE_WORD_BYTES_MAX || text.chars().any(char::is_control);
@@ -262,9 +264,10 @@ fn check_words(tags: &Texts, meta: &BTreeMap<String, String>, at: Span, cx: &mut
     }
 }
 
-/// An address of its own goes before that of any mode, so there must be none.
-fn check_address(given: &Given<String>, mode: Option<AddressMode>, cx: &mut Context<'_>) {
-    let Some((address, at)) = given.clone().placed() else { return };
+/// Check an address that a service gives itself. It overrides the address of every mode, so no mode may be
+/// given.
+fn check_address(given: &Setting<String>, mode: Option<AddressMode>, cx: &mut Context<'_>) {
+    let Some((address, at)) = given.clone().with_place() else { return };
     if !matches!(mode, None | Some(AddressMode::Auto)) {
         cx.error(at, "a service with an address of its own has address_mode auto");
     }
@@ -275,9 +278,9 @@ fn check_address(given: &Given<String>, mode: Option<AddressMode>, cx: &mut Cont
     }
 }
 
-/// The name given, or the one of job, group and task.
+/// The name of a service: the given one, or one that is made of job, group and task.
 fn service_name(
-    given: Given<String>,
+    given: Setting<String>,
     scope: ServiceScope<'_>,
     cx: &mut Context<'_>,
 ) -> Option<String> {
@@ -290,14 +293,14 @@ fn service_name(
     if name.is_empty() || fixed.len() > SERVICE_NAME_BYTES_MAX || !fixed.chars().all(allowed) {
         let message = format!(
             "service name {} must have 1 to {SERVICE_NAME_BYTES_MAX} letters, digits and dashes",
-            shown(&name)
+            quote_text(&name)
         );
         return cx.refuse(given.at, message);
     }
     Some(name)
 }
 
-/// The text less each `${…}`, which is replaced later.
+/// The text without its references `${…}`, which are replaced later.
 pub(super) fn without_references(text: &str) -> String {
     let mut fixed = String::with_capacity(text.len());
     let mut rest = text;
@@ -310,7 +313,7 @@ pub(super) fn without_references(text: &str) -> String {
 
 /// In Nomad a service that names nobody is Consul's, and whoever wrote it may look for it there.
 fn check_provider(keys: &ServiceKeys, cx: &mut Context<'_>) {
-    let Some((provider, at)) = keys.provider.clone().placed() else {
+    let Some((provider, at)) = keys.provider.clone().with_place() else {
         if !keys.provider.was_given {
             let message = cx.name(
                 "a service without provider is one of Consul in Nomad; here it is listed by this node \
@@ -336,5 +339,5 @@ fn check_provider(keys: &ServiceKeys, cx: &mut Context<'_>) {
         return;
     }
     let instead = cx.sink.nearest(&provider, ["nomad"]);
-    cx.sink.suggest(at, format!("{} is no provider; write nomad", shown(&provider)), instead);
+    cx.sink.suggest(at, format!("{} is no provider; write nomad", quote_text(&provider)), instead);
 }

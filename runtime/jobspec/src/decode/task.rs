@@ -1,11 +1,11 @@
-//! A task.
+//! Decodes a task.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::accept_name;
 use super::artifact::{self, ArtifactKeys};
 use super::constraint::{AffinityKeys, ConstraintKeys, constraints, node_affinities};
-use super::named;
 use super::network;
 use super::resources::{ResourceKeys, resources};
 use super::restart::{self, RestartKeys};
@@ -13,10 +13,10 @@ use super::service::{self, ServiceKeys};
 use super::task_path::TaskPlaces;
 use super::template::{TemplateKeys, templates};
 use super::volume::{self, VolumeMountKeys};
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::Whole;
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::FieldBounds::Whole;
 use crate::keys::{
-    CONSUL, Context, Free, Given, MESH, MOST, VAULT, hint, keys, keyword, left_out,
+    CONSUL, Context, FreeForm, MESH, MOST, Setting, VAULT, hint, keys, keyword, left_out,
     neutral_left_out,
 };
 use ostler_model::ids::{PluginName, TaskName};
@@ -26,23 +26,23 @@ use ostler_model::signal::SIGNALS;
 
 const IDENTITY: &str = "identities are signed by the servers of a cluster, and no task here is given one; \
                         leave it out";
-/// The identity that newer servers and clients write for every task, and that no task gets.
+/// The identity that newer servers and clients write for every task. No task gets it here.
 const UNUSED_IDENTITY: &str = r#"{"Name":"default","Env":false,"File":false}"#;
 const CSI: &str = "this agent runs no CSI plugins; mount the storage on the node itself";
 const PAYLOAD: &str = "it is of jobs that servers dispatch; without them, let a template or an artifact make \
                        the file";
 
-/// Stands beside the tasks' directories in the allocation's.
+/// The name of the shared directory, which stands beside the tasks' directories.
 const SHARED_DIRECTORY: &str = "alloc";
 
 keys! {
     struct TaskKeys: "a task", label Name {
         /// What runs it: `exec`, `raw_exec`, `wasm` or another plugin.
-        driver / Driver: Given<String> => (
+        driver / Driver: Setting<String> => (
             "a task needs a driver; write driver = \"exec\" or another", "a task needs a Driver"
         );
         /// What the driver is told; the driver says which keys there are.
-        config / Config: Free;
+        config / Config: FreeForm;
         /// Environment of the task.
         env / Env: BTreeMap<String, String>;
         /// For people, and as `NOMAD_META_*` for the task.
@@ -56,19 +56,19 @@ keys! {
         /// When it is started again.
         restart / RestartPolicy: Option<RestartKeys>;
         /// From the stop signal to the kill.
-        kill_timeout / KillTimeout: Given<Duration> = KILL_TIMEOUT_DEFAULT;
+        kill_timeout / KillTimeout: Setting<Duration> = KILL_TIMEOUT_DEFAULT;
         /// The stop signal, such as `SIGTERM`.
-        kill_signal / KillSignal: Given<String>, "the driver's";
+        kill_signal / KillSignal: Setting<String>, "the driver's";
         /// Its end ends the group.
-        leader / Leader: Given<bool> = false;
+        leader / Leader: Setting<bool> = false;
         /// When it runs in the life of the allocation; without it, it is a main task.
         lifecycle / Lifecycle: Option<LifecycleKeys>;
         /// Files that its output is kept in.
         logs / LogConfig: Option<LogKeys>;
         /// User that it runs as.
-        user / User: Given<String>, "the driver's";
+        user / User: Setting<String>, "the driver's";
         /// Wait before the stop signal, also of a restart.
-        shutdown_delay / ShutdownDelay: Given<Duration>, "none";
+        shutdown_delay / ShutdownDelay: Setting<Duration>, "none";
         /// What it offers.
         services "service" / Services: Vec<ServiceKeys>;
         /// What it brings along, fetched before its first start.
@@ -92,23 +92,23 @@ keys! {
 keys! {
     struct LifecycleKeys: "lifecycle", for Lifecycle {
         /// Before the main tasks, when they run, or when they are over.
-        hook / Hook: Given<LifecycleHook> => (
+        hook / Hook: Setting<LifecycleHook> => (
             "lifecycle needs a hook: prestart, poststart or poststop",
             "Lifecycle needs a Hook: prestart, poststart or poststop"
         );
         /// Runs as long as the main tasks do instead of to its own end.
-        sidecar / Sidecar: Given<bool> = false;
+        sidecar / Sidecar: Setting<bool> = false;
     }
 }
 
 keys! {
     struct LogKeys: "logs", for LogConfig (LogConfig::default()) {
         /// Files kept of each stream, the newest included.
-        max_files / MaxFiles: Given<u32> [Whole(1, MOST)];
+        max_files / MaxFiles: Setting<u32> [Whole(1, MOST)];
         /// Size of one file, MiB.
-        max_file_size_mb "max_file_size" / MaxFileSizeMB: Given<u32> [Whole(1, MOST)];
+        max_file_size_mb "max_file_size" / MaxFileSizeMB: Setting<u32> [Whole(1, MOST)];
         /// The output is dropped.
-        disabled / Disabled: Given<bool>;
+        disabled / Disabled: Setting<bool>;
     }
     not_yet {
         "enabled" / Enabled [hint("use disabled")];
@@ -120,7 +120,7 @@ keyword! {
         "prestart" = Prestart, "poststart" = Poststart, "poststop" = Poststop;
 }
 
-/// Decode a task; `policy` is its group's. Its services are added to `services`.
+/// Decode a task. `policy` is the restart policy of its group. The services of the task are added to `services`.
 pub(super) fn task(
     keys: TaskKeys,
     policy: RestartPolicy,
@@ -133,7 +133,7 @@ pub(super) fn task(
         let message = "a task cannot be called alloc: the shared directory has that name";
         cx.error(label.span, message);
     }
-    let name = named(TaskName::new(label.name), label.span, cx);
+    let name = accept_name(TaskName::new(label.name), label.span, cx);
     let resources = keys.resources.map(|block| resources(block, cx)).unwrap_or_default();
     if let Some(name) = &name {
         let with_own = network::with_ports(scope.network, &resources.ports);
@@ -154,9 +154,9 @@ pub(super) fn task(
     let places = TaskPlaces::new(name.as_ref(), keys.driver.value.as_deref(), &keys.config.members);
     let artifacts = artifact::artifacts(keys.artifacts, places, cx);
     let restart = restart::policy(keys.restart, policy, cx);
-    let kill_signal = keys.kill_signal.placed().and_then(|given| signal(given, cx));
+    let kill_signal = keys.kill_signal.with_place().and_then(|given| signal(given, cx));
     let volume_mounts = volume::mounts(keys.volume_mounts, keys.driver.value.as_deref(), cx);
-    let driver = keys.driver.parsed(cx, PluginName::new);
+    let driver = keys.driver.parse_with(cx, PluginName::new);
     let lifecycle = keys.lifecycle.and_then(|block| {
         let hook = block.hook.value?;
         if hook == LifecycleHook::Poststop && block.sidecar.value == Some(true) {
@@ -166,7 +166,7 @@ pub(super) fn task(
             );
             cx.sink.warn(block.sidecar.at, message);
         }
-        Some(block.over(Lifecycle { hook, sidecar: false }))
+        Some(block.apply_to(Lifecycle { hook, sidecar: false }))
     });
     let templates = templates(keys.templates, keys.at, places, cx);
     Some(Task {
@@ -183,7 +183,7 @@ pub(super) fn task(
         kill_signal,
         leader: keys.leader.get(),
         lifecycle,
-        logs: keys.logs.unwrap_or_default().over(LogConfig::default()),
+        logs: keys.logs.unwrap_or_default().apply_to(LogConfig::default()),
         user: keys.user.value.filter(|user| !user.is_empty()),
         shutdown_delay: keys.shutdown_delay.value.filter(|delay| !delay.is_zero()),
         payload: None,
@@ -199,7 +199,7 @@ pub(super) fn signal((name, at): (String, Span), cx: &mut Context<'_>) -> Option
     }
     let full = format!("SIG{}", name.to_ascii_uppercase().trim_start_matches("SIG"));
     let instead = cx.sink.nearest(&full, SIGNALS);
-    let message = format!("{} is no signal; write for example \"SIGTERM\"", shown(&name));
+    let message = format!("{} is no signal; write for example \"SIGTERM\"", quote_text(&name));
     cx.sink.suggest(at, message, instead);
     None
 }

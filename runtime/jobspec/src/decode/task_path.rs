@@ -1,26 +1,26 @@
-//! Where a task's templates and artifacts go, as far as it is known before it runs: by what its driver shows
-//! it, with the directories of the node unknown.
+//! The destinations of a task's templates and artifacts, as far as they are known before the task runs. They
+//! depend on the directories that the driver shows to the task; the directories of the node are unknown.
 
 use serde_json::Value;
 
-use crate::diagnostic::{Span, shown};
+use crate::diagnostic::{Span, quote_text};
 use crate::keys::Context;
 use ostler_model::ids::TaskName;
 use ostler_model::json::JsonObject;
 use ostler_model::ports::FsIsolation;
 use ostler_model::task_path::{TaskPath, TaskView, destination};
 
-/// Said of what a task would not find where it is put.
+/// The message about a file that the task would not see at its destination.
 pub(super) const UNSEEN: &str = "the task would not see the destination; begin with local/, secrets/ or \
                                  ${NOMAD_ALLOC_DIR}/data/";
 
-/// The places of a task.
+/// The directories of a task, as far as they are known before it runs.
 #[derive(Clone, Copy)]
 pub(super) struct TaskPlaces<'a> {
     view: Option<TaskView<'a>>,
-    /// The file of it that the node reads for it, as its `config` has it.
+    /// The program that the node reads for the task, as the `config` of the task names it.
     program: Option<&'a str>,
-    /// It is known that its driver shows the node's own paths.
+    /// Whether the driver is known to show the node's own paths to the task.
     on_node: bool,
 }
 
@@ -37,7 +37,7 @@ impl<'a> TaskPlaces<'a> {
             secrets: "/secrets",
             sees,
         };
-        // Whatever they are called on the node: no path of a job means them by it.
+        // The directories of the node have names that no path of a job can have.
         let on_node = |task| TaskView {
             alloc: "/\u{1}/alloc",
             local: "/\u{1}/local",
@@ -54,11 +54,11 @@ impl<'a> TaskPlaces<'a> {
         Self { view, program, on_node: driver == Some("raw_exec") }
     }
 
-    /// May the task's own program, which the node reads, be there or below? One that is known only when the
-    /// task runs may be anywhere.
+    /// Whether the task's own program, which the node reads, may be at this place or below it. A program that is
+    /// known only when the task runs may be anywhere.
     pub(super) fn holds_program(self, place: &TaskPath) -> bool {
         let (Some(program), Some(view)) = (self.program, self.view) else { return false };
-        // Others are paths of the node, or come from elsewhere.
+        // Such a program is a path of the node, or comes from elsewhere.
         if program.starts_with('/') || program.contains("://") {
             return false;
         }
@@ -66,8 +66,8 @@ impl<'a> TaskPlaces<'a> {
         program.contains("${") || at.is_ok_and(|at| at.names.starts_with(&place.names))
     }
 
-    /// Where something goes, unless that is known only when the task runs; a place that it may not go to is
-    /// an error of the job. Whether the task sees it there comes with it.
+    /// The place that a destination means, and whether the task sees it. There is none when it is known only when
+    /// the task runs. A destination that is not allowed is reported as an error of the job.
     pub(super) fn destination(
         self,
         text: &str,
@@ -84,14 +84,14 @@ impl<'a> TaskPlaces<'a> {
         }
         match destination(&filled, view) {
             Err(error) => {
-                // As it is written, not as it is read here.
+                // The message has the destination as it is written.
                 cx.refuse(at, format!("the destination {}", error.named(text)))
             }
             Ok(path) => {
                 if self.on_node && text.starts_with('/') {
                     let message =
                         "counts from the task's directory, as in Nomad: it is no path of the node";
-                    cx.sink.warn(at, format!("{} {message}", shown(text)));
+                    cx.sink.warn(at, format!("{} {message}", quote_text(text)));
                 }
                 let seen = path.is_seen(view.sees);
                 Some((path, seen))

@@ -1,10 +1,10 @@
-//! The `telemetry` block of the agent's configuration: what is told to collectors.
+//! Decodes the `telemetry` block of the agent's configuration: the data that is sent to collectors.
 
-use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, hint, keys};
+use crate::keys::FieldBounds::Whole;
+use crate::keys::{Context, Setting, hint, keys};
 use ostler_model::telemetry::{TelemetryConfig, TracesConfig};
 
-/// What is there without a key.
+/// The hint at keys for metrics, which need no key here.
 const METRICS: &str = "metrics are at /v1/metrics, for Prometheus too";
 
 keys! {
@@ -23,16 +23,16 @@ keys! {
 keys! {
     struct TracesKeys: "traces" {
         /// Where the collector takes OTLP over HTTP, without `/v1/traces`.
-        endpoint: Given<String>, "what `OTEL_EXPORTER_OTLP_ENDPOINT` says, else `http://localhost:4318`";
+        endpoint: Setting<String>, "what `OTEL_EXPORTER_OTLP_ENDPOINT` says, else `http://localhost:4318`";
         /// How many of 100 traces that begin here are recorded. A request with a `traceparent` brings the answer.
-        sample_percent: Given<u8> [Whole(0, 100)], "`100`";
+        sample_percent: Setting<u8> [Whole(0, 100)], "`100`";
     }
 }
 
-/// What the block says.
+/// Decode a `telemetry` block.
 pub(super) fn telemetry(keys: TelemetryKeys, cx: &mut Context<'_>) -> TelemetryConfig {
     let traces = keys.traces.map(|traces| TracesConfig {
-        endpoint: traces.endpoint.parsed(cx, TracesConfig::checked_endpoint),
+        endpoint: traces.endpoint.parse_with(cx, TracesConfig::check_endpoint),
         sample_percent: traces.sample_percent.value.unwrap_or(TracesConfig::SAMPLE_PERCENT),
     });
     TelemetryConfig { traces }

@@ -1,13 +1,13 @@
-//! `template` blocks of tasks. A text that stands in the job is read here, so that its mistakes are those
-//! of the job.
+//! Decodes `template` blocks of tasks. A template text that stands in the job is parsed here, so that its mistakes
+//! are reported as problems of the job.
 
 use std::time::Duration;
 
 use super::task::signal;
 use super::task_path::{TaskPlaces, UNSEEN};
 use crate::diagnostic::Span;
-use crate::keys::Bounds::{Time, Whole};
-use crate::keys::{Context, Given, MOST, Texts, keys, keyword, neutral};
+use crate::keys::FieldBounds::{Time, Whole};
+use crate::keys::{Context, MOST, Setting, Texts, keys, keyword, neutral};
 use ostler_model::limits::{TEMPLATE_DELIMITER_BYTES_MAX, TEMPLATE_WAIT_MAX, TEMPLATES_MAX};
 use ostler_model::template::{
     ChangeMode, ChangeScript, TEMPLATE_MODE_MAX, TaskTemplate, TemplateSource, TemplateWait,
@@ -16,50 +16,50 @@ use ostler_template::{Delimiters, Template};
 
 /// Nomad's default of `splay`.
 const SPLAY: Duration = Duration::from_secs(5);
-/// Nomad's default of `max`: so many times `min`.
+/// Nomad's default of `max`, as a multiple of `min`.
 const WAIT_FACTOR: u32 = 4;
 /// Nomad's default of a script's `timeout`.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest number that `perms` may be read as: the bits that are given, and the three before.
+/// The largest number that `perms` is parsed as: the permission bits, and the three bits before them.
 const MODE_MAX: u32 = 0o7777;
 
 keys! {
     struct TemplateKeys: "a template" {
         /// The template itself.
-        data / EmbeddedTmpl: Given<String>, "needed, or `source`";
+        data / EmbeddedTmpl: Setting<String>, "needed, or `source`";
         /// A file of the task that is the template, such as one that an artifact brought.
-        source / SourcePath: Given<String>, "needed, or `data`";
+        source / SourcePath: Setting<String>, "needed, or `data`";
         /// The file that is made, from the task's directory on: `local/app.conf`.
-        destination / DestPath: Given<String> => (
+        destination / DestPath: Setting<String> => (
             "a template needs a destination, such as \"local/app.conf\"",
             "a template needs a DestPath, such as local/app.conf"
         );
         /// What happens when it reads otherwise while the task runs: `restart`, `signal`, `script` or `noop`.
-        change_mode / ChangeMode: Given<ChangeWord> = ChangeWord::Restart;
+        change_mode / ChangeMode: Setting<ChangeWord> = ChangeWord::Restart;
         /// Of `signal`: which one.
-        change_signal / ChangeSignal: Given<String>, "`SIGHUP`";
+        change_signal / ChangeSignal: Setting<String>, "`SIGHUP`";
         /// Of `script`: a command that runs inside the task.
         change_script / ChangeScript: Option<ScriptKeys>;
         /// A wait of up to this, at random, before the task is told.
-        splay / Splay: Given<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)] = SPLAY;
+        splay / Splay: Setting<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)] = SPLAY;
         /// Permission bits of the file, octal.
-        perms / Perms: Given<String>, "`0644`";
+        perms / Perms: Setting<String>, "`0644`";
         /// Owner of the file, a number.
-        uid / Uid: Given<i64> [Whole(-1, MOST)], "the task's";
+        uid / Uid: Setting<i64> [Whole(-1, MOST)], "the task's";
         /// Group of the file, a number.
-        gid / Gid: Given<i64> [Whole(-1, MOST)], "the task's";
+        gid / Gid: Setting<i64> [Whole(-1, MOST)], "the task's";
         /// The file has lines `NAME=value` for the environment of the task.
-        env / Envvars: Given<bool> = false;
+        env / Envvars: Setting<bool> = false;
         /// Stands before actions.
-        left_delimiter / LeftDelim: Given<String>, "`{{`";
+        left_delimiter / LeftDelim: Setting<String>, "`{{`";
         /// Stands behind actions.
-        right_delimiter / RightDelim: Given<String>, "`}}`";
+        right_delimiter / RightDelim: Setting<String>, "`}}`";
         /// A key that a map lacks is an error; otherwise it reads `<no value>`.
-        error_on_missing_key / ErrMissingKey: Given<bool> = false;
+        error_on_missing_key / ErrMissingKey: Setting<bool> = false;
         /// Changes that come together are rendered once.
         wait / Wait: Option<WaitKeys>;
         /// Does nothing, as in Nomad since 0.11: a warning says so.
-        vault_grace / VaultGrace: Given<Duration>, "none";
+        vault_grace / VaultGrace: Setting<Duration>, "none";
     }
     not_yet {
         "once" / Once [neutral("", &["false"])];
@@ -69,24 +69,24 @@ keys! {
 keys! {
     struct ScriptKeys: "change_script" {
         /// The program, as the task sees it.
-        command / Command: Given<String> => (
+        command / Command: Setting<String> => (
             "change_script needs a command", "ChangeScript needs a Command"
         );
         /// Its arguments.
         args / Args: Texts, "none";
         /// It is ended after this.
-        timeout / Timeout: Given<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)] = SCRIPT_TIMEOUT;
+        timeout / Timeout: Setting<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)] = SCRIPT_TIMEOUT;
         /// The task fails when the script does.
-        fail_on_error / FailOnError: Given<bool> = false;
+        fail_on_error / FailOnError: Setting<bool> = false;
     }
 }
 
 keys! {
     struct WaitKeys: "wait" {
         /// Time without another change.
-        min / Min: Given<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)], "none";
+        min / Min: Setting<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)], "none";
         /// Longest wait, from the first change on.
-        max / Max: Given<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)], "four times `min`";
+        max / Max: Setting<Duration> [Time(Duration::ZERO, TEMPLATE_WAIT_MAX)], "four times `min`";
     }
 }
 
@@ -135,9 +135,9 @@ fn template(
         cx,
     );
     let mode = mode(keys.perms, cx);
-    let wait = keys.wait.and_then(|wait| quiet(wait, cx));
+    let wait = keys.wait.and_then(|wait| template_wait(wait, cx));
     let source = source(keys.data, keys.source, (left.as_ref()?, right.as_ref()?), at, cx);
-    let destination = keys.destination.placed().and_then(|(path, at)| {
+    let destination = keys.destination.with_place().and_then(|(path, at)| {
         if path.is_empty() || path.contains('\0') || path.ends_with('/') {
             return cx.refuse(at, "the destination is no path of a file");
         }
@@ -150,7 +150,7 @@ fn template(
         }
         Some(path)
     });
-    let id = |given: Given<i64>| given.value.and_then(|id| u32::try_from(id).ok());
+    let id = |given: Setting<i64>| given.value.and_then(|id| u32::try_from(id).ok());
     Some(TaskTemplate {
         source: source?,
         destination: destination?,
@@ -167,9 +167,9 @@ fn template(
     })
 }
 
-fn delimiter(given: Given<String>, usual: &str, cx: &mut Context<'_>) -> Option<String> {
+fn delimiter(given: Setting<String>, usual: &str, cx: &mut Context<'_>) -> Option<String> {
     let key = given.key;
-    let Some((text, at)) = given.placed().filter(|(text, _)| !text.is_empty()) else {
+    let Some((text, at)) = given.with_place().filter(|(text, _)| !text.is_empty()) else {
         return Some(usual.to_owned());
     };
     if text.len() > TEMPLATE_DELIMITER_BYTES_MAX || text.contains(char::is_whitespace) {
@@ -179,18 +179,18 @@ fn delimiter(given: Given<String>, usual: &str, cx: &mut Context<'_>) -> Option<
     Some(text)
 }
 
-/// The text of the template, where it stands in the job, has to be one.
+/// Decode the source of a template. A text that stands in the job has to be a valid template.
 fn source(
-    data: Given<String>,
-    source: Given<String>,
+    data: Setting<String>,
+    source: Setting<String>,
     (left, right): (&str, &str),
     at: Span,
     cx: &mut Context<'_>,
 ) -> Option<TemplateSource> {
     let (data_key, source_key) = (cx.name("data", "EmbeddedTmpl"), cx.name("source", "SourcePath"));
-    let filled = |given: Given<String>| given.placed().filter(|(text, _)| !text.is_empty());
-    // What was said of a value that cannot be used is enough.
-    let is_unusable = |given: &Given<String>| given.was_given && given.value.is_none();
+    let filled = |given: Setting<String>| given.with_place().filter(|(text, _)| !text.is_empty());
+    // A value that cannot be used was reported already.
+    let is_unusable = |given: &Setting<String>| given.was_given && given.value.is_none();
     let told = is_unusable(&data) || is_unusable(&source);
     match (filled(data), filled(source)) {
         (Some((text, at)), None) => {
@@ -211,9 +211,9 @@ fn source(
     }
 }
 
-fn mode(perms: Given<String>, cx: &mut Context<'_>) -> Option<u32> {
+fn mode(perms: Setting<String>, cx: &mut Context<'_>) -> Option<u32> {
     let key = perms.key;
-    let Some((text, at)) = perms.placed().filter(|(text, _)| !text.is_empty()) else {
+    let Some((text, at)) = perms.with_place().filter(|(text, _)| !text.is_empty()) else {
         return Some(0o644);
     };
     let read = u32::from_str_radix(&text, 8);
@@ -231,10 +231,10 @@ fn mode(perms: Given<String>, cx: &mut Context<'_>) -> Option<u32> {
     }
 }
 
-type Change = (Given<ChangeWord>, Given<String>, Option<ScriptKeys>);
+type ChangeParts = (Setting<ChangeWord>, Setting<String>, Option<ScriptKeys>);
 
 fn change(
-    (word, signal_name, script): Change,
+    (word, signal_name, script): ChangeParts,
     env: bool,
     cx: &mut Context<'_>,
 ) -> Option<ChangeMode> {
@@ -245,12 +245,12 @@ fn change(
     if word != ChangeWord::Signal
         && let Some(given) = signal_name.place()
     {
-        cx.sink.warn(given, without_effect(signal_key, mode_key, "signal"));
+        cx.sink.warn(given, no_effect_message(signal_key, mode_key, "signal"));
     }
     if word != ChangeWord::Script
         && let Some(script) = &script
     {
-        cx.sink.warn(script.at, without_effect(script_key, mode_key, "script"));
+        cx.sink.warn(script.at, no_effect_message(script_key, mode_key, "script"));
     }
     match word {
         ChangeWord::Noop => Some(ChangeMode::Noop),
@@ -260,7 +260,7 @@ fn change(
             "a running task does not read its environment again: with env the change mode is \
              restart, script or noop",
         ),
-        ChangeWord::Signal => match signal_name.placed().filter(|(name, _)| !name.is_empty()) {
+        ChangeWord::Signal => match signal_name.with_place().filter(|(name, _)| !name.is_empty()) {
             None => Some(ChangeMode::Signal("SIGHUP".to_owned())),
             Some((name, at)) => signal((name.to_ascii_uppercase(), at), cx).map(ChangeMode::Signal),
         },
@@ -270,7 +270,7 @@ fn change(
             };
             let args = script.args.plain().unwrap_or_default();
             Some(ChangeMode::Script(ChangeScript {
-                command: script.command.filled(cx)?,
+                command: script.command.non_empty(cx)?,
                 args,
                 timeout: script.timeout.get(),
                 fail_on_error: script.fail_on_error.get(),
@@ -279,12 +279,12 @@ fn change(
     }
 }
 
-/// Said of a key that another change mode has.
-fn without_effect(key: &str, mode_key: &str, mode: &str) -> String {
+/// The message about a key that belongs to another change mode.
+fn no_effect_message(key: &str, mode_key: &str, mode: &str) -> String {
     format!("{key} has no effect unless {mode_key} is \"{mode}\"")
 }
 
-fn quiet(keys: WaitKeys, cx: &mut Context<'_>) -> Option<TemplateWait> {
+fn template_wait(keys: WaitKeys, cx: &mut Context<'_>) -> Option<TemplateWait> {
     let (at, key) = (keys.max.at, keys.max.key);
     let min = keys.min.value.unwrap_or_default();
     let max = keys.max.value.unwrap_or(min.saturating_mul(WAIT_FACTOR));
@@ -294,7 +294,7 @@ fn quiet(keys: WaitKeys, cx: &mut Context<'_>) -> Option<TemplateWait> {
     Some(TemplateWait { min, max }).filter(|wait| !wait.max.is_zero())
 }
 
-/// A template as its keys.
+/// The keys that describe a template.
 pub(crate) fn keys(template: &TaskTemplate) -> TemplateKeys {
     let (data, source) = match &template.source {
         TemplateSource::Data(text) => (Some(text.clone()), None),

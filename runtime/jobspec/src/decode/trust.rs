@@ -1,4 +1,4 @@
-//! Whom the operator trusts: the `trust` block of the configuration, and the trust file.
+//! Decodes whom the operator trusts: the `trust` block of the configuration, and the trust file.
 //!
 //! ```hcl
 //! key "release" {
@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::offset;
-use crate::diagnostic::{Diagnostics, shown};
-use crate::keys::{Context, Given, Keys as _, Texts, choice, keys};
+use crate::diagnostic::{Diagnostics, quote_text};
+use crate::keys::{Context, Keys as _, Setting, Texts, choice, keys};
 use crate::tree::Block;
 use crate::{Inputs, Syntax, hcl, text};
 use ostler_model::config::RegistryConfig;
@@ -27,13 +27,13 @@ use ostler_model::digest::Digest;
 use ostler_model::limits::{
     NAME_BYTES_MAX, TRUST_DIGESTS_MAX, TRUST_FILE_BYTES_MAX, TRUST_KEYS_MAX, TRUST_PATTERNS_MAX,
 };
-use ostler_model::oci::{Reference, SCHEME};
+use ostler_model::oci::{OciReference, SCHEME};
 use ostler_model::plugin::PluginKind;
 use ostler_model::trust::{
     ListedDigest, PluginSource, PublicKey, TrustConfig, TrustFile, TrustScope, TrustedKey,
 };
 
-/// Longest reason of a revocation, bytes: one sentence.
+/// The longest reason of a revocation, in bytes: room for one sentence.
 const REASON_BYTES_MAX: usize = 512;
 const KINDS: [(&str, PluginKind); 2] =
     [("driver", PluginKind::Driver), ("device", PluginKind::Device)];
@@ -41,7 +41,7 @@ const KINDS: [(&str, PluginKind); 2] =
 keys! {
     struct TrustKeys: "trust" {
         /// The trust file: keys and digests that are trusted.
-        file: Given<PathBuf>, "none";
+        file: Setting<PathBuf>, "none";
         /// Sources whose plugins need a signature or a listed digest: `plugin_dir`, `file`, `oci`.
         require_signature: Texts, "none";
     }
@@ -50,7 +50,7 @@ keys! {
 keys! {
     struct RegistryKeys: "a registry block", label Name {
         /// Asked over plain HTTP.
-        insecure: Given<bool> = false;
+        insecure: Setting<bool> = false;
     }
 }
 
@@ -66,13 +66,13 @@ keys! {
 keys! {
     struct PublicKeyKeys: "a key block", label Name {
         /// The second line of the key's `.pub` file.
-        public_key: Given<String>, "needed";
+        public_key: Setting<String>, "needed";
         /// Names or patterns of plugins it vouches for.
         plugins: Texts, "any";
         /// What it vouches for: `driver`, `device`.
         kinds: Texts, "any";
         /// Why it is not trusted any more.
-        revoked: Given<String>, "trusted";
+        revoked: Setting<String>, "trusted";
     }
 }
 
@@ -83,11 +83,11 @@ keys! {
         /// What the plugin may be: `driver`, `device`.
         kinds: Texts, "any";
         /// Why the bytes are refused.
-        revoked: Given<String>, "trusted";
+        revoked: Setting<String>, "trusted";
     }
 }
 
-/// What the `trust` block says.
+/// Decode a `trust` block.
 pub(super) fn trust(keys: TrustKeys, cx: &mut Context<'_>) -> TrustConfig {
     let sources = keys.require_signature.value.into_iter().flatten();
     let sources = sources.filter_map(|(text, at)| {
@@ -103,7 +103,7 @@ pub(super) fn trust(keys: TrustKeys, cx: &mut Context<'_>) -> TrustConfig {
     trust
 }
 
-/// The `registry` blocks, by host and port.
+/// Decode the `registry` blocks, by host and port.
 pub(super) fn registries(
     blocks: Vec<RegistryKeys>,
     cx: &mut Context<'_>,
@@ -111,13 +111,13 @@ pub(super) fn registries(
     let mut registries = BTreeMap::new();
     for keys in blocks {
         let label = keys.label;
-        // What a reference can name, and nothing else.
-        if let Err(error) = format!("{SCHEME}{}/x:x", label.name).parse::<Reference>() {
+        // The label must be a registry that a reference can name.
+        if let Err(error) = format!("{SCHEME}{}/x:x", label.name).parse::<OciReference>() {
             cx.error(label.span, error.to_string());
         }
         let registry = RegistryConfig { insecure: keys.insecure.get() };
         if registries.insert(label.name.to_ascii_lowercase(), registry).is_some() {
-            cx.error(label.span, format!("a registry {} is here already", shown(&label.name)));
+            cx.error(label.span, format!("a registry {} is here already", quote_text(&label.name)));
         }
     }
     registries
@@ -126,14 +126,14 @@ pub(super) fn registries(
 /// Read a trust file. An empty one trusts nobody.
 ///
 /// # Errors
-/// Everything that is wrong, with places; never empty.
+/// All problems of the text, with their places; never empty.
 pub fn parse_trust_file(input: &[u8], file: &Path) -> Result<TrustFile, Diagnostics> {
     let what = "the trust file";
     let (mut trust, text, _) =
-        text::whole(input, file, TRUST_FILE_BYTES_MAX, what, |text, sink| {
+        text::read_whole(input, file, TRUST_FILE_BYTES_MAX, what, |text, sink| {
             let cx = &mut Context::new(sink, Syntax::Hcl);
             let keys = TrustFileKeys::read(
-                Block::of_file(hcl::read(text, &Inputs::default(), cx.sink)?),
+                Block::from_body(hcl::read(text, &Inputs::default(), cx.sink)?),
                 cx,
             );
             let (digests, file) = (digests(keys.digests, cx), String::new());
@@ -160,18 +160,18 @@ fn trusted_keys(blocks: Vec<PublicKeyKeys>, cx: &mut Context<'_>) -> Vec<Trusted
             cx.error(label.span, message);
         }
         let scope = scope(keys.plugins, keys.kinds, cx);
-        let revoked = revoked(keys.revoked, cx);
+        let revoked = revocation_reason(keys.revoked, cx);
         if label.name.trim().is_empty() || label.name.len() > NAME_BYTES_MAX {
             cx.error(label.span, format!("a name of a key has 1 to {NAME_BYTES_MAX} bytes"));
         }
-        cx.unique(&mut names, "a key", &label);
+        cx.add_unique(&mut names, "a key", &label);
         let parse = |text: String| PublicKey::parse(&text).map_err(|e| format!("public_key: {e}"));
-        let Some(key) = keys.public_key.parsed(cx, parse) else { continue };
-        // One revoked and one not would say two things of the same signature.
+        let Some(key) = keys.public_key.parse_with(cx, parse) else { continue };
+        // Two blocks of one key could contradict each other: one revoked, and one not.
         let same =
             |other: &&TrustedKey| other.key.id() == key.id() || other.key.is_same_point(&key);
         if let Some(other) = trusted.iter().find(same) {
-            let message = format!("this is the key of {}; say it once", shown(&other.name));
+            let message = format!("this is the key of {}; say it once", quote_text(&other.name));
             cx.error(label.span, message);
         }
         let line = offset(keys.at);
@@ -189,7 +189,7 @@ fn digests(blocks: Vec<DigestKeys>, cx: &mut Context<'_>) -> BTreeMap<Digest, Li
             break;
         }
         let (scope, line) = (scope(keys.plugins, keys.kinds, cx), offset(keys.at));
-        let listed = ListedDigest { scope, revoked: revoked(keys.revoked, cx), line };
+        let listed = ListedDigest { scope, revoked: revocation_reason(keys.revoked, cx), line };
         match label.name.parse::<Digest>() {
             Err(error) => cx.error(label.span, error.to_string()),
             Ok(digest) if digests.contains_key(&digest) => {
@@ -201,10 +201,10 @@ fn digests(blocks: Vec<DigestKeys>, cx: &mut Context<'_>) -> BTreeMap<Digest, Li
     digests
 }
 
-/// What a key or a digest is good for.
+/// The plugins that a key or a digest vouches for.
 fn scope(plugins: Texts, kinds: Texts, cx: &mut Context<'_>) -> TrustScope {
     let plugins = patterns(plugins, cx);
-    let Some((kinds, at)) = kinds.placed() else {
+    let Some((kinds, at)) = kinds.with_place() else {
         return TrustScope { plugins, kinds: Vec::new() };
     };
     if kinds.is_empty() {
@@ -215,8 +215,8 @@ fn scope(plugins: Texts, kinds: Texts, cx: &mut Context<'_>) -> TrustScope {
     TrustScope { plugins, kinds: kinds.collect() }
 }
 
-fn revoked(reason: Given<String>, cx: &mut Context<'_>) -> Option<String> {
-    let (reason, at) = reason.placed()?;
+fn revocation_reason(reason: Setting<String>, cx: &mut Context<'_>) -> Option<String> {
+    let (reason, at) = reason.with_place()?;
     if reason.trim().is_empty() || reason.len() > REASON_BYTES_MAX {
         cx.error(at, format!("revoked says why, in 1 to {REASON_BYTES_MAX} bytes"));
     }

@@ -1,5 +1,5 @@
-//! What of `update` says how a new version of a job takes over. When an allocation counts as healthy is
-//! read in [`super::health`].
+//! Decodes the keys of `update` that say how a new version of a job takes over. The keys about health are decoded
+//! in [`super::health`].
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::keys::Context;
 use ostler_model::job::JobKind;
 use ostler_model::rollout::UpdatePolicy;
 
-/// Does the block say something of this? Servers fill JSON in with zeros, which say nothing.
+/// Whether the block gives a value for one of these keys. Servers fill JSON in with zeros, which count as no
+/// value.
 pub(super) fn says_something(keys: &UpdateKeys) -> bool {
     let times = [&keys.stagger, &keys.progress_deadline];
     let numbers = [&keys.max_parallel, &keys.canary];
@@ -20,22 +21,22 @@ pub(super) fn says_something(keys: &UpdateKeys) -> bool {
         || truths.iter().any(|truth| truth.value == Some(true))
 }
 
-/// `outer`, with what the block says. `healthy_deadline`: what holds with this block, and where it stands
-/// if in it.
-pub(super) fn within(
+/// The policy `outer`, with the values of the block. `healthy_deadline` is the deadline that holds with this
+/// block, and its place if the block has it.
+pub(super) fn merge_rollout(
     outer: Option<UpdatePolicy>,
     keys: &UpdateKeys,
     healthy_deadline: Option<(Duration, Option<Span>)>,
     kind: JobKind,
     cx: &mut Context<'_>,
 ) -> Option<UpdatePolicy> {
-    // Reported where the block is read for health.
+    // This is reported where the block is decoded for health.
     if kind.runs_to_completion() {
         return outer;
     }
-    // A JSON block without a way of checking has zeros for what was not given.
+    // A JSON block that has no `HealthCheck` has zeros for keys that were not given.
     let unsaid = cx.syntax == Syntax::Json && !keys.health_check.was_given;
-    // All of them zero are what servers fill in; 0 at once is said with this key alone.
+    // Servers fill in zeros for all keys. A `max_parallel` of 0 counts as given when it stands alone.
     let filled = keys.min_healthy_time.was_given || keys.max_parallel.value.is_none();
     if unsaid && filled && !says_something(keys) {
         return outer;
@@ -54,12 +55,12 @@ pub(super) fn within(
     Some(policy)
 }
 
-/// Where the block says whether canaries are promoted, or how many there are.
+/// The place where the block says whether canaries are promoted, or how many there are.
 pub(super) fn promotion_at(keys: &UpdateKeys) -> Option<Span> {
     keys.auto_promote.place().or(keys.canary.place())
 }
 
-/// Report a group that promotes canaries and has none, with what its job says.
+/// Report a group that promotes canaries and has none, by its own block or that of its job.
 pub(super) fn check_promotion(
     policy: &UpdatePolicy,
     group: &str,
@@ -85,7 +86,7 @@ fn check(
     }
     let Some((healthy, healthy_at)) = healthy_deadline else { return };
     let progress = policy.progress_deadline;
-    // Told where one of the two is written.
+    // The problem is reported at one of the two keys, if either is written.
     let at = keys.progress_deadline.place().or(healthy_at);
     if let Some(at) = at.filter(|_| !progress.is_zero() && healthy >= progress) {
         let [healthy, progress] = [healthy, progress].map(humantime::format_duration);

@@ -1,12 +1,12 @@
-//! Volumes: what the node offers, what a group asks for, and where its tasks see it.
+//! Decodes volumes: those that the node offers, those that a group asks for, and where tasks see them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use super::task::TaskKeys;
-use crate::diagnostic::{Span, shown};
-use crate::keys::{ByName, Context, Given, hint, keys, keyword, neutral};
-use crate::tree::Key;
+use crate::diagnostic::{Span, quote_text};
+use crate::keys::{ByName, Context, Setting, hint, keys, keyword, neutral};
+use crate::tree::SpannedKey;
 use ostler_model::isolation::BASE_DEFAULT;
 use ostler_model::limits::{NAME_BYTES_MAX, VOLUME_MOUNTS_MAX, VOLUMES_MAX};
 use ostler_model::volume::{HostVolume, VolumeMount, VolumeRequest};
@@ -14,28 +14,28 @@ use ostler_model::volume::{HostVolume, VolumeMount, VolumeRequest};
 keys! {
     struct HostVolumeKeys: "a host volume", label Name {
         /// The directory; absolute.
-        path: Given<PathBuf> => (
+        path: Setting<PathBuf> => (
             "a host volume needs a path: the directory that jobs may mount",
             "a host volume needs a path: the directory that jobs may mount"
         );
         /// Nobody writes to it.
-        read_only: Given<bool> = false;
+        read_only: Setting<bool> = false;
     }
 }
 
 keys! {
     struct VolumeKeys: "a volume", label Name {
         /// A directory of the node, which its configuration names.
-        kind "type" / Type: Given<VolumeType> => (
+        kind "type" / Type: Setting<VolumeType> => (
             "a volume needs a type; write type = \"host\"", "a volume needs a Type: host"
         );
         /// Name of the node's `host_volume`.
-        source / Source: Given<String> => (
+        source / Source: Setting<String> => (
             "a volume needs a source: the name of a host_volume of the node",
             "a volume needs a Source: the name of a host volume of the node"
         );
         /// The tasks only read it; a node's volume that is read-only needs that.
-        read_only / ReadOnly: Given<bool> = false;
+        read_only / ReadOnly: Setting<bool> = false;
     }
     not_yet {
         "per_alloc" / PerAlloc [hint("leave it out; a host volume is one for all allocations")];
@@ -48,19 +48,19 @@ keys! {
 keys! {
     struct VolumeMountKeys: "a volume mount" {
         /// The name of the group's volume.
-        volume / Volume: Given<String> => (
+        volume / Volume: Setting<String> => (
             "volume_mount needs a volume: the name of one of the group's volumes",
             "a volume mount needs a Volume: the name of one of the group's volumes"
         );
         /// Path in the task.
-        destination / Destination: Given<String> => (
+        destination / Destination: Setting<String> => (
             "volume_mount needs a destination: a path in the task",
             "a volume mount needs a Destination: a path in the task"
         );
         /// This task only reads it.
-        read_only / ReadOnly: Given<bool> = false;
+        read_only / ReadOnly: Setting<bool> = false;
         /// What is mounted later on one side is not seen on the other.
-        propagation "propagation_mode" / PropagationMode: Given<Propagation> = Propagation::Private;
+        propagation "propagation_mode" / PropagationMode: Setting<Propagation> = Propagation::Private;
     }
     not_yet { "selinux_label" / SELinuxLabel; }
 }
@@ -89,19 +89,19 @@ keyword! {
         "private" = Private, "host-to-task" = HostToTask, "bidirectional" = Bidirectional;
 }
 
-/// Volumes that the operator offers.
+/// Decode the volumes that the operator offers.
 pub(super) fn host_volumes(
     blocks: Vec<HostVolumeKeys>,
     cx: &mut Context<'_>,
 ) -> BTreeMap<String, HostVolume> {
     let (mut names, mut volumes) = (BTreeSet::new(), BTreeMap::new());
     for keys in blocks {
-        cx.unique(&mut names, "a host volume", &keys.label);
+        cx.add_unique(&mut names, "a host volume", &keys.label);
         check_name(&keys.label, cx);
         let (read_only, at) = (keys.read_only.get(), keys.path.at);
         let Some(path) = keys.path.value else { continue };
         if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
-            let told = shown(&path.to_string_lossy());
+            let told = quote_text(&path.to_string_lossy());
             cx.error(at, format!("{told} must be an absolute path without \"..\""));
         }
         volumes.entry(keys.label.name).or_insert(HostVolume { path, read_only });
@@ -109,11 +109,11 @@ pub(super) fn host_volumes(
     volumes
 }
 
-fn check_name(name: &Key, cx: &mut Context<'_>) {
+fn check_name(name: &SpannedKey, cx: &mut Context<'_>) {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let length = name.name.len();
     if length == 0 || length > NAME_BYTES_MAX || !name.name.chars().all(allowed) {
-        let told = shown(&name.name);
+        let told = quote_text(&name.name);
         let message = format!(
             "{told} is no name of a volume: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'"
         );
@@ -121,11 +121,11 @@ fn check_name(name: &Key, cx: &mut Context<'_>) {
     }
 }
 
-/// Tasks of the group alone say this name.
-fn check_label(name: &Key, cx: &mut Context<'_>) {
+/// Check the label of a volume of a group. Only tasks of the group refer to it, so nearly all texts are allowed.
+fn check_label(name: &SpannedKey, cx: &mut Context<'_>) {
     let length = name.name.len();
     if length == 0 || length > NAME_BYTES_MAX || name.name.chars().any(char::is_control) {
-        let told = shown(&name.name);
+        let told = quote_text(&name.name);
         let message = format!(
             "{told} is no name of a volume: 1 to {NAME_BYTES_MAX} bytes without control characters"
         );
@@ -133,14 +133,14 @@ fn check_label(name: &Key, cx: &mut Context<'_>) {
     }
 }
 
-/// Volumes that a group asks for.
+/// Decode the volumes that a group asks for.
 pub(super) fn volumes(
     blocks: ByName<VolumeKeys>,
     cx: &mut Context<'_>,
 ) -> BTreeMap<String, VolumeRequest> {
     let (mut names, mut volumes) = (BTreeSet::new(), BTreeMap::new());
     for keys in blocks.0 {
-        cx.unique(&mut names, "a volume", &keys.label);
+        cx.add_unique(&mut names, "a volume", &keys.label);
         check_label(&keys.label, cx);
         if names.len() == VOLUMES_MAX + 1 {
             cx.error(keys.at, format!("a group has at most {VOLUMES_MAX} volumes"));
@@ -151,13 +151,13 @@ pub(super) fn volumes(
             cx.error(keys.kind.at, message);
         }
         let read_only = keys.read_only.get();
-        let Some(source) = keys.source.filled(cx) else { continue };
+        let Some(source) = keys.source.non_empty(cx) else { continue };
         volumes.entry(keys.label.name).or_insert(VolumeRequest { source, read_only });
     }
     volumes
 }
 
-/// Where a task sees volumes.
+/// Decode the places where a task sees volumes.
 pub(super) fn mounts(
     blocks: Vec<VolumeMountKeys>,
     driver: Option<&str>,
@@ -175,13 +175,13 @@ pub(super) fn mounts(
             cx.error(keys.propagation.at, format!("{} {message}", keys.propagation.key));
         }
         let (read_only, place) = (keys.read_only.get(), keys.destination.at);
-        let (volume, destination) = (keys.volume.filled(cx), keys.destination.filled(cx));
+        let (volume, destination) = (keys.volume.non_empty(cx), keys.destination.non_empty(cx));
         let (Some(volume), Some(destination)) = (volume, destination) else { continue };
-        // As in Nomad, a relative path is one below the root that the task sees.
+        // As in Nomad, a relative path starts at the root that the task sees.
         let absolute = destination.starts_with('/') || destination.starts_with("${");
         let destination = if absolute { destination } else { format!("/{destination}") };
         if Path::new(&destination).components().any(|part| part == Component::ParentDir) {
-            cx.error(place, format!("{} must not hold \"..\"", shown(&destination)));
+            cx.error(place, format!("{} must not hold \"..\"", quote_text(&destination)));
         }
         if let Some("exec" | "wasm") = driver {
             check_place(&destination, driver == Some("exec"), place, cx);
@@ -191,14 +191,15 @@ pub(super) fn mounts(
     mounts
 }
 
-/// What of a task with files of its own no volume covers.
+/// The directories that no volume may cover in a task that has files of its own.
 const OWN: [&str; 3] = ["/local", "/secrets", "/alloc"];
-/// What of one with a root of its own too.
+/// The directories that no volume may cover either, in a task that also has a root of its own.
 const ROOTED: [&str; 3] = ["/tmp", "/proc", "/dev"];
-/// What of the shared directory is the tasks' to write.
+/// The parts of the shared directory that tasks may write to.
 const LENT: [&str; 2] = ["/alloc/data", "/alloc/tmp"];
 
-/// Can the task see a volume there? `rooted`: beside directories of the system.
+/// Check that a task can have a volume at this place. `rooted` tells that the task also sees directories of the
+/// system.
 fn check_place(destination: &str, rooted: bool, at: Span, cx: &mut Context<'_>) {
     let filled = destination
         .replace("${NOMAD_TASK_DIR}", "/local")
@@ -207,7 +208,7 @@ fn check_place(destination: &str, rooted: bool, at: Span, cx: &mut Context<'_>) 
     if filled.contains("${") {
         return;
     }
-    let (path, told) = (Path::new(&filled), shown(destination));
+    let (path, told) = (Path::new(&filled), quote_text(destination));
     let mut own = OWN.iter().chain(ROOTED.iter().filter(|_| rooted));
     if let Some(own) = own.find(|own| Path::new(own).starts_with(path)) {
         return cx
@@ -227,8 +228,8 @@ fn check_place(destination: &str, rooted: bool, at: Span, cx: &mut Context<'_>) 
     }
 }
 
-/// Every mount is of a volume of the group.
-pub(super) fn mounts_fit(
+/// Check that every mount is of a volume of the group.
+pub(super) fn check_mounts(
     tasks: &[TaskKeys],
     volumes: &BTreeMap<String, VolumeRequest>,
     cx: &mut Context<'_>,
@@ -237,16 +238,16 @@ pub(super) fn mounts_fit(
         let Some(name) = mount.volume.value.as_ref() else { continue };
         if !name.is_empty() && !volumes.contains_key(name) {
             let instead = cx.sink.nearest(name, volumes.keys().map(String::as_str));
-            let message = format!("the group has no volume {}", shown(name));
+            let message = format!("the group has no volume {}", quote_text(name));
             cx.sink.suggest(mount.volume.at, message, instead);
         }
     }
 }
 
 impl VolumeKeys {
-    pub(crate) fn of((name, request): (&String, &VolumeRequest)) -> Self {
+    pub(crate) fn from_request((name, request): (&String, &VolumeRequest)) -> Self {
         Self {
-            label: Key::new(name.as_str(), crate::diagnostic::Span::default()),
+            label: SpannedKey::new(name.as_str(), crate::diagnostic::Span::default()),
             kind: VolumeType::Host.into(),
             source: request.source.clone().into(),
             read_only: request.read_only.into(),

@@ -1,28 +1,28 @@
-//! `dynamic "name" { for_each = … content { … } }`: a block for each element.
+//! Expands `dynamic "name" { for_each = … content { … } }` into a block for each element.
 
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, Traversal};
 use hcl_edit::structure::{Block as HclBlock, Body as HclBody, Structure};
 
-use super::super::diagnostic::{Span, shown};
-use super::super::tree::{Block, Item, Key};
-use super::loops::Entry;
-use super::value::{Kind, Val};
+use super::super::diagnostic::{Span, quote_text};
+use super::super::tree::{Block, Item, SpannedKey};
+use super::loops::LoopElement;
+use super::value::{Val, ValKind};
 use super::{TreeReader, place};
 
-/// What a block costs beside its values and its names: also what it becomes of a job.
+/// The cost of a block beside its values and names. It includes what the block becomes in the job.
 const BLOCK_COST: usize = 1_024;
-/// The same of an attribute.
+/// The cost of an attribute beside its value and name.
 const ATTRIBUTE_COST: usize = 64;
 
 /// The keys of a dynamic block.
 const KEYS: [&str; 4] = ["for_each", "iterator", "labels", "content"];
 
-/// A dynamic block, taken apart.
+/// The parts of a dynamic block.
 struct Dynamic<'a> {
-    key: Key,
+    key: SpannedKey,
     for_each: &'a Expression,
-    /// What an element is called inside.
+    /// The name of an element inside of the content.
     iterator: String,
     labels: Option<&'a Expression>,
     content: &'a HclBody,
@@ -31,36 +31,36 @@ struct Dynamic<'a> {
 impl TreeReader<'_> {
     /// Add the blocks that a dynamic block stands for.
     pub(super) fn dynamic(&mut self, block: &HclBlock, into: &mut Vec<Item>) {
-        let Some(dynamic) = self.taken_apart(block) else { return };
+        let Some(dynamic) = self.parse_dynamic(block) else { return };
         let Some(entries) = self.eval.entries(dynamic.for_each, self.sink) else { return };
         for entry in entries {
             let frames = self.eval.frames.len();
             self.eval.frames.push((dynamic.iterator.clone(), iteration(entry)));
             self.repeats += 1;
-            let made = self.generated(&dynamic);
+            let made = self.generate_block(&dynamic);
             self.repeats -= 1;
             self.eval.frames.truncate(frames);
             match made {
                 Some(block) => into.push(Item::Block(block)),
-                // One wrong element is enough to know of.
+                // The problems of one element are enough: the expansion ends here.
                 None => return,
             }
         }
     }
 
-    fn generated(&mut self, dynamic: &Dynamic<'_>) -> Option<Block> {
+    fn generate_block(&mut self, dynamic: &Dynamic<'_>) -> Option<Block> {
         self.pay_block(&dynamic.key, &[])?;
         let mut labels = Vec::new();
         if let Some(expr) = dynamic.labels {
             let value = self.eval.value(expr, self.sink)?;
-            let Kind::List(_, items) = value.kind else {
+            let ValKind::List(_, items) = value.kind else {
                 return self.sink.refuse(value.span, "labels is a list of texts");
             };
             for item in items {
                 match item.kind.to_characters() {
                     Some(text) => {
                         self.pay_copy(text.len(), item.span)?;
-                        labels.push(Key::new(text, item.span));
+                        labels.push(SpannedKey::new(text, item.span));
                     }
                     None => {
                         let kind = item.kind.describe();
@@ -77,31 +77,32 @@ impl TreeReader<'_> {
         fine.then(|| Block { key: dynamic.key.clone(), labels, body })
     }
 
-    /// Pay for a block that stands in the content of another: it is made for each element.
-    pub(super) fn pay_block(&mut self, key: &Key, labels: &[&str]) -> Option<()> {
+    /// Count a block that stands in the content of a dynamic block, because it is made for each element.
+    pub(super) fn pay_block(&mut self, key: &SpannedKey, labels: &[&str]) -> Option<()> {
         let labels = labels.iter().map(|label| label.len()).fold(0, usize::saturating_add);
         self.pay_copy(BLOCK_COST.saturating_add(key.name.len()).saturating_add(labels), key.span)
     }
 
-    /// The same for an attribute, without its value.
+    /// Count an attribute in the same way, without its value.
     pub(super) fn pay_attribute(&mut self, name: &str, at: Span) -> Option<()> {
         self.pay_copy(ATTRIBUTE_COST.saturating_add(name.len()), at)
     }
 
-    /// Outside of such content everything is in the file once, whose size is bounded.
+    /// Count bytes if they are in the content of a dynamic block. Everything else stands in the file once, and the
+    /// size of the file is bounded.
     fn pay_copy(&mut self, bytes: usize, at: Span) -> Option<()> {
         let amount = u64::try_from(bytes).unwrap_or(u64::MAX);
         (self.repeats == 0 || self.eval.pay(amount, at, self.sink)).then_some(())
     }
 
-    fn taken_apart<'a>(&mut self, block: &'a HclBlock) -> Option<Dynamic<'a>> {
+    fn parse_dynamic<'a>(&mut self, block: &'a HclBlock) -> Option<Dynamic<'a>> {
         let header = place(block.ident.span());
         let [label] = block.labels.as_slice() else {
             let message =
                 "dynamic takes the name of the blocks it stands for; write dynamic \"name\" { … }";
             return self.sink.refuse(header, message);
         };
-        let key = Key::new(label.as_str(), place(label.span()));
+        let key = SpannedKey::new(label.as_str(), place(label.span()));
         let (mut for_each, mut labels, mut content) = (None, None, None);
         let mut iterator = key.name.clone();
         for structure in block.body.iter() {
@@ -116,7 +117,7 @@ impl TreeReader<'_> {
                             return self.sink.refuse(at, "iterator is a name, without quotes");
                         }
                     },
-                    name => self.unknown(name, place(attribute.key.span())),
+                    name => self.report_unknown(name, place(attribute.key.span())),
                 },
                 Structure::Block(inner) if inner.ident.as_str() == "content" => {
                     if content.replace(&inner.body).is_some() {
@@ -125,7 +126,7 @@ impl TreeReader<'_> {
                     }
                 }
                 Structure::Block(inner) => {
-                    self.unknown(inner.ident.as_str(), place(inner.ident.span()));
+                    self.report_unknown(inner.ident.as_str(), place(inner.ident.span()));
                 }
             }
         }
@@ -136,19 +137,19 @@ impl TreeReader<'_> {
         Some(Dynamic { key, for_each, iterator, labels, content })
     }
 
-    fn unknown(&mut self, name: &str, at: Span) {
+    fn report_unknown(&mut self, name: &str, at: Span) {
         let instead = self.sink.nearest(name, KEYS);
-        let message = format!("{} is unknown in a dynamic block", shown(name));
+        let message = format!("{} is unknown in a dynamic block", quote_text(name));
         self.sink.suggest(at, message, instead);
     }
 }
 
-/// `key` and `value` of an element.
-fn iteration((key, value): Entry) -> Val {
+/// The object with `key` and `value` of an element.
+fn iteration((key, value): LoopElement) -> Val {
     let at = value.span;
     let members = [("key", key), ("value", value)];
     let members = members.map(|(name, value)| (name.to_owned(), (at, value)));
-    Val::new(Kind::Object(members.into_iter().collect()), at)
+    Val::new(ValKind::Object(members.into_iter().collect()), at)
 }
 
 fn name_of(expr: &Expression) -> Option<String> {

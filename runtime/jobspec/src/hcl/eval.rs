@@ -1,7 +1,7 @@
-//! Expression → value, with a bound on how much is produced.
+//! Evaluates expressions to values, with a bound on how much is produced.
 //!
-//! Here: literals, lists, objects, operators, conditionals and calls. Texts with `${…}` and `%{…}` are in
-//! [`super::template`], `for` in [`super::loops`], paths such as `var.x[0]` in [`super::names`].
+//! This module has literals, lists, objects, operators, conditionals and calls. Texts with `${…}` and `%{…}` are in
+//! [`super::template`], `for` is in [`super::loops`], and paths such as `var.x[0]` are in [`super::names`].
 
 use std::collections::BTreeMap;
 
@@ -9,48 +9,48 @@ use hcl_edit::Span as _;
 use hcl_edit::expr::{Conditional, Expression, FuncCall, Object, ObjectKey};
 use serde_json::Number;
 
-use super::super::diagnostic::{Sink, Span, shown};
+use super::super::diagnostic::{Sink, Span, quote_text};
 use super::budget::Budget;
-use super::functions::{self, Call};
+use super::functions::{self, FunctionCall};
 use super::operators;
 use super::place;
-use super::scope::Scope;
-use super::template::Written;
+use super::scope::NameScope;
+use super::template::TextForm;
 use super::types::Type;
-use super::value::{Kind, Seq, Val, to_number};
+use super::value::{Seq, Val, ValKind, to_number};
 use crate::inputs::Inputs;
 use ostler_model::limits::JOB_NESTING_MAX;
 
-/// Deepest chain of locals and expressions, and deepest value.
+/// The deepest chain of locals and expressions, and the deepest nesting of a value.
 pub(super) const DEPTH_MAX: usize = 2 * JOB_NESTING_MAX;
 
-/// State of a name of the file.
-pub(super) enum Known {
-    /// Being evaluated: met again, it refers to itself.
+/// The state of evaluating a variable or a local of the file.
+pub(super) enum NameState {
+    /// It is being evaluated. A reference to it now means that it refers to itself.
     Open,
-    /// Its value; `None` when that was reported.
+    /// It was evaluated; `None` means that a problem was reported.
     Done(Option<Val>),
 }
 
 /// Evaluates expressions in one scope.
 pub(super) struct Evaluator<'a> {
-    pub(super) scope: &'a Scope<'a>,
+    pub(super) scope: &'a NameScope<'a>,
     pub(super) inputs: &'a Inputs,
-    pub(super) known: BTreeMap<(&'static str, String), Known>,
-    /// Values of variables from outside of the file, and from where; those that are wrong are `None`.
+    pub(super) known: BTreeMap<(&'static str, String), NameState>,
+    /// The values of variables from outside of the file, with where each one comes from. Wrong values are `None`.
     pub(super) given: BTreeMap<String, (&'static str, Option<Val>)>,
     pub(super) budget: Budget,
-    /// Names of loops, the innermost last.
+    /// The names of loops with their values, the innermost one last.
     pub(super) frames: Vec<(String, Val)>,
-    /// Reports go nowhere, at so many levels.
+    /// The number of attempts around the present place, whose reports are dropped.
     pub(super) silent: usize,
-    /// What is evaluated does not stand in the file: where it counts as standing.
+    /// The place that an expression from outside of the file counts as having, while one is evaluated.
     pub(super) elsewhere: Option<Span>,
     depth: usize,
 }
 
 impl<'a> Evaluator<'a> {
-    pub(super) fn new(scope: &'a Scope<'a>, inputs: &'a Inputs) -> Self {
+    pub(super) fn new(scope: &'a NameScope<'a>, inputs: &'a Inputs) -> Self {
         Self {
             scope,
             inputs,
@@ -65,22 +65,22 @@ impl<'a> Evaluator<'a> {
     }
 
     /// The place of a part of an expression.
-    pub(super) fn at(&self, span: Option<std::ops::Range<usize>>) -> Span {
+    pub(super) fn span_of(&self, span: Option<std::ops::Range<usize>>) -> Span {
         self.elsewhere.unwrap_or_else(|| place(span))
     }
 
-    /// Count what is produced; `false` once it is too much.
+    /// Count bytes that are produced. `false` means that the budget is exceeded, which is reported.
     pub(super) fn pay(&mut self, amount: u64, at: Span, sink: &mut Sink) -> bool {
         let paid = self.budget.pay(amount);
-        self.budget.tell(at, sink);
+        self.budget.report_excess(at, sink);
         paid
     }
 
-    /// The value of an expression; `None` after a problem was reported.
+    /// Evaluate an expression. `None` means that a problem was reported.
     pub(super) fn value(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Val> {
-        let span = self.at(expr.span());
+        let span = self.span_of(expr.span());
         if self.budget.is_exhausted() {
-            self.budget.tell(span, sink);
+            self.budget.report_excess(span, sink);
             return None;
         }
         if self.depth >= DEPTH_MAX {
@@ -94,31 +94,31 @@ impl<'a> Evaluator<'a> {
         self.pay(value.own_size(), span, sink).then_some(value)
     }
 
-    /// The value, or `None` without a report. What is computed meanwhile counts.
+    /// Evaluate an expression without reports; `None` means that there is a problem. The work counts as usual.
     pub(super) fn attempt(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Val> {
-        let told = self.budget.told();
+        let told = self.budget.is_reported();
         self.silent += 1;
         let value = self.value(expr, &mut Sink::default());
         self.silent -= 1;
-        self.budget.told_before(told);
-        let at = self.at(expr.span());
-        self.budget.tell(at, sink);
+        self.budget.set_reported(told);
+        let at = self.span_of(expr.span());
+        self.budget.report_excess(at, sink);
         value
     }
 
-    fn kind(&mut self, expr: &Expression, span: Span, sink: &mut Sink) -> Option<Kind> {
+    fn kind(&mut self, expr: &Expression, span: Span, sink: &mut Sink) -> Option<ValKind> {
         match expr {
-            Expression::Null(_) => Some(Kind::Null),
-            Expression::Bool(truth) => Some(Kind::Bool(*truth.value())),
-            Expression::Number(number) => to_json(number.value()).map(Kind::Number),
-            Expression::String(text) => Some(Kind::literal(text.value().as_str())),
+            Expression::Null(_) => Some(ValKind::Null),
+            Expression::Bool(truth) => Some(ValKind::Bool(*truth.value())),
+            Expression::Number(number) => to_json(number.value()).map(ValKind::Number),
+            Expression::String(text) => Some(ValKind::literal(text.value().as_str())),
             Expression::Array(items) => self.list(items.iter(), sink),
             Expression::Object(object) => self.object(object, sink),
             Expression::StringTemplate(template) => {
-                self.template(template.iter(), Written::Quoted, span, sink)
+                self.template(template.iter(), TextForm::Quoted, span, sink)
             }
             Expression::HeredocTemplate(heredoc) => {
-                let written = Written::Lines(heredoc.indent().unwrap_or(0));
+                let written = TextForm::Lines(heredoc.indent().unwrap_or(0));
                 self.template(heredoc.template.iter(), written, span, sink)
             }
             Expression::Parenthesis(inner) => self.value(inner.inner(), sink).map(|v| v.kind),
@@ -143,7 +143,7 @@ impl<'a> Evaluator<'a> {
         &mut self,
         items: impl Iterator<Item = &'e Expression>,
         sink: &mut Sink,
-    ) -> Option<Kind> {
+    ) -> Option<ValKind> {
         let (mut list, mut whole) = (Vec::new(), true);
         for item in items {
             match self.value(item, sink) {
@@ -151,49 +151,53 @@ impl<'a> Evaluator<'a> {
                 None => whole = false,
             }
         }
-        whole.then_some(Kind::List(Seq::Tuple, list))
+        whole.then_some(ValKind::List(Seq::Tuple, list))
     }
 
-    /// Both sides say of what type the result is; only the chosen one has to be right.
-    fn conditional(&mut self, conditional: &Conditional, sink: &mut Sink) -> Option<Kind> {
+    /// Evaluate a conditional. Both sides decide the type of the result; only the chosen side has to be valid.
+    fn conditional(&mut self, conditional: &Conditional, sink: &mut Sink) -> Option<ValKind> {
         let condition = self.value(&conditional.cond_expr, sink)?;
-        let (chosen, other) = match operators::truth(&condition, sink)? {
-            true => (&conditional.true_expr, &conditional.false_expr),
-            false => (&conditional.false_expr, &conditional.true_expr),
+        let (chosen, other) = if operators::truth(&condition, sink)? {
+            (&conditional.true_expr, &conditional.false_expr)
+        } else {
+            (&conditional.false_expr, &conditional.true_expr)
         };
         let chosen = self.value(chosen, sink)?.kind;
         let other = self.attempt(other, sink).map(|value| value.kind);
         Some(match (chosen, other) {
-            (kind @ (Kind::Number(_) | Kind::Bool(_)), Some(Kind::Text(_))) => {
-                kind.to_text().map_or(kind, Kind::Text)
+            (kind @ (ValKind::Number(_) | ValKind::Bool(_)), Some(ValKind::Text(_))) => {
+                kind.to_text().map_or(kind, ValKind::Text)
             }
-            (Kind::List(Seq::Tuple, items), Some(Kind::List(seq @ (Seq::List | Seq::Set), _))) => {
+            (
+                ValKind::List(Seq::Tuple, items),
+                Some(ValKind::List(seq @ (Seq::List | Seq::Set), _)),
+            ) => {
                 match Type::List(seq, Box::new(Type::Any))
-                    .convert(Val::new(Kind::List(Seq::Tuple, items.clone()), Span::default()))
+                    .convert(Val::new(ValKind::List(Seq::Tuple, items.clone()), Span::default()))
                 {
                     Ok(value) => value.kind,
-                    Err(_) => Kind::List(Seq::Tuple, items),
+                    Err(_) => ValKind::List(Seq::Tuple, items),
                 }
             }
             (kind, _) => kind,
         })
     }
 
-    fn call(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+    fn call(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<ValKind> {
         let name = call.name.name.as_str();
-        let at = self.at(call.name.name.span());
+        let at = self.span_of(call.name.name.span());
         if call.name.is_namespaced() {
             return sink.refuse(at, "there are no functions with :: in their names");
         }
         match name {
-            "try" => return self.first_that_works(call, span, sink),
-            "can" => return self.works(call, span, sink),
-            "convert" => return self.converted(call, span, sink),
+            "try" => return self.call_try(call, span, sink),
+            "can" => return self.call_can(call, span, sink),
+            "convert" => return self.call_convert(call, span, sink),
             _ => {}
         }
         let function = functions::find(name, at, sink)?;
         let arguments = self.arguments(call, sink)?;
-        match function(Call::new(name, arguments, span, &mut self.budget, self.inputs)) {
+        match function(FunctionCall::new(name, arguments, span, &mut self.budget, self.inputs)) {
             Ok(kind) => {
                 let value = Val::new(kind, span);
                 if value.depth() > DEPTH_MAX {
@@ -204,7 +208,7 @@ impl<'a> Evaluator<'a> {
                 self.pay(value.size(), span, sink).then_some(value.kind)
             }
             Err(wrong) => {
-                self.budget.tell(span, sink);
+                self.budget.report_excess(span, sink);
                 if let Some(message) = wrong.message {
                     sink.error(wrong.at, message);
                 }
@@ -213,7 +217,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The arguments; `f(list...)` takes the elements of the last one.
+    /// Evaluate the arguments of a call. In `f(list...)`, the elements of the last one are arguments.
     fn arguments(&mut self, call: &FuncCall, sink: &mut Sink) -> Option<Vec<Val>> {
         let mut arguments = Vec::with_capacity(call.args.len().min(1_024));
         for argument in call.args.iter() {
@@ -223,7 +227,7 @@ impl<'a> Evaluator<'a> {
             && let Some(last) = arguments.pop()
         {
             match last.kind {
-                Kind::List(_, items) => arguments.extend(items),
+                ValKind::List(_, items) => arguments.extend(items),
                 kind => {
                     let message = format!("... needs a list before it, not {}", kind.describe());
                     return sink.refuse(last.span, message);
@@ -233,37 +237,37 @@ impl<'a> Evaluator<'a> {
         Some(arguments)
     }
 
-    /// `can(expression)`
-    fn works(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+    /// Evaluate `can(expression)`.
+    fn call_can(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<ValKind> {
         let mut arguments = call.args.iter();
         match (arguments.next(), arguments.next()) {
-            (Some(tried), None) => Some(Kind::Bool(self.attempt(tried, sink).is_some())),
+            (Some(tried), None) => Some(ValKind::Bool(self.attempt(tried, sink).is_some())),
             _ => sink.refuse(span, "can takes one expression"),
         }
     }
 
-    /// `convert(value, type)`
-    fn converted(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+    /// Evaluate `convert(value, type)`.
+    fn call_convert(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<ValKind> {
         let mut arguments = call.args.iter();
         let (Some(value), Some(wanted), None) =
             (arguments.next(), arguments.next(), arguments.next())
         else {
             return sink.refuse(span, "convert takes a value and a type");
         };
-        let wanted_at = self.at(wanted.span());
+        let wanted_at = self.span_of(wanted.span());
         let value = self.value(value, sink)?;
         let wanted = Type::read(wanted).map_err(|message| sink.error(wanted_at, message)).ok()?;
         let converted = wanted.convert(value).map_err(|(at, message)| sink.error(at, message));
         converted.ok().map(|value| value.kind)
     }
 
-    fn first_that_works(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+    fn call_try(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<ValKind> {
         let count = call.args.len();
         if count == 0 {
             return sink.refuse(span, "try takes at least one expression");
         }
         for (index, tried) in call.args.iter().enumerate() {
-            // What is wrong with the last one is what is wrong.
+            // The problems of the last expression are reported.
             if index + 1 == count {
                 return self.value(tried, sink).map(|value| value.kind);
             }
@@ -274,7 +278,7 @@ impl<'a> Evaluator<'a> {
         None
     }
 
-    fn object(&mut self, object: &Object, sink: &mut Sink) -> Option<Kind> {
+    fn object(&mut self, object: &Object, sink: &mut Sink) -> Option<ValKind> {
         let mut members = BTreeMap::new();
         let mut whole = true;
         for (key, value) in object.iter() {
@@ -285,21 +289,21 @@ impl<'a> Evaluator<'a> {
                 continue;
             };
             if members.contains_key(&name) {
-                sink.error(at, format!("{} is given twice", shown(&name)));
+                sink.error(at, format!("{} is given twice", quote_text(&name)));
                 whole = false;
                 continue;
             }
             members.insert(name, (at, value));
         }
-        whole.then_some(Kind::Object(members))
+        whole.then_some(ValKind::Object(members))
     }
 
     fn key(&mut self, key: &ObjectKey, sink: &mut Sink) -> Option<(String, Span)> {
         match key {
-            ObjectKey::Ident(name) => Some((name.as_str().to_owned(), self.at(name.span()))),
-            // Without brackets a name is itself, whatever it means elsewhere.
+            ObjectKey::Ident(name) => Some((name.as_str().to_owned(), self.span_of(name.span()))),
+            // A name without brackets is a key, whatever it means elsewhere.
             ObjectKey::Expression(Expression::Variable(name)) => {
-                Some((name.as_str().to_owned(), self.at(name.span())))
+                Some((name.as_str().to_owned(), self.span_of(name.span())))
             }
             ObjectKey::Expression(expr) => {
                 let value = self.value(expr, sink)?;

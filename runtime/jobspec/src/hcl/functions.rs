@@ -1,7 +1,7 @@
-//! The functions of a job file: Nomad's, by family. `try`, `can` and `convert` are in the evaluator.
+//! The functions of a job file, which are those of Nomad, by family. `try`, `can` and `convert` are in the evaluator.
 //!
-//! What is known only when a task starts goes through those that put texts together (`join`,
-//! `format`, `concat`, `jsonencode`, …); those that look into a text refuse it.
+//! Functions that put texts together (`join`, `format`, `concat`, `jsonencode`, …) accept texts that are known only
+//! when a task starts. Functions that look into a text refuse such texts.
 
 mod collections;
 mod dates;
@@ -20,20 +20,20 @@ use std::collections::BTreeMap;
 
 use serde_json::Number;
 
-use super::super::diagnostic::{Sink, Span, shown};
+use super::super::diagnostic::{Sink, Span, quote_text};
 use super::budget::Budget;
 use super::operators::LATE;
-use super::value::{Kind, Seq, Text, Val, parse_number};
+use super::value::{HclText, Seq, Val, ValKind, parse_number};
 use crate::inputs::Inputs;
 
-/// A function on evaluated arguments.
-pub(super) type Function = fn(Call<'_>) -> Result<Kind, Wrong>;
+/// A function that works on evaluated arguments.
+pub(super) type Function = fn(FunctionCall<'_>) -> Result<ValKind, FunctionError>;
 
 /// Why a call has no result.
-pub(super) struct Wrong {
-    /// Where.
+pub(super) struct FunctionError {
+    /// The place of the call or of the wrong argument.
     pub at: Span,
-    /// Absent where too much would be produced, which is said elsewhere.
+    /// The message; absent where the budget is exceeded, which is reported elsewhere.
     pub message: Option<String>,
 }
 
@@ -51,10 +51,10 @@ const TABLES: [&[(&str, Function)]; 11] = [
     texts::TABLE,
 ];
 
-/// Those of the evaluator.
+/// The functions that the evaluator has itself.
 const SPECIAL: [&str; 3] = ["can", "convert", "try"];
 
-/// The function of this name; another is reported.
+/// The function of this name. An unknown name is reported.
 pub(super) fn find(name: &str, at: Span, sink: &mut Sink) -> Option<Function> {
     let all = || TABLES.iter().flat_map(|table| table.iter());
     if let Some((_, function)) = all().find(|(known, _)| *known == name) {
@@ -62,7 +62,7 @@ pub(super) fn find(name: &str, at: Span, sink: &mut Sink) -> Option<Function> {
     }
     let names = all().map(|(name, _)| *name).chain(SPECIAL);
     let instead = sink.nearest(name, names);
-    sink.suggest(at, format!("there is no function {}", shown(name)), instead);
+    sink.suggest(at, format!("there is no function {}", quote_text(name)), instead);
     None
 }
 
@@ -75,8 +75,8 @@ pub(crate) fn names() -> Vec<&'static str> {
     names
 }
 
-/// A call: the arguments, and what a function may do.
-pub(super) struct Call<'a> {
+/// A call of a function: the arguments, and what the function may use.
+pub(super) struct FunctionCall<'a> {
     pub name: &'a str,
     pub arguments: Vec<Val>,
     pub span: Span,
@@ -84,7 +84,7 @@ pub(super) struct Call<'a> {
     pub inputs: &'a Inputs,
 }
 
-impl<'a> Call<'a> {
+impl<'a> FunctionCall<'a> {
     pub(super) fn new(
         name: &'a str,
         arguments: Vec<Val>,
@@ -95,27 +95,28 @@ impl<'a> Call<'a> {
         Self { name, arguments, span, budget, inputs }
     }
 
-    /// The call as a whole is wrong.
-    fn wrong<T>(&self, message: impl Into<String>) -> Result<T, Wrong> {
-        Err(Wrong { at: self.span, message: Some(message.into()) })
+    /// An error of the call as a whole.
+    fn fail<T>(&self, message: impl Into<String>) -> Result<T, FunctionError> {
+        Err(FunctionError { at: self.span, message: Some(message.into()) })
     }
 
-    /// One argument is wrong.
-    fn wrong_at<T>(&self, index: usize, message: impl Into<String>) -> Result<T, Wrong> {
+    /// An error of one argument.
+    fn fail_at<T>(&self, index: usize, message: impl Into<String>) -> Result<T, FunctionError> {
         let at = self.arguments.get(index).map_or(self.span, |argument| argument.span);
-        Err(Wrong { at, message: Some(message.into()) })
+        Err(FunctionError { at, message: Some(message.into()) })
     }
 
-    /// Count what will be produced, before it is.
-    fn pay(&mut self, bytes: usize) -> Result<(), Wrong> {
-        match self.budget.pay_bytes(bytes) {
-            true => Ok(()),
-            false => Err(Wrong { at: self.span, message: None }),
+    /// Count bytes before they are produced.
+    fn pay(&mut self, bytes: usize) -> Result<(), FunctionError> {
+        if self.budget.pay_bytes(bytes) {
+            Ok(())
+        } else {
+            Err(FunctionError { at: self.span, message: None })
         }
     }
 
-    /// There are from `least` to `most` arguments.
-    fn takes(&self, least: usize, most: usize) -> Result<(), Wrong> {
+    /// Check that there are from `least` to `most` arguments.
+    fn check_count(&self, least: usize, most: usize) -> Result<(), FunctionError> {
         let given = self.arguments.len();
         if (least..=most).contains(&given) {
             return Ok(());
@@ -127,116 +128,117 @@ impl<'a> Call<'a> {
             (least, usize::MAX) => format!("at least {least} arguments"),
             (least, most) => format!("{least} to {most} arguments"),
         };
-        self.wrong(format!(
-            "a wrong number of arguments: {} takes {wanted}, not {given}",
-            self.name
-        ))
+        self.fail(format!("a wrong number of arguments: {} takes {wanted}, not {given}", self.name))
     }
 
-    fn argument(&self, index: usize) -> Result<&Val, Wrong> {
+    fn argument(&self, index: usize) -> Result<&Val, FunctionError> {
         match self.arguments.get(index) {
             Some(argument) => Ok(argument),
-            None => self.wrong("a wrong number of arguments for this function"),
+            None => self.fail("a wrong number of arguments for this function"),
         }
     }
 
     fn take(&mut self, index: usize) -> Val {
-        let nothing = Val::new(Kind::Null, self.span);
+        let nothing = Val::new(ValKind::Null, self.span);
         self.arguments
             .get_mut(index)
             .map(|argument| std::mem::replace(argument, nothing.clone()))
             .unwrap_or(nothing)
     }
 
-    /// A text, with what is known later in it.
-    fn raw(&self, index: usize) -> Result<Text, Wrong> {
+    /// The argument as a text, which may have references that are known later.
+    fn raw(&self, index: usize) -> Result<HclText, FunctionError> {
         let argument = self.argument(index)?;
         raw(argument)
     }
 
-    /// A text that is known.
-    fn text(&self, index: usize) -> Result<String, Wrong> {
+    /// The argument as a text without such references.
+    fn text(&self, index: usize) -> Result<String, FunctionError> {
         let argument = self.argument(index)?;
         plain(argument)
     }
 
-    fn number(&self, index: usize) -> Result<Number, Wrong> {
+    fn number(&self, index: usize) -> Result<Number, FunctionError> {
         let argument = self.argument(index)?;
         let number = match &argument.kind {
-            Kind::Number(number) => Some(number.clone()),
-            Kind::Text(text) => parse_number(text.as_str().trim()),
+            ValKind::Number(number) => Some(number.clone()),
+            ValKind::Text(text) => parse_number(text.as_str().trim()),
             _ => None,
         };
         match number {
             Some(number) => Ok(number),
-            None => self.wrong_at(index, needed("a number", argument)),
+            None => self.fail_at(index, needed_message("a number", argument)),
         }
     }
 
-    fn float(&self, index: usize) -> Result<f64, Wrong> {
+    fn float(&self, index: usize) -> Result<f64, FunctionError> {
         Ok(self.number(index)?.as_f64().unwrap_or(f64::NAN))
     }
 
-    fn whole(&self, index: usize) -> Result<i64, Wrong> {
+    fn whole(&self, index: usize) -> Result<i64, FunctionError> {
         let number = self.number(index)?;
         match number.as_i64() {
             Some(whole) => Ok(whole),
-            None => self.wrong_at(index, "a whole number is needed here"),
+            None => self.fail_at(index, "a whole number is needed here"),
         }
     }
 
-    /// A whole number that counts something.
-    fn count(&self, index: usize) -> Result<usize, Wrong> {
+    /// The argument as a whole number from 0 on.
+    fn count(&self, index: usize) -> Result<usize, FunctionError> {
         let whole = self.whole(index)?;
         match usize::try_from(whole) {
             Ok(count) => Ok(count),
-            Err(_) => self.wrong_at(index, "a number from 0 on is needed here"),
+            Err(_) => self.fail_at(index, "a number from 0 on is needed here"),
         }
     }
 
-    /// The elements of a list or a set.
-    fn items(&self, index: usize) -> Result<(Seq, &[Val]), Wrong> {
+    /// The elements of the argument, which has to be a list or a set.
+    fn items(&self, index: usize) -> Result<(Seq, &[Val]), FunctionError> {
         let argument = self.argument(index)?;
         match &argument.kind {
-            Kind::List(seq, items) => Ok((*seq, items)),
-            _ => self.wrong_at(index, needed("a list", argument)),
+            ValKind::List(seq, items) => Ok((*seq, items)),
+            _ => self.fail_at(index, needed_message("a list", argument)),
         }
     }
 
-    /// The same, to keep.
-    fn take_items(&mut self, index: usize) -> Result<(Seq, Vec<Val>), Wrong> {
+    /// The elements of the argument, taken out of the call.
+    fn take_items(&mut self, index: usize) -> Result<(Seq, Vec<Val>), FunctionError> {
         self.items(index)?;
         match self.take(index).kind {
-            Kind::List(seq, items) => Ok((seq, items)),
-            _ => self.wrong_at(index, "a list is needed here"),
+            ValKind::List(seq, items) => Ok((seq, items)),
+            _ => self.fail_at(index, "a list is needed here"),
         }
     }
 
-    fn members(&self, index: usize) -> Result<&BTreeMap<String, (Span, Val)>, Wrong> {
+    fn members(&self, index: usize) -> Result<&BTreeMap<String, (Span, Val)>, FunctionError> {
         let argument = self.argument(index)?;
         match &argument.kind {
-            Kind::Object(members) => Ok(members),
-            _ => self.wrong_at(index, needed("an object", argument)),
+            ValKind::Object(members) => Ok(members),
+            _ => self.fail_at(index, needed_message("an object", argument)),
         }
     }
 }
 
-fn needed(what: &str, given: &Val) -> String {
-    match given.is_late() {
-        true => LATE.to_owned(),
-        false => format!("{what} is needed here, not {}", given.kind.describe()),
+fn needed_message(what: &str, given: &Val) -> String {
+    if given.is_late() {
+        LATE.to_owned()
+    } else {
+        format!("{what} is needed here, not {}", given.kind.describe())
     }
 }
 
-fn raw(value: &Val) -> Result<Text, Wrong> {
+fn raw(value: &Val) -> Result<HclText, FunctionError> {
     let text = value.kind.to_text();
-    text.ok_or_else(|| Wrong { at: value.span, message: Some(needed("a text", value)) })
+    text.ok_or_else(|| FunctionError {
+        at: value.span,
+        message: Some(needed_message("a text", value)),
+    })
 }
 
-fn plain(value: &Val) -> Result<String, Wrong> {
+fn plain(value: &Val) -> Result<String, FunctionError> {
     let text = raw(value)?;
     if text.is_late() {
-        return Err(Wrong { at: value.span, message: Some(LATE.to_owned()) });
+        return Err(FunctionError { at: value.span, message: Some(LATE.to_owned()) });
     }
     Ok(text.into_string())
 }

@@ -1,34 +1,38 @@
-//! `for` expressions, and what a loop goes through.
+//! Evaluates `for` expressions, and the collections that loops go through.
 
 use std::collections::BTreeMap;
 
 use hcl_edit::expr::{Expression, ForExpr};
 
-use super::super::diagnostic::{Sink, Span, shown};
+use super::super::diagnostic::{Sink, Span, quote_text};
 use super::eval::Evaluator;
 use super::operators;
-use super::value::{Kind, Seq, Val};
+use super::value::{Seq, Val, ValKind};
 
-/// One element of what is gone through: its key and its value.
-pub(super) type Entry = (Val, Val);
+/// One element of the collection of a loop: its key and its value.
+pub(super) type LoopElement = (Val, Val);
 
 impl Evaluator<'_> {
-    /// The elements of a list, a set or an object; `None` after a problem was reported.
-    pub(super) fn entries(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Vec<Entry>> {
+    /// The elements of a list, a set or an object. `None` means that a problem was reported.
+    pub(super) fn entries(
+        &mut self,
+        expr: &Expression,
+        sink: &mut Sink,
+    ) -> Option<Vec<LoopElement>> {
         let collection = self.value(expr, sink)?;
         let span = collection.span;
         match collection.kind {
-            Kind::List(Seq::Set, items) => {
+            ValKind::List(Seq::Set, items) => {
                 Some(items.into_iter().map(|item| (item.clone(), item)).collect())
             }
-            Kind::List(_, items) => {
+            ValKind::List(_, items) => {
                 let entry = |(index, item): (usize, Val)| {
-                    (Val::new(Kind::Number(index.into()), item.span), item)
+                    (Val::new(ValKind::Number(index.into()), item.span), item)
                 };
                 Some(items.into_iter().enumerate().map(entry).collect())
             }
-            Kind::Object(members) => {
-                let entry = |(name, (at, value))| (Val::new(Kind::literal(name), at), value);
+            ValKind::Object(members) => {
+                let entry = |(name, (at, value))| (Val::new(ValKind::literal(name), at), value);
                 Some(members.into_iter().map(entry).collect())
             }
             kind => {
@@ -41,8 +45,8 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Give the names of a loop their values; returns how many names there were before.
-    pub(super) fn enter(&mut self, names: (Option<&str>, &str), entry: Entry) -> usize {
+    /// Give the names of a loop their values. Returns the number of names before.
+    pub(super) fn enter(&mut self, names: (Option<&str>, &str), entry: LoopElement) -> usize {
         let before = self.frames.len();
         let (key, value) = entry;
         if let Some(name) = names.0 {
@@ -52,7 +56,12 @@ impl Evaluator<'_> {
         before
     }
 
-    pub(super) fn for_expr(&mut self, each: &ForExpr, span: Span, sink: &mut Sink) -> Option<Kind> {
+    pub(super) fn for_expr(
+        &mut self,
+        each: &ForExpr,
+        span: Span,
+        sink: &mut Sink,
+    ) -> Option<ValKind> {
         let intro = &each.intro;
         let names = (intro.key_var.as_ref().map(|name| name.as_str()), intro.value_var.as_str());
         let entries = self.entries(&intro.collection_expr, sink)?;
@@ -61,7 +70,7 @@ impl Evaluator<'_> {
             let frames = self.enter(names, entry);
             let made = self.one(each, sink);
             self.frames.truncate(frames);
-            // One wrong element is enough to know of.
+            // The problems of one element are enough: the loop ends here.
             let Some((key, value)) = made? else { continue };
             let Some(key) = key else {
                 list.push(value);
@@ -73,14 +82,14 @@ impl Evaluator<'_> {
             };
             if each.grouping {
                 let (_, group) = object.entry(name).or_insert_with(|| {
-                    (key.span, Val::new(Kind::List(Seq::Tuple, Vec::new()), span))
+                    (key.span, Val::new(ValKind::List(Seq::Tuple, Vec::new()), span))
                 });
-                if let Kind::List(_, items) = &mut group.kind {
+                if let ValKind::List(_, items) = &mut group.kind {
                     items.push(value);
                 }
                 continue;
             }
-            let shown = shown(&name);
+            let shown = quote_text(&name);
             if object.insert(name, (key.span, value)).is_some() {
                 let message = format!(
                     "two elements have the key {shown}; end the value with ... to group them"
@@ -89,12 +98,12 @@ impl Evaluator<'_> {
             }
         }
         Some(match each.key_expr {
-            Some(_) => Kind::Object(object),
-            None => Kind::List(Seq::Tuple, list),
+            Some(_) => ValKind::Object(object),
+            None => ValKind::List(Seq::Tuple, list),
         })
     }
 
-    /// What one element becomes; `Some(None)` when it is left out.
+    /// Evaluate one element. `Some(None)` means that the condition leaves it out.
     fn one(&mut self, each: &ForExpr, sink: &mut Sink) -> Option<Option<(Option<Val>, Val)>> {
         if let Some(condition) = &each.cond {
             let condition = self.value(&condition.expr, sink)?;

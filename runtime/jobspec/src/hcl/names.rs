@@ -1,47 +1,47 @@
-//! Paths: `var.x`, `local.x` and names of loops, with members, indices and splats. A variable or local
-//! is evaluated at its first use and kept; one that needs itself is reported.
+//! Evaluates paths: `var.x`, `local.x` and names of loops, with members, indices and splats. A variable or a local is
+//! evaluated at its first use, and its value is kept. One that refers to itself is reported.
 
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, Traversal, TraversalOperator};
 
-use super::super::diagnostic::{Sink, Span, shown};
+use super::super::diagnostic::{Sink, Span, quote_text};
 use super::super::suggest;
-use super::eval::{DEPTH_MAX, Evaluator, Known};
+use super::eval::{DEPTH_MAX, Evaluator, NameState};
 use super::operators;
-use super::reference::{Reference, classify};
+use super::reference::{ReferenceKind, classify};
 use super::scan::AS_TEXT;
-use super::value::{Kind, Seq, Text, Val};
+use super::value::{HclText, Seq, Val, ValKind};
 
-/// Said of a reference in a value that does not stand in the file.
+/// The message about a reference in a value from outside of the file.
 const FROM_OUTSIDE: &str = "a value from outside of the file can refer to nothing";
 
 /// One part of a path.
-enum Step {
+enum PathStep {
     Member(String),
     Index(Val),
-    /// `.*`: what follows is done to each element, up to the first index.
+    /// `.*`: the steps up to the first index are done with each element.
     Members,
-    /// `[*]`: what follows is done to each element.
+    /// `[*]`: the further steps are done with each element.
     Each,
 }
 
-/// Why a path leads nowhere, and what may have been meant.
-type Lost = (String, Option<String>);
+/// Why a path leads to nothing, and what may have been meant.
+type PathError = (String, Option<String>);
 
 impl Evaluator<'_> {
-    /// Evaluate every variable and local, so that what is wrong in an unused one is seen too.
-    pub(super) fn all(&mut self, sink: &mut Sink) {
+    /// Evaluate every variable and local, so that problems in unused ones are reported too.
+    pub(super) fn evaluate_all(&mut self, sink: &mut Sink) {
         let scope = self.scope;
         for (name, declared) in &scope.variables {
-            self.named(false, name, declared.at, sink);
+            self.evaluate_name(false, name, declared.at, sink);
         }
         for (name, expr) in &scope.locals {
-            let at = self.at(expr.span());
-            self.named(true, name, at, sink);
+            let at = self.span_of(expr.span());
+            self.evaluate_name(true, name, at, sink);
         }
     }
 
-    /// A name or a path. `in_text`: it stands in a text as `"${…}"`.
+    /// Evaluate a name or a path. `in_text` tells that it stands in a text as `"${…}"`.
     pub(super) fn reference(
         &mut self,
         expr: &Expression,
@@ -49,7 +49,7 @@ impl Evaluator<'_> {
         in_text: bool,
         span: Span,
         sink: &mut Sink,
-    ) -> Option<Kind> {
+    ) -> Option<ValKind> {
         let root = path.map_or(expr, |path| &path.expr);
         let operators = path.map(|path| path.operators.iter()).into_iter().flatten();
         if let Expression::Variable(name) = root {
@@ -59,26 +59,26 @@ impl Evaluator<'_> {
                     Some(value) => walk(value, &steps),
                     None => return None,
                 };
-                return self.found(lost, span, sink);
+                return self.finish_path(lost, span, sink);
             }
         } else if !is_path(root) {
             let value = self.value(root, sink)?;
             let steps = self.steps(operators, sink)?;
-            return self.found(walk(&value, &steps), span, sink);
+            return self.finish_path(walk(&value, &steps), span, sink);
         }
         if let (Expression::Variable(name), Some(path)) = (root, path)
             && matches!(name.as_str(), "var" | "local")
         {
-            return self.own(path, span, sink);
+            return self.declared_reference(path, span, sink);
         }
         match classify(expr, in_text) {
-            Reference::Later(_) if self.elsewhere.is_some() => {
+            ReferenceKind::Later(_) if self.elsewhere.is_some() => {
                 let hint = if in_text { format!("; {AS_TEXT}") } else { String::new() };
                 sink.refuse(span, format!("{FROM_OUTSIDE}{hint}"))
             }
-            Reference::Later(text) => Some(Kind::Text(Text::reference(text))),
-            Reference::Own => sink.refuse(span, "write var.name or local.name"),
-            Reference::Unknown(instead) => {
+            ReferenceKind::Later(text) => Some(ValKind::Text(HclText::reference(text))),
+            ReferenceKind::Own => sink.refuse(span, "write var.name or local.name"),
+            ReferenceKind::Unknown(instead) => {
                 let message = match path {
                     None => "a name without meaning here; a text needs quotes".to_owned(),
                     Some(_) => format!(
@@ -91,8 +91,13 @@ impl Evaluator<'_> {
         }
     }
 
-    /// `var.x…` or `local.x…`
-    fn own(&mut self, path: &Traversal, span: Span, sink: &mut Sink) -> Option<Kind> {
+    /// Evaluate a path `var.x…` or `local.x…`.
+    fn declared_reference(
+        &mut self,
+        path: &Traversal,
+        span: Span,
+        sink: &mut Sink,
+    ) -> Option<ValKind> {
         if self.elsewhere.is_some() {
             return sink.refuse(span, FROM_OUTSIDE);
         }
@@ -103,18 +108,23 @@ impl Evaluator<'_> {
             Some(TraversalOperator::Index(Expression::String(name))) => name.as_str(),
             _ => return sink.refuse(span, "write var.name or local.name"),
         };
-        self.named(is_local, name, span, sink)?;
+        self.evaluate_name(is_local, name, span, sink)?;
         let steps = self.steps(operators, sink)?;
         let kind = if is_local { "local" } else { "var" };
         let lost = match self.known.get(&(kind, name.to_owned())) {
-            Some(Known::Done(Some(value))) => walk(value, &steps),
+            Some(NameState::Done(Some(value))) => walk(value, &steps),
             _ => return None,
         };
-        self.found(lost, span, sink)
+        self.finish_path(lost, span, sink)
     }
 
-    /// What a path led to, counted.
-    fn found(&mut self, found: Result<Val, Lost>, span: Span, sink: &mut Sink) -> Option<Kind> {
+    /// The value that a path led to, counted in the budget; or a report that it led to nothing.
+    fn finish_path(
+        &mut self,
+        found: Result<Val, PathError>,
+        span: Span,
+        sink: &mut Sink,
+    ) -> Option<ValKind> {
         match found {
             Ok(value) => self.pay(value.size(), span, sink).then_some(value.kind),
             Err((message, instead)) => {
@@ -128,48 +138,55 @@ impl Evaluator<'_> {
         &mut self,
         operators: impl Iterator<Item = &'e hcl_edit::Decorated<TraversalOperator>>,
         sink: &mut Sink,
-    ) -> Option<Vec<Step>> {
+    ) -> Option<Vec<PathStep>> {
         let mut steps = Vec::new();
         for operator in operators {
-            // Each is one call deeper, and each splat makes what it finds one level deeper.
+            // Each step is one call deeper, and each splat makes the result one level deeper.
             if steps.len() >= DEPTH_MAX {
                 let message = format!("too many steps; a path has at most {DEPTH_MAX}");
-                return sink.refuse(self.at(operator.span()), message);
+                return sink.refuse(self.span_of(operator.span()), message);
             }
             steps.push(match operator.value() {
-                TraversalOperator::GetAttr(name) => Step::Member(name.as_str().to_owned()),
+                TraversalOperator::GetAttr(name) => PathStep::Member(name.as_str().to_owned()),
                 TraversalOperator::LegacyIndex(index) => {
-                    let at = self.at(operator.span());
-                    Step::Index(Val::new(Kind::Number((*index.value()).into()), at))
+                    let at = self.span_of(operator.span());
+                    PathStep::Index(Val::new(ValKind::Number((*index.value()).into()), at))
                 }
                 TraversalOperator::Index(expr) => {
                     let index = self.value(expr, sink)?;
                     operators::refuse_late(&index, sink)?;
-                    Step::Index(index)
+                    PathStep::Index(index)
                 }
-                TraversalOperator::AttrSplat(_) => Step::Members,
-                TraversalOperator::FullSplat(_) => Step::Each,
+                TraversalOperator::AttrSplat(_) => PathStep::Members,
+                TraversalOperator::FullSplat(_) => PathStep::Each,
             });
         }
         Some(steps)
     }
 
-    /// Evaluate a variable or local, at its first use; `None` when it has no value, which is reported.
-    fn named(&mut self, is_local: bool, name: &str, span: Span, sink: &mut Sink) -> Option<()> {
+    /// Evaluate a variable or a local, at its first use. `None` means that it has no value, which was reported.
+    fn evaluate_name(
+        &mut self,
+        is_local: bool,
+        name: &str,
+        span: Span,
+        sink: &mut Sink,
+    ) -> Option<()> {
         let kind = if is_local { "local" } else { "var" };
         let id = (kind, name.to_owned());
         match self.known.get(&id) {
-            Some(Known::Done(value)) => return value.as_ref().map(|_| ()),
-            Some(Known::Open) => {
+            Some(NameState::Done(value)) => return value.as_ref().map(|_| ()),
+            Some(NameState::Open) => {
                 let message = format!("{kind}.{name} refers to itself, directly or through others");
                 return sink.refuse(span, message);
             }
             None => {}
         }
         let scope = self.scope;
-        let known = match is_local {
-            true => scope.locals.contains_key(name),
-            false => scope.variables.contains_key(name),
+        let known = if is_local {
+            scope.locals.contains_key(name)
+        } else {
+            scope.variables.contains_key(name)
         };
         if !known {
             let locals = scope.locals.keys().copied().filter(|_| is_local);
@@ -179,8 +196,8 @@ impl Evaluator<'_> {
             sink.suggest(span, format!("{kind}.{name} is not declared"), instead.as_deref());
             return None;
         }
-        self.known.insert(id.clone(), Known::Open);
-        // Names of the loops around the use mean nothing where it is declared.
+        self.known.insert(id.clone(), NameState::Open);
+        // The names of loops around the use have no meaning at the declaration.
         let frames = std::mem::take(&mut self.frames);
         let value = match scope.locals.get(name).filter(|_| is_local) {
             Some(expr) => self.value(expr, sink),
@@ -197,16 +214,16 @@ impl Evaluator<'_> {
         });
         let there = value.as_ref().map(|_| ());
         if there.is_none() && self.silent > 0 {
-            // Nobody was told why: who needs it in earnest shall be.
+            // The report was dropped. Evaluate it again at the next use, so that the problem is reported.
             self.known.remove(&id);
         } else {
-            self.known.insert(id, Known::Done(value));
+            self.known.insert(id, NameState::Done(value));
         }
         there
     }
 }
 
-/// Is it a name, or a path that begins with one?
+/// Whether an expression is a name, or a path that begins with one.
 fn is_path(expr: &Expression) -> bool {
     match expr {
         Expression::Variable(_) => true,
@@ -215,42 +232,44 @@ fn is_path(expr: &Expression) -> bool {
     }
 }
 
-fn walk(value: &Val, steps: &[Step]) -> Result<Val, Lost> {
+fn walk(value: &Val, steps: &[PathStep]) -> Result<Val, PathError> {
     let Some((first, rest)) = steps.split_first() else { return Ok(value.clone()) };
     match first {
-        Step::Member(name) => walk(member(value, name)?, rest),
-        Step::Index(index) => walk(at_index(value, index)?, rest),
-        Step::Each => splat(value, rest),
-        Step::Members => {
-            let members = rest.iter().take_while(|step| matches!(step, Step::Member(_))).count();
+        PathStep::Member(name) => walk(member(value, name)?, rest),
+        PathStep::Index(index) => walk(at_index(value, index)?, rest),
+        PathStep::Each => splat(value, rest),
+        PathStep::Members => {
+            let members =
+                rest.iter().take_while(|step| matches!(step, PathStep::Member(_))).count();
             let (inner, rest) = rest.split_at_checked(members).unwrap_or((rest, &[]));
             walk(&splat(value, inner)?, rest)
         }
     }
 }
 
-/// Do the steps with each element. Null has none; anything else that is no list is its only one.
-fn splat(value: &Val, steps: &[Step]) -> Result<Val, Lost> {
+/// Do the steps with each element. Null has no elements. Any other value that is no list counts as its only element.
+fn splat(value: &Val, steps: &[PathStep]) -> Result<Val, PathError> {
     let items = match &value.kind {
-        Kind::Null => Vec::new(),
-        Kind::List(_, items) => {
+        ValKind::Null => Vec::new(),
+        ValKind::List(_, items) => {
             items.iter().map(|item| walk(item, steps)).collect::<Result<_, _>>()?
         }
         _ => vec![walk(value, steps)?],
     };
     let seq = match &value.kind {
-        Kind::List(Seq::List, _) => Seq::List,
+        ValKind::List(Seq::List, _) => Seq::List,
         _ => Seq::Tuple,
     };
-    Ok(Val::new(Kind::List(seq, items), value.span))
+    Ok(Val::new(ValKind::List(seq, items), value.span))
 }
 
-fn member<'v>(value: &'v Val, name: &str) -> Result<&'v Val, Lost> {
-    let Kind::Object(members) = &value.kind else {
+fn member<'v>(value: &'v Val, name: &str) -> Result<&'v Val, PathError> {
+    let ValKind::Object(members) = &value.kind else {
         let kind = value.kind.describe();
-        let message = match value.is_late() {
-            true => operators::LATE.to_owned(),
-            false => format!("{kind} has no member {}", shown(name)),
+        let message = if value.is_late() {
+            operators::LATE.to_owned()
+        } else {
+            format!("{kind} has no member {}", quote_text(name))
         };
         return Err((message, None));
     };
@@ -258,23 +277,23 @@ fn member<'v>(value: &'v Val, name: &str) -> Result<&'v Val, Lost> {
         Some((_, value)) => Ok(value),
         None => {
             let instead = suggest::nearest(name, members.keys().map(String::as_str));
-            Err((format!("there is no member {}", shown(name)), instead.map(str::to_owned)))
+            Err((format!("there is no member {}", quote_text(name)), instead.map(str::to_owned)))
         }
     }
 }
 
-/// `value[index]`, for functions too.
-pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, Lost> {
+/// The element or member `value[index]`, which functions use too.
+pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, PathError> {
     match (&value.kind, &index.kind) {
-        (Kind::Object(_), key) => match key.to_characters() {
+        (ValKind::Object(_), key) => match key.to_characters() {
             Some(name) => member(value, &name),
             None => Err((format!("{} is no name of a member", key.describe()), None)),
         },
-        (Kind::List(Seq::Set, _), _) => Err(("a set has no positions".to_owned(), None)),
-        (Kind::List(_, items), Kind::Number(_) | Kind::Text(_)) => {
+        (ValKind::List(Seq::Set, _), _) => Err(("a set has no positions".to_owned(), None)),
+        (ValKind::List(_, items), ValKind::Number(_) | ValKind::Text(_)) => {
             let number = match &index.kind {
-                Kind::Number(number) => number.as_u64(),
-                Kind::Text(text) => text.as_str().parse().ok(),
+                ValKind::Number(number) => number.as_u64(),
+                ValKind::Text(text) => text.as_str().parse().ok(),
                 _ => None,
             };
             let found = number.and_then(|index| items.get(usize::try_from(index).ok()?));
@@ -282,7 +301,7 @@ pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, Lost>
                 (format!("there is no such element; the list has {}", items.len()), None)
             })
         }
-        (Kind::List(..), key) => Err((format!("{} is no index", key.describe()), None)),
+        (ValKind::List(..), key) => Err((format!("{} is no index", key.describe()), None)),
         (kind, _) => Err((format!("{} has no elements", kind.describe()), None)),
     }
 }

@@ -1,44 +1,44 @@
-//! References that are known only when a task runs.
+//! Recognises references whose values are known only when a task runs.
 
 use hcl_edit::expr::{Expression, TraversalOperator};
 
 use super::super::suggest;
 
-/// First words of references of Nomad, and one of Ostler (`job.dir`).
+/// The first words of references of Nomad, and one of Ostler (`job.dir`).
 const ROOTS: [&str; 6] = ["attr", "meta", "node", "env", "device", "job"];
-/// First words the file itself gives a meaning.
+/// The first words that have a meaning in the file itself.
 const NAMES: [&str; 2] = ["var", "local"];
 
-/// What a reference is.
-pub(super) enum Reference {
-    /// `var.x` or `local.x`.
+/// The kind of a reference.
+pub(super) enum ReferenceKind {
+    /// A reference to the file itself: `var.x` or `local.x`.
     Own,
-    /// Known later: the text to keep, with `${` and `}`.
+    /// A reference that is known later; with the text that is kept, including `${` and `}`.
     Later(String),
-    /// None we know; with what may have been meant.
+    /// An unknown reference; with what may have been meant.
     Unknown(Option<&'static str>),
 }
 
-/// Classify a name or a dotted path. `in_text`: it stands in a text, `"${…}"`, where any single
-/// name is kept, as a shell may mean it.
-pub(super) fn classify(expr: &Expression, in_text: bool) -> Reference {
+/// Classify a name or a dotted path. `in_text` tells that it stands in a text, `"${…}"`. There, any single name is
+/// kept, because it may be meant for a shell.
+pub(super) fn classify(expr: &Expression, in_text: bool) -> ReferenceKind {
     let Some((root, path)) = render(expr) else {
-        return Reference::Unknown(None);
+        return ReferenceKind::Unknown(None);
     };
     if NAMES.contains(&root) {
-        return Reference::Own;
+        return ReferenceKind::Own;
     }
     let dotted = path.len() > root.len();
     let of_nomad = root.starts_with("NOMAD_") || dotted && ROOTS.contains(&root);
     let later = of_nomad || in_text && !dotted;
     if later {
-        return Reference::Later(format!("${{{path}}}"));
+        return ReferenceKind::Later(format!("${{{path}}}"));
     }
     let known = NAMES.iter().chain(&ROOTS).copied();
-    Reference::Unknown(suggest::nearest(root, known).filter(|_| dotted))
+    ReferenceKind::Unknown(suggest::nearest(root, known).filter(|_| dotted))
 }
 
-/// The first word and the whole path as it is written without blanks.
+/// The first word, and the whole path as it is written without blanks.
 fn render(expr: &Expression) -> Option<(&str, String)> {
     match expr {
         Expression::Variable(name) => Some((name.as_str(), name.as_str().to_owned())),

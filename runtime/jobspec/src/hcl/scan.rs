@@ -1,48 +1,52 @@
-//! A cheap look at the brackets of a file before it is given to a recursive parser: nothing is
-//! nested deeper than [`JOB_NESTING_MAX`], no object is so large that the parser's search for
-//! repeated keys takes long, and what is opened is closed.
+//! Checks the brackets of a file cheaply, before the file is given to a recursive parser: nothing is nested deeper
+//! than [`JOB_NESTING_MAX`], no object is so large that the parser's search for repeated keys takes long, and every
+//! bracket is closed.
 
 use super::super::diagnostic::{Sink, Span};
 use super::shell_text;
 use ostler_model::limits::JOB_NESTING_MAX;
 
-/// Most `=` and `:` directly between two brackets. The parser compares each object key with all
-/// before it: a file full of objects of 1,000 keys is a hundred million comparisons.
+/// The largest number of `=` and `:` directly between two brackets. The parser compares each key of an object with
+/// all keys before it: a file full of objects of 1,000 keys costs a hundred million comparisons.
 const MEMBERS_MAX: usize = 1_000;
 
-/// What is open.
-enum Open<'a> {
-    /// `{`, `[`, `(` or a `${` inside a text; how many members so far.
+/// Something that was opened and is not closed yet.
+enum OpenDelimiter<'a> {
+    /// A `{`, a `[`, a `(`, or a `${` inside of a text; with the number of members so far.
     Bracket { closing: u8, members: usize },
-    /// A `"`.
+    /// A text in quotes.
     Quote,
-    /// `<<NAME`, until a line that is NAME.
+    /// A text from `<<NAME` up to a line that is the name.
     Heredoc { name: &'a str },
 }
 
-struct Scanner<'a> {
+struct BracketScanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    open: Vec<(usize, Open<'a>)>,
-    /// Members outside of all brackets are not compared with each other.
+    open: Vec<(usize, OpenDelimiter<'a>)>,
+    /// The first problem that was found, which ends the scan.
     problem: Option<(Span, String)>,
-    /// Where each `${` of a text stands.
+    /// The places of each `${` in a text.
     templates: Vec<usize>,
 }
 
-/// Check the bounds; `false` when one is exceeded or something is not closed, which is reported.
+/// Check the bounds and the brackets of a text. `false` means that there is a problem, which was reported.
 pub(super) fn scan(text: &str, sink: &mut Sink) -> bool {
-    let mut scanner = Scanner::run(text);
+    let mut scanner = BracketScanner::run(text);
     if scanner.problem.is_none()
         && let Some((at, open)) = scanner.open.last()
     {
         let what = match open {
-            Open::Bracket { closing: b'}', .. } => "this { is never closed; add a }".to_owned(),
-            Open::Bracket { closing: b']', .. } => "this [ is never closed; add a ]".to_owned(),
-            Open::Bracket { .. } => "this ( is never closed; add a )".to_owned(),
-            Open::Quote => "this text is never closed; add a \"".to_owned(),
-            Open::Heredoc { name } => {
+            OpenDelimiter::Bracket { closing: b'}', .. } => {
+                "this { is never closed; add a }".to_owned()
+            }
+            OpenDelimiter::Bracket { closing: b']', .. } => {
+                "this [ is never closed; add a ]".to_owned()
+            }
+            OpenDelimiter::Bracket { .. } => "this ( is never closed; add a )".to_owned(),
+            OpenDelimiter::Quote => "this text is never closed; add a \"".to_owned(),
+            OpenDelimiter::Heredoc { name } => {
                 format!("this text is never closed; add a line that is only {name}")
             }
         };
@@ -51,25 +55,26 @@ pub(super) fn scan(text: &str, sink: &mut Sink) -> bool {
     match scanner.problem {
         None => true,
         Some(problem) => {
-            // What is not closed may be what a shell's text opened.
-            let (span, message) = shell_text::found(text, &scanner.templates).unwrap_or(problem);
+            // A text that is meant for a shell may have caused the problem.
+            let (span, message) =
+                shell_text::first_non_expression(text, &scanner.templates).unwrap_or(problem);
             sink.error(span, message);
             false
         }
     }
 }
 
-/// What is advised where a `${` was not meant for us.
+/// The advice about a `${` that was not meant for the job file.
 pub(super) const AS_TEXT: &str = "write $${ for a literal ${";
 
-/// What is wrong with a `${` of a text, where it was not meant for us.
-pub(super) fn shell_text(text: &str) -> Option<(Span, String)> {
-    shell_text::found(text, &Scanner::run(text).templates)
+/// The first `${` of a text that was not meant for the job file, with the message about it.
+pub(super) fn find_shell_text(text: &str) -> Option<(Span, String)> {
+    shell_text::first_non_expression(text, &BracketScanner::run(text).templates)
 }
 
-impl<'a> Scanner<'a> {
+impl<'a> BracketScanner<'a> {
     fn run(text: &'a str) -> Self {
-        let mut scanner = Scanner {
+        let mut scanner = BracketScanner {
             text,
             bytes: text.as_bytes(),
             at: 0,
@@ -91,7 +96,7 @@ impl<'a> Scanner<'a> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    fn push(&mut self, open: Open<'a>) {
+    fn push(&mut self, open: OpenDelimiter<'a>) {
         if self.open.len() >= JOB_NESTING_MAX {
             let message =
                 format!("nested too deeply; at most {JOB_NESTING_MAX} levels are allowed");
@@ -103,8 +108,8 @@ impl<'a> Scanner<'a> {
 
     fn step(&mut self) {
         match self.open.last() {
-            Some((_, Open::Quote)) => self.in_quotes(),
-            Some((_, Open::Heredoc { name })) => {
+            Some((_, OpenDelimiter::Quote)) => self.in_quotes(),
+            Some((_, OpenDelimiter::Heredoc { name })) => {
                 let name = *name;
                 self.in_heredoc(name);
             }
@@ -112,7 +117,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// `${` and `%{` open, `$${` and `%%{` do not. `true` when one of them stood here.
+    /// Read a `${` or `%{`, which open a template, or a `$${` or `%%{`, which do not. `true` means that one of them
+    /// stood here.
     fn template(&mut self) -> bool {
         let sign = self.peek(0);
         if sign != b'$' && sign != b'%' {
@@ -126,7 +132,7 @@ impl<'a> Scanner<'a> {
             if sign == b'$' && self.templates.len() < shell_text::LOOKED_AT_MAX {
                 self.templates.push(self.at);
             }
-            self.push(Open::Bracket { closing: b'}', members: 0 });
+            self.push(OpenDelimiter::Bracket { closing: b'}', members: 0 });
             self.at += 2;
             return true;
         }
@@ -153,7 +159,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn in_heredoc(&mut self, name: &str) {
-        // At the start of a line it may be the end.
+        // The name that ends the text can only stand at the start of a line.
         let line_start =
             self.at == 0 || self.bytes.get(self.at - 1).is_some_and(|byte| *byte == b'\n');
         if line_start {
@@ -174,7 +180,7 @@ impl<'a> Scanner<'a> {
         match (byte, self.peek(1)) {
             (b'#', _) | (b'/', b'/') => self.at += self.rest().find('\n').unwrap_or(usize::MAX / 2),
             (b'/', b'*') => {
-                // Past the opening, so that /*/ does not end itself.
+                // Search behind the opening, so that /*/ does not close itself.
                 let body = self.text.get(self.at + 2..).unwrap_or_default();
                 match body.find("*/") {
                     Some(end) => self.at += end + 4,
@@ -186,7 +192,7 @@ impl<'a> Scanner<'a> {
             }
             (b'<', b'<') => self.heredoc(),
             (b'"', _) => {
-                self.push(Open::Quote);
+                self.push(OpenDelimiter::Quote);
                 self.at += 1;
             }
             (b'{', _) => self.bracket(b'}'),
@@ -199,14 +205,14 @@ impl<'a> Scanner<'a> {
     }
 
     fn bracket(&mut self, closing: u8) {
-        self.push(Open::Bracket { closing, members: 0 });
+        self.push(OpenDelimiter::Bracket { closing, members: 0 });
         self.at += 1;
     }
 
     fn close(&mut self, byte: u8) {
         match self.open.pop() {
-            Some((_, Open::Bracket { closing, .. })) if closing == byte => {}
-            Some((_, Open::Bracket { closing, .. })) => {
+            Some((_, OpenDelimiter::Bracket { closing, .. })) if closing == byte => {}
+            Some((_, OpenDelimiter::Bracket { closing, .. })) => {
                 let message = format!(
                     "{} closes nothing; {} is expected",
                     char::from(byte),
@@ -222,8 +228,10 @@ impl<'a> Scanner<'a> {
         self.at += 1;
     }
 
+    /// Read a `=` or a `:`, and count it as a member of the bracket around it. Members outside of all brackets are not
+    /// counted, because the parser does not compare them with each other.
     fn member(&mut self) {
-        if let Some((_, Open::Bracket { members, .. })) = self.open.last_mut() {
+        if let Some((_, OpenDelimiter::Bracket { members, .. })) = self.open.last_mut() {
             *members += 1;
             if *members > MEMBERS_MAX {
                 let message = format!("more than {MEMBERS_MAX} members between two brackets");
@@ -233,14 +241,14 @@ impl<'a> Scanner<'a> {
         self.at += 1;
     }
 
-    /// `<<NAME` or `<<-NAME` up to the end of its line.
+    /// Read a `<<NAME` or `<<-NAME` up to the end of its line.
     fn heredoc(&mut self) {
         let line = self.rest().split('\n').next().unwrap_or_default();
         let name = line.trim_start_matches('<').trim_start_matches('-').trim();
         let is_name = name.starts_with(|c: char| c.is_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'));
         if is_name {
-            self.push(Open::Heredoc { name });
+            self.push(OpenDelimiter::Heredoc { name });
             self.at += line.len() + 1;
         } else {
             self.at += 2;

@@ -1,4 +1,4 @@
-//! What a file declares: `variable`, `variables` and `locals`.
+//! Collects the declarations of a file: `variable`, `variables` and `locals`.
 
 use std::collections::BTreeMap;
 
@@ -7,49 +7,49 @@ use hcl_edit::expr::{Expression, TraversalOperator};
 use hcl_edit::structure::{Block, Body, Structure};
 use hcl_edit::visit::{Visit, visit_expr};
 
-use super::super::diagnostic::{Sink, Span, shown};
+use super::super::diagnostic::{Sink, Span, quote_text};
 use super::place;
 use super::types::Type;
 
-/// Keys of a `variable` block. `description` and `sensitive` change nothing here.
+/// The keys of a `variable` block. `description` and `sensitive` have no effect here.
 const VARIABLE_KEYS: [&str; 4] = ["default", "type", "description", "sensitive"];
-/// Keys of its `validation` blocks.
+/// The keys of a `validation` block.
 const VALIDATION_KEYS: [&str; 2] = ["condition", "error_message"];
 
-/// The blocks that declare.
+/// The names of the blocks that declare variables or locals.
 pub(super) const DECLARATIONS: [&str; 3] = ["variable", "variables", "locals"];
 
-/// A variable.
-pub(super) struct Declared<'a> {
-    /// Where its name stands.
+/// The declaration of a variable.
+pub(super) struct VariableDeclaration<'a> {
+    /// The place of its name.
     pub at: Span,
-    /// What it is where nobody gives it a value.
+    /// The value that it has when none is given.
     pub default: Option<&'a Expression>,
-    /// What values it takes.
+    /// The type of its values, if the declaration has one.
     pub wanted: Option<Type>,
-    /// What has to hold of its value.
-    pub rules: Vec<Rule<'a>>,
-    /// Something of it is wrong, which was reported: it has no value.
+    /// The rules that its value has to satisfy.
+    pub rules: Vec<ValidationRule<'a>>,
+    /// Whether the declaration has a problem, which was reported. The variable has no value then.
     pub broken: bool,
 }
 
-/// A `validation` block.
-pub(super) struct Rule<'a> {
+/// The rule of a `validation` block: a condition, and the message for when it does not hold.
+pub(super) struct ValidationRule<'a> {
     pub condition: &'a Expression,
     pub message: &'a Expression,
     pub at: Span,
 }
 
-/// Declared names.
+/// The declared variables and locals of a file.
 #[derive(Default)]
-pub(super) struct Scope<'a> {
-    /// `var.x`.
-    pub variables: BTreeMap<&'a str, Declared<'a>>,
-    /// `local.x`.
+pub(super) struct NameScope<'a> {
+    /// The variables, which expressions refer to as `var.x`.
+    pub variables: BTreeMap<&'a str, VariableDeclaration<'a>>,
+    /// The locals, which expressions refer to as `local.x`.
     pub locals: BTreeMap<&'a str, &'a Expression>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> NameScope<'a> {
     /// Collect the declarations of a file.
     pub(super) fn new(body: &'a Body, sink: &mut Sink) -> Self {
         let mut scope = Self::default();
@@ -65,10 +65,10 @@ impl<'a> Scope<'a> {
         scope
     }
 
-    fn declare(&mut self, name: &'a str, declared: Declared<'a>, sink: &mut Sink) {
+    fn declare(&mut self, name: &'a str, declared: VariableDeclaration<'a>, sink: &mut Sink) {
         let at = declared.at;
         if self.variables.contains_key(name) {
-            sink.error(at, format!("a variable {} is here already", shown(name)));
+            sink.error(at, format!("a variable {} is here already", quote_text(name)));
         } else {
             self.variables.insert(name, declared);
         }
@@ -81,8 +81,13 @@ impl<'a> Scope<'a> {
             return;
         };
         let (name, at) = (label.as_str(), place(label.span()));
-        let mut declared =
-            Declared { at, default: None, wanted: None, rules: Vec::new(), broken: false };
+        let mut declared = VariableDeclaration {
+            at,
+            default: None,
+            wanted: None,
+            rules: Vec::new(),
+            broken: false,
+        };
         if !is_name(name) {
             let message = "a variable's name has letters, digits, _ and - alone, and begins with a letter or _";
             sink.error(at, message);
@@ -117,11 +122,12 @@ impl<'a> Scope<'a> {
         self.declare(name, declared, sink);
     }
 
-    /// `variables { name = default }`
+    /// Add the variables of a block `variables { name = default }`.
     fn add_variables(&mut self, block: &'a Block, sink: &mut Sink) {
         for (name, at, default) in attributes(block, "variables", sink) {
             let default = Some(default);
-            let declared = Declared { at, default, wanted: None, rules: Vec::new(), broken: false };
+            let declared =
+                VariableDeclaration { at, default, wanted: None, rules: Vec::new(), broken: false };
             self.declare(name, declared, sink);
         }
     }
@@ -129,13 +135,13 @@ impl<'a> Scope<'a> {
     fn add_locals(&mut self, block: &'a Block, sink: &mut Sink) {
         for (name, at, value) in attributes(block, "locals", sink) {
             if self.locals.insert(name, value).is_some() {
-                sink.error(at, format!("a local {} is here already", shown(name)));
+                sink.error(at, format!("a local {} is here already", quote_text(name)));
             }
         }
     }
 }
 
-/// The attributes of a block that holds nothing else.
+/// The attributes of a block that may hold nothing else. Other content is reported.
 fn attributes<'a>(
     block: &'a Block,
     what: &str,
@@ -160,8 +166,8 @@ fn attributes<'a>(
     found
 }
 
-/// A `validation` block, or what is wrong with it.
-fn rule<'a>(variable: &str, block: &'a Block, sink: &mut Sink) -> Option<Rule<'a>> {
+/// The rule of a `validation` block. A problem of the block is reported.
+fn rule<'a>(variable: &str, block: &'a Block, sink: &mut Sink) -> Option<ValidationRule<'a>> {
     let at = place(block.ident.span());
     let (mut condition, mut message) = (None, None);
     for structure in block.body.iter() {
@@ -193,10 +199,10 @@ fn rule<'a>(variable: &str, block: &'a Block, sink: &mut Sink) -> Option<Rule<'a
         let at = place(condition.span());
         return sink.refuse(at, format!("the condition has to look at var.{variable}"));
     }
-    Some(Rule { condition, message, at })
+    Some(ValidationRule { condition, message, at })
 }
 
-/// Which variables and locals an expression refers to.
+/// Finds out which variables and locals an expression refers to.
 struct Names<'a> {
     of: &'a str,
     itself: bool,
@@ -222,7 +228,7 @@ impl Visit for Names<'_> {
     }
 }
 
-/// What HCL takes for a name.
+/// Whether a text is a name in HCL.
 fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
@@ -230,5 +236,5 @@ fn is_name(name: &str) -> bool {
 
 fn unknown_key(key: &str, what: &str, known: &[&str], at: Span, sink: &mut Sink) {
     let instead = sink.nearest(key, known.iter().copied());
-    sink.suggest(at, format!("{} is unknown in {what}", shown(key)), instead);
+    sink.suggest(at, format!("{} is unknown in {what}", quote_text(key)), instead);
 }

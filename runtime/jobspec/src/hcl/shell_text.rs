@@ -1,32 +1,33 @@
-//! `${X:-2}` and the like in a text: meant for a shell, and no expression. Of a text in lines the parser says
-//! only that something is wrong in it, and `${x##*/}` is one in which a comment begins.
+//! Finds parts of a text such as `${X:-2}`, which are meant for a shell and are no expressions. The parser's own
+//! message does not help there: of a text in lines it only reports that something is wrong, and in `${x##*/}` it sees
+//! the begin of a comment.
 
-use super::super::diagnostic::{Span, shown};
+use super::super::diagnostic::{Span, quote_text};
 use super::scan::AS_TEXT;
 
-/// Most parts of a file that are looked at.
+/// The largest number of parts of a file that are examined.
 pub(super) const LOOKED_AT_MAX: usize = 1_024;
-/// Longest part that is looked at, bytes: a shell's are short.
+/// The longest part that is examined, in bytes: those for a shell are short.
 const PART_BYTES_MAX: usize = 4 * 1024;
 
-/// Of the `${` at these places the first that begins no expression, and what is said of it.
-pub(super) fn found(text: &str, starts: &[usize]) -> Option<(Span, String)> {
+/// The first `${` of these places that begins no expression, with the message about it.
+pub(super) fn first_non_expression(text: &str, starts: &[usize]) -> Option<(Span, String)> {
     let parts = starts.iter().filter_map(|start| part(text, *start));
-    let mut wrong = parts.filter(|part| !is_expression(written(text, *part)));
+    let mut wrong = parts.filter(|part| !is_expression(part_text(text, *part)));
     let mut found = wrong.next()?;
-    // What is wrong in an inner one is wrong in the one around it.
+    // A problem of an inner part is also one of the part around it: report the innermost.
     while let Some(inner) = wrong.next().filter(|inner| inner.end <= found.end) {
         found = inner;
     }
-    let written = shown(written(text, found));
+    let written = quote_text(part_text(text, found));
     Some((found, format!("{written} is no expression; {AS_TEXT}, as a shell has it")))
 }
 
-fn written(text: &str, part: Span) -> &str {
+fn part_text(text: &str, part: Span) -> &str {
     text.get(part.start..part.end).unwrap_or_default()
 }
 
-/// From a `${` to its `}`.
+/// The part from a `${` to its `}`.
 fn part(text: &str, start: usize) -> Option<Span> {
     let (mut open, mut quoted) = (0_usize, false);
     for (at, byte) in text.as_bytes().get(start..)?.iter().enumerate().take(PART_BYTES_MAX) {

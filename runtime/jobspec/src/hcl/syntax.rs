@@ -1,30 +1,30 @@
-//! Why the parser could not read a text, in the terms of a job file and at the place where it is wrong.
+//! Explains why the parser could not read a text, in the terms of a job file, at the place of the mistake.
 //!
-//! The parser says what it expected where it stopped. Of a text it says only that something in it is
-//! wrong. The causes that job files have in earnest are looked for around that place; of any other the
-//! parser's words are given.
+//! The parser's message names what it expected at the place where it stopped. Of a text in quotes, it only reports
+//! that something in it is wrong. The usual causes in job files are looked for around that place. For any other
+//! cause, the message of the parser is shown.
 
-use super::super::diagnostic::{Span, shown};
+use super::super::diagnostic::{Span, quote_text};
 
-/// Longest text in which the cause is looked for, bytes.
+/// The longest text in which the cause is looked for, in bytes.
 const LOOKED_AT_BYTES_MAX: usize = 256 * 1024;
 
-/// The keywords that `%{` may begin.
+/// The keywords that may follow `%{`.
 const DIRECTIVES: [&str; 5] = ["if", "else", "endif", "for", "endfor"];
 
-/// Quotes that word processors put in the place of the straight ones.
+/// The quotes that word processors put in the place of straight ones.
 const CURLY: [char; 10] = ['“', '”', '„', '‟', '‘', '’', '‚', '‛', '«', '»'];
 
-/// Where the parser stopped.
-struct Stop<'a> {
+/// The place where the parser stopped, with the text around it.
+struct ParseStop<'a> {
     at: usize,
-    /// The line up to there.
+    /// The line up to that place.
     before: &'a str,
-    /// All from there on.
+    /// The text from that place on.
     rest: &'a str,
 }
 
-impl<'a> Stop<'a> {
+impl<'a> ParseStop<'a> {
     fn line(&self) -> &'a str {
         self.rest.split('\n').next().unwrap_or_default()
     }
@@ -33,18 +33,18 @@ impl<'a> Stop<'a> {
         Span::new(self.at, self.at + length.max(1))
     }
 
-    /// The text in double quotes that begins here, without them.
-    fn quoted(&self) -> Option<&'a str> {
+    /// The text in double quotes that begins here, without the quotes.
+    fn quoted_text(&self) -> Option<&'a str> {
         let inner = self.line().strip_prefix('"')?;
         inner.split_once('"').map(|(inner, _)| inner)
     }
 }
 
-/// What is wrong where the parser stopped with `message`, and where exactly.
+/// The mistake where the parser stopped with `message`, and its exact place.
 pub(super) fn explain(text: &str, at: usize, message: &str) -> (Span, String) {
     let before = text.get(..at).unwrap_or_default();
     let before = before.rsplit('\n').next().unwrap_or_default();
-    let stop = Stop { at, before, rest: text.get(at..).unwrap_or_default() };
+    let stop = ParseStop { at, before, rest: text.get(at..).unwrap_or_default() };
     let causes = [
         directive,
         quoted_name,
@@ -68,10 +68,10 @@ pub(super) fn explain(text: &str, at: usize, message: &str) -> (Span, String) {
     (span, format!("cannot be read: {message}"))
 }
 
-type Explained = Option<(Span, String)>;
+type ParseExplanation = Option<(Span, String)>;
 
-/// `%{host}` in a text: a directive that there is not.
-fn directive(stop: &Stop<'_>, message: &str) -> Explained {
+/// An unknown directive in a text, such as `%{host}`.
+fn directive(stop: &ParseStop<'_>, message: &str) -> ParseExplanation {
     let end = if message.contains("heredoc") {
         stop.rest.len().min(LOOKED_AT_BYTES_MAX)
     } else if stop.before.contains('"') || stop.line().contains('"') {
@@ -91,7 +91,7 @@ fn directive(stop: &Stop<'_>, message: &str) -> Explained {
         let word = super::identifier_at(inside, skipped);
         if !DIRECTIVES.contains(&word.as_str()) {
             let span = Span::new(stop.at + at, stop.at + from + skipped + word.len());
-            let what = if word.is_empty() { "nothing".to_owned() } else { shown(&word) };
+            let what = if word.is_empty() { "nothing".to_owned() } else { quote_text(&word) };
             let message = format!(
                 "%{{ begins if, else, endif, for or endfor in a text, and {what} is none of them; write %%{{ for a \
                  literal %{{"
@@ -102,9 +102,9 @@ fn directive(stop: &Stop<'_>, message: &str) -> Explained {
     None
 }
 
-/// `"http.host" = …` in a block.
-fn quoted_name(stop: &Stop<'_>, _message: &str) -> Explained {
-    let name = stop.quoted()?;
+/// A name in quotes in a block: `"http.host" = …`.
+fn quoted_name(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
+    let name = stop.quoted_text()?;
     let after = stop.line().get(name.len() + 2..)?.trim_start();
     if !stop.before.trim().is_empty() || !after.starts_with(['=', ':']) {
         return None;
@@ -117,9 +117,9 @@ fn quoted_name(stop: &Stop<'_>, _message: &str) -> Explained {
     Some((stop.span(name.len() + 2), message))
 }
 
-/// `job "${NAME}" {`.
-fn template_in_label(stop: &Stop<'_>, _message: &str) -> Explained {
-    let label = stop.quoted()?;
+/// A reference in a label: `job "${NAME}" {`.
+fn template_in_label(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
+    let label = stop.quoted_text()?;
     let is_head = stop.before.trim_start().starts_with(|c: char| c.is_alphabetic() || c == '_')
         && !stop.before.contains(['=', '{']);
     let start = [label.find("${"), label.find("%{")].into_iter().flatten().min()?;
@@ -130,13 +130,13 @@ fn template_in_label(stop: &Stop<'_>, _message: &str) -> Explained {
     let from = stop.at + 1 + start;
     let message = format!(
         "{} is not replaced in the label of a block; write the name itself",
-        shown(label.get(start..start + length)?)
+        quote_text(label.get(start..start + length)?)
     );
     Some((Span::new(from, from + length), message))
 }
 
-/// `datacenters = ["dc1"],` in a block.
-fn comma(stop: &Stop<'_>, _message: &str) -> Explained {
+/// A comma after an attribute of a block: `datacenters = ["dc1"],`.
+fn comma(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
     let ends = stop.rest.starts_with(',') && stop.before.contains('=') && !opens_block(stop.before);
     ends.then(|| {
         let message = "no comma follows an attribute of a block; remove it and begin the next one on a line of its own";
@@ -144,8 +144,8 @@ fn comma(stop: &Stop<'_>, _message: &str) -> Explained {
     })
 }
 
-/// `'dc1'` and `“dc1”`.
-fn other_quotes(stop: &Stop<'_>, _message: &str) -> Explained {
+/// A text in other quotes: `'dc1'` or `“dc1”`.
+fn other_quotes(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
     let first = stop.rest.chars().next().filter(|c| *c == '\'' || CURLY.contains(c))?;
     let inside = stop.line().get(first.len_utf8()..)?;
     let ends = |c: char| if first == '\'' { c == '\'' } else { c == '"' || CURLY.contains(&c) };
@@ -160,8 +160,8 @@ fn other_quotes(stop: &Stop<'_>, _message: &str) -> Explained {
     Some((stop.span(first.len_utf8() + end + last.len_utf8()), message))
 }
 
-/// `type: "batch"`, of which the parser stops at the name or behind it.
-fn colon(stop: &Stop<'_>, _message: &str) -> Explained {
+/// A colon in place of `=`: `type: "batch"`. The parser stops at the name or after it.
+fn colon(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
     let (rest, before) = (super::identifier_at(stop.rest, 0), stop.before.trim());
     let name = if before.is_empty() { rest.as_str() } else { before };
     let after = stop.rest.get(rest.len()..)?.trim_start_matches(' ');
@@ -169,8 +169,8 @@ fn colon(stop: &Stop<'_>, _message: &str) -> Explained {
         .then(|| (stop.span(rest.len()), format!("an attribute is given with =, as in {name} = …")))
 }
 
-/// `group = "g" {`.
-fn block_with_equals(stop: &Stop<'_>, _message: &str) -> Explained {
+/// A `=` before the label of a block: `group = "g" {`.
+fn block_with_equals(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
     let (name, label) = stop.before.split_once('=')?;
     let equals = stop.at.checked_sub(stop.before.len())? + name.len();
     let (name, label) = (name.trim(), label.trim());
@@ -185,8 +185,8 @@ fn block_with_equals(stop: &Stop<'_>, _message: &str) -> Explained {
     Some((Span::new(equals, equals + 1), message))
 }
 
-/// `type "batch"` and `priority 5`, of which the parser stops behind the text and at the number.
-fn without_equals(stop: &Stop<'_>, message: &str) -> Explained {
+/// An attribute without `=`: `type "batch"` or `priority 5`. The parser stops after the text, or at the number.
+fn without_equals(stop: &ParseStop<'_>, message: &str) -> ParseExplanation {
     let mut words = stop.before.split_whitespace();
     let name = words.next().filter(|name| is_name(name))?;
     let begins_value = |c: char| c.is_ascii_digit() || "[(-!<".contains(c);
@@ -213,8 +213,8 @@ fn without_equals(stop: &Stop<'_>, message: &str) -> Explained {
     })
 }
 
-/// `group "g"` with its brace on the next line.
-fn brace_on_next_line(stop: &Stop<'_>, message: &str) -> Explained {
+/// A block whose brace stands on the next line, after `group "g"`.
+fn brace_on_next_line(stop: &ParseStop<'_>, message: &str) -> ParseExplanation {
     let name = stop.before.split_whitespace().next().filter(|name| is_name(name))?;
     let start = stop.at.checked_sub(stop.before.trim_start().len())?;
     let splits = message.contains('{') && stop.line().trim().is_empty() && opens_next(stop);
@@ -224,13 +224,13 @@ fn brace_on_next_line(stop: &Stop<'_>, message: &str) -> Explained {
     })
 }
 
-/// Is a brace the next thing that comes?
-fn opens_next(stop: &Stop<'_>) -> bool {
+/// Whether a brace is the next character, after blanks and line ends.
+fn opens_next(stop: &ParseStop<'_>) -> bool {
     stop.rest.trim_start().starts_with('{')
 }
 
-/// `type = "batch";`.
-fn semicolon(stop: &Stop<'_>, _message: &str) -> Explained {
+/// A semicolon: `type = "batch";`.
+fn semicolon(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
     stop.rest.trim_start_matches(' ').starts_with(';').then(|| {
         let blanks = stop.rest.len() - stop.rest.trim_start_matches(' ').len();
         let message = "no ; ends an attribute or a block; remove it, and begin what follows on a line of its own";
@@ -242,8 +242,8 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && super::identifier_at(text, 0) == text
 }
 
-/// What comes after the one attribute of a block on one line, or a block where that should be.
-fn one_line(stop: &Stop<'_>, message: &str) -> Explained {
+/// A block on one line that holds more than one attribute, or an inner block.
+fn one_line(stop: &ParseStop<'_>, message: &str) -> ParseExplanation {
     let structure = ["invalid attribute", "invalid block", "unexpected token"];
     let is_structure = structure.iter().any(|start| message.starts_with(start));
     (is_structure && opens_block(stop.before)).then(|| {
@@ -253,7 +253,7 @@ fn one_line(stop: &Stop<'_>, message: &str) -> Explained {
     })
 }
 
-/// Is a brace open at the end of the line that was opened in it? Those in texts do not count.
+/// Whether a brace that was opened in the line is still open at its end. Braces in texts do not count.
 fn opens_block(line: &str) -> bool {
     let (mut open, mut quoted, mut escaped) = (0_usize, false, false);
     for c in line.chars() {

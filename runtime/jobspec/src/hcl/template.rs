@@ -1,4 +1,4 @@
-//! Texts: `${…}`, `%{ if … }`, `%{ for … }`, and the `~` that takes blanks away beside them.
+//! Evaluates texts with `${…}`, `%{ if … }` and `%{ for … }`, and with `~`, which removes the blanks beside them.
 
 use hcl_edit::Span as _;
 use hcl_edit::expr::Expression;
@@ -7,54 +7,54 @@ use hcl_edit::template::{Directive, Element, ForDirective, IfDirective, Strip, T
 use super::super::diagnostic::{Sink, Span};
 use super::eval::Evaluator;
 use super::operators;
-use super::value::{Kind, Text};
+use super::value::{HclText, ValKind};
 
 /// How a text stands in the file.
 #[derive(Clone, Copy)]
-pub(super) enum Written {
-    /// Between quotes.
+pub(super) enum TextForm {
+    /// The text stands between quotes.
     Quoted,
-    /// In lines of its own, without so many blanks at their beginnings.
+    /// The text has lines of its own. This many blanks are removed at the beginning of each line.
     Lines(usize),
 }
 
-/// What is done with what is rendered.
+/// How the literal parts of a text are trimmed.
 #[derive(Clone, Copy)]
 struct Trim {
-    /// Blanks are taken away at the start.
+    /// Whether blanks are removed at the start.
     start: bool,
-    /// And at the end.
+    /// Whether blanks are removed at the end.
     end: bool,
-    written: Written,
-    /// Inside a directive: there the parser leaves the blanks of lines.
+    written: TextForm,
+    /// Whether the text is inside of a directive. There, the parser does not remove the indent of lines.
     inside: bool,
 }
 
 impl Evaluator<'_> {
-    /// A text, or of `"${var.x}"` the value itself.
+    /// Evaluate a text. A text that is one interpolation, such as `"${var.x}"`, gives the value itself.
     pub(super) fn template<'e>(
         &mut self,
         elements: impl Iterator<Item = &'e Element>,
-        written: Written,
+        written: TextForm,
         span: Span,
         sink: &mut Sink,
-    ) -> Option<Kind> {
+    ) -> Option<ValKind> {
         let elements: Vec<&Element> = elements.collect();
         if let [Element::Interpolation(only)] = elements.as_slice() {
-            return self.interpolated(&only.expr, sink);
+            return self.interpolate(&only.expr, sink);
         }
-        let mut text = Text::default();
+        let mut text = HclText::default();
         let trim = Trim { start: false, end: false, written, inside: false };
         let whole = self.render(&elements, trim, &mut text, span, sink);
-        whole.then_some(Kind::Text(text))
+        whole.then_some(ValKind::Text(text))
     }
 
-    /// `false` after a problem was reported.
+    /// Render the elements of a text. `false` means that a problem was reported.
     fn render(
         &mut self,
         elements: &[&Element],
         trim: Trim,
-        out: &mut Text,
+        out: &mut HclText,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
@@ -65,14 +65,17 @@ impl Evaluator<'_> {
                 Element::Literal(literal) => {
                     let previous = index.checked_sub(1).and_then(|index| elements.get(index));
                     let next = elements.get(index + 1);
-                    let start = previous.map_or(trim.start, |element| after(element));
-                    let end = next.map_or(trim.end, |element| self::before(element));
-                    out.append(&Text::literal(stripped(literal, Trim { start, end, ..trim })));
+                    let start = previous.map_or(trim.start, |element| strips_after(element));
+                    let end = next.map_or(trim.end, |element| self::strips_before(element));
+                    out.append(&HclText::literal(strip_blanks(
+                        literal,
+                        Trim { start, end, ..trim },
+                    )));
                 }
                 Element::Interpolation(part) => {
-                    let at = self.at(part.expr.span());
-                    let kind = self.interpolated(&part.expr, sink);
-                    let text = kind.as_ref().map(Kind::to_text);
+                    let at = self.span_of(part.expr.span());
+                    let kind = self.interpolate(&part.expr, sink);
+                    let text = kind.as_ref().map(ValKind::to_text);
                     match (kind, text.flatten()) {
                         (_, Some(text)) => out.append(&text),
                         (Some(kind), None) => {
@@ -105,7 +108,7 @@ impl Evaluator<'_> {
         &mut self,
         template: &Template,
         trim: Trim,
-        out: &mut Text,
+        out: &mut HclText,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
@@ -117,7 +120,7 @@ impl Evaluator<'_> {
         &mut self,
         directive: &IfDirective,
         around: Trim,
-        out: &mut Text,
+        out: &mut HclText,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
@@ -144,7 +147,7 @@ impl Evaluator<'_> {
         &mut self,
         directive: &ForDirective,
         around: Trim,
-        out: &mut Text,
+        out: &mut HclText,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
@@ -163,7 +166,7 @@ impl Evaluator<'_> {
             let fine = self.inner(&each.template, trim, out, span, sink);
             self.frames.truncate(frames);
             whole &= fine;
-            // One wrong element is enough to know of.
+            // The problems of one element are enough: the loop ends here.
             if !fine {
                 break;
             }
@@ -171,8 +174,8 @@ impl Evaluator<'_> {
         whole
     }
 
-    fn interpolated(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Kind> {
-        let span = self.at(expr.span());
+    fn interpolate(&mut self, expr: &Expression, sink: &mut Sink) -> Option<ValKind> {
+        let span = self.span_of(expr.span());
         match expr {
             Expression::Variable(_) => self.reference(expr, None, true, span, sink),
             Expression::Traversal(path) => self.reference(expr, Some(path), true, span, sink),
@@ -189,8 +192,8 @@ fn ends(strip: Strip) -> bool {
     matches!(strip, Strip::End | Strip::Both)
 }
 
-/// Does this take the blanks before it?
-fn before(element: &Element) -> bool {
+/// Whether an element removes the blanks before it.
+fn strips_before(element: &Element) -> bool {
     match element {
         Element::Literal(_) => false,
         Element::Interpolation(part) => starts(part.strip),
@@ -201,8 +204,8 @@ fn before(element: &Element) -> bool {
     }
 }
 
-/// Does this take the blanks after it?
-fn after(element: &Element) -> bool {
+/// Whether an element removes the blanks after it.
+fn strips_after(element: &Element) -> bool {
     match element {
         Element::Literal(_) => false,
         Element::Interpolation(part) => ends(part.strip),
@@ -213,10 +216,11 @@ fn after(element: &Element) -> bool {
     }
 }
 
-/// Blanks beside a `~` go. In lines, only those on the same one: after it with its end, before it up to
-/// its beginning, or where it stands at one, those of the line before.
-fn stripped(literal: &str, trim: Trim) -> String {
-    let Written::Lines(indent) = trim.written else {
+/// A literal without the blanks beside a `~`. In a text of several lines, only blanks on the same line are removed:
+/// those after the `~` with the line end, and those before it up to the beginning of the line. Where the `~` stands at
+/// the beginning of a line, the blanks of the line before are removed.
+fn strip_blanks(literal: &str, trim: Trim) -> String {
+    let TextForm::Lines(indent) = trim.written else {
         let text = if trim.start { literal.trim_start() } else { literal };
         return if trim.end { text.trim_end() } else { text }.to_owned();
     };
@@ -232,13 +236,10 @@ fn stripped(literal: &str, trim: Trim) -> String {
         let (rest, last) = text.split_at_checked(line).unwrap_or(("", text));
         text = if last.trim().is_empty() { rest } else { text.trim_end() };
     }
-    match trim.inside && indent > 0 {
-        true => without_indent(text, indent),
-        false => text.to_owned(),
-    }
+    if trim.inside && indent > 0 { without_indent(text, indent) } else { text.to_owned() }
 }
 
-/// Without so many blanks at the beginnings of lines.
+/// The text without `indent` blanks at the beginning of each line but the first.
 fn without_indent(text: &str, indent: usize) -> String {
     let mut out = String::with_capacity(text.len());
     for (index, line) in text.split_inclusive('\n').enumerate() {

@@ -1,13 +1,13 @@
-//! Types of variables and of `convert`: read, and values made to fit them.
+//! The types of variables and of `convert`: reads them, and converts values to them.
 
 use std::collections::BTreeMap;
 
 use hcl_edit::expr::{Expression, ObjectKey};
 
-use super::super::diagnostic::{Span, shown};
-use super::value::{Kind, Seq, Val, number_text, parse_number};
+use super::super::diagnostic::{Span, quote_text};
+use super::value::{Seq, Val, ValKind, number_text, parse_number};
 
-/// A type.
+/// A type of values, as the `type` of a variable names it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Type {
     Any,
@@ -73,7 +73,7 @@ impl Type {
         }
     }
 
-    /// Values from outside are texts, not expressions.
+    /// Whether a value from outside of the file is taken as a text, not as an expression.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self, Self::Text | Self::Number)
     }
@@ -92,117 +92,117 @@ impl Type {
         }
     }
 
-    /// The value as this type, or where and why it is none.
+    /// Convert a value to this type. The error has the place and the reason.
     pub(super) fn convert(&self, value: Val) -> Result<Val, (Span, String)> {
         let span = value.span;
         let kind = match (self, value.kind) {
-            (_, Kind::Null) => Kind::Null,
+            (_, ValKind::Null) => ValKind::Null,
             (Self::Any, kind) => kind,
-            (_, Kind::Text(text)) if text.is_late() && !matches!(self, Self::Text) => {
+            (_, ValKind::Text(text)) if text.is_late() && !matches!(self, Self::Text) => {
                 return Err((span, super::operators::LATE.to_owned()));
             }
-            (Self::Bool, kind) => to_bool(kind).map_err(|kind| self.wrong(span, &kind))?,
-            (Self::Number, Kind::Text(text)) => match parse_number(text.as_str().trim()) {
-                Some(number) => Kind::Number(number),
-                None => return Err(self.wrong(span, &Kind::Text(text))),
+            (Self::Bool, kind) => to_bool(kind).map_err(|kind| self.mismatch(span, &kind))?,
+            (Self::Number, ValKind::Text(text)) => match parse_number(text.as_str().trim()) {
+                Some(number) => ValKind::Number(number),
+                None => return Err(self.mismatch(span, &ValKind::Text(text))),
             },
-            (Self::Number, kind @ Kind::Number(_)) => kind,
+            (Self::Number, kind @ ValKind::Number(_)) => kind,
             (Self::Text, kind) => match kind.to_text() {
-                Some(text) => Kind::Text(text),
-                None => return Err(self.wrong(span, &kind)),
+                Some(text) => ValKind::Text(text),
+                None => return Err(self.mismatch(span, &kind)),
             },
-            (Self::List(seq, of), Kind::List(_, items)) => {
+            (Self::List(seq, of), ValKind::List(_, items)) => {
                 let items = items.into_iter().map(|item| of.convert(item));
                 let items = items.collect::<Result<Vec<_>, _>>()?;
-                // Of one type: where one is a text, those that can be become texts too.
+                // The elements get one type: where one is a text, the others become texts if they can.
                 let typed = *seq != Seq::Tuple && **of == Type::Any;
-                let items = if typed { unified(items) } else { items };
-                if *seq == Seq::Set { set(items) } else { Kind::List(*seq, items) }
+                let items = if typed { unify_texts(items) } else { items };
+                if *seq == Seq::Set { set(items) } else { ValKind::List(*seq, items) }
             }
-            (Self::Tuple(of), Kind::List(seq, items))
+            (Self::Tuple(of), ValKind::List(seq, items))
                 if of.len() == items.len() && seq != Seq::Set =>
             {
                 let items = items.into_iter().zip(of).map(|(item, of)| of.convert(item));
-                Kind::List(Seq::Tuple, items.collect::<Result<_, _>>()?)
+                ValKind::List(Seq::Tuple, items.collect::<Result<_, _>>()?)
             }
-            (Self::Map(of), Kind::Object(members)) => {
+            (Self::Map(of), ValKind::Object(members)) => {
                 let member = |(name, (at, value))| Ok((name, (at, of.convert(value)?)));
                 let members: BTreeMap<_, _> =
                     members.into_iter().map(member).collect::<Result<_, (Span, String)>>()?;
-                Kind::Object(members)
+                ValKind::Object(members)
             }
-            (Self::Object(of), Kind::Object(mut members)) => {
+            (Self::Object(of), ValKind::Object(mut members)) => {
                 let member = |(name, of): (&String, &Self)| match members.remove(name) {
                     Some((at, value)) => Ok((name.clone(), (at, of.convert(value)?))),
-                    None => Err((span, format!("the member {} is missing", shown(name)))),
+                    None => Err((span, format!("the member {} is missing", quote_text(name)))),
                 };
-                Kind::Object(of.iter().map(member).collect::<Result<_, _>>()?)
+                ValKind::Object(of.iter().map(member).collect::<Result<_, _>>()?)
             }
-            (_, kind) => return Err(self.wrong(span, &kind)),
+            (_, kind) => return Err(self.mismatch(span, &kind)),
         };
         Ok(Val { kind, span })
     }
 
-    fn wrong(&self, at: Span, kind: &Kind) -> (Span, String) {
+    fn mismatch(&self, at: Span, kind: &ValKind) -> (Span, String) {
         let given = match kind {
-            Kind::Text(text) => shown(text.as_str()),
-            Kind::Number(number) => number_text(number),
+            ValKind::Text(text) => quote_text(text.as_str()),
+            ValKind::Number(number) => number_text(number),
             kind => kind.describe().to_owned(),
         };
         (at, format!("{} is needed here, not {given}", self.describe()))
     }
 }
 
-fn to_bool(kind: Kind) -> Result<Kind, Kind> {
+fn to_bool(kind: ValKind) -> Result<ValKind, ValKind> {
     match kind {
-        Kind::Bool(truth) => Ok(Kind::Bool(truth)),
-        Kind::Text(text) => match text.as_str() {
-            "true" | "1" => Ok(Kind::Bool(true)),
-            "false" | "0" => Ok(Kind::Bool(false)),
-            _ => Err(Kind::Text(text)),
+        ValKind::Bool(truth) => Ok(ValKind::Bool(truth)),
+        ValKind::Text(text) => match text.as_str() {
+            "true" | "1" => Ok(ValKind::Bool(true)),
+            "false" | "0" => Ok(ValKind::Bool(false)),
+            _ => Err(ValKind::Text(text)),
         },
         kind => Err(kind),
     }
 }
 
-/// Elements of one type: where one is a text, those that can be become texts too.
-pub(super) fn unified(items: Vec<Val>) -> Vec<Val> {
-    if !items.iter().any(|item| matches!(item.kind, Kind::Text(_))) {
+/// The elements with one type: where one is a text, the others become texts if they can.
+pub(super) fn unify_texts(items: Vec<Val>) -> Vec<Val> {
+    if !items.iter().any(|item| matches!(item.kind, ValKind::Text(_))) {
         return items;
     }
     let text = |item: Val| match item.kind.to_text() {
-        Some(text) => Val { kind: Kind::Text(text), ..item },
+        Some(text) => Val { kind: ValKind::Text(text), ..item },
         None => item,
     };
     items.into_iter().map(text).collect()
 }
 
-/// A set of these: in order, each once.
-pub(super) fn set(items: Vec<Val>) -> Kind {
+/// The set of these elements: sorted, and each one once.
+pub(super) fn set(items: Vec<Val>) -> ValKind {
     let mut keyed: Vec<(String, Val)> =
         items.into_iter().map(|item| (sort_key(&item), item)).collect();
     keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
     keyed.dedup_by(|(a, _), (b, _)| a == b);
     let mut items: Vec<Val> = keyed.into_iter().map(|(_, item)| item).collect();
-    // Numbers by size.
-    if items.iter().all(|item| matches!(item.kind, Kind::Number(_))) {
+    // Numbers are sorted by value.
+    if items.iter().all(|item| matches!(item.kind, ValKind::Number(_))) {
         items.sort_by(|a, b| as_f64(a).total_cmp(&as_f64(b)));
     }
-    Kind::List(Seq::Set, items)
+    ValKind::List(Seq::Set, items)
 }
 
 fn as_f64(value: &Val) -> f64 {
     match &value.kind {
-        Kind::Number(number) => number.as_f64().unwrap_or(0.0),
+        ValKind::Number(number) => number.as_f64().unwrap_or(0.0),
         _ => 0.0,
     }
 }
 
-/// Equal for equal values alone.
+/// A key to sort and compare values by. It is equal for equal values alone.
 pub(super) fn sort_key(value: &Val) -> String {
     match &value.kind {
-        Kind::Text(text) => format!("t{}", text.as_str()),
-        Kind::Number(number) => format!("n{}", number_text(number)),
+        ValKind::Text(text) => format!("t{}", text.as_str()),
+        ValKind::Number(number) => format!("n{}", number_text(number)),
         _ => format!("v{}", value.clone().into_tree().into_json()),
     }
 }

@@ -1,58 +1,58 @@
-//! What expressions make: the values of the tree, and what only matters while they are made: a set
-//! is no list, and a list of one type is not equal to one that is just written down.
+//! The values of expressions. They are those of the tree, with distinctions that matter only during the evaluation: a
+//! set is no list, and a list of one type does not equal a list that is just written down.
 
 use std::collections::BTreeMap;
 
 use serde_json::Number;
 
 use super::super::diagnostic::Span;
-use super::super::tree::{self, Key};
+use super::super::tree::{self, SpannedKey};
 
-/// What each value costs beside its text: about what it takes in memory.
+/// The cost of a value beside its text, in bytes: about the memory that it takes.
 const VALUE_COST: u64 = 32;
 
-/// A value and where it stands.
+/// A value, and the place where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Val {
-    /// The value.
-    pub kind: Kind,
-    /// Where it is written; of a variable: where it is used.
+    /// What the value is, with its content.
+    pub kind: ValKind,
+    /// The place where the value is written; for the value of a variable, the place where it is used.
     pub span: Span,
 }
 
-/// See [`Val`].
+/// What a value is, with its content.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ValKind {
     Null,
     Bool(bool),
     Number(Number),
-    Text(Text),
+    Text(HclText),
     List(Seq, Vec<Val>),
-    /// In the order of its names, each with the place it stands at.
+    /// The members by name, each with its place.
     Object(BTreeMap<String, (Span, Val)>),
 }
 
-/// A text as the job will have it, character for character. Whether it holds a reference that is replaced
-/// when the task starts is known from where it was made: nothing in the text says so, and what is read
-/// from a file or given from outside may look just like one.
+/// A text as the job will have it, character for character. Whether it holds a reference that is replaced when the
+/// task starts depends on how the text was made. It cannot be seen in the text, because a text from a file or from
+/// outside may look just like a reference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Text {
+pub(super) struct HclText {
     text: String,
     late: bool,
 }
 
-impl Text {
-    /// A text that is no reference, whatever is in it.
+impl HclText {
+    /// A text without references, whatever it looks like.
     pub(super) fn literal(text: impl Into<String>) -> Self {
         Self::new(text, false)
     }
 
-    /// A reference, as it stands in the job.
+    /// A text that is a reference, as it stands in the job.
     pub(super) fn reference(text: impl Into<String>) -> Self {
         Self::new(text, true)
     }
 
-    /// A text that was made of others; `late`: of one that holds a reference.
+    /// A text that was made of other texts. `late` tells that one of them holds a reference.
     pub(super) fn new(text: impl Into<String>, late: bool) -> Self {
         Self { text: text.into(), late }
     }
@@ -65,36 +65,36 @@ impl Text {
         self.text
     }
 
-    /// Holds a reference that is replaced only when the task starts.
+    /// Whether the text holds a reference that is replaced only when the task starts.
     pub(super) fn is_late(&self) -> bool {
         self.late
     }
 
-    /// Append another one.
+    /// Append another text.
     pub(super) fn append(&mut self, other: &Self) {
         self.text.push_str(&other.text);
         self.late |= other.late;
     }
 
-    /// The same changed in a way that leaves references what they are.
+    /// The text after a change that keeps references as they are.
     pub(super) fn map(self, change: impl FnOnce(String) -> String) -> Self {
         Self { text: change(self.text), late: self.late }
     }
 }
 
-/// What kind of list.
+/// The kind of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seq {
-    /// Written down or made by a `for`: its elements may differ.
+    /// A list that was written down or made by a `for`. Its elements may differ in type.
     Tuple,
-    /// Of one type.
+    /// A list of elements of one type.
     List,
-    /// Of one type, in order, each once; without positions.
+    /// A set: elements of one type, sorted, each one once. It has no positions.
     Set,
 }
 
-impl Kind {
-    /// What kind of value it is, for messages.
+impl ValKind {
+    /// The kind of the value, in words for messages.
     pub(super) fn describe(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -107,42 +107,42 @@ impl Kind {
         }
     }
 
-    /// A text that is no reference, whatever is in it.
+    /// A text without references, whatever it looks like.
     pub(super) fn literal(text: impl Into<String>) -> Self {
-        Self::Text(Text::literal(text))
+        Self::Text(HclText::literal(text))
     }
 
-    /// A list of one type, all of it at one place.
+    /// A list of one type, whose elements all have the same place.
     pub(super) fn list(kinds: impl IntoIterator<Item = Self>, span: Span) -> Self {
         Self::List(Seq::List, kinds.into_iter().map(|kind| Val { kind, span }).collect())
     }
 
-    /// The text of a text, a number or a truth value.
-    pub(super) fn to_text(&self) -> Option<Text> {
+    /// The value as a text, if it is a text, a number or a truth value.
+    pub(super) fn to_text(&self) -> Option<HclText> {
         match self {
             Self::Text(text) => Some(text.clone()),
-            Self::Number(number) => Some(Text::literal(number_text(number))),
-            Self::Bool(truth) => Some(Text::literal(truth.to_string())),
+            Self::Number(number) => Some(HclText::literal(number_text(number))),
+            Self::Bool(truth) => Some(HclText::literal(truth.to_string())),
             _ => None,
         }
     }
 
-    /// The same, as the job will have it.
+    /// The same as characters, as the job will have them.
     pub(super) fn to_characters(&self) -> Option<String> {
-        self.to_text().map(Text::into_string)
+        self.to_text().map(HclText::into_string)
     }
 }
 
 impl Val {
-    pub(super) fn new(kind: Kind, span: Span) -> Self {
+    pub(super) fn new(kind: ValKind, span: Span) -> Self {
         Self { kind, span }
     }
 
-    /// What it costs with everything inside.
+    /// The cost of the value with everything inside of it.
     pub(super) fn size(&self) -> u64 {
         let inside: u64 = match &self.kind {
-            Kind::List(_, items) => items.iter().map(Self::size).sum(),
-            Kind::Object(members) => {
+            ValKind::List(_, items) => items.iter().map(Self::size).sum(),
+            ValKind::Object(members) => {
                 members.iter().map(|(name, (_, value))| value.size() + bytes(name)).sum()
             }
             _ => 0,
@@ -150,33 +150,34 @@ impl Val {
         self.own_size().saturating_add(inside)
     }
 
-    /// The value itself, without what is inside.
+    /// The cost of the value itself, without what is inside of it.
     pub(super) fn own_size(&self) -> u64 {
         match &self.kind {
-            Kind::Text(text) => bytes(text.as_str()).saturating_add(VALUE_COST),
+            ValKind::Text(text) => bytes(text.as_str()).saturating_add(VALUE_COST),
             _ => VALUE_COST,
         }
     }
 
-    /// Levels of lists and objects, this one included.
+    /// The number of levels of lists and objects, with the value itself.
     pub(super) fn depth(&self) -> usize {
         1 + match &self.kind {
-            Kind::List(_, items) => items.iter().map(Self::depth).max().unwrap_or(0),
-            Kind::Object(members) => members.values().map(|(_, v)| v.depth()).max().unwrap_or(0),
+            ValKind::List(_, items) => items.iter().map(Self::depth).max().unwrap_or(0),
+            ValKind::Object(members) => members.values().map(|(_, v)| v.depth()).max().unwrap_or(0),
             _ => 0,
         }
     }
 
-    /// The same value, all of it at another place.
-    pub(super) fn moved(self, span: Span) -> Self {
+    /// The same value, with another place for all of its parts.
+    pub(super) fn with_span(self, span: Span) -> Self {
         let kind = match self.kind {
-            Kind::List(seq, items) => {
-                Kind::List(seq, items.into_iter().map(|item| item.moved(span)).collect())
+            ValKind::List(seq, items) => {
+                ValKind::List(seq, items.into_iter().map(|item| item.with_span(span)).collect())
             }
-            Kind::Object(members) => {
-                let moved =
-                    |(name, (_, value)): (String, (Span, Self))| (name, (span, value.moved(span)));
-                Kind::Object(members.into_iter().map(moved).collect())
+            ValKind::Object(members) => {
+                let moved = |(name, (_, value)): (String, (Span, Self))| {
+                    (name, (span, value.with_span(span)))
+                };
+                ValKind::Object(members.into_iter().map(moved).collect())
             }
             kind => kind,
         };
@@ -184,34 +185,34 @@ impl Val {
     }
 
     /// The value as the tree has it.
-    pub(super) fn into_tree(self) -> tree::Value {
+    pub(super) fn into_tree(self) -> tree::SpannedValue {
         let kind = match self.kind {
-            Kind::Null => tree::ValueKind::Null,
-            Kind::Bool(truth) => tree::ValueKind::Bool(truth),
-            Kind::Number(number) => tree::ValueKind::Number(number),
-            Kind::Text(text) => tree::ValueKind::Text(text.into_string()),
-            Kind::List(_, items) => {
+            ValKind::Null => tree::ValueKind::Null,
+            ValKind::Bool(truth) => tree::ValueKind::Bool(truth),
+            ValKind::Number(number) => tree::ValueKind::Number(number),
+            ValKind::Text(text) => tree::ValueKind::Text(text.into_string()),
+            ValKind::List(_, items) => {
                 tree::ValueKind::List(items.into_iter().map(Self::into_tree).collect())
             }
-            Kind::Object(members) => {
+            ValKind::Object(members) => {
                 let mut members: Vec<_> = members
                     .into_iter()
-                    .map(|(name, (at, value))| (Key::new(name, at), value.into_tree()))
+                    .map(|(name, (at, value))| (SpannedKey::new(name, at), value.into_tree()))
                     .collect();
-                // As written, where that can be said.
+                // The members are in the order in which they are written, if their places are known.
                 members.sort_by_key(|(key, _)| key.span.start);
                 tree::ValueKind::Object(members)
             }
         };
-        tree::Value { kind, span: self.span }
+        tree::SpannedValue { kind, span: self.span }
     }
 
-    /// Holds a reference that is replaced only when the task starts.
+    /// Whether the value holds a reference that is replaced only when the task starts.
     pub(super) fn is_late(&self) -> bool {
         match &self.kind {
-            Kind::Text(text) => text.is_late(),
-            Kind::List(_, items) => items.iter().any(Self::is_late),
-            Kind::Object(members) => members.values().any(|(_, value)| value.is_late()),
+            ValKind::Text(text) => text.is_late(),
+            ValKind::List(_, items) => items.iter().any(Self::is_late),
+            ValKind::Object(members) => members.values().any(|(_, value)| value.is_late()),
             _ => false,
         }
     }
@@ -229,9 +230,9 @@ pub(super) fn number_text(number: &Number) -> String {
     }
 }
 
-/// The number as JSON has it: whole ones as such. `None` for what is none.
+/// The number as one of JSON, in which whole numbers have no fraction. `None` means that it is no number of JSON.
 pub(super) fn to_number(float: f64) -> Option<Number> {
-    // Up to here each whole number is a float of its own.
+    // Up to this bound, a float holds every whole number exactly.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if float.fract() == 0.0 && float.abs() <= EXACT {
         return format!("{float:.0}").parse::<i64>().ok().map(Number::from);
@@ -239,14 +240,14 @@ pub(super) fn to_number(float: f64) -> Option<Number> {
     Number::from_f64(float)
 }
 
-/// HCL counts with hundreds of digits, we with those of a float: what is off by its last digit
-/// alone is the shorter number (`0.1 + 0.2` is `0.3`).
-pub(super) fn rounded(float: f64) -> f64 {
+/// Round a result to fewer digits, if it differs only in its last digit: `0.1 + 0.2` is `0.3`. HCL computes with
+/// hundreds of digits, and Ostler with those of a float.
+pub(super) fn round_float(float: f64) -> f64 {
     let short: f64 = format!("{float:.14e}").parse().unwrap_or(float);
     if (short - float).abs() <= float.abs() * 4e-16 { short } else { float }
 }
 
-/// A decimal number in a text.
+/// The decimal number that a text is, if it is one.
 pub(super) fn parse_number(text: &str) -> Option<Number> {
     if let Ok(number) = text.parse::<i64>() {
         return Some(number.into());

@@ -1,16 +1,16 @@
-//! Where something stands in a JSON document, in words: `TaskGroups[0] ("web") > Tasks[1] > CPU`. Of a
-//! job that a program sent, in one long line, a column helps nobody.
+//! Describes a place in a JSON document by keys: `TaskGroups[0] ("web") > Tasks[1] > CPU`. A job that a program sent
+//! is often one long line, in which a column helps nobody.
 
 use std::fmt::Write as _;
 
-use super::super::diagnostic::{Span, shown};
-use super::super::tree::{Key, Value, ValueKind};
+use super::super::diagnostic::{Span, quote_text};
+use super::super::tree::{SpannedKey, SpannedValue, ValueKind};
 
-/// Members by which a person knows the object that has them.
+/// The members that name an object for people.
 const NAMES: [&str; 3] = ["Name", "ID", "Label"];
 
 /// The keys and positions that lead to a place; empty for the whole.
-pub(crate) fn at(value: &Value, place: Span) -> String {
+pub(crate) fn key_path(value: &SpannedValue, place: Span) -> String {
     let (mut value, mut path) = (value, String::new());
     loop {
         match &value.kind {
@@ -20,7 +20,7 @@ pub(crate) fn at(value: &Value, place: Span) -> String {
                 else {
                     return path;
                 };
-                // What stands around the job is known to be there.
+                // The key `Job` around the job is left out.
                 if !(path.is_empty() && key.name == "Job") {
                     let comma = if path.is_empty() { "" } else { " > " };
                     let _ = write!(path, "{comma}{}", plain(&key.name));
@@ -28,13 +28,14 @@ pub(crate) fn at(value: &Value, place: Span) -> String {
                 value = inner;
             }
             ValueKind::List(items) => {
-                let inside =
-                    |item: &&Value| item.span.start <= place.start && place.start < item.span.end;
+                let inside = |item: &&SpannedValue| {
+                    item.span.start <= place.start && place.start < item.span.end
+                };
                 let Some(index) = items.iter().position(|item| inside(&item)) else { return path };
                 let Some(item) = items.get(index) else { return path };
                 let _ = write!(path, "[{index}]");
                 if let Some(name) = name_of(item) {
-                    let _ = write!(path, " ({})", shown(name));
+                    let _ = write!(path, " ({})", quote_text(name));
                 }
                 value = item;
             }
@@ -43,11 +44,11 @@ pub(crate) fn at(value: &Value, place: Span) -> String {
     }
 }
 
-fn holds(key: &Key, value: &Value, place: Span) -> bool {
+fn holds(key: &SpannedKey, value: &SpannedValue, place: Span) -> bool {
     key.span.start <= place.start && place.start < value.span.end.max(key.span.end)
 }
 
-fn name_of(value: &Value) -> Option<&str> {
+fn name_of(value: &SpannedValue) -> Option<&str> {
     let ValueKind::Object(members) = &value.kind else { return None };
     NAMES.iter().find_map(|name| {
         let member = members.iter().find(|(key, _)| key.name == *name);
@@ -58,10 +59,10 @@ fn name_of(value: &Value) -> Option<&str> {
     })
 }
 
-/// A key as it is, where that is a word.
+/// A key as it is, if it is a word; otherwise in quotes.
 fn plain(name: &str) -> String {
     let word = !name.is_empty()
         && name.len() <= 64
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
-    if word { name.to_owned() } else { shown(name) }
+    if word { name.to_owned() } else { quote_text(name) }
 }

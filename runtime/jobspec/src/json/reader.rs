@@ -1,39 +1,39 @@
-//! JSON with the place of every value. Strict: what RFC 8259 has and nothing more.
+//! Reads JSON, with the place of every value. It is strict: it accepts what RFC 8259 allows, and nothing more.
 
 use std::collections::HashSet;
 
 use serde_json::Number;
 
-use super::super::diagnostic::{Sink, Span, shown};
-use super::super::tree::{Key, Value, ValueKind};
+use super::super::diagnostic::{Sink, Span, quote_text};
+use super::super::tree::{SpannedKey, SpannedValue, ValueKind};
 use ostler_model::limits::JOB_NESTING_MAX;
 
-/// Why reading stopped.
-struct Stop {
+/// The problem that ended the reading, with its place.
+struct JsonError {
     at: usize,
     message: String,
 }
 
-struct Reader<'a> {
+struct JsonReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
-    /// Names given twice in one object. RFC 8259 leaves open what that means.
-    repeated: Vec<Key>,
+    /// Names that are given twice in one object. RFC 8259 leaves open what that means.
+    repeated: Vec<SpannedKey>,
 }
 
-/// Read one value and nothing after it; `None` after a problem was reported.
-pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Value> {
-    let mut reader = Reader { text, at: 0, depth: 0, repeated: Vec::new() };
+/// Read a text that is one value. `None` means that a problem was reported.
+pub(super) fn read(text: &str, sink: &mut Sink) -> Option<SpannedValue> {
+    let mut reader = JsonReader { text, at: 0, depth: 0, repeated: Vec::new() };
     let result = reader.value().and_then(|value| {
         reader.blanks();
         match reader.peek() {
             None => Ok(value),
-            Some(_) => Err(reader.stop("nothing may follow the closing }")),
+            Some(_) => Err(reader.error_here("nothing may follow the closing }")),
         }
     });
     for key in reader.repeated {
-        sink.error(key.span, format!("{} is given twice", shown(&key.name)));
+        sink.error(key.span, format!("{} is given twice", quote_text(&key.name)));
     }
     match result {
         Ok(value) => Some(value),
@@ -41,9 +41,9 @@ pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Value> {
     }
 }
 
-impl Reader<'_> {
-    fn stop(&self, message: impl Into<String>) -> Stop {
-        Stop { at: self.at, message: message.into() }
+impl JsonReader<'_> {
+    fn error_here(&self, message: impl Into<String>) -> JsonError {
+        JsonError { at: self.at, message: message.into() }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -56,29 +56,29 @@ impl Reader<'_> {
         }
     }
 
-    fn value(&mut self) -> Result<Value, Stop> {
+    fn value(&mut self) -> Result<SpannedValue, JsonError> {
         self.blanks();
         let start = self.at;
         let kind = match self.peek() {
-            Some(b'{') => self.nested(Self::object)?,
-            Some(b'[') => self.nested(Self::list)?,
+            Some(b'{') => self.read_nested(Self::object)?,
+            Some(b'[') => self.read_nested(Self::list)?,
             Some(b'"') => ValueKind::Text(self.string()?),
             Some(b'-' | b'0'..=b'9') => self.number()?,
             Some(b'a'..=b'z') => self.word()?,
-            Some(_) => return Err(self.stop("a value is expected here")),
-            None => return Err(self.stop("the file ends too early: a value is expected")),
+            Some(_) => return Err(self.error_here("a value is expected here")),
+            None => return Err(self.error_here("the file ends too early: a value is expected")),
         };
-        Ok(Value { kind, span: Span::new(start, self.at) })
+        Ok(SpannedValue { kind, span: Span::new(start, self.at) })
     }
 
-    fn nested(
+    fn read_nested(
         &mut self,
-        inner: impl Fn(&mut Self) -> Result<ValueKind, Stop>,
-    ) -> Result<ValueKind, Stop> {
+        inner: impl Fn(&mut Self) -> Result<ValueKind, JsonError>,
+    ) -> Result<ValueKind, JsonError> {
         if self.depth >= JOB_NESTING_MAX {
             let message =
                 format!("nested too deeply; at most {JOB_NESTING_MAX} levels are allowed");
-            return Err(self.stop(message));
+            return Err(self.error_here(message));
         }
         self.depth += 1;
         self.at += 1;
@@ -87,8 +87,8 @@ impl Reader<'_> {
         Ok(kind)
     }
 
-    /// After an element: `true` when another follows.
-    fn more(&mut self, closing: u8) -> Result<bool, Stop> {
+    /// Read what follows an element. `true` means that another element follows.
+    fn take_separator(&mut self, closing: u8) -> Result<bool, JsonError> {
         self.blanks();
         match self.peek() {
             Some(b',') => {
@@ -100,16 +100,16 @@ impl Reader<'_> {
                 Ok(false)
             }
             Some(_) => {
-                Err(self.stop(format!("a comma or {} is expected here", char::from(closing))))
+                Err(self.error_here(format!("a comma or {} is expected here", char::from(closing))))
             }
-            None => {
-                Err(self
-                    .stop(format!("the file ends too early: {} is missing", char::from(closing))))
-            }
+            None => Err(self.error_here(format!(
+                "the file ends too early: {} is missing",
+                char::from(closing)
+            ))),
         }
     }
 
-    fn list(&mut self) -> Result<ValueKind, Stop> {
+    fn list(&mut self) -> Result<ValueKind, JsonError> {
         let mut items = Vec::new();
         self.blanks();
         if self.peek() == Some(b']') {
@@ -118,13 +118,13 @@ impl Reader<'_> {
         }
         loop {
             items.push(self.value()?);
-            if !self.more(b']')? {
+            if !self.take_separator(b']')? {
                 return Ok(ValueKind::List(items));
             }
         }
     }
 
-    fn object(&mut self) -> Result<ValueKind, Stop> {
+    fn object(&mut self) -> Result<ValueKind, JsonError> {
         let mut members = Vec::new();
         let mut names = HashSet::new();
         self.blanks();
@@ -136,13 +136,13 @@ impl Reader<'_> {
             self.blanks();
             let start = self.at;
             if self.peek() != Some(b'"') {
-                return Err(self.stop("a name in quotes is expected here"));
+                return Err(self.error_here("a name in quotes is expected here"));
             }
             let name = self.string()?;
-            let key = Key::new(name, Span::new(start, self.at));
+            let key = SpannedKey::new(name, Span::new(start, self.at));
             self.blanks();
             if self.peek() != Some(b':') {
-                return Err(self.stop("a colon is expected here"));
+                return Err(self.error_here("a colon is expected here"));
             }
             self.at += 1;
             let value = self.value()?;
@@ -151,14 +151,14 @@ impl Reader<'_> {
             } else {
                 self.repeated.push(key);
             }
-            if !self.more(b'}')? {
+            if !self.take_separator(b'}')? {
                 return Ok(ValueKind::Object(members));
             }
         }
     }
 
-    /// A text with its escapes; serde_json knows them.
-    fn string(&mut self) -> Result<String, Stop> {
+    /// Read a text. `serde_json` decodes the escapes.
+    fn string(&mut self) -> Result<String, JsonError> {
         let start = self.at;
         self.at += 1;
         loop {
@@ -166,13 +166,13 @@ impl Reader<'_> {
                 Some(b'"') => break,
                 Some(b'\\') => self.at += 2,
                 Some(byte) if byte < 0x20 => {
-                    return Err(self.stop(
+                    return Err(self.error_here(
                         "a text must not contain line breaks or control characters; write \\n",
                     ));
                 }
                 Some(_) => self.at += 1,
                 None => {
-                    return Err(Stop {
+                    return Err(JsonError {
                         at: start,
                         message: "this text is never closed; add a \"".to_owned(),
                     });
@@ -181,13 +181,13 @@ impl Reader<'_> {
         }
         self.at += 1;
         let quoted = self.text.get(start..self.at).unwrap_or_default();
-        serde_json::from_str(quoted).map_err(|_| Stop {
+        serde_json::from_str(quoted).map_err(|_| JsonError {
             at: start,
             message: "this text has an escape that JSON does not know".to_owned(),
         })
     }
 
-    fn number(&mut self) -> Result<ValueKind, Stop> {
+    fn number(&mut self) -> Result<ValueKind, JsonError> {
         let start = self.at;
         while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')) {
             self.at += 1;
@@ -196,10 +196,10 @@ impl Reader<'_> {
         let number: Result<Number, _> = serde_json::from_str(text);
         number
             .map(ValueKind::Number)
-            .map_err(|_| Stop { at: start, message: "this is no number".to_owned() })
+            .map_err(|_| JsonError { at: start, message: "this is no number".to_owned() })
     }
 
-    fn word(&mut self) -> Result<ValueKind, Stop> {
+    fn word(&mut self) -> Result<ValueKind, JsonError> {
         let start = self.at;
         while matches!(self.peek(), Some(b'a'..=b'z' | b'A'..=b'Z')) {
             self.at += 1;
@@ -210,7 +210,7 @@ impl Reader<'_> {
             Some("false") => Ok(ValueKind::Bool(false)),
             _ => {
                 let message = "a value is expected here; a text needs quotes".to_owned();
-                Err(Stop { at: start, message })
+                Err(JsonError { at: start, message })
             }
         }
     }

@@ -1,16 +1,21 @@
-//! Blocks of free form as values.
+//! Turns blocks of free form into values.
 
 use std::collections::BTreeMap;
 
 use super::Context;
-use crate::diagnostic::{Span, shown};
-use crate::tree::{Attribute, Body, Item, Key, Value, ValueKind};
+use crate::diagnostic::{Span, quote_text};
+use crate::tree::{AttributeItem, Body, Item, SpannedKey, SpannedValue, ValueKind};
 
-/// Most places of one block that are remembered: for messages, which can do without.
+/// The largest number of places of one block that are remembered. They are for messages, which work without them.
 const PLACES_MAX: usize = 4_096;
 
-/// Where a value and everything in it stands, by dotted path.
-pub(super) fn places(path: &str, at: Span, value: &Value, into: &mut BTreeMap<String, Span>) {
+/// Collect the places of a value and of all its parts, by dotted path.
+pub(super) fn places(
+    path: &str,
+    at: Span,
+    value: &SpannedValue,
+    into: &mut BTreeMap<String, Span>,
+) {
     if into.len() >= PLACES_MAX {
         return;
     }
@@ -30,35 +35,39 @@ pub(super) fn places(path: &str, at: Span, value: &Value, into: &mut BTreeMap<St
     }
 }
 
-/// What blocks inside a block of free form become.
+/// The form that blocks inside of a block of free form get.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Nested {
-    /// Objects, repeated ones lists of objects, and labels levels of objects.
+pub(super) enum NestedForm {
+    /// A block becomes an object, a repeated one a list of objects, and a label a level of objects.
     Objects,
-    /// Lists of objects, and labels levels of such lists.
+    /// A block becomes a list of objects, and a label a level of such lists.
     Lists,
 }
 
-impl Nested {
-    /// The first block of its name.
-    fn first(self, value: Value) -> Value {
+impl NestedForm {
+    /// The value of the first block of a name.
+    fn first(self, value: SpannedValue) -> SpannedValue {
         match self {
             Self::Objects => value,
-            Self::Lists => Value { span: value.span, kind: ValueKind::List(vec![value]) },
+            Self::Lists => SpannedValue { span: value.span, kind: ValueKind::List(vec![value]) },
         }
     }
 }
 
-/// A block as values.
-pub(super) fn members(body: Body, nested: Nested, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
-    let mut members: Vec<(Key, Value)> = Vec::new();
-    // Index in `members` and how many blocks are there; absent for attributes.
+/// The members of a block as values.
+pub(super) fn members(
+    body: Body,
+    nested: NestedForm,
+    cx: &mut Context<'_>,
+) -> Vec<(SpannedKey, SpannedValue)> {
+    let mut members: Vec<(SpannedKey, SpannedValue)> = Vec::new();
+    // The index in `members`, and the number of blocks of the name; absent for attributes.
     let mut seen: BTreeMap<String, (usize, Option<usize>)> = BTreeMap::new();
     for item in body.items {
         match item {
-            Item::Attribute(Attribute { key, value }) => {
+            Item::Attribute(AttributeItem { key, value }) => {
                 if seen.insert(key.name.clone(), (members.len(), None)).is_some() {
-                    cx.error(key.span, format!("{} is given twice", shown(&key.name)));
+                    cx.error(key.span, format!("{} is given twice", quote_text(&key.name)));
                     continue;
                 }
                 members.push((key, value));
@@ -66,10 +75,10 @@ pub(super) fn members(body: Body, nested: Nested, cx: &mut Context<'_>) -> Vec<(
             Item::Block(block) => {
                 let span = block.key.span;
                 let inner = ValueKind::Object(self::members(block.body, nested, cx));
-                let mut value = Value { kind: inner, span };
+                let mut value = SpannedValue { kind: inner, span };
                 for label in block.labels.into_iter().rev() {
                     let (span, inner) = (label.span, nested.first(value));
-                    value = Value { kind: ValueKind::Object(vec![(label, inner)]), span };
+                    value = SpannedValue { kind: ValueKind::Object(vec![(label, inner)]), span };
                 }
                 match seen.get(&block.key.name).copied() {
                     None => {
@@ -77,7 +86,7 @@ pub(super) fn members(body: Body, nested: Nested, cx: &mut Context<'_>) -> Vec<(
                         members.push((block.key, nested.first(value)));
                     }
                     Some((_, None)) => {
-                        let name = shown(&block.key.name);
+                        let name = quote_text(&block.key.name);
                         cx.error(span, format!("{name} is given twice"));
                     }
                     Some((index, Some(count))) => {
@@ -93,11 +102,11 @@ pub(super) fn members(body: Body, nested: Nested, cx: &mut Context<'_>) -> Vec<(
     members
 }
 
-/// Make a list of the first block when the second comes.
-fn append(place: &mut Value, value: Value, count: usize, nested: Nested) {
-    if count == 1 && nested == Nested::Objects {
+/// Add a further block of a name. With the second one, the value becomes a list.
+fn append(place: &mut SpannedValue, value: SpannedValue, count: usize, nested: NestedForm) {
+    if count == 1 && nested == NestedForm::Objects {
         let span = place.span;
-        let first = std::mem::replace(place, Value { kind: ValueKind::Null, span });
+        let first = std::mem::replace(place, SpannedValue { kind: ValueKind::Null, span });
         place.kind = ValueKind::List(vec![first]);
     }
     if let ValueKind::List(items) = &mut place.kind {

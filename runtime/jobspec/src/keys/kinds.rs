@@ -1,4 +1,4 @@
-//! The kinds of values: how each is read, written as JSON and called in the reference.
+//! The kinds of values: how each one is read, written as JSON, and named in the reference.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -7,75 +7,76 @@ use std::fmt::Display;
 use serde_json::{Map, Value as Json};
 
 use super::items::is_empty;
-use super::scalars::{Scalar, as_text, filled, is_empty_text, wrong};
-use super::{Bounds, Context, Entry, Form, Keys, Shape, free};
+use super::scalars::{ScalarType, as_text, is_empty_text, non_empty, wrong_type};
+use super::{BlockForm, Context, FieldBounds, FieldShape, KeyEntry, Keys, free};
 use crate::Syntax;
-use crate::diagnostic::{Span, shown};
-use crate::tree::{Attribute, Item, Key, Value, ValueKind};
+use crate::diagnostic::{Span, quote_text};
+use crate::tree::{AttributeItem, Item, SpannedKey, SpannedValue, ValueKind};
 use ostler_model::json::JsonObject;
 
-/// What one member of the keys of a block can be. Its default is what stands where nothing does.
-pub(crate) trait Kind: Default {
-    const SHAPE: Shape;
+/// The type of a member of the keys of a block. Its default is the value where nothing stands at the key.
+pub(crate) trait FieldKind: Default {
+    const SHAPE: FieldShape;
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self;
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self;
 
-    /// As Nomad's JSON; `None` is null, or zero where that is none.
+    /// The value in Nomad's JSON. `None` is written as null, or as zero where zero counts as not given.
     fn json(&self) -> Option<Json>;
 }
 
-/// One value, perhaps.
+/// The value of one key, if it has one, with its place.
 #[derive(Clone)]
-pub(crate) struct Given<T> {
-    /// The value, or the default where there is one.
+pub(crate) struct Setting<T> {
+    /// The given value, or the default where the key has one.
     pub value: Option<T>,
-    /// Where the value stands; of what is absent or unusable: where its block begins.
+    /// The place of the value. Where it is absent or unusable: the place where its block begins.
     pub at: Span,
-    /// The name in the syntax of the file, and where it stands.
+    /// The name of the key in the syntax of the file.
     pub key: &'static str,
+    /// The place of the name; of an absent key: the place where its block begins.
     pub key_at: Span,
-    /// Something stands there, usable or not.
+    /// Whether something stands at the key, usable or not.
     pub was_given: bool,
-    /// As in [`Field::needs`](super::Field::needs).
+    /// The message for a missing key, as in [`Field::needs`](super::Field::needs).
     pub needs: Option<(&'static str, &'static str)>,
 }
 
-impl<T> Default for Given<T> {
+impl<T> Default for Setting<T> {
     fn default() -> Self {
         let (at, key_at) = (Span::default(), Span::default());
         Self { value: None, at, key: "", key_at, was_given: false, needs: None }
     }
 }
 
-impl<T> From<T> for Given<T> {
+impl<T> From<T> for Setting<T> {
     fn from(value: T) -> Self {
         Self { value: Some(value), ..Self::default() }
     }
 }
 
-impl<T> From<Option<T>> for Given<T> {
+impl<T> From<Option<T>> for Setting<T> {
     fn from(value: Option<T>) -> Self {
         Self { value, ..Self::default() }
     }
 }
 
-impl<T> Given<T> {
-    /// The same with a default.
+impl<T> Setting<T> {
+    /// The same with a default, which is the value where none was given.
     pub(crate) fn or(self, default: impl Into<T>) -> Self {
         Self { value: self.value.or_else(|| Some(default.into())), ..self }
     }
 
-    /// The value and its place.
-    pub(crate) fn placed(self) -> Option<(T, Span)> {
+    /// The value with its place, if there is a value.
+    pub(crate) fn with_place(self) -> Option<(T, Span)> {
         Some((self.value?, self.at))
     }
 
-    /// Where it stands, if it is there to use.
+    /// The place of the value, if there is a value.
     pub(crate) fn place(&self) -> Option<Span> {
         self.value.is_some().then_some(self.at)
     }
 
-    /// Key and place of a value that is not this one.
+    /// The key and the place of a value that differs from this one.
     pub(crate) fn other_than<U>(&self, usual: &U) -> Option<(&'static str, Span)>
     where
         T: Borrow<U>,
@@ -86,24 +87,24 @@ impl<T> Given<T> {
     }
 }
 
-impl Given<String> {
-    /// A text that must say something.
-    pub(crate) fn filled(self, cx: &mut Context<'_>) -> Option<String> {
-        filled(self.value?, (self.key, self.needs), self.at, cx)
+impl Setting<String> {
+    /// The text, which must not be empty.
+    pub(crate) fn non_empty(self, cx: &mut Context<'_>) -> Option<String> {
+        non_empty(self.value?, (self.key, self.needs), self.at, cx)
     }
 
-    /// What the text means.
-    pub(crate) fn parsed<T, E: Display>(
+    /// The text as another type; a text that cannot be parsed is reported.
+    pub(crate) fn parse_with<T, E: Display>(
         self,
         cx: &mut Context<'_>,
         parse: impl FnOnce(String) -> Result<T, E>,
     ) -> Option<T> {
-        let (text, at) = self.placed()?;
+        let (text, at) = self.with_place()?;
         parse(text).map_err(|error| cx.error(at, error.to_string())).ok()
     }
 }
 
-impl<T: Default> Given<T> {
+impl<T: Default> Setting<T> {
     /// The value of a key that has a default.
     pub(crate) fn get(self) -> T {
         self.value.unwrap_or_default()
@@ -111,10 +112,10 @@ impl<T: Default> Given<T> {
 }
 
 /// A list of texts with their places.
-pub(crate) type Texts = Given<Vec<(String, Span)>>;
+pub(crate) type Texts = Setting<Vec<(String, Span)>>;
 
 impl Texts {
-    /// Report each text that `wrong` says something about.
+    /// Report each text for which `wrong` gives a message.
     pub(crate) fn check<M: Into<String>>(
         &self,
         cx: &mut Context<'_>,
@@ -127,41 +128,43 @@ impl Texts {
         }
     }
 
-    /// The texts alone.
+    /// The texts without their places.
     pub(crate) fn plain(self) -> Option<Vec<String>> {
         Some(self.value?.into_iter().map(|(text, _)| text).collect())
     }
 }
 
-/// The value a member of the model gets.
-pub(crate) trait Over<T> {
-    /// The value given, or `base`.
-    fn over(self, base: T) -> T;
+/// Replaces a value of the model by a given one.
+pub(crate) trait ValueOr<T> {
+    /// The given value, or `base` where none was given.
+    fn value_or(self, base: T) -> T;
 }
 
-impl<T> Over<T> for Given<T> {
-    fn over(self, base: T) -> T {
+impl<T> ValueOr<T> for Setting<T> {
+    fn value_or(self, base: T) -> T {
         self.value.unwrap_or(base)
     }
 }
 
-impl<T> Over<Option<T>> for Given<T> {
-    fn over(self, base: Option<T>) -> Option<T> {
+impl<T> ValueOr<Option<T>> for Setting<T> {
+    fn value_or(self, base: Option<T>) -> Option<T> {
         self.value.or(base)
     }
 }
 
-impl<T: Scalar> Kind for Given<T> {
-    const SHAPE: Shape = T::SHAPE;
+impl<T: ScalarType> FieldKind for Setting<T> {
+    const SHAPE: FieldShape = T::SHAPE;
 
-    fn read(mut entry: Entry, cx: &mut Context<'_>) -> Self {
+    fn read(mut entry: KeyEntry, cx: &mut Context<'_>) -> Self {
         let (field, at, was_given) = (entry.field, entry.at, entry.was_given);
         let (key, needs) = (field.name(cx.syntax), field.needs);
         let mut given = Self { value: None, at, key, key_at: at, was_given, needs };
-        if let Some(Item::Attribute(Attribute { key, value })) = entry.items.pop() {
+        if let Some(Item::Attribute(AttributeItem { key, value })) = entry.items.pop() {
             let nothing = match field.bounds {
-                Bounds::NotZero(..) => is_empty(&value),
-                _ if matches!(T::SHAPE, Shape::Text | Shape::Word(_)) => is_empty_text(&value),
+                FieldBounds::NotZero(..) => is_empty(&value),
+                _ if matches!(T::SHAPE, FieldShape::Text | FieldShape::Word(_)) => {
+                    is_empty_text(&value)
+                }
                 _ => false,
             };
             if nothing && cx.syntax == Syntax::Json {
@@ -183,11 +186,11 @@ impl<T: Scalar> Kind for Given<T> {
     }
 }
 
-impl<B: Keys> Kind for Option<B> {
-    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, form: Form::One };
+impl<B: Keys> FieldKind for Option<B> {
+    const SHAPE: FieldShape = FieldShape::Block { schema: B::SCHEMA, form: BlockForm::One };
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
-        <Vec<B> as Kind>::read(entry, cx).into_iter().next()
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self {
+        <Vec<B> as FieldKind>::read(entry, cx).into_iter().next()
     }
 
     fn json(&self) -> Option<Json> {
@@ -195,10 +198,10 @@ impl<B: Keys> Kind for Option<B> {
     }
 }
 
-impl<B: Keys> Kind for Vec<B> {
-    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, form: Form::List };
+impl<B: Keys> FieldKind for Vec<B> {
+    const SHAPE: FieldShape = FieldShape::Block { schema: B::SCHEMA, form: BlockForm::List };
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self {
         entry.check_needs(cx);
         let block = |item| match item {
             Item::Block(block) => Some(B::read(block, cx)),
@@ -213,7 +216,7 @@ impl<B: Keys> Kind for Vec<B> {
     }
 }
 
-/// Blocks with a name each: in JSON an object of objects, by name.
+/// Blocks that each have a name: in JSON an object of objects, by name.
 pub(crate) struct ByName<B>(pub Vec<B>);
 
 impl<B> Default for ByName<B> {
@@ -222,11 +225,11 @@ impl<B> Default for ByName<B> {
     }
 }
 
-impl<B: Keys> Kind for ByName<B> {
-    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, form: Form::ByName };
+impl<B: Keys> FieldKind for ByName<B> {
+    const SHAPE: FieldShape = FieldShape::Block { schema: B::SCHEMA, form: BlockForm::ByName };
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
-        Self(<Vec<B> as Kind>::read(entry, cx))
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self {
+        Self(<Vec<B> as FieldKind>::read(entry, cx))
     }
 
     fn json(&self) -> Option<Json> {
@@ -236,15 +239,15 @@ impl<B: Keys> Kind for ByName<B> {
 }
 
 /// `env` or `meta`: names and texts.
-impl Kind for BTreeMap<String, String> {
-    const SHAPE: Shape = Shape::TextMap;
+impl FieldKind for BTreeMap<String, String> {
+    const SHAPE: FieldShape = FieldShape::TextMap;
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self {
         let mut map = Self::new();
         for (key, value) in entry.members(cx) {
             let at = value.span;
             if key.name.is_empty() || key.name.contains(['=', '\0']) {
-                cx.error(key.span, format!("{} is no name for a variable", shown(&key.name)));
+                cx.error(key.span, format!("{} is no name for a variable", quote_text(&key.name)));
                 continue;
             }
             match as_text(value.kind) {
@@ -253,12 +256,12 @@ impl Kind for BTreeMap<String, String> {
                 }
                 Ok(text) => {
                     if map.insert(key.name.clone(), text).is_some() {
-                        cx.error(key.span, format!("{} is given twice", shown(&key.name)));
+                        cx.error(key.span, format!("{} is given twice", quote_text(&key.name)));
                     }
                 }
-                // As everywhere else, null means: not given.
+                // As at any key, null means that there is no value.
                 Err(ValueKind::Null) => {}
-                Err(kind) => wrong(&key.name, at, "a text", &kind, cx).unwrap_or(()),
+                Err(kind) => wrong_type(&key.name, at, "a text", &kind, cx).unwrap_or(()),
             }
         }
         map
@@ -272,27 +275,27 @@ impl Kind for BTreeMap<String, String> {
 
 /// `header`: names and lists of texts, with their places.
 #[derive(Clone, Default)]
-pub(crate) struct TextListMap(pub Vec<(Key, Vec<(String, Span)>)>);
+pub(crate) struct TextListMap(pub Vec<(SpannedKey, Vec<(String, Span)>)>);
 
-impl Kind for TextListMap {
-    const SHAPE: Shape = Shape::TextListMap;
+impl FieldKind for TextListMap {
+    const SHAPE: FieldShape = FieldShape::TextListMap;
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
-        let mut map: Vec<(Key, Vec<(String, Span)>)> = Vec::new();
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self {
+        let mut map: Vec<(SpannedKey, Vec<(String, Span)>)> = Vec::new();
         for (key, value) in entry.members(cx) {
             let items = match value.kind {
                 ValueKind::List(items) => items,
-                // As everywhere else, null means: not given.
+                // As at any key, null means that there is no value.
                 ValueKind::Null => continue,
-                kind => vec![Value { kind, span: value.span }],
+                kind => vec![SpannedValue { kind, span: value.span }],
             };
             if map.iter().any(|(known, _)| known.name == key.name) {
-                cx.error(key.span, format!("{} is given twice", shown(&key.name)));
+                cx.error(key.span, format!("{} is given twice", quote_text(&key.name)));
                 continue;
             }
-            let text = |item: Value| match as_text(item.kind) {
+            let text = |item: SpannedValue| match as_text(item.kind) {
                 Ok(text) => Some((text, item.span)),
-                Err(kind) => wrong(&key.name, item.span, "a list of texts", &kind, cx),
+                Err(kind) => wrong_type(&key.name, item.span, "a list of texts", &kind, cx),
             };
             let texts = items.into_iter().filter_map(text).collect();
             map.push((key, texts));
@@ -307,27 +310,28 @@ impl Kind for TextListMap {
     }
 }
 
-/// `config`: anything, and where everything in it stands, by dotted path (`a.b`, `list.0`).
+/// `config`: anything, with the places of all its parts by dotted path (`a.b`, `list.0`).
 #[derive(Default)]
-pub(crate) struct Free {
+pub(crate) struct FreeForm {
     pub members: JsonObject,
     pub places: BTreeMap<String, Span>,
-    /// Where the whole stands, if it does.
+    /// The place of the whole, if it is given.
     pub at: Option<Span>,
+    /// Whether something stands at the key, usable or not.
     pub was_given: bool,
 }
 
-impl Kind for Free {
-    const SHAPE: Shape = Shape::Free;
+impl FieldKind for FreeForm {
+    const SHAPE: FieldShape = FieldShape::Free;
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self {
         let (mut members, mut places) = (Map::new(), BTreeMap::new());
         let (at, was_given) = (entry.items.last().map(|item| item.key().span), entry.was_given);
         for (key, value) in entry.members(cx) {
             if members.contains_key(&key.name) {
-                cx.error(key.span, format!("{} is given twice", shown(&key.name)));
+                cx.error(key.span, format!("{} is given twice", quote_text(&key.name)));
             }
-            // As everywhere else, null means: not given.
+            // As at any key, null means that there is no value.
             if value.kind == ValueKind::Null {
                 continue;
             }
@@ -342,15 +346,15 @@ impl Kind for Free {
     }
 }
 
-/// `policy` of `scaling`: anything; blocks in it are lists, as those who read policies expect.
+/// `policy` of `scaling`: anything. Blocks inside of it become lists, as autoscalers expect.
 #[derive(Default)]
 pub(crate) struct FreeLists(pub JsonObject);
 
-impl Kind for FreeLists {
-    const SHAPE: Shape = Shape::Free;
+impl FieldKind for FreeLists {
+    const SHAPE: FieldShape = FieldShape::Free;
 
-    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
-        let members = entry.members_of(free::Nested::Lists, cx);
+    fn read(entry: KeyEntry, cx: &mut Context<'_>) -> Self {
+        let members = entry.members_of(free::NestedForm::Lists, cx);
         let given = members.into_iter().filter(|(_, value)| value.kind != ValueKind::Null);
         let members: Map<_, _> = given.map(|(key, value)| (key.name, value.into_json())).collect();
         Self(JsonObject::from(members))
@@ -361,25 +365,31 @@ impl Kind for FreeLists {
     }
 }
 
-impl Entry {
-    /// Report what has to be there and is not; what is unusable was reported.
+impl KeyEntry {
+    /// Report a required key that is missing. An unusable value was reported already.
     fn check_needs(&self, cx: &mut Context<'_>) {
         if let (false, Some((hcl, json))) = (self.was_given, self.field.needs) {
             cx.error(self.at, cx.name(hcl, json));
         }
     }
 
-    /// The members of something that may be written as a block or as an object.
-    fn members(self, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
-        self.members_of(free::Nested::Objects, cx)
+    /// The members of a value that may be written as a block or as an object.
+    fn members(self, cx: &mut Context<'_>) -> Vec<(SpannedKey, SpannedValue)> {
+        self.members_of(free::NestedForm::Objects, cx)
     }
 
-    fn members_of(mut self, nested: free::Nested, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
+    fn members_of(
+        mut self,
+        nested: free::NestedForm,
+        cx: &mut Context<'_>,
+    ) -> Vec<(SpannedKey, SpannedValue)> {
         match self.items.pop() {
             None => Vec::new(),
-            Some(Item::Attribute(Attribute { key, value })) => match value.kind {
+            Some(Item::Attribute(AttributeItem { key, value })) => match value.kind {
                 ValueKind::Object(members) => members,
-                kind => wrong(&key.name, value.span, "an object", &kind, cx).unwrap_or_default(),
+                kind => {
+                    wrong_type(&key.name, value.span, "an object", &kind, cx).unwrap_or_default()
+                }
             },
             Some(Item::Block(block)) => {
                 if let Some(label) = block.labels.first() {

@@ -1,28 +1,28 @@
-//! The values of single attributes.
+//! The types of values that stand at single attributes.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::{Bounds, Context, Field, MOST, Shape};
-use crate::diagnostic::{Span, shown};
-use crate::tree::{Value, ValueKind};
+use super::{Context, Field, FieldBounds, FieldShape, MOST};
+use crate::diagnostic::{Span, quote_text};
+use crate::tree::{SpannedValue, ValueKind};
 use crate::{Syntax, units};
 
-/// A value of one attribute.
-pub(crate) trait Scalar: Sized {
-    const SHAPE: Shape;
-    /// In JSON, what stands there when there is nothing.
+/// A type of value that stands at a single attribute.
+pub(crate) trait ScalarType: Sized {
+    const SHAPE: FieldShape;
+    /// The value that is written in JSON where there is none.
     const ABSENT: Option<&'static str> = None;
 
-    /// `None` after a problem was reported.
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self>;
+    /// Read a value. `None` means that a problem was reported.
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self>;
 
     fn json(&self) -> Json;
 }
 
-/// One of a closed list of words; anything else is reported.
+/// The choice that a word stands for, of a closed list. Another word is reported.
 pub(crate) fn choice<T: Copy>(
     what: &str,
     text: &str,
@@ -35,20 +35,20 @@ pub(crate) fn choice<T: Copy>(
     }
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
     let instead = cx.sink.nearest(text, names.iter().copied());
-    let message = format!("{} is no {what}; valid are {}", shown(text), names.join(", "));
+    let message = format!("{} is no {what}; valid are {}", quote_text(text), names.join(", "));
     cx.sink.suggest(at, message, instead);
     None
 }
 
-/// Types that are written as one of a few words.
+/// Implements the trait for types that are written as one of a few words.
 macro_rules! keyword {
     ($($type:ty, $what:literal: $($word:literal = $variant:ident),+;)+) => {$(
-        impl $crate::keys::Scalar for $type {
-            const SHAPE: $crate::keys::Shape = $crate::keys::Shape::Word(&[$($word),+]);
+        impl $crate::keys::ScalarType for $type {
+            const SHAPE: $crate::keys::FieldShape = $crate::keys::FieldShape::Word(&[$($word),+]);
             const ABSENT: Option<&'static str> = Some("");
 
             fn read(
-                value: $crate::tree::Value,
+                value: $crate::tree::SpannedValue,
                 field: &$crate::keys::Field,
                 cx: &mut $crate::keys::Context<'_>,
             ) -> Option<Self> {
@@ -65,18 +65,20 @@ macro_rules! keyword {
 }
 pub(crate) use keyword;
 
-/// The value as a text.
-pub(crate) fn text(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<String> {
+/// The value as a text. A value that is none is reported.
+pub(crate) fn text(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<String> {
     as_text(value.kind)
-        .or_else(|kind| wrong(field.name(cx.syntax), value.span, "a text", &kind, cx).ok_or(()))
+        .or_else(|kind| {
+            wrong_type(field.name(cx.syntax), value.span, "a text", &kind, cx).ok_or(())
+        })
         .ok()
 }
 
-impl Scalar for String {
-    const SHAPE: Shape = Shape::Text;
+impl ScalarType for String {
+    const SHAPE: FieldShape = FieldShape::Text;
     const ABSENT: Option<&'static str> = Some("");
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         text(value, field, cx)
     }
 
@@ -85,13 +87,13 @@ impl Scalar for String {
     }
 }
 
-impl Scalar for PathBuf {
-    const SHAPE: Shape = Shape::Text;
+impl ScalarType for PathBuf {
+    const SHAPE: FieldShape = FieldShape::Text;
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         let at = value.span;
         let text = text(value, field, cx)?;
-        filled(text, (field.name(cx.syntax), field.needs), at, cx).map(Self::from)
+        non_empty(text, (field.name(cx.syntax), field.needs), at, cx).map(Self::from)
     }
 
     fn json(&self) -> Json {
@@ -99,8 +101,9 @@ impl Scalar for PathBuf {
     }
 }
 
-/// A text that says something, of a key and, where it has to be there, what needs it.
-pub(super) fn filled(
+/// The text, which must not be empty. For the message, there is the key and, where the key is required, the message
+/// for a missing one.
+pub(super) fn non_empty(
     text: String,
     (key, needs): (&str, Option<(&'static str, &'static str)>),
     at: Span,
@@ -118,10 +121,10 @@ pub(super) fn filled(
 
 macro_rules! integers {
     ($($type:ty)+) => {$(
-        impl Scalar for $type {
-            const SHAPE: Shape = Shape::Integer;
+        impl ScalarType for $type {
+            const SHAPE: FieldShape = FieldShape::Integer;
 
-            fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+            fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
                 integer(&value, field, cx).and_then(|number| number.try_into().ok())
             }
 
@@ -133,8 +136,8 @@ macro_rules! integers {
 }
 integers! { u8 u16 u32 u64 i8 i32 i64 }
 
-/// A whole number within the bounds of its key.
-fn integer(value: &Value, field: &Field, cx: &mut Context<'_>) -> Option<i64> {
+/// The whole number that a value is, within the bounds of its key.
+fn integer(value: &SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<i64> {
     let (key, at) = (field.name(cx.syntax), value.span);
     let number = match &value.kind {
         ValueKind::Number(number) => whole(number),
@@ -142,24 +145,25 @@ fn integer(value: &Value, field: &Field, cx: &mut Context<'_>) -> Option<i64> {
         _ => None,
     };
     let Some(number) = number else {
-        return wrong(key, at, "a whole number", &value.kind, cx);
+        return wrong_type(key, at, "a whole number", &value.kind, cx);
     };
     let (least, most) = match field.bounds {
-        Bounds::Whole(least, most) | Bounds::NotZero(least, most) => (least, most),
+        FieldBounds::Whole(least, most) | FieldBounds::NotZero(least, most) => (least, most),
         _ => (i64::MIN, i64::MAX),
     };
     if (least..=most).contains(&number) {
         return Some(number);
     }
-    let bounds = match most == MOST && number < least {
-        true => format!("at least {least}"),
-        false => format!("{least} to {most}"),
+    let bounds = if most == MOST && number < least {
+        format!("at least {least}")
+    } else {
+        format!("{least} to {most}")
     };
     cx.error(at, format!("{key} must be {bounds}, not {number}"));
     None
 }
 
-/// The number if it is whole: `8` and `8.0`.
+/// The number, if it is whole: `8` or `8.0`.
 fn whole(number: &serde_json::Number) -> Option<i64> {
     if let Some(number) = number.as_i64() {
         return Some(number);
@@ -168,15 +172,15 @@ fn whole(number: &serde_json::Number) -> Option<i64> {
     format!("{number:.0}").parse().ok()
 }
 
-impl Scalar for bool {
-    const SHAPE: Shape = Shape::Bool;
+impl ScalarType for bool {
+    const SHAPE: FieldShape = FieldShape::Bool;
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         match &value.kind {
             ValueKind::Bool(truth) => Some(*truth),
             ValueKind::Text(text) if text == "true" => Some(true),
             ValueKind::Text(text) if text == "false" => Some(false),
-            kind => wrong(field.name(cx.syntax), value.span, "true or false", kind, cx),
+            kind => wrong_type(field.name(cx.syntax), value.span, "true or false", kind, cx),
         }
     }
 
@@ -185,30 +189,30 @@ impl Scalar for bool {
     }
 }
 
-impl Scalar for Duration {
-    const SHAPE: Shape = Shape::Duration;
+impl ScalarType for Duration {
+    const SHAPE: FieldShape = FieldShape::Duration;
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         let (key, at) = (field.name(cx.syntax), value.span);
         let duration = duration(&value, key, cx)?;
-        let Bounds::Time(least, most) = field.bounds else { return Some(duration) };
+        let FieldBounds::Time(least, most) = field.bounds else { return Some(duration) };
         if (least..=most).contains(&duration) {
             return Some(duration);
         }
         let [least, most, given] = [least, most, duration].map(humantime::format_duration);
-        // A job file is told what it says, too.
+        // For a job file, the message also has the given value.
         let not = if field.json.is_empty() { String::new() } else { format!(", not {given}") };
         cx.error(at, format!("{key} must be {least} to {most}{not}"));
         None
     }
 
-    /// Nomad's durations are signed; a job file has none that does not fit.
+    /// Nomad's durations are signed. Every duration of a job file fits.
     fn json(&self) -> Json {
         i64::try_from(self.as_nanos()).unwrap_or(i64::MAX).into()
     }
 }
 
-fn duration(value: &Value, key: &str, cx: &mut Context<'_>) -> Option<Duration> {
+fn duration(value: &SpannedValue, key: &str, cx: &mut Context<'_>) -> Option<Duration> {
     let at = value.span;
     let text = match (&value.kind, cx.syntax) {
         (ValueKind::Text(text), _) => text.clone(),
@@ -220,7 +224,7 @@ fn duration(value: &Value, key: &str, cx: &mut Context<'_>) -> Option<Duration> 
             }
             return nanos.map(Duration::from_nanos);
         }
-        (kind, _) => return wrong(key, at, "a duration such as \"15s\"", kind, cx),
+        (kind, _) => return wrong_type(key, at, "a duration such as \"15s\"", kind, cx),
     };
     let error = match units::parse_duration(&text) {
         Ok(duration) => return Some(duration),
@@ -230,15 +234,15 @@ fn duration(value: &Value, key: &str, cx: &mut Context<'_>) -> Option<Duration> 
         units::DurationError::NoUnit { seconds } => Some(format!("{seconds:?}")),
         _ => None,
     };
-    cx.sink.suggest(at, format!("{key}: {}: {error}", shown(&text)), instead.as_deref());
+    cx.sink.suggest(at, format!("{key}: {}: {error}", quote_text(&text)), instead.as_deref());
     None
 }
 
-/// Whatever stands there.
-impl Scalar for Value {
-    const SHAPE: Shape = Shape::Any;
+/// Any value, as it stands there.
+impl ScalarType for SpannedValue {
+    const SHAPE: FieldShape = FieldShape::Any;
 
-    fn read(value: Value, _: &Field, _: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, _: &Field, _: &mut Context<'_>) -> Option<Self> {
         Some(value)
     }
 
@@ -248,10 +252,10 @@ impl Scalar for Value {
 }
 
 /// A list of texts with their places.
-impl Scalar for Vec<(String, Span)> {
-    const SHAPE: Shape = Shape::TextList;
+impl ScalarType for Vec<(String, Span)> {
+    const SHAPE: FieldShape = FieldShape::TextList;
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         texts(value, field, "a list of texts", cx)
     }
 
@@ -261,18 +265,18 @@ impl Scalar for Vec<(String, Span)> {
 }
 
 fn texts(
-    value: Value,
+    value: SpannedValue,
     field: &Field,
     wanted: &str,
     cx: &mut Context<'_>,
 ) -> Option<Vec<(String, Span)>> {
     let key = field.name(cx.syntax);
     let ValueKind::List(items) = value.kind else {
-        return wrong(key, value.span, wanted, &value.kind, cx);
+        return wrong_type(key, value.span, wanted, &value.kind, cx);
     };
-    let text = |item: Value| match as_text(item.kind) {
+    let text = |item: SpannedValue| match as_text(item.kind) {
         Ok(text) => Some((text, item.span)),
-        Err(kind) => wrong(key, item.span, wanted, &kind, cx),
+        Err(kind) => wrong_type(key, item.span, wanted, &kind, cx),
     };
     Some(items.into_iter().filter_map(text).collect())
 }
@@ -281,14 +285,14 @@ fn texts(
 #[derive(Default)]
 pub(crate) struct Arguments(pub Vec<Vec<String>>);
 
-impl Scalar for Arguments {
-    const SHAPE: Shape = Shape::TextLists;
+impl ScalarType for Arguments {
+    const SHAPE: FieldShape = FieldShape::TextLists;
 
-    fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
+    fn read(value: SpannedValue, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         let wanted = "a list of argument lists such as [[\"--query\", \"*\"]]";
         let (key, at) = (field.name(cx.syntax), value.span);
         let ValueKind::List(items) = value.kind else {
-            return wrong(key, at, wanted, &value.kind, cx);
+            return wrong_type(key, at, wanted, &value.kind, cx);
         };
         if items.is_empty() {
             let message =
@@ -306,7 +310,7 @@ impl Scalar for Arguments {
     }
 }
 
-pub(super) fn is_empty_text(value: &Value) -> bool {
+pub(super) fn is_empty_text(value: &SpannedValue) -> bool {
     matches!(&value.kind, ValueKind::Text(text) if text.is_empty())
 }
 
@@ -319,8 +323,8 @@ pub(super) fn as_text(kind: ValueKind) -> Result<String, ValueKind> {
     }
 }
 
-/// Report a value of a wrong type. Of one that could not be evaluated, that was said.
-pub(super) fn wrong<T>(
+/// Report a value of a wrong type. A value that could not be evaluated was reported already.
+pub(super) fn wrong_type<T>(
     key: &str,
     at: Span,
     wanted: &str,
@@ -329,7 +333,7 @@ pub(super) fn wrong<T>(
 ) -> Option<T> {
     let shown = match kind {
         ValueKind::Refused => return None,
-        ValueKind::Text(text) => shown(text),
+        ValueKind::Text(text) => quote_text(text),
         other => other.describe().to_owned(),
     };
     cx.error(at, format!("{key} must be {wanted}, not {shown}"));

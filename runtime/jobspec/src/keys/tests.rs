@@ -13,7 +13,7 @@ mod config_acted_on;
 pub(crate) mod reference;
 mod samples;
 
-use super::{Field, Keys as _, Schema, Shape};
+use super::{BlockSchema, Field, FieldShape, Keys as _};
 use crate::Syntax;
 use crate::decode::agent::AgentKeys;
 use crate::decode::job::JobKeys;
@@ -25,8 +25,8 @@ struct Described {
     /// Its names in HCL; none for the file itself.
     names: Vec<&'static str>,
     /// The blocks it stands in.
-    around: Vec<&'static Schema>,
-    schema: &'static Schema,
+    around: Vec<&'static BlockSchema>,
+    schema: &'static BlockSchema,
 }
 
 impl Described {
@@ -36,15 +36,15 @@ impl Described {
 }
 
 /// Every block of a file, each once, before those it holds.
-fn blocks(root: &'static Schema) -> Vec<Described> {
+fn blocks(root: &'static BlockSchema) -> Vec<Described> {
     let mut all = vec![Described { names: Vec::new(), around: Vec::new(), schema: root }];
     add_inner(root, &mut all);
     all
 }
 
-fn add_inner(outer: &'static Schema, all: &mut Vec<Described>) {
+fn add_inner(outer: &'static BlockSchema, all: &mut Vec<Described>) {
     for field in outer.fields {
-        let Shape::Block { schema, .. } = field.shape else { continue };
+        let FieldShape::Block { schema, .. } = field.shape else { continue };
         let known = all.iter_mut().find(|block| block.schema.what == schema.what);
         let is_new = known.is_none();
         match known {
@@ -64,7 +64,7 @@ fn add_inner(outer: &'static Schema, all: &mut Vec<Described>) {
     }
 }
 
-fn files() -> [&'static Schema; 3] {
+fn files() -> [&'static BlockSchema; 3] {
     [JobKeys::SCHEMA, AgentKeys::SCHEMA, TrustFileKeys::SCHEMA]
 }
 
@@ -87,8 +87,9 @@ fn no_name_is_in_a_block_twice() {
 #[test]
 fn suggestions_prefer_what_is_supported() {
     for Described { schema, .. } in files().into_iter().flat_map(blocks) {
-        let is_known =
-            |field: &Field| !matches!(field.shape, Shape::Unsupported { .. } | Shape::Served);
+        let is_known = |field: &Field| {
+            !matches!(field.shape, FieldShape::Unsupported { .. } | FieldShape::Served)
+        };
         assert!(schema.fields.is_sorted_by_key(|field| !is_known(field)), "{}", schema.what);
     }
     assert!(TaskKeys::SCHEMA.names(Syntax::Hcl).all(|name| !name.is_empty()));
@@ -98,14 +99,17 @@ fn suggestions_prefer_what_is_supported() {
 fn every_key_says_what_it_does_and_what_holds_without_it() {
     for Described { schema, .. } in files().into_iter().flat_map(blocks) {
         for (index, field) in schema.fields.iter().enumerate() {
-            if matches!(field.shape, Shape::Unsupported { .. } | Shape::Served) {
+            if matches!(field.shape, FieldShape::Unsupported { .. } | FieldShape::Served) {
                 continue;
             }
             let (what, key) = (schema.what, field.hcl);
             assert!(field.doc.text.trim().ends_with('.'), "{what}: {key}");
             let optional = matches!(
                 field.shape,
-                Shape::Block { .. } | Shape::TextMap | Shape::TextListMap | Shape::Free
+                FieldShape::Block { .. }
+                    | FieldShape::TextMap
+                    | FieldShape::TextListMap
+                    | FieldShape::Free
             );
             let default = reference::default(schema, index);
             assert!(optional || default.is_some(), "{what}: {key} has no default");

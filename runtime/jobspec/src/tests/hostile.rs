@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::super::{JobFileError, Syntax, parse, parse_file};
 use super::{check_places, good, in_task, problems};
 use crate::{Inputs, read_with};
+use ostler_model::cancellation::CancelFlag;
 use ostler_model::limits::{JOB_DIAGNOSTICS_MAX, JOB_FILE_BYTES_MAX, JOB_RULES_MAX};
-use ostler_model::wanted::Awaited;
 
 /// On a stack as small as those of the agent's threads.
 fn on_small_stack(test: impl FnOnce() + Send + 'static) {
@@ -191,7 +191,7 @@ fn compiling_patterns_counts_and_a_pattern_is_compiled_once() {
 
 #[test]
 fn nothing_is_evaluated_for_somebody_who_has_gone() {
-    let (waiter, wanted) = Awaited::while_held();
+    let (waiter, wanted) = CancelFlag::new_pair();
     let inputs = Inputs { wanted, ..Inputs::default() };
     let read = || read_with(config("upper(\"a\")").as_bytes(), Path::new(""), None, &inputs);
     assert!(read().is_ok());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Inputs, Parsed, read_with};
+use super::super::{Inputs, ParsedJob, read_with};
 use super::bad::check;
 use super::{good, in_group, in_task, task};
 
@@ -171,7 +171,7 @@ fn what_is_wrong_with_a_value_from_outside_names_it_and_where_it_comes_from() {
 fn a_file_may_have_values_for_other_job_files_and_says_so() {
     let text = in_task("");
     let inputs = inputs(&[], &["other = 1"], &[("NOMAD_VAR_third", "x")]);
-    let Parsed { warnings, .. } =
+    let ParsedJob { warnings, .. } =
         read_with(text.as_bytes(), Path::new("j.hcl"), None, &inputs).unwrap();
     let warnings: Vec<String> = warnings.iter().map(|w| w.message.clone()).collect();
     assert_eq!(

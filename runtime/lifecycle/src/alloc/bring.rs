@@ -1,9 +1,10 @@
-//! Moves what was fetched into the directory of an allocation. Blocks on the disk.
+//! Moves a fetched artifact into the directory of an allocation. Blocks on the disk.
 //!
-//! The task that it is for does not run; others of the allocation may, and what an earlier run left is
-//! there: each directory is opened in the one above and never through a link. A file takes the place of
-//! another one or of a link at once; what a directory has comes beside what is there. Everything, and each
-//! directory that is made on the way, is whose the task is. Into another file system it is copied.
+//! The task of the artifact does not run. Other tasks of the allocation may run, and files of an
+//! earlier run may be there, so each directory is opened in the one above and never through a link.
+//! A file atomically replaces another file or a link. The entries of a directory come beside the
+//! entries that are there. All of it, and each directory that is made on the way, belongs to the
+//! owner of the task's files. It is copied where the destination is on another file system.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -15,9 +16,9 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, RenameFlags, Uid};
 use rustix::io::Errno;
 
 use super::dir::at::{DIRECTORY_FLAGS, open_child};
-use super::dir::lock::Held;
+use super::dir::lock::AllocDirLock;
 use super::dir::{AllocDir, AllocDirError};
-use super::owner::agent;
+use super::owner::agent_owner;
 use ostler_model::artifact::ArtifactOutcome;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::ARTIFACT_DEPTH_MAX;
@@ -39,10 +40,10 @@ pub fn bring(
     owner: Option<FileOwner>,
 ) -> Result<(), AllocDirError> {
     let dir = AllocDir::open(root, alloc)?;
-    let _held = Held::take(&[alloc])?;
+    let _held = AllocDirLock::take(&[alloc])?;
     let mut names = destination.names.clone();
     let file = match outcome {
-        // The first one is a directory of the allocation itself.
+        // The first name is a directory of the allocation itself.
         ArtifactOutcome::Named if names.len() < 2 => {
             let path = dir.path().join(names.join("/"));
             return Err(AllocDirError::NotDirectory { path, found: "to be a file" });
@@ -51,8 +52,8 @@ pub fn bring(
         ArtifactOutcome::Below(name) => Some(name.clone()),
         ArtifactOutcome::Tree => None,
     };
-    // Without the right to give it away, it is the agent's, as are all of its tasks.
-    let owner = rustix::process::geteuid().is_root().then(|| owner.unwrap_or_else(agent));
+    // An agent that is not root cannot give files away; its tasks run as the agent's user.
+    let owner = rustix::process::geteuid().is_root().then(|| owner.unwrap_or_else(agent_owner));
     let (target, path) = enter(&dir, &names, owner)?;
     let failed = |action, path: &Path| {
         let path = path.to_owned();
@@ -63,22 +64,22 @@ pub fn bring(
             let to = path.join(&name);
             give(CWD, staged.as_os_str(), owner).map_err(failed("set the owner of", &to))?;
             let entry = (CWD, staged.as_os_str());
-            move_entry(entry, (target.as_fd(), OsStr::new(&name)), owner).map_err(moving(to))
+            move_entry(entry, (target.as_fd(), OsStr::new(&name)), owner).map_err(move_error(to))
         }
         None => {
             let from = rustix::fs::openat(CWD, staged, DIRECTORY_FLAGS, Mode::empty());
             let from = from.map_err(failed("open", staged))?;
-            merge(from.as_fd(), target.as_fd(), owner, 0).map_err(moving(path))
+            merge(from.as_fd(), target.as_fd(), owner, 0).map_err(move_error(path))
         }
     }
 }
 
-fn moving(path: PathBuf) -> impl FnOnce(Failed) -> AllocDirError {
+fn move_error(path: PathBuf) -> impl FnOnce(MoveFailure) -> AllocDirError {
     move |failed| {
         let source = match failed {
-            Failed::Refused(errno) => errno.into(),
-            // Of the job, not of the node: a later try has no more room.
-            Failed::NoRoom => io::Error::other(
+            MoveFailure::Refused(errno) => errno.into(),
+            // The fault of the job, not of the node: a later try has no more room either.
+            MoveFailure::NoRoom => io::Error::other(
                 "it is larger than what secrets have room for; resources { secrets = MIB } of the task says how much",
             ),
         };
@@ -86,14 +87,14 @@ fn moving(path: PathBuf) -> impl FnOnce(Failed) -> AllocDirError {
     }
 }
 
-/// Why something was not moved.
-enum Failed {
+/// Why a file or link was not moved.
+enum MoveFailure {
     Refused(Errno),
-    /// It would have to be copied, and there is no room for that.
+    /// A copy is needed, and the file system has no room for it.
     NoRoom,
 }
 
-impl From<Errno> for Failed {
+impl From<Errno> for MoveFailure {
     fn from(errno: Errno) -> Self {
         Self::Refused(errno)
     }
@@ -102,24 +103,24 @@ impl From<Errno> for Failed {
 /// A name in a directory.
 type Entry<'a> = (BorrowedFd<'a>, &'a OsStr);
 
-/// Put a file or a link where another one may be.
+/// Move a file or a link to a name where another one may be.
 fn move_entry(
     (from, name): Entry<'_>,
     (to, new_name): Entry<'_>,
     owner: Option<FileOwner>,
-) -> Result<(), Failed> {
+) -> Result<(), MoveFailure> {
     match rustix::fs::renameat(from, name, to, new_name) {
         Err(Errno::XDEV) => {
             across::copy(from, name, to, new_name, owner).map_err(|errno| match errno {
-                Errno::NOSPC | Errno::DQUOT => Failed::NoRoom,
-                other => Failed::Refused(other),
+                Errno::NOSPC | Errno::DQUOT => MoveFailure::NoRoom,
+                other => MoveFailure::Refused(other),
             })
         }
         moved => Ok(moved?),
     }
 }
 
-/// Open the directory of these names, made where it is not there.
+/// Open the directory of these names; directories that are missing are made.
 fn enter(
     dir: &AllocDir,
     names: &[String],
@@ -141,7 +142,7 @@ fn enter(
         }
         let next = open_child(at.as_fd(), name, &path)?;
         if let (Ok(()), Some(owner)) = (made, owner) {
-            let given = super::owner::give(&next, owner).map_err(io::Error::from);
+            let given = super::owner::give_file(&next, owner).map_err(io::Error::from);
             given.map_err(failed("set the owner of", &path))?;
         }
         at = next;
@@ -149,7 +150,7 @@ fn enter(
     Ok((at, path))
 }
 
-/// Not of what a link leads to.
+/// Set the owner of a file, or of a link itself and not of its target.
 fn give(at: BorrowedFd<'_>, name: &OsStr, owner: Option<FileOwner>) -> Result<(), Errno> {
     let Some(FileOwner { uid, gid }) = owner else { return Ok(()) };
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -162,7 +163,7 @@ fn merge(
     to: BorrowedFd<'_>,
     owner: Option<FileOwner>,
     depth: usize,
-) -> Result<(), Failed> {
+) -> Result<(), MoveFailure> {
     if depth > ARTIFACT_DEPTH_MAX {
         return Err(Errno::NAMETOOLONG.into());
     }
@@ -177,8 +178,9 @@ fn merge(
         let inner = rustix::fs::openat(from, name, flags, Mode::empty())?;
         match rustix::fs::mkdirat(to, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => {
-                // Empty and ours alone: the whole takes its place.
-                owned(inner.as_fd(), owner, depth.saturating_add(1))?;
+                // The new directory is empty and only the agent has it: the whole source
+                // takes its place.
+                own_tree(inner.as_fd(), owner, depth.saturating_add(1))?;
                 match rustix::fs::renameat_with(from, name, to, name, RenameFlags::empty()) {
                     Err(Errno::XDEV) => {
                         give(to, name, owner)?;
@@ -198,8 +200,8 @@ fn merge(
     Ok(())
 }
 
-/// Everything below a directory gets its owner.
-fn owned(dir: BorrowedFd<'_>, owner: Option<FileOwner>, depth: usize) -> Result<(), Errno> {
+/// Set the owner of everything below a directory.
+fn own_tree(dir: BorrowedFd<'_>, owner: Option<FileOwner>, depth: usize) -> Result<(), Errno> {
     if owner.is_none() {
         return Ok(());
     }
@@ -212,13 +214,13 @@ fn owned(dir: BorrowedFd<'_>, owner: Option<FileOwner>, depth: usize) -> Result<
         if is_directory {
             let flags = DIRECTORY_FLAGS | rustix::fs::OFlags::NOFOLLOW;
             let inner = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-            owned(inner.as_fd(), owner, depth.saturating_add(1))?;
+            own_tree(inner.as_fd(), owner, depth.saturating_add(1))?;
         }
     }
     Ok(())
 }
 
-/// Names in a directory, and whether each is one.
+/// The names in a directory, each with whether it is a directory itself.
 fn entries(dir: BorrowedFd<'_>) -> Result<Vec<(std::ffi::CString, bool)>, Errno> {
     let is_dots = |name: &CStr| matches!(name.to_bytes(), b"." | b"..");
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Asks the checks of an allocation's services, for as long as they are there.
+//! Asks the checks of an allocation's services, for as long as the services are listed.
 //!
 //! ```text
 //!   set(checks that are there now) ─► one question per check at a time:
@@ -6,9 +6,10 @@
 //!            next: the check, its answer ◄─────────────────────────────────────────────────────────┘
 //!   take(answer) ─► [`state`] (pure) ─► results, and whether it restarts what it asks
 //! ```
-//! The first question comes after a part of the first interval that is drawn, so that checks that begin
-//! together do not ask together; the next ones an interval after the one before, or as soon as that is
-//! answered where the answer takes longer. All end when this is dropped.
+//! The first question comes after a random part of the first interval, so that checks that begin
+//! together do not ask together. Each further question comes one interval after the question before
+//! it, or as soon as that one is answered where the answer takes longer. All checks end when
+//! [`Checks`] is dropped.
 
 mod script;
 pub mod state;
@@ -31,30 +32,30 @@ use ostler_model::time::Timestamp;
 use ostler_probe::{CheckAnswer, ask};
 use state::CheckMachine;
 
-/// What asking takes.
+/// What the checks need to ask their questions.
 #[derive(Clone)]
-pub struct Means {
-    /// A place for each check that is being asked, on the whole node.
+pub struct CheckMeans {
+    /// Permits of the whole node: a check that is being asked holds one.
     pub places: Arc<Semaphore>,
     /// The tasks of the allocation, where scripts run.
     pub tasks: Weak<ByTask<TaskHandle>>,
-    /// Time.
+    /// The clock that dates the answers.
     pub clock: Clock,
-    /// Randomness.
+    /// The source of random numbers, for the first pause of each check.
     pub rng: Rng,
 }
 
-/// The running checks of one allocation; they end when it is dropped.
+/// The running checks of one allocation. They end when this is dropped.
 pub struct Checks {
-    means: Means,
-    running: Vec<Running>,
+    means: CheckMeans,
+    running: Vec<RunningCheck>,
     answers: JoinSet<(u64, CheckAnswer, Duration)>,
     next: u64,
 }
 
-/// One check.
-struct Running {
-    /// Tells answers of this from those of one before it.
+/// One check that runs.
+struct RunningCheck {
+    /// Tells the answers of this check from those of a check that had its place before.
     number: u64,
     asked: Arc<AskedCheck>,
     machine: CheckMachine,
@@ -62,42 +63,42 @@ struct Running {
     asking: AbortHandle,
 }
 
-impl Drop for Running {
+impl Drop for RunningCheck {
     fn drop(&mut self) {
         self.asking.abort();
     }
 }
 
-/// An answer that is to be taken.
+/// An answer of a check, for [`Checks::take`].
 #[derive(Debug)]
-pub struct Answered {
+pub struct CheckReply {
     number: u64,
     answer: CheckAnswer,
     pause: Duration,
 }
 
 impl Checks {
-    /// None yet.
+    /// No checks yet.
     #[must_use]
-    pub fn new(means: Means) -> Self {
+    pub fn new(means: CheckMeans) -> Self {
         Self { means, running: Vec::new(), answers: JoinSet::new(), next: 0 }
     }
 
-    /// Ask these and no others. One that is asked already, in the same way of the same start, is asked
-    /// on. Needs a tokio runtime.
+    /// Ask these checks and no others. A check that is unchanged, and whose service did not start
+    /// anew, goes on. Needs a tokio runtime.
     pub fn set(&mut self, wanted: Vec<AskedCheck>) {
         let mut before = std::mem::take(&mut self.running);
         for wanted in wanted {
             let known = before.iter().position(|running| *running.asked == wanted);
             let running = match known {
                 Some(at) => before.remove(at),
-                None => self.begin(wanted),
+                None => self.start_check(wanted),
             };
             self.running.push(running);
         }
     }
 
-    fn begin(&mut self, wanted: AskedCheck) -> Running {
+    fn start_check(&mut self, wanted: AskedCheck) -> RunningCheck {
         let number = self.next;
         self.next = number.wrapping_add(1);
         let asked = Arc::new(wanted);
@@ -115,54 +116,66 @@ impl Checks {
         };
         let spread = asked.check.interval.min(CHECK_SPREAD_MAX).as_nanos();
         let spread = u64::try_from(spread).unwrap_or(u64::MAX).max(1);
-        let pause = Duration::from_nanos(self.means.rng.below(spread));
-        let asking = self.ask(number, &asked, pause);
-        Running { number, asked, machine, result, asking }
+        let pause = Duration::from_nanos(self.means.rng.number_below(spread));
+        let asking = self.spawn_question(number, &asked, pause);
+        RunningCheck { number, asked, machine, result, asking }
     }
 
-    fn ask(&mut self, number: u64, asked: &Arc<AskedCheck>, pause: Duration) -> AbortHandle {
+    fn spawn_question(
+        &mut self,
+        number: u64,
+        asked: &Arc<AskedCheck>,
+        pause: Duration,
+    ) -> AbortHandle {
         let (asked, means) = (Arc::clone(asked), self.means.clone());
         self.answers.spawn(async move {
-            let (answer, pause) = once(asked, means, pause).await;
+            let (answer, pause) = ask_once(asked, means, pause).await;
             (number, answer, pause)
         })
     }
 
-    /// The next answer; never ends while nothing is asked. May be dropped and called again.
-    pub async fn next(&mut self) -> Answered {
+    /// Wait for the next answer. The wait never ends while no check runs. It may be dropped
+    /// and begun again.
+    pub async fn next(&mut self) -> CheckReply {
         loop {
             match self.answers.join_next().await {
-                Some(Ok((number, answer, pause))) => return Answered { number, answer, pause },
-                // One that is asked no more, or a defect that the runtime has reported: its check then
-                // stays as it was.
+                Some(Ok((number, answer, pause))) => return CheckReply { number, answer, pause },
+                // The check was removed, or its question panicked, which the runtime has reported:
+                // the check then stays as it was.
                 Some(Err(_)) => {}
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// Take an answer, and ask again; the check, where it restarts what it asks.
-    pub fn take(&mut self, answered: Answered) -> Option<Arc<AskedCheck>> {
-        let Answered { number, answer, pause } = answered;
+    /// Take an answer and ask again. Returns the check where it demands a restart of what it asks.
+    pub fn take(&mut self, answered: CheckReply) -> Option<Arc<AskedCheck>> {
+        let CheckReply { number, answer, pause } = answered;
         let at = self.running.iter().position(|running| running.number == number)?;
         let asked = Arc::clone(&self.running.get(at)?.asked);
-        let asking = self.ask(number, &asked, pause);
+        let asking = self.spawn_question(number, &asked, pause);
         let now = self.means.clock.now();
         let running = self.running.get_mut(at)?;
         running.asking = asking;
         let restarts = running.machine.step(now, answer.status);
-        keep(&mut running.result, running.machine.status(), answer, asked.check.on_update, now);
+        store_answer(
+            &mut running.result,
+            running.machine.status(),
+            answer,
+            asked.check.on_update,
+            now,
+        );
         restarts.then_some(asked)
     }
 
-    /// What they say, in the order they were given.
+    /// The results of the checks, in the order in which the checks were given.
     #[must_use]
     pub fn results(&self) -> Arc<[CheckResult]> {
         self.running.iter().map(|running| running.result.clone()).collect()
     }
 }
 
-/// Is a check as a deployment wants it?
+/// Is the status of a check one that a deployment accepts?
 fn is_good(on_update: OnUpdate, status: CheckStatus) -> bool {
     match on_update {
         OnUpdate::RequireHealthy => status == CheckStatus::Passing,
@@ -171,8 +184,8 @@ fn is_good(on_update: OnUpdate, status: CheckStatus) -> bool {
     }
 }
 
-/// Keep an answer.
-fn keep(
+/// Store an answer in the result of its check.
+fn store_answer(
     result: &mut CheckResult,
     status: CheckStatus,
     answer: CheckAnswer,
@@ -187,21 +200,25 @@ fn keep(
     (result.code, result.output, result.answered) = (answer.code, answer.output, Some(now));
 }
 
-/// Ask once after a pause; the answer comes with the pause until the next time.
-async fn once(asked: Arc<AskedCheck>, means: Means, pause: Duration) -> (CheckAnswer, Duration) {
+/// Ask once after a pause. Returns the answer, and the pause before the next question.
+async fn ask_once(
+    asked: Arc<AskedCheck>,
+    means: CheckMeans,
+    pause: Duration,
+) -> (CheckAnswer, Duration) {
     clock::sleep(pause).await;
-    // Closed never; without a place it would be asked all the same.
+    // The semaphore is never closed; without a permit the check would be asked all the same.
     let _place = means.places.acquire().await;
     let watch = Stopwatch::start();
     let timeout = asked.check.timeout;
-    // Boxed, so that a check that waits holds no room for the question.
+    // Boxed, so that a check that waits takes no memory for its question.
     let answer = match &asked.question {
         Ok(Question::Network { kind, target }) => Box::pin(ask(kind, target, timeout)).await,
         Ok(Question::Script { task, argv }) => {
             let tasks = Weak::clone(&means.tasks);
             Box::pin(script::run(tasks, task, argv, timeout)).await
         }
-        Err(why) => CheckAnswer::critical(why),
+        Err(why) => CheckAnswer::new_critical(why),
     };
     (answer, asked.check.interval.saturating_sub(watch.elapsed()))
 }

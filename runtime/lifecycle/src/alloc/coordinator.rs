@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use crate::by_task::ByTask;
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Lifecycle, LifecycleHook, Task, TaskGroup};
 use ostler_model::planted::planted;
@@ -29,10 +29,10 @@ use ostler_model::task::{TaskState, TaskStatus};
 
 /// May a task start?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// It may.
+pub enum TaskGate {
+    /// The task may start.
     Open,
-    /// It waits.
+    /// The task waits.
     Closed,
 }
 
@@ -53,7 +53,7 @@ pub enum TaskPhase {
     Poststop,
 }
 
-/// What kind a task is, for its gate.
+/// When a task runs in the life of its allocation; this decides its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     PrestartOnce,
@@ -65,7 +65,7 @@ enum Role {
 }
 
 impl Role {
-    fn of(lifecycle: Option<Lifecycle>) -> Self {
+    fn from_lifecycle(lifecycle: Option<Lifecycle>) -> Self {
         match lifecycle.map(|l| (l.hook, l.sidecar)) {
             None => Self::Main,
             Some((LifecycleHook::Prestart, false)) => Self::PrestartOnce,
@@ -76,7 +76,7 @@ impl Role {
         }
     }
 
-    fn gate_in(self, phase: TaskPhase) -> Gate {
+    fn gate_in(self, phase: TaskPhase) -> TaskGate {
         use TaskPhase::{Main, Poststart, Poststop, Prestart, WaitAlloc};
         let open = match self {
             Self::PrestartOnce => phase == Prestart,
@@ -86,7 +86,7 @@ impl Role {
             Self::PoststartSidecar => matches!(phase, Poststart | WaitAlloc),
             Self::Poststop => phase == Poststop,
         };
-        if open { Gate::Open } else { Gate::Closed }
+        if open { TaskGate::Open } else { TaskGate::Closed }
     }
 }
 
@@ -94,25 +94,27 @@ impl Role {
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     phase: TaskPhase,
-    tasks: ByTask<(Role, Gate)>,
+    tasks: ByTask<(Role, TaskGate)>,
 }
 
 impl Coordinator {
-    /// All gates closed; nothing has begun.
+    /// A coordinator of a new allocation: all gates are closed and nothing has begun.
     #[must_use]
     pub fn new(group: &TaskGroup) -> Self {
-        Self::starting_at(group, TaskPhase::Init)
+        Self::new_in_phase(group, TaskPhase::Init)
     }
 
-    /// For an allocation that was there before the agent: the first [`Coordinator::step`] goes
-    /// forward to where the stored states are.
+    /// A coordinator of an allocation that was there before the agent. The first
+    /// [`Coordinator::step`] goes forward to the phase of the stored states.
     #[must_use]
-    pub fn restored(group: &TaskGroup) -> Self {
-        Self::starting_at(group, TaskPhase::Prestart)
+    pub fn new_restored(group: &TaskGroup) -> Self {
+        Self::new_in_phase(group, TaskPhase::Prestart)
     }
 
-    fn starting_at(group: &TaskGroup, phase: TaskPhase) -> Self {
-        let closed = |task: &Task| (task.name.clone(), (Role::of(task.lifecycle), Gate::Closed));
+    fn new_in_phase(group: &TaskGroup, phase: TaskPhase) -> Self {
+        let closed = |task: &Task| {
+            (task.name.clone(), (Role::from_lifecycle(task.lifecycle), TaskGate::Closed))
+        };
         Self { phase, tasks: group.tasks.iter().map(|task| closed(task)).collect() }
     }
 
@@ -124,27 +126,28 @@ impl Coordinator {
 
     /// The gate of a task; closed for one the group does not have.
     #[must_use]
-    pub fn gate(&self, task: &TaskName) -> Gate {
-        self.tasks.get(task).map_or(Gate::Closed, |(_, gate)| *gate)
+    pub fn gate(&self, task: &TaskName) -> TaskGate {
+        self.tasks.get(task).map_or(TaskGate::Closed, |(_, gate)| *gate)
     }
 
     /// Go forward as far as the states allow, and say which gates changed. A task absent from
     /// `states` counts as pending. Call once at the start and after each change.
     pub fn step(
         &mut self,
-        states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
-    ) -> Vec<(TaskName, Gate)> {
+        states: &BTreeMap<TaskName, CowArc<TaskState>>,
+    ) -> Vec<(TaskName, TaskGate)> {
         while let Some(next) = self.next_phase(states) {
             self.phase = next;
         }
         self.apply()
     }
 
-    /// Tasks may have other roles from here on; the tasks themselves are the same.
+    /// Take the roles of the tasks from a newer copy of the group. The tasks themselves
+    /// are the same.
     pub fn update(&mut self, group: &TaskGroup) {
         for task in &group.tasks {
             if let Some((role, _)) = self.tasks.get_mut(&task.name) {
-                *role = Role::of(task.lifecycle);
+                *role = Role::from_lifecycle(task.lifecycle);
             }
         }
     }
@@ -152,13 +155,13 @@ impl Coordinator {
     /// Begin a new life, for a restart of the whole allocation: closes all gates. Feed the next
     /// [`Coordinator::step`] with states taken after the tasks were asked to run again: the old
     /// ones (all dead) would read as the end.
-    pub fn reset(&mut self) -> Vec<(TaskName, Gate)> {
+    pub fn reset(&mut self) -> Vec<(TaskName, TaskGate)> {
         self.phase = TaskPhase::Init;
         self.apply()
     }
 
     /// The next phase, later than this one; so the walk ends.
-    fn next_phase(&self, states: &BTreeMap<TaskName, HeldOnce<TaskState>>) -> Option<TaskPhase> {
+    fn next_phase(&self, states: &BTreeMap<TaskName, CowArc<TaskState>>) -> Option<TaskPhase> {
         if self.phase == TaskPhase::Poststop {
             return None;
         }
@@ -167,10 +170,10 @@ impl Coordinator {
             return Some(TaskPhase::Poststop);
         }
         let early = planted("main-before-prestart");
-        let succeeded = |s: &TaskState| s.successful() || early;
+        let succeeded = |s: &TaskState| s.is_successful() || early;
         // A sidecar that ended well (in a batch job it is not started again) has had its turn;
         // waiting for it to run would wait for ever.
-        let runs = |s: &TaskState| s.status == TaskStatus::Running || s.successful();
+        let runs = |s: &TaskState| s.status == TaskStatus::Running || s.is_successful();
         match self.phase {
             TaskPhase::Init => self
                 .every(states, |_| true, |s| s.status == TaskStatus::Pending)
@@ -191,7 +194,7 @@ impl Coordinator {
     /// Does `holds` hold for every task of the chosen roles?
     fn every(
         &self,
-        states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
+        states: &BTreeMap<TaskName, CowArc<TaskState>>,
         chosen: impl Fn(Role) -> bool,
         holds: impl Fn(&TaskState) -> bool,
     ) -> bool {
@@ -202,7 +205,7 @@ impl Coordinator {
             .all(|(name, _)| holds(states.get(name).map_or(&pending, |state| state)))
     }
 
-    fn apply(&mut self) -> Vec<(TaskName, Gate)> {
+    fn apply(&mut self) -> Vec<(TaskName, TaskGate)> {
         let mut changes = Vec::new();
         for (name, (role, gate)) in self.tasks.iter_mut() {
             let wanted = role.gate_in(self.phase);

@@ -38,11 +38,11 @@ fn every_kind() -> TaskGroup {
 
 /// The states of a life, changed one by one.
 #[derive(Default)]
-struct Life(BTreeMap<TaskName, HeldOnce<TaskState>>);
+struct Life(BTreeMap<TaskName, CowArc<TaskState>>);
 
 impl Life {
     fn of(group: &TaskGroup) -> Self {
-        Self(group.tasks.iter().map(|t| (t.name.clone(), HeldOnce::default())).collect())
+        Self(group.tasks.iter().map(|t| (t.name.clone(), CowArc::default())).collect())
     }
 
     fn set(&mut self, task: &str, status: TaskStatus) -> &mut Self {
@@ -58,7 +58,7 @@ impl Life {
 
 fn open(coordinator: &Coordinator, group: &TaskGroup) -> Vec<String> {
     let gates = group.tasks.iter().map(|t| &t.name);
-    gates.filter(|n| coordinator.gate(n) == Gate::Open).map(ToString::to_string).collect()
+    gates.filter(|n| coordinator.gate(n) == TaskGate::Open).map(ToString::to_string).collect()
 }
 
 #[test]
@@ -70,14 +70,14 @@ fn the_phases_follow_one_another_through_a_whole_life() {
     assert!(open(&c, &group).is_empty());
 
     let changes = c.step(&life.0);
-    assert_eq!(changes, [(name("pre"), Gate::Open), (name("pre-side"), Gate::Open)]);
+    assert_eq!(changes, [(name("pre"), TaskGate::Open), (name("pre-side"), TaskGate::Open)]);
     assert_eq!(c.phase(), TaskPhase::Prestart);
 
     c.step(&life.set("pre", Running).set("pre-side", Running).0);
     assert_eq!(c.phase(), TaskPhase::Prestart, "the one-shot has not succeeded yet");
 
     let changes = c.step(&life.set("pre", Dead).0);
-    assert_eq!(changes, [(name("main"), Gate::Open), (name("pre"), Gate::Closed)]);
+    assert_eq!(changes, [(name("main"), TaskGate::Open), (name("pre"), TaskGate::Closed)]);
 
     c.step(&life.set("main", Running).0);
     assert_eq!(open(&c, &group), ["pre-side", "main", "post", "post-side"]);
@@ -100,7 +100,7 @@ fn a_failed_prestart_task_keeps_the_mains_closed_and_poststop_opens_when_all_are
     let mut c = Coordinator::new(&group);
     c.step(&life.0);
     c.step(&life.set("pre-side", TaskStatus::Running).fail("pre").0);
-    assert_eq!(c.gate(&name("main")), Gate::Closed);
+    assert_eq!(c.gate(&name("main")), TaskGate::Closed);
     for task in ["pre-side", "main", "post", "post-side"] {
         life.set(task, TaskStatus::Dead);
     }
@@ -115,7 +115,7 @@ fn a_sidecar_that_ended_well_does_not_hold_up_the_mains_for_ever() {
     let mut c = Coordinator::new(&group);
     c.step(&life.0);
     c.step(&life.set("pre", TaskStatus::Dead).set("pre-side", TaskStatus::Dead).0);
-    assert_eq!(c.gate(&name("main")), Gate::Open);
+    assert_eq!(c.gate(&name("main")), TaskGate::Open);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_restored_allocation_goes_forward_to_where_it_was() {
     let group = every_kind();
     let mut life = Life::of(&group);
     life.set("pre", Dead).set("pre-side", Running).set("main", Running);
-    let mut c = Coordinator::restored(&group);
+    let mut c = Coordinator::new_restored(&group);
     c.step(&life.0);
     assert_eq!(c.phase(), TaskPhase::Poststart);
     assert_eq!(open(&c, &group), ["pre-side", "main", "post", "post-side"]);
@@ -141,9 +141,9 @@ fn a_restarted_allocation_waits_until_every_task_is_pending_again() {
     let mut c = Coordinator::new(&group);
     c.step(&life.set("main", TaskStatus::Pending).0);
     c.step(&life.set("main", TaskStatus::Running).0);
-    assert_eq!(c.reset(), [(name("main"), Gate::Closed)]);
+    assert_eq!(c.reset(), [(name("main"), TaskGate::Closed)]);
     assert!(c.step(&life.0).is_empty());
-    assert_eq!(c.step(&life.set("main", TaskStatus::Pending).0), [(name("main"), Gate::Open)]);
+    assert_eq!(c.step(&life.set("main", TaskStatus::Pending).0), [(name("main"), TaskGate::Open)]);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn without_lifecycle_tasks_the_mains_open_at_once() {
 
 #[test]
 fn the_gate_of_a_stranger_is_closed() {
-    assert_eq!(Coordinator::new(&every_kind()).gate(&name("stranger")), Gate::Closed);
+    assert_eq!(Coordinator::new(&every_kind()).gate(&name("stranger")), TaskGate::Closed);
 }
 
 fn kinds() -> impl Strategy<Value = Option<(LifecycleHook, bool)>> {
@@ -169,9 +169,11 @@ fn kinds() -> impl Strategy<Value = Option<(LifecycleHook, bool)>> {
 
 /// A task moves as runners let it: it starts only through an open gate; it may end, fail or wait
 /// to start again at any time; it may be killed at its gate.
-fn advance(state: &mut TaskState, gate: Gate, choice: u8) {
+fn advance(state: &mut TaskState, gate: TaskGate, choice: u8) {
     match (state.status, choice % 4) {
-        (TaskStatus::Pending, 0 | 1) if gate == Gate::Open => state.status = TaskStatus::Running,
+        (TaskStatus::Pending, 0 | 1) if gate == TaskGate::Open => {
+            state.status = TaskStatus::Running
+        }
         (TaskStatus::Pending, 3) => state.status = TaskStatus::Dead,
         (TaskStatus::Running, 0) => state.status = TaskStatus::Pending,
         (TaskStatus::Running, 1) => state.status = TaskStatus::Dead,
@@ -207,7 +209,7 @@ proptest! {
             }
             prop_assert!(c.step(&life.0).is_empty(), "a second step with the same states is idle");
             for (name, gate) in changes {
-                if gate != Gate::Open {
+                if gate != TaskGate::Open {
                     continue;
                 }
                 let opened = group.task(&name).unwrap();
@@ -216,9 +218,9 @@ proptest! {
                     .map(|t| &life.0[&t.name]);
                 match opened.lifecycle {
                     None => {
-                        prop_assert!(of(Prestart, false).all(|s| s.successful()));
+                        prop_assert!(of(Prestart, false).all(|s| s.is_successful()));
                         prop_assert!(of(Prestart, true)
-                            .all(|s| s.status == TaskStatus::Running || s.successful()));
+                            .all(|s| s.status == TaskStatus::Running || s.is_successful()));
                     }
                     Some(Lifecycle { hook: Poststop, .. }) => {
                         let others = group.tasks.iter()
@@ -249,7 +251,7 @@ proptest! {
         for state in life.0.values_mut() {
             state.status = TaskStatus::Dead;
         }
-        let mut c = if restored { Coordinator::restored(&group) } else { Coordinator::new(&group) };
+        let mut c = if restored { Coordinator::new_restored(&group) } else { Coordinator::new(&group) };
         c.step(&life.0);
         prop_assert_eq!(c.phase(), TaskPhase::Poststop);
     }

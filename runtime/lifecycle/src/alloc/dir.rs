@@ -43,14 +43,14 @@ use rustix::fs::Mode;
 use self::at::{ensure, ensure_closed, ensure_shared, io_error, open_child, open_root};
 pub use self::error::AllocDirError;
 pub(super) use self::error::hint;
-use self::lock::Held;
+use self::lock::AllocDirLock;
 use super::remove::remove_tree;
-pub use super::remove::{Undeleted, UndeletedEntry, UndeletedReason};
+pub use super::remove::{UndeletedEntry, UndeletedParts, UndeletedReason};
 use ostler_model::ids::{AllocId, TaskName};
 
 /// Name of the shared directory; no task can have it.
 pub(super) const SHARED: &str = "alloc";
-/// What of it tasks write, whoever they run as.
+/// The parts of the shared directory that all tasks write, whichever user they run as.
 const LENT: [&str; 2] = ["data", "tmp"];
 pub(super) const PUBLIC: Mode = Mode::from_raw_mode(0o755);
 pub(super) const PRIVATE: Mode = Mode::from_raw_mode(0o700);
@@ -72,7 +72,7 @@ pub struct TaskDir {
     pub local: PathBuf,
     /// Readable by the owner alone.
     pub secrets: PathBuf,
-    /// Temporary files.
+    /// The task's temporary files.
     pub tmp: PathBuf,
 }
 
@@ -84,8 +84,8 @@ impl AllocDir {
     /// [`AllocDirError::NotDirectory`] for a link or file in the place of a directory;
     /// [`AllocDirError::Io`] when the operating system refuses.
     pub fn create(root: &Path, alloc: AllocId) -> Result<Self, AllocDirError> {
-        let _held = Held::take(&[alloc])?;
-        let root = absolute(root)?;
+        let _held = AllocDirLock::take(&[alloc])?;
+        let root = absolute_root(root)?;
         let root_fd = match open_root(&root) {
             Err(error) if is_missing(&error) => {
                 std::fs::create_dir_all(&root).map_err(io_error("create", &root))?;
@@ -111,7 +111,7 @@ impl AllocDir {
     /// # Errors
     /// [`AllocDirError::Missing`] when it is gone; else as [`AllocDir::create`].
     pub fn open(root: &Path, alloc: AllocId) -> Result<Self, AllocDirError> {
-        let root = absolute(root)?;
+        let root = absolute_root(root)?;
         let name = alloc.to_string();
         let path = root.join(&name);
         let missing = |error| match error {
@@ -129,7 +129,7 @@ impl AllocDir {
     /// # Errors
     /// [`AllocDirError::Io`] when `root` cannot be read.
     pub fn list(root: &Path) -> Result<Vec<AllocId>, AllocDirError> {
-        let root = absolute(root)?;
+        let root = absolute_root(root)?;
         let dir = match open_root(&root) {
             Ok(dir) => dir,
             Err(error) if is_missing(&error) => return Ok(Vec::new()),
@@ -141,7 +141,7 @@ impl AllocDir {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             let id = name.to_str().ok().and_then(|name| name.parse::<AllocId>().ok());
-            // Other ways to write the id are not how a directory of ours is named.
+            // A directory whose name writes the id in another way is not the agent's.
             let ours = id.filter(|id| id.to_string().as_bytes() == name.to_bytes());
             allocs.extend(ours);
         }
@@ -156,8 +156,8 @@ impl AllocDir {
     /// [`AllocDirError::Left`] when something could not be removed: what could be is gone, and
     /// calling again goes on. [`AllocDirError::Io`] when not even the root can be opened.
     pub fn destroy(root: &Path, alloc: AllocId) -> Result<(), AllocDirError> {
-        let _held = Held::take(&[alloc])?;
-        let root = absolute(root)?;
+        let _held = AllocDirLock::take(&[alloc])?;
+        let root = absolute_root(root)?;
         let root_fd = match open_root(&root) {
             Ok(root_fd) => root_fd,
             Err(error) if is_missing(&error) => return Ok(()),
@@ -239,7 +239,7 @@ impl AllocDir {
         Ok(Dir::from_std_file(shared.into()))
     }
 
-    /// Those of it that tasks write, by their names, in the same way.
+    /// The parts of the shared directory that tasks write, with their names, in the same way.
     ///
     /// # Errors
     /// [`AllocDirError::NotDirectory`] when something else stands in the place of one.
@@ -261,7 +261,7 @@ impl AllocDir {
         if task.as_str() == SHARED {
             return Err(AllocDirError::ReservedTaskName { name: task.clone() });
         }
-        let _held = Held::take(&[self.alloc])?;
+        let _held = AllocDirLock::take(&[self.alloc])?;
         let paths = self.task(task);
         let dir = ensure(self.dir.as_fd(), task.as_str(), PUBLIC, &paths.path)?;
         ensure_closed(dir.as_fd(), "local", PUBLIC, &paths.local)?;
@@ -270,8 +270,8 @@ impl AllocDir {
         Ok(paths)
     }
 
-    /// A directory below this one in which the same parts have the same places; none where it is not there.
-    pub(super) fn below(&self, name: &str) -> Result<Option<Self>, AllocDirError> {
+    /// A directory below this one that has the same layout; `None` where it is missing.
+    pub(super) fn open_below(&self, name: &str) -> Result<Option<Self>, AllocDirError> {
         let path = self.path.join(name);
         match open_child(self.dir.as_fd(), name, &path) {
             Ok(dir) => Ok(Some(Self { alloc: self.alloc, path, dir })),
@@ -285,7 +285,7 @@ impl AllocDir {
         self.dir.as_fd()
     }
 
-    /// Where a task's directories are, made or not.
+    /// The paths of a task's directories, whether they exist or not.
     #[must_use]
     pub fn task(&self, task: &TaskName) -> TaskDir {
         let path = self.path.join(task.as_str());
@@ -298,7 +298,7 @@ impl AllocDir {
     }
 }
 
-/// Take a directory of ours from everybody else.
+/// Take all rights of other users from a directory that the agent owns.
 fn close_to_others(dir: &OwnedFd) -> io::Result<()> {
     let found = rustix::fs::fstat(dir)?;
     let ours = found.st_uid == rustix::process::geteuid().as_raw();
@@ -312,7 +312,7 @@ fn is_missing(error: &AllocDirError) -> bool {
     matches!(error, AllocDirError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
-fn absolute(root: &Path) -> Result<PathBuf, AllocDirError> {
+fn absolute_root(root: &Path) -> Result<PathBuf, AllocDirError> {
     std::path::absolute(root).map_err(io_error("resolve", root))
 }
 

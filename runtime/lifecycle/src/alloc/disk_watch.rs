@@ -1,4 +1,4 @@
-//! Measures again and again what the allocations have on disk.
+//! Measures repeatedly how much the allocations have on disk.
 //!
 //! ```text
 //!   every 10 s: how full is the file system? (once for all of them)
@@ -8,10 +8,11 @@
 //!             │ spared 15 times
 //!             └─► walked, as far as a thousandth of one core goes
 //! ```
-//! An allocation is due a minute after it was looked at last; a new one holds nothing yet. What is asked of the system at rest does not
-//! grow with the number of allocations: one look serves all that are due, and who is walked without a
-//! reason waits until there is time for it. A directory that is slow to walk is due less often, so that
-//! measuring it never takes more than a hundredth of one core.
+//! An allocation is due a minute after it was measured last; a new one holds nothing yet. The
+//! work at rest does not grow with the number of allocations: one look at the file system serves
+//! all that are due, and a walk without a reason waits until there is time for it. A directory
+//! that is slow to walk is due less often, so that measuring it never takes more than a hundredth
+//! of one core.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::hooks::News;
+use super::hooks::HookNews;
 use super::size::{self, AllocDiskUse, DiskMeter};
 use crate::queue;
 use ostler_model::alloc::ClientStatus;
@@ -34,93 +35,100 @@ use ostler_model::limits::{
     DISK_WALKS_SPARED_MAX, MIB,
 };
 
-/// Watches over what allocations have on disk. Clones share it; it ends with the last of them.
+/// Measures what allocations have on disk. Clones share one watch, which ends with the
+/// last of them.
 #[derive(Clone)]
-pub struct DiskWatch(Arc<Shared>);
+pub struct DiskWatch(Arc<DiskWatchInner>);
 
-struct Shared {
+struct DiskWatchInner {
     root: PathBuf,
     meter: Arc<dyn DiskMeter>,
     clock: Clock,
-    table: Mutex<Table>,
+    table: Mutex<DiskWatchTable>,
     ended: CancellationToken,
-    /// Ends whoever looks, with the last of those who have this.
+    /// Ends the loop that measures when the last clone goes.
     _end: DropGuard,
 }
 
-/// Who is watched. Pure.
+/// The allocations that are measured. Pure.
 #[derive(Default)]
-struct Table {
-    watched: BTreeMap<AllocId, Watched>,
-    /// Number of the look.
+struct DiskWatchTable {
+    watched: BTreeMap<AllocId, WatchedDisk>,
+    /// Number of the present look at the file system.
     now: u64,
-    /// Somebody looks.
+    /// The loop that measures runs.
     looks: bool,
-    /// What the file system held at the last look.
+    /// Bytes that the file system held at the last look.
     filled: Option<u64>,
-    /// Who was walked last without a reason: the next is after it.
+    /// The allocation that was walked last without a reason: the next such walk is of the
+    /// one after it.
     last: AllocId,
-    /// Time left for such walks.
+    /// Time left in this look for walks without a reason.
     left: Duration,
-    /// Who is being walked.
+    /// The allocation that is being walked.
     walked: Option<(AllocId, CancellationToken)>,
 }
 
-struct Watched {
+struct WatchedDisk {
     disk: EphemeralDisk,
-    owner: queue::Sender<Box<News>>,
-    /// Number of the look at which it is due.
+    owner: queue::QueueSender<Box<HookNews>>,
+    /// Number of the look at which the allocation is due.
     due: u64,
-    last: Option<Measured>,
+    last: Option<DiskMeasurement>,
 }
 
-/// What was measured last.
+/// The last measurement of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Measured {
-    /// Of the allocation.
+struct DiskMeasurement {
+    /// Bytes that the allocation had on disk.
     bytes: u64,
-    /// The least that the file system held since.
+    /// The least bytes that the file system held since.
     filled: u64,
-    /// How often it was not walked since.
+    /// How often the walk was spared since.
     spared: u32,
 }
 
 /// What to do with an allocation that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
-    /// Walk it.
+enum WalkDecision {
+    /// Walk its directory now.
     Walk,
-    /// Walk it when there is time; until then this is known.
-    AtLeisure(Measured),
-    /// Nothing; this is known.
-    Spare(Measured),
+    /// Walk its directory when there is time. Until then this measurement stands.
+    AtLeisure(DiskMeasurement),
+    /// Do not walk its directory. This measurement stands.
+    Spare(DiskMeasurement),
 }
 
-impl Measured {
-    /// What the allocation wrote the file system holds too, unless as much of something else was removed
-    /// meanwhile: so half of what is left counts, and not every time.
-    fn due(self, filled: u64, limit: u64) -> Due {
+impl DiskMeasurement {
+    /// Whether a walk is needed. The file system holds what the allocation wrote, unless as much of
+    /// something else was removed meanwhile. So a walk is due when the file system grew by half of
+    /// what the allocation may still write, and now and then without such growth.
+    fn decide_walk(self, filled: u64, limit: u64) -> WalkDecision {
         let filled_least = self.filled.min(filled);
         let left = limit.saturating_sub(self.bytes);
         if filled.saturating_sub(filled_least) >= left / 2 {
-            return Due::Walk;
+            return WalkDecision::Walk;
         }
         if self.spared >= DISK_WALKS_SPARED_MAX {
-            return Due::AtLeisure(Self { filled: filled_least, ..self });
+            return WalkDecision::AtLeisure(Self { filled: filled_least, ..self });
         }
-        Due::Spare(Self { filled: filled_least, spared: self.spared.saturating_add(1), ..self })
+        WalkDecision::Spare(Self {
+            filled: filled_least,
+            spared: self.spared.saturating_add(1),
+            ..self
+        })
     }
 }
 
-/// As many looks as take so long.
-fn looks(time: Duration) -> u64 {
+/// How many looks take this time.
+fn count_rounds(time: Duration) -> u64 {
     let looks = time.as_nanos().div_ceil(DISK_LOOK_INTERVAL.as_nanos());
     u64::try_from(looks).unwrap_or(u64::MAX)
 }
 
-impl Table {
-    /// Another look; false: nobody is watched any more.
-    fn begin(&mut self) -> bool {
+impl DiskWatchTable {
+    /// Begin another look. False: no allocation is measured any more.
+    fn begin_round(&mut self) -> bool {
         self.now = self.now.saturating_add(1);
         self.left = DISK_LOOK_INTERVAL / DISK_SPARED_WALKS_FACTOR;
         self.filled = None;
@@ -129,68 +137,79 @@ impl Table {
         self.looks
     }
 
-    /// Who is walked now, as the file system holds so much, and who when there is time.
+    /// The allocations to walk now, and those to walk when there is time. `filled` is what the
+    /// file system holds.
     fn choose(&mut self, filled: Option<u64>) -> (Vec<AllocId>, Vec<AllocId>) {
-        let (now, next) = (self.now, self.now.saturating_add(looks(DISK_MEASURE_INTERVAL)));
+        let (now, next) = (self.now, self.now.saturating_add(count_rounds(DISK_MEASURE_INTERVAL)));
         let (mut walk, mut leisure) = (Vec::new(), Vec::new());
         for (id, of) in self.watched.iter_mut().filter(|(_, of)| of.due <= now) {
             let limit = u64::from(of.disk.size_mb).saturating_mul(MIB);
             let known = of.last.zip(filled);
-            match known.map_or(Due::Walk, |(last, filled)| last.due(filled, limit)) {
-                Due::Walk => walk.push(*id),
-                Due::AtLeisure(known) => {
+            match known.map_or(WalkDecision::Walk, |(last, filled)| last.decide_walk(filled, limit))
+            {
+                WalkDecision::Walk => walk.push(*id),
+                WalkDecision::AtLeisure(known) => {
                     (of.last, of.due) = (Some(known), next);
                     leisure.push(*id);
                 }
-                Due::Spare(known) => (of.last, of.due) = (Some(known), next),
+                WalkDecision::Spare(known) => (of.last, of.due) = (Some(known), next),
             }
         }
-        // In turns: the first ones are due again before the last ones had theirs.
+        // In turns, because the first ones are due again before the last ones had their walk.
         let turn = leisure.partition_point(|id| *id <= self.last);
         leisure.rotate_left(turn);
         (walk, leisure)
     }
 
-    /// An allocation was walked, which took so long.
-    fn measured(&mut self, id: AllocId, took: Duration, last: Option<Measured>) {
+    /// Record a walk and the time that it took.
+    fn record_walk(&mut self, id: AllocId, took: Duration, last: Option<DiskMeasurement>) {
         self.walked = None;
         let pause = DISK_MEASURE_INTERVAL.max(took.saturating_mul(DISK_MEASURE_PAUSE_FACTOR));
         if let Some(of) = self.watched.get_mut(&id) {
-            (of.last, of.due) = (last, self.now.saturating_add(looks(pause)));
+            (of.last, of.due) = (last, self.now.saturating_add(count_rounds(pause)));
         }
     }
 }
 
 impl DiskWatch {
-    /// Watches over nothing yet. Allocations have their directories below `root`.
+    /// A watch that measures nothing yet. Allocations have their directories below `root`.
     #[must_use]
     pub fn new(root: PathBuf, meter: Arc<dyn DiskMeter>, clock: Clock) -> Self {
         let ended = CancellationToken::new();
         let end = ended.clone().drop_guard();
-        Self(Arc::new(Shared { root, meter, clock, table: Mutex::default(), ended, _end: end }))
+        Self(Arc::new(DiskWatchInner {
+            root,
+            meter,
+            clock,
+            table: Mutex::default(),
+            ended,
+            _end: end,
+        }))
     }
 
-    /// Measure an allocation until it is forgotten, its owner is gone, or it has more than `disk` says and
-    /// its owner was told. Nothing is in the directory of a `new` one yet. Needs a tokio runtime.
+    /// Measure an allocation until it is forgotten, its owner is gone, or it has more than
+    /// `disk` allows and its owner was told. The directory of a `new` allocation is empty. Needs
+    /// a tokio runtime.
     pub fn watch(
         &self,
         id: AllocId,
         disk: EphemeralDisk,
         new: bool,
-        owner: queue::Sender<Box<News>>,
+        owner: queue::QueueSender<Box<HookNews>>,
     ) {
         let mut table = self.0.table();
-        // Less than an interval from now where somebody looks already and the next look is close.
-        let due = table.now.saturating_add(looks(DISK_MEASURE_INTERVAL));
-        let known = |filled| Measured { bytes: 0, filled, spared: 0 };
+        // This is less than an interval from now where the loop runs already and the next
+        // look is close.
+        let due = table.now.saturating_add(count_rounds(DISK_MEASURE_INTERVAL));
+        let known = |filled| DiskMeasurement { bytes: 0, filled, spared: 0 };
         let last = table.filled.filter(|_| new).map(known);
-        table.watched.insert(id, Watched { disk, owner, due, last });
+        table.watched.insert(id, WatchedDisk { disk, owner, due, last });
         if !std::mem::replace(&mut table.looks, true) {
-            drop(tokio::spawn(look_on(Arc::downgrade(&self.0), self.0.ended.clone())));
+            drop(tokio::spawn(measure_repeatedly(Arc::downgrade(&self.0), self.0.ended.clone())));
         }
     }
 
-    /// An allocation is not measured any more.
+    /// Stop measuring an allocation.
     pub fn forget(&self, id: AllocId) {
         let mut table = self.0.table();
         table.watched.remove(&id);
@@ -200,29 +219,30 @@ impl DiskWatch {
     }
 }
 
-/// Look until nobody is watched.
-async fn look_on(shared: Weak<Shared>, ended: CancellationToken) {
+/// Measure until no allocation is left to measure.
+async fn measure_repeatedly(shared: Weak<DiskWatchInner>, ended: CancellationToken) {
     loop {
         tokio::select! {
             () = clock::sleep(DISK_LOOK_INTERVAL) => {}
             () = ended.cancelled() => return,
         }
         let Some(shared) = shared.upgrade() else { return };
-        if !shared.table().begin() {
+        if !shared.table().begin_round() {
             return;
         }
-        shared.look().await;
+        shared.measure_due_allocs().await;
     }
 }
 
-impl Shared {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl DiskWatchInner {
+    fn table(&self) -> MutexGuard<'_, DiskWatchTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn look(self: &Arc<Self>) {
+    async fn measure_due_allocs(self: &Arc<Self>) {
         let this = Arc::clone(self);
-        let filled = clock::blocking(move || this.meter.filled(&this.root)).await.unwrap_or(None);
+        let filled =
+            clock::run_blocking(move || this.meter.filled_bytes(&this.root)).await.unwrap_or(None);
         let (walk, leisure) = {
             let mut table = self.table();
             table.filled = filled;
@@ -242,7 +262,7 @@ impl Shared {
         }
     }
 
-    /// Walk the directory of an allocation; how long it took.
+    /// Walk the directory of an allocation. Returns how long the walk took.
     async fn walk(self: &Arc<Self>, id: AllocId, filled: Option<u64>) -> Duration {
         let cancel = CancellationToken::new();
         let (disk, owner) = {
@@ -256,18 +276,19 @@ impl Shared {
         let _guard = cancel.clone().drop_guard();
         let (this, took) = (Arc::clone(self), Stopwatch::start());
         let walk = move || this.meter.measure_alloc(&this.root, id, &cancel).map_err(|e| chain(&e));
-        let used = clock::blocking(walk).await.unwrap_or_else(|error| Err(error.to_string()));
+        let used = clock::run_blocking(walk).await.unwrap_or_else(|error| Err(error.to_string()));
         let took = took.elapsed();
         let complete = used.as_ref().ok().filter(|used| used.complete).zip(filled);
-        let last = complete.map(|(used, filled)| Measured { bytes: used.bytes, filled, spared: 0 });
-        self.table().measured(id, took, last);
+        let last =
+            complete.map(|(used, filled)| DiskMeasurement { bytes: used.bytes, filled, spared: 0 });
+        self.table().record_walk(id, took, last);
         match used {
             Ok(used) => {
                 if let Some(text) = size::over_limit(&used, disk)
                     && self.table().watched.remove(&id).is_some()
                 {
                     // The owner is gone: it has ended already.
-                    let _gone = owner.send(Box::new(self.exceeded(&used, disk, text))).await;
+                    let _gone = owner.send(Box::new(self.over_limit_news(&used, disk, text))).await;
                 }
             }
             Err(error) => tracing::warn!(alloc = %id, %error, "directory not measured"),
@@ -275,16 +296,21 @@ impl Shared {
         took
     }
 
-    fn exceeded(&self, used: &AllocDiskUse, disk: EphemeralDisk, description: String) -> News {
+    fn over_limit_news(
+        &self,
+        used: &AllocDiskUse,
+        disk: EphemeralDisk,
+        description: String,
+    ) -> HookNews {
         let limit = u64::from(disk.size_mb).saturating_mul(MIB);
         let event = TaskEvent::new(EventKind::DiskExceeded, self.clock.now(), description.clone())
             .detail("disk_limit", limit)
             .detail("disk_size", used.bytes);
         if !disk.size_stated {
-            return News::Say(event);
+            return HookNews::Say(event);
         }
-        let event = Some(event.failing());
-        News::Force { status: ClientStatus::Failed, description, event }
+        let event = Some(event.with_task_failure());
+        HookNews::Force { status: ClientStatus::Failed, description, event }
     }
 }
 

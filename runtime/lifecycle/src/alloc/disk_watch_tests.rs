@@ -7,34 +7,39 @@ use super::super::dir::AllocDirError;
 use super::*;
 use ostler_model::rng::Rng;
 
-const LAST: Measured = Measured { bytes: 100, filled: 10_000, spared: 0 };
+const LAST: DiskMeasurement = DiskMeasurement { bytes: 100, filled: 10_000, spared: 0 };
 const LIMIT: u64 = 300;
 
 #[test]
 fn a_directory_is_not_walked_while_the_file_system_took_in_little() {
-    let spared = Due::Spare(Measured { spared: 1, ..LAST });
-    assert_eq!(LAST.due(10_099, LIMIT), spared, "less than half of what is left");
-    assert_eq!(LAST.due(10_100, LIMIT), Due::Walk, "half of it");
-    assert_eq!(LAST.due(10_000, 50), Due::Walk, "above its limit already");
+    let spared = WalkDecision::Spare(DiskMeasurement { spared: 1, ..LAST });
+    assert_eq!(LAST.decide_walk(10_099, LIMIT), spared, "less than half of what is left");
+    assert_eq!(LAST.decide_walk(10_100, LIMIT), WalkDecision::Walk, "half of it");
+    assert_eq!(LAST.decide_walk(10_000, 50), WalkDecision::Walk, "above its limit already");
 }
 
 #[test]
 fn what_is_written_after_others_removed_much_is_seen() {
-    let Due::Spare(after) = LAST.due(4_000, LIMIT) else { panic!("the file system shrank") };
+    let WalkDecision::Spare(after) = LAST.decide_walk(4_000, LIMIT) else {
+        panic!("the file system shrank")
+    };
     assert_eq!(after.filled, 4_000);
-    assert_eq!(after.due(4_100, LIMIT), Due::Walk);
+    assert_eq!(after.decide_walk(4_100, LIMIT), WalkDecision::Walk);
 }
 
 #[test]
 fn it_is_walked_at_times_without_a_reason() {
     let mut known = LAST;
     let mut spared = 0;
-    while let Due::Spare(next) = known.due(10_000, LIMIT) {
+    while let WalkDecision::Spare(next) = known.decide_walk(10_000, LIMIT) {
         (known, spared) = (next, spared + 1);
     }
     assert_eq!(spared, DISK_WALKS_SPARED_MAX);
-    assert_eq!(known.due(9_000, LIMIT), Due::AtLeisure(Measured { filled: 9_000, ..known }));
-    assert_eq!(known.due(10_100, LIMIT), Due::Walk, "there is a reason");
+    assert_eq!(
+        known.decide_walk(9_000, LIMIT),
+        WalkDecision::AtLeisure(DiskMeasurement { filled: 9_000, ..known })
+    );
+    assert_eq!(known.decide_walk(10_100, LIMIT), WalkDecision::Walk, "there is a reason");
 }
 
 /// A disk on which each walk takes as long as it is told.
@@ -58,7 +63,7 @@ impl DiskMeter for Disk {
         Ok(AllocDiskUse { bytes, complete: true, ..AllocDiskUse::default() })
     }
 
-    fn filled(&self, _: &Path) -> Option<u64> {
+    fn filled_bytes(&self, _: &Path) -> Option<u64> {
         self.looks.fetch_add(1, Ordering::SeqCst);
         Some(self.filled.load(Ordering::SeqCst))
     }
@@ -72,7 +77,7 @@ struct Bench {
     new: bool,
     /// What they may have, MiB, is stated by their jobs.
     stated: bool,
-    owners: Vec<(AllocId, queue::Receiver<Box<News>>)>,
+    owners: Vec<(AllocId, queue::QueueReceiver<Box<HookNews>>)>,
 }
 
 impl Bench {
@@ -82,8 +87,14 @@ impl Bench {
         let disk = Arc::new(Disk::default());
         let meter = Arc::clone(&disk) as Arc<dyn DiskMeter>;
         let watch = DiskWatch::new(PathBuf::new(), meter, Clock::default());
-        let mut bench =
-            Self { disk, watch, rng: Rng::seeded(1), new: false, stated: true, owners: Vec::new() };
+        let mut bench = Self {
+            disk,
+            watch,
+            rng: Rng::from_seed(1),
+            new: false,
+            stated: true,
+            owners: Vec::new(),
+        };
         (0..allocations).for_each(|_| bench.add());
         bench
     }
@@ -123,7 +134,7 @@ async fn one_that_is_too_large_is_told_once_and_not_measured_any_more() {
     bench.disk.bytes.store(2 * MIB, Ordering::SeqCst);
     assert_eq!(bench.pass(DISK_MEASURE_INTERVAL).await.0.len(), 1);
     let news = bench.owners[0].1.try_recv().map(|news| *news);
-    assert!(matches!(news, Some(News::Force { status: ClientStatus::Failed, .. })), "{news:?}");
+    assert!(matches!(news, Some(HookNews::Force { status: ClientStatus::Failed, .. })), "{news:?}");
     bench.disk.filled.store(9 * MIB, Ordering::SeqCst);
     assert_eq!(bench.pass(10 * DISK_MEASURE_INTERVAL).await, (vec![], 0));
     bench.add();
@@ -139,7 +150,7 @@ async fn of_a_size_that_nobody_stated_people_are_told_once_and_nothing_ends() {
     bench.disk.bytes.store(2 * MIB, Ordering::SeqCst);
     assert_eq!(bench.pass(DISK_MEASURE_INTERVAL).await.0.len(), 1);
     let news = bench.owners[0].1.try_recv().map(|news| *news);
-    let Some(News::Say(event)) = news else { panic!("{news:?}") };
+    let Some(HookNews::Say(event)) = news else { panic!("{news:?}") };
     assert!(event.kind == EventKind::DiskExceeded && !event.fails_task, "{event:?}");
     bench.disk.filled.store(9 * MIB, Ordering::SeqCst);
     assert_eq!(bench.pass(10 * DISK_MEASURE_INTERVAL).await, (vec![], 0));
@@ -168,12 +179,12 @@ async fn a_new_one_is_not_walked_before_something_was_written() {
 
 #[test]
 fn those_without_a_reason_take_turns() {
-    let mut table = Table { now: 100, ..Table::default() };
-    let rng = Rng::seeded(1);
+    let mut table = DiskWatchTable { now: 100, ..DiskWatchTable::default() };
+    let rng = Rng::from_seed(1);
     for _ in 0..4 {
         let (owner, _) = queue::channel(1);
-        let last = Some(Measured { spared: DISK_WALKS_SPARED_MAX, ..LAST });
-        let watched = Watched {
+        let last = Some(DiskMeasurement { spared: DISK_WALKS_SPARED_MAX, ..LAST });
+        let watched = WatchedDisk {
             disk: EphemeralDisk { size_mb: 1, ..EphemeralDisk::default() },
             owner,
             due: 0,

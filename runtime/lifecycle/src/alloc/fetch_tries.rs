@@ -1,17 +1,17 @@
-//! When the disk of an allocation is fetched again, and when that is given up. Pure.
+//! When a fetch of an allocation's disk is tried again, and when it is given up. Pure.
 
 use std::time::Duration;
 
-use super::snapshot::{ArchiveError, UnpackError};
+use super::snapshot::{ArchiveError, DiskUnpackError};
 use ostler_model::limits::{DISK_FETCH_PAUSE_FIRST, DISK_FETCH_PAUSE_MAX, DISK_FETCH_TRIES_MAX};
 use ostler_model::other_nodes::NoDisk;
 
 /// What follows from a try that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AfterTry {
-    /// Another one, after this time.
+    /// Try again after this time.
     Again(Duration),
-    /// No other one.
+    /// Do not try again.
     GiveUp,
 }
 
@@ -22,8 +22,8 @@ pub struct FetchTries {
 }
 
 impl FetchTries {
-    /// One more has failed.
-    pub fn failed(&mut self, why: &NoDisk) -> AfterTry {
+    /// Count a try that failed. Returns what follows from it.
+    pub fn count_failure(&mut self, why: &NoDisk) -> AfterTry {
         self.failed = self.failed.saturating_add(1);
         if matches!(why, NoDisk::Ever(_)) || self.failed >= DISK_FETCH_TRIES_MAX {
             return AfterTry::GiveUp;
@@ -33,13 +33,13 @@ impl FetchTries {
     }
 }
 
-/// May what came of another try be unpacked?
+/// Whether another try may unpack what this one could not: [`NoDisk::Now`] when it may.
 #[must_use]
-pub fn of_unpacking(error: &UnpackError) -> NoDisk {
+pub fn unpack_failure(error: &DiskUnpackError) -> NoDisk {
     let text = error.to_string();
     match error {
-        // On its way.
-        UnpackError::Archive(ArchiveError::Cut | ArchiveError::Read(_)) => NoDisk::Now(text),
+        // The data was cut off on its way.
+        DiskUnpackError::Archive(ArchiveError::Cut | ArchiveError::Read(_)) => NoDisk::Now(text),
         _ => NoDisk::Ever(text),
     }
 }
@@ -58,7 +58,7 @@ mod tests {
         let mut all = Duration::ZERO;
         let mut last = Duration::ZERO;
         for number in 1.. {
-            match tries.failed(&NoDisk::Now("away".to_owned())) {
+            match tries.count_failure(&NoDisk::Now("away".to_owned())) {
                 AfterTry::Again(pause) => {
                     assert!(pause >= last, "{number}");
                     (all, last) = (all + pause, pause);
@@ -75,14 +75,14 @@ mod tests {
 
     #[test]
     fn what_broke_off_is_fetched_again_and_what_is_refused_is_not() {
-        let cut = of_unpacking(&UnpackError::Archive(ArchiveError::Cut));
+        let cut = unpack_failure(&DiskUnpackError::Archive(ArchiveError::Cut));
         assert!(matches!(cut, NoDisk::Now(_)));
         for error in [
-            UnpackError::Sender("x".to_owned()),
-            UnpackError::TooLarge { bytes: 1 },
-            UnpackError::Archive(ArchiveError::TooLong),
+            DiskUnpackError::Sender("x".to_owned()),
+            DiskUnpackError::TooLarge { bytes: 1 },
+            DiskUnpackError::Archive(ArchiveError::TooLong),
         ] {
-            assert!(matches!(of_unpacking(&error), NoDisk::Ever(_)), "{error}");
+            assert!(matches!(unpack_failure(&error), NoDisk::Ever(_)), "{error}");
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
                 let why = "x".to_owned();
                 made += 1;
                 let why = if now { NoDisk::Now(why) } else { NoDisk::Ever(why) };
-                match tries.failed(&why) {
+                match tries.count_failure(&why) {
                     AfterTry::Again(pause) => prop_assert!(now && pause <= DISK_FETCH_PAUSE_MAX),
                     AfterTry::GiveUp => break,
                 }

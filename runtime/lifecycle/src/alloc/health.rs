@@ -1,4 +1,4 @@
-//! When an allocation is healthy: pure decisions, no clock, no I/O.
+//! Decides when an allocation is healthy. Pure: no clock, no I/O.
 //!
 //! ```text
 //!             task states, check results, time
@@ -8,11 +8,11 @@
 //!      │ ╲──── a task failed, or ended that should run ────────────────► Unhealthy, at once
 //!      ╰────── healthy_deadline after the allocation was placed ───────► Unhealthy
 //! ```
-//! *Good* is: every task that should run runs, every one-shot beside them succeeded, and, where the
-//! policy is [`HealthCheck::Checks`], every check of the group passes; one that said nothing yet
-//! does not. What runs since when is read from the newest states, so that a state or result that
-//! was replaced before anybody looked does no harm: a start or a return to passing begins the time
-//! anew.
+//! *Good* is: every task that should run runs, every one-shot beside them succeeded, and, where
+//! the policy is [`HealthCheck::Checks`], every check of the group passes. A check without an
+//! answer does not pass. Since when a task runs is read from the newest states, so a state or
+//! result that was replaced before anybody looked does no harm: a start or a return to passing
+//! begins the time anew.
 //!
 //! ```text
 //! task            must             is blamed when
@@ -20,15 +20,15 @@
 //! one-shot        have succeeded   it failed, or is not done
 //! poststop        nothing          never
 //! ```
-//! There is one verdict. Afterwards nothing is said any more, whatever happens.
+//! There is one verdict. After the verdict the machine does nothing any more, whatever happens.
 
 mod reasons;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::EventKind;
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{
     Check, CheckStatus, HealthCheck, HealthPolicy, LifecycleHook, OnUpdate, Service, Task,
@@ -37,24 +37,24 @@ use ostler_model::job::{
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
-/// Which check of an allocation, in the words of the job file: names are not interpolated here, so
-/// that what is expected and what is reported have the same.
+/// Which check of an allocation, in the words of the job file. Names are not interpolated here, so
+/// that an expected check and its result have the same id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckId {
-    /// The task that offers the service; absent: the group.
+    /// The task that offers the service; `None`: the group offers it.
     pub task: Option<TaskName>,
-    /// The service.
+    /// Name of the service as it stands in the job file.
     pub service: String,
-    /// Its port: services of one name have another.
+    /// Port of the service: services of the same name differ in their ports.
     pub port: Option<String>,
-    /// The check; unique in its service.
+    /// Name of the check; unique in its service.
     pub check: String,
 }
 
 impl CheckId {
-    /// Of a check of a service.
+    /// The id of a check of a service.
     #[must_use]
-    pub fn of(service: &Service, check: &Check) -> Self {
+    pub fn from_check(service: &Service, check: &Check) -> Self {
         Self {
             task: service.task.clone(),
             service: service.name.clone(),
@@ -64,49 +64,50 @@ impl CheckId {
     }
 }
 
-/// What a check says now.
+/// The present result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckResult {
-    /// Which.
+    /// The check that the result is of.
     pub id: CheckId,
-    /// The service, by its name in the list of the node.
+    /// Name of the service in the list of the node.
     pub service: String,
-    /// The check, by its name with what that refers to.
+    /// Name of the check with its references replaced.
     pub name: String,
-    /// What it says, after its thresholds.
+    /// Status of the check after its thresholds.
     pub status: CheckStatus,
-    /// That is what a deployment wants of it: that it passes, unless `on_update` says otherwise.
+    /// A deployment accepts the status: the check passes, unless `on_update` accepts more.
     pub passing: bool,
-    /// The status of the last HTTP answer.
+    /// Status code of the last HTTP answer.
     pub code: Option<u16>,
-    /// What the last answer said, or why there is none; at most [`ostler_model::limits::CHECK_OUTPUT_BYTES_MAX`].
+    /// Text of the last answer, or why there is none; at most
+    /// [`ostler_model::limits::CHECK_OUTPUT_BYTES_MAX`].
     pub output: String,
-    /// Passing, or not passing, since then.
+    /// When `passing` changed last.
     pub since: Timestamp,
-    /// When it was answered last.
+    /// When the check was answered last.
     pub answered: Option<Timestamp>,
 }
 
-/// The checks of a group that a deployment asks for, in file order.
+/// The checks of a group that a deployment waits for, in file order.
 #[must_use]
 pub fn expected_checks(group: &TaskGroup) -> Vec<CheckId> {
     let ids = group.services.iter().flat_map(|service| {
         let asked = service.checks.iter().filter(|check| check.on_update != OnUpdate::Ignore);
-        asked.map(|check| CheckId::of(service, check))
+        asked.map(|check| CheckId::from_check(service, check))
     });
     ids.collect()
 }
 
-/// What happened.
+/// An input of the machine: what happened.
 #[derive(Clone, Copy, Debug)]
 pub enum HealthInput<'a> {
-    /// The states of the tasks are these. One that is missing counts as pending.
-    Tasks(&'a BTreeMap<TaskName, HeldOnce<TaskState>>),
-    /// The results of the checks are these. One that is missing counts as not passing.
+    /// The newest states of the tasks. A missing task counts as pending.
+    Tasks(&'a BTreeMap<TaskName, CowArc<TaskState>>),
+    /// The newest results of the checks. A missing check counts as not passing.
     Checks(&'a [CheckResult]),
     /// The time of the last [`HealthEffect::Timer`] is over.
     TimerFired,
-    /// Somebody says that it is healthy, or that it is not.
+    /// The allocation is set healthy or unhealthy by request.
     Said(bool),
 }
 
@@ -122,13 +123,13 @@ pub enum HealthEffect {
 /// Healthy or not, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthVerdict {
-    /// Healthy.
+    /// The allocation is healthy.
     pub healthy: bool,
     /// All reasons in one text, at most [`ostler_model::limits::HEALTH_TEXT_BYTES_MAX`].
     pub text: String,
-    /// For the events of the tasks: what each is told, at most
-    /// [`ostler_model::limits::HEALTH_REASON_BYTES_MAX`] each. A task that did nothing wrong is told
-    /// nothing, except that the main tasks hear of failing checks of the group. Empty when healthy.
+    /// The reason for each task that gets an event, at most
+    /// [`ostler_model::limits::HEALTH_REASON_BYTES_MAX`] each. A task that did nothing wrong gets
+    /// none, except that the main tasks get failing checks of the group. Empty when healthy.
     pub tasks: Vec<(TaskName, String)>,
 }
 
@@ -141,7 +142,7 @@ enum Duty {
     Succeed,
 }
 
-/// A task's duty; poststop tasks have none.
+/// The duty of a task; poststop tasks have none.
 fn duty(task: &Task) -> Option<Duty> {
     match task.lifecycle {
         Some(lifecycle) if lifecycle.hook == LifecycleHook::Poststop => None,
@@ -150,9 +151,9 @@ fn duty(task: &Task) -> Option<Duty> {
     }
 }
 
-/// A task, and what of its newest state matters here.
+/// A task, and the part of its newest state that matters for the health.
 #[derive(Clone, Debug)]
-struct Watched {
+struct WatchedTask {
     name: TaskName,
     duty: Duty,
     is_main: bool,
@@ -160,11 +161,11 @@ struct Watched {
     failed: bool,
     /// Start of the present run.
     started: Option<Timestamp>,
-    /// What was last said of it.
+    /// Text of the event that is quoted when the task is blamed.
     last_event: String,
 }
 
-impl Watched {
+impl WatchedTask {
     fn new(task: &Task, duty: Duty) -> Self {
         Self {
             name: task.name.clone(),
@@ -177,7 +178,7 @@ impl Watched {
         }
     }
 
-    fn see(&mut self, state: Option<&TaskState>) {
+    fn take_state(&mut self, state: Option<&TaskState>) {
         let none = TaskState::default();
         let state = state.unwrap_or(&none);
         self.status = state.status;
@@ -186,12 +187,12 @@ impl Watched {
         self.last_event = reasons::last_event(state);
     }
 
-    /// It will never be what it should be.
+    /// The task can no longer become good.
     fn is_broken(&self) -> bool {
         self.failed || self.duty == Duty::Run && self.status == TaskStatus::Dead
     }
 
-    /// It is what it should be.
+    /// The task fulfils its duty now.
     fn is_good(&self) -> bool {
         match self.duty {
             Duty::Run => self.status == TaskStatus::Running && !self.failed,
@@ -199,7 +200,8 @@ impl Watched {
         }
     }
 
-    /// Since when, where that counts: how long ago a one-shot succeeded does not.
+    /// Since when the task fulfils its duty. `None` for a one-shot, whose time of success
+    /// does not count.
     fn good_since(&self) -> Option<Timestamp> {
         if self.duty == Duty::Run { self.started } else { None }
     }
@@ -213,28 +215,28 @@ pub(super) fn newest_start(state: &TaskState) -> Option<Timestamp> {
     event.max(state.last_restart).max(state.started_at)
 }
 
-/// Watches one allocation until there is a verdict. Drop it when the allocation is to stop: tasks
-/// that end because they were asked to would be held against it.
+/// Watches one allocation until there is a verdict. Drop the machine when the allocation is to
+/// stop: tasks that end because they were asked to would count against the allocation.
 #[derive(Clone, Debug)]
 pub struct HealthMachine {
     policy: HealthPolicy,
     deadline: Timestamp,
-    tasks: Vec<Watched>,
+    tasks: Vec<WatchedTask>,
     /// In file order; empty where the policy does not ask for checks.
     expected: Vec<CheckId>,
     results: BTreeMap<CheckId, CheckResult>,
-    /// When the timer fires that was last asked for.
+    /// When the timer fires that was requested last.
     armed: Option<Timestamp>,
     judged: bool,
 }
 
 impl HealthMachine {
-    /// Watch an allocation of `group` that was placed at `created_at`; the deadline counts from
-    /// there, whatever restarts of the agent lie between. Give it the states of the tasks first.
-    /// For an allocation that has its verdict none is to be made.
+    /// Watch an allocation of `group` that was placed at `created_at`. The deadline counts from
+    /// that time, whatever restarts of the agent lie between. Give the machine the states of the
+    /// tasks first. An allocation that has its verdict needs no machine.
     #[must_use]
     pub fn new(policy: HealthPolicy, group: &TaskGroup, created_at: Timestamp) -> Self {
-        let watched = |task: &HeldOnce<Task>| Some(Watched::new(task, duty(task)?));
+        let watched = |task: &CowArc<Task>| Some(WatchedTask::new(task, duty(task)?));
         let expected = match policy.check {
             HealthCheck::Checks => expected_checks(group),
             HealthCheck::TaskStates | HealthCheck::Manual => Vec::new(),
@@ -256,7 +258,7 @@ impl HealthMachine {
         self.judged
     }
 
-    /// Whether results of checks matter to it.
+    /// Whether results of checks matter for the verdict.
     #[must_use]
     pub fn wants_checks(&self) -> bool {
         !self.judged && !self.expected.is_empty()
@@ -271,14 +273,14 @@ impl HealthMachine {
             HealthInput::Tasks(states) => {
                 self.tasks
                     .iter_mut()
-                    .for_each(|task| task.see(states.get(&task.name).map(|state| &**state)));
+                    .for_each(|task| task.take_state(states.get(&task.name).map(|state| &**state)));
             }
             HealthInput::Checks(results) => {
                 let results = results.iter().map(|result| (result.id.clone(), result.clone()));
                 self.results = results.collect();
             }
             HealthInput::TimerFired => self.armed = None,
-            HealthInput::Said(healthy) => return self.verdict(self.said(healthy)),
+            HealthInput::Said(healthy) => return self.verdict(self.requested_verdict(healthy)),
         }
         if self.policy.check == HealthCheck::Manual {
             return Vec::new();
@@ -287,30 +289,30 @@ impl HealthMachine {
     }
 
     fn judge(&mut self, now: Timestamp) -> Vec<HealthEffect> {
-        if self.tasks.iter().any(Watched::is_broken) {
-            return self.verdict(self.broken());
+        if self.tasks.iter().any(WatchedTask::is_broken) {
+            return self.verdict(self.broken_verdict());
         }
-        // The end of the window, whenever somebody looks: a late timer changes no verdict.
+        // The end of the window counts, not the time of the look: a late timer changes no verdict.
         let healthy_at = self.good_since().map(|since| since.plus(self.policy.min_healthy_time));
         let in_time = healthy_at.filter(|at| *at <= self.deadline);
         match in_time {
-            Some(at) if at <= now => self.verdict(self.healthy()),
-            _ if self.deadline <= now => self.verdict(self.late(now)),
+            Some(at) if at <= now => self.verdict(self.healthy_verdict()),
+            _ if self.deadline <= now => self.verdict(self.late_verdict(now)),
             _ => self.arm(now, in_time.unwrap_or(self.deadline)),
         }
     }
 
     /// Since when everything has been good; `None` while something is not.
     fn good_since(&self) -> Option<Timestamp> {
-        if !self.tasks.iter().all(Watched::is_good) {
+        if !self.tasks.iter().all(WatchedTask::is_good) {
             return None;
         }
-        let mut since = self.tasks.iter().filter_map(Watched::good_since).max();
+        let mut since = self.tasks.iter().filter_map(WatchedTask::good_since).max();
         for id in &self.expected {
             let result = self.results.get(id).filter(|result| result.passing)?;
             since = since.max(Some(result.since));
         }
-        // No task that should run has no start: such a state is not one a task can have.
+        // A running task always has a start, so the default is never used for one.
         Some(since.unwrap_or_default())
     }
 

@@ -12,20 +12,19 @@
 //! ```
 //! | hook | prerun | later |
 //! |---|---|---|
-//! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
-//! | `await_previous` | waits until the previous allocations run nothing, on another node too | post-run: the same for those that are to stop, for who waits for this one |
-//! | `disk_migration` | takes over its data, or that of the one before it if it never started, or fetches it from another node; never fails the allocation | |
-//! | `network` | makes the network of one that has its own, in its turn, or finds it | post-run, destroy: takes it away |
-//! | `services` | begins to list its services and to ask their checks | update: sees the newest copy; pre-kill: takes them off the list |
-//! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
+//! | `alloc_dir` | builds the directory; makes a lost directory again, unless a run lives in it | destroy: removes it |
+//! | `await_previous` | waits until the previous allocations run nothing, on another node too | post-run: waits again for previous allocations that are to stop, for the sake of whoever waits for this one |
+//! | `disk_migration` | takes over the data of the previous allocation, or of the one before it if that one never started, or fetches the data from another node; never fails the allocation | |
+//! | `network` | makes the allocation's own network when its turn comes, or finds it | post-run, destroy: takes it away |
+//! | `services` | begins to list the services and to ask their checks | update: sees the newest copy; pre-kill: takes them off the list |
+//! | `health` | begins to watch, unless there is a verdict | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
 //! | `disk_size` | begins to measure | post-run: ends |
 //!
-//! The list is the same for every allocation: a hook that has nothing to do for one decides so each
-//! time, so that an update may give it something to do (nomad #9707). Hooks hold no state: what one
-//! leaves running lies in [`Background`], which the allocation's owner ends with itself, also when
-//! the agent leaves. What a hook has to say goes to the owner as [`News`].
-//!
+//! The list is the same for every allocation. A hook that has nothing to do for an allocation
+//! decides that at each call, so that an update may give it something to do (nomad #9707). Hooks
+//! hold no state. What a hook leaves running lies in [`Background`], which ends with the
+//! allocation's owner, also when the agent leaves. A hook reports to the owner by [`News`].
 
 pub(super) mod background;
 mod dir;
@@ -64,7 +63,7 @@ use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{BoxFuture, Drivers};
 use ostler_model::rng::Rng;
 use ostler_model::saved::NetworkStatus;
-use ostler_state::{Key, StateStore};
+use ostler_state::{RecordKey, StateStore};
 use ostler_trace::TracedAlloc;
 
 pub use self::background::Background;
@@ -75,78 +74,79 @@ pub use self::run::{
 /// What hooks of an allocation may use.
 #[derive(Clone)]
 pub struct AllocScope {
-    /// What was asked: the newest copy in effect when the hook is called.
+    /// The newest copy of the allocation that is in effect when the hook is called.
     pub allocation: Arc<Allocation>,
     /// Directory of all allocations.
     pub alloc_root: PathBuf,
-    /// Time.
+    /// The clock that events and deadlines are read from.
     pub clock: Clock,
-    /// Earlier allocations of its place that this node runs, newest first.
+    /// Earlier allocations of the same place that this node runs, newest first.
     pub previous: Vec<PreviousAlloc>,
-    /// An earlier agent started some task of it, or may have.
+    /// An earlier agent started some task of the allocation, or may have.
     pub started_before: bool,
-    /// Does a run of an earlier agent live? Looked at when it is asked.
+    /// Does a run of an earlier agent live? Each call looks anew.
     pub lives: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// What is, as it changes.
+    /// Follows the state of the allocation.
     pub state: watch::Subscriber<AllocState>,
-    /// The allocation's owner. It always listens; gone only when it has ended.
-    pub owner: queue::Sender<Box<News>>,
+    /// The queue of the allocation's owner. The owner listens until it has ended.
+    pub owner: queue::QueueSender<Box<HookNews>>,
     /// What runs on when a hook has returned.
     pub background: Background,
     /// How long hooks took.
     pub times: HookTimes,
-    /// Held by whoever changes the allocation's directory, to the end of the change: what was
-    /// abandoned half-way must not make a directory again after it was removed.
+    /// Held during each change of the allocation's directory. So a change that was abandoned
+    /// half-way cannot make the directory again after it was removed.
     pub disk: Arc<Mutex<()>>,
-    /// What is on record of other allocations.
+    /// The store with the records of other allocations.
     pub store: StateStore,
-    /// Watches over what the allocation has on disk.
+    /// Measures what the allocation has on disk.
     pub disk_watch: DiskWatch,
-    /// Where its tasks find what was made for their first runs.
+    /// What the allocation makes for the first runs of its tasks.
     pub first: Arc<[FirstRun]>,
-    /// What it offers.
+    /// The services that the allocation offers.
     pub services: AllocServices,
     /// The node, for `${…}`.
     pub node: Arc<NodeFacts>,
     /// The node's drivers.
     pub drivers: Arc<dyn Drivers>,
-    /// Its tasks; empty once the owner is gone.
+    /// The tasks of the allocation; empty once the owner is gone.
     pub tasks: Weak<ByTask<TaskHandle>>,
-    /// Randomness.
+    /// The source of random numbers for checks.
     pub rng: Rng,
-    /// The other nodes of the cluster that this is a node of.
+    /// The other nodes of the cluster; `None` where this node is in no cluster.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
-    /// Makes networks.
+    /// Makes networks of allocations.
     pub networks: Arc<dyn Networks>,
-    /// Its own, once it is made.
+    /// The allocation's own network, once it is made.
     pub network: NetworkSlot,
-    /// Its trace.
+    /// The trace of the allocation, where it has one.
     pub trace: TracedAlloc,
 }
 
 /// What is made for the first run of a task together with the allocation's directory.
 #[derive(Clone)]
 pub struct FirstRun {
-    /// Whose.
+    /// The task of the run.
     pub task: TaskName,
-    /// Its directories.
+    /// Where the task finds its directories.
     pub made: MadeDirs,
-    /// Its log files.
+    /// Where the task finds its log files.
     pub logs: LogSlot,
-    /// Its secrets are in memory, where that is possible.
+    /// The task's secrets are kept in memory, where that is possible.
     pub secrets_in_memory: bool,
 }
 
 impl AllocScope {
-    /// Tell the owner; nobody needs it any more when the owner is gone.
-    pub async fn tell(&self, news: News) {
+    /// Send news to the owner. Nobody needs the news when the owner is gone.
+    pub async fn tell(&self, news: HookNews) {
         let _gone = self.owner.send(Box::new(news)).await;
     }
 
-    /// Who can tell of this allocation, and has its disk: it is not one of this node.
-    pub(super) fn elsewhere(&self, id: AllocId) -> Option<&Arc<dyn OtherNodes>> {
+    /// The other nodes, if this allocation is not one of this node: they know its state and
+    /// have its disk.
+    pub(super) fn other_nodes_for(&self, id: AllocId) -> Option<&Arc<dyn OtherNodes>> {
         let others = self.other_nodes.as_ref()?;
-        match self.store.get::<Allocation>(&Key::Alloc(id)) {
+        match self.store.get::<Allocation>(&RecordKey::Alloc(id)) {
             Ok(None) => Some(others),
             Ok(Some(_)) => None,
             Err(error) => {
@@ -156,8 +156,8 @@ impl AllocScope {
         }
     }
 
-    /// Change the allocation's directory on a blocking thread, one change after the other. A caller
-    /// that goes away does not end a change that has begun.
+    /// Change the allocation's directory on a blocking thread, one change after the other. A change
+    /// that has begun runs to its end, even if the caller is dropped.
     ///
     /// # Errors
     /// When `change` panicked.
@@ -170,35 +170,35 @@ impl AllocScope {
             let _held = held;
             change()
         };
-        ostler_model::clock::blocking(change).await.map_err(|e| e.to_string())
+        ostler_model::clock::run_blocking(change).await.map_err(|e| e.to_string())
     }
 }
 
 /// What a hook tells the allocation's owner.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum HookNews {
     /// The allocation waits for this, or for nothing any more.
     Waiting(Option<String>),
     /// An event for every task.
     Say(TaskEvent),
-    /// It has a network of its own.
+    /// The allocation has this network of its own.
     Network(NetworkStatus),
-    /// An event for one.
+    /// An event for one task.
     SayTo(TaskName, TaskEvent),
     /// The allocation ends with this status.
     Force {
-        /// The status.
+        /// The client status that the allocation ends with.
         status: ClientStatus,
-        /// A sentence on it.
+        /// A sentence on the status, for people.
         description: String,
-        /// Said to each task first.
+        /// An event for each task before the end.
         event: Option<TaskEvent>,
     },
-    /// It was judged.
+    /// There is a verdict on the health.
     Verdict {
-        /// The verdict.
+        /// The allocation is healthy.
         healthy: bool,
-        /// Why not, by task.
+        /// Why the allocation is not healthy, by task.
         reasons: Vec<(TaskName, String)>,
     },
 }
@@ -207,7 +207,7 @@ pub enum News {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{hook}: {failure}")]
 pub struct AllocHookError {
-    /// Its name.
+    /// Name of the hook: `alloc_dir`, `network` …
     pub hook: &'static str,
     /// What went wrong.
     pub failure: HookFailure,
@@ -225,16 +225,16 @@ pub struct HookFailure {
 impl HookFailure {
     /// From an error and its causes.
     #[must_use]
-    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+    pub fn from_error(error: &(dyn std::error::Error + 'static)) -> Self {
         Self {
             text: causes::chain(error),
             blame: Blame::of_the_node(causes::is_of_the_node(error)),
         }
     }
 
-    /// It did not end in its time.
+    /// The failure of a hook that did not end within its time.
     #[must_use]
-    pub fn late(wall: Duration) -> Self {
+    pub fn from_timeout(wall: Duration) -> Self {
         Self { text: format!("did not end within {wall:?}"), blame: Blame::Nobody }
     }
 }
@@ -248,7 +248,7 @@ impl From<String> for HookFailure {
 /// How a call of a hook ends.
 pub type HookResult<'a> = BoxFuture<'a, Result<(), HookFailure>>;
 
-fn nothing<'a>() -> HookResult<'a> {
+fn succeed_at_once<'a>() -> HookResult<'a> {
     Box::pin(async { Ok(()) })
 }
 
@@ -258,7 +258,7 @@ fn nothing<'a>() -> HookResult<'a> {
 pub trait AllocHook: Send + Sync {
     /// For logs and events.
     fn name(&self) -> &'static str;
-    /// Longest run of one call. `None`: as long as it takes, which only a hook may say whose waiting
+    /// Longest time of one call. `None`: as long as it takes. Only a hook may say `None` whose wait
     /// people see, whose work has bounds of its own, and which a stop may break off anywhere.
     fn wall(&self) -> Option<Duration> {
         Some(HOOK_WALL_MAX)
@@ -266,42 +266,42 @@ pub trait AllocHook: Send + Sync {
     /// Before any task.
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        nothing()
+        succeed_at_once()
     }
-    /// What is asked changed. May come before `prerun` did, or while it runs.
+    /// The allocation has a newer copy. The call may come before `prerun`, or while `prerun` runs.
     fn update<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        nothing()
+        succeed_at_once()
     }
     /// Before every task is started again.
     fn pre_restart<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        nothing()
+        succeed_at_once()
     }
     /// Before tasks are killed, or after the last one ended by itself.
     fn pre_kill<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        nothing()
+        succeed_at_once()
     }
     /// After all tasks.
     fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        nothing()
+        succeed_at_once()
     }
     /// When the allocation is removed.
     fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let _ = scope;
-        nothing()
+        succeed_at_once()
     }
 }
 
 /// The hooks of every allocation, in order.
 #[must_use]
 pub fn standard() -> Vec<Arc<dyn AllocHook>> {
-    // Shared by all allocations: each keeps them.
+    // All allocations share one list, because each of them keeps it.
     static ALL: LazyLock<Vec<Arc<dyn AllocHook>>> = LazyLock::new(|| {
         vec![
-            Arc::new(dir::DirHook),
+            Arc::new(dir::AllocDirHook),
             Arc::new(previous::PreviousHook),
             Arc::new(migrate::MigrateHook),
             Arc::new(network::NetworkHook),

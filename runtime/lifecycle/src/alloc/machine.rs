@@ -27,15 +27,17 @@
 //!   Destroyed ->
 //!   Left ->
 //! ```
-//! Level-triggered: each look at the states of all tasks gives the gates, the reason to stop the
-//! rest, the next stage of a stop, and the public [`AllocState`]. A stop goes through stages; a stage
-//! ends when its tasks are dead; while a stop is under way only poststop tasks may start. Those are
-//! left to the coordinator, which starts them when the others are dead; a second stop ends them too,
-//! so that a person is never kept waiting. Tasks that ended stay restartable until all have ended:
-//! then pre-kill hooks run, unless a stop ran them, and the tasks are told that it is over.
+//! The machine is level-triggered: each look at the states of all tasks gives the gates, the
+//! reason to stop the rest, the next stage of a stop, and the public [`AllocState`]. A stop goes
+//! through stages, and a stage ends when its tasks are dead. While a stop is under way only
+//! poststop tasks may start. The coordinator starts them when the others are dead; a second stop
+//! ends them too, so that a person is never kept waiting. Tasks that ended stay restartable until
+//! all have ended. Then the pre-kill hooks run, unless a stop ran them, and the tasks are told
+//! that the allocation is over.
 //!
 //! The client status is derived from the tasks, or forced (run too long, disk full, records
-//! unreadable). A verdict on the health is given once for a deployment; it is told when it is durable.
+//! unreadable). A verdict on the health is given once for a deployment, and published when
+//! it is durable.
 
 mod look;
 mod plan;
@@ -45,13 +47,13 @@ mod types;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::coordinator::{Coordinator, Gate};
+use super::coordinator::{Coordinator, TaskGate};
 use super::status::is_poststop;
 use crate::by_task::ByTask;
 use crate::task::events;
 use ostler_model::alloc::{AllocState, ClientStatus};
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
 use ostler_model::limits::HOOK_RETRY;
@@ -78,7 +80,8 @@ enum Restart {
         /// For the tasks' events.
         reason: String,
     },
-    /// The tasks are being told; until all are, their states say nothing about the end.
+    /// The tasks are being told. Until all are told, their states say nothing about the end
+    /// of the allocation.
     Asking,
 }
 
@@ -88,18 +91,18 @@ pub struct AllocMachine {
     group: TaskGroup,
     phase: AllocPhase,
     coordinator: Coordinator,
-    /// As told to the tasks last.
-    gates: ByTask<Gate>,
-    states: Arc<BTreeMap<TaskName, HeldOnce<TaskState>>>,
+    /// The gates as the tasks were told last.
+    gates: ByTask<TaskGate>,
+    states: Arc<BTreeMap<TaskName, CowArc<TaskState>>>,
     public: AllocState,
     plan: Option<KillPlan>,
     restart: Option<Restart>,
-    /// Gates may open: the pre-run hooks are done.
+    /// The pre-run hooks are done, so gates may open.
     prepared: bool,
-    /// Some task was started.
+    /// Some task was started, now or by an earlier agent.
     started: bool,
     pre_kill: Hooks,
-    /// The tasks know that it is over.
+    /// The tasks were told that the allocation is over.
     finishing: bool,
     /// The owners of all tasks have ended.
     gone: bool,
@@ -109,46 +112,47 @@ pub struct AllocMachine {
     /// The agent leaves.
     leaving: bool,
     forced: Option<(ClientStatus, String)>,
-    /// An earlier agent had it.
+    /// The allocation is one of an earlier agent.
     restored: bool,
-    /// How often pre-run hooks were tried again, and why the last time.
+    /// How often the pre-run hooks were tried again.
     retries: u32,
+    /// Why the pre-run hooks were tried again the last time.
     trouble: Option<String>,
     /// What a hook waits for, before the first task or after the last.
     waiting: Option<String>,
     health: Option<DeploymentStatus>,
-    /// What a verdict is for.
+    /// Id of the deployment that a verdict is for.
     deployment: Option<Box<str>>,
-    /// On its way to the disk, with what to tell then.
+    /// A verdict on its way to the disk, with the events that follow when it is durable.
     verdict: Option<(DeploymentStatus, Vec<(TaskName, TaskEvent)>)>,
-    /// When it was first seen to have ended.
+    /// When the allocation was first seen to have ended.
     ended_at: Option<Timestamp>,
     effects: Vec<AllocEffect>,
 }
 
 impl AllocMachine {
-    /// An allocation never run before, and what to do first.
+    /// The machine of an allocation that never ran, and what to do first.
     #[must_use]
     pub fn new(
         group: TaskGroup,
-        states: BTreeMap<TaskName, HeldOnce<TaskState>>,
+        states: BTreeMap<TaskName, CowArc<TaskState>>,
     ) -> (Self, Vec<AllocEffect>) {
         let coordinator = Coordinator::new(&group);
-        let mut machine = Self::at(AllocPhase::Preparing, group, coordinator, states);
+        let mut machine = Self::new_in_phase(AllocPhase::Preparing, group, coordinator, states);
         machine.refresh_public(Timestamp::default());
         (machine, vec![AllocEffect::PreHooks])
     }
 
-    /// An allocation of an earlier agent, and what to do first.
+    /// The machine of an allocation of an earlier agent, and what to do first.
     #[must_use]
     pub fn restore(
         now: Timestamp,
         group: TaskGroup,
-        states: BTreeMap<TaskName, HeldOnce<TaskState>>,
+        states: BTreeMap<TaskName, CowArc<TaskState>>,
         known: RecordedAlloc,
     ) -> (Self, Vec<AllocEffect>) {
-        let coordinator = Coordinator::restored(&group);
-        let mut machine = Self::at(AllocPhase::Preparing, group, coordinator, states);
+        let coordinator = Coordinator::new_restored(&group);
+        let mut machine = Self::new_in_phase(AllocPhase::Preparing, group, coordinator, states);
         machine.restored = true;
         machine.health = known.health;
         machine.started |= known.started;
@@ -159,10 +163,10 @@ impl AllocMachine {
             machine.refresh_public(now);
             return (machine, Vec::new());
         }
-        let ended = machine.derived().0.terminal() || saved.client_status.terminal();
+        let ended = machine.status_of_tasks().0.is_terminal() || saved.client_status.is_terminal();
         if let Some(trouble) = known.trouble {
             machine.phase = AllocPhase::Running;
-            let event = events::setup_failure(now, &trouble).failing();
+            let event = events::setup_failure(now, &trouble).with_task_failure();
             machine.force(ClientStatus::Failed, trouble, Some(event));
         } else if saved.forced {
             machine.phase = AllocPhase::Running;
@@ -172,26 +176,26 @@ impl AllocMachine {
             machine.resume_ended();
         } else if ended {
             // The allocation had ended, and no task has a record: none is started now.
-            if !machine.started && !machine.derived().0.terminal() {
+            if !machine.started && !machine.status_of_tasks().0.is_terminal() {
                 machine.stop("the allocation had ended before", false);
             }
             machine.resume_ended();
         } else {
             machine.effects.push(AllocEffect::PreHooks);
         }
-        machine.look(now);
+        machine.apply_states(now);
         machine.refresh_public(now);
         let first = std::mem::take(&mut machine.effects);
         (machine, first)
     }
 
-    fn at(
+    fn new_in_phase(
         phase: AllocPhase,
         group: TaskGroup,
         coordinator: Coordinator,
-        states: BTreeMap<TaskName, HeldOnce<TaskState>>,
+        states: BTreeMap<TaskName, CowArc<TaskState>>,
     ) -> Self {
-        let gates = group.tasks.iter().map(|t| (t.name.clone(), Gate::Closed)).collect();
+        let gates = group.tasks.iter().map(|t| (t.name.clone(), TaskGate::Closed)).collect();
         let mut machine = Self {
             group,
             phase,
@@ -224,34 +228,34 @@ impl AllocMachine {
         machine
     }
 
-    /// It needs no pre-run hooks any more: only an end in order.
+    /// Go on with the end of an allocation: it needs no pre-run hooks any more.
     fn resume_ended(&mut self) {
         self.phase = AllocPhase::Running;
         self.prepared = self.started;
         self.effects.retain(|effect| *effect != AllocEffect::AbandonPreHooks);
     }
 
-    /// Where it is.
+    /// The phase of the owner.
     #[must_use]
     pub fn phase(&self) -> AllocPhase {
         self.phase
     }
 
-    /// What the world sees.
+    /// The public state of the allocation.
     #[must_use]
     pub fn public(&self) -> &AllocState {
         &self.public
     }
 
-    /// Is it being stopped, by whomever?
+    /// Is a stop under way, whoever asked for it?
     #[must_use]
-    pub fn ending(&self) -> bool {
+    pub fn is_ending(&self) -> bool {
         self.plan.is_some()
     }
 
-    /// Is the status forced?
+    /// Is the client status forced?
     #[must_use]
-    pub fn forced(&self) -> bool {
+    pub fn is_forced(&self) -> bool {
         self.forced.is_some()
     }
 
@@ -261,10 +265,10 @@ impl AllocMachine {
         if !matches!(self.phase, AllocPhase::Preparing | AllocPhase::Running) {
             return Some(RestartRefusal::Ended);
         }
-        if self.public.client_status.terminal() || self.finishing {
+        if self.public.client_status.is_terminal() || self.finishing {
             return Some(RestartRefusal::Ended);
         }
-        // Where only poststop tasks are left, it ends by itself.
+        // Where only poststop tasks are left, the allocation ends by itself.
         let mut others = self.group.tasks.iter().filter(|task| !is_poststop(task));
         if self.plan.is_some() || others.all(|task| self.is_dead(&task.name)) {
             return Some(RestartRefusal::Ending);
@@ -272,25 +276,25 @@ impl AllocMachine {
         self.restart.is_some().then_some(RestartRefusal::Restarting)
     }
 
-    /// Take one input; what must be done now, in order.
+    /// Take one input. Returns what must be done now, in order.
     pub fn step(&mut self, now: Timestamp, input: AllocInput) -> Vec<AllocEffect> {
         match self.phase {
-            AllocPhase::Preparing | AllocPhase::Running => self.living(now, input),
+            AllocPhase::Preparing | AllocPhase::Running => self.step_living(now, input),
             AllocPhase::Leaving => match input {
                 AllocInput::Tasks(states) => self.take_states(states),
                 AllocInput::TasksGone => self.phase = AllocPhase::Left,
-                AllocInput::HealthSaved => self.health_saved(),
+                AllocInput::HealthSaved => self.publish_verdict(),
                 _ => {}
             },
-            _ => self.over(input),
+            _ => self.step_ended(input),
         }
-        self.look(now);
+        self.apply_states(now);
         self.refresh_public(now);
         std::mem::take(&mut self.effects)
     }
 
-    /// While it prepares or runs.
-    fn living(&mut self, now: Timestamp, input: AllocInput) {
+    /// Take an input while the allocation prepares or runs.
+    fn step_living(&mut self, now: Timestamp, input: AllocInput) {
         let preparing = self.phase == AllocPhase::Preparing;
         match input {
             AllocInput::HooksDone if preparing => {
@@ -302,7 +306,7 @@ impl AllocMachine {
                 let again = match blame {
                     Blame::Node => true,
                     Blame::Nobody => self.restored,
-                    Blame::Alloc => self.restored && self.runs(),
+                    Blame::Alloc => self.restored && self.has_running_task(),
                 };
                 if again {
                     self.prepare_again(now, error);
@@ -310,7 +314,7 @@ impl AllocMachine {
                 }
                 self.phase = AllocPhase::Running;
                 self.waiting = None;
-                let event = events::setup_failure(now, &error).failing();
+                let event = events::setup_failure(now, &error).with_task_failure();
                 self.end_all(Some(event), &error);
             }
             AllocInput::Waiting { what } if preparing => self.waiting = what,
@@ -331,16 +335,16 @@ impl AllocMachine {
             }
             AllocInput::RestartReady { ok } => self.restart_ready(ok),
             AllocInput::RestartAsked => self.restart = None,
-            AllocInput::Deployed(deployment) => self.deployed(deployment),
+            AllocInput::Deployed(deployment) => self.set_deployment(deployment),
             AllocInput::Verdict { healthy, reasons } => self.judge(now, healthy, &reasons),
-            AllocInput::HealthSaved => self.health_saved(),
+            AllocInput::HealthSaved => self.publish_verdict(),
             AllocInput::TimerFired => {
                 if let Some(plan) = &mut self.plan {
                     plan.timer_fired();
                 }
             }
-            // Once all owners are gone nothing runs on, and what is left to do is bounded, unless a
-            // hook waits.
+            // Once all owners are gone nothing runs on, and what is left to do is bounded, unless
+            // a hook waits.
             AllocInput::Shutdown if self.gone => self.leaving = true,
             AllocInput::Shutdown => self.leave(),
             AllocInput::Destroy => {
@@ -354,12 +358,13 @@ impl AllocMachine {
     }
 
     /// Does some task run?
-    fn runs(&self) -> bool {
+    fn has_running_task(&self) -> bool {
         self.states.values().any(|state| state.status == TaskStatus::Running)
     }
 
-    /// Pre-run hooks failed. What runs is not ended for that, and what the node is short of says nothing of the
-    /// allocation and may come back: tried again ever more slowly, said once.
+    /// Try pre-run hooks again that failed, ever more slowly. Tasks that run are not ended for the
+    /// failure. What the node is short of is not the allocation's fault and may come back. People
+    /// are told once.
     fn prepare_again(&mut self, now: Timestamp, error: String) {
         if self.trouble.as_ref() != Some(&error) {
             let event = events::preparing_again(now, &error);
@@ -374,12 +379,12 @@ impl AllocMachine {
         self.effects.push(AllocEffect::PreHooksAfter(pause.min(*HOOK_RETRY.end())));
     }
 
-    /// Once every task has ended.
-    fn over(&mut self, input: AllocInput) {
+    /// Take an input once every task has ended.
+    fn step_ended(&mut self, input: AllocInput) {
         match (self.phase, input) {
             (AllocPhase::Cleaning, AllocInput::Cleaned) => self.cleaned = true,
             (AllocPhase::Cleaning | AllocPhase::Done, AllocInput::Destroy) => self.destroy = true,
-            (AllocPhase::Cleaning, AllocInput::HealthSaved) => self.health_saved(),
+            (AllocPhase::Cleaning, AllocInput::HealthSaved) => self.publish_verdict(),
             (AllocPhase::Cleaning, AllocInput::Waiting { what }) => self.waiting = what,
             (AllocPhase::Cleaning, AllocInput::Shutdown) => self.leaving = true,
             (AllocPhase::Cleaning, AllocInput::NotSaved) => self.phase = AllocPhase::Left,
@@ -397,7 +402,7 @@ impl AllocMachine {
         }
     }
 
-    /// Whoever removes the allocation, and an agent that leaves, does not wait with a post-run hook.
+    /// End the wait of a post-run hook when the allocation is to be removed or the agent leaves.
     fn give_up_waiting(&mut self) {
         let waits = self.phase == AllocPhase::Cleaning && !self.cleaned && self.waiting.is_some();
         if !waits || !(self.destroy || self.leaving) {
@@ -412,22 +417,22 @@ impl AllocMachine {
         }
     }
 
-    fn take_states(&mut self, states: BTreeMap<TaskName, HeldOnce<TaskState>>) {
+    fn take_states(&mut self, states: BTreeMap<TaskName, CowArc<TaskState>>) {
         self.states = Arc::new(states);
         let begun =
-            |s: &HeldOnce<TaskState>| s.status == TaskStatus::Running || s.started_at.is_some();
+            |s: &CowArc<TaskState>| s.status == TaskStatus::Running || s.started_at.is_some();
         self.started |= self.states.values().any(begun);
     }
 
     fn update(&mut self, group: TaskGroup, hooks: bool) {
         self.coordinator.update(&group);
         self.group = group;
-        if hooks && self.plan.is_none() && !self.public.client_status.terminal() {
+        if hooks && self.plan.is_none() && !self.public.client_status.is_terminal() {
             self.effects.push(AllocEffect::UpdateHooks);
         }
     }
 
-    /// It ends with this status, whatever its tasks say.
+    /// End the allocation with this status, whatever its tasks say.
     fn force(&mut self, status: ClientStatus, description: String, event: Option<TaskEvent>) {
         if self.forced.is_some() || self.finishing {
             return;
@@ -444,7 +449,7 @@ impl AllocMachine {
         let Some(Restart::Hooks { reason }) = self.restart.take() else {
             return;
         };
-        // All of them may have ended, and been told to finish, while the hooks ran.
+        // All tasks may have ended, and been told to finish, while the hooks ran.
         if ok && !self.finishing {
             self.restart = Some(Restart::Asking);
             self.coordinator.reset();

@@ -1,4 +1,5 @@
-//! Moving what an allocation leaves behind to the one that takes its place on this node.
+//! Moves the data that an allocation leaves behind to the allocation that takes its place
+//! on this node.
 //!
 //! ```text
 //! <from>/alloc/data      ─rename─►  <to>/alloc/data         one rename each, over an empty
@@ -10,17 +11,17 @@
 //!   └── a target with content: refused, nothing was touched
 //! ```
 //! Each item is at exactly one place at any moment. The journal lies in the directory of the new
-//! allocation, under a name no task can have; once it says done, later calls change nothing,
-//! whatever the tasks wrote since. Both directories are held meanwhile, so that the old one is not
-//! collected half-way. Blocks on the disk.
+//! allocation, under a name that no task can have. Once it says done, later calls change nothing,
+//! whatever the tasks wrote since. Both directories are locked during the move, so that the old one
+//! is not collected half-way. Blocks on the disk.
 //!
-//! An allocation that never started leaves what it was to take over to its own successor
-//! ([`inherit`]), wherever that lies.
+//! An allocation that never started leaves the data that it was to take over to its own successor
+//! ([`inherit`]), wherever the data lies.
 //!
-//! What comes from another node (`fetch`) is unpacked below the new directory first, in a place that no task
-//! sees. Once it is there as a whole, and durable, it is moved from there in the same way.
+//! Data from another node (`fetch`) is first unpacked below the new directory, in a place that no
+//! task sees. Once it is whole and durable, it is moved from there in the same way.
 //!
-//! Of the ledger (reference §1.14, §2.10):
+//! Entries of the ledger (reference §1.14, §2.10):
 //! - B35 (#18108), the previous logs destroyed: `the_previous_allocation_keeps_its_logs_and_secrets`.
 //! - previous allocation collected between wait and move: `a_previous_allocation_that_is_gone_…`.
 //! - reused allocation ids: `an_unfinished_move_from_another_allocation_is_not_mixed_up`.
@@ -44,15 +45,15 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use self::fetch::{FetchedDir, move_fetched};
-pub use self::inherit::{Inherited, inherit};
+pub use self::inherit::{InheritedData, inherit};
 use self::journal::Journal;
-pub use self::take_over::{NotTakenOver, take_over};
+pub use self::take_over::{TakeOverError, take_over};
 use super::dir::at::{ensure, io_error, is_empty, open_child, open_root, what_is};
-use super::dir::lock::Held;
+use super::dir::lock::AllocDirLock;
 use super::dir::{AllocDir, AllocDirError, PUBLIC, SHARED};
 use ostler_model::ids::{AllocId, TaskName};
 
-/// What is moved, as one.
+/// A directory that moves as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MovedDir {
@@ -63,7 +64,7 @@ pub enum MovedDir {
 }
 
 impl MovedDir {
-    /// The directory it lies in, and its name there.
+    /// The directory that this one lies in, and its name there.
     pub(super) fn place(&self) -> (&str, &'static str) {
         match self {
             Self::Data => (SHARED, "data"),
@@ -84,17 +85,17 @@ impl fmt::Display for MovedDir {
     }
 }
 
-/// What the new allocation got.
+/// The data that the new allocation got.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MigratedData {
-    /// Everything that came from the previous allocation, now or in an earlier call; sorted.
+    /// All directories that came from the previous allocation, now or in an earlier call; sorted.
     pub items: Vec<MovedDir>,
 }
 
 impl MigratedData {
-    /// There was nothing to move.
+    /// The result where there was nothing to move.
     #[must_use]
-    pub fn nothing() -> Self {
+    pub fn empty() -> Self {
         Self::default()
     }
 
@@ -105,26 +106,26 @@ impl MigratedData {
     }
 }
 
-/// Why data was not moved. Whatever it was, nothing is lost: each item is at its old or at its new
+/// Why data was not moved. Nothing is lost by any of these: each item is at its old or at its new
 /// place, and a later call goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
     /// An allocation cannot take its own place.
     #[error("allocation {alloc} is named as its own predecessor; nothing was moved")]
     Same {
-        /// Which.
+        /// The allocation that is named as its own predecessor.
         alloc: AllocId,
     },
-    /// There is something already where the data should go.
+    /// There are files already where the data should go.
     #[error(
         "cannot move {} to {}: there are files already; nothing of it was moved: \
          empty one of the two and try again",
         .from.display(), .to.display()
     )]
     Occupied {
-        /// What should have been moved.
+        /// Path of the directory that should have been moved.
         from: PathBuf,
-        /// Where.
+        /// Path that it should have been moved to.
         to: PathBuf,
     },
     /// A move from another allocation was begun and not finished.
@@ -133,19 +134,19 @@ pub enum MigrateError {
          begin; move the rest by hand and remove the journal in the directory of {to}"
     )]
     OtherUnfinished {
-        /// Where the data of the unfinished one comes from.
+        /// The allocation that the data of the unfinished move comes from.
         begun: AllocId,
-        /// Where it should come from now.
+        /// The allocation that data should come from now.
         from: AllocId,
-        /// Where it should go.
+        /// The allocation that the data should go to.
         to: AllocId,
     },
     /// The journal cannot be understood.
     #[error("cannot read the journal {}: {reason}; see what was moved, then remove it", .path.display())]
     Journal {
-        /// Where.
+        /// Path of the journal.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the journal.
         reason: String,
     },
     /// A directory is not what it should be, or the operating system refused.
@@ -170,14 +171,14 @@ pub fn move_data(
 
 /// Where the data of another allocation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum DataOrigin {
     /// In its directory, on this node.
     Here,
     /// Fetched, below the directory of the one that gets it.
     Fetched,
 }
 
-/// Asked before each step that changes the disk; tests stop there as a crash would.
+/// Called before each step that changes the disk. Tests stop there, as a crash would.
 type Step<'a> = &'a mut dyn FnMut(&'static str) -> Result<(), MigrateError>;
 
 fn move_in_steps(
@@ -187,11 +188,11 @@ fn move_in_steps(
     tasks: &[TaskName],
     step: Step<'_>,
 ) -> Result<MigratedData, MigrateError> {
-    move_from(Origin::Here, root, from, to, tasks, step)
+    move_from(DataOrigin::Here, root, from, to, tasks, step)
 }
 
 fn move_from(
-    origin: Origin,
+    origin: DataOrigin,
     root: &Path,
     from: AllocId,
     to: AllocId,
@@ -201,7 +202,7 @@ fn move_from(
     if from == to {
         return Err(MigrateError::Same { alloc: to });
     }
-    let _held = Held::take(&[from, to])?;
+    let _held = AllocDirLock::take(&[from, to])?;
     let target = AllocDir::open(root, to)?;
     let begun = match Journal::read(&target)? {
         Some(journal) if journal.from == from && journal.done => {
@@ -216,11 +217,12 @@ fn move_from(
         }
         _ => None,
     };
-    // What was begun goes on from where it was begun.
-    let fetched = begun.as_ref().map_or(origin == Origin::Fetched, |begun| begun.fetched);
-    let source = match fetched {
-        true => fetch::fetched(&target)?,
-        false => there(AllocDir::open(root, from))?,
+    // A move that was begun goes on from the same origin.
+    let fetched = begun.as_ref().map_or(origin == DataOrigin::Fetched, |begun| begun.fetched);
+    let source = if fetched {
+        fetch::open_fetched(&target)?
+    } else {
+        open_if_present(AllocDir::open(root, from))?
     };
     let mut items: BTreeSet<MovedDir> = tasks.iter().cloned().map(MovedDir::Local).collect();
     items.insert(MovedDir::Data);
@@ -231,7 +233,7 @@ fn move_from(
         None => Vec::new(),
     };
     if to_move.is_empty() && begun.is_none() {
-        return Ok(MigratedData::nothing());
+        return Ok(MigratedData::empty());
     }
     let all: BTreeSet<MovedDir> = planned.into_iter().chain(to_move.iter().cloned()).collect();
     let mut journal = Journal { from, items: all.into_iter().collect(), done: false, fetched };
@@ -255,8 +257,10 @@ fn move_from(
     Ok(MigratedData { items: journal.items })
 }
 
-/// A directory that may be missing.
-fn there(opened: Result<AllocDir, AllocDirError>) -> Result<Option<AllocDir>, AllocDirError> {
+/// The opened directory, or `None` where it is missing.
+fn open_if_present(
+    opened: Result<AllocDir, AllocDirError>,
+) -> Result<Option<AllocDir>, AllocDirError> {
     match opened {
         Ok(dir) => Ok(Some(dir)),
         Err(AllocDirError::Missing { .. }) => Ok(None),
@@ -264,7 +268,8 @@ fn there(opened: Result<AllocDir, AllocDirError>) -> Result<Option<AllocDir>, Al
     }
 }
 
-/// Which of `items` have something to move. Refused as a whole when one has nowhere to go.
+/// Which of `items` have something to move. The whole move is refused when one of them has
+/// nowhere to go.
 fn plan(
     source: &AllocDir,
     target: &AllocDir,
@@ -279,7 +284,7 @@ fn plan(
         }
         if has_content(source, &item)? {
             if has_content(target, &item)? {
-                return Err(occupied(source, target, &item));
+                return Err(occupied_error(source, target, &item));
             }
             to_move.push(item);
         }
@@ -287,7 +292,7 @@ fn plan(
     Ok(to_move)
 }
 
-fn occupied(source: &AllocDir, target: &AllocDir, item: &MovedDir) -> MigrateError {
+fn occupied_error(source: &AllocDir, target: &AllocDir, item: &MovedDir) -> MigrateError {
     MigrateError::Occupied { from: item.path(source), to: item.path(target) }
 }
 
@@ -319,8 +324,8 @@ fn open_there(
     }
 }
 
-/// One rename over an empty directory: a task that puts something else at either end in between
-/// makes it fail, not lead elsewhere.
+/// Move one directory by one rename over an empty directory. If a task puts something else at
+/// either end in between, the rename fails; it cannot lead elsewhere.
 fn move_item(
     source: &AllocDir,
     target: &AllocDir,
@@ -337,7 +342,7 @@ fn move_item(
     step("rename")?;
     let mut renamed = rustix::fs::renameat(&from, name, &to, name);
     if renamed == Err(Errno::ACCESS) {
-        // Moving a directory changes its `..`, and the task took the right to write from it.
+        // A move changes `..` in the directory, and the task has taken the right to write from it.
         let dir = open_child(from.as_fd(), name, &from_path)?;
         rustix::fs::fchmod(&dir, Mode::from_raw_mode(0o700))
             .map_err(|e| io_error("set the mode of", &from_path)(e.into()))?;
@@ -345,7 +350,7 @@ fn move_item(
     }
     match renamed {
         Ok(()) => {}
-        Err(Errno::NOTEMPTY | Errno::EXIST) => return Err(occupied(source, target, item)),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => return Err(occupied_error(source, target, item)),
         Err(Errno::ISDIR) => {
             let found = what_is(from.as_fd(), name);
             return Err(AllocDirError::NotDirectory { path: from_path, found }.into());
@@ -356,7 +361,7 @@ fn move_item(
         }
         Err(error) => return Err(io_error("move", &from_path)(error.into()).into()),
     }
-    // The new name first: between the two a power failure may show both, never neither.
+    // The new place is synced first: after a power failure both names may exist, but never neither.
     step("sync the new place")?;
     sync(&to, &to_path)?;
     step("sync the old place")?;

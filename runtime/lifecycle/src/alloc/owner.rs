@@ -1,5 +1,5 @@
-//! Whose the files are that are made for a task: they are given to whom it runs as when they are made, so that
-//! its first start finds them as every later one. Blocks on the disk.
+//! Sets the owner of the files that are made for a task. They are given to the task's user when
+//! they are made, so that the first start finds them as every later start does. Blocks on the disk.
 //!
 //! ```text
 //! directories of the task    local, secrets, tmp before anything comes into them; of one that sees the
@@ -9,7 +9,8 @@
 //! data of an earlier task    what its user had, with all below; of `alloc/data` what allocations before had
 //!                            whose user id was their own, once: then its group is the id of this one
 //! ```
-//! Nothing that a task put there is followed. Without an owner everything is the agent's own.
+//! Links that a task put there are not followed. Without an owner everything belongs to
+//! the agent's user.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -27,39 +28,40 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::OWNED_DEPTH_MAX;
 use ostler_model::ports::FileOwner;
 
-/// What of its directory a task writes.
+/// The parts of its directory that a task writes.
 const WRITTEN: [&str; 3] = ["local", "secrets", "tmp"];
-/// What of the shared directory all tasks of an allocation write, whoever they run as.
+/// The parts of the shared directory that all tasks write, whichever user they run as.
 const LENT: [&str; 2] = [DATA, "tmp"];
 const DATA: &str = "data";
 const NEW_DIRECTORY: Mode = Mode::from_raw_mode(0o755);
 const WRITABLE_BY_ALL: Mode = Mode::from_raw_mode(0o777);
 
-/// What a task is given.
+/// How the directories of a task are handed to its user.
 #[derive(Clone, Debug)]
 pub struct HandOver {
-    /// Whose it becomes.
+    /// The new owner of the directories.
     pub owner: FileOwner,
-    /// It sees the directory around its own too.
+    /// The task sees the directory around its own too, so that one is handed over as well.
     pub whole: bool,
-    /// The user ids that allocations have of their own; none where they have none.
+    /// The range of user ids that allocations get for themselves; `None` where they get none.
     pub ids: Option<RangeInclusive<u32>>,
-    /// What of `alloc/data` becomes the owner's.
-    pub data: DataOf,
+    /// Which files of `alloc/data` go to the owner.
+    pub data: DataHandOver,
 }
 
-/// Whose files of `alloc/data` become the owner's, where they are those of an allocation before.
+/// Which files of earlier allocations in `alloc/data` go to the new owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataOf {
-    /// Nobody's.
+pub enum DataHandOver {
+    /// No files.
     Nobody,
-    /// Those of user ids that allocations have of their own.
+    /// Files of user ids that allocations get for themselves.
     OwnIds,
-    /// Those as well of the user that all share who have no id, where no id was at the data yet.
+    /// These files, and those of the user that allocations without an id share, where no id had
+    /// the data yet.
     OwnIdsAnd(FileOwner),
 }
 
-/// Give a task its directories.
+/// Hand the directories of a task to its user.
 ///
 /// # Errors
 /// [`AllocDirError::NotDirectory`] when a task put something else in the place of one.
@@ -78,13 +80,14 @@ pub fn hand_over(
         let given = |error: Errno| io_error("set the owner of", &path)(error.into());
         let before = owner_of(&inner).map_err(given)?;
         if before != to.owner {
-            let giving = Giving { before: Some(before), ids: to.ids.as_ref(), owner: to.owner };
+            let giving =
+                OwnerChange { before: Some(before), ids: to.ids.as_ref(), owner: to.owner };
             giving.give_all(inner.as_fd(), 0).map_err(given)?;
-            give(&inner, to.owner).map_err(given)?;
+            give_file(&inner, to.owner).map_err(given)?;
         }
     }
     if to.whole {
-        give(&of_task, to.owner)
+        give_file(&of_task, to.owner)
             .map_err(|error| io_error("set the owner of", &path)(error.into()))?;
     }
     let shared = open_child(dir.fd(), SHARED, &dir.shared())?;
@@ -101,47 +104,50 @@ pub fn hand_over(
     Ok(())
 }
 
-/// Give the owner what allocations before wrote into the data. Its group says who was at it last, and so whether
-/// that is done.
+/// Give the owner the data that earlier allocations wrote. The group of the data directory records
+/// the last owner, and so whether this is done already.
 fn take_data(data: &OwnedFd, to: &HandOver) -> Result<(), Errno> {
-    let Some(ids) = to.ids.as_ref().filter(|_| to.data != DataOf::Nobody) else { return Ok(()) };
+    let Some(ids) = to.ids.as_ref().filter(|_| to.data != DataHandOver::Nobody) else {
+        return Ok(());
+    };
     let last = rustix::fs::fstat(data)?.st_gid;
-    // Of one without an id the data is as that of one that no allocation had.
-    let now = if ids.contains(&to.owner.uid) { to.owner.uid } else { agent().gid };
+    // For an owner without an id the group becomes the agent's, as for data that no allocation had.
+    let now = if ids.contains(&to.owner.uid) { to.owner.uid } else { agent_owner().gid };
     if last == now {
         return Ok(());
     }
     let before = match to.data {
-        DataOf::OwnIdsAnd(shared) if !ids.contains(&last) => Some(shared),
+        DataHandOver::OwnIdsAnd(shared) if !ids.contains(&last) => Some(shared),
         _ => None,
     };
-    Giving { before, ids: Some(ids), owner: to.owner }.give_all(data.as_fd(), 0)?;
+    OwnerChange { before, ids: Some(ids), owner: to.owner }.give_all(data.as_fd(), 0)?;
     rustix::fs::fchown(data, None, Some(Gid::from_raw(now)))
 }
 
-/// Give what is open, if only as a path, to its owner.
-pub(crate) fn give(file: impl AsFd, owner: FileOwner) -> Result<(), Errno> {
+/// Set the owner of an open file or directory, which may be open only as a path.
+pub(crate) fn give_file(file: impl AsFd, owner: FileOwner) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     rustix::fs::chownat(file, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
 }
 
-/// Whose that is which nobody owns but the agent.
-pub(crate) fn agent() -> FileOwner {
+/// The user and group of the agent.
+pub(crate) fn agent_owner() -> FileOwner {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     FileOwner { uid: uid.as_raw(), gid: gid.as_raw() }
 }
 
-/// Open a directory, made with those above it where they are not there; each that is new is the owner's. A link on
-/// the way that was there before is followed as far as it stays below `dir`, and nothing that is there is given.
-pub(crate) fn open_made(dir: &Dir, path: &Path, owner: Option<FileOwner>) -> io::Result<Dir> {
+/// Open a directory below `dir`; missing directories on the path are made and given to the owner.
+/// Directories that exist keep their owner. A link on the path that was there before is followed as
+/// long as it stays below `dir`.
+pub(crate) fn open_or_create(dir: &Dir, path: &Path, owner: Option<FileOwner>) -> io::Result<Dir> {
     let mut at = dir.try_clone()?;
     let mut so_far = PathBuf::new();
     for name in plain_names(path)? {
         so_far.push(name);
         at = match rustix::fs::mkdirat(&at, name, NEW_DIRECTORY) {
-            Ok(()) => take_made(&at, name, owner)?,
+            Ok(()) => own_new_directory(&at, name, owner)?,
             Err(Errno::EXIST) => match open_real(&at, name) {
-                // A link, and what stands there now may lead anywhere: `dir` says how far.
+                // A link, which may lead anywhere: opening by `dir` keeps it inside of `dir`.
                 Err(Errno::NOTDIR | Errno::LOOP) => dir.open_dir(&so_far)?,
                 found => found?,
             },
@@ -151,7 +157,7 @@ pub(crate) fn open_made(dir: &Dir, path: &Path, owner: Option<FileOwner>) -> io:
     Ok(at)
 }
 
-/// Names one below the other, without `.` and `..`.
+/// The names of a path, with `.` and `..` resolved.
 fn plain_names(path: &Path) -> io::Result<Vec<&OsStr>> {
     let out = || io::Error::other(format!("{} leads out of its directory", path.display()));
     let mut names = Vec::new();
@@ -168,31 +174,31 @@ fn plain_names(path: &Path) -> io::Result<Vec<&OsStr>> {
     Ok(names)
 }
 
-/// Open a directory, no link in its place.
+/// Open a directory, but no link in its place.
 fn open_real(parent: &Dir, name: &OsStr) -> Result<Dir, Errno> {
     let flags = DIRECTORY_FLAGS | OFlags::NOFOLLOW;
     let opened = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     Ok(Dir::from_std_file(opened.into()))
 }
 
-/// Open a directory that was just made and give it to its owner. A task that writes beside it may have put a link
-/// or somebody else's directory in its place: neither is given away.
-fn take_made(parent: &Dir, name: &OsStr, owner: Option<FileOwner>) -> io::Result<Dir> {
+/// Open a directory that was just made, and give it to its owner. A task may have put a link or the
+/// directory of another user in its place meanwhile: neither is given away.
+fn own_new_directory(parent: &Dir, name: &OsStr, owner: Option<FileOwner>) -> io::Result<Dir> {
     let made = match open_real(parent, name) {
         Ok(made) => made,
-        Err(Errno::NOTDIR | Errno::LOOP) => return Err(replaced(name)),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(replaced_error(name)),
         Err(error) => return Err(error.into()),
     };
     if let Some(owner) = owner {
-        if owner_of(&made)?.uid != agent().uid {
-            return Err(replaced(name));
+        if owner_of(&made)?.uid != agent_owner().uid {
+            return Err(replaced_error(name));
         }
-        give(&made, owner)?;
+        give_file(&made, owner)?;
     }
     Ok(made)
 }
 
-fn replaced(name: &OsStr) -> io::Error {
+fn replaced_error(name: &OsStr) -> io::Error {
     io::Error::other(format!(
         "directory {name:?} was made and something else was put in its place at once: see what else writes there"
     ))
@@ -203,23 +209,23 @@ fn owner_of(file: impl AsFd) -> Result<FileOwner, Errno> {
     Ok(FileOwner { uid: found.st_uid, gid: found.st_gid })
 }
 
-/// Whose files are given to whom.
-struct Giving<'a> {
-    /// Whose they were; none: nobody's but those of `ids`.
+/// A change of the owner of files.
+struct OwnerChange<'a> {
+    /// Files of this owner change hands; `None`: only files of `ids` do.
     before: Option<FileOwner>,
-    /// Those of user ids that allocations have of their own, whoever had one of them.
+    /// Files of these user ids change hands, whichever allocation had the id.
     ids: Option<&'a RangeInclusive<u32>>,
     owner: FileOwner,
 }
 
-impl Giving<'_> {
-    /// Give what is below a directory.
+impl OwnerChange<'_> {
+    /// Change the owner of everything below a directory.
     fn give_all(&self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
         if depth > OWNED_DEPTH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         for name in names(dir)? {
-            // What is looked at is what is given, whatever is put in its place meanwhile.
+            // The open path is looked at and given, whatever comes to its name meanwhile.
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let found = match rustix::fs::openat(dir, &name, flags, Mode::empty()) {
                 Ok(found) => found,
@@ -229,7 +235,7 @@ impl Giving<'_> {
             let stat = rustix::fs::fstat(&found)?;
             let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             if self.is_given(&stat, is_directory) {
-                give(&found, self.owner)?;
+                give_file(&found, self.owner)?;
             }
             if is_directory {
                 let inner = rustix::fs::openat(&found, c".", DIRECTORY_FLAGS, Mode::empty())?;
@@ -244,9 +250,9 @@ impl Giving<'_> {
         if owner == self.owner {
             return false;
         }
-        // Who has such an id makes no second names outside of what is mounted for it.
+        // A task with such an id cannot make second names outside of what is mounted for it.
         let of_allocs = self.ids.is_some_and(|ids| ids.contains(&stat.st_uid));
-        // What has other names elsewhere may be anybody's.
+        // A file with further names elsewhere may belong to anybody.
         let one_name = is_directory || stat.st_nlink == 1;
         of_allocs || (one_name && self.before == Some(owner))
     }

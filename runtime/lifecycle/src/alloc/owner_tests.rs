@@ -30,10 +30,10 @@ fn place() -> Option<Place> {
 
 impl Place {
     fn hand_over(&self, owner: FileOwner, whole: bool) {
-        self.give(owner, whole, DataOf::Nobody);
+        self.give(owner, whole, DataHandOver::Nobody);
     }
 
-    fn give(&self, owner: FileOwner, whole: bool, data: DataOf) {
+    fn give(&self, owner: FileOwner, whole: bool, data: DataHandOver) {
         let to = HandOver { owner, whole, ids: Some(80_000..=80_009), data };
         hand_over(self.root.path(), self.alloc, &self.task, &to).unwrap();
     }
@@ -61,14 +61,14 @@ fn a_task_gets_its_directories_and_the_one_around_them_where_it_sees_that() {
     for name in ["local", "secrets", "tmp"] {
         assert_eq!(place.owner(&format!("web/{name}")), NOBODY, "{name}");
     }
-    assert_eq!(place.owner("web"), agent());
+    assert_eq!(place.owner("web"), agent_owner());
     for name in ["data", "tmp"] {
         let shared = place.dir.shared().join(name);
         assert_eq!(std::fs::metadata(shared).unwrap().permissions().mode() & 0o7777, 0o777);
     }
     place.hand_over(NOBODY, true);
     assert_eq!(place.owner("web"), NOBODY);
-    assert_eq!(place.owner("alloc"), agent());
+    assert_eq!(place.owner("alloc"), agent_owner());
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn what_an_earlier_user_left_is_given_with_all_below_and_nothing_outside_is() {
     for path in ["a", "a/b", "a/b/file", "a/link"] {
         assert_eq!(place.owner(&format!("web/local/{path}")), NOBODY, "{path}");
     }
-    assert_eq!(place.owner("web/local/a/foreign"), agent(), "the agent's stays the agent's");
+    assert_eq!(place.owner("web/local/a/foreign"), agent_owner(), "the agent's stays the agent's");
     assert_eq!(place.owner("web/local/a/second-name"), OTHER, "it is a file of somewhere else too");
 }
 
@@ -99,16 +99,16 @@ fn each_directory_that_is_made_on_the_way_is_the_owners() {
     let Some(place) = place() else { return };
     let local = place.dir.local_dir(&place.task).unwrap();
     local.create_dir("there").unwrap();
-    open_made(&local, Path::new("there/a/b"), Some(NOBODY)).unwrap();
-    assert_eq!(place.owner("web/local/there"), agent());
+    open_or_create(&local, Path::new("there/a/b"), Some(NOBODY)).unwrap();
+    assert_eq!(place.owner("web/local/there"), agent_owner());
     assert_eq!(place.owner("web/local/there/a"), NOBODY);
     assert_eq!(place.owner("web/local/there/a/b"), NOBODY);
-    let opened = open_made(&local, Path::new("./there/x/../a/b/c"), None).unwrap();
-    assert_eq!(place.owner("web/local/there/a/b/c"), agent());
+    let opened = open_or_create(&local, Path::new("./there/x/../a/b/c"), None).unwrap();
+    assert_eq!(place.owner("web/local/there/a/b/c"), agent_owner());
     opened.write("file", "").unwrap();
-    assert_eq!(place.owner("web/local/there/a/b/c/file"), agent());
+    assert_eq!(place.owner("web/local/there/a/b/c/file"), agent_owner());
     for out in ["..", "there/../../x", "/there"] {
-        open_made(&local, Path::new(out), None).unwrap_err();
+        open_or_create(&local, Path::new(out), None).unwrap_err();
     }
 }
 
@@ -125,13 +125,14 @@ fn what_a_task_puts_in_the_place_of_a_directory_that_was_just_made_is_not_given_
     let data = shared.open_dir("data").unwrap();
     // As if each had just been made and was swapped.
     for swapped in ["link", "logs", "file", "theirs"] {
-        let refused = take_made(&data, OsStr::new(swapped), Some(NOBODY)).unwrap_err().to_string();
+        let refused =
+            own_new_directory(&data, OsStr::new(swapped), Some(NOBODY)).unwrap_err().to_string();
         assert!(refused.contains("was put in its place"), "{swapped}: {refused}");
     }
     assert_eq!(place.owner("alloc/data/theirs"), OTHER);
-    assert_eq!(place.owner("alloc/logs"), agent());
+    assert_eq!(place.owner("alloc/logs"), agent_owner());
     data.create_dir("made").unwrap();
-    take_made(&data, OsStr::new("made"), Some(NOBODY)).unwrap();
+    own_new_directory(&data, OsStr::new("made"), Some(NOBODY)).unwrap();
     assert_eq!(place.owner("alloc/data/made"), NOBODY);
 }
 
@@ -142,10 +143,10 @@ fn a_link_that_was_there_is_followed_below_the_directory_and_what_it_leads_to_is
     local.create_dir("release").unwrap();
     local.symlink("release", "current").unwrap();
     local.symlink("../secrets", "out").unwrap();
-    open_made(&local, Path::new("current/conf"), Some(NOBODY)).unwrap();
-    assert_eq!(place.owner("web/local/release"), agent());
+    open_or_create(&local, Path::new("current/conf"), Some(NOBODY)).unwrap();
+    assert_eq!(place.owner("web/local/release"), agent_owner());
     assert_eq!(place.owner("web/local/release/conf"), NOBODY);
-    open_made(&local, Path::new("out/conf"), Some(NOBODY)).unwrap_err();
+    open_or_create(&local, Path::new("out/conf"), Some(NOBODY)).unwrap_err();
     assert!(!place.dir.path().join("web/secrets/conf").exists());
 }
 
@@ -170,7 +171,7 @@ fn data_of_an_allocation_before_is_the_next_ones_once() {
     std::os::unix::fs::chown(place.dir.data().join("of"), Some(80_003), Some(80_003)).unwrap();
     std::fs::hard_link(place.dir.data().join("of/it"), place.dir.data().join("second")).unwrap();
     std::os::unix::fs::chown(place.dir.data(), None, Some(80_003)).unwrap();
-    place.give(own(80_004), false, DataOf::OwnIdsAnd(NOBODY));
+    place.give(own(80_004), false, DataHandOver::OwnIdsAnd(NOBODY));
     for path in ["of", "of/it", "second"] {
         assert_eq!(place.owner(&format!("alloc/data/{path}")), own(80_004), "{path}");
     }
@@ -180,25 +181,25 @@ fn data_of_an_allocation_before_is_the_next_ones_once() {
     assert_eq!(place.owner("alloc/data"), FileOwner { uid: 0, gid: 80_004 });
     // A later start of the same one looks at nothing.
     place.data(&[("later", own(80_003))]);
-    place.give(own(80_004), false, DataOf::OwnIdsAnd(NOBODY));
+    place.give(own(80_004), false, DataHandOver::OwnIdsAnd(NOBODY));
     assert_eq!(place.owner("alloc/data/later"), own(80_003));
 }
 
 #[test]
 fn data_that_was_written_before_there_were_ids_and_data_for_who_has_none() {
     let Some(place) = place() else { return };
-    place.data(&[("nobodys", NOBODY), ("others", OTHER), ("agents", agent())]);
-    place.give(own(80_004), false, DataOf::OwnIds);
+    place.data(&[("nobodys", NOBODY), ("others", OTHER), ("agents", agent_owner())]);
+    place.give(own(80_004), false, DataHandOver::OwnIds);
     assert_eq!(place.owner("alloc/data/nobodys"), NOBODY, "a task of it is nobody by name");
     std::os::unix::fs::chown(place.dir.data(), None, Some(0)).unwrap();
-    place.give(own(80_004), false, DataOf::OwnIdsAnd(NOBODY));
+    place.give(own(80_004), false, DataHandOver::OwnIdsAnd(NOBODY));
     assert_eq!(place.owner("alloc/data/nobodys"), own(80_004));
     assert_eq!(place.owner("alloc/data/others"), OTHER);
-    assert_eq!(place.owner("alloc/data/agents"), agent());
+    assert_eq!(place.owner("alloc/data/agents"), agent_owner());
     // The next names a user, or shares one.
-    place.give(OTHER, false, DataOf::Nobody);
+    place.give(OTHER, false, DataHandOver::Nobody);
     assert_eq!(place.owner("alloc/data/nobodys"), own(80_004));
-    place.give(OTHER, false, DataOf::OwnIds);
+    place.give(OTHER, false, DataHandOver::OwnIds);
     assert_eq!(place.owner("alloc/data/nobodys"), OTHER);
-    assert_eq!(place.owner("alloc/data"), agent());
+    assert_eq!(place.owner("alloc/data"), agent_owner());
 }

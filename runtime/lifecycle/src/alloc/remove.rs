@@ -1,19 +1,20 @@
-//! Removing a tree a task wrote, without trusting it.
+//! Removes a directory tree that a task wrote, without trusting it.
 //!
-//! A recursive removal needs a stack frame and an open directory per level, and a task can nest a
-//! hundred thousand levels. So the tree is flattened while it is removed: a directory that is not
-//! empty has its non-empty children moved up to the top of the tree, and goes. Two directories are
-//! open at a time. Links are removed, never followed; each name is looked up relative to an open
-//! directory.
+//! A recursive removal needs a stack frame and an open directory per level, and a task can nest
+//! a hundred thousand levels. So the tree is flattened while it is removed: a directory that is
+//! not empty has its non-empty children moved up to the top of the tree, and goes. Two
+//! directories are open at a time. Links are removed, never followed; each name is looked up
+//! relative to an open directory.
 //!
 //! ```text
 //! top/a/b/c/file    a: c is not known yet, b moves up      top/.removing-0/c/file
 //!                   a is empty and goes; the next pass      top/.removing-1/file
 //!                   does the same with .removing-0          top/
 //! ```
-//! What cannot be removed is left where it is, and everything else goes: a directory is read again
-//! until a pass over it changes nothing. A directory that cannot be moved up either (it is
-//! immutable, or in one that is) is emptied in its place. Mount points are left, never entered.
+//! Entries that cannot be removed stay where they are, and everything else goes: a directory
+//! is read again until a pass over it changes nothing. A directory that cannot be moved up
+//! either (it is immutable, or in an immutable one) is emptied in its place. Mount points stay
+//! and are never entered.
 
 use std::ffi::{CStr, OsStr};
 use std::fmt;
@@ -28,38 +29,40 @@ use rustix::io::Errno;
 use super::dir::at::{DIRECTORY_FLAGS, is_dots, open_same_mount};
 use ostler_model::limits::{REMOVE_ENTRIES_MAX, REMOVE_NAMES_MAX, REMOVE_PINNED_DEPTH_MAX};
 
-/// Owner may do everything: a task may have taken the right to write from its own directories.
+/// A mode by which the owner may do everything. A task may have taken the right to write from
+/// its own directories.
 const OWNER: Mode = Mode::from_raw_mode(0o700);
 
-/// What of a tree could not be removed.
+/// The entries of a tree that could not be removed.
 #[derive(Debug, Default)]
-pub struct Undeleted {
-    /// The first few, at most [`REMOVE_NAMES_MAX`].
+pub struct UndeletedParts {
+    /// The first few entries, at most [`REMOVE_NAMES_MAX`].
     pub entries: Vec<UndeletedEntry>,
-    /// How many they are in all; what is below a directory that could not be read is not counted.
+    /// How many entries there are in all. What is below a directory that could not be read
+    /// is not counted.
     pub count: u64,
 }
 
-/// One thing that could not be removed.
+/// One entry that could not be removed.
 #[derive(Debug)]
 pub struct UndeletedEntry {
-    /// Where it is now, beginning with the name of the tree. Directories around it may have been
+    /// The present path, beginning with the name of the tree. Directories on the path may have been
     /// moved up and renamed.
     pub path: PathBuf,
-    /// Why.
+    /// Why the entry could not be removed.
     pub why: UndeletedReason,
 }
 
-/// Why something could not be removed.
+/// Why an entry could not be removed.
 #[derive(Debug)]
 pub enum UndeletedReason {
     /// The operating system refused.
     System(io::Error),
-    /// Something is mounted on it, or it is in use otherwise.
+    /// Something is mounted on the entry, or it is in use otherwise.
     MountPoint,
-    /// It lies in too many directories that can be neither removed nor moved.
+    /// The entry lies in too many directories that can be neither removed nor moved.
     TooDeep,
-    /// [`REMOVE_ENTRIES_MAX`] is reached: somebody goes on writing.
+    /// [`REMOVE_ENTRIES_MAX`] is reached, because somebody goes on writing.
     StillWritten,
 }
 
@@ -83,7 +86,7 @@ impl fmt::Display for UndeletedReason {
     }
 }
 
-impl fmt::Display for Undeleted {
+impl fmt::Display for UndeletedParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, UndeletedEntry { path, why }) in self.entries.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
@@ -98,29 +101,30 @@ impl fmt::Display for Undeleted {
 }
 
 /// Remove `name` in `parent` and everything below it. A file or link of this name is removed too.
-pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> Result<(), Undeleted> {
-    let mut removal = Removal { left: Undeleted::default(), moved: 0, budget: REMOVE_ENTRIES_MAX };
+pub(super) fn remove_tree(parent: BorrowedFd<'_>, name: &str) -> Result<(), UndeletedParts> {
+    let mut removal =
+        TreeRemoval { left: UndeletedParts::default(), moved: 0, budget: REMOVE_ENTRIES_MAX };
     let at = Path::new(name);
     let gone = match unlink(parent, name) {
-        Unlinked::Gone => true,
-        Unlinked::Directory => removal.clear(parent, name, at, 0),
-        Unlinked::Refused(error) => removal.refuse(at, error),
+        UnlinkOutcome::Gone => true,
+        UnlinkOutcome::Directory => removal.clear(parent, name, at, 0),
+        UnlinkOutcome::Refused(error) => removal.refuse(at, error),
     };
     if gone { Ok(()) } else { Err(removal.left) }
 }
 
-struct Removal {
-    left: Undeleted,
-    /// Directories moved up so far; the number of the next one's name.
+struct TreeRemoval {
+    left: UndeletedParts,
+    /// Number of directories that were moved up so far; the next one is named by it.
     moved: u64,
     budget: u64,
 }
 
-/// How an entry is dealt with; true: it is gone, or changed so that another look is worth it.
-type Deal<'a> = &'a mut dyn FnMut(&mut Removal, &CStr) -> bool;
+/// Handles one entry. True: the entry is gone, or changed so that another pass may help.
+type Deal<'a> = &'a mut dyn FnMut(&mut TreeRemoval, &CStr) -> bool;
 
-impl Removal {
-    /// Empty a directory without moving it, and remove it.
+impl TreeRemoval {
+    /// Empty a directory in its place, and remove it.
     fn clear<P>(&mut self, parent: BorrowedFd<'_>, name: P, at: &Path, pinned: usize) -> bool
     where
         P: rustix::path::Arg + Copy,
@@ -130,7 +134,7 @@ impl Removal {
         }
         let top = match open_writable(parent, name) {
             Ok(top) => top,
-            Err(error) => return self.not_opened(at, error),
+            Err(error) => return self.refuse_open(at, error),
         };
         self.drain(&top, at, &mut |removal, entry| removal.flatten(&top, entry, at, pinned))
             && self.remove_empty(parent, name, at)
@@ -140,20 +144,20 @@ impl Removal {
     fn flatten(&mut self, top: &OwnedFd, name: &CStr, at: &Path, pinned: usize) -> bool {
         let at = join(at, name);
         match unlink(top.as_fd(), name) {
-            Unlinked::Gone => return true,
-            Unlinked::Refused(error) => return self.refuse(&at, error),
-            Unlinked::Directory => {}
+            UnlinkOutcome::Gone => return true,
+            UnlinkOutcome::Refused(error) => return self.refuse(&at, error),
+            UnlinkOutcome::Directory => {}
         }
         let child = match open_writable(top.as_fd(), name) {
             Ok(child) => child,
-            Err(error) => return self.not_opened(&at, error),
+            Err(error) => return self.refuse_open(&at, error),
         };
         let moved = self.moved;
         let emptied =
             self.drain(&child, &at, &mut |removal, entry| match unlink(child.as_fd(), entry) {
-                Unlinked::Gone => true,
-                Unlinked::Refused(error) => removal.refuse(&join(&at, entry), error),
-                Unlinked::Directory => {
+                UnlinkOutcome::Gone => true,
+                UnlinkOutcome::Refused(error) => removal.refuse(&join(&at, entry), error),
+                UnlinkOutcome::Directory => {
                     removal.move_up(child.as_fd(), entry, top.as_fd())
                         || removal.clear(child.as_fd(), entry, &join(&at, entry), pinned + 1)
                 }
@@ -162,8 +166,8 @@ impl Removal {
         gone || self.moved != moved
     }
 
-    /// Deal with every entry of a directory, again and again until a pass changes nothing. True
-    /// when nothing is left; else what is left is noted once.
+    /// Handle every entry of a directory, pass after pass until a pass changes nothing. True when
+    /// nothing is left; otherwise each entry that is left is noted once.
     fn drain(&mut self, dir: &OwnedFd, at: &Path, deal: Deal<'_>) -> bool {
         let (names, count) = (self.left.entries.len(), self.left.count);
         loop {
@@ -203,19 +207,19 @@ impl Removal {
             self.moved += 1;
             let mut renamed = rustix::fs::renameat(from, name, top, &to);
             if renamed == Err(Errno::ACCESS) {
-                // Moving a directory changes its `..`: it must be writable itself.
+                // A move changes `..` in the directory, so the directory itself must be writable.
                 drop(open_writable(from, name));
                 renamed = rustix::fs::renameat(from, name, top, &to);
             }
             match renamed {
-                // What the rename replaced, an empty directory at most, was to go as well.
+                // The rename may replace an empty directory, which was to go as well.
                 Ok(()) | Err(Errno::NOENT) => return true,
                 // A task, or a removal that was cut short, left such a name: take the next.
                 Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) => {}
                 Err(_) => break,
             }
         }
-        // Not moved: what changed is for whoever empties it in its place to say.
+        // The directory was not moved. The caller empties it in its place and reports what changed.
         self.moved -= 1;
         false
     }
@@ -231,8 +235,9 @@ impl Removal {
         }
     }
 
-    /// A directory could not be opened. One that is none any more is worth another look.
-    fn not_opened(&mut self, at: &Path, error: Errno) -> bool {
+    /// Note a directory that could not be opened. True when it is gone, so that another
+    /// pass may help.
+    fn refuse_open(&mut self, at: &Path, error: Errno) -> bool {
         match error {
             Errno::NOENT => true,
             Errno::XDEV => self.leave(at, UndeletedReason::MountPoint),
@@ -248,7 +253,7 @@ impl Removal {
         self.leave(at, why)
     }
 
-    /// Note what is left; false, for whoever returns it.
+    /// Note an entry that is left. Always returns false, so that callers can return the result.
     fn leave(&mut self, at: &Path, why: UndeletedReason) -> bool {
         self.left.count = self.left.count.saturating_add(1);
         if self.left.entries.len() < REMOVE_NAMES_MAX {
@@ -258,33 +263,34 @@ impl Removal {
     }
 }
 
-enum Unlinked {
-    /// It is not there any more.
+enum UnlinkOutcome {
+    /// The entry is gone.
     Gone,
-    /// It is a directory that did not go at once: not empty, most often.
+    /// The entry is a directory that could not be removed at once; mostly it is not empty.
     Directory,
     Refused(Errno),
 }
 
 /// Unlink a file or an empty directory.
-fn unlink<P: rustix::path::Arg + Copy>(dir: BorrowedFd<'_>, name: P) -> Unlinked {
+fn unlink<P: rustix::path::Arg + Copy>(dir: BorrowedFd<'_>, name: P) -> UnlinkOutcome {
     let file_error = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Unlinked::Gone,
+        Ok(()) | Err(Errno::NOENT) => return UnlinkOutcome::Gone,
         // A directory: Linux says ISDIR, POSIX PERM. PERM is also an immutable file.
         Err(error @ (Errno::ISDIR | Errno::PERM)) => error,
-        Err(error) => return Unlinked::Refused(error),
+        Err(error) => return UnlinkOutcome::Refused(error),
     };
     match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Unlinked::Gone,
-        Err(Errno::NOTDIR) => Unlinked::Refused(file_error),
+        Ok(()) | Err(Errno::NOENT) => UnlinkOutcome::Gone,
+        Err(Errno::NOTDIR) => UnlinkOutcome::Refused(file_error),
         // A mount point, found before anything in it is looked at.
-        Err(Errno::BUSY) => Unlinked::Refused(Errno::BUSY),
-        Err(_) if is_directory(dir, name) => Unlinked::Directory,
-        Err(error) => Unlinked::Refused(error),
+        Err(Errno::BUSY) => UnlinkOutcome::Refused(Errno::BUSY),
+        Err(_) if is_directory(dir, name) => UnlinkOutcome::Directory,
+        Err(error) => UnlinkOutcome::Refused(error),
     }
 }
 
-/// An immutable file is refused like a directory.
+/// Is the entry a directory? The system refuses an immutable file with the same error
+/// as a directory.
 fn is_directory<P: rustix::path::Arg>(dir: BorrowedFd<'_>, name: P) -> bool {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
@@ -296,7 +302,8 @@ fn open_writable<P: rustix::path::Arg + Copy>(
     name: P,
 ) -> Result<OwnedFd, Errno> {
     let child = match open_same_mount(dir, name, DIRECTORY_FLAGS) {
-        // Not even readable. Through /proc the mode changes on what is open, not on a name.
+        // The directory is not even readable. By /proc the mode of the open directory changes, not
+        // that of a name.
         Err(Errno::ACCESS) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let place = open_same_mount(dir, name, flags)?;
@@ -306,9 +313,10 @@ fn open_writable<P: rustix::path::Arg + Copy>(
         other => other?,
     };
     let writable = |mode: u32| mode & OWNER.bits() == OWNER.bits();
-    // A change for each of many levels would take most of the time.
+    // The mode changes only where it must: a change for each of many levels would take most
+    // of the time.
     if !rustix::fs::fstat(&child).is_ok_and(|stat| writable(stat.st_mode)) {
-        // Best effort: where it fails, the removal itself says what is wrong.
+        // An error is ignored here, because the removal itself then says what is wrong.
         let _ = rustix::fs::fchmod(&child, OWNER);
     }
     Ok(child)

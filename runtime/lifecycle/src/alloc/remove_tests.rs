@@ -24,7 +24,7 @@ fn parent(dir: &tempfile::TempDir) -> OwnedFd {
     rustix::fs::open(dir.path(), DIRECTORY_FLAGS, Mode::empty()).unwrap()
 }
 
-fn remove(root: &tempfile::TempDir) -> Result<(), Undeleted> {
+fn remove(root: &tempfile::TempDir) -> Result<(), UndeletedParts> {
     remove_tree(parent(root).as_fd(), "tree")
 }
 
@@ -345,7 +345,7 @@ fn a_process_that_goes_on_writing_ends_the_removal_at_its_budget() {
     let tree = root.path().join("tree");
     fs::create_dir_all(tree.join("a/b/c")).unwrap();
     (0..50).for_each(|i| fs::write(tree.join(format!("a/{i}")), "").unwrap());
-    let mut removal = Removal { left: Undeleted::default(), moved: 0, budget: 10 };
+    let mut removal = TreeRemoval { left: UndeletedParts::default(), moved: 0, budget: 10 };
     assert!(!removal.clear(parent(&root).as_fd(), "tree", Path::new("tree"), 0));
     assert!(
         removal.left.entries.iter().any(|entry| matches!(entry.why, UndeletedReason::StillWritten))

@@ -1,4 +1,5 @@
-//! The owner of one allocation: starts the owners of its tasks, feeds the machine, does what it says.
+//! The owner of one allocation. It starts the owners of the tasks, feeds the machine and carries
+//! out its effects.
 //!
 //! ```text
 //!   requests ─┐                        ┌─► AllocState, AllocPhase (watch), SavedAllocState (store)
@@ -8,9 +9,9 @@
 //!   timer ────┤
 //!   answers ──┘
 //! ```
-//! A task that changes rings the tick; the owner then reads all tasks, so no change is lost and
-//! none queues up. Updates are a watch: only the newest is looked at. News is what hooks have to say.
-//! Requests to tasks are sent beside the owner, so a full queue holds up nobody.
+//! A task that changes notifies the tick. The owner then reads all tasks, so no change is lost and
+//! none queues up. Updates come by a watch, so only the newest counts. Hooks report by news.
+//! Requests to tasks are sent beside the owner, so that a full queue holds up nobody.
 
 mod act;
 mod ask;
@@ -24,22 +25,22 @@ use tokio::sync::Notify;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::coordinator::Gate;
+use super::coordinator::TaskGate;
 use super::hooks::background::CloseOnDrop;
-use super::hooks::{AllocHook, AllocHookError, AllocScope, News};
+use super::hooks::{AllocHook, AllocHookError, AllocScope, HookNews};
 use super::machine::{AllocInput, AllocMachine, AllocPhase, Blame};
 use super::phases::Phases;
-use super::update::in_place;
-use super::{Reply, Request};
+use super::update::merge_in_place;
+use super::{AllocOwnerRequest, Reply};
 use crate::by_task::ByTask;
-use crate::fire;
-use crate::kinds::Kinds;
+use crate::kinds::CallKinds;
 use crate::queue;
 use crate::task::{RequestError, TaskHandle};
+use crate::wait_for_timer;
 use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
 use ostler_model::clock::Clock;
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::TaskName;
 use ostler_model::ports::BoxFuture;
 use ostler_model::saved::SavedAllocState;
@@ -48,9 +49,9 @@ use ostler_state::StateStore;
 
 pub use self::start::{restore, spawn};
 
-/// What a call beside the owner is; also its answer.
+/// Which call runs beside the owner. It is part of the answer too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+enum AllocCall {
     Pre,
     Update,
     RestartHooks,
@@ -69,52 +70,52 @@ enum Call {
     SaveHealth,
 }
 
-/// A call and how it went.
-type Answer = (Call, Result<(), Failed>);
+/// A call that has ended, and its result.
+type AllocCallAnswer = (AllocCall, Result<(), AllocCallFailure>);
 
-/// What went wrong in a call.
+/// Why a call failed.
 #[derive(Debug)]
-struct Failed {
+struct AllocCallFailure {
     error: String,
     /// Whose fault it is.
     blame: Blame,
 }
 
-impl From<String> for Failed {
+impl From<String> for AllocCallFailure {
     fn from(error: String) -> Self {
         Self { error, blame: Blame::Alloc }
     }
 }
 
-impl From<AllocHookError> for Failed {
+impl From<AllocHookError> for AllocCallFailure {
     fn from(error: AllocHookError) -> Self {
         Self { blame: error.failure.blame, error: error.to_string() }
     }
 }
 
-/// Hooks of which one call runs at a time.
+/// The state of hooks of which one call runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum HookTurn {
     Idle,
     Running,
-    /// And something came meanwhile: once more afterwards.
+    /// A call runs and a newer copy came meanwhile: call once more afterwards.
     Again,
 }
 
-struct Runner {
+struct AllocRunnerLoop {
     scope: AllocScope,
     hooks: Vec<Arc<dyn AllocHook>>,
     machine: AllocMachine,
-    /// Handles of the allocation look here too, as long as the owner is there.
+    /// The tasks. Handles of the allocation use them too, as long as the owner is there.
     tasks: Arc<ByTask<TaskHandle>>,
-    gates: ByTask<watch::Publisher<Gate>>,
+    gates: ByTask<watch::Publisher<TaskGate>>,
     tick: Arc<Notify>,
     timer: Option<BoxFuture<'static, ()>>,
-    calls: JoinSet<Answer>,
-    kinds: Kinds<Call>,
+    calls: JoinSet<AllocCallAnswer>,
+    kinds: CallKinds<AllocCall>,
     tasks_gone: bool,
-    update_hooks: Turn,
-    /// Who asked for the restart of all that is not on its way to the tasks yet.
+    update_hooks: HookTurn,
+    /// Where a restart of all is answered to, until it is on its way to the tasks.
     restart: Option<Reply>,
     state: watch::Publisher<AllocState>,
     phase: Phases,
@@ -122,111 +123,113 @@ struct Runner {
     /// The saved state handed to the store last.
     saved: Option<SavedAllocState>,
     saving: bool,
-    /// Post-run hooks are done; the end is told when it is durable.
+    /// The post-run hooks are done. The end is published when it is durable.
     cleaned: bool,
-    /// It is.
+    /// The last write of the saved state has ended.
     last_saved: bool,
-    /// Somebody asked for its removal.
+    /// Somebody asked for the removal of the allocation.
     removed: bool,
-    /// What is written again until it is durable is tried no more: the agent leaves, or all records
-    /// are to go.
+    /// Cancelled when writes are no longer repeated until they are durable: the agent leaves, or
+    /// all records are to go.
     closing: CancellationToken,
     clock: Clock,
-    /// Ends what hooks left running, also when the owner panics.
+    /// Ends what the hooks left running, also when the owner panics.
     _close: CloseOnDrop,
 }
 
 /// What the owner listens to beside its calls.
-struct Inbox {
-    requests: queue::Receiver<Box<Request>>,
+struct AllocInbox {
+    requests: queue::QueueReceiver<Box<AllocOwnerRequest>>,
     updates: watch::Subscriber<Arc<Allocation>>,
-    news: queue::Receiver<Box<News>>,
+    news: queue::QueueReceiver<Box<HookNews>>,
 }
 
-fn states_of(tasks: &ByTask<TaskHandle>) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
+fn states_of(tasks: &ByTask<TaskHandle>) -> BTreeMap<TaskName, CowArc<TaskState>> {
     tasks.iter().map(|(name, task)| (name.clone(), task.state())).collect()
 }
 
-impl Runner {
-    async fn own(mut self: Box<Self>, mut inbox: Inbox) {
+impl AllocRunnerLoop {
+    async fn run_owner(mut self: Box<Self>, mut inbox: AllocInbox) {
         let mut leaving = false;
         loop {
             match self.machine.phase() {
                 AllocPhase::Destroyed | AllocPhase::Left => break,
-                // Finished and nobody left to ask for more.
+                // The allocation is finished, and nobody is left who could ask for more.
                 AllocPhase::Done if leaving => break,
                 _ => {}
             }
             tokio::select! {
                 biased;
                 request = inbox.requests.recv(), if !leaving => {
-                    leaving = matches!(request.as_deref(), None | Some(Request::Shutdown));
-                    self.requested(request.map_or(Request::Shutdown, |request| *request));
+                    leaving = matches!(request.as_deref(), None | Some(AllocOwnerRequest::Shutdown));
+                    self.take_request(request.map_or(AllocOwnerRequest::Shutdown, |request| *request));
                 }
-                // An error means that every handle is gone, which the requests tell too.
+                // An error means that every handle is gone, and then the requests end too.
                 Ok(()) = inbox.updates.changed(), if !leaving => {
                     let newer = Arc::clone(&inbox.updates.borrow_and_update());
-                    // A stop by request is sent before the copy that says so, and says more.
+                    // A stop by request is sent before its copy, and says more than the copy.
                     while let Some(request) = inbox.requests.try_recv() {
-                        leaving |= matches!(*request, Request::Shutdown);
-                        self.requested(*request);
+                        leaving |= matches!(*request, AllocOwnerRequest::Shutdown);
+                        self.take_request(*request);
                     }
-                    self.updated(newer);
+                    self.take_update(newer);
                 }
-                // Before the answers: what a hook said comes before its end.
-                Some(news) = inbox.news.recv() => self.told(*news),
-                Some(ended) = self.calls.join_next_with_id() => self.answered(ended),
-                () = fire(&mut self.timer) => {
+                // News come before the answers, because a hook reports before it ends.
+                Some(news) = inbox.news.recv() => self.take_news(*news),
+                Some(ended) = self.calls.join_next_with_id() => self.take_answer(ended),
+                () = wait_for_timer(&mut self.timer) => {
                     self.timer = None;
                     self.feed(AllocInput::TimerFired);
                 }
-                () = self.tick.notified() => self.ticked(),
+                () = self.tick.notified() => self.read_tasks(),
             }
         }
     }
 
-    fn requested(&mut self, request: Request) {
+    fn take_request(&mut self, request: AllocOwnerRequest) {
         match request {
-            Request::Stop { reason, skip_shutdown_delay } => {
+            AllocOwnerRequest::Stop { reason, skip_shutdown_delay } => {
                 self.feed(AllocInput::Stop { reason, skip_shutdown_delay });
             }
-            Request::Destroy => {
+            AllocOwnerRequest::Destroy => {
                 self.removed = true;
                 self.closing.cancel();
                 self.feed(AllocInput::Destroy);
             }
-            Request::Shutdown => {
+            AllocOwnerRequest::Shutdown => {
                 self.closing.cancel();
                 self.feed(AllocInput::Shutdown);
             }
-            Request::Restart { scope, reason, reply } => self.restart(scope, reason, reply),
-            Request::Signal { task, signal, reply } => {
+            AllocOwnerRequest::Restart { scope, reason, reply } => {
+                self.restart(scope, reason, reply)
+            }
+            AllocOwnerRequest::Signal { task, signal, reply } => {
                 self.ask_tasks(task.as_ref(), reply, move |handle| {
                     let signal = signal.clone();
                     Box::pin(async move { handle.signal(&signal).await })
                 });
             }
-            Request::Exec { task, request } => self.exec(&task, request),
-            Request::Judge { healthy } => {
+            AllocOwnerRequest::Exec { task, request } => self.exec(&task, request),
+            AllocOwnerRequest::Judge { healthy } => {
                 self.feed(AllocInput::Verdict { healthy, reasons: Vec::new() });
             }
         }
     }
 
-    /// A newer copy of what is asked.
-    fn updated(&mut self, newer: Arc<Allocation>) {
+    /// Take a newer copy of the allocation.
+    fn take_update(&mut self, newer: Arc<Allocation>) {
         let old = &self.scope.allocation;
         if newer.modify_index <= old.modify_index {
             return;
         }
-        let Some(effective) = in_place(old, &newer) else {
+        let Some(effective) = merge_in_place(old, &newer) else {
             tracing::error!(alloc = %old.id, group = %newer.group, "update names a group its job does not have; ignored");
             return;
         };
         let stops = |of: &Allocation| of.desired == DesiredStatus::Stop;
         let stop = stops(&effective) && !stops(old);
         let hooks = !stops(&effective);
-        // The copy is shared with whoever sent it, unless something of it does not count here.
+        // The copy is shared with its sender, unless some part of it does not take effect.
         let effective = if effective == *newer { newer } else { Arc::new(effective) };
         for task in self.tasks.values() {
             task.update(Arc::clone(&effective));
@@ -242,34 +245,35 @@ impl Runner {
         if let Some(group) = group {
             self.feed(AllocInput::Update { group: Box::new(group), hooks });
         }
-        // Whoever stops it by a request may send the copy that says so as well: one stop.
-        if stop && !self.machine.ending() {
+        // A stop by request may be followed by a copy that says stop: together they are one stop.
+        if stop && !self.machine.is_ending() {
             self.feed(AllocInput::Stop { reason, skip_shutdown_delay: false });
         }
     }
 
-    /// A hook has something to say.
-    fn told(&mut self, news: News) {
+    /// Take news from a hook.
+    fn take_news(&mut self, news: HookNews) {
         match news {
-            News::Waiting(what) => self.feed(AllocInput::Waiting { what }),
-            News::Say(event) => {
+            HookNews::Waiting(what) => self.feed(AllocInput::Waiting { what }),
+            HookNews::Say(event) => {
                 let told = self.tasks.keys().map(|task| (task.clone(), event.clone()));
                 self.note(told.collect());
             }
-            News::Network(status) => self.feed(AllocInput::Network(status)),
-            News::SayTo(task, event) => self.note(vec![(task, event)]),
-            News::Force { status, description, event } => {
+            HookNews::Network(status) => self.feed(AllocInput::Network(status)),
+            HookNews::SayTo(task, event) => self.note(vec![(task, event)]),
+            HookNews::Force { status, description, event } => {
                 self.feed(AllocInput::Force { status, description, event });
             }
-            News::Verdict { healthy, reasons } => {
+            HookNews::Verdict { healthy, reasons } => {
                 self.feed(AllocInput::Verdict { healthy, reasons });
             }
         }
     }
 
-    /// Some task changed: read them all.
-    fn ticked(&mut self) {
-        // Gone is read before the states: an owner that is gone has told its last state.
+    /// Read the states of all tasks, because some task changed.
+    fn read_tasks(&mut self) {
+        // `gone` is read before the states, because an owner publishes its last state
+        // before it goes.
         let gone = self.tasks.values().all(|task| task.is_gone());
         self.feed(AllocInput::Tasks(states_of(&self.tasks)));
         if gone && !self.tasks_gone {
@@ -278,7 +282,7 @@ impl Runner {
         }
     }
 
-    fn answered(&mut self, ended: Result<(Id, Answer), JoinError>) {
+    fn take_answer(&mut self, ended: Result<(Id, AllocCallAnswer), JoinError>) {
         let (call, result) = match ended {
             Ok((id, answer)) => {
                 self.kinds.remove(id);
@@ -291,50 +295,50 @@ impl Runner {
                 };
                 tracing::error!(alloc = %self.scope.allocation.id, ?call, "call of an allocation's owner panicked");
                 let error = "internal error: a call of the allocation panicked".to_owned();
-                (call, Err(Failed::from(error)))
+                (call, Err(AllocCallFailure::from(error)))
             }
         };
         match (call, result) {
-            (Call::Pre, Ok(())) => self.feed(AllocInput::HooksDone),
-            (Call::Pre, Err(Failed { error, blame })) => {
+            (AllocCall::Pre, Ok(())) => self.feed(AllocInput::HooksDone),
+            (AllocCall::Pre, Err(AllocCallFailure { error, blame })) => {
                 self.feed(AllocInput::HooksFailed { error, blame });
             }
-            (Call::Update, _) => {
-                let again = self.update_hooks == Turn::Again;
-                self.update_hooks = Turn::Idle;
+            (AllocCall::Update, _) => {
+                let again = self.update_hooks == HookTurn::Again;
+                self.update_hooks = HookTurn::Idle;
                 if again {
                     self.run_update_hooks();
                 }
             }
-            (Call::RestartHooks, result) => self.restart_ready(result.map_err(|e| e.error)),
-            (Call::PreKill, _) => self.feed(AllocInput::PreKilled),
-            (Call::Post, _) => {
+            (AllocCall::RestartHooks, result) => self.restart_ready(result.map_err(|e| e.error)),
+            (AllocCall::PreKill, _) => self.feed(AllocInput::PreKilled),
+            (AllocCall::Post, _) => {
                 self.cleaned = true;
                 self.scope.background.close();
                 self.save_if_due();
             }
-            (Call::Save, _) => {
+            (AllocCall::Save, _) => {
                 self.saving = false;
                 self.save_if_due();
             }
-            (Call::SaveLast, saved) => {
+            (AllocCall::SaveLast, saved) => {
                 self.saving = false;
                 self.last_saved = true;
-                // What is removed has no last state.
+                // An allocation that is removed needs no durable last state.
                 let lasts = saved.is_ok() || self.removed;
                 self.feed(if lasts { AllocInput::Cleaned } else { AllocInput::NotSaved });
             }
-            (Call::SaveHealth, saved) => {
+            (AllocCall::SaveHealth, saved) => {
                 let lasts = saved.is_ok() || self.removed;
                 self.feed(if lasts { AllocInput::HealthSaved } else { AllocInput::NotSaved });
             }
-            (Call::Destroy, _) => self.feed(AllocInput::Destroyed),
-            (Call::ForceRestart, _) => {
-                // What the tasks are now, before anything is read off what they were.
-                self.ticked();
+            (AllocCall::Destroy, _) => self.feed(AllocInput::Destroyed),
+            (AllocCall::ForceRestart, _) => {
+                // Read the present states first: the known ones are from before the restart.
+                self.read_tasks();
                 self.feed(AllocInput::RestartAsked);
             }
-            (Call::Request, _) => {}
+            (AllocCall::Request, _) => {}
         }
     }
 
@@ -360,14 +364,14 @@ impl Runner {
             let failed = now.client_status == ClientStatus::Failed;
             if now.client_status != ClientStatus::Pending {
                 let why = failed.then_some(now.client_description.as_str());
-                trace.arrived(&now.client_status.to_string(), why);
+                trace.end_span(&now.client_status.to_string(), why);
             }
         }
     }
 }
 
-/// The asker may have gone; nothing to do about it.
-fn answer(reply: Reply, result: Result<(), RequestError>) {
+/// Answer a request. An asker that is gone is no error.
+fn send_answer(reply: Reply, result: Result<(), RequestError>) {
     let _gone = reply.send(result);
 }
 

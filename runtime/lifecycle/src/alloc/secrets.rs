@@ -1,5 +1,5 @@
-//! The `secrets` directories of tasks in memory: a small file system of its own for each, so that what is
-//! secret never reaches the disk.
+//! Keeps the `secrets` directories of tasks in memory. Each is a small file system of its own, so
+//! that secrets never reach the disk.
 //!
 //! ```text
 //! directories of a task:  no file system there, and nothing in it   ─► tmpfs of its size
@@ -7,8 +7,9 @@
 //!                         files are there                            ─► stays on disk: a run may use them
 //! removal:                every one of the allocation is detached, then the directory goes
 //! ```
-//! A restart of the machine takes it with everything in it; the next run finds an empty one. Mounting
-//! needs root; where it is refused, the directory stays on disk, for its owner alone, and the log says so.
+//! A restart of the machine clears the file system, and the next run finds an empty one.
+//! Mounting needs root. Where it is refused, the directory stays on disk, for its owner alone,
+//! and the log says so.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Once;
@@ -23,19 +24,20 @@ use ostler_model::ids::TaskName;
 use ostler_model::job::Task;
 use ostler_model::limits::SECRETS_MB_DEFAULT;
 
-/// Name of the directory in that of a task.
+/// Name of the secrets directory in the directory of a task.
 const SECRETS: &str = "secrets";
 
 /// Where the secrets of a task are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SecretsPlace {
-    /// In memory.
+    /// The secrets are in memory.
     Memory,
-    /// On disk: there were files already, or mounting is not allowed.
+    /// The secrets are on disk: there were files already, or mounting is not allowed.
     Disk,
 }
 
-/// Make the directories of a task; `memory`: with its secrets there, where that is possible.
+/// Make the directories of a task. With `memory` the secrets are kept in memory, where
+/// that is possible.
 ///
 /// # Errors
 /// As [`AllocDir::create_task`].
@@ -47,16 +49,20 @@ pub(crate) fn create_task(
     let made = dir.create_task(&task.name)?;
     if memory {
         let size_mb = task.resources.secrets_mb.unwrap_or(SECRETS_MB_DEFAULT);
-        in_memory(dir, &task.name, size_mb)?;
+        mount_in_memory(dir, &task.name, size_mb)?;
     }
     Ok(made)
 }
 
-/// Have the secrets of a task in memory, at most `size_mb` MiB of them.
+/// Mount a file system in memory for the secrets of a task, at most `size_mb` MiB large.
 ///
 /// # Errors
-/// [`AllocDirError`] when the directory is not there, or cannot be looked at.
-fn in_memory(dir: &AllocDir, task: &TaskName, size_mb: u32) -> Result<SecretsPlace, AllocDirError> {
+/// [`AllocDirError`] when the directory is missing or cannot be read.
+fn mount_in_memory(
+    dir: &AllocDir,
+    task: &TaskName,
+    size_mb: u32,
+) -> Result<SecretsPlace, AllocDirError> {
     let paths = dir.task(task);
     let of_task = open_child(dir.fd(), task.as_str(), &paths.path)?;
     if is_mount(of_task.as_fd()) {
@@ -66,20 +72,20 @@ fn in_memory(dir: &AllocDir, task: &TaskName, size_mb: u32) -> Result<SecretsPla
     if !is_empty(&secrets).map_err(io_error("read", &paths.secrets))? {
         return Ok(SecretsPlace::Disk);
     }
-    // By the open directory: what a task puts in its place meanwhile is not mounted on.
+    // The target is the open directory, not its name: a task may put a link in its place meanwhile.
     let target = format!("/proc/self/fd/{}", secrets.as_raw_fd());
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let options = std::ffi::CString::new(format!("size={size_mb}m,mode=0700")).unwrap_or_default();
     match rustix::mount::mount("tmpfs", target.as_str(), "tmpfs", flags, options.as_c_str()) {
         Ok(()) => Ok(SecretsPlace::Memory),
         Err(error) => {
-            say_once(error);
+            warn_once(error);
             Ok(SecretsPlace::Disk)
         }
     }
 }
 
-fn say_once(error: Errno) {
+fn warn_once(error: Errno) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         tracing::warn!(
@@ -100,8 +106,8 @@ fn is_mount(of_task: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Detach what [`in_memory`] mounted below the directory of an allocation, named in `root`. What cannot be
-/// detached is found by whoever removes the directory.
+/// Detach what [`in_memory`] mounted below the directory `alloc` in `root`. The removal of the
+/// directory reports what cannot be detached.
 pub(super) fn detach_all(root: BorrowedFd<'_>, alloc: &str) {
     let open = |parent: BorrowedFd<'_>, name: &std::ffi::CStr| {
         rustix::fs::openat(
@@ -137,7 +143,7 @@ mod tests {
     use ostler_model::rng::Rng;
 
     fn id() -> AllocId {
-        AllocId::new(Rng::seeded(7).uuid())
+        AllocId::new(Rng::from_seed(7).uuid())
     }
 
     fn secret_place() -> Option<(tempfile::TempDir, AllocDir, TaskName)> {
@@ -145,7 +151,7 @@ mod tests {
         let dir = AllocDir::create(root.path(), id()).unwrap();
         let task = TaskName::new("web").unwrap();
         dir.create_task(&task).unwrap();
-        let place = in_memory(&dir, &task, 1).unwrap();
+        let place = mount_in_memory(&dir, &task, 1).unwrap();
         if place == SecretsPlace::Disk {
             eprintln!("skipped: mounting is not allowed here");
             return None;
@@ -162,7 +168,7 @@ mod tests {
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
         // The next run of the task, or of the agent, finds them.
         dir.create_task(&task).unwrap();
-        assert_eq!(in_memory(&dir, &task, 1).unwrap(), SecretsPlace::Memory);
+        assert_eq!(mount_in_memory(&dir, &task, 1).unwrap(), SecretsPlace::Memory);
         assert_eq!(std::fs::read(secrets.join("token")).unwrap(), b"s");
         AllocDir::destroy(root.path(), id()).unwrap();
         assert!(!dir.path().exists());
@@ -175,7 +181,7 @@ mod tests {
         let task = TaskName::new("web").unwrap();
         let secrets = dir.create_task(&task).unwrap().secrets;
         std::fs::write(secrets.join("token"), "s").unwrap();
-        assert_eq!(in_memory(&dir, &task, 1).unwrap(), SecretsPlace::Disk);
+        assert_eq!(mount_in_memory(&dir, &task, 1).unwrap(), SecretsPlace::Disk);
         assert_eq!(std::fs::read(secrets.join("token")).unwrap(), b"s");
     }
 }

@@ -1,4 +1,5 @@
-//! The services of one allocation: which are there now, what is said of them, and how they are asked.
+//! The services of one allocation: which are up now, how they are listed, and how their
+//! checks are asked.
 //!
 //! ```text
 //!   task states ─► [`offered`]: since when is each there ─► [`resolve`]: names, address, questions
@@ -7,7 +8,7 @@
 //! ```
 //! The hook `services` runs this for the life of the allocation ([`super::hooks`]).
 
-pub mod offered;
+pub mod offer;
 pub mod resolve;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,22 +20,23 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::AllocId;
 use ostler_model::service::ServiceInstance;
 
-/// What the owner of an allocation, its hooks and its handles share of its services. Clones share it.
+/// The services of an allocation, as its owner, hooks and handles share them. Clones
+/// share the state.
 #[derive(Clone)]
 pub struct AllocServices {
-    /// The list of the node.
+    /// The list of the node's services.
     pub node: NodeServices,
     /// Address of the node for ports that are numbers.
     pub host_ip: Arc<str>,
-    /// The newest copy of what is asked, once hooks were told.
+    /// The newest copy of the allocation that the hooks have seen.
     pub newest: watch::Publisher<Arc<Allocation>>,
-    /// What the checks say; in file order, those of services that are not there left out.
+    /// The results of the checks in file order, without those of services that are not up.
     pub results: watch::Publisher<Arc<[CheckResult]>>,
     open: Arc<Mutex<bool>>,
 }
 
 impl AllocServices {
-    /// Those of an allocation that offers nothing yet.
+    /// The services of an allocation that offers nothing yet.
     #[must_use]
     pub fn new(node: NodeServices, host_ip: Arc<str>, allocation: Arc<Allocation>) -> Self {
         Self {
@@ -46,16 +48,16 @@ impl AllocServices {
         }
     }
 
-    /// These are offered now; none any more once it was closed.
+    /// List these services as those of the allocation. Does nothing after [`AllocServices::close`].
     pub fn offer(&self, alloc: AllocId, services: Vec<ServiceInstance>) {
-        // Held meanwhile: what is closed stays so, whoever runs beside.
+        // The lock is held during the change, so that a closed list stays empty.
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if *open {
             self.node.set(alloc, services);
         }
     }
 
-    /// Nothing is offered any more, from here on.
+    /// Take all services off the list, for good.
     pub fn close(&self, alloc: AllocId) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open = false;

@@ -1,22 +1,23 @@
-//! How much disk an allocation uses, for `ephemeral_disk.size`.
+//! Measures how much disk an allocation uses, for `ephemeral_disk.size`.
 //!
-//! Counted is everything below the allocation's directory but `alloc/logs` and what a device plugin assigned:
-//! `alloc/data` and `alloc/tmp`, and `local`, `secrets` and `tmp` of each task. Logs are left out because the
-//! `logs` block bounds them on its own and the agent, not the task, decides how long they stay; a
-//! task is not to be stopped for what it printed. Assigned files ([`ASSIGNED_FILES`]) are gathered by the
-//! agent; they count all the same where others than the agent's user could write there. What runs now may
-//! write meanwhile, so a result is of no exact moment; files that come and go never make it fail.
+//! Everything below the allocation's directory counts, but for `alloc/logs` and the files that a
+//! device plugin assigned: so `alloc/data` and `alloc/tmp` count, and `local`, `secrets` and `tmp`
+//! of each task. Logs are left out because the `logs` block bounds them on its own, and the agent,
+//! not the task, decides how long they stay; a task must not be stopped for what it printed. The
+//! agent gathers the assigned files ([`ASSIGNED_FILES`]). They count only where users other than
+//! the agent's could write. Tasks may write during a measurement, so a result is of no exact
+//! moment; files that come and go never make it fail.
 //!
-//! - Blocks, not lengths: a sparse file costs what it occupies. A file with several names counts
-//!   once. Files that were deleted and are still open are what a [`DiskMeter`] knows of processes.
-//! - Nothing is written, not even access times: 2,000 allocations at rest made 9 MB of them.
+//! - Blocks count, not lengths: a sparse file costs what it occupies. A file with several names counts
+//!   once. Files that were deleted and are still open are added by a [`DiskMeter`] that knows the processes.
+//! - Nothing is written, not even access times: 2,000 allocations at rest wrote 9 MB of them.
 //! - No link is followed, no other file system is entered (a mount has its own limit).
 //! - Memory is bounded by the entries ([`MEASURE_ENTRIES_MAX`]), open files by
 //!   [`MEASURE_OPEN_LEVELS_MAX`], whatever the depth: deeper levels are left by `..`, and it is
 //!   checked that this leads where it should, since a task can move the directory meanwhile.
 //!
-//! Nomad uses the size for placing only (#2749, #2296); here [`over_limit`] decides on the measured
-//! use.
+//! Nomad uses the size for placing only (#2749, #2296); here [`over_limit`] decides on
+//! the measured use.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -37,22 +38,22 @@ use ostler_model::task_path::ASSIGNED_FILES;
 /// Bytes in a block of `st_blocks`, on every file system.
 const BLOCK_BYTES: u64 = 512;
 
-/// What an allocation has on disk.
+/// How much an allocation has on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocDiskUse {
-    /// Bytes occupied.
+    /// Bytes that the blocks occupy.
     pub bytes: u64,
-    /// Bytes as the lengths of the files say; more than `bytes` with sparse files.
+    /// Bytes by the lengths of the files; more than `bytes` with sparse files.
     pub apparent_bytes: u64,
-    /// Files, directories, links …
+    /// Number of files, directories and links.
     pub inodes: u64,
-    /// False: not everything could be looked at, and all three are lower bounds.
+    /// False: not everything could be read, and all three numbers are lower bounds.
     pub complete: bool,
 }
 
 impl AllocDiskUse {
-    /// Both together.
-    const fn and(self, other: Self) -> Self {
+    /// The sum of both.
+    const fn plus(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
             apparent_bytes: self.apparent_bytes.saturating_add(other.apparent_bytes),
@@ -62,9 +63,10 @@ impl AllocDiskUse {
     }
 }
 
-/// Measures what allocations have on disk; may block.
+/// Measures how much allocations have on disk. May block.
 pub trait DiskMeter: Send + Sync + 'static {
-    /// What an allocation has in its directory below `root`, as [`measure`] finds it, and what its processes hold.
+    /// What an allocation has in its directory below `root`, as [`measure`] finds it, together with
+    /// the deleted files that its processes hold.
     ///
     /// # Errors
     /// When the directory cannot be opened.
@@ -75,33 +77,39 @@ pub trait DiskMeter: Send + Sync + 'static {
         cancel: &CancellationToken,
     ) -> Result<AllocDiskUse, AllocDirError> {
         let (found, device) = measure_on(root, alloc, cancel, MEASURE_ENTRIES_MAX)?;
-        Ok(found.and(self.held(alloc, device, cancel)))
+        Ok(found.plus(self.deleted_files_use(alloc, device, cancel)))
     }
 
-    /// What the processes of an allocation's tasks hold of files that have no name any more, of the file system
-    /// `device`. Nothing where there are none that are looked at.
-    fn held(&self, _alloc: AllocId, _device: u64, _cancel: &CancellationToken) -> AllocDiskUse {
+    /// The deleted files on the file system `device` that the processes of an allocation's tasks
+    /// still hold open. A meter that does not look at processes finds none.
+    fn deleted_files_use(
+        &self,
+        _alloc: AllocId,
+        _device: u64,
+        _cancel: &CancellationToken,
+    ) -> AllocDiskUse {
         AllocDiskUse { complete: true, ..AllocDiskUse::default() }
     }
 
-    /// Bytes that the file system of `root` holds, whoever wrote them; `None` when it does not tell.
-    fn filled(&self, root: &Path) -> Option<u64> {
+    /// Bytes in use on the file system of `root`, whoever wrote them; `None` when the file system
+    /// does not tell.
+    fn filled_bytes(&self, root: &Path) -> Option<u64> {
         let fs = rustix::fs::statvfs(root).ok()?;
         Some(fs.f_blocks.saturating_sub(fs.f_bfree).saturating_mul(fs.f_frsize))
     }
 }
 
-/// The disk as it is.
+/// A meter that measures directories alone, and no processes.
 #[derive(Clone, Copy, Debug)]
-pub struct OnDisk;
+pub struct DirectoryMeter;
 
-impl DiskMeter for OnDisk {}
+impl DiskMeter for DirectoryMeter {}
 
-/// Measure the directory of an allocation. Blocks; cancelled, it returns what it has so far, as
-/// not complete.
+/// Measure the directory of an allocation. Blocks. When it is cancelled it returns the incomplete
+/// result so far.
 ///
 /// # Errors
-/// [`AllocDirError::Missing`] when there is none; else when it cannot be opened.
+/// [`AllocDirError::Missing`] when there is no directory; other errors when it cannot be opened.
 pub fn measure(
     root: &Path,
     alloc: AllocId,
@@ -110,7 +118,7 @@ pub fn measure(
     measure_on(root, alloc, cancel, MEASURE_ENTRIES_MAX).map(|(found, _)| found)
 }
 
-/// The same, and the file system that it is on.
+/// As [`measure`]; returns the device number of the file system too.
 fn measure_on(
     root: &Path,
     alloc: AllocId,
@@ -119,7 +127,7 @@ fn measure_on(
 ) -> Result<(AllocDiskUse, u64), AllocDirError> {
     let dir = AllocDir::open(root, alloc)?;
     let stat = rustix::fs::fstat(dir.fd()).map_err(|e| io_error("read", dir.path())(e.into()))?;
-    let mut walk = Walk {
+    let mut walk = DiskWalk {
         found: AllocDiskUse { complete: true, ..AllocDiskUse::default() },
         device: stat.st_dev,
         linked: BTreeSet::new(),
@@ -132,48 +140,49 @@ fn measure_on(
     Ok((walk.found, stat.st_dev))
 }
 
-/// What is wrong when an allocation has more on disk than it is to have; `None` while it has not, or
-/// where it cannot be said.
+/// The sentence for people when an allocation has more on disk than `disk` allows; `None` while
+/// it has not.
 #[must_use]
 pub fn over_limit(used: &AllocDiskUse, disk: EphemeralDisk) -> Option<String> {
     let EphemeralDisk { size_mb, size_stated, .. } = disk;
     (used.bytes > u64::from(size_mb).saturating_mul(MIB)).then(|| {
         let at_least = if used.complete { "" } else { "at least " };
         let mib = used.bytes.div_ceil(MIB);
-        let limit = match size_stated {
-            true => format!("ephemeral_disk.size allows {size_mb} MiB"),
-            false => format!(
+        let limit = if size_stated {
+            format!("ephemeral_disk.size allows {size_mb} MiB")
+        } else {
+            format!(
                 "the job states no ephemeral_disk.size, and {size_mb} MiB are usual; it runs on, and \
                  a stated size would be kept to"
-            ),
+            )
         };
         format!("the allocation has {at_least}{mib} MiB on disk without its logs; {limit}")
     })
 }
 
-/// A directory on the way from the top to where the walk is.
-struct Level {
+/// A directory on the path from the top to the present directory of the walk.
+struct WalkLevel {
     /// Device and inode.
     identity: (u64, u64),
-    /// Open for the first levels only.
+    /// The open directory; only the first levels are kept open.
     dir: Option<OwnedFd>,
-    /// Directories in it that are still to be visited.
+    /// Subdirectories that are still to be visited.
     pending: Vec<CString>,
 }
 
-struct Walk<'a> {
+struct DiskWalk<'a> {
     found: AllocDiskUse,
     /// The file system of the allocation.
     device: u64,
-    /// Files with several names that are counted.
+    /// Device and inode of each file with several names that was counted.
     linked: BTreeSet<(u64, u64)>,
     entries_left: u64,
     cancel: &'a CancellationToken,
-    /// Outermost first.
-    levels: Vec<Level>,
+    /// The levels of the walk, the outermost first.
+    levels: Vec<WalkLevel>,
 }
 
-impl Walk<'_> {
+impl DiskWalk<'_> {
     /// Count everything below `top`.
     fn tree(&mut self, top: BorrowedFd<'_>) {
         let Ok(mut at) = rustix::io::dup(top) else {
@@ -191,15 +200,15 @@ impl Walk<'_> {
                 self.ascend(at.as_fd())
             };
             at = next.unwrap_or(at);
-            if self.stopped() {
+            if self.is_stopped() {
                 self.found.complete &= self.levels.iter().all(|level| level.pending.is_empty());
                 return;
             }
         }
     }
 
-    /// Enough was looked at, or nobody wants to know any more.
-    fn stopped(&self) -> bool {
+    /// Has the walk reached its bound, or was it cancelled?
+    fn is_stopped(&self) -> bool {
         self.entries_left == 0 || self.cancel.is_cancelled()
     }
 
@@ -242,10 +251,10 @@ impl Walk<'_> {
         let keep = self.levels.len() < MEASURE_OPEN_LEVELS_MAX;
         let kept = if keep { dir.try_clone().ok() } else { None };
         let pending = self.read(dir, in_shared);
-        self.levels.push(Level { identity, dir: kept, pending });
+        self.levels.push(WalkLevel { identity, dir: kept, pending });
     }
 
-    /// Count the entries of a directory; the directories among them are returned.
+    /// Count the entries of a directory. Returns the names of its subdirectories.
     fn read(&mut self, dir: &OwnedFd, in_shared: bool) -> Vec<CString> {
         let mut directories = Vec::new();
         let Ok(entries) = read_quietly(dir) else {
@@ -261,12 +270,12 @@ impl Walk<'_> {
             if is_dots(name) || (in_shared && name == c"logs") {
                 continue;
             }
-            if self.stopped() {
+            if self.is_stopped() {
                 self.found.complete = false;
                 break;
             }
             self.entries_left -= 1;
-            // Gone since it was listed: it costs nothing any more.
+            // An entry that went since it was listed costs nothing any more.
             let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
@@ -296,8 +305,8 @@ impl Walk<'_> {
     }
 }
 
-/// The entries of a directory. Looking must not write: the access time stays where the system lets
-/// it, which is for the owner and for root.
+/// Read the entries of a directory without changing its access time, where the system allows that:
+/// for the owner and for root.
 fn read_quietly(dir: &OwnedFd) -> Result<Dir, Errno> {
     let open = |flags| rustix::fs::openat(dir, c".", flags, Mode::empty());
     let opened = match open(DIRECTORY_FLAGS | OFlags::NOATIME) {
@@ -307,7 +316,7 @@ fn read_quietly(dir: &OwnedFd) -> Result<Dir, Errno> {
     Dir::new(opened?)
 }
 
-/// Is it a directory that nobody writes but the agent's user?
+/// Is it a directory that only the agent's user can write?
 fn is_agents_alone(stat: &Stat) -> bool {
     const OTHERS_WRITE: u32 = 0o022;
     FileType::from_raw_mode(stat.st_mode).is_dir()

@@ -218,7 +218,7 @@ fn a_directory_moved_away_under_the_walk_does_not_lead_it_elsewhere() {
     fs::create_dir_all(deep.join("moving/inner")).unwrap();
     fs::create_dir_all(scene.dir.path().join("web/tmp/later")).unwrap();
     let cancel = CancellationToken::new();
-    let mut walk = Walk {
+    let mut walk = DiskWalk {
         found: AllocDiskUse { complete: true, ..AllocDiskUse::default() },
         device: rustix::fs::fstat(scene.dir.fd()).unwrap().st_dev,
         linked: BTreeSet::new(),
@@ -262,7 +262,12 @@ fn more_entries_than_the_limit_are_a_lower_bound_that_says_so() {
 struct Held;
 
 impl DiskMeter for Held {
-    fn held(&self, _alloc: AllocId, device: u64, _cancel: &CancellationToken) -> AllocDiskUse {
+    fn deleted_files_use(
+        &self,
+        _alloc: AllocId,
+        device: u64,
+        _cancel: &CancellationToken,
+    ) -> AllocDiskUse {
         assert_ne!(device, 0);
         AllocDiskUse { bytes: 5 * MIB, apparent_bytes: 5 * MIB, inodes: 1, complete: false }
     }
@@ -275,7 +280,7 @@ fn what_processes_hold_without_a_name_counts_as_what_is_in_the_directory_does() 
     let measured = |meter: &dyn DiskMeter| {
         meter.measure_alloc(scene.root.path(), scene.alloc, &cancel).unwrap()
     };
-    let (found, with) = (measured(&OnDisk), measured(&Held));
+    let (found, with) = (measured(&DirectoryMeter), measured(&Held));
     assert_eq!((with.bytes, with.inodes), (found.bytes + 5 * MIB, found.inodes + 1));
     assert!(found.complete && !with.complete, "both are lower bounds then");
 }

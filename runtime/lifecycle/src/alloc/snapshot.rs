@@ -6,8 +6,9 @@
 //!             └─ cannot be read ─► an entry that says so, in the place of the rest
 //! unpack:  bytes ─► archive (headers) ─► place (what becomes of an entry; pure) ─► below one directory
 //! ```
-//! What comes is hostile: the other node may have been taken over, and a task wrote the files. So nothing
-//! is opened but one name at a time in an open directory, without following links, and everything is counted.
+//! What comes is hostile: the other node may have been taken over, and a task wrote the files.
+//! So each name is opened by itself in an open directory, without following links, and
+//! everything is counted.
 //!
 //! | in an archive | what becomes of it |
 //! |---|---|
@@ -19,7 +20,7 @@
 //! | set-user-id, extended attributes | left out; other modes stay, owners where the agent is root |
 //! | a length that is not sent, bytes or entries without end | refused, with all of it |
 //!
-//! What is refused is not taken at all: half of the data is worse than none.
+//! An archive that is refused is not used at all: half of the data is worse than none.
 
 mod archive;
 mod pack;
@@ -28,11 +29,12 @@ mod unpack;
 
 pub use archive::{ArchiveEntry, ArchiveEntryKind, ArchiveError, ArchiveReader};
 pub use pack::{PackError, PackedDisk, pack};
-pub use unpack::{LeftOut, UnpackBounds, UnpackError, Unpacked, unpack_into};
+pub use unpack::{DiskUnpackError, LeftOutEntries, UnpackBounds, UnpackReport, unpack_into};
 
 use ostler_model::ids::AllocId;
 
-/// Name of the entry by which a node says that it could not send the rest; its content is why.
+/// Name of the entry by which a node says that it could not send the rest. The content of the entry
+/// is the reason.
 fn error_entry(from: AllocId) -> String {
     format!("NOMAD-{from}-ERROR.log")
 }

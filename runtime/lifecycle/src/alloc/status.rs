@@ -1,5 +1,5 @@
-//! What the states of an allocation's tasks mean for the whole: its client status, whether the
-//! living tasks must be stopped and why, and in which order.
+//! Derives from the states of an allocation's tasks the client status of the allocation, whether
+//! and why the living tasks must be stopped, and in which order.
 //!
 //! ```text
 //! any dead and failed ─► failed     any running ─► running
@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ostler_model::alloc::ClientStatus;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::{EventKind, TaskEvent};
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{LifecycleHook, Task, TaskGroup};
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
-/// The status of an allocation and a sentence on it. `Failed` does not mean that nothing runs any
-/// more: siblings may still be on their way out.
+/// The client status of an allocation, and a sentence on it. While the status is `Failed`, sibling
+/// tasks may still be ending.
 #[must_use]
 pub fn client_status(
-    states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
+    states: &BTreeMap<TaskName, CowArc<TaskState>>,
 ) -> (ClientStatus, &'static str) {
     let any = |status: TaskStatus| states.values().any(|s| s.status == status);
     if states.values().any(|s| s.status == TaskStatus::Dead && s.failed) {
@@ -32,7 +32,7 @@ pub fn client_status(
     } else if any(TaskStatus::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if any(TaskStatus::Pending) {
-        (ClientStatus::Pending, waits(states))
+        (ClientStatus::Pending, pending_text(states))
     } else if any(TaskStatus::Dead) {
         (ClientStatus::Complete, "All tasks have completed")
     } else {
@@ -40,9 +40,9 @@ pub fn client_status(
     }
 }
 
-/// What an allocation of which nothing runs, and something may, waits for.
-fn waits(states: &BTreeMap<TaskName, HeldOnce<TaskState>>) -> &'static str {
-    let ran = |state: &HeldOnce<TaskState>| state.started_at.is_some();
+/// The sentence on an allocation of which no task runs, but one may still start.
+fn pending_text(states: &BTreeMap<TaskName, CowArc<TaskState>>) -> &'static str {
+    let ran = |state: &CowArc<TaskState>| state.started_at.is_some();
     if states.values().any(|s| s.status == TaskStatus::Pending && ran(s)) {
         "Tasks wait to be started again"
     } else if states.values().any(ran) {
@@ -57,7 +57,7 @@ fn waits(states: &BTreeMap<TaskName, HeldOnce<TaskState>>) -> &'static str {
 pub enum KillReason {
     /// The leader ended.
     LeaderDead {
-        /// The leader.
+        /// The task that is the leader of its group.
         leader: TaskName,
     },
     /// A task failed for good.
@@ -80,7 +80,7 @@ impl fmt::Display for KillReason {
 }
 
 impl KillReason {
-    /// The event each task that is stopped gets.
+    /// The event for each task that is stopped.
     #[must_use]
     pub fn event(&self, now: Timestamp) -> TaskEvent {
         let text = self.to_string();
@@ -99,7 +99,7 @@ impl KillReason {
 #[must_use]
 pub fn kill_reason(
     group: &TaskGroup,
-    states: &BTreeMap<TaskName, HeldOnce<TaskState>>,
+    states: &BTreeMap<TaskName, CowArc<TaskState>>,
 ) -> Option<KillReason> {
     let counted = || group.tasks.iter().map(|task| &**task).filter(|t| !is_poststop(t));
     let dead = |task: &Task| state_of(states, task).is_some_and(|s| s.status == TaskStatus::Dead);
@@ -147,13 +147,13 @@ pub fn poststop_tasks(group: &TaskGroup) -> Vec<TaskName> {
 }
 
 fn state_of<'a>(
-    states: &'a BTreeMap<TaskName, HeldOnce<TaskState>>,
+    states: &'a BTreeMap<TaskName, CowArc<TaskState>>,
     task: &Task,
 ) -> Option<&'a TaskState> {
     states.get(&task.name).map(|state| &**state)
 }
 
-/// Does it run when all others are dead?
+/// Does the task run when all others are dead?
 #[must_use]
 pub fn is_poststop(task: &Task) -> bool {
     task.lifecycle.is_some_and(|l| l.hook == LifecycleHook::Poststop)

@@ -31,7 +31,7 @@ const RUNNING: (TaskStatus, bool) = (TaskStatus::Running, false);
 const DEAD: (TaskStatus, bool) = (TaskStatus::Dead, false);
 const FAILED: (TaskStatus, bool) = (TaskStatus::Dead, true);
 
-fn states(all: &[(&str, (TaskStatus, bool))]) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
+fn states(all: &[(&str, (TaskStatus, bool))]) -> BTreeMap<TaskName, CowArc<TaskState>> {
     all.iter()
         .map(|(name, (status, failed))| {
             (TaskName::new(*name).unwrap(), state(*status, *failed).into())
@@ -67,7 +67,7 @@ fn what_has_run_before_is_not_called_never_started() {
         |status| TaskState { started_at: Some(Timestamp::from_nanos(1)), ..state(status, false) };
     let of = |all: [TaskState; 2]| {
         let names = ["a", "b"].map(|name| TaskName::new(name).unwrap());
-        client_status(&names.into_iter().zip(all.map(HeldOnce::from)).collect())
+        client_status(&names.into_iter().zip(all.map(CowArc::from)).collect())
     };
     let waits = |text| (ClientStatus::Pending, text);
     let never = || state(TaskStatus::Pending, false);

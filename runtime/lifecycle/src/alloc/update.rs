@@ -1,4 +1,4 @@
-//! What of a newer copy of an allocation takes effect in place.
+//! Decides which parts of a newer copy of an allocation take effect in place.
 //!
 //! ```text
 //!   in place     group: shutdown_delay, services, health, update, reschedule, max_run_duration,
@@ -8,19 +8,19 @@
 //!                allocation: desired, job version, deployment; job: name, priority, datacenters, constraints
 //!   never        everything else: another set of tasks, a driver, a configuration, resources …
 //! ```
-//! Whoever places allocations gives a changed one a new id where a change cannot take effect in
-//! place. A copy that changes such a part all the same changes nothing by it: what a task was
-//! started with stays what the allocation says of it. Pure.
+//! A change that cannot take effect in place needs an allocation with a new id. If a copy changes
+//! such a part all the same, the change is ignored: the allocation keeps saying what its tasks were
+//! started with. Pure.
 
 use std::sync::Arc;
 
 use ostler_model::alloc::{AllocDeployment, Allocation};
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::job::{Job, LogConfig, Task, TaskGroup};
 
 /// `old` with what `new` changes in place. `None` when `new` is of a group its job does not have.
 #[must_use]
-pub fn in_place(old: &Allocation, new: &Allocation) -> Option<Allocation> {
+pub fn merge_in_place(old: &Allocation, new: &Allocation) -> Option<Allocation> {
     let group = group(old.task_group()?, new.task_group()?);
     let mut groups = old.job.groups.clone();
     for known in groups.iter_mut().filter(|known| known.name == old.group) {
@@ -41,7 +41,8 @@ pub fn in_place(old: &Allocation, new: &Allocation) -> Option<Allocation> {
         modify_index: new.modify_index,
         job_version: new.job_version,
         deployment: match (&old.deployment, &new.deployment) {
-            // The same one: its deadlines count from where they did. A canary may have been accepted.
+            // In the same deployment the deadlines still count from the old start. A canary may
+            // have been accepted.
             (Some(old), Some(new)) if old.id == new.id => {
                 Some(AllocDeployment { since: old.since, ..new.clone() })
             }
@@ -53,7 +54,7 @@ pub fn in_place(old: &Allocation, new: &Allocation) -> Option<Allocation> {
 
 fn group(old: &TaskGroup, new: &TaskGroup) -> TaskGroup {
     let tasks = old.tasks.iter().map(|known| match new.task(&known.name) {
-        Some(newer) => HeldOnce::from(task(known, newer)),
+        Some(newer) => CowArc::from(task(known, newer)),
         None => known.clone(),
     });
     TaskGroup {

@@ -11,7 +11,7 @@ use ostler_testing::fixtures;
 
 fn allocation() -> Allocation {
     let tasks = vec![fixtures::task("web").unwrap(), fixtures::task("log").unwrap()];
-    fixtures::allocation(JobKind::Service, tasks, &Rng::seeded(1)).unwrap()
+    fixtures::allocation(JobKind::Service, tasks, &Rng::from_seed(1)).unwrap()
 }
 
 fn changed(change: impl FnOnce(&mut Job)) -> Allocation {
@@ -47,7 +47,7 @@ fn what_may_change_in_place_does() {
         group.tasks[1] = fixtures::lifecycle(first, LifecycleHook::Prestart, true).into();
     });
     let new = Allocation { desired: DesiredStatus::Stop, job_version: 4, ..new };
-    assert_eq!(in_place(&allocation(), &new).unwrap(), new);
+    assert_eq!(merge_in_place(&allocation(), &new).unwrap(), new);
 }
 
 #[test]
@@ -58,9 +58,9 @@ fn an_accepted_canary_is_none_any_more_and_its_deadlines_stay() {
     };
     let old = Allocation { deployment: of("a", 1, true), ..allocation() };
     let accepted = Allocation { deployment: of("a", 2, false), ..changed(|_| {}) };
-    assert_eq!(in_place(&old, &accepted).unwrap().deployment, of("a", 1, false));
+    assert_eq!(merge_in_place(&old, &accepted).unwrap().deployment, of("a", 1, false));
     let another = Allocation { deployment: of("b", 2, false), ..changed(|_| {}) };
-    assert_eq!(in_place(&old, &another).unwrap().deployment, of("b", 2, false));
+    assert_eq!(merge_in_place(&old, &another).unwrap().deployment, of("b", 2, false));
 }
 
 #[test]
@@ -76,15 +76,15 @@ fn what_may_not_change_in_place_stays() {
     ];
     for (index, change) in changes.into_iter().enumerate() {
         let old = allocation();
-        let effective = in_place(&old, &changed(change)).unwrap();
+        let effective = merge_in_place(&old, &changed(change)).unwrap();
         assert_eq!(effective, Allocation { modify_index: old.modify_index + 1, ..old }, "{index}");
     }
     let more = changed(|job| job.groups[0].tasks.push(other.into()));
-    assert_eq!(in_place(&allocation(), &more).unwrap().task_group().unwrap().tasks.len(), 2);
+    assert_eq!(merge_in_place(&allocation(), &more).unwrap().task_group().unwrap().tasks.len(), 2);
 }
 
 #[test]
 fn a_copy_of_a_group_its_job_does_not_have_is_none() {
     let gone = changed(|job| job.groups.clear());
-    assert_eq!(in_place(&allocation(), &gone), None);
+    assert_eq!(merge_in_place(&allocation(), &gone), None);
 }

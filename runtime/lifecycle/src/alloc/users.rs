@@ -1,20 +1,20 @@
-//! The user id of an allocation, for its isolated tasks that name no user.
+//! The user id of an allocation. Its isolated tasks run as this user, unless they name one.
 //!
 //! ```text
 //! its directory has a group of the range ─► that one: it was given before, by whatever agent
 //!   none; tasks of it ran as the user that all shared, or write to a volume ─► it shares that user
 //!   none ─► the next of the range that no directory has ─► the group of its directory, then its tasks'
 //! ```
-//! The group of an allocation's directory is the record: it is there exactly as long as files may be that the id
-//! owns, survives what they survive, and needs no write of its own. The group gives nobody anything: the mode of the
-//! directory says nothing of it that it does not say of all. So an id is free when no directory has it, and nobody
-//! has to give one back.
+//! The group of an allocation's directory is the record of the id. It exists exactly as long as
+//! files of the id may exist, survives what the files survive, and needs no write of its own. The
+//! group grants no rights, because the mode of the directory gives the group no more than
+//! everybody. So an id is free when no directory has it, and nobody has to give an id back.
 //!
-//! Ids are given in turn, so that one that was freed is used again as late as possible: a process that somebody
-//! left outside of its allocation finds nobody with its id for a long time.
+//! Ids are given in turn, so that an id that was freed is used again as late as possible. A process
+//! that was left behind outside of its allocation shares its id with nobody for a long time.
 //!
-//! What tasks write into a volume outlives their allocation, and the next one has another id. So the tasks of a group
-//! that writes to a volume share one user, unless they name their own.
+//! What tasks write into a volume outlives their allocation, and the next allocation has another
+//! id. So the tasks of a group that writes to a volume share one user, unless they name their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -33,18 +33,18 @@ use ostler_model::ports::{AllocUser, FileOwner};
 
 /// Gives allocations their user ids. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct AllocUsers(Arc<Shared>);
+pub struct AllocUsers(Arc<AllocUsersInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    /// Absent: allocations get none.
+struct AllocUsersInner {
+    /// The ids for allocations; `None`: allocations get no ids.
     range: Option<RangeInclusive<u32>>,
-    table: Mutex<Table>,
+    table: Mutex<UserIdTable>,
 }
 
-/// Who has which. Pure.
+/// Which allocation has which id. Pure.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Table {
+struct UserIdTable {
     ids: BTreeMap<u32, AllocId>,
     /// The id that was given last.
     last: Option<u32>,
@@ -58,48 +58,49 @@ struct Table {
     self.of.start(), self.of.end()
 )]
 pub struct NoUserFree {
-    /// Those that there are.
+    /// The range of all ids for allocations.
     pub of: RangeInclusive<u32>,
 }
 
-/// Why an allocation got none.
+/// Why an allocation got no id.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocUserError {
-    /// All are given.
+    /// All ids of the range are taken.
     #[error(transparent)]
     NoneFree(#[from] NoUserFree),
-    /// Its directory cannot be looked at or changed.
+    /// The directory of the allocation cannot be read or changed.
     #[error(transparent)]
     Dir(#[from] AllocDirError),
 }
 
-impl Table {
-    /// From the groups of directories.
-    fn found(
+impl UserIdTable {
+    /// The table by the groups of the allocations' directories.
+    fn from_groups(
         groups: impl IntoIterator<Item = (AllocId, u32)>,
         range: &RangeInclusive<u32>,
     ) -> Self {
         let mut table = Self::default();
         for (alloc, group) in groups.into_iter().filter(|(_, group)| range.contains(group)) {
             table.last = table.last.max(Some(group));
-            // Of two with one id, which nobody here makes, the second gets another.
+            // The agent never gives two allocations one id. If two have one, the
+            // second gets another.
             table.ids.entry(group).or_insert(alloc);
         }
         table
     }
 
-    fn of(&self, alloc: AllocId) -> Option<u32> {
+    fn id_of_alloc(&self, alloc: AllocId) -> Option<u32> {
         self.ids.iter().find(|(_, of)| **of == alloc).map(|(id, _)| *id)
     }
 
-    /// The id of an allocation whose directory has this group.
+    /// The id of an allocation whose directory has this group; a new id where it has none yet.
     fn claim(
         &mut self,
         alloc: AllocId,
         group: u32,
         range: &RangeInclusive<u32>,
     ) -> Result<u32, NoUserFree> {
-        if let Some(id) = self.of(alloc) {
+        if let Some(id) = self.id_of_alloc(alloc) {
             return Ok(id);
         }
         let free = |id: &u32| !self.ids.contains_key(id);
@@ -117,14 +118,14 @@ impl Table {
         Ok(id)
     }
 
-    /// Only these have a directory.
-    fn keep(&mut self, allocs: &BTreeSet<AllocId>) {
+    /// Free the ids of all allocations but these, which have a directory.
+    fn retain_allocs(&mut self, allocs: &BTreeSet<AllocId>) {
         self.ids.retain(|_, of| allocs.contains(of));
     }
 }
 
 impl AllocUsers {
-    /// Ids of this range; those that directories below `root` have are taken. Blocks.
+    /// Give ids of this range. The ids that directories below `root` have are taken. Blocks.
     ///
     /// # Errors
     /// When the directories cannot be read.
@@ -133,8 +134,8 @@ impl AllocUsers {
         for alloc in AllocDir::list(root)? {
             groups.extend(group_of(root, alloc)?.map(|group| (alloc, group)));
         }
-        let table = Table::found(groups, &range);
-        Ok(Self(Arc::new(Shared { range: Some(range), table: Mutex::new(table) })))
+        let table = UserIdTable::from_groups(groups, &range);
+        Ok(Self(Arc::new(AllocUsersInner { range: Some(range), table: Mutex::new(table) })))
     }
 
     /// The ids that allocations are given.
@@ -143,12 +144,13 @@ impl AllocUsers {
         self.0.range.as_ref()
     }
 
-    /// Whom the tasks of an allocation run as that are kept apart and name no user: its directory is there.
-    /// `shared`: whom those run as whose allocation has no id. Blocks.
+    /// The user of those tasks of an allocation that are isolated and name no user. The
+    /// directory of the allocation must exist. `shared` is the user of tasks whose allocation
+    /// has no id. Blocks.
     ///
     /// # Errors
     /// When no id is free, or the directory refuses one.
-    pub fn of(
+    pub fn assign_user(
         &self,
         root: &Path,
         allocation: &Allocation,
@@ -162,9 +164,10 @@ impl AllocUsers {
             && allocation
                 .task_group()
                 .is_some_and(|tasks| writes_volumes(tasks) || ran_as(&dir, tasks, shared));
-        match shares {
-            true => Ok(AllocUser::Shared),
-            false => self.claim(root, allocation.id, &dir, group).map(AllocUser::Own),
+        if shares {
+            Ok(AllocUser::Shared)
+        } else {
+            self.claim(root, allocation.id, &dir, group).map(AllocUser::Own)
         }
     }
 
@@ -176,13 +179,13 @@ impl AllocUsers {
         group: u32,
     ) -> Result<u32, AllocUserError> {
         let Some(range) = self.range() else { return Ok(group) };
-        let claimed = self.table().claim(alloc, group, range);
+        let claimed = self.lock_table().claim(alloc, group, range);
         let id = match claimed {
             Ok(id) => id,
             Err(_) => {
-                // Those whose directories are gone have none any more.
-                let mut table = self.table();
-                table.keep(&AllocDir::list(root)?.into_iter().collect());
+                // Allocations whose directories are gone need no id any more.
+                let mut table = self.lock_table();
+                table.retain_allocs(&AllocDir::list(root)?.into_iter().collect());
                 table.claim(alloc, group, range)?
             }
         };
@@ -193,7 +196,7 @@ impl AllocUsers {
         Ok(id)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, UserIdTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,8 +211,9 @@ fn writes_volumes(group: &TaskGroup) -> bool {
     })
 }
 
-/// Was a task that names no user given its directories as this user? They are not moved from one allocation to
-/// the next, so it was one of this. It may run as that still, and what it wrote is its siblings'.
+/// Do directories of a task that names no user belong to the shared user? Such directories do not
+/// move from one allocation to the next, so a task of this allocation ran as the shared user. It
+/// may still run, and its siblings use what it wrote.
 fn ran_as(dir: &AllocDir, group: &TaskGroup, shared: FileOwner) -> bool {
     let mut unnamed = group.tasks.iter().filter(|task| task.user.is_none());
     unnamed.any(|task| {

@@ -20,12 +20,12 @@ fn id(number: u32) -> AllocId {
 
 #[test]
 fn an_id_is_one_allocations_until_that_is_gone_and_is_used_again_last() {
-    let mut table = Table::default();
-    let claim = |table: &mut Table, number| table.claim(id(number), 0, &RANGE);
+    let mut table = UserIdTable::default();
+    let claim = |table: &mut UserIdTable, number| table.claim(id(number), 0, &RANGE);
     let first: Vec<u32> = (0..3).map(|number| claim(&mut table, number).unwrap()).collect();
     assert_eq!(first, [80_000, 80_001, 80_002]);
     assert_eq!(claim(&mut table, 1), Ok(80_001), "asked again");
-    table.keep(&[1, 2].map(id).into());
+    table.retain_allocs(&[1, 2].map(id).into());
     assert_eq!(claim(&mut table, 3), Ok(80_003), "not the one that was freed a moment ago");
     assert_eq!(claim(&mut table, 4), Ok(80_000));
     let error = claim(&mut table, 5).unwrap_err();
@@ -36,11 +36,11 @@ fn an_id_is_one_allocations_until_that_is_gone_and_is_used_again_last() {
 
 #[test]
 fn the_group_of_a_directory_says_which_it_had_under_an_earlier_agent() {
-    let mut table = Table::found([(id(7), 80_001), (id(8), 1_000)], &RANGE);
+    let mut table = UserIdTable::from_groups([(id(7), 80_001), (id(8), 1_000)], &RANGE);
     assert_eq!(table.claim(id(1), 80_002, &RANGE), Ok(80_002));
     assert_eq!(table.claim(id(2), 80_002, &RANGE), Ok(80_003), "it is another's now");
     assert_eq!(table.claim(id(3), 90_000, &RANGE), Ok(80_000), "of another range");
-    assert_eq!(table.of(id(7)), Some(80_001));
+    assert_eq!(table.id_of_alloc(id(7)), Some(80_001));
 }
 
 /// A directory of allocations of one task; none where files cannot be given away.
@@ -58,7 +58,7 @@ impl Node {
         }
         let root = tempfile::tempdir().unwrap();
         let users = AllocUsers::find(root.path(), range).unwrap();
-        Some(Self { root, users, rng: Rng::seeded(1) })
+        Some(Self { root, users, rng: Rng::from_seed(1) })
     }
 
     fn alloc(&self, task: Task) -> Allocation {
@@ -77,7 +77,7 @@ impl Node {
     }
 
     fn of(&self, alloc: &Allocation) -> Result<AllocUser, AllocUserError> {
-        self.users.of(self.root.path(), alloc, NOBODY)
+        self.users.assign_user(self.root.path(), alloc, NOBODY)
     }
 }
 
@@ -166,14 +166,14 @@ proptest! {
     ) {
         // Directories and their groups: all that an agent leaves.
         let mut dirs = BTreeMap::new();
-        let mut table = Table::default();
+        let mut table = UserIdTable::default();
         for step in steps {
             let mut ends = false;
             match step {
                 Step::Claim(number, set) => {
                     let group = *dirs.entry(id(number)).or_insert(0);
                     let claimed = table.claim(id(number), group, &RANGE).or_else(|_| {
-                        table.keep(&dirs.keys().copied().collect());
+                        table.retain_allocs(&dirs.keys().copied().collect());
                         table.claim(id(number), group, &RANGE)
                     });
                     if let Ok(id_of_it) = claimed {
@@ -190,7 +190,7 @@ proptest! {
                 Step::Restart => ends = true,
             }
             if ends {
-                table = Table::found(dirs.clone(), &RANGE);
+                table = UserIdTable::from_groups(dirs.clone(), &RANGE);
             }
             let mut given: Vec<u32> = dirs.values().copied().filter(|group| *group != 0).collect();
             let all = given.len();

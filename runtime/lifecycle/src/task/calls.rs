@@ -1,14 +1,14 @@
-//! The acts of a task runner that take time: each is a future of its own, bounded, that ends in
-//! a typed answer. None touches the machine.
+//! The acts of a task runner that take time. Each is a bounded future of its own that ends with a
+//! typed answer. None of them touches the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::TaskScope;
-use super::handle::{Intent, LocalRecord, RunRecord, StartedRecord, TaskRecordError};
+use super::handle::{LocalRecord, RunIntent, RunRecord, StartedRecord, TaskRecordError};
 use super::hooks::{self, HookError, Preparation};
 pub use super::notes::DriverNote;
-pub use super::run::{Run, new_id};
+pub use super::run::{TaskRun, new_id};
 use crate::queue;
 use ostler_model::clock;
 use ostler_model::ids::RunId;
@@ -17,41 +17,42 @@ use ostler_model::limits::{
     START_WALL_MAX,
 };
 use ostler_model::ports::{
-    Adoption, BoxFuture, Driver, FsIsolation, Inspected, PluginCallError, RunNote, Started,
-    TaskContext,
+    Adoption, BoxFuture, FsIsolation, InspectResult, PluginCallError, RunNote, StartedTask,
+    TaskContext, TaskDriver,
 };
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload, out_of_memory};
-use ostler_state::Expected;
+use ostler_state::ExpectedWrite;
 
-/// What ends a task where neither job nor driver says anything else; as the drivers do.
+/// The signal that ends a task where neither job nor driver names another. The drivers have
+/// the same default.
 const KILL_SIGNAL_DEFAULT: &str = "SIGINT";
 /// Signal number shown for a polled task that its driver killed.
 const KILLED: u32 = 9;
 
 /// Why a start failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StartError {
-    /// For the event.
+pub struct TaskStartError {
+    /// What failed, for the event.
     pub error: String,
-    /// May it go better next time?
+    /// A later start may succeed.
     pub recoverable: bool,
 }
 
-/// A start with the runner's own bound around it.
+/// Run a driver's start with the runner's own bound.
 async fn bounded_start(
     scope: &TaskScope,
-    future: BoxFuture<'_, Result<Started, PluginCallError>>,
-) -> Result<Started, PluginCallError> {
+    future: BoxFuture<'_, Result<StartedTask, PluginCallError>>,
+) -> Result<StartedTask, PluginCallError> {
     let late = || no_answer(scope, "start", START_WALL_MAX);
     clock::timeout(START_WALL_MAX, future).await.unwrap_or_else(|| Err(late()))
 }
 
-/// Any other driver call about a task, with the runner's own bound around it: longer than the
-/// driver's deadline, so that only what hangs is given up. That counts against the driver.
-pub(super) async fn bounded<T>(
+/// Run any other driver call about a task with the runner's own bound. The bound is longer than the
+/// driver's deadline, so that only a call that hangs is given up. That counts against the driver.
+pub(super) async fn bounded_call<T>(
     scope: &TaskScope,
-    (driver, task): (&dyn Driver, &TaskContext),
+    (driver, task): (&dyn TaskDriver, &TaskContext),
     call: &'static str,
     future: BoxFuture<'_, Result<T, PluginCallError>>,
 ) -> Result<T, PluginCallError> {
@@ -60,7 +61,7 @@ pub(super) async fn bounded<T>(
     match clock::timeout(bound, future).await {
         Some(answer) => answer,
         None => {
-            driver.given_up(call, task, bound);
+            driver.report_hang(call, task, bound);
             Err(no_answer(scope, call, bound))
         }
     }
@@ -71,32 +72,32 @@ fn no_answer(scope: &TaskScope, call: &'static str, bound: Duration) -> PluginCa
     PluginCallError::CallFailed { plugin, call, reason }
 }
 
-/// What a request to end a run came to.
+/// The result of a request to end a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndRequest {
-    /// It is on its way out; who waits for the workload sees its end.
+    /// The run is ending. Whoever waits for the workload sees its end.
     Taken,
-    /// It has ended, by what its driver says: there is nothing of the host's to wait for.
+    /// The driver says that the run has ended, and the host has nothing to wait for.
     Ended,
 }
 
-/// Prepare a run. Where the driver's starts are held, the intent goes on its way to the disk first: what
-/// is prepared and started meanwhile leaves nothing that a crash could not clear. That of a first run may be
-/// on its way already.
+/// Prepare a run. Where the driver holds its starts, the intent goes on its way to the disk first.
+/// What is prepared and started meanwhile leaves nothing behind that the next agent could not clear
+/// after a crash. The intent of a first run may be on its way already.
 ///
 /// # Errors
 /// The first hook's that fails; or the intent cannot be queued.
 pub async fn prepare(
     scope: &TaskScope,
     record: &LocalRecord,
-    intent: Option<Intent>,
-    notes: queue::Sender<DriverNote>,
+    intent: Option<RunIntent>,
+    notes: queue::QueueSender<DriverNote>,
 ) -> Result<Preparation, HookError> {
-    let held = || scope.drivers.dispense(&scope.task.driver).is_ok_and(|one| one.starts_held());
+    let held = || scope.drivers.dispense(&scope.task.driver).is_ok_and(|one| one.holds_starts());
     let intent = match intent {
         None if held() => {
             let intent = record.intend(new_id(scope)).await;
-            Some(intent.map_err(|e| HookError::passing(e.text()))?)
+            Some(intent.map_err(|e| HookError::passing_setup(e.text()))?)
         }
         intent => intent,
     };
@@ -111,107 +112,117 @@ pub async fn prepare(
     }
 }
 
-/// Start, keep what identifies the run and how to reach it, let it go. The intent is durable before
-/// anything of the run can have had an effect: before the driver is asked, or, where its starts are
-/// held, before the run is let go. After an error nothing of it is left.
+/// Start a run, keep its identities and its handle, and release it. The intent is durable before
+/// anything of the run can have an effect: before the driver is asked, or, where the driver holds
+/// its starts, before the run is released. After an error nothing of the run is left.
 ///
 /// # Errors
 /// When the intent or the handle cannot be written, the driver fails, or the program does not run.
-pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result<(), StartError> {
-    // From here until its identity is written, or it failed.
+pub async fn start(
+    scope: &TaskScope,
+    record: &LocalRecord,
+    run: &TaskRun,
+) -> Result<(), TaskStartError> {
+    // Announces a write to the store, until the identity of the run is written or the start failed.
     let coming = scope.state.expect();
-    let (Some(config), Some((driver, context))) = (run.take_config(), parts(run)) else {
+    let (Some(config), Some((driver, context))) = (run.take_config(), driver_and_context(run))
+    else {
         let error = format!("{} was started before", run.id);
-        return Err(StartError { error, recoverable: false });
+        return Err(TaskStartError { error, recoverable: false });
     };
     let mut intent = run.take_intent();
     // Another version of the driver may be in its place by now.
-    if !driver.starts_held() || intent.is_none() {
-        intended(record, run, intent.take()).await?;
+    if !driver.holds_starts() || intent.is_none() {
+        make_intent_durable(record, run, intent.take()).await?;
     }
     let call = driver.start(context, config);
     let begun = match bounded_start(scope, call).await {
-        Ok(Started { workload: Workload::Poll(_), handle, .. })
+        Ok(StartedTask { workload: Workload::Poll(_), handle, .. })
             if scope.network.get().is_some() =>
         {
-            // To be ended by what is given back now.
-            run.set_started(Started { workload: Workload::Poll(0), handle, network: None });
+            // The undo below ends the run by this handle.
+            run.set_driver_answer(StartedTask {
+                workload: Workload::Poll(0),
+                handle,
+                network: None,
+            });
             let error = format!(
                 "driver {} runs its tasks itself, outside of the network of their allocation; use a driver \
                  whose tasks the host runs, such as exec, or a network of mode host",
                 scope.task.driver
             );
-            Err(StartError { error, recoverable: false })
+            Err(TaskStartError { error, recoverable: false })
         }
-        Ok(started) => go(scope, record, run, (started, intent, coming)).await,
+        Ok(started) => release_run(scope, record, run, (started, intent, coming)).await,
         Err(error) => {
-            Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
+            Err(TaskStartError { recoverable: error.is_recoverable(), error: error.to_string() })
         }
     };
     if begun.is_err() {
-        undo(scope, record, run).await;
+        undo_start(scope, record, run).await;
     }
     begun
 }
 
 /// Wait until the intent is durable.
-async fn intended(
+async fn make_intent_durable(
     record: &LocalRecord,
-    run: &Run,
-    intent: Option<Intent>,
-) -> Result<(), StartError> {
+    run: &TaskRun,
+    intent: Option<RunIntent>,
+) -> Result<(), TaskStartError> {
     let written = async {
         let intent = match intent {
             Some(intent) => intent,
             None => record.intend(run.id.clone()).await?,
         };
-        intent.durable().await
+        intent.wait_durable().await
     };
-    written.await.map_err(|e| StartError { error: e.text(), recoverable: true })
+    written.await.map_err(|e| TaskStartError { error: e.text(), recoverable: true })
 }
 
-/// Until here what the host started is held: not one instruction of it has run. It is let go when the
-/// intent is durable, and all that a later agent needs to own the run is kept: by the record, or by a
-/// note beside the run's exit, which the record follows.
-async fn go(
+/// Release a started run. Until now the host holds it: not one instruction of it has run. It is
+/// released when the intent is durable, and when all that a later agent needs to own the run is
+/// kept: by the record, or by a note beside the run's exit, which the record follows.
+async fn release_run(
     scope: &TaskScope,
     record: &LocalRecord,
-    run: &Run,
-    (started, intent, coming): (Started, Option<Intent>, Expected),
-) -> Result<(), StartError> {
+    run: &TaskRun,
+    (started, intent, coming): (StartedTask, Option<RunIntent>, ExpectedWrite),
+) -> Result<(), TaskStartError> {
     scope.network.set_of_driver(&scope.task.name, started.network.clone());
-    run.set_started(started.clone());
+    run.set_driver_answer(started.clone());
     let identities = run.release();
     let change = |local: &mut super::handle::LocalState| {
         if let Some(now) = local.run.as_mut() {
             now.identities = identities;
             now.started = Some(StartedRecord::from(started));
         }
-        // Also when a plan made before this start was written after its intent.
+        // This clears a delay of an older plan too, which may have been written after the intent.
         local.delayed_until = None;
     };
-    let failed = |e: TaskRecordError| StartError { error: e.text(), recoverable: true };
-    record.stepped();
+    let failed = |e: TaskRecordError| TaskStartError { error: e.text(), recoverable: true };
+    record.count_step();
     record.update_later(change).await.map_err(failed)?;
     let intended = async {
         match intent {
-            Some(intent) => intent.durable().await,
+            Some(intent) => intent.wait_durable().await,
             None => Ok(()),
         }
     };
-    let (intended, kept) = tokio::join!(intended, note(scope, record, run));
+    let (intended, kept) = tokio::join!(intended, note_run(scope, record, run));
     intended.map_err(failed)?;
     drop(coming);
     if !kept {
         record.update_with_other_starts(|_| {}).await.map_err(failed)?;
     }
     let released = scope.workloads.release(&run.id).await;
-    released.map_err(|error| StartError { error, recoverable: true })
+    released.map_err(|error| TaskStartError { error, recoverable: true })
 }
 
-/// Keep what the run is of where an agent finds it whose state file does not know it. Whether it is
-/// kept: the host runs it, and the note outlives the agent as long as the run may.
-pub(super) async fn note(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
+/// Keep a note that says which task the run belongs to, for an agent whose state file does not know
+/// the run. True when the note is kept: the host runs the workload, and the note outlives the agent
+/// as long as the run may.
+pub(super) async fn note_run(scope: &TaskScope, record: &LocalRecord, run: &TaskRun) -> bool {
     if !matches!(run.workload(), Some(Workload::Process(_) | Workload::WasmTask(_))) {
         return false;
     }
@@ -229,30 +240,30 @@ pub(super) async fn note(scope: &TaskScope, record: &LocalRecord, run: &Run) -> 
     scope.workloads.note(&run.id, about).await
 }
 
-/// Leave nothing of a start that failed.
-async fn undo(scope: &TaskScope, record: &LocalRecord, run: &Run) {
+/// Remove everything of a start that failed.
+async fn undo_start(scope: &TaskScope, record: &LocalRecord, run: &TaskRun) {
     run.abandon();
     end_polled(scope, run).await;
-    run.clear_started();
+    run.clear_driver_answer();
     scope.workloads.kill_run(&run.id);
     scope.workloads.forget_run(&run.id);
-    let _said = forget(record, &run.id).await;
+    let _said = forget_record(record, &run.id).await;
 }
 
-/// Driver and context, once both are at hand.
-fn parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>)> {
+/// Driver and context of a run, once both are known.
+fn driver_and_context(run: &TaskRun) -> Option<(Arc<dyn TaskDriver>, Arc<TaskContext>)> {
     Some((Arc::clone(run.driver()?), run.context()?))
 }
 
-/// What a call into the driver about a started run needs. Nothing where no driver's handle is kept of it.
-fn call_parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>, DriverHandle)> {
-    let (driver, context) = parts(run)?;
+/// What a driver call about a started run needs. `None` where the run has no handle of a driver.
+fn call_parts(run: &TaskRun) -> Option<(Arc<dyn TaskDriver>, Arc<TaskContext>, DriverHandle)> {
+    let (driver, context) = driver_and_context(run)?;
     let handle = run.handle().filter(|handle| !handle.plugin.is_empty())?;
     Some((driver, context, handle))
 }
 
-/// Whether it is durable that there is no run.
-async fn forget(record: &LocalRecord, run: &RunId) -> bool {
+/// Write that there is no run. Returns whether that is durable.
+async fn forget_record(record: &LocalRecord, run: &RunId) -> bool {
     let written = record.update(|local| local.run = None).await;
     if let Err(error) = &written {
         tracing::error!(%run, error = %error.text(), "end of run not recorded");
@@ -260,10 +271,10 @@ async fn forget(record: &LocalRecord, run: &RunId) -> bool {
     written.is_ok()
 }
 
-/// Wait until the workload is gone; its exit stays in the run. Not bounded: the machine's timers
-/// are the second way out.
-pub async fn watch(scope: &TaskScope, run: &Run) {
-    let Some(started) = run.started() else {
+/// Wait until the workload is gone, and keep its exit in the run. Not bounded; the timers of the
+/// machine are the second way out.
+pub async fn watch(scope: &TaskScope, run: &TaskRun) {
+    let Some(started) = run.driver_answer() else {
         return;
     };
     let exit = match &started.workload {
@@ -273,28 +284,28 @@ pub async fn watch(scope: &TaskScope, run: &Run) {
     run.set_exit(exit);
 }
 
-async fn poll(scope: &TaskScope, run: &Run, handle: &DriverHandle, millis: u64) -> RawExit {
+async fn poll(scope: &TaskScope, run: &TaskRun, handle: &DriverHandle, millis: u64) -> RawExit {
     let interval = Duration::from_millis(millis).max(POLL_INTERVAL_MIN);
     loop {
         clock::sleep(interval).await;
-        let Some((driver, context)) = parts(run) else {
-            // A run of an earlier agent whose driver is not at hand yet.
+        let Some((driver, context)) = driver_and_context(run) else {
+            // The driver of an earlier agent's run is not known yet.
             continue;
         };
         let call = driver.inspect(Arc::clone(&context), handle.clone());
-        match bounded(scope, (&*driver, &*context), "inspect", call).await {
-            Ok(Inspected::Exited(exit)) => return exit,
-            Ok(Inspected::Running | Inspected::Unknown) => {}
+        match bounded_call(scope, (&*driver, &*context), "inspect", call).await {
+            Ok(InspectResult::Exited(exit)) => return exit,
+            Ok(InspectResult::Running | InspectResult::Unknown) => {}
             Err(PluginCallError::NotFound(what)) => {
-                return unknown_to_driver(scope, &what);
+                return unknown_run_exit(scope, &what);
             }
             Err(error) => tracing::warn!(run = %run.id, %error, "inspect failed, asking again"),
         }
     }
 }
 
-/// The exit of a polled run of which its driver says that there is none.
-fn unknown_to_driver(scope: &TaskScope, what: &str) -> RawExit {
+/// The exit of a polled run that its driver does not know.
+fn unknown_run_exit(scope: &TaskScope, what: &str) -> RawExit {
     RawExit {
         error: Some(format!("the driver no longer knows the task: {what}")),
         finished_at: scope.clock.now(),
@@ -302,21 +313,25 @@ fn unknown_to_driver(scope: &TaskScope, what: &str) -> RawExit {
     }
 }
 
-/// Is it a workload whose end only its driver can tell?
-pub(super) fn is_polled(run: &Run) -> bool {
+/// Is the workload one whose end only its driver can tell?
+pub(super) fn is_polled(run: &TaskRun) -> bool {
     matches!(run.workload(), Some(Workload::Poll(_)))
 }
 
-/// Ask the driver to stop the task, or, while it cannot be asked, signal the task's process. A task
-/// that is not found is stopped.
+/// Ask the driver to stop the task, or, while the driver cannot be asked, signal the task's
+/// process. A task that the driver does not find counts as stopped.
 ///
 /// # Errors
 /// The text for the event.
-pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<EndRequest, String> {
+pub async fn stop(
+    scope: &TaskScope,
+    run: &TaskRun,
+    timeout: Duration,
+) -> Result<EndRequest, String> {
     let signal = scope.task.kill_signal.clone();
     let Some((driver, context, handle)) = call_parts(run) else {
         let Some(workload) = run.workload() else {
-            // Nothing of it is known that a signal could be sent to.
+            // Nothing of the run is known that a signal could be sent to.
             scope.workloads.kill_run(&run.id);
             return Ok(EndRequest::Taken);
         };
@@ -324,18 +339,18 @@ pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<End
         return scope.workloads.signal(&run.id, &workload, signal).map(|()| EndRequest::Taken);
     };
     let call = driver.stop(Arc::clone(&context), handle, signal, timeout);
-    match bounded(scope, (&*driver, &*context), "stop", call).await {
+    match bounded_call(scope, (&*driver, &*context), "stop", call).await {
         Ok(()) => Ok(EndRequest::Taken),
-        Err(error) => gone(scope, run, error),
+        Err(error) => end_after_error(scope, run, error),
     }
 }
 
-/// Ask the driver to kill the task, or, while it cannot be asked, kill what the host has of it. Of a polled one,
-/// success is its end.
+/// Ask the driver to kill the task, or, while the driver cannot be asked, kill what the host has of
+/// it. A polled run has ended when the driver's kill succeeds.
 ///
 /// # Errors
 /// The text for the event.
-pub async fn kill(scope: &TaskScope, run: &Run) -> Result<EndRequest, String> {
+pub async fn kill(scope: &TaskScope, run: &TaskRun) -> Result<EndRequest, String> {
     let Some((driver, context, handle)) = call_parts(run) else {
         if is_polled(run) {
             let driver = &scope.task.driver;
@@ -345,22 +360,27 @@ pub async fn kill(scope: &TaskScope, run: &Run) -> Result<EndRequest, String> {
         return Ok(EndRequest::Taken);
     };
     let call = driver.kill(Arc::clone(&context), handle);
-    match bounded(scope, (&*driver, &*context), "kill", call).await {
+    match bounded_call(scope, (&*driver, &*context), "kill", call).await {
         Ok(()) if is_polled(run) => {
             let finished_at = scope.clock.now();
             run.set_exit(RawExit { signal: Some(KILLED), finished_at, ..RawExit::default() });
             Ok(EndRequest::Ended)
         }
         Ok(()) => Ok(EndRequest::Taken),
-        Err(error) => gone(scope, run, error),
+        Err(error) => end_after_error(scope, run, error),
     }
 }
 
-/// What a driver does not know has ended. The end of its own workloads the host sees by itself.
-fn gone(scope: &TaskScope, run: &Run, error: PluginCallError) -> Result<EndRequest, String> {
+/// The result of a stop or kill that failed. A run that its driver does not know has ended; the
+/// host sees the end of its own workloads by itself.
+fn end_after_error(
+    scope: &TaskScope,
+    run: &TaskRun,
+    error: PluginCallError,
+) -> Result<EndRequest, String> {
     match error {
         PluginCallError::NotFound(what) if is_polled(run) => {
-            run.set_exit(unknown_to_driver(scope, &what));
+            run.set_exit(unknown_run_exit(scope, &what));
             Ok(EndRequest::Ended)
         }
         PluginCallError::NotFound(_) => Ok(EndRequest::Taken),
@@ -368,8 +388,8 @@ fn gone(scope: &TaskScope, run: &Run, error: PluginCallError) -> Result<EndReque
     }
 }
 
-/// End a polled run of which no record will be left: the host's own kill does not reach it.
-async fn end_polled(scope: &TaskScope, run: &Run) {
+/// End a polled run of which no record will be left. The host's own kill does not reach such a run.
+async fn end_polled(scope: &TaskScope, run: &TaskRun) {
     if !is_polled(run) || run.exit().is_some() {
         return;
     }
@@ -379,11 +399,15 @@ async fn end_polled(scope: &TaskScope, run: &Run) {
     destroy(scope, run).await;
 }
 
-/// Send a signal; by the host's own means while the driver cannot be asked.
+/// Send a signal to the task. The host sends it by its own means while the driver cannot be asked.
 ///
 /// # Errors
 /// The driver's, or the host's.
-pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), PluginCallError> {
+pub async fn signal(
+    scope: &TaskScope,
+    run: &TaskRun,
+    signal: String,
+) -> Result<(), PluginCallError> {
     let Some((driver, context, handle)) = call_parts(run) else {
         let gone = || PluginCallError::NotFound(run.id.to_string());
         let workload = run.workload().ok_or_else(gone)?;
@@ -391,24 +415,26 @@ pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), 
         return sent.map_err(PluginCallError::Recoverable);
     };
     let call = driver.signal(Arc::clone(&context), handle, signal);
-    bounded(scope, (&*driver, &*context), "signal", call).await
+    bounded_call(scope, (&*driver, &*context), "signal", call).await
 }
 
-/// Who asks from far away reads no more than some hundred bytes.
+/// Why a command is refused from another node. It is short, because an asker on another node gets
+/// some hundred bytes.
 const NOT_ON_NODE: &str = "the task is not isolated";
 
-/// Run a command inside the task: what exactly its driver says, and the host runs it.
+/// Run a command inside the task. Its driver says what exactly is to be run, and the
+/// host runs that.
 ///
 /// # Errors
 /// The driver's, or the host's.
 pub async fn exec(
     scope: &TaskScope,
-    run: &Run,
+    run: &TaskRun,
     command: ExecCommand,
 ) -> Result<ExecSession, PluginCallError> {
     let ExecCommand { argv, terminal, on_node } = command;
     if call_parts(run).is_none() {
-        let _in_time = clock::timeout(EXEC_TAKEOVER_WALL_MAX, run.has_driver()).await;
+        let _in_time = clock::timeout(EXEC_TAKEOVER_WALL_MAX, run.wait_driver()).await;
     }
     let Some((driver, context, handle)) = call_parts(run) else {
         let reason = "it has not taken the task over yet".to_owned();
@@ -423,30 +449,30 @@ pub async fn exec(
         return Err(PluginCallError::Unsupported(what));
     }
     let call = driver.exec(Arc::clone(&context), handle, argv, terminal.is_some());
-    let plan = bounded(scope, (&*driver, &*context), "exec", call).await?;
+    let plan = bounded_call(scope, (&*driver, &*context), "exec", call).await?;
     let gone = || PluginCallError::NotFound(run.id.to_string());
     let workload = run.workload().ok_or_else(gone)?;
     let session = scope.workloads.exec(&run.id, &workload, plan, terminal);
     session.await.map_err(PluginCallError::Fatal)
 }
 
-/// Did the run end before its program was let go? The host knows it of a run of an earlier agent
-/// that was killed in between.
+/// Did the run end before its program was released? The host knows that of a run whose agent was
+/// killed before the release.
 #[must_use]
-pub fn never_ran(scope: &TaskScope, run: &Run) -> bool {
+pub fn never_ran(scope: &TaskScope, run: &TaskRun) -> bool {
     let Some(workload) = run.workload().filter(|_| run.is_restored()) else { return false };
     scope.workloads.adopt(&run.id, &run.identities(), &workload) == Adoption::NotRun
 }
 
 /// The exit of a run that nobody saw end.
-pub(super) fn not_known(error: String) -> ExitResult {
+pub(super) fn unknown_exit(error: String) -> ExitResult {
     RawExit { error: Some(error), ..RawExit::default() }.into()
 }
 
-/// What of a run does not end although it was killed, for people.
+/// A text for people: the parts of a run that do not end although they were killed.
 #[must_use]
-pub fn undead(scope: &TaskScope, run: &Run) -> String {
-    let left = scope.workloads.left(&run.id, &run.identities());
+pub fn undead_text(scope: &TaskScope, run: &TaskRun) -> String {
+    let left = scope.workloads.list_leftovers(&run.id, &run.identities());
     match left.len() {
         0 if matches!(run.workload(), Some(Workload::WasmTask(_))) => "the WASM task".to_owned(),
         0 => "the task".to_owned(),
@@ -455,57 +481,60 @@ pub fn undead(scope: &TaskScope, run: &Run) -> String {
     }
 }
 
-/// A polled run counts as over although its driver does not end it: nobody else could tell. Why.
-pub(super) fn give_up(scope: &TaskScope, run: &Run) -> String {
+/// Count a polled run as over although its driver does not end it, because nobody else can tell.
+/// Returns the reason.
+pub(super) fn give_up(scope: &TaskScope, run: &TaskRun) -> String {
     let error = "the workload did not end after it was killed".to_owned();
     let finished_at = scope.clock.now();
     run.set_exit(RawExit { error: Some(error.clone()), finished_at, ..RawExit::default() });
     error
 }
 
-/// Read the exit, run the exited hooks.
-pub async fn finish_run(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
+/// Read the exit of a run, and run the exited hooks.
+pub async fn finish_run(scope: &TaskScope, run: &TaskRun) -> (ExitResult, Option<String>) {
     let (exit, trouble) = read_exit(scope, run).await;
-    hooks::exited(scope).await;
+    hooks::run_exited_hooks(scope).await;
     (exit, trouble)
 }
 
-/// Make driver and host forget the run, and the record. What follows it is durable already; `over`:
-/// nothing does, so no later agent asks the host how it ended, and the record may lag.
-pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &Run, over: bool) {
+/// Make driver, host and record forget the run. What follows the run is durable already.
+/// With `over` no run follows, so no later agent asks the host how the run ended, and the
+/// record may lag.
+pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &TaskRun, over: bool) {
     destroy(scope, run).await;
-    let forgotten = match over {
-        true => record.update_later(|local| local.run = None).await.is_ok(),
-        // While the record names the run, a later agent asks.
-        false => forget(record, &run.id).await,
+    let forgotten = if over {
+        record.update_later(|local| local.run = None).await.is_ok()
+    } else {
+        // While the record names the run, a later agent asks for its end.
+        forget_record(record, &run.id).await
     };
     if forgotten {
         scope.workloads.forget_run(&run.id);
     }
 }
 
-/// Make the driver forget the run. One that it does not know is forgotten.
-async fn destroy(scope: &TaskScope, run: &Run) {
+/// Make the driver forget the run. A run that the driver does not know counts as forgotten.
+async fn destroy(scope: &TaskScope, run: &TaskRun) {
     let Some((driver, context, handle)) = call_parts(run) else { return };
     let call = driver.destroy(Arc::clone(&context), handle, true);
-    match bounded(scope, (&*driver, &*context), "destroy", call).await {
+    match bounded_call(scope, (&*driver, &*context), "destroy", call).await {
         Ok(()) | Err(PluginCallError::NotFound(_)) => {}
         Err(error) => tracing::warn!(run = %run.id, %error, "driver did not forget the run"),
     }
 }
 
-/// How the run ended, and what kept its driver from reading it.
-async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>) {
+/// Read how the run ended. The second value says what kept the driver from reading the exit.
+async fn read_exit(scope: &TaskScope, run: &TaskRun) -> (ExitResult, Option<String>) {
     let lost = || RawExit {
         error: Some("the exit of the workload was lost".to_owned()),
         ..RawExit::default()
     };
-    let raw = run.exit().unwrap_or_else(lost).said();
+    let raw = run.exit().unwrap_or_else(lost).fill_missing_error();
     let (exit, trouble) = match call_parts(run) {
         None => (raw.clone().into(), None),
         Some((driver, context, handle)) => {
-            let call = driver.exited(Arc::clone(&context), handle, raw.clone());
-            match bounded(scope, (&*driver, &*context), "exited", call).await {
+            let call = driver.interpret_exit(Arc::clone(&context), handle, raw.clone());
+            match bounded_call(scope, (&*driver, &*context), "exited", call).await {
                 Ok(exit) => (exit, None),
                 Err(error) => {
                     let trouble = format!("exit taken as the host saw it: {error}");
@@ -514,41 +543,42 @@ async fn read_exit(scope: &TaskScope, run: &Run) -> (ExitResult, Option<String>)
             }
         }
     };
-    let mut exit = exit.coded(&raw);
-    if exit.oom_killed && !exit.successful() && exit.error.is_none() {
+    let mut exit = exit.with_failure_code(&raw);
+    if exit.oom_killed && !exit.is_successful() && exit.error.is_none() {
         exit.error = Some(out_of_memory(scope.task.resources.memory_limit_bytes()));
     }
     (exit, trouble)
 }
 
-/// Stop hooks, and what an abandoned start may have left. Then the record says complete.
-pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&Run>) {
+/// Run the stop hooks and end what an abandoned start may have left. Then write that the
+/// task is complete.
+pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&TaskRun>) {
     if let Some(run) = run {
-        // A start that was dropped is first waited for: what it spawns last must be killed too.
-        if clock::timeout(KILL_GRACE, run.start_over()).await.is_none() {
+        // A start that was dropped must end first, because what it spawns last must be killed too.
+        if clock::timeout(KILL_GRACE, run.wait_start_call()).await.is_none() {
             tracing::error!(run = %run.id, "the start call did not end after it was dropped");
         }
         end_polled(scope, run).await;
         scope.workloads.kill_run(&run.id);
     }
-    hooks::stop(scope).await;
-    // An intent that was not taken up is none's.
+    hooks::run_stop_hooks(scope).await;
+    // An intent that no run took up counts as no run.
     let begun = |known: RunRecord| run.is_some() || known.started.is_some();
     let forgotten = !record.run().await.is_some_and(begun);
     let complete = |local: &mut super::handle::LocalState| {
         local.run = None;
         local.run_complete = true;
     };
-    // Of a run that is forgotten nobody asks any more: the end of the allocation takes this along.
-    let written = match forgotten {
-        true => record.update_later(complete).await,
-        false => record.update(complete).await,
-    };
+    // Nobody asks for a run that is forgotten, so this may lag: the end of the allocation
+    // writes it along.
+    let written =
+        if forgotten { record.update_later(complete).await } else { record.update(complete).await };
     match (written, run) {
-        // One that is forgotten, the host forgot when that was durable, if it ever was.
+        // The host forgot a forgotten run when that was durable, if it ever was.
         (Ok(()), Some(run)) if !forgotten => scope.workloads.forget_run(&run.id),
         (Ok(()), _) => {}
-        // The host remembers how the run ended: a later agent that finds it on record asks there.
+        // The host still knows how the run ended: a later agent that finds the run on
+        // record asks it.
         (Err(error), _) => {
             tracing::error!(task = %scope.task.name, error = %error.text(), "end of task not recorded");
             let _kept = record.update_later(|_| {}).await;

@@ -38,7 +38,7 @@ pub const ENV_BYTES_MAX: usize = MIB as usize;
 /// The region every node is in: Ostler has one.
 const REGION: &str = "global";
 
-/// What is known of this node, as text.
+/// The facts of this node, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// `${node.unique.id}`
@@ -79,8 +79,8 @@ pub struct TaskDirs {
 }
 
 impl TaskDirs {
-    /// From the host paths of the shared directory (`…/<alloc id>/alloc`) and of the task's
-    /// (`…/<alloc id>/<task>`).
+    /// From the host paths of the shared directory (`…/<alloc id>/alloc`) and of the
+    /// task's (`…/<alloc id>/<task>`).
     ///
     /// # Errors
     /// [`EnvError::PathNotText`] when the task sees host paths and one is not UTF-8.
@@ -105,7 +105,7 @@ impl TaskDirs {
 }
 
 impl TaskDirs {
-    /// What paths that the job names are seen from.
+    /// The view of the task, by which paths of the job are resolved.
     #[must_use]
     pub fn view<'a>(&'a self, task: &'a TaskName, sees: FsIsolation) -> TaskView<'a> {
         TaskView { task, alloc: &self.alloc, local: &self.task, secrets: &self.secrets, sees }
@@ -124,20 +124,20 @@ pub enum EnvError {
     /// A value of the `env` block or of `meta` cannot be made.
     #[error("{block} {name}: {source}")]
     Value {
-        /// Which of the two.
+        /// The block of the value: `env` or `meta`.
         block: &'static str,
         /// The name of the value.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         #[source]
         source: InterpolateError,
     },
-    /// A name or value no process can be given.
+    /// A name or value that no process can be given.
     #[error("environment variable {name:?} {problem}")]
     Variable {
-        /// Its name.
+        /// Name of the variable.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the name or value.
         problem: &'static str,
     },
     /// All variables together are too large.
@@ -145,19 +145,19 @@ pub enum EnvError {
     TooLarge {
         /// Bytes of all names and values.
         bytes: usize,
-        /// Largest allowed.
+        /// Most bytes that are allowed.
         max: usize,
     },
     /// The allocation names a group its job does not have.
     #[error("the job has no task group {group}")]
     UnknownGroup {
-        /// The group.
+        /// The group that the allocation names.
         group: GroupName,
     },
-    /// An environment is text.
+    /// A path is not UTF-8, and an environment is text.
     #[error("path {path:?} is not UTF-8; choose another data directory")]
     PathNotText {
-        /// The path.
+        /// The path that is not UTF-8.
         path: PathBuf,
     },
 }
@@ -169,11 +169,11 @@ pub struct EnvInput<'a> {
     pub alloc: &'a Allocation,
     /// The task, one of the allocation's group.
     pub task: &'a Task,
-    /// This node.
+    /// The facts of this node.
     pub node: &'a Arc<NodeFacts>,
     /// Directories as this task sees them.
     pub dirs: &'a TaskDirs,
-    /// What its driver gives a task that says nothing else.
+    /// Variables that the driver gives its tasks; all others override them.
     pub of_driver: &'a [(String, String)],
     /// Variables from hooks, in hook order; the last of a name wins.
     pub hook_env: &'a [(String, String)],
@@ -184,19 +184,20 @@ pub struct EnvInput<'a> {
 /// The environment of one start of one task, and what its texts may refer to.
 #[derive(Clone, Debug)]
 pub struct TaskEnv {
-    /// The variables.
+    /// The values of the variables by name.
     pub vars: BTreeMap<String, String>,
-    /// What values of `meta` and of the `env` block refer to, and nobody knows.
+    /// Unknown references in values of `meta` and of the `env` block.
     pub unknown: Vec<UnknownReference>,
     node: Arc<NodeFacts>,
     facts: BTreeMap<&'static str, String>,
 }
 
 impl TaskEnv {
-    /// Build it.
+    /// Build the environment.
     ///
     /// # Errors
-    /// [`EnvError`]: a name or value no process can be given, too much.
+    /// [`EnvError`], when no process can be given a name or value, or when the environment
+    /// is too large.
     pub fn build(input: &EnvInput<'_>) -> Result<Self, EnvError> {
         let group = input
             .alloc
@@ -216,17 +217,18 @@ impl TaskEnv {
         env.add_meta(&[&input.alloc.job.meta, &group.meta, &input.task.meta])?;
         env.vars.extend(input.hook_env.iter().cloned());
         let own: Vec<_> = input.task.env.iter().collect();
-        let own = env.replaced("env", &own)?;
+        let own = env.replace_references("env", &own)?;
         env.vars.extend(own);
         env.vars.extend(input.hook_env.iter().cloned());
         check(&env.vars)?;
         Ok(env)
     }
 
-    /// More variables, which replace those of the same names.
+    /// Add variables, which replace those of the same names.
     ///
     /// # Errors
-    /// [`EnvError`]: a name or value no process can be given, too much.
+    /// [`EnvError`], when no process can be given a name or value, or when the environment
+    /// is too large.
     pub fn add(&mut self, vars: BTreeMap<String, String>) -> Result<(), EnvError> {
         if vars.is_empty() {
             return Ok(());
@@ -235,13 +237,13 @@ impl TaskEnv {
         check(&self.vars)
     }
 
-    /// What a name stands for: a variable, or `attr.…`, `meta.…`, `node.…`, `job.dir`.
+    /// The value of a name: a variable, or `attr.…`, `meta.…`, `node.…`, `job.dir`.
     #[must_use]
-    pub fn known(&self, name: &str) -> Option<&str> {
+    pub fn lookup(&self, name: &str) -> Option<&str> {
         self.scope().get(name)
     }
 
-    /// What texts of the group as a whole may refer to: nothing that only a task has.
+    /// The environment for texts of the group as a whole, without what only a task has.
     ///
     /// # Errors
     /// As [`TaskEnv::build`].
@@ -272,8 +274,9 @@ impl TaskEnv {
         Ok(Self { vars, unknown: Vec::new(), node, facts })
     }
 
-    /// Values of a block with their references replaced by what is known before all of them.
-    fn replaced(
+    /// The values of a block with their references replaced. They see what is known
+    /// before the block.
+    fn replace_references(
         &mut self,
         block: &'static str,
         values: &[(&String, &String)],
@@ -291,14 +294,14 @@ impl TaskEnv {
         values.iter().map(one).collect()
     }
 
-    /// Inner levels go before outer ones.
+    /// Add the variables of `meta`. Inner levels override outer ones.
     fn add_meta(&mut self, levels: &[&BTreeMap<String, String>]) -> Result<(), EnvError> {
         let mut meta: BTreeMap<&String, &String> = BTreeMap::new();
         for level in levels {
             meta.extend(level.iter());
         }
         let meta: Vec<_> = meta.into_iter().collect();
-        let meta = self.replaced("meta", &meta)?;
+        let meta = self.replace_references("meta", &meta)?;
         let mut set = |key: &str, value: &str| {
             self.vars.insert(format!("NOMAD_META_{key}"), value.to_owned());
         };
@@ -331,7 +334,7 @@ impl TaskEnv {
         interpolate_config(config, self.scope())
     }
 
-    /// What these texts refer to, and nobody knows.
+    /// The unknown references in these texts.
     pub fn unknown_in<'t>(
         &self,
         texts: impl IntoIterator<Item = &'t str>,
@@ -380,7 +383,7 @@ fn add_identity(vars: &mut BTreeMap<String, String>, input: &EnvInput<'_>, group
     add_place(vars, alloc, node, group);
 }
 
-/// What is the same for all tasks of an allocation.
+/// Add the variables that are the same for all tasks of an allocation.
 fn add_place(
     vars: &mut BTreeMap<String, String>,
     alloc: &Allocation,
@@ -415,9 +418,10 @@ fn add_limits(vars: &mut BTreeMap<String, String>, alloc: &Allocation, task: &Ta
     }
 }
 
-/// In host mode the task's own addresses are the node's, so both families have the same values;
-/// only `ALLOC_PORT` shows `to`. In a network of its own a task has its ports as they are called there,
-/// and the addresses are still the node's, where others reach it; its own are `ALLOC_IP`, `ALLOC_ADDR`.
+/// Add the variables of a port. In host mode the task's own addresses are those of the node, so
+/// both families have the same values; only `ALLOC_PORT` shows `to`. In a network of its own a task
+/// has the port numbers of that network. The addresses are still those of the node, where others
+/// reach the task; its own are `ALLOC_IP` and `ALLOC_ADDR`.
 fn add_port(
     vars: &mut BTreeMap<String, String>,
     port: &AllocatedPort,
@@ -445,7 +449,8 @@ fn add_port(
     }
 }
 
-/// A port of another task, by the names of both.
+/// Add the variables of another task's port. Their names have the names of that task and
+/// of the port.
 fn add_port_of(vars: &mut BTreeMap<String, String>, port: &AllocatedPort, task: &TaskName) {
     let name = format!("{}_{}", clean(task.as_str()), clean(&port.label));
     let address = socket_address(&port.host_ip, port.value);
@@ -458,7 +463,7 @@ fn socket_address(ip: &str, port: u16) -> String {
     if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
 }
 
-/// A name part without characters a shell cannot say.
+/// A part of a name in which `_` stands for each character that a shell does not allow in a name.
 fn clean(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }

@@ -347,7 +347,7 @@ fn what_a_driver_gives_is_seen_by_all_texts_and_replaced_by_the_env_block() {
     let env = env.unwrap();
     assert_eq!(get(&env, "PATH"), Some("/bin:/opt/bin"));
     assert_eq!(get(&env, "NOMAD_META_home"), Some("/root"));
-    assert_eq!(env.known("HOME"), Some("/root"));
+    assert_eq!(env.lookup("HOME"), Some("/root"));
     assert_eq!(env.interpolate("${HOME}/x").unwrap(), "/root/x");
 }
 

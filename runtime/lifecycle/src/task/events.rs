@@ -1,4 +1,4 @@
-//! The texts of task events. Pure.
+//! Makes task events with their texts. Pure.
 //!
 //! Kinds, texts and detail keys are Nomad's, so that its tools show them as their users know them.
 
@@ -9,13 +9,13 @@ use ostler_model::event::{EventKind, NO_SIGNALS, TaskEvent};
 use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
-/// Whether the driver of a task sends it signals.
+/// Whether the driver of a task sends signals to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signals {
-    /// It does, or is not known yet.
+    /// The driver sends signals, or is not known yet.
     #[default]
     Sent,
-    /// It has none: what is to stop is ended.
+    /// The driver sends no signals: a task that is to stop is ended.
     None,
 }
 
@@ -44,7 +44,7 @@ pub fn short_duration(duration: Duration) -> String {
 
 /// The runner was made for the first time.
 #[must_use]
-pub fn received(now: Timestamp) -> TaskEvent {
+pub fn received_event(now: Timestamp) -> TaskEvent {
     TaskEvent::new(EventKind::Received, now, "Task received by client")
 }
 
@@ -74,7 +74,7 @@ pub fn waiting_for_node(now: Timestamp, reason: &str) -> TaskEvent {
     TaskEvent::new(EventKind::HookMessage, now, text).detail("message", reason)
 }
 
-/// What the task brings along is being fetched.
+/// The artifacts of the task are being fetched.
 #[must_use]
 pub fn downloading_artifacts(now: Timestamp) -> TaskEvent {
     TaskEvent::new(EventKind::DownloadingArtifacts, now, "Client is downloading artifacts")
@@ -91,7 +91,7 @@ pub fn artifact_progress(now: Timestamp, shown: &str, bytes: u64, of: Option<u64
     TaskEvent::new(EventKind::DownloadingArtifacts, now, text)
 }
 
-/// It could not be fetched.
+/// An artifact could not be fetched.
 #[must_use]
 pub fn artifact_failed(now: Timestamp, error: &str) -> TaskEvent {
     TaskEvent::new(EventKind::ArtifactDownloadFailed, now, error).detail("download_error", error)
@@ -117,7 +117,7 @@ pub fn hook_failed(now: Timestamp, hook: &str, error: &str) -> TaskEvent {
         .detail("message", error)
 }
 
-/// A hook that took long has ended well: whoever asks why a start was slow finds it.
+/// A hook that took long has ended well. The event tells people why a start was slow.
 #[must_use]
 pub fn hook_took(now: Timestamp, hook: &str, took: Duration) -> TaskEvent {
     let wait = short_duration(Duration::from_secs(took.as_secs()));
@@ -141,13 +141,13 @@ pub fn driver_failure(now: Timestamp, error: &str) -> TaskEvent {
 
 /// The task runs.
 #[must_use]
-pub fn started(now: Timestamp) -> TaskEvent {
+pub fn started_event(now: Timestamp) -> TaskEvent {
     TaskEvent::new(EventKind::Started, now, "Task started by client")
 }
 
 /// The task ended. Parts that say nothing are left out.
 #[must_use]
-pub fn terminated(now: Timestamp, exit: &ExitResult) -> TaskEvent {
+pub fn terminated_event(now: Timestamp, exit: &ExitResult) -> TaskEvent {
     let mut text = format!("Exit Code: {}", exit.exit_code);
     if exit.signal != 0 {
         text.push_str(&format!(", Signal: {}", exit.signal));
@@ -168,7 +168,7 @@ pub fn terminated(now: Timestamp, exit: &ExitResult) -> TaskEvent {
 
 /// The task will be started again after `delay`.
 #[must_use]
-pub fn restarting(now: Timestamp, reason: &str, delay: Duration) -> TaskEvent {
+pub fn restarting_event(now: Timestamp, reason: &str, delay: Duration) -> TaskEvent {
     let wait = short_duration(delay);
     let text = if reason.is_empty() {
         format!("Task restarting in {wait}")
@@ -182,13 +182,15 @@ pub fn restarting(now: Timestamp, reason: &str, delay: Duration) -> TaskEvent {
 
 /// The task will not be started again and counts as failed.
 #[must_use]
-pub fn not_restarting(now: Timestamp, reason: &str) -> TaskEvent {
-    TaskEvent::new(EventKind::NotRestarting, now, reason).detail("restart_reason", reason).failing()
+pub fn not_restarting_event(now: Timestamp, reason: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::NotRestarting, now, reason)
+        .detail("restart_reason", reason)
+        .with_task_failure()
 }
 
 /// Somebody asked for a restart.
 #[must_use]
-pub fn restart_signaled(
+pub fn restart_signaled_event(
     now: Timestamp,
     reason: &str,
     kill_timeout: Duration,
@@ -196,20 +198,20 @@ pub fn restart_signaled(
 ) -> TaskEvent {
     let event = TaskEvent::new(EventKind::RestartSignaled, now, reason);
     let event = event.detail("restart_reason", reason);
-    heard(event.detail("kill_timeout", short_duration(kill_timeout)), signals)
+    note_missing_signals(event.detail("kill_timeout", short_duration(kill_timeout)), signals)
 }
 
-/// How the reasons of checks begin.
+/// How the reason of a restart begins that a check demands.
 const OF_A_CHECK: &str = "healthcheck: ";
 
-/// Why a check restarts what it asks.
+/// The reason of a restart that a check demands.
 #[must_use]
-pub fn unhealthy(check: &str) -> String {
+pub fn unhealthy_reason(check: &str) -> String {
     format!("{OF_A_CHECK}check {check:?} unhealthy")
 }
 
-/// Was the last run that is told of asked to end for a restart, and did it not end yet? Whether that restart
-/// counts as a failure.
+/// Whether a restart is under way: the last run was asked to end for a restart and has not ended
+/// yet. `Some(true)` when that restart counts as a failure.
 #[must_use]
 pub fn restart_under_way(state: &TaskState) -> Option<bool> {
     let of_run = |event: &&TaskEvent| {
@@ -235,7 +237,7 @@ pub fn service_not_listed(now: Timestamp, service: &str, why: &str) -> TaskEvent
     TaskEvent::new(EventKind::HookMessage, now, text).detail("message", why)
 }
 
-/// Texts of the job refer to what nobody knows: they stay as they stand.
+/// Texts of the job have unknown references, which stay as they are.
 #[must_use]
 pub fn unknown_references(now: Timestamp, unknown: &[UnknownReference]) -> TaskEvent {
     let named: Vec<String> = unknown.iter().map(ToString::to_string).collect();
@@ -245,12 +247,12 @@ pub fn unknown_references(now: Timestamp, unknown: &[UnknownReference]) -> TaskE
 
 /// A signal is sent to the task.
 #[must_use]
-pub fn signaling(now: Timestamp, signal: &str) -> TaskEvent {
+pub fn signaling_event(now: Timestamp, signal: &str) -> TaskEvent {
     TaskEvent::new(EventKind::Signaling, now, format!("Task being sent signal {signal}"))
         .detail("task_signal", signal)
 }
 
-/// A template reads otherwise, and the task is told by a signal.
+/// The content of a template has changed, and the task is told by a signal.
 #[must_use]
 pub fn template_signal(now: Timestamp, signal: &str) -> TaskEvent {
     TaskEvent::new(EventKind::Signaling, now, "Template re-rendered").detail("task_signal", signal)
@@ -262,15 +264,15 @@ pub fn template_trouble(now: Timestamp, text: &str) -> TaskEvent {
     TaskEvent::new(EventKind::Template, now, text).detail("message", text)
 }
 
-/// What a template asks for cannot be done: the task fails.
+/// A template cannot do what it asks for, so the task fails.
 #[must_use]
 pub fn template_failed(now: Timestamp, text: &str) -> TaskEvent {
-    template_trouble(now, text).failing()
+    template_trouble(now, text).with_task_failure()
 }
 
-/// The task is being stopped; whether its driver has signals to tell it by.
+/// The task is being stopped. `signals` says whether the driver can send it a signal.
 #[must_use]
-pub fn killing(
+pub fn killing_event(
     now: Timestamp,
     reason: &str,
     kill_timeout: Duration,
@@ -283,11 +285,11 @@ pub fn killing(
     };
     let text = format!("{told}. Waiting {wait} before force killing");
     let event = TaskEvent::new(EventKind::Killing, now, text).detail("kill_reason", reason);
-    heard(event.detail("kill_timeout", wait), signals)
+    note_missing_signals(event.detail("kill_timeout", wait), signals)
 }
 
-/// An order to stop a task, with the note that the task hears nothing of it where that is so.
-fn heard(order: TaskEvent, signals: Signals) -> TaskEvent {
+/// Add to an order to stop a task that the task gets no signal, where the driver sends none.
+fn note_missing_signals(order: TaskEvent, signals: Signals) -> TaskEvent {
     match signals {
         Signals::Sent => order,
         Signals::None => order.detail(NO_SIGNALS, "true"),
@@ -296,13 +298,13 @@ fn heard(order: TaskEvent, signals: Signals) -> TaskEvent {
 
 /// The task is ended while nothing of it runs.
 #[must_use]
-pub fn killing_idle(now: Timestamp, reason: &str) -> TaskEvent {
+pub fn killing_idle_event(now: Timestamp, reason: &str) -> TaskEvent {
     TaskEvent::new(EventKind::Killing, now, "Task was not running").detail("kill_reason", reason)
 }
 
 /// A restarted agent owns the task again.
 #[must_use]
-pub fn recovered(now: Timestamp) -> TaskEvent {
+pub fn recovered_event(now: Timestamp) -> TaskEvent {
     TaskEvent::new(EventKind::Recovered, now, "Task owned again by a restarted agent")
 }
 
@@ -321,26 +323,26 @@ pub fn skipping_shutdown_delay(now: Timestamp) -> TaskEvent {
 
 /// The task was stopped.
 #[must_use]
-pub fn killed(now: Timestamp) -> TaskEvent {
+pub fn killed_event(now: Timestamp) -> TaskEvent {
     TaskEvent::new(EventKind::Killed, now, "Task successfully killed")
 }
 
 /// The task was to be stopped, and nobody saw it end.
 #[must_use]
-pub fn not_killed(now: Timestamp, error: &str) -> TaskEvent {
+pub fn not_killed_event(now: Timestamp, error: &str) -> TaskEvent {
     TaskEvent::new(EventKind::Killed, now, error).detail("kill_error", error)
 }
 
-/// The task was killed and does not end: `what` of it.
+/// The task was killed, and `what` of it does not end.
 #[must_use]
-pub fn undead(now: Timestamp, what: &str) -> TaskEvent {
+pub fn undead_event(now: Timestamp, what: &str) -> TaskEvent {
     let text = format!(
         "{what} did not end when it was killed; waiting for it, nothing is started in its place"
     );
     TaskEvent::new(EventKind::Killing, now, text.clone()).detail("kill_error", text)
 }
 
-/// Was it killed, and does it not end?
+/// Was the task killed, and has it not ended?
 #[must_use]
 pub fn is_undead(state: &TaskState) -> bool {
     let killing = state.events.iter().rev().find(|event| event.kind == EventKind::Killing);
@@ -399,9 +401,9 @@ mod tests {
     fn an_exit_says_only_what_there_is_to_say() {
         let now = Timestamp::from_nanos(1);
         let plain = ExitResult { exit_code: 3, ..ExitResult::default() };
-        assert_eq!(terminated(now, &plain).message, "Exit Code: 3");
+        assert_eq!(terminated_event(now, &plain).message, "Exit Code: 3");
         let signalled = ExitResult { exit_code: 143, signal: 15, ..ExitResult::default() };
-        let told = terminated(now, &signalled);
+        let told = terminated_event(now, &signalled);
         assert_eq!(
             told.message,
             "Exit Code: 143, Signal: 15, Exit Message: \"killed by signal 15\""
@@ -415,11 +417,11 @@ mod tests {
             error: Some("OOM Killed".to_owned()),
         };
         assert_eq!(
-            terminated(now, &full).message,
+            terminated_event(now, &full).message,
             "Exit Code: 137, Signal: 9, Exit Message: \"OOM Killed\""
         );
         assert_eq!(
-            terminated(now, &full).details.get("oom_killed").map(String::as_str),
+            terminated_event(now, &full).details.get("oom_killed").map(String::as_str),
             Some("true")
         );
     }

@@ -1,4 +1,5 @@
-//! What must survive a crash of the agent to own a task again.
+//! The record that must survive a crash of the agent, so that the next agent can own
+//! the task again.
 //!
 //! ```text
 //!   driver whose starts are held (of a new task that waits for nothing: with its allocation's record):
@@ -10,11 +11,11 @@
 //!   a process started later, by a run that was let go: identity ─► durable ─► its code runs
 //!   exit ─► what follows ─► durable ─► driver.destroy ─► record without a run ─► durable ─► forget_run
 //! ```
-//! Whatever the moment of a crash, the record says which run there may be, and the record or the note
-//! beside its exit which processes it may have: at most one run per task, so nothing is orphaned and
-//! nothing started twice. What was held and not released ends with its agent. A note is not synced: a
-//! crash of the machine ends the run too, and the next agent takes an intent of another boot for a
-//! run that may have been.
+//! At any moment of a crash, the record says which run there may be, and the record or the note
+//! beside the run's exit says which processes the run may have. There is at most one run per task,
+//! so nothing is orphaned and nothing is started twice. A run that was held and not released ends
+//! with its agent. A note is not synced, because a crash of the machine ends the run too; the next
+//! agent takes an intent of another boot for a run that may have been.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,41 +30,42 @@ use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
 use ostler_model::network::DriverNetwork;
 use ostler_model::planted::planted;
-use ostler_model::ports::{ProcessIdentity, Started};
+use ostler_model::ports::{ProcessIdentity, StartedTask};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
-use ostler_state::{Ahead, Key, Prefix, Put, StateError, StateStore};
+use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateError, StateStore, WriteAhead};
 
-/// How long what identifies a run waits for others that are being started, before it is committed
-/// alone. Tasks that start together are ready about a millisecond apart.
+/// How long the identities of a run wait for those of other starts before they are committed alone.
+/// Tasks that start together are ready about a millisecond apart.
 const STARTS_LINGER: Duration = Duration::from_millis(8);
 
-/// One start of a task, as far as it is known.
+/// What is recorded of one start of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Durable before anything of the run can have had an effect.
+    /// The id of the run. It is durable before anything of the run can have an effect.
     pub id: RunId,
-    /// Durable, or in the note of the run, before each process runs its first instruction.
+    /// The processes of the run. Each is durable, or in the note of the run, before it runs
+    /// its first instruction.
     pub identities: Vec<ProcessIdentity>,
-    /// Likewise; what the driver answered.
+    /// What the driver answered; it is durable, or in the note, just as early.
     pub started: Option<StartedRecord>,
 }
 
 /// What the driver answered to a start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedRecord {
-    /// The driver's own.
+    /// The driver's own handle of the run.
     pub handle: DriverHandle,
-    /// Who runs the task.
+    /// Who runs the task: a process, a WASM task, or the driver itself.
     pub workload: Workload,
-    /// Where it is reached in a network of its driver's.
+    /// The network that the driver made for the run, where it made one.
     #[serde(default)]
     pub network: Option<Arc<DriverNetwork>>,
 }
 
-impl From<Started> for StartedRecord {
-    fn from(started: Started) -> Self {
-        let Started { handle, workload, network } = started;
+impl From<StartedTask> for StartedRecord {
+    fn from(started: StartedTask) -> Self {
+        let StartedTask { handle, workload, network } = started;
         Self { handle, workload, network }
     }
 }
@@ -87,16 +89,16 @@ pub enum TaskRecordError {
     /// The store refused.
     #[error("the record of task {task} could not be written; look at the data directory")]
     State {
-        /// The task.
+        /// Name of the task whose record was not written.
         task: TaskName,
-        /// The store's word.
+        /// The error of the store.
         #[source]
         source: Box<StateError>,
     },
     /// The allocation is being removed: nothing of it is written any more.
     #[error("task {task} is not started: its allocation is being removed")]
     Removed {
-        /// The task.
+        /// Name of the task that is not started.
         task: TaskName,
     },
     /// The disk did not answer.
@@ -104,7 +106,7 @@ pub enum TaskRecordError {
         "the record of task {task} was not written within {STATE_WRITE_WALL_MAX:?}; look at the data directory's disk"
     )]
     TimedOut {
-        /// The task.
+        /// Name of the task whose record was not written.
         task: TaskName,
     },
 }
@@ -120,14 +122,15 @@ impl TaskRecordError {
     }
 }
 
-/// The record of one task and the way to its file. Clones share it.
+/// The record of one task, and the store that it is written to. Clones share the record.
 #[derive(Clone)]
 pub struct LocalRecord {
     alloc: AllocId,
     task: TaskName,
     store: StateStore,
     value: Arc<Mutex<LocalState>>,
-    /// Steps of starts that were recorded: what was planned before one of them does not hold after it.
+    /// Number of steps of starts that were recorded. A plan from before a step does not
+    /// hold after it.
     steps: Arc<AtomicU64>,
 }
 
@@ -147,53 +150,53 @@ impl LocalRecord {
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
     ) -> Result<(), TaskRecordError> {
-        self.write(How::AtOnce, always(change)).await
+        self.write(WriteTiming::AtOnce, always_write(change)).await
     }
 
     /// Change the record for a start; durable when this returns.
     ///
     /// # Errors
-    /// As [`LocalRecord::update`], and when the allocation is being removed: a start without a record
-    /// would be nobody's.
+    /// As [`LocalRecord::update`], and when the allocation is being removed: without a record
+    /// nobody would own the started run.
     pub async fn update_for_start(
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
     ) -> Result<(), TaskRecordError> {
-        self.write(How::Start, always(change)).await
+        self.write(WriteTiming::Start, always_write(change)).await
     }
 
     /// Put the intent of a run on its way to the disk; [`Intent::durable`] waits for it.
     ///
     /// # Errors
     /// As [`LocalRecord::update_for_start`].
-    pub async fn intend(&self, run: RunId) -> Result<Intent, TaskRecordError> {
+    pub async fn intend(&self, run: RunId) -> Result<RunIntent, TaskRecordError> {
         let write = async {
             let mut value = self.value.lock().await;
             value.run = Some(RunRecord { id: run.clone(), identities: Vec::new(), started: None });
             value.delayed_until = None;
-            self.stepped();
-            let key = Key::TaskLocal(self.alloc, self.task.clone());
+            self.count_step();
+            let key = RecordKey::TaskLocal(self.alloc, self.task.clone());
             self.store.put_ahead(&key, &*value).await
         };
-        match durable(write).await {
+        match await_write(write).await {
             None => Err(TaskRecordError::TimedOut { task: self.task.clone() }),
-            Some(Err(source)) => Err(self.refused(source)),
-            Some(Ok(ahead)) => Ok(Intent { run, record: self.clone(), ahead }),
+            Some(Err(source)) => Err(self.store_error(source)),
+            Some(Ok(ahead)) => Ok(RunIntent { run, record: self.clone(), ahead }),
         }
     }
 
     /// As [`LocalRecord::intend`] for a task that is new: the intent goes with the record of its
     /// allocation, in one commit. `None`: the store has no room now, or takes nothing.
-    pub(super) fn intend_at_once(&self, run: RunId) -> Option<Intent> {
+    pub(super) fn intend_at_once(&self, run: RunId) -> Option<RunIntent> {
         let mut value = self.value.try_lock().ok()?;
         let known = RunRecord { id: run.clone(), identities: Vec::new(), started: None };
         let next = LocalState { run: Some(known), ..value.clone() };
-        let key = Key::TaskLocal(self.alloc, self.task.clone());
+        let key = RecordKey::TaskLocal(self.alloc, self.task.clone());
         let ahead = self.store.try_put_ahead(&key, &next).ok()??;
         *value = next;
-        self.stepped();
+        self.count_step();
         drop(value);
-        Some(Intent { run, record: self.clone(), ahead })
+        Some(RunIntent { run, record: self.clone(), ahead })
     }
 
     /// How many steps of starts were recorded, for [`LocalRecord::set_plan`].
@@ -202,14 +205,14 @@ impl LocalRecord {
         self.steps.load(Ordering::SeqCst)
     }
 
-    /// A step of a start is recorded. To be called by who changes the record.
-    pub(super) fn stepped(&self) {
+    /// Count a step of a start. Whoever changes the record for a start calls this.
+    pub(super) fn count_step(&self) {
         self.steps.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Take back the intent of a run that was not begun. It may lag.
+    /// Take back the intent of a run that was not begun. The write may lag.
     pub async fn take_back(&self, run: Option<&RunId>) {
-        let taken = self.write(How::Later, |local| {
+        let taken = self.write(WriteTiming::Later, |local| {
             let begun = local.run.as_ref().filter(|known| known.started.is_none());
             let taken = begun.is_some_and(|known| run.is_none_or(|run| known.id == *run));
             if taken {
@@ -231,7 +234,7 @@ impl LocalRecord {
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
     ) -> Result<(), TaskRecordError> {
-        self.write(How::WithOtherStarts, always(change)).await
+        self.write(WriteTiming::WithOtherStarts, always_write(change)).await
     }
 
     /// Change the record; the change may lag, but never behind a later one.
@@ -242,13 +245,13 @@ impl LocalRecord {
         &self,
         change: impl FnOnce(&mut LocalState) + Send,
     ) -> Result<(), TaskRecordError> {
-        self.write(How::Later, always(change)).await
+        self.write(WriteTiming::Later, always_write(change)).await
     }
 
     /// Keep the restarts used and when the next start may come. Nothing is written when both are
-    /// the same, or when a delay is only over: a task that was never restarted gets its first
-    /// record with its first run. A delay that was planned before the latest of `steps`, or beside an
-    /// intent, is over: together with a run it would say that the run is.
+    /// unchanged, or when a delay is only over: a task that was never restarted gets its first
+    /// record with its first run. A delay that was planned before the latest of `steps`, or beside
+    /// an intent, is not kept: together with a run it would mean that the run is over.
     ///
     /// # Errors
     /// As [`LocalRecord::update`].
@@ -258,7 +261,7 @@ impl LocalRecord {
         delayed_until: Option<Timestamp>,
         steps: u64,
     ) -> Result<(), TaskRecordError> {
-        self.write(How::AtOnce, |local| {
+        self.write(WriteTiming::AtOnce, |local| {
             let counted = std::mem::replace(&mut local.tracker, tracker) != tracker;
             let intended = local.run.as_ref().is_some_and(|run| run.started.is_none());
             let holds = !intended && self.steps() == steps;
@@ -276,10 +279,10 @@ impl LocalRecord {
         self.value.lock().await.run.clone()
     }
 
-    /// Change the record and write it when `change` says so.
+    /// Change the record, and write it when `change` returns true.
     async fn write(
         &self,
-        how: How,
+        how: WriteTiming,
         change: impl FnOnce(&mut LocalState) -> bool + Send,
     ) -> Result<(), TaskRecordError> {
         let write = async {
@@ -287,28 +290,31 @@ impl LocalRecord {
             if !change(&mut value) {
                 return Ok(false);
             }
-            let key = Key::TaskLocal(self.alloc, self.task.clone());
+            let key = RecordKey::TaskLocal(self.alloc, self.task.clone());
             let put = match how {
-                How::AtOnce | How::Start => self.store.put(&key, &*value).await,
-                How::WithOtherStarts => {
+                WriteTiming::AtOnce | WriteTiming::Start => self.store.put(&key, &*value).await,
+                WriteTiming::WithOtherStarts => {
                     self.store.put_with_expected(&key, &*value, STARTS_LINGER).await
                 }
-                How::Later => self.store.put_later(&key, &*value).await,
+                WriteTiming::Later => self.store.put_later(&key, &*value).await,
             };
-            put.map(|put| put == Put::Destroyed && how.starts())
+            put.map(|put| put == PutOutcome::Destroyed && how.is_start())
         };
-        self.told(durable(write).await)
+        self.check_write(await_write(write).await)
     }
 
-    fn refused(&self, source: StateError) -> TaskRecordError {
+    fn store_error(&self, source: StateError) -> TaskRecordError {
         TaskRecordError::State { task: self.task.clone(), source: Box::new(source) }
     }
 
-    /// `written`: it is a start of what is being removed.
-    fn told(&self, written: Option<Result<bool, StateError>>) -> Result<(), TaskRecordError> {
+    /// The result of a write. `written` is true for a start in an allocation that is being removed.
+    fn check_write(
+        &self,
+        written: Option<Result<bool, StateError>>,
+    ) -> Result<(), TaskRecordError> {
         match written {
             None => Err(TaskRecordError::TimedOut { task: self.task.clone() }),
-            Some(Err(source)) => Err(self.refused(source)),
+            Some(Err(source)) => Err(self.store_error(source)),
             Some(Ok(true)) => Err(TaskRecordError::Removed { task: self.task.clone() }),
             Some(Ok(false)) => Ok(()),
         }
@@ -316,49 +322,50 @@ impl LocalRecord {
 }
 
 /// The intent of a run, on its way to the disk.
-pub struct Intent {
-    /// The run.
+pub struct RunIntent {
+    /// The id of the run that is to be started.
     pub run: RunId,
     record: LocalRecord,
-    ahead: Ahead,
+    ahead: WriteAhead,
 }
 
-impl Intent {
-    /// Wait until it is durable, and with it whatever was queued before: the allocation itself.
+impl RunIntent {
+    /// Wait until the intent is durable. Everything that was queued before it is durable then too,
+    /// such as the allocation itself.
     ///
     /// # Errors
     /// As [`LocalRecord::update_for_start`].
-    pub async fn durable(self) -> Result<(), TaskRecordError> {
+    pub async fn wait_durable(self) -> Result<(), TaskRecordError> {
         if planted("intent-not-durable") {
             return Ok(());
         }
-        let written = durable(self.ahead.durable()).await;
-        self.record.told(written.map(|put| put.map(|put| put == Put::Destroyed)))
+        let written = await_write(self.ahead.wait_durable()).await;
+        self.record.check_write(written.map(|put| put.map(|put| put == PutOutcome::Destroyed)))
     }
 }
 
 /// When a change of a record is durable.
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum WriteTiming {
     /// When the write returns.
     AtOnce,
-    /// When the write returns; a start goes by it.
+    /// When the write returns; a start depends on it.
     Start,
-    /// When the write returns, with those of other starts.
+    /// When the write returns; it shares a commit with other starts.
     WithOtherStarts,
-    /// With some later write.
+    /// Together with some later write.
     Later,
 }
 
-impl How {
-    /// Does a start go by the record?
-    const fn starts(self) -> bool {
+impl WriteTiming {
+    /// Does a start depend on the write?
+    const fn is_start(self) -> bool {
         matches!(self, Self::Start | Self::WithOtherStarts)
     }
 }
 
-/// A change that is always written.
-fn always(
+/// Make a change that is always written.
+fn always_write(
     change: impl FnOnce(&mut LocalState) + Send,
 ) -> impl FnOnce(&mut LocalState) -> bool + Send {
     |local| {
@@ -367,8 +374,8 @@ fn always(
     }
 }
 
-/// Wait for a state write, bounded. `None`: the disk did not answer.
-pub(crate) async fn durable<T>(write: impl Future<Output = T>) -> Option<T> {
+/// Wait for a state write. The wait is bounded; `None`: the disk did not answer in time.
+pub(crate) async fn await_write<T>(write: impl Future<Output = T>) -> Option<T> {
     #[cfg(test)]
     let _hold = hold_virtual_time();
     clock::timeout(STATE_WRITE_WALL_MAX, write).await
@@ -386,25 +393,25 @@ fn hold_virtual_time() -> std::sync::mpsc::Sender<()> {
 /// Processes a former agent may have left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftoverRun {
-    /// Of this allocation.
+    /// The allocation of the run.
     pub alloc: AllocId,
-    /// Of this task.
+    /// The task of the run.
     pub task: TaskName,
-    /// Of this start.
+    /// The id of the run.
     pub run: RunId,
-    /// May be alive; compare start time and boot id before touching them.
+    /// Processes that may be alive. Compare start time and boot id before touching them.
     pub identities: Vec<ProcessIdentity>,
 }
 
-/// What agents before this one may have left running, for the start of the agent. A record that
-/// cannot be read is logged and skipped: one bad record must not keep the others from being reaped.
+/// The runs that earlier agents may have left, for the start of the agent. A record that cannot be
+/// read is logged and skipped: one bad record must not keep the others from being ended.
 ///
 /// # Errors
 /// When the state file cannot be read at all.
-pub fn leftovers(store: &StateStore) -> Result<Vec<LeftoverRun>, StateError> {
+pub fn find_leftovers(store: &StateStore) -> Result<Vec<LeftoverRun>, StateError> {
     let mut found = Vec::new();
-    for record in store.scan(&Prefix::All)? {
-        let Key::TaskLocal(alloc, task) = &record.key else {
+    for record in store.scan(&KeyPrefix::All)? {
+        let RecordKey::TaskLocal(alloc, task) = &record.key else {
             continue;
         };
         match record.decode::<LocalState>() {
@@ -434,7 +441,7 @@ mod tests {
     #[tokio::test]
     async fn a_delay_that_was_planned_before_a_start_does_not_say_that_the_run_is_over() {
         let store = StateStore::in_memory().unwrap();
-        let alloc = AllocId::new(ostler_model::rng::Rng::seeded(1).uuid());
+        let alloc = AllocId::new(ostler_model::rng::Rng::from_seed(1).uuid());
         let task = TaskName::new("t").unwrap();
         let tracker = RestartTracker::new(Timestamp::from_nanos(1));
         let local = LocalState { run: None, tracker, run_complete: false, delayed_until: None };
@@ -456,7 +463,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_being_removed_is_not_started_without_a_record() {
         let store = StateStore::in_memory().unwrap();
-        let alloc = ostler_model::rng::Rng::seeded(1).uuid();
+        let alloc = ostler_model::rng::Rng::from_seed(1).uuid();
         let alloc = AllocId::new(alloc);
         let local = LocalState {
             run: None,

@@ -6,9 +6,9 @@
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
-//! The list never changes after construction; a hook with nothing to do for a task does nothing.
-//! No hook is "done" beyond the run it prepared: each leaves its effects in the [`Preparation`],
-//! which is made anew for each run, so that no effect can be lost between two runs.
+//! The list never changes after construction; a hook with nothing to do for a task does nothing. No
+//! hook is "done" for more than one run: each leaves its effects in the [`Preparation`], which is
+//! made anew for each run, so that no effect can be lost between two runs.
 
 mod artifacts;
 mod config;
@@ -34,66 +34,68 @@ use tracing::{Instrument as _, Span};
 use super::TaskScope;
 use super::env::TaskEnv;
 use super::events;
-use super::handle::Intent;
+use super::handle::RunIntent;
 use super::notes::{self, DriverNote};
 use super::templates::Templates;
 use crate::alloc::dir::TaskDir;
 use crate::queue;
-pub use artifacts::Fetched;
-pub use config::of_task as environment_of_task;
+pub use artifacts::FetchedArtifacts;
+pub use config::env_with_driver as environment_of_task;
 use ostler_logs::TaskLogs;
-use ostler_model::artifact::KeptFile;
+use ostler_model::artifact::PinnedFile;
 use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::device::Reservation;
 use ostler_model::event::TaskEvent;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{HOOK_SLOW, HOOK_WALL_MAX};
-use ostler_model::ports::{AllocUser, BoxFuture, Driver, FileOwner, PluginCallError};
+use ostler_model::ports::{AllocUser, BoxFuture, FileOwner, PluginCallError, TaskDriver};
 use ostler_model::time::Timestamp;
-use ostler_trace::{child_of, run_in};
+use ostler_trace::{child_span, run_in};
 
 /// What the prestart hooks made for one run.
 #[derive(Default)]
 pub struct Preparation {
-    /// The run is there already, of an earlier agent: nothing that it holds is refused now.
+    /// The run was started by an earlier agent and goes on. Hooks refuse nothing that the
+    /// run has already.
     pub goes_on: bool,
-    /// And it has ended since: its directory may have gone with it, and be another one now.
+    /// A run that went on has ended since. Its directory may have gone too, and be another one now.
     pub ended: bool,
-    /// From `driver`.
-    pub driver: Option<Arc<dyn Driver>>,
-    /// From `dir`.
+    /// From `driver`: the driver of the task.
+    pub driver: Option<Arc<dyn TaskDriver>>,
+    /// From `dir`: the paths of the task's directories.
     pub task_dir: Option<TaskDir>,
-    /// From `dir`: the shared directory.
+    /// From `dir`: the path of the shared directory.
     pub alloc_dir: PathBuf,
-    /// From `logs`.
+    /// From `logs`: the task's open log files.
     pub logs: Option<Arc<TaskLogs>>,
-    /// From `devices`.
+    /// From `devices`: how the task uses its devices.
     pub reservation: Reservation,
-    /// From `config`.
+    /// From `config`: the environment of the task.
     pub env: Option<TaskEnv>,
-    /// From `owner`: whose what is made for the task is; absent: the agent's own.
+    /// From `owner`: the owner of files that are made for the task; `None`: the agent.
     pub owner: Option<FileOwner>,
-    /// From `owner`: whom the task runs as if it is kept apart and names no user.
+    /// From `owner`: the user of the task if it is isolated and names no user.
     pub alloc_user: AllocUser,
     /// From `config`: the task's `config` block, interpolated and checked.
     pub config: JsonObject,
-    /// From `config`: interpolated.
+    /// From `config`: the user that the task names, interpolated.
     pub user: Option<String>,
-    /// From `template`: what their files say of the environment.
+    /// From `template`: variables from files of templates with `env`.
     pub template_env: BTreeMap<String, String>,
-    /// From `template`: those of the task, to be followed while it runs.
+    /// From `template`: the task's templates, to be followed while it runs.
     pub templates: Option<Arc<Templates>>,
-    /// The intent of the run, where it was put on its way before the hooks ran.
-    pub intent: Option<Intent>,
-    /// From `modules`: what its driver reads while it starts the run.
-    pub modules: Vec<Arc<dyn KeptFile>>,
-    /// Where hooks say how far they are.
-    pub notes: Option<queue::Sender<DriverNote>>,
+    /// The intent of the run, where it was put on its way to the disk before the hooks ran.
+    pub intent: Option<RunIntent>,
+    /// From `modules`: files that the driver reads while it starts the run.
+    pub modules: Vec<Arc<dyn PinnedFile>>,
+    /// Where hooks report their progress.
+    pub notes: Option<queue::QueueSender<DriverNote>>,
 }
 
 impl Preparation {
-    /// Tell an event of the task while it is prepared. An owner that does not read misses it.
+    /// Send an event of the task while it is prepared. An owner whose queue is full
+    /// misses the event.
     fn say(&self, event: TaskEvent) {
         notes::tell(self.notes.as_ref(), event);
     }
@@ -102,65 +104,69 @@ impl Preparation {
 /// Why a run cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
-    /// The driver exists and cannot be used now: wait, do not fail.
+    /// The driver exists but cannot be used now: the task waits and does not fail.
     #[error("driver not ready: {reason}")]
     DriverNotReady {
-        /// Its health text.
+        /// The health text of the driver.
         reason: String,
     },
     /// The configuration is wrong.
     #[error("{0}")]
     Invalid(String),
-    /// Something needed for the task cannot be had.
+    /// Something that the task needs cannot be had.
     #[error("{error}")]
     Setup {
-        /// What failed.
+        /// What failed, for the event.
         error: String,
-        /// May it go better next time?
+        /// A later try may succeed.
         recoverable: bool,
     },
     /// The node is short of something, or its disk fails.
     #[error("{error}")]
     Node {
-        /// What failed.
+        /// What failed, for the event.
         error: String,
     },
-    /// What the task brings along could not be fetched.
+    /// An artifact of the task could not be fetched.
     #[error("{error}")]
     Artifact {
-        /// What failed.
+        /// Which artifact failed and why, for the event.
         error: String,
-        /// May it go better next time?
+        /// A later try may succeed.
         recoverable: bool,
     },
-    /// The hook did not end.
+    /// The hook did not end in time.
     #[error("hook {hook} did not end in time")]
     TimedOut {
-        /// Its name.
+        /// Name of the hook: `driver`, `artifacts` …
         hook: &'static str,
     },
 }
 
 impl HookError {
-    /// A set-up failure that stays one.
+    /// A set-up failure that a later try does not mend.
     pub(super) fn setup(error: impl std::fmt::Display) -> Self {
         Self::Setup { error: error.to_string(), recoverable: false }
     }
 
-    /// A set-up failure that may pass.
-    pub(super) fn passing(error: impl std::fmt::Display) -> Self {
+    /// A set-up failure that a later try may mend.
+    pub(super) fn passing_setup(error: impl std::fmt::Display) -> Self {
         Self::Setup { error: error.to_string(), recoverable: true }
     }
 
-    /// A set-up failure on the disk, which may pass.
+    /// A set-up failure on the disk, which a later try may mend.
     pub(super) fn on_disk(error: &(dyn std::error::Error + 'static)) -> Self {
         let text = causes::chain(error);
-        if causes::is_of_the_node(error) { Self::Node { error: text } } else { Self::passing(text) }
+        if causes::is_of_the_node(error) {
+            Self::Node { error: text }
+        } else {
+            Self::passing_setup(text)
+        }
     }
 
-    /// From a plugin that was asked by a hook.
+    /// The failure of a plugin that a hook asked.
     pub(super) fn plugin(error: &PluginCallError) -> Self {
-        Self::Setup { error: error.to_string(), recoverable: error.recoverable() }
+        Self::Setup { error: error.to_string(), recoverable: error.is_recoverable() }
     }
 
     /// May the next attempt go better?
@@ -173,7 +179,7 @@ impl HookError {
         }
     }
 
-    /// The event that tells it.
+    /// The event that reports the error.
     #[must_use]
     pub fn event(&self, now: Timestamp) -> TaskEvent {
         let text = self.to_string();
@@ -188,12 +194,12 @@ impl HookError {
     }
 }
 
-/// One concern of a task. Every call is bounded by its [`TaskHook::wall`] and may be dropped half-way
-/// by a kill; `stop` runs in any case.
+/// One concern of a task. Every call is bounded by [`TaskHook::wall`], and a kill may drop it
+/// half-way. `stop` runs in any case.
 pub trait TaskHook: Send + Sync {
     /// For logs and events.
     fn name(&self) -> &'static str;
-    /// How long it may take before a run.
+    /// The longest time of [`TaskHook::prestart`].
     fn wall(&self) -> Duration {
         HOOK_WALL_MAX
     }
@@ -221,11 +227,11 @@ pub trait TaskHook: Send + Sync {
 /// The hooks of every task, in order.
 #[must_use]
 pub fn standard() -> Vec<Arc<dyn TaskHook>> {
-    // Shared by all tasks: each keeps them.
+    // All tasks share one list, because each of them keeps it.
     static ALL: LazyLock<Vec<Arc<dyn TaskHook>>> = LazyLock::new(|| {
         vec![
             Arc::new(driver::DriverHook),
-            Arc::new(dir::DirHook),
+            Arc::new(dir::TaskDirHook),
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),
             Arc::new(owner::OwnerHook),
@@ -243,7 +249,7 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
 
 /// The span of one call of a hook.
 fn span(scope: &TaskScope, hook: &dyn TaskHook, call: &'static str) -> Span {
-    let (ids, hook, task) = (child_of(&scope.trace), hook.name(), scope.task.name.as_str());
+    let (ids, hook, task) = (child_span(&scope.trace), hook.name(), scope.task.name.as_str());
     ostler_trace::span!(ids, "task hook", task, hook, call, error = Empty)
 }
 
@@ -253,7 +259,7 @@ fn span(scope: &TaskScope, hook: &dyn TaskHook, call: &'static str) -> Span {
 /// The first hook's that fails.
 pub async fn prestart(
     scope: &TaskScope,
-    notes: Option<queue::Sender<DriverNote>>,
+    notes: Option<queue::QueueSender<DriverNote>>,
 ) -> Result<Preparation, HookError> {
     let mut preparation = Preparation { notes, ..Preparation::default() };
     for hook in &scope.hooks {
@@ -273,20 +279,20 @@ pub async fn prestart(
     Ok(preparation)
 }
 
-/// What a replay of the prestart hooks left.
+/// The result of a replay of the prestart hooks.
 #[derive(Default)]
 pub struct ReplayedHooks {
-    /// What they made.
+    /// What the hooks made.
     pub preparation: Preparation,
-    /// All went well.
+    /// All hooks succeeded.
     pub whole: bool,
-    /// What the node was short of: a later replay may go better.
+    /// What the node was short of. A later replay may succeed.
     pub trouble: Option<String>,
 }
 
-/// Run all prestart hooks for a run that goes on: each leaves its effects again (directories, logs,
-/// devices, environment). One that fails leaves its part out; the run is not touched for that, and
-/// the next start asks again. `ended`: it runs no more.
+/// Run all prestart hooks for a run that goes on: each has its effects again (directories, logs,
+/// devices, environment). A hook that fails leaves its part out. The run is not touched for that,
+/// and the next start runs the hook again. `ended`: the run has ended.
 pub async fn replay(scope: &TaskScope, ended: bool) -> ReplayedHooks {
     let mut preparation = Preparation { goes_on: true, ended, ..Preparation::default() };
     let (mut whole, mut trouble) = (true, None);
@@ -307,7 +313,7 @@ pub async fn replay(scope: &TaskScope, ended: bool) -> ReplayedHooks {
 }
 
 /// Run all exited hooks.
-pub async fn exited(scope: &TaskScope) {
+pub async fn run_exited_hooks(scope: &TaskScope) {
     for hook in &scope.hooks {
         let span = span(scope, &**hook, "exited");
         let exited = clock::timeout(HOOK_WALL_MAX, hook.exited(scope)).instrument(span);
@@ -318,7 +324,7 @@ pub async fn exited(scope: &TaskScope) {
 }
 
 /// Run all stop hooks.
-pub async fn stop(scope: &TaskScope) {
+pub async fn run_stop_hooks(scope: &TaskScope) {
     for hook in &scope.hooks {
         let span = span(scope, &**hook, "stop");
         let stopped = clock::timeout(HOOK_WALL_MAX, hook.stop(scope)).instrument(span);

@@ -1,17 +1,17 @@
-//! `${…}` in texts of a job, replaced by values of the task's environment and the node.
+//! Replaces `${…}` in texts of a job by values of the task's environment and the node.
 //!
 //! ```text
 //! ${NOMAD_PORT_http} ${env.X} ${env["X"]}      variables of the task
 //! ${attr.cpu.arch}   ${meta.rack}              attributes and meta of the node
 //! ${node.unique.id|unique.name|datacenter|class|region|pool}   ${job.dir}
 //! ```
-//! One rule for every field: what is known is replaced, all else is text and stays as it stands: a shell's
-//! `${1}` and `${X:-2}`, and a name that nobody knows. What reads like a reference of a job and is none is
-//! told ([`unknown_references`]). Replaced text is not looked at again, so a value cannot smuggle a
-//! reference in.
+//! One rule holds for every field: a known reference is replaced, and everything else is text and
+//! stays as it is, such as a shell's `${1}` and `${X:-2}`, or an unknown name. A text that looks
+//! like a reference of a job but is unknown is reported ([`unknown_references`]). Replaced text is
+//! not looked at again, so a value cannot smuggle a reference in.
 //!
-//! A task's `config` is a template, as it is in Nomad, whoever wrote the job: there `$${` means `${`, and
-//! `%%{` means `%{`. Nowhere else has a text anything to take back.
+//! A task's `config` is a template, as it is in Nomad: there `$${` means `${`, and `%%{` means
+//! `%{`. No other field has such escapes.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ use ostler_model::limits::{JOB_NESTING_MAX, MIB};
 /// many references to one long value would otherwise grow without bound; the kernel takes 2 MiB of
 /// arguments and environment together.
 pub const INTERPOLATED_BYTES_MAX: usize = MIB as usize;
-/// Most unknown references that are told.
+/// Most unknown references that are reported.
 const UNKNOWN_MAX: usize = 16;
 /// Longest reference shown, characters.
 const REFERENCE_CHARS_SHOWN: usize = 64;
-/// First words of references of a job, before a `.` or `[`.
+/// The first words of a job's references, before a `.` or `[`.
 const ROOTS: [&str; 6] = ["attr", "meta", "node", "env", "device", "job"];
 
-/// A reference of a job that stands for nothing.
+/// A reference of a job that nobody knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownReference {
     /// What stands between `${` and `}`, cut when very long.
@@ -56,18 +56,18 @@ pub enum InterpolateError {
     /// The result is too long.
     #[error("the text is longer than {max} bytes after replacing its variables")]
     TooLong {
-        /// Largest result, bytes.
+        /// Most bytes that the result may have.
         max: usize,
     },
     /// JSON inside JSON inside JSON …
     #[error("values are nested deeper than {max} levels")]
     TooDeep {
-        /// Deepest nesting.
+        /// Most levels that are allowed.
         max: usize,
     },
 }
 
-/// What references mean. Borrowed, made for one interpolation.
+/// The values that references stand for, borrowed for one interpolation.
 #[derive(Clone, Copy, Debug)]
 pub struct Variables<'a> {
     /// Variables of the task.
@@ -107,15 +107,16 @@ impl<'a> Variables<'a> {
             .chain(named("attr.", self.attributes))
             .chain(named("meta.", self.meta))
             .filter(|name| name.len() <= 2 * REFERENCE_CHARS_SHOWN)
-            .filter_map(|name| Some((slip(&reference, &name)?, name)))
+            .filter_map(|name| Some((name_distance(&reference, &name)?, name)))
             .min()
             .map(|(_, name)| name)
     }
 }
 
-/// How many letters are another in a name that may be meant; `None`: more than a third of those that tell it
-/// from others are. What both begin with tells nothing: all variables are `NOMAD_` something.
-fn slip(reference: &str, name: &str) -> Option<usize> {
+/// By how many letters a known name differs from a reference; `None`: by more than a third of the
+/// letters that tell the name from others. A prefix such as `NOMAD_` does not count, because all
+/// variables have it.
+fn name_distance(reference: &str, name: &str) -> Option<usize> {
     let mut own = (reference, name);
     for root in ROOTS.iter().map(|root| format!("{root}.")).chain(["NOMAD_".to_owned()]) {
         if let (Some(one), Some(other)) = (own.0.strip_prefix(&root), own.1.strip_prefix(&root)) {
@@ -123,7 +124,7 @@ fn slip(reference: &str, name: &str) -> Option<usize> {
         }
     }
     let (one, other) = (own.0.chars().count(), own.1.chars().count());
-    // One letter for another is no likeness when there is only one.
+    // A name of a single letter resembles no other name.
     let distance = Some(strsim::levenshtein(own.0, own.1)).filter(|_| one.min(other) > 1)?;
     (distance <= (one.max(other) / 3).max(1)).then_some(distance)
 }
@@ -144,11 +145,11 @@ fn split_prefix(reference: &str) -> Option<(&str, &str)> {
 /// # Errors
 /// [`InterpolateError::TooLong`]: the result is longer than [`INTERPOLATED_BYTES_MAX`].
 pub fn interpolate(text: &str, scope: Variables<'_>) -> Result<String, InterpolateError> {
-    Run { scope, bytes_left: INTERPOLATED_BYTES_MAX, template: false }.text(text)
+    Interpolator { scope, bytes_left: INTERPOLATED_BYTES_MAX, template: false }.text(text)
 }
 
-/// Replace the references in every string of the `config` of a task, at any depth, and take back what is
-/// written twice there. Keys stay as they are.
+/// Replace the references in every string of the `config` of a task, at any depth, and resolve its
+/// escapes. Keys stay as they are.
 ///
 /// # Errors
 /// As [`interpolate`], the bound taken over all strings together; and when the object is nested
@@ -157,11 +158,11 @@ pub fn interpolate_config(
     config: &JsonObject,
     scope: Variables<'_>,
 ) -> Result<JsonObject, InterpolateError> {
-    let mut run = Run { scope, bytes_left: INTERPOLATED_BYTES_MAX, template: true };
+    let mut run = Interpolator { scope, bytes_left: INTERPOLATED_BYTES_MAX, template: true };
     Ok(JsonObject::from(run.object(config.map(), 0)?))
 }
 
-/// What in these texts reads like a reference of a job and stands for nothing, each once.
+/// The texts that look like references of a job and are unknown, each once.
 pub fn unknown_references<'t>(
     texts: impl IntoIterator<Item = &'t str>,
     scope: Variables<'_>,
@@ -172,7 +173,9 @@ pub fn unknown_references<'t>(
         while let Some((before, after)) = rest.split_once("${") {
             rest = after;
             let Some((reference, _)) = reference_at(after) else { continue };
-            if before.ends_with('$') || !reads_like_one(reference) || scope.get(reference).is_some()
+            if before.ends_with('$')
+                || !is_job_reference(reference)
+                || scope.get(reference).is_some()
             {
                 continue;
             }
@@ -208,9 +211,9 @@ pub fn strings_of(object: &JsonObject) -> Vec<&str> {
     strings
 }
 
-/// Would nobody but a job write it? `NOMAD_X` and `attr.x` are meant for us, `X` and `NOMAD_X:-1` may be
-/// a shell's.
-fn reads_like_one(reference: &str) -> bool {
+/// Is the text meant as a reference of a job? `NOMAD_X` and `attr.x` are; `X` and `NOMAD_X:-1` may
+/// be meant for a shell.
+fn is_job_reference(reference: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     match split_prefix(reference) {
         Some((root, key)) if ROOTS.contains(&root) => {
@@ -221,8 +224,8 @@ fn reads_like_one(reference: &str) -> bool {
     }
 }
 
-/// The reference that this text begins with, and what comes after its `}`. What is looked at ends where
-/// the next reference may begin: however many are open, the text is read once.
+/// The reference that this text begins with, and the text after its `}`. The search stops where the
+/// next reference may begin, so that the text is read once, however many references are open.
 fn reference_at(text: &str) -> Option<(&str, &str)> {
     let mut quoted = false;
     let end = text.char_indices().find(|(_, c)| match c {
@@ -239,15 +242,15 @@ fn reference_at(text: &str) -> Option<(&str, &str)> {
     Some((reference.trim(), rest.strip_prefix('}')?))
 }
 
-/// One interpolation: what is left of the size bound.
-struct Run<'a> {
+/// One interpolation, with what is left of its size bound.
+struct Interpolator<'a> {
     scope: Variables<'a>,
     bytes_left: usize,
-    /// `$${` and `%%{` are written for `${` and `%{`.
+    /// The text has the escapes `$${` and `%%{` for `${` and `%{`.
     template: bool,
 }
 
-impl Run<'_> {
+impl Interpolator<'_> {
     fn text(&mut self, text: &str) -> Result<String, InterpolateError> {
         let mut out = String::new();
         let mut rest = text;

@@ -40,13 +40,13 @@
 //!   Detached ->
 //! ```
 //! Each state that waits for something outside has a second way out: a timer set here, or the bound
-//! the runner puts on every call. Only two wait for as long as it takes, and say so: `Reaping` and
-//! `Clearing`, for a run that was killed and does not end. It is not over until it is. `Dead` and
-//! `Detached` are final. `Exited` asks the driver what the exit means and makes it forget the run,
-//! so a new run begins only when the old one is gone.
-//! `Detached`: the agent leaves, the task runs on.
+//! that the runner puts on every call. Only `Reaping` and `Clearing` wait for as long as it takes,
+//! and report that: they wait for a run that was killed and does not end, because such a run is not
+//! over. `Dead` and `Detached` are final. `Exited` asks the driver what the exit means and makes it
+//! forget the run, so a new run begins only when the old one is gone. In `Detached` the agent has
+//! left and the task runs on.
 //!
-//! The machine owns the public [`TaskState`]; inputs that come late or twice change nothing.
+//! The machine owns the public [`TaskState`]. Inputs that come late or twice change nothing.
 
 mod end;
 mod requests;
@@ -57,31 +57,30 @@ use std::time::Duration;
 
 use super::events::{self, Signals};
 use super::restart::{Ending, RestartTracker};
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
-use ostler_model::held_once::HeldOnce;
 use ostler_model::limits::{DRIVER_RETRY, KILL_GRACE};
 use ostler_model::planted::planted;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
-use self::end::Next;
+use self::end::AfterRun;
 pub use self::restore::{KnownRun, RecordedTask};
-pub use self::types::{At, Rules, State, TaskEffect, TaskInput};
+pub use self::types::{MachineState, StepContext, TaskEffect, TaskInput, TaskRules};
 
 /// Why the present run is being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Intent {
+enum EndIntent {
+    /// The run is being killed for good.
     Kill,
-    /// A kill that came after the workload had ended by itself: it was not killed.
+    /// A kill that came after the workload had ended by itself, so the workload was not killed.
     KillLate,
-    /// Whether it counts as a failure.
-    Restart {
-        failure: bool,
-    },
+    /// The run ends for a restart. `failure`: the restart counts as a failure.
+    Restart { failure: bool },
 }
 
-impl Intent {
-    fn kills(self) -> bool {
+impl EndIntent {
+    fn is_kill(self) -> bool {
         matches!(self, Self::Kill | Self::KillLate)
     }
 }
@@ -89,52 +88,53 @@ impl Intent {
 /// The decisions for one task.
 #[derive(Clone, Debug)]
 pub struct TaskMachine {
-    state: State,
-    public: HeldOnce<TaskState>,
+    state: MachineState,
+    public: CowArc<TaskState>,
     tracker: RestartTracker,
-    rules: Rules,
-    /// Of the driver of the present run.
+    rules: TaskRules,
+    /// Whether the driver of the present run sends signals.
     signals: Signals,
-    intent: Option<Intent>,
-    /// The agent leaves as soon as the start on its way has answered.
+    intent: Option<EndIntent>,
+    /// The agent leaves as soon as what is on its way has answered.
     leaving: bool,
     /// The task was prepared before.
     set_up: bool,
-    /// Answers "not ready" in a row, with the last reason.
+    /// Number of answers "not ready" in a row.
     refusals: u32,
+    /// The reason of the last answer "not ready".
     refusal: String,
     timer: bool,
-    /// What was killed does not end, and that was said.
+    /// A run that was killed does not end, and that was reported.
     undead: bool,
-    /// How often it was killed again.
+    /// How often a run that does not end was killed again.
     kills_again: u32,
     /// Why the run counts as over although nobody saw it end.
     given_up: Option<String>,
-    /// The allocation is over: a dead task is not kept for a restart.
+    /// The allocation is over, so a dead task is not kept for a restart.
     finished: bool,
     /// The end of the run does not wait for `shutdown_delay`.
     skip_delay: bool,
     /// When the present wait for `shutdown_delay` began.
     delay_since: Timestamp,
     /// What follows when the run is forgotten.
-    next: Option<Next>,
-    /// The next start does not come before.
+    next: Option<AfterRun>,
+    /// The next start does not come before this time.
     delayed_until: Option<Timestamp>,
-    /// The workload of a run being recovered is watched already.
+    /// The workload of a run that is being recovered is watched already.
     watched: bool,
-    /// The run being recovered has no handle on record.
+    /// The run that is being recovered has no handle on record.
     unfinished: bool,
     effects: Vec<TaskEffect>,
 }
 
 impl TaskMachine {
-    /// A task never seen before: `Gated`, with its `Received` event.
+    /// The machine of a new task: `Gated`, with its `Received` event.
     #[must_use]
-    pub fn new(rules: Rules, now: Timestamp) -> Self {
-        let mut public = HeldOnce::from(TaskState::default());
-        public.push_event(events::received(now));
+    pub fn new(rules: TaskRules, now: Timestamp) -> Self {
+        let mut public = CowArc::from(TaskState::default());
+        public.push_event(events::received_event(now));
         Self {
-            state: State::Gated,
+            state: MachineState::Gated,
             public,
             tracker: RestartTracker::new(now),
             rules,
@@ -159,38 +159,38 @@ impl TaskMachine {
         }
     }
 
-    /// Where it is.
+    /// The state of the owner.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> MachineState {
         self.state
     }
 
-    /// What the world sees.
+    /// The public state of the task.
     #[must_use]
-    pub fn public(&self) -> &HeldOnce<TaskState> {
+    pub fn public(&self) -> &CowArc<TaskState> {
         &self.public
     }
 
-    /// Restarts used, to be persisted.
+    /// The restarts used so far; they must be persisted.
     #[must_use]
     pub fn tracker(&self) -> RestartTracker {
         self.tracker
     }
 
-    /// When the next start may come, while a restart delay runs; to be persisted.
+    /// When the next start may come, while a restart delay runs; it must be persisted.
     #[must_use]
     pub fn delayed_until(&self) -> Option<Timestamp> {
         self.delayed_until
     }
 
-    /// It is to end, and nothing is to follow.
+    /// Is the run to end, with no run after it?
     #[must_use]
-    pub fn killed_for_good(&self) -> bool {
-        self.intent.is_some_and(Intent::kills)
+    pub fn is_killed_for_good(&self) -> bool {
+        self.intent.is_some_and(EndIntent::is_kill)
     }
 
-    /// Take one input; what must be done now, in order.
-    pub fn step(&mut self, at: At, input: TaskInput) -> Vec<TaskEffect> {
+    /// Take one input. Returns what must be done now, in order.
+    pub fn step(&mut self, at: StepContext, input: TaskInput) -> Vec<TaskEffect> {
         match input {
             TaskInput::Kill { event, reason, skip_delay } => {
                 self.kill(at, event, &reason, skip_delay);
@@ -198,125 +198,137 @@ impl TaskMachine {
             TaskInput::Restart { reason, failure } => self.restart(at, &reason, failure),
             TaskInput::ForceRestart { reason } => self.force_restart(at, &reason),
             TaskInput::Finish => self.finish(),
-            TaskInput::Rules(rules) => self.rules_changed(at, rules),
+            TaskInput::Rules(rules) => self.change_rules(at, rules),
             TaskInput::DriverKnown { signals } => self.signals = signals,
             TaskInput::Shutdown => self.shutdown(),
             TaskInput::TimerFired => self.timer_fired(at),
             TaskInput::Note(event) if !self.is_final() => self.public.push_event(event),
             // A driver without signals refuses it: nothing is sent.
             TaskInput::Signaled { signal }
-                if self.state == State::Running && self.signals == Signals::Sent =>
+                if self.state == MachineState::Running && self.signals == Signals::Sent =>
             {
-                self.public.push_event(events::signaling(at.now, &signal));
+                self.public.push_event(events::signaling_event(at.now, &signal));
             }
-            other => self.progress(at, other),
+            other => self.step_run(at, other),
         }
         std::mem::take(&mut self.effects)
     }
 
     fn is_final(&self) -> bool {
-        matches!(self.state, State::Dead | State::Detached)
+        matches!(self.state, MachineState::Dead | MachineState::Detached)
     }
 
-    /// The ordinary way of a run.
-    fn progress(&mut self, at: At, input: TaskInput) {
+    /// Take an input of the ordinary life of a run.
+    fn step_run(&mut self, at: StepContext, input: TaskInput) {
         match (self.state, input) {
-            (State::Gated, TaskInput::GateOpened) => self.prepare(at),
-            (State::Preparing, TaskInput::Prepared) => {
-                self.ready();
+            (MachineState::Gated, TaskInput::GateOpened) => self.prepare(at),
+            (MachineState::Preparing, TaskInput::Prepared) => {
+                self.clear_refusals();
                 self.delayed_until = None;
-                self.go(State::Starting);
+                self.go_to(MachineState::Starting);
                 self.effects.push(TaskEffect::Start);
             }
-            (State::Preparing, TaskInput::DriverNotReady { reason }) => {
+            (MachineState::Preparing, TaskInput::DriverNotReady { reason }) => {
                 self.await_driver(at, reason);
             }
-            (State::Preparing, TaskInput::NodeNotReady { reason }) => self.await_node(at, reason),
-            (State::Preparing, TaskInput::PrepareFailed { event, recoverable }) => {
-                self.public.push_event(event);
-                self.decide(at, Ending::StartFailed { recoverable });
+            (MachineState::Preparing, TaskInput::NodeNotReady { reason }) => {
+                self.await_node(at, reason)
             }
-            (State::Starting | State::StoppingStart, TaskInput::Started) => self.started(at),
-            // Whatever it was, the next agent tries it again: it may have been the leaving itself.
-            (State::Starting, TaskInput::StartFailed { recoverable: true, .. }) if self.leaving => {
+            (MachineState::Preparing, TaskInput::PrepareFailed { event, recoverable }) => {
+                self.public.push_event(event);
+                self.end_failed_start(at, Ending::StartFailed { recoverable });
+            }
+            (MachineState::Starting | MachineState::StoppingStart, TaskInput::Started) => {
+                self.run_started(at)
+            }
+            // The leaving of the agent may be the cause of the failure, so the next agent
+            // starts the task.
+            (MachineState::Starting, TaskInput::StartFailed { recoverable: true, .. })
+                if self.leaving =>
+            {
                 self.leave();
             }
-            (State::Starting, TaskInput::StartFailed { error, recoverable }) => {
+            (MachineState::Starting, TaskInput::StartFailed { error, recoverable }) => {
                 self.public.push_event(events::driver_failure(at.now, &error));
-                self.decide(at, Ending::StartFailed { recoverable });
+                self.end_failed_start(at, Ending::StartFailed { recoverable });
             }
-            (State::StoppingStart, TaskInput::StartFailed { .. }) => self.killed(at),
+            (MachineState::StoppingStart, TaskInput::StartFailed { .. }) => self.end_killed(at),
             (
-                State::Running
-                | State::ShutdownDelay
-                | State::Stopping
-                | State::Killing
-                | State::Reaping,
+                MachineState::Running
+                | MachineState::ShutdownDelay
+                | MachineState::Stopping
+                | MachineState::Killing
+                | MachineState::Reaping,
                 TaskInput::WorkloadEnded,
             ) => self.read_exit(),
-            (State::Reaping, TaskInput::GivenUp { error }) if self.killed_for_good() => {
+            (MachineState::Reaping, TaskInput::GivenUp { error }) if self.is_killed_for_good() => {
                 self.given_up = Some(error);
                 self.read_exit();
             }
-            (State::Recovering, TaskInput::WorkloadEnded) => {
+            (MachineState::Recovering, TaskInput::WorkloadEnded) => {
                 self.effects.push(TaskEffect::AbandonRecover);
                 self.read_exit();
             }
-            (State::AwaitingRecovery, TaskInput::WorkloadEnded) => self.read_exit(),
-            (State::Exited, TaskInput::ExitRead(exit)) => self.exit_read(at, exit),
-            (State::Exited, TaskInput::NeverRan) => self.never_ran_after_all(at),
+            (MachineState::AwaitingRecovery, TaskInput::WorkloadEnded) => self.read_exit(),
+            (MachineState::Exited, TaskInput::ExitRead(exit)) => self.exit_read(at, exit),
+            (MachineState::Exited, TaskInput::NeverRan) => self.forget_never_ran(at),
             // The record of the run stays: the next agent reads the exit again.
-            (State::Forgetting, TaskInput::NotDurable) if self.leaving => self.leave(),
-            (State::Forgetting | State::Clearing, TaskInput::Forgotten | TaskInput::Cleared) => {
-                self.forgotten(at);
+            (MachineState::Forgetting, TaskInput::NotDurable) if self.leaving => self.leave(),
+            (
+                MachineState::Forgetting | MachineState::Clearing,
+                TaskInput::Forgotten | TaskInput::Cleared,
+            ) => {
+                self.finish_forgetting(at);
             }
-            (State::Clearing, TaskInput::NotCleared) => self.not_cleared(at),
-            (State::Recovering, input) => self.recovering(at, input),
-            (State::Stopping, TaskInput::StopFailed { error }) => {
+            (MachineState::Clearing, TaskInput::NotCleared) => self.retry_clear(at),
+            (MachineState::Recovering, input) => self.step_recovering(at, input),
+            (MachineState::Stopping, TaskInput::StopFailed { error }) => {
                 self.public.push_event(events::driver_failure(at.now, &error));
                 self.escalate_to_kill();
             }
-            (State::Killing, TaskInput::KillFailed { error }) => {
+            (MachineState::Killing, TaskInput::KillFailed { error }) => {
                 self.public.push_event(events::driver_failure(at.now, &error));
                 self.escalate_to_host();
             }
-            (State::Ending, TaskInput::Ended) => self.go(State::Dead),
+            (MachineState::Ending, TaskInput::Ended) => self.go_to(MachineState::Dead),
             _ => {}
         }
     }
 
-    fn prepare(&mut self, at: At) {
+    fn prepare(&mut self, at: StepContext) {
         if !self.set_up {
             self.set_up = true;
             self.public.push_event(events::task_setup(at.now));
         }
-        self.go(State::Preparing);
+        self.go_to(MachineState::Preparing);
         self.effects.push(TaskEffect::Prepare);
     }
 
-    /// The driver answered.
-    fn ready(&mut self) {
+    /// The driver is ready: forget its refusals.
+    fn clear_refusals(&mut self) {
         self.refusals = 0;
         self.refusal.clear();
     }
 
-    fn await_driver(&mut self, at: At, reason: String) {
-        let pause = self.refused(at, reason, events::waiting_for_driver);
-        self.go(State::AwaitingDriver);
+    fn await_driver(&mut self, at: StepContext, reason: String) {
+        let pause = self.count_refusal(at, reason, events::waiting_for_driver);
+        self.go_to(MachineState::AwaitingDriver);
         self.set_timer(pause);
     }
 
-    /// What the node is short of says nothing of the task, and may come back.
-    fn await_node(&mut self, at: At, reason: String) {
-        let pause = self.refused(at, reason, events::waiting_for_node);
-        self.go(State::AwaitingDriver);
+    /// Wait for what the node is short of. That is not the task's fault, and a later
+    /// try may succeed.
+    fn await_node(&mut self, at: StepContext, reason: String) {
+        let pause = self.count_refusal(at, reason, events::waiting_for_node);
+        self.go_to(MachineState::AwaitingDriver);
         self.set_timer(pause);
     }
 
-    /// What a start needs is not ready: said once per reason; how long to wait before asking again.
-    fn refused(
+    /// Count a refusal of what a start needs, and report each reason once. Returns how long to wait
+    /// before asking again.
+    fn count_refusal(
         &mut self,
-        at: At,
+        at: StepContext,
         reason: String,
         event: fn(Timestamp, &str) -> TaskEvent,
     ) -> Duration {
@@ -332,12 +344,12 @@ impl TaskMachine {
         pause
     }
 
-    fn started(&mut self, at: At) {
+    fn run_started(&mut self, at: StepContext) {
         self.public.status = TaskStatus::Running;
         self.public.started_at.get_or_insert(at.now);
         self.public.last_exit = None;
-        self.public.push_event(events::started(at.now));
-        let killed = self.state == State::StoppingStart;
+        self.public.push_event(events::started_event(at.now));
+        let killed = self.state == MachineState::StoppingStart;
         if self.leaving && !killed {
             self.leave();
             return;
@@ -345,14 +357,14 @@ impl TaskMachine {
         if killed {
             self.stop_run(at);
         } else {
-            self.go(State::Running);
+            self.go_to(MachineState::Running);
         }
         self.effects.push(TaskEffect::Watch);
     }
 
-    /// Begin to end the run, for good or to start it again: when `shutdown_delay` is over, where there is one
-    /// and it is wanted.
-    fn stop_run(&mut self, at: At) {
+    /// Begin to end the run, for good or to start it again. The end waits for `shutdown_delay`,
+    /// unless the delay is to be skipped.
+    fn stop_run(&mut self, at: StepContext) {
         match self.rules.shutdown_delay {
             Some(_) if self.skip_delay => {
                 self.public.push_event(events::skipping_shutdown_delay(at.now));
@@ -361,7 +373,7 @@ impl TaskMachine {
             Some(delay) => {
                 self.public.push_event(events::waiting_shutdown_delay(at.now, delay));
                 self.delay_since = at.now;
-                self.go(State::ShutdownDelay);
+                self.go_to(MachineState::ShutdownDelay);
                 self.set_timer(delay);
             }
             None => self.stop_now(),
@@ -369,19 +381,19 @@ impl TaskMachine {
     }
 
     fn stop_now(&mut self) {
-        self.go(State::Stopping);
+        self.go_to(MachineState::Stopping);
         self.effects.push(TaskEffect::Stop(self.rules.kill_timeout));
         self.set_timer(self.rules.kill_timeout);
     }
 
     fn escalate_to_kill(&mut self) {
-        self.go(State::Killing);
+        self.go_to(MachineState::Killing);
         self.effects.push(TaskEffect::Kill);
         self.set_timer(KILL_GRACE);
     }
 
     fn escalate_to_host(&mut self) {
-        self.go(State::Reaping);
+        self.go_to(MachineState::Reaping);
         self.effects.push(TaskEffect::KillRun);
         self.set_timer(KILL_GRACE);
     }
@@ -389,35 +401,35 @@ impl TaskMachine {
     fn read_exit(&mut self) {
         self.undead = false;
         self.kills_again = 0;
-        self.go(State::Exited);
+        self.go_to(MachineState::Exited);
         self.effects.push(TaskEffect::ReadExit);
     }
 
-    fn timer_fired(&mut self, at: At) {
+    fn timer_fired(&mut self, at: StepContext) {
         if !std::mem::take(&mut self.timer) {
             return;
         }
         match self.state {
-            State::AwaitingDriver => self.prepare(at),
-            State::AwaitingRecovery => self.recover(),
-            State::Recovering => self.recovery_late(at),
-            State::StoppingStart => {
+            MachineState::AwaitingDriver => self.prepare(at),
+            MachineState::AwaitingRecovery => self.recover(),
+            MachineState::Recovering => self.recovery_late(at),
+            MachineState::StoppingStart => {
                 self.effects.push(TaskEffect::AbandonStart);
-                self.killed(at);
+                self.end_killed(at);
             }
-            State::ShutdownDelay => self.stop_now(),
-            State::Stopping if planted("stop-without-kill") => {}
-            State::Stopping => self.escalate_to_kill(),
-            State::Killing => self.escalate_to_host(),
-            State::Reaping => self.not_ended(),
-            State::Clearing => self.effects.push(TaskEffect::Clear),
-            State::Delaying => self.go(State::Gated),
+            MachineState::ShutdownDelay => self.stop_now(),
+            MachineState::Stopping if planted("stop-without-kill") => {}
+            MachineState::Stopping => self.escalate_to_kill(),
+            MachineState::Killing => self.escalate_to_host(),
+            MachineState::Reaping => self.retry_kill(),
+            MachineState::Clearing => self.effects.push(TaskEffect::Clear),
+            MachineState::Delaying => self.go_to(MachineState::Gated),
             _ => {}
         }
     }
 
     fn leave(&mut self) {
-        self.go(State::Detached);
+        self.go_to(MachineState::Detached);
         self.effects.push(TaskEffect::Leave);
     }
 
@@ -426,7 +438,7 @@ impl TaskMachine {
         self.effects.push(TaskEffect::Timer(after));
     }
 
-    fn go(&mut self, to: State) {
+    fn go_to(&mut self, to: MachineState) {
         if std::mem::take(&mut self.timer) {
             self.effects.push(TaskEffect::CancelTimer);
         }

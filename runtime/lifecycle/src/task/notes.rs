@@ -1,4 +1,4 @@
-//! What a driver says of a task, on the way to the task's owner.
+//! Carries what a driver says of a task to the task's owner.
 //!
 //! ```text
 //! events.emit ─► sink of this run ─► queue of this task ─► runner ─► event `Driver`
@@ -16,20 +16,20 @@ use ostler_model::event::TaskEvent;
 use ostler_model::ports::DriverEventSink;
 use ostler_model::time::Timestamp;
 
-/// Something said of a task; boxed, as requests are.
+/// A note on a task; boxed, as requests are.
 pub type DriverNote = Box<TaskNote>;
 
 /// See [`DriverNote`].
 #[derive(Debug)]
 pub enum TaskNote {
-    /// By its driver: a message and its annotations.
+    /// From the driver: a message and its annotations.
     Driver(String, Vec<(String, String)>),
-    /// By what prepares it.
+    /// From a hook that prepares the task.
     Hook(TaskEvent),
 }
 
 impl TaskNote {
-    /// As the event it becomes.
+    /// The event that the note becomes.
     #[must_use]
     pub fn event(self, now: Timestamp) -> TaskEvent {
         match self {
@@ -39,19 +39,20 @@ impl TaskNote {
     }
 }
 
-/// Tell an event of a task while it is prepared. An owner that does not read misses it.
-pub fn tell(notes: Option<&queue::Sender<DriverNote>>, event: TaskEvent) {
+/// Send an event of a task while the task is prepared. An owner whose queue is full
+/// misses the event.
+pub fn tell(notes: Option<&queue::QueueSender<DriverNote>>, event: TaskEvent) {
     if let Some(notes) = notes {
         let _full = notes.try_send(Box::new(TaskNote::Hook(event)));
     }
 }
 
-/// Annotation of the first message after some were dropped: how many.
+/// Annotation of the first message after some were dropped; its value is their number.
 pub const LOST: &str = "driver_messages_lost";
 
-/// Where the driver of one run says things.
+/// The sink for the messages of one run's driver.
 #[must_use]
-pub fn sink(notes: queue::Sender<DriverNote>) -> DriverEventSink {
+pub fn sink(notes: queue::QueueSender<DriverNote>) -> DriverEventSink {
     let lost = AtomicU64::new(0);
     Arc::new(move |message, mut details| {
         let before = lost.swap(0, Ordering::SeqCst);
@@ -76,7 +77,7 @@ mod tests {
         sink(number.to_string(), Vec::new());
     }
 
-    fn read(queue: &mut queue::Receiver<DriverNote>) -> Vec<DriverNote> {
+    fn read(queue: &mut queue::QueueReceiver<DriverNote>) -> Vec<DriverNote> {
         std::iter::from_fn(|| queue.try_recv()).collect()
     }
 

@@ -1,4 +1,4 @@
-//! A run of an earlier agent: owned again, or ended and forgotten.
+//! Recovers a run of an earlier agent: the run is owned again, or ended and forgotten.
 //!
 //! ```text
 //!   host: is it there? ── never let go ─► NeverRan       cannot tell ─► NotReady: asked again
@@ -17,37 +17,37 @@ use std::sync::Arc;
 use crate::queue;
 
 use super::TaskScope;
-use super::calls::{self, DriverNote, Run};
+use super::calls::{self, DriverNote, TaskRun};
 use super::handle::{LocalRecord, StartedRecord};
 use super::hooks;
 use super::machine::TaskInput;
 use super::run::secrets_of;
 use ostler_model::clock;
 use ostler_model::limits::KILL_GRACE;
-use ostler_model::ports::{Adoption, Driver, PluginCallError};
+use ostler_model::ports::{Adoption, PluginCallError, TaskDriver};
 use ostler_model::redact::Secrets;
 use ostler_model::task::Workload;
 
-/// What became of a recovery.
+/// The result of a recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Owned again.
+    /// The run is owned again.
     Owned {
-        /// It ended while nobody looked.
+        /// The run ended while no agent watched it.
         ended: bool,
     },
     /// The driver cannot be asked now.
     NotReady {
-        /// Its health text, or why the host cannot tell.
+        /// The driver's health text, or why the host cannot tell.
         reason: String,
         /// The host has the run.
         held: bool,
     },
-    /// Its processes were never let go.
+    /// The processes of the run were never released.
     NeverRan,
-    /// It is lost.
+    /// The run is lost.
     Failed {
-        /// For the event.
+        /// Why the run is lost, for the event.
         reason: String,
     },
 }
@@ -67,11 +67,11 @@ impl From<Recovery> for TaskInput {
 pub async fn recover(
     scope: &TaskScope,
     record: &LocalRecord,
-    run: &Run,
-    notes: queue::Sender<DriverNote>,
+    run: &TaskRun,
+    notes: queue::QueueSender<DriverNote>,
 ) -> Recovery {
     let Some(workload) = run.workload() else {
-        return unfinished(scope);
+        return recover_unfinished(scope);
     };
     let failed = |reason: &str| Recovery::Failed { reason: reason.to_owned() };
     let ended = match scope.workloads.adopt(&run.id, &run.identities(), &workload) {
@@ -89,10 +89,11 @@ pub async fn recover(
         let hooks::ReplayedHooks { preparation, whole, trouble } =
             hooks::replay(scope, ended).await;
         if let Some(reason) = trouble.filter(|_| !ended) {
-            // The run goes on; what the node is short of may come back.
+            // The run goes on, and the node may have what it was short of at a later try.
             return Recovery::NotReady { reason, held: true };
         }
-        // Made once: while the driver cannot be asked yet, a hook that failed gets another try.
+        // The context is made once. While the driver cannot be asked, a hook that failed
+        // gets another try.
         if whole || driver.is_ok() {
             let secrets = secrets_of(&preparation);
             run.set_context(scope, record, notes, preparation, secrets);
@@ -109,15 +110,16 @@ pub async fn recover(
         }
         // The exit is known; what it means is then read without the driver.
         Err(_) if ended => Recovery::Owned { ended },
-        Ok(driver) => ask(scope, record, run, driver).await,
+        Ok(driver) => ask_driver(scope, record, run, driver).await,
         Err(error) => Recovery::NotReady { reason: error.to_string(), held: true },
     }
 }
 
-/// A run without a handle: what its driver may do tells whether anything of it can have run.
-fn unfinished(scope: &TaskScope) -> Recovery {
+/// Recover a run without a handle. Whether its driver holds starts tells whether anything of it
+/// can have run.
+fn recover_unfinished(scope: &TaskScope) -> Recovery {
     match scope.drivers.dispense(&scope.task.driver) {
-        Ok(driver) if driver.starts_held() => Recovery::NeverRan,
+        Ok(driver) if driver.holds_starts() => Recovery::NeverRan,
         Ok(_) => Recovery::Failed {
             reason: "the agent ended while the task was being started".to_owned(),
         },
@@ -125,24 +127,24 @@ fn unfinished(scope: &TaskScope) -> Recovery {
     }
 }
 
-async fn ask(
+async fn ask_driver(
     scope: &TaskScope,
     record: &LocalRecord,
-    run: &Run,
-    driver: Arc<dyn Driver>,
+    run: &TaskRun,
+    driver: Arc<dyn TaskDriver>,
 ) -> Recovery {
     let (Some(context), Some(handle)) = (run.context(), run.handle()) else {
         return Recovery::NeverRan;
     };
     let call = driver.recover(Arc::clone(&context), handle.clone());
-    match calls::bounded(scope, (&*driver, &*context), "recover", call).await {
+    match calls::bounded_call(scope, (&*driver, &*context), "recover", call).await {
         Ok(started) => {
-            // Not before the answer: the driver may say that it does not know the task.
+            // Set only now, because the driver might have answered that it does not know the task.
             run.set_driver(driver);
             scope.network.set_of_driver(&scope.task.name, started.network.clone());
             // A run of an older agent may have no note.
-            calls::note(scope, record, run).await;
-            if run.set_started(started.clone()) {
+            calls::note_run(scope, record, run).await;
+            if run.set_driver_answer(started.clone()) {
                 let written = record.update(|local| {
                     if let Some(now) = local.run.as_mut() {
                         now.started = Some(StartedRecord::from(started));
@@ -154,14 +156,16 @@ async fn ask(
             }
             Recovery::Owned { ended: false }
         }
-        Err(error) if waits(&error) => Recovery::NotReady { reason: error.to_string(), held: true },
+        Err(error) if is_passing(&error) => {
+            Recovery::NotReady { reason: error.to_string(), held: true }
+        }
         Err(error) => {
             let reason = error.to_string();
             let polled = matches!(run.workload(), Some(Workload::Poll(_)));
             if polled && !matches!(error, PluginCallError::NotFound(_)) {
                 // Nobody else can end it: only when it is dead may another run begin.
                 let call = driver.kill(Arc::clone(&context), handle);
-                let killed = calls::bounded(scope, (&*driver, &*context), "kill", call).await;
+                let killed = calls::bounded_call(scope, (&*driver, &*context), "kill", call).await;
                 if let Err(alive) = killed.or_else(not_found_is_dead) {
                     let reason = format!("{reason}; and it cannot be killed: {alive}");
                     return Recovery::NotReady { reason, held: true };
@@ -176,14 +180,14 @@ fn not_found_is_dead(error: PluginCallError) -> Result<(), PluginCallError> {
     if matches!(error, PluginCallError::NotFound(_)) { Ok(()) } else { Err(error) }
 }
 
-/// A driver that is broken now may work later; the run itself is not touched for that.
-fn waits(error: &PluginCallError) -> bool {
-    error.recoverable() || matches!(error, PluginCallError::UnknownPlugin { .. })
+/// May the driver work later? Then the run is left alone.
+fn is_passing(error: &PluginCallError) -> bool {
+    error.is_recoverable() || matches!(error, PluginCallError::UnknownPlugin { .. })
 }
 
-/// End what is left of a run, make driver and host forget it. Bounded. `false` when a process did
-/// not end, or may not have: nothing is forgotten then, and it may be called again.
-pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
+/// End what is left of a run, and make driver and host forget it. Bounded. `false` when a process
+/// did not end, or may not have ended: then nothing is forgotten, and the call may be repeated.
+pub async fn clear_run(scope: &TaskScope, record: &LocalRecord, run: &TaskRun) -> bool {
     run.abandon();
     let identities = run.identities();
     let known = run.workload();
@@ -209,7 +213,8 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
                 ended = false;
             }
         }
-        // What the host could not own has no end to wait for: looked at by what identifies it.
+        // The host cannot wait for a process that it does not own: such a process is found
+        // by its identity.
         ended &= scope.workloads.end_leftovers(&run.id, &identities).await;
     }
     if !ended {
@@ -222,8 +227,8 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
     }
     if known.is_some() && !run.has_context() {
         let (notes, _) = queue::channel(1);
-        // Nothing was prepared: what the job says is known.
-        let mut secrets = Secrets::of_task();
+        // Nothing was prepared, so only the `env` block of the job is known.
+        let mut secrets = Secrets::for_task();
         scope.task.env.iter().for_each(|(name, value)| secrets.learn_variable(name, value));
         run.set_context(scope, record, notes, hooks::Preparation::default(), secrets);
     }

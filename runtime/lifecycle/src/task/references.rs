@@ -1,4 +1,4 @@
-//! Where in a task references are replaced, in one list, for what is told of those that nobody knows
+//! Lists all texts of a task in which references are replaced, to report those that nobody knows
 //! ([`super::interpolate`] has the rule). The table of docs/job-language.md has the same keys.
 
 use super::env::TaskEnv;
@@ -6,11 +6,11 @@ use super::interpolate::{UnknownReference, strings_of};
 use ostler_model::job::{Check, CheckKind, Service, Task};
 use ostler_model::template::{ChangeMode, TaskTemplate, TemplateSource};
 
-/// A text of a job, and its key there.
+/// The key of a text in the job file, and the text.
 type Text<'j> = (&'static str, &'j str);
 
-/// What texts of a task refer to and nobody knows, each once.
-pub fn unknown(task: &Task, env: &TaskEnv) -> Vec<UnknownReference> {
+/// The unknown references in the texts of a task, each once.
+pub fn unknown_of_task(task: &Task, env: &TaskEnv) -> Vec<UnknownReference> {
     let mut unknown = env.unknown.clone();
     for one in env.unknown_in(texts_of(task).into_iter().map(|(_, text)| text)) {
         if !unknown.iter().any(|known| known.reference == one.reference) {
@@ -20,12 +20,12 @@ pub fn unknown(task: &Task, env: &TaskEnv) -> Vec<UnknownReference> {
     unknown
 }
 
-/// What texts of a service and its checks refer to and nobody knows, each once.
+/// The unknown references in the texts of a service and its checks, each once.
 pub fn unknown_of_service(service: &Service, env: &TaskEnv) -> Vec<UnknownReference> {
     env.unknown_in(texts_of_service(service).into_iter().map(|(_, text)| text))
 }
 
-/// Those that are replaced before a start, but `env` and `meta`, which see less.
+/// The texts that are replaced before a start, except `env` and `meta`, which may refer to less.
 fn texts_of(task: &Task) -> Vec<Text<'_>> {
     let mut texts: Vec<Text<'_>> =
         strings_of(&task.config).into_iter().map(|text| ("config", text)).collect();
@@ -42,7 +42,7 @@ fn texts_of(task: &Task) -> Vec<Text<'_>> {
     texts
 }
 
-/// Of a template's own text nothing is replaced.
+/// The texts of a template. References in the template itself are not replaced.
 fn texts_of_template(template: &TaskTemplate) -> Vec<Text<'_>> {
     let mut texts = vec![("template.destination", template.destination.as_str())];
     if let TemplateSource::File(path) = &template.source {

@@ -1,4 +1,4 @@
-//! The restart tracker: is a task that ended started again, and when?
+//! The restart tracker decides whether a task that ended is started again, and when.
 //!
 //! ```text
 //! Ending ─ killed ───────────────────────────────► Killed
@@ -32,14 +32,14 @@ pub struct RestartTracker {
     window_start: Timestamp,
 }
 
-/// Why the tracker is asked. One value per question, so that "nothing happened" cannot be said.
+/// How a task ended. Each question to the tracker has exactly one ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The task was killed on purpose.
     Killed,
     /// The task did not start: a prestart hook or the driver failed.
     StartFailed {
-        /// May a later start succeed?
+        /// A later start may succeed.
         recoverable: bool,
     },
     /// The task ran and ended by itself.
@@ -57,26 +57,26 @@ pub enum Ending {
 /// What to do with a task that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RestartDecision {
-    /// Start it again.
+    /// Start the task again.
     Restart {
         /// Wait before the start.
         delay: Duration,
         /// Text of the `Restarting` event; empty where the request has its own text.
         reason: String,
-        /// It used up one attempt.
+        /// The restart used up one attempt.
         counted: bool,
     },
-    /// Do not start it again; the task counts as failed.
+    /// Do not start the task again; it counts as failed.
     NotRestarting {
         /// Text of the `Not Restarting` event.
         reason: String,
     },
-    /// Do not start it again; it ended as it should.
+    /// Do not start the task again; it ended as it should.
     Terminated {
-        /// One sentence why.
+        /// One sentence on why the task is not started again.
         reason: String,
     },
-    /// It was killed; nothing to decide.
+    /// The task was killed, so there is nothing to decide.
     Killed,
 }
 
@@ -210,8 +210,8 @@ pub fn restarts_on_success(kind: JobKind, lifecycle: Option<Lifecycle>) -> bool 
     }
 }
 
-/// `delay` plus a random part below a quarter of it, so that tasks that failed together do not
-/// start together.
+/// `delay` plus a random part below a quarter of it, so that tasks that failed together do
+/// not start together.
 fn with_jitter(delay: Duration, jitter: u64) -> Duration {
     let quarter = u64::try_from((delay / 4).as_nanos()).unwrap_or(u64::MAX);
     let extra = (u128::from(quarter) * u128::from(jitter)) >> 64;

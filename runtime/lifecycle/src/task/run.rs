@@ -13,46 +13,47 @@ use crate::queue;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::TaskScope;
-use super::handle::{Intent, LocalRecord, RunRecord, StartedRecord};
+use super::handle::{LocalRecord, RunIntent, RunRecord, StartedRecord};
 use super::hooks::Preparation;
 use super::notes::{self, DriverNote};
 use super::templates::Templates;
 use ostler_model::ids::RunId;
 use ostler_model::limits::MIB;
 use ostler_model::ports::{
-    BoxFuture, ByteSink, Driver, IdentityRecorder, ProcessIdentity, Started, TaskConfig,
-    TaskContext,
+    BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity, StartedTask, TaskConfig, TaskContext,
+    TaskDriver,
 };
 use ostler_model::redact::Secrets;
 use ostler_model::task::{DriverHandle, RawExit, Workload};
 
-/// One start of a task, shared by the calls made for it.
-pub struct Run {
-    /// Its id.
+/// One start of a task, shared by the calls that are made for it.
+pub struct TaskRun {
+    /// The id of the run.
     pub id: RunId,
-    driver: OnceLock<Arc<dyn Driver>>,
+    driver: OnceLock<Arc<dyn TaskDriver>>,
     /// Cancelled when the driver is at hand.
     driver_set: CancellationToken,
     context: OnceLock<Arc<TaskContext>>,
     templates: OnceLock<Arc<Templates>>,
-    /// Boxed, as the intent is: only the start needs them.
+    /// Configuration and intent are boxed, because only the start needs them.
     config: Mutex<Option<Box<TaskConfig>>>,
-    intent: Mutex<Option<Box<Intent>>>,
-    started: Mutex<Option<Started>>,
+    intent: Mutex<Option<Box<RunIntent>>>,
+    started: Mutex<Option<StartedTask>>,
     exit: Mutex<Option<RawExit>>,
-    spawned: Arc<Spawned>,
-    /// Cancelled when the start call has ended, whatever way.
+    spawned: Arc<SpawnedProcesses>,
+    /// Cancelled when the start call has ended, in whatever way.
     start_over: CancellationToken,
-    /// Begun by an earlier agent.
+    /// An earlier agent began the run.
     restored: bool,
 }
 
 /// The processes of a run.
 #[derive(Default)]
-struct Spawned {
+struct SpawnedProcesses {
     /// Set when the start was given up: nothing may be spawned any more.
     abandoned: AtomicBool,
-    /// Set when the record has the identities: what is spawned later is recorded by itself.
+    /// Set when the record has the identities: each process that is spawned later is
+    /// recorded by itself.
     released: AtomicBool,
     identities: Mutex<Vec<ProcessIdentity>>,
 }
@@ -61,19 +62,20 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Output of a task whose log files could not be opened again.
-struct Nowhere;
+/// Discards the output of a task whose log files could not be opened again.
+struct DiscardOutput;
 
-impl ByteSink for Nowhere {
+impl ByteSink for DiscardOutput {
     fn write(&self, _bytes: &[u8]) {}
 }
 
-impl Run {
-    /// A new run with a new id. `None` when the preparation is not complete.
+impl TaskRun {
+    /// A new run, with the id of its intent or a new id. `None` when the preparation
+    /// is not complete.
     pub fn new(
         scope: &TaskScope,
         record: &LocalRecord,
-        notes: queue::Sender<DriverNote>,
+        notes: queue::QueueSender<DriverNote>,
         mut preparation: Preparation,
     ) -> Option<Self> {
         let intent = preparation.intent.take();
@@ -82,7 +84,7 @@ impl Run {
         let config = config(scope, &id, &mut preparation)?;
         let driver = preparation.driver.take()?;
         preparation.logs.as_ref()?;
-        let run = Self::bare(id);
+        let run = Self::with_id(id);
         *lock(&run.intent) = intent.map(Box::new);
         *lock(&run.config) = Some(Box::new(config));
         run.set_driver(driver);
@@ -92,22 +94,20 @@ impl Run {
 
     /// A run of an earlier agent.
     #[must_use]
-    pub fn restored(record: RunRecord) -> Self {
+    pub fn from_record(record: RunRecord) -> Self {
         let RunRecord { id, identities, started } = record;
-        let run = Self { restored: true, ..Self::bare(id) };
+        let run = Self { restored: true, ..Self::with_id(id) };
         run.spawned.released.store(true, Ordering::SeqCst);
         *lock(&run.spawned.identities) = identities;
-        *lock(&run.started) = started.map(|StartedRecord { handle, workload, network }| Started {
-            handle,
-            workload,
-            network,
+        *lock(&run.started) = started.map(|StartedRecord { handle, workload, network }| {
+            StartedTask { handle, workload, network }
         });
-        // Its start call is over, one way or another.
+        // The start call of an earlier agent is over in any case.
         run.start_over.cancel();
         run
     }
 
-    fn bare(id: RunId) -> Self {
+    fn with_id(id: RunId) -> Self {
         Self {
             id,
             driver: OnceLock::new(),
@@ -124,28 +124,30 @@ impl Run {
         }
     }
 
-    /// Was it begun by an earlier agent?
+    /// Did an earlier agent begin the run?
     #[must_use]
     pub fn is_restored(&self) -> bool {
         self.restored
     }
 
-    /// Make what the host tells drivers of this run; the first one stays. `secrets`: see [`secrets_of`].
+    /// Make the context that drivers get for this run; the first context stays.
+    /// `secrets`: see [`secrets_of`].
     pub fn set_context(
         &self,
         scope: &TaskScope,
         record: &LocalRecord,
-        notes: queue::Sender<DriverNote>,
+        notes: queue::QueueSender<DriverNote>,
         preparation: Preparation,
         secrets: Secrets,
     ) {
-        let alloc_user = preparation.alloc_user.own();
+        let alloc_user = preparation.alloc_user.own_id();
         let Preparation { task_dir, alloc_dir, logs, reservation, templates, .. } = preparation;
         if let Some(templates) = templates {
             let _first_stays = self.templates.set(templates);
         }
         let (allocation, task) = (&scope.allocation, &scope.task);
-        let sink = |stream: Option<Arc<dyn ByteSink>>| stream.unwrap_or_else(|| Arc::new(Nowhere));
+        let sink =
+            |stream: Option<Arc<dyn ByteSink>>| stream.unwrap_or_else(|| Arc::new(DiscardOutput));
         let context = TaskContext {
             run_id: self.id.clone(),
             alloc_id: allocation.id,
@@ -177,20 +179,20 @@ impl Run {
         let _first_stays = self.context.set(Arc::new(context));
     }
 
-    /// Nothing of this run may be spawned any more.
+    /// Let nothing of this run be spawned any more.
     pub fn abandon(&self) {
         self.spawned.abandoned.store(true, Ordering::SeqCst);
     }
 
-    /// To be held by the start call; tells the end of the task that the call is over, also when it
-    /// is dropped.
+    /// A guard that the start call holds. When it is dropped, [`Run::start_over`] returns, also
+    /// when the call was dropped half-way.
     #[must_use]
     pub fn start_guard(&self) -> DropGuard {
         self.start_over.clone().drop_guard()
     }
 
     /// Wait for the end of the start call.
-    pub async fn start_over(&self) {
+    pub async fn wait_start_call(&self) {
         self.start_over.cancelled().await;
     }
 
@@ -200,54 +202,54 @@ impl Run {
         lock(&self.started).as_ref().map(|s| s.handle.clone())
     }
 
-    /// Who runs it, once it is started.
+    /// The workload of the run, once it is started.
     #[must_use]
     pub fn workload(&self) -> Option<Workload> {
         lock(&self.started).as_ref().map(|s| s.workload.clone())
     }
 
-    /// What the driver answered.
-    pub fn started(&self) -> Option<Started> {
+    /// The driver's answer to the start, once there is one.
+    pub fn driver_answer(&self) -> Option<StartedTask> {
         lock(&self.started).clone()
     }
 
-    /// Keep what the driver answered; whether that is news.
-    pub fn set_started(&self, started: Started) -> bool {
+    /// Keep the driver's answer. Returns whether it differs from the one before.
+    pub fn set_driver_answer(&self, started: StartedTask) -> bool {
         let mut known = lock(&self.started);
         let news = known.as_ref() != Some(&started);
         *known = Some(started);
         news
     }
 
-    /// The start failed after all.
-    pub fn clear_started(&self) {
+    /// Forget the driver's answer, because the start failed after all.
+    pub fn clear_driver_answer(&self) {
         *lock(&self.started) = None;
     }
 
-    /// The driver, once it is at hand.
+    /// The driver, once it is known.
     #[must_use]
-    pub fn driver(&self) -> Option<&Arc<dyn Driver>> {
+    pub fn driver(&self) -> Option<&Arc<dyn TaskDriver>> {
         self.driver.get()
     }
 
-    /// The driver is at hand; the first one stays.
-    pub fn set_driver(&self, driver: Arc<dyn Driver>) {
+    /// Set the driver; the first one stays.
+    pub fn set_driver(&self, driver: Arc<dyn TaskDriver>) {
         let _first_stays = self.driver.set(driver);
         self.driver_set.cancel();
     }
 
-    /// Wait until the driver is at hand.
-    pub async fn has_driver(&self) {
+    /// Wait until the driver is known.
+    pub async fn wait_driver(&self) {
         self.driver_set.cancelled().await;
     }
 
-    /// What the host tells drivers, once it is made.
+    /// The context that drivers get, once it is made.
     #[must_use]
     pub fn context(&self) -> Option<Arc<TaskContext>> {
         self.context.get().cloned()
     }
 
-    /// The task's templates, where it has some and they are known.
+    /// The task's templates, where it has templates and they are known.
     #[must_use]
     pub fn templates(&self) -> Option<&Arc<Templates>> {
         self.templates.get()
@@ -259,38 +261,38 @@ impl Run {
         self.context.get().is_some()
     }
 
-    /// The configuration, once.
+    /// Take the configuration; later calls return `None`.
     pub fn take_config(&self) -> Option<TaskConfig> {
         lock(&self.config).take().map(|config| *config)
     }
 
-    /// Its intent, once, where that is on its way already.
-    pub fn take_intent(&self) -> Option<Intent> {
+    /// Take the intent, where one is on its way to the disk; later calls return `None`.
+    pub fn take_intent(&self) -> Option<RunIntent> {
         lock(&self.intent).take().map(|intent| *intent)
     }
 
-    /// The processes known so far.
+    /// The processes of the run that are known so far.
     #[must_use]
     pub fn identities(&self) -> Vec<ProcessIdentity> {
         lock(&self.spawned.identities).clone()
     }
 
-    /// The record has the identities: from here on each new one is written by itself. Those known
-    /// until then.
+    /// Mark that the record has the identities: from now on each new one is written by itself.
+    /// Returns the identities that are known so far.
     #[must_use]
     pub fn release(&self) -> Vec<ProcessIdentity> {
-        // Under the lock: an identity is either among these or sees the mark.
+        // Under the lock, so that an identity is either among these or sees the mark.
         let identities = lock(&self.spawned.identities);
         self.spawned.released.store(true, Ordering::SeqCst);
         identities.clone()
     }
 
-    /// How it ended, as the host saw it.
+    /// How the run ended, as the host saw it; `None` while it has not ended.
     pub fn exit(&self) -> Option<RawExit> {
         lock(&self.exit).clone()
     }
 
-    /// It ended; the first exit stays.
+    /// Set how the run ended; the first exit stays.
     pub fn set_exit(&self, exit: RawExit) {
         lock(&self.exit).get_or_insert(exit);
     }
@@ -299,15 +301,15 @@ impl Run {
 /// An id for the next run of a task.
 #[must_use]
 pub fn new_id(scope: &TaskScope) -> RunId {
-    let random = u32::try_from(scope.rng.below(1 << 32)).unwrap_or(0);
+    let random = u32::try_from(scope.rng.number_below(1 << 32)).unwrap_or(0);
     RunId::new(scope.allocation.id, &scope.task.name, random)
 }
 
-/// What of a run's environment and configuration is secret, before they are given away.
+/// The secrets of a run's environment and configuration. Call it before the preparation is used up.
 #[must_use]
 pub fn secrets_of(preparation: &Preparation) -> Secrets {
-    let mut secrets = Secrets::of_task();
-    // What device plugins say of the devices is their operator's to see: paths and ids.
+    let mut secrets = Secrets::for_task();
+    // Variables from device plugins are paths and ids, which the operator may see.
     let of_devices = &preparation.reservation.env;
     let variables = preparation.env.iter().flat_map(|env| &env.vars);
     variables
@@ -342,7 +344,7 @@ fn config(scope: &TaskScope, id: &RunId, preparation: &mut Preparation) -> Optio
     })
 }
 
-fn recorder(record: LocalRecord, run: RunId, spawned: Arc<Spawned>) -> IdentityRecorder {
+fn recorder(record: LocalRecord, run: RunId, spawned: Arc<SpawnedProcesses>) -> IdentityRecorder {
     Arc::new(move |identity: ProcessIdentity| {
         let (record, run, spawned) = (record.clone(), run.clone(), Arc::clone(&spawned));
         let write = async move {

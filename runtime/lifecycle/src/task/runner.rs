@@ -1,4 +1,4 @@
-//! The owner of one task: takes requests, feeds the machine, does what it says.
+//! The owner of one task. It takes requests, feeds the machine and carries out its effects.
 //!
 //! ```text
 //!   requests ─┐                       ┌─► public state changed: watch, tick, background write
@@ -7,11 +7,11 @@
 //!   answers ──┤           ▲                              │
 //!   notes ────┘           └──────────── answers ◄────────┘
 //! ```
-//! Answers carry the number of the run they belong to; those of an earlier run are dropped. The
-//! public state is told at once and written beside: at most one write is on its way, the next one
-//! takes the newest state. Events and starts share the commit of some later write; ends, failures
-//! and restarts are durable at once (`save`). At the end the owner waits until the last state is
-//! durable.
+//! Answers carry the number of the run that they belong to; answers of an earlier run are dropped.
+//! The public state is published at once and written beside the owner. At most one write is on its
+//! way, and the next one takes the newest state. Events and starts share the commit of some later
+//! write; ends, failures and restarts are durable at once (`save`). At the end the owner waits
+//! until the last state is durable.
 
 mod act;
 mod answer;
@@ -24,62 +24,63 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{self, DriverNote, EndRequest, Run, StartError};
+use super::calls::{self, DriverNote, EndRequest, TaskRun, TaskStartError};
 use super::events::Signals;
-use super::handle::{Intent, LocalRecord};
+use super::handle::{LocalRecord, RunIntent};
 use super::hooks::{HookError, Preparation};
-use super::machine::{At, Rules, State, TaskEffect, TaskInput, TaskMachine};
-use super::{ExecRequest, Request, RequestError, RestartHow, TaskScope};
-use crate::alloc::coordinator::Gate;
-use crate::fire;
-use crate::kinds::Kinds;
+use super::machine::{MachineState, StepContext, TaskEffect, TaskInput, TaskMachine, TaskRules};
+use super::{ExecRequest, RequestError, RestartHow, TaskOwnerRequest, TaskScope};
+use crate::alloc::coordinator::TaskGate;
+use crate::kinds::CallKinds;
 use crate::queue;
+use crate::wait_for_timer;
 use crate::watch;
 use ostler_model::alloc::Allocation;
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::RunId;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::task::{TaskState, TaskStatus};
 
-use self::answer::{Answer, Call};
-use self::save::{Lasting, Plan};
+use self::answer::{TaskCall, TaskCallAnswer};
+use self::save::{LastingState, StartPlan};
 pub(super) use self::start::{restore, spawn};
 
-struct Runner {
+struct TaskRunner {
     scope: Arc<TaskScope>,
     machine: TaskMachine,
     record: LocalRecord,
     /// Number of the present run; 0 before the first.
     number: u64,
-    /// Of the first run, when it went with the record of the allocation.
-    intent: Option<Intent>,
+    /// The intent of the first run, when it went to the store with the record of the allocation.
+    intent: Option<RunIntent>,
     preparation: Option<Preparation>,
-    run: Option<Arc<Run>>,
-    calls: JoinSet<(u64, Answer)>,
-    kinds: Kinds<(u64, Call)>,
+    run: Option<Arc<TaskRun>>,
+    calls: JoinSet<(u64, TaskCallAnswer)>,
+    kinds: CallKinds<(u64, TaskCall)>,
     timer: Option<BoxFuture<'static, ()>>,
-    notes: queue::Sender<DriverNote>,
-    published: watch::Publisher<HeldOnce<TaskState>>,
+    notes: queue::QueueSender<DriverNote>,
+    published: watch::Publisher<CowArc<TaskState>>,
     tick: Arc<Notify>,
     writing: bool,
     dirty: bool,
     /// The run is to be forgotten when the state is written.
     forget_due: bool,
-    /// The store went on refusing the last write; it is tried again.
+    /// The store went on refusing the last write, which is tried again.
     refused: bool,
-    /// Cancelled when writes on their way are waited for without their pauses.
+    /// Cancelled when the pauses of writes on their way are to end.
     closing: CancellationToken,
-    /// What the handle reads the usage of.
+    /// The present run, for the handle to read its usage.
     present: super::PresentRun,
     /// The run whose templates are followed.
     followed: Option<RunId>,
-    /// What of the public state is known to be durable.
-    lasting: Lasting,
-    /// The first byte of its first run is waited for, or was.
+    /// The part of the public state that is known to be durable.
+    lasting: LastingState,
+    /// The wait for the first byte of the first run has begun.
     heard: bool,
 }
 
-/// Tells that the owner is gone, also when it was dropped or panicked: nobody waits for it in vain.
+/// Signals that the owner is gone, also when it was dropped or panicked, so that nobody waits for
+/// it in vain.
 struct GoneGuard {
     gone: CancellationToken,
     tick: Arc<Notify>,
@@ -93,90 +94,91 @@ impl Drop for GoneGuard {
 }
 
 /// What the owner listens to beside its calls.
-struct Inbox {
-    requests: queue::Receiver<Box<Request>>,
-    gate: watch::Subscriber<Gate>,
-    notes: queue::Receiver<DriverNote>,
+struct TaskInbox {
+    requests: queue::QueueReceiver<Box<TaskOwnerRequest>>,
+    gate: watch::Subscriber<TaskGate>,
+    notes: queue::QueueReceiver<DriverNote>,
     newest: watch::Subscriber<Arc<Allocation>>,
 }
 
-impl Runner {
-    async fn own(mut self: Box<Self>, first: Vec<TaskEffect>, mut inbox: Inbox) {
+impl TaskRunner {
+    async fn run_owner(mut self: Box<Self>, first: Vec<TaskEffect>, mut inbox: TaskInbox) {
         for effect in first {
             self.act(effect);
         }
         self.write_if_due();
         let mut orphan = false;
-        while !matches!(self.machine.state(), State::Dead | State::Detached) {
-            let gated = self.machine.state() == State::Gated;
+        while !matches!(self.machine.state(), MachineState::Dead | MachineState::Detached) {
+            let gated = self.machine.state() == MachineState::Gated;
             tokio::select! {
                 biased;
-                // First, so that a request that comes after an update is handled by it.
-                Ok(()) = inbox.newest.changed(), if !orphan => self.updated(&mut inbox.newest),
+                // Updates come first, so that a request after an update sees it.
+                Ok(()) = inbox.newest.changed(), if !orphan => self.take_update(&mut inbox.newest),
                 request = inbox.requests.recv(), if !orphan => match request {
-                    Some(request) => self.requested(*request),
+                    Some(request) => self.take_request(*request),
                     // Nobody can ask any more: the allocation's owner is gone.
                     None => {
                         orphan = true;
                         self.feed(TaskInput::Shutdown);
                     }
                 },
-                Some(ended) = self.calls.join_next_with_id() => self.answered(ended),
-                () = fire(&mut self.timer) => {
+                Some(ended) = self.calls.join_next_with_id() => self.take_answer(ended),
+                () = wait_for_timer(&mut self.timer) => {
                     self.timer = None;
                     self.feed(TaskInput::TimerFired);
                 }
                 Some(note) = inbox.notes.recv() => {
                     self.feed(TaskInput::Note(note.event(self.scope.clock.now())));
                 }
-                () = open(&mut inbox.gate), if gated => self.feed(TaskInput::GateOpened),
+                () = wait_open(&mut inbox.gate), if gated => self.feed(TaskInput::GateOpened),
             }
         }
-        // Boxed: it is there for a moment, and the owner is there as long as its task.
+        // Boxed, because it lives for a moment, and the owner lives as long as its task.
         Box::pin(self.leave_durable()).await;
     }
 
-    /// Finish the writes that are due, each within its bound; drop every other call. How the driver
-    /// ends a task is no call to drop: one that hangs in it runs into its deadline, which counts
-    /// against it.
+    /// Finish the writes that are due, each within its bound, and drop other calls. Calls of the
+    /// driver that stop or kill the task are not dropped: a call that hangs runs into its deadline,
+    /// which counts against the driver.
     async fn leave_durable(&mut self) {
-        // The last state of a dead task gets its tries, once.
-        if self.refused || !matches!(self.machine.state(), State::Dead) {
+        // The last state of a dead task gets all its tries, unless the store refused before.
+        if self.refused || !matches!(self.machine.state(), MachineState::Dead) {
             self.closing.cancel();
         }
-        let stay = |call: Call| matches!(call, Call::Write | Call::Stop | Call::Kill);
+        let stay =
+            |call: TaskCall| matches!(call, TaskCall::Write | TaskCall::Stop | TaskCall::Kill);
         self.kinds.abort(|(_, call)| !stay(*call));
         while self.writing {
             match self.calls.join_next_with_id().await {
-                Some(ended) => self.answered(ended),
+                Some(ended) => self.take_answer(ended),
                 None => break,
             }
         }
         self.calls.detach_all();
         if self.run.is_none() {
-            // What was being prepared is not begun any more.
+            // A run that was being prepared does not begin any more.
             self.record.take_back(None).await;
         }
         // A dead task's state is durable by now; of one that runs on, the last events may lag.
-        if !matches!(self.machine.state(), State::Dead) {
+        if !matches!(self.machine.state(), MachineState::Dead) {
             save::flush(&self.scope).await;
         }
     }
 
-    fn requested(&mut self, request: Request) {
+    fn take_request(&mut self, request: TaskOwnerRequest) {
         match request {
-            Request::Kill(super::KillRequest { event, reason, skip_shutdown_delay }) => {
+            TaskOwnerRequest::Kill(super::KillRequest { event, reason, skip_shutdown_delay }) => {
                 self.feed(TaskInput::Kill { event, reason, skip_delay: skip_shutdown_delay });
             }
-            Request::Note(event) => self.feed(TaskInput::Note(event)),
-            Request::Finish => self.feed(TaskInput::Finish),
-            Request::Shutdown => self.feed(TaskInput::Shutdown),
-            Request::Restart { reason, how: RestartHow::Forced, reply } => {
+            TaskOwnerRequest::Note(event) => self.feed(TaskInput::Note(event)),
+            TaskOwnerRequest::Finish => self.feed(TaskInput::Finish),
+            TaskOwnerRequest::Shutdown => self.feed(TaskInput::Shutdown),
+            TaskOwnerRequest::Restart { reason, how: RestartHow::Forced, reply } => {
                 self.feed(TaskInput::ForceRestart { reason });
                 let _gone = reply.send(Ok(()));
             }
-            Request::Restart { reason, how, reply } => {
-                let answer = self.when_running();
+            TaskOwnerRequest::Restart { reason, how, reply } => {
+                let answer = self.check_running();
                 if answer.is_ok() {
                     let failure = how == RestartHow::Unhealthy;
                     self.feed(TaskInput::Restart { reason, failure });
@@ -184,13 +186,13 @@ impl Runner {
                 // An error means that the asker has left.
                 let _gone = reply.send(answer);
             }
-            Request::Signal { signal, reply } => self.signal(signal, reply),
-            Request::Exec(request) => self.exec(request),
+            TaskOwnerRequest::Signal { signal, reply } => self.signal(signal, reply),
+            TaskOwnerRequest::Exec(request) => self.exec(request),
         }
     }
 
-    /// A newer copy of the allocation: what is read at use is read from it from here on.
-    fn updated(&mut self, newest: &mut watch::Subscriber<Arc<Allocation>>) {
+    /// Take a newer copy of the allocation. From now on everything is read from it.
+    fn take_update(&mut self, newest: &mut watch::Subscriber<Arc<Allocation>>) {
         let allocation = Arc::clone(&newest.borrow_and_update());
         let name = &self.scope.task.name;
         let Some(task) = allocation.task_group().and_then(|group| group.task(name)).cloned() else {
@@ -200,13 +202,14 @@ impl Runner {
         let scope =
             TaskScope { allocation: Arc::clone(&allocation), task, ..(*self.scope).clone() };
         let kind = allocation.job.kind;
-        let rules = Rules::of(&scope.task, kind, scope.kill_timeout_max, scope.restartable);
+        let rules =
+            TaskRules::from_task(&scope.task, kind, scope.kill_timeout_max, scope.restartable);
         self.scope = Arc::new(scope);
         self.feed(TaskInput::Rules(rules));
     }
 
-    fn when_running(&self) -> Result<(), RequestError> {
-        if matches!(self.machine.state(), State::Running | State::AwaitingRecovery) {
+    fn check_running(&self) -> Result<(), RequestError> {
+        if matches!(self.machine.state(), MachineState::Running | MachineState::AwaitingRecovery) {
             Ok(())
         } else {
             Err(RequestError::NotRunning { task: self.scope.task.name.clone() })
@@ -214,37 +217,38 @@ impl Runner {
     }
 
     fn signal(&mut self, signal: String, reply: oneshot::Sender<Result<(), RequestError>>) {
-        let (Ok(()), Some(run)) = (self.when_running(), self.run.clone()) else {
+        let (Ok(()), Some(run)) = (self.check_running(), self.run.clone()) else {
             let task = self.scope.task.name.clone();
             let _gone = reply.send(Err(RequestError::NotRunning { task }));
             return;
         };
         self.feed(TaskInput::Signaled { signal: signal.clone() });
         let scope = Arc::clone(&self.scope);
-        self.call(Call::Signal, async move {
+        self.call(TaskCall::Signal, async move {
             let answer = calls::signal(&scope, &run, signal).await;
-            let _gone = reply.send(answer.map_err(|error| of_driver(&scope, error)));
-            Answer::Told
+            let _gone = reply.send(answer.map_err(|error| driver_error(&scope, error)));
+            TaskCallAnswer::Told
         });
     }
 
-    /// Beside the owner: the session is the asker's, and ends with the run.
+    /// Run a command inside the task, beside the owner. The session belongs to the asker and ends
+    /// with the run.
     fn exec(&mut self, ExecRequest { command, reply }: ExecRequest) {
-        let (Ok(()), Some(run)) = (self.when_running(), self.run.clone()) else {
+        let (Ok(()), Some(run)) = (self.check_running(), self.run.clone()) else {
             let task = self.scope.task.name.clone();
             let _gone = reply.send(Err(RequestError::NotRunning { task }));
             return;
         };
         let scope = Arc::clone(&self.scope);
-        self.call(Call::Exec, async move {
+        self.call(TaskCall::Exec, async move {
             let answer = calls::exec(&scope, &run, command).await;
-            // Not taken by anybody, it ends.
-            let _gone = reply.send(answer.map_err(|error| of_driver(&scope, error)));
-            Answer::Told
+            // A session that nobody takes ends.
+            let _gone = reply.send(answer.map_err(|error| driver_error(&scope, error)));
+            TaskCallAnswer::Told
         });
     }
 
-    fn answered(&mut self, ended: Result<(Id, (u64, Answer)), JoinError>) {
+    fn take_answer(&mut self, ended: Result<(Id, (u64, TaskCallAnswer)), JoinError>) {
         let (number, answer) = match ended {
             Ok((id, answer)) => {
                 self.kinds.remove(id);
@@ -256,11 +260,11 @@ impl Runner {
                     return;
                 };
                 tracing::error!(task = %self.scope.task.name, ?call, "call of a task runner panicked");
-                (number, call.panicked())
+                (number, call.panic_answer())
             }
         };
-        if let Answer::Written(lasting) = answer {
-            self.written(lasting);
+        if let TaskCallAnswer::Written(lasting) = answer {
+            self.take_written(lasting);
             return;
         }
         if number != self.number {
@@ -268,7 +272,7 @@ impl Runner {
         }
         let now = self.scope.clock.now();
         let input = match answer {
-            Answer::Prepared(result) => match *result {
+            TaskCallAnswer::Prepared(result) => match *result {
                 Ok(preparation) => {
                     self.preparation = Some(preparation);
                     TaskInput::Prepared
@@ -280,70 +284,75 @@ impl Runner {
                     recoverable: error.recoverable(),
                 },
             },
-            Answer::Started(Ok(())) => {
-                self.driver_known();
+            TaskCallAnswer::Started(Ok(())) => {
+                self.feed_signals();
                 TaskInput::Started
             }
-            Answer::Started(Err(StartError { error, recoverable })) => {
+            TaskCallAnswer::Started(Err(TaskStartError { error, recoverable })) => {
                 TaskInput::StartFailed { error, recoverable }
             }
-            Answer::WorkloadEnded => TaskInput::WorkloadEnded,
-            Answer::Stopped(Err(error)) => TaskInput::StopFailed { error },
-            Answer::Killed(Err(error)) => TaskInput::KillFailed { error },
-            Answer::ExitRead(exit, trouble) => {
+            TaskCallAnswer::WorkloadEnded => TaskInput::WorkloadEnded,
+            TaskCallAnswer::Stopped(Err(error)) => TaskInput::StopFailed { error },
+            TaskCallAnswer::Killed(Err(error)) => TaskInput::KillFailed { error },
+            TaskCallAnswer::ExitRead(exit, trouble) => {
                 if let Some(trouble) = trouble {
                     self.feed(TaskInput::Note(super::events::driver_failure(now, &trouble)));
                 }
                 TaskInput::ExitRead(exit)
             }
-            Answer::Forgotten => TaskInput::Forgotten,
-            Answer::Recovered(recovery) => {
-                self.driver_known();
+            TaskCallAnswer::Forgotten => TaskInput::Forgotten,
+            TaskCallAnswer::Recovered(recovery) => {
+                self.feed_signals();
                 self.feed(recovery.into());
                 self.follow_templates();
                 return;
             }
-            Answer::Templates(news) => return self.templates_changed(news),
-            Answer::Cleared(true) => {
+            TaskCallAnswer::Templates(news) => return self.take_template_news(news),
+            TaskCallAnswer::Cleared(true) => {
                 self.run = None;
                 TaskInput::Cleared
             }
-            // The record of it stays.
-            Answer::Cleared(false) => TaskInput::NotCleared,
-            Answer::Undead(what) => TaskInput::Note(super::events::undead(now, &what)),
-            Answer::GivenUp(error) => {
-                self.abort(Call::Watch);
+            // The record of the run stays.
+            TaskCallAnswer::Cleared(false) => TaskInput::NotCleared,
+            TaskCallAnswer::Undead(what) => {
+                TaskInput::Note(super::events::undead_event(now, &what))
+            }
+            TaskCallAnswer::GivenUp(error) => {
+                self.abort(TaskCall::Watch);
                 TaskInput::GivenUp { error }
             }
-            Answer::Ended => TaskInput::Ended,
-            Answer::Stopped(Ok(EndRequest::Ended)) | Answer::Killed(Ok(EndRequest::Ended)) => {
+            TaskCallAnswer::Ended => TaskInput::Ended,
+            TaskCallAnswer::Stopped(Ok(EndRequest::Ended))
+            | TaskCallAnswer::Killed(Ok(EndRequest::Ended)) => {
                 // The driver is not asked about the run any more.
-                self.abort(Call::Watch);
+                self.abort(TaskCall::Watch);
                 TaskInput::WorkloadEnded
             }
-            Answer::Stopped(Ok(EndRequest::Taken)) | Answer::Killed(Ok(EndRequest::Taken)) => {
+            TaskCallAnswer::Stopped(Ok(EndRequest::Taken))
+            | TaskCallAnswer::Killed(Ok(EndRequest::Taken)) => {
                 return;
             }
-            Answer::Told | Answer::Written(_) => return,
+            TaskCallAnswer::Told | TaskCallAnswer::Written(_) => return,
         };
         self.feed(input);
     }
 
-    /// The driver of the present run is at hand.
-    fn driver_known(&mut self) {
+    /// Tell the machine whether the driver of the present run sends signals.
+    fn feed_signals(&mut self) {
         let driver = self.run.as_ref().and_then(|run| run.driver());
         let Some(can) = driver.map(|driver| driver.capabilities()) else { return };
         let signals = if can.send_signals { Signals::Sent } else { Signals::None };
         self.feed(TaskInput::DriverKnown { signals });
     }
 
-    /// A write ended. One that was refused is due again: a run must not be forgotten before what
-    /// follows it is durable. Who leaves or is killed does not wait for that.
-    fn written(&mut self, lasting: Option<Lasting>) {
+    /// Take the end of a write. A write that was refused is due again, because a run must not be
+    /// forgotten before what follows it is durable. An owner that leaves, or whose task is killed,
+    /// does not wait for that.
+    fn take_written(&mut self, lasting: Option<LastingState>) {
         self.writing = false;
         self.refused = lasting.is_none();
         self.lasting = lasting.unwrap_or(self.lasting);
-        let over = matches!(self.machine.state(), State::Dead | State::Detached);
+        let over = matches!(self.machine.state(), MachineState::Dead | MachineState::Detached);
         if self.refused && !over {
             self.dirty = true;
             self.feed(TaskInput::NotDurable);
@@ -352,9 +361,9 @@ impl Runner {
         }
     }
 
-    /// One step of the machine: do what it says, tell and write what changed.
+    /// Make one step of the machine: carry out its effects, publish and write what changed.
     fn feed(&mut self, input: TaskInput) {
-        let at = At { now: self.scope.clock.now(), random: self.scope.rng.next_u64() };
+        let at = StepContext { now: self.scope.clock.now(), random: self.scope.rng.next_u64() };
         let effects = self.machine.step(at, input);
         for effect in effects {
             self.act(effect);
@@ -375,7 +384,7 @@ impl Runner {
         self.write_if_due();
     }
 
-    /// The run whose usage can be asked for.
+    /// Publish the run whose usage can be asked for.
     fn tell_present(&self) {
         let alive = self.machine.public().status == TaskStatus::Running;
         let run = self.run.as_ref().filter(|_| alive);
@@ -392,7 +401,7 @@ impl Runner {
         self.dirty = false;
         self.writing = true;
         let public = self.machine.public().clone();
-        let plan = Plan {
+        let plan = StartPlan {
             tracker: self.machine.tracker(),
             delayed_until: self.machine.delayed_until(),
             steps: self.record.steps(),
@@ -400,18 +409,18 @@ impl Runner {
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
         let (known, again) = (self.lasting, self.refused);
         let closing = self.closing.clone();
-        self.call(Call::Write, async move {
+        self.call(TaskCall::Write, async move {
             if again {
                 save::pause(save::REFUSED_PAUSE, &closing).await;
             }
             let write = save::write(&scope, &record, &public, plan, known, &closing);
-            Answer::Written(write.await)
+            TaskCallAnswer::Written(write.await)
         });
     }
 }
 
-/// Why a driver did not do what somebody asked.
-fn of_driver(scope: &TaskScope, error: PluginCallError) -> RequestError {
+/// The error for an asker when a driver did not do what was asked.
+fn driver_error(scope: &TaskScope, error: PluginCallError) -> RequestError {
     match error {
         PluginCallError::CallFailed { call: "signal" | "exec", .. } => {
             RequestError::NoAnswer { task: scope.task.name.clone() }
@@ -421,8 +430,8 @@ fn of_driver(scope: &TaskScope, error: PluginCallError) -> RequestError {
 }
 
 /// Wait until the gate is open; for ever when its owner is gone.
-async fn open(gate: &mut watch::Subscriber<Gate>) {
-    if gate.wait_for(|gate| *gate == Gate::Open).await.is_err() {
+async fn wait_open(gate: &mut watch::Subscriber<TaskGate>) {
+    if gate.wait_for(|gate| *gate == TaskGate::Open).await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Files of a task that are made of templates.
+//! The files of a task that are rendered from templates.
 //!
 //! ```text
 //! before each run   [`Rendering`] ─► rendered in their order ─► written ─► lines of `env` files: environment
@@ -8,9 +8,10 @@
 //! agent restarted   rendered in memory, at the time of the file: written only where it reads otherwise;
 //!                   of what was written and not told yet (`untold`) the task is told now
 //! ```
-//! What a template names is looked for below the task's directory and the shared one and nowhere else
-//! (`place`), whatever links a task puts there (`disk`); of variables they read the task's own (`sources`).
-//! Between two runs nothing is followed: the next one renders again.
+//! Files that a template names are looked for only below the task's directory and the shared
+//! one (`place`), whatever links a task puts there (`disk`). Templates read only variables
+//! that the task may read (`sources`). Between two runs nothing is followed, because the next
+//! run renders again.
 
 mod disk;
 mod env_file;
@@ -24,23 +25,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cancellation::CancelFlag;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::AllocId;
 use ostler_model::job::Task;
 use ostler_model::limits::TEMPLATE_BYTES_MAX;
 use ostler_model::ports::{FileOwner, FsIsolation};
 use ostler_model::template::{TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
-use ostler_model::wanted::Awaited;
 use ostler_template::{
-    Delimiters, Dependency, Options, Rendered, Template, TemplateError, TemplateProblem,
+    Delimiters, Dependency, Options, RenderedTemplate, Template, TemplateError, TemplateProblem,
 };
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use self::outside::{Seen, TaskOutside};
-use self::place::Sandbox;
-use self::sources::{Asks, Sources};
+use self::outside::{DependencyState, TaskOutside};
+use self::place::TemplateDirs;
+use self::sources::{AskedSources, Sources};
 use super::env::{TaskDirs, TaskEnv};
 use crate::alloc::owner;
 
@@ -50,106 +51,109 @@ pub enum RenderError {
     /// The template, or what it asks for, is wrong.
     #[error("template {0}")]
     Template(String),
-    /// What it needs is not there yet.
+    /// Something that the template needs is not there yet.
     #[error("template {name} waits for {what}")]
     Missing {
-        /// Which.
+        /// Destination of the template.
         name: String,
-        /// For what.
+        /// What is missing.
         what: String,
     },
     /// The disk refuses.
     #[error("template {name}: cannot {action} {path}: {error}")]
     Disk {
-        /// Which.
+        /// Destination of the template.
         name: String,
-        /// What failed.
+        /// What was tried: `write`, `open` …
         action: &'static str,
-        /// Which path.
+        /// Path of the file or directory.
         path: String,
-        /// Why.
+        /// The error of the operating system, with its causes.
         error: String,
-        /// It is the node's trouble: a later try may work.
+        /// The fault is the node's, so a later try may succeed.
         node: bool,
     },
 }
 
-/// What rendering a task's templates needs. Made anew for each run.
+/// What is needed to render a task's templates. It is made anew for each run.
 #[derive(Clone, Debug)]
 pub struct Rendering {
-    /// The task.
-    pub task: HeldOnce<Task>,
+    /// The task with its templates.
+    pub task: CowArc<Task>,
     /// Directory of all allocations.
     pub alloc_root: PathBuf,
-    /// The allocation.
+    /// The id of the allocation.
     pub alloc: AllocId,
-    /// What `env` answers and paths may refer to.
+    /// The environment for `env` in templates and for references in paths.
     pub env: TaskEnv,
-    /// Directories as the task sees them.
+    /// The directories as the task sees them.
     pub dirs: TaskDirs,
-    /// What they may ask of the node.
+    /// What the templates may ask of the node.
     pub sources: Sources,
-    /// What the task sees of its directory.
+    /// How the task is isolated from the node's files.
     pub sees: FsIsolation,
-    /// Whom it runs as, and whose its files are; absent: the agent.
+    /// The user of the task, who owns its files; `None`: the agent.
     pub owner: Option<FileOwner>,
 }
 
-/// The templates of a run, and what is known of their files.
+/// The templates of a run, and the state of their files.
 #[derive(Debug)]
 pub struct Templates {
     rendering: Rendering,
-    known: Mutex<Known>,
+    known: Mutex<TemplatesState>,
 }
 
 /// See [`Templates`].
 #[derive(Debug, Default)]
-struct Known {
-    /// By template; absent: made by an earlier agent, and not looked at yet.
-    files: BTreeMap<usize, Made>,
-    /// What templates read, as it was before.
-    seen: BTreeMap<Dependency, Seen>,
-    /// The trouble that was told last.
+struct TemplatesState {
+    /// The file of each template. A missing file was made by an earlier agent and has not
+    /// been checked yet.
+    files: BTreeMap<usize, RenderedFile>,
+    /// The state of each dependency just before templates read it.
+    seen: BTreeMap<Dependency, DependencyState>,
+    /// The trouble that was reported last.
     told: Option<String>,
 }
 
-/// What a template was made into.
+/// The file that a template was rendered to.
 #[derive(Debug)]
-struct Made {
-    /// Its hash. Absent: not known.
+struct RenderedFile {
+    /// The hash of the content; `None`: not known.
     output: Option<u128>,
     used: BTreeSet<Dependency>,
-    /// When it was rendered.
+    /// When the template was rendered.
     at: Timestamp,
 }
 
-impl Made {
-    fn of(rendered: Rendered, at: Timestamp) -> Self {
+impl RenderedFile {
+    fn from_rendered(rendered: RenderedTemplate, at: Timestamp) -> Self {
         Self { output: Some(xxh3_128(&rendered.output)), used: rendered.used, at }
     }
 
-    /// Of a template that could not be rendered in the time of this agent.
+    /// The file of a template that this agent could not render.
     fn unknown(at: Timestamp) -> Self {
         Self { output: None, used: BTreeSet::new(), at }
     }
 }
 
 impl Templates {
-    /// Render and write them all, before a run, while that is wanted. Blocks.
+    /// Render and write all templates before a run, as long as `wanted` says that the result
+    /// is wanted. Blocks.
     ///
     /// # Errors
-    /// The first that cannot be; those before it are written.
+    /// The error of the first template that cannot be rendered; the templates before
+    /// it are written.
     pub fn render(
         rendering: Rendering,
         now: Timestamp,
-        wanted: &Awaited,
+        wanted: &CancelFlag,
     ) -> Result<(Self, BTreeMap<String, String>), RenderError> {
-        let sandbox = rendering.sandbox()?;
-        let (mut known, mut vars) = (Known::default(), BTreeMap::new());
+        let sandbox = rendering.open_dirs()?;
+        let (mut known, mut vars) = (TemplatesState::default(), BTreeMap::new());
         for (index, template) in rendering.task.templates.iter().enumerate() {
             let name = rendering.name(template)?;
             let rendered =
-                rendering.one(&sandbox, template, &name, (now, wanted), &mut known.seen)?;
+                rendering.render_one(&sandbox, template, &name, (now, wanted), &mut known.seen)?;
             rendering.write(&sandbox, template, &name, &rendered.output, now)?;
             if template.env {
                 let secret = rendered.used.iter().any(is_secret);
@@ -159,57 +163,61 @@ impl Templates {
                 })?;
                 vars.extend(lines);
             }
-            known.files.insert(index, Made::of(rendered, now));
+            known.files.insert(index, RenderedFile::from_rendered(rendered, now));
         }
-        // The run begins with all that they read.
+        // The run begins with the new contents, so nothing is left to tell.
         sandbox.clear_untold();
         Ok((Self { rendering, known: Mutex::new(known) }, vars))
     }
 
-    /// Those of a run that an earlier agent started: nothing is touched now.
+    /// The templates of a run that an earlier agent started. Their files are not touched now.
     #[must_use]
     pub fn of_earlier_agent(rendering: Rendering) -> Self {
         Self { rendering, known: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn lock_state(&self) -> MutexGuard<'_, TemplatesState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does any of them depend on something that may change, as far as that is known?
+    /// Does any template depend on something that may change, as far as that is known?
     #[must_use]
     pub fn may_change(&self) -> bool {
-        let known = self.known();
+        let known = self.lock_state();
         let looked_at = known.files.len() == self.rendering.task.templates.len();
         !looked_at || !known.seen.is_empty()
     }
 
-    /// The task was told of what is written. Blocks.
-    fn told(&self) {
-        match self.rendering.sandbox() {
+    /// Record that the task was told of all changes. Blocks.
+    fn mark_told(&self) {
+        match self.rendering.open_dirs() {
             Ok(sandbox) => sandbox.clear_untold(),
             Err(error) => tracing::warn!(%error, "a later agent tells the task once more"),
         }
     }
 
-    /// What they ask for.
-    fn asks(&self) -> Asks {
-        Asks::of(self.known().seen.keys())
+    /// The kinds of sources that the templates ask.
+    fn asked_sources(&self) -> AskedSources {
+        AskedSources::from_dependencies(self.lock_state().seen.keys())
     }
 }
 
-/// Is what it answers not to be shown?
+/// Is the answer a secret, which must not be shown?
 fn is_secret(what: &Dependency) -> bool {
     matches!(what, Dependency::Variable { .. })
 }
 
-/// What is said of a template that failed. One that read variables may say what is in them: then it is what
-/// the same one says that does not see it.
-fn showable(error: &TemplateError, again: Option<Result<Rendered, TemplateError>>) -> String {
+/// The text for people on a template that failed. The error of a template that read variables
+/// may show their content. So `again`, a rendering of the same template without that content,
+/// gives the text.
+fn showable_text(
+    error: &TemplateError,
+    again: Option<Result<RenderedTemplate, TemplateError>>,
+) -> String {
     let TemplateError { template, line, column, .. } = error;
     match again {
         None => error.to_string(),
-        // Says a number of the language, and nothing of what was read.
+        // Such an error has only a limit of the language in it, and nothing that was read.
         Some(_) if matches!(error.problem, TemplateProblem::Limit { .. }) => error.to_string(),
         Some(Err(again)) if (again.line, again.column) == (*line, *column) => again.to_string(),
         Some(_) => format!(
@@ -220,19 +228,18 @@ fn showable(error: &TemplateError, again: Option<Result<Rendered, TemplateError>
 }
 
 impl Rendering {
-    fn sandbox(&self) -> Result<Sandbox, RenderError> {
-        Sandbox::open(&self.alloc_root, self.alloc, &self.task.name, &self.dirs, self.sees).map_err(
-            |error| RenderError::Disk {
+    fn open_dirs(&self) -> Result<TemplateDirs, RenderError> {
+        TemplateDirs::open(&self.alloc_root, self.alloc, &self.task.name, &self.dirs, self.sees)
+            .map_err(|error| RenderError::Disk {
                 name: "of the task".to_owned(),
                 action: "open",
                 path: "its directories".to_owned(),
                 error: ostler_model::causes::chain(&error),
                 node: ostler_model::causes::is_of_the_node(&error),
-            },
-        )
+            })
     }
 
-    /// What people call a template: its destination.
+    /// The name of a template for people: its destination.
     fn name(&self, template: &TaskTemplate) -> Result<String, RenderError> {
         let wrong = |error| {
             RenderError::Template(format!("{}: destination: {error}", template.destination))
@@ -240,10 +247,10 @@ impl Rendering {
         self.env.interpolate(&template.destination).map_err(wrong)
     }
 
-    /// The text of a template.
-    fn text(
+    /// The name of a template's source, and its text.
+    fn source_text(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &TemplateDirs,
         template: &TaskTemplate,
     ) -> Result<(String, String), RenderError> {
         let path = match &template.source {
@@ -262,16 +269,17 @@ impl Rendering {
         Ok((path, text))
     }
 
-    /// Render one as of a time, while that is wanted, and keep how what it reads was before.
-    fn one(
+    /// Render one template as of a time, as long as that is wanted. The state of each dependency
+    /// from before it was read goes to `seen`.
+    fn render_one(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &TemplateDirs,
         template: &TaskTemplate,
         name: &str,
-        (now, wanted): (Timestamp, &Awaited),
-        seen: &mut BTreeMap<Dependency, Seen>,
-    ) -> Result<Rendered, RenderError> {
-        let (source, text) = self.text(sandbox, template)?;
+        (now, wanted): (Timestamp, &CancelFlag),
+        seen: &mut BTreeMap<Dependency, DependencyState>,
+    ) -> Result<RenderedTemplate, RenderError> {
+        let (source, text) = self.source_text(sandbox, template)?;
         let delimiters = Delimiters::new(&template.left_delimiter, &template.right_delimiter);
         let options =
             Options { error_on_missing_key: template.error_on_missing_key, ..Options::default() };
@@ -279,8 +287,8 @@ impl Rendering {
         let parsed = Template::parse(&source, &text, &delimiters)
             .map_err(|error| RenderError::Template(error.to_string()))?;
         let rendered = parsed.render(&outside, options);
-        // Also of one that failed: what it reads may come to be what it should.
-        let used = outside.into_seen();
+        // Dependencies of a template that failed count too: a change of them may mend it.
+        let used = outside.into_dependencies();
         let secret = used.keys().any(is_secret);
         for (what, was) in used {
             seen.entry(what).or_insert(was);
@@ -291,7 +299,7 @@ impl Rendering {
                 let outside = TaskOutside::new(sandbox, &self.env, &sources, now, wanted);
                 parsed.render(&outside, options)
             });
-            RenderError::Template(showable(&error, again))
+            RenderError::Template(showable_text(&error, again))
         })?;
         if !rendered.missing.is_empty() {
             let mut missing: Vec<_> = rendered.missing.iter().map(ToString::to_string).collect();
@@ -305,7 +313,7 @@ impl Rendering {
 
     fn write(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &TemplateDirs,
         template: &TaskTemplate,
         name: &str,
         output: &[u8],
@@ -314,7 +322,7 @@ impl Rendering {
         let (dir, path) = sandbox
             .destination(name)
             .map_err(|error| RenderError::Template(format!("{name}: destination: {error}")))?;
-        let runs_as = self.owner.unwrap_or_else(owner::agent);
+        let runs_as = self.owner.unwrap_or_else(owner::agent_owner);
         if template.uid == Some(0) && runs_as.uid != 0 {
             return Err(RenderError::Template(format!(
                 "{name}: uid = 0 is for a task that runs as root, and this one runs as user {}; leave it \
@@ -322,7 +330,7 @@ impl Rendering {
                 runs_as.uid
             )));
         }
-        let attributes = disk::Attributes::of(template, self.owner, now);
+        let attributes = disk::Attributes::from_template(template, self.owner, now);
         disk::write(dir, &path, output, &attributes).map_err(|error| RenderError::Disk {
             name: name.to_owned(),
             action: "write",

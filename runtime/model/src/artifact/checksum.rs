@@ -5,16 +5,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a checksum is made.
+/// The hash function of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ChecksumKind {
-    /// 16 bytes. Two files with one sum can be made.
+    /// MD5, 16 bytes. Two files with the same checksum can be made.
     Md5,
-    /// 20 bytes. Two files with one sum can be made.
+    /// SHA-1, 20 bytes. Two files with the same checksum can be made.
     Sha1,
-    /// 32 bytes.
+    /// SHA-256, 32 bytes.
     Sha256,
-    /// 64 bytes.
+    /// SHA-512, 64 bytes.
     Sha512,
 }
 
@@ -31,45 +31,45 @@ impl ChecksumKind {
         entry.map_or(("", 0), |(name, _, length)| (*name, *length))
     }
 
-    /// Nobody can make another file with the same sum.
+    /// Whether nobody can make another file with the same checksum.
     #[must_use]
     pub const fn is_strong(self) -> bool {
         matches!(self, Self::Sha256 | Self::Sha512)
     }
 }
 
-/// What a download must have.
+/// A checksum that a download must have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Checksum {
-    /// How it is made.
+    /// The hash function of the checksum.
     pub kind: ChecksumKind,
-    /// Its bytes, as many as the kind has.
+    /// Bytes of the checksum, as many as its kind has.
     pub value: Vec<u8>,
 }
 
 /// Text that is no checksum.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
-    /// Nothing is there.
+    /// The text is empty.
     #[error("the checksum is empty; write for example sha256: and 64 hexadecimal digits")]
     Empty,
-    /// A file with checksums.
+    /// The text names a file with checksums, which is not supported.
     #[error(
         "a file of checksums (file:…) is not supported; write the checksum itself, as in sha256:…"
     )]
     File,
-    /// No kind that is known.
+    /// The text begins with an unknown kind.
     #[error("{0:?} is no kind of checksum; write md5, sha1, sha256 or sha512 before the colon")]
     Kind(String),
-    /// Something else than digits.
+    /// The part after the kind is not the right number of hexadecimal digits.
     #[error("a {kind} checksum has {digits} hexadecimal digits")]
     Digits {
-        /// Its kind.
+        /// Name of the kind, as in `sha256`.
         kind: &'static str,
-        /// How many it has.
+        /// Number of hexadecimal digits that a checksum of this kind has.
         digits: usize,
     },
-    /// Digits without a kind, and no number of digits that a kind has.
+    /// The digits stand without a kind, and their number belongs to no kind.
     #[error("write the kind of the checksum before it, as in sha256:…")]
     Bare,
 }
@@ -77,7 +77,7 @@ pub enum ChecksumError {
 impl FromStr for Checksum {
     type Err = ChecksumError;
 
-    /// `kind:digits`, or the digits alone, whose number says the kind.
+    /// Reads `kind:digits`, or the digits alone, whose number tells the kind.
     fn from_str(text: &str) -> Result<Self, ChecksumError> {
         let text = text.trim();
         if text.is_empty() {

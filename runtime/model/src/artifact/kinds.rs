@@ -4,60 +4,60 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a download is packed.
+/// How a download is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Packing {
-    /// Not at all.
+pub enum ArchiveCompression {
+    /// The file is not compressed.
     Plain,
-    /// gzip.
+    /// The file is compressed with gzip.
     Gz,
-    /// bzip2.
+    /// The file is compressed with bzip2.
     Bz2,
-    /// xz.
+    /// The file is compressed with xz.
     Xz,
-    /// Zstandard.
+    /// The file is compressed with Zstandard.
     Zst,
 }
 
 /// What a download is unpacked as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ArchiveKind {
-    /// Files and directories in a row, perhaps packed.
-    Tar(Packing),
-    /// A zip file.
+    /// A tar archive, which may be compressed.
+    Tar(ArchiveCompression),
+    /// A zip archive.
     Zip,
-    /// One packed file.
-    File(Packing),
+    /// A single compressed file.
+    File(ArchiveCompression),
 }
 
-/// Names as they end files and stand at the option `archive`.
+/// Names of the kinds: the ends of file names, and the values of the option `archive`.
 const NAMES: &[(&str, ArchiveKind)] = &[
-    ("tar", ArchiveKind::Tar(Packing::Plain)),
-    ("tar.gz", ArchiveKind::Tar(Packing::Gz)),
-    ("tgz", ArchiveKind::Tar(Packing::Gz)),
-    ("tar.bz2", ArchiveKind::Tar(Packing::Bz2)),
-    ("tbz2", ArchiveKind::Tar(Packing::Bz2)),
-    ("tar.xz", ArchiveKind::Tar(Packing::Xz)),
-    ("txz", ArchiveKind::Tar(Packing::Xz)),
-    ("tar.zst", ArchiveKind::Tar(Packing::Zst)),
-    ("tzst", ArchiveKind::Tar(Packing::Zst)),
+    ("tar", ArchiveKind::Tar(ArchiveCompression::Plain)),
+    ("tar.gz", ArchiveKind::Tar(ArchiveCompression::Gz)),
+    ("tgz", ArchiveKind::Tar(ArchiveCompression::Gz)),
+    ("tar.bz2", ArchiveKind::Tar(ArchiveCompression::Bz2)),
+    ("tbz2", ArchiveKind::Tar(ArchiveCompression::Bz2)),
+    ("tar.xz", ArchiveKind::Tar(ArchiveCompression::Xz)),
+    ("txz", ArchiveKind::Tar(ArchiveCompression::Xz)),
+    ("tar.zst", ArchiveKind::Tar(ArchiveCompression::Zst)),
+    ("tzst", ArchiveKind::Tar(ArchiveCompression::Zst)),
     ("zip", ArchiveKind::Zip),
-    ("gz", ArchiveKind::File(Packing::Gz)),
-    ("bz2", ArchiveKind::File(Packing::Bz2)),
-    ("xz", ArchiveKind::File(Packing::Xz)),
-    ("zst", ArchiveKind::File(Packing::Zst)),
+    ("gz", ArchiveKind::File(ArchiveCompression::Gz)),
+    ("bz2", ArchiveKind::File(ArchiveCompression::Bz2)),
+    ("xz", ArchiveKind::File(ArchiveCompression::Xz)),
+    ("zst", ArchiveKind::File(ArchiveCompression::Zst)),
 ];
 
 impl ArchiveKind {
-    /// What the option `archive` calls so.
+    /// The kind with this name in the option `archive`.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
-    /// What the end of a file's name says.
+    /// The kind that the end of a file's name tells.
     #[must_use]
-    pub fn of_file(name: &str) -> Option<Self> {
+    pub fn from_file_name(name: &str) -> Option<Self> {
         let ends = |(end, _): &&(&str, Self)| {
             name.strip_suffix(end).is_some_and(|rest| rest.ends_with('.'))
         };
@@ -65,7 +65,7 @@ impl ArchiveKind {
         NAMES.iter().filter(ends).max_by_key(|(end, _)| end.len()).map(|(_, kind)| *kind)
     }
 
-    /// One file, and no directory, comes of it.
+    /// Whether unpacking makes one file and no directory.
     #[must_use]
     pub const fn is_one_file(self) -> bool {
         matches!(self, Self::File(_))
@@ -91,11 +91,11 @@ mod tests {
 
     #[test]
     fn the_longest_end_of_a_name_counts() {
-        let of = ArchiveKind::of_file;
-        assert_eq!(of("a.tar.gz"), Some(ArchiveKind::Tar(Packing::Gz)));
-        assert_eq!(of("/x/a.tgz"), Some(ArchiveKind::Tar(Packing::Gz)));
-        assert_eq!(of("a.gz"), Some(ArchiveKind::File(Packing::Gz)));
-        assert_eq!(of("a.tar.zst"), Some(ArchiveKind::Tar(Packing::Zst)));
+        let of = ArchiveKind::from_file_name;
+        assert_eq!(of("a.tar.gz"), Some(ArchiveKind::Tar(ArchiveCompression::Gz)));
+        assert_eq!(of("/x/a.tgz"), Some(ArchiveKind::Tar(ArchiveCompression::Gz)));
+        assert_eq!(of("a.gz"), Some(ArchiveKind::File(ArchiveCompression::Gz)));
+        assert_eq!(of("a.tar.zst"), Some(ArchiveKind::Tar(ArchiveCompression::Zst)));
         assert_eq!(of("azip"), None);
         assert_eq!(of("zip"), None);
         assert_eq!(of("a.wasm"), None);
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn every_name_is_read_and_shown() {
         for (name, kind) in NAMES {
-            assert_eq!(ArchiveKind::named(name), Some(*kind));
-            assert_eq!(ArchiveKind::of_file(&format!("x.{name}")), Some(*kind));
-            assert_eq!(ArchiveKind::named(&kind.to_string()), Some(*kind));
+            assert_eq!(ArchiveKind::from_name(name), Some(*kind));
+            assert_eq!(ArchiveKind::from_file_name(&format!("x.{name}")), Some(*kind));
+            assert_eq!(ArchiveKind::from_name(&kind.to_string()), Some(*kind));
         }
-        assert_eq!(ArchiveKind::named("true"), None);
+        assert_eq!(ArchiveKind::from_name("true"), None);
     }
 }

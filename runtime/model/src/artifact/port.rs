@@ -1,4 +1,4 @@
-//! What a task's owner asks of those who fetch.
+//! The interface between the owner of a task and the fetcher of artifacts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,74 +6,77 @@ use std::sync::Arc;
 use super::{ArtifactMode, ArtifactOutcome, ArtifactSource};
 use crate::ports::BoxFuture;
 
-/// One thing to be fetched, everything in it replaced.
+/// A request for one artifact, in whose texts all `${…}` are replaced.
 #[derive(Clone, Debug)]
-pub struct ArtifactAsk {
-    /// Where it is.
+pub struct ArtifactRequest {
+    /// Where the artifact is.
     pub source: ArtifactSource,
-    /// Headers of the request.
+    /// Headers of the HTTP request.
     pub headers: Vec<(String, String)>,
-    /// What is to come of it.
+    /// Whether a file or a directory is to come of it.
     pub mode: ArtifactMode,
-    /// Most bytes that it may become, where its allocation has a bound: what is left of that.
+    /// Most bytes that the artifact may have on the disk. It is the rest of the allocation's bound,
+    /// where there is one.
     pub room_bytes: Option<u64>,
 }
 
-/// Why something was not fetched.
+/// Why an artifact was not fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct ArtifactError {
-    /// For people; nothing secret is in it.
+    /// The reason for people. Nothing secret is in it.
     pub reason: String,
-    /// May it go better next time?
+    /// A later try may succeed.
     pub recoverable: bool,
 }
 
 impl ArtifactError {
-    /// Which trying again does not help.
-    pub fn lasting(reason: impl ToString) -> Self {
+    /// An error that another try does not help.
+    pub fn permanent(reason: impl ToString) -> Self {
         Self { reason: reason.to_string(), recoverable: false }
     }
 
-    /// Which may pass.
-    pub fn passing(reason: impl ToString) -> Self {
+    /// An error that may pass, so that a later try may succeed.
+    pub fn transient(reason: impl ToString) -> Self {
         Self { reason: reason.to_string(), recoverable: true }
     }
 }
 
-/// Told how far a download is: bytes, and of how many where that is known. First of all, that it begins: what is
-/// kept is given without a word.
+/// Called with the progress of a download: the bytes so far, and of how many where that is known.
+/// The first call comes at the beginning. An artifact from the cache causes no call.
 pub type FetchProgress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
-/// A file that stays where it is as long as this is held.
-pub trait KeptFile: Send + Sync {
-    /// Where it is on the node.
+/// A file that stays in its place as long as this value lives.
+pub trait PinnedFile: Send + Sync {
+    /// Path of the file on the node.
     fn path(&self) -> &Path;
 }
 
-/// Something fetched, where no task sees it. It goes with this, unless it was moved away.
-pub struct Staged {
-    /// A file, or a directory whose entries are what is meant.
+/// A fetched artifact in a place that no task sees. It is removed with this value, unless it was
+/// moved away.
+pub struct StagedArtifact {
+    /// Path of the file, or of a directory whose entries make up the artifact.
     pub path: PathBuf,
-    /// What it is.
+    /// Whether the artifact is a file, and of what name, or a tree.
     pub outcome: ArtifactOutcome,
-    /// Keeps it there.
+    /// Guard that keeps the artifact in its place.
     pub held: Box<dyn Send + Sync>,
 }
 
-/// Those who fetch. Dropping what they answer with breaks a download off, and nothing is left of it.
+/// The fetcher of artifacts. Dropping a future of it breaks the download off and leaves nothing
+/// behind.
 pub trait Artifacts: Send + Sync {
-    /// Fetch something, to be moved into the directory of an allocation.
+    /// Fetch an artifact, which the caller moves into the directory of an allocation.
     fn fetch(
         &self,
-        ask: ArtifactAsk,
+        ask: ArtifactRequest,
         progress: FetchProgress,
-    ) -> BoxFuture<'_, Result<Staged, ArtifactError>>;
+    ) -> BoxFuture<'_, Result<StagedArtifact, ArtifactError>>;
 
-    /// Fetch a WASM module, to be read where it is kept.
-    fn module(
+    /// Fetch a WASM module, which the caller reads where it is kept.
+    fn fetch_module(
         &self,
-        ask: ArtifactAsk,
+        ask: ArtifactRequest,
         progress: FetchProgress,
-    ) -> BoxFuture<'_, Result<Arc<dyn KeptFile>, ArtifactError>>;
+    ) -> BoxFuture<'_, Result<Arc<dyn PinnedFile>, ArtifactError>>;
 }

@@ -14,24 +14,24 @@ use url::Url;
 
 use super::{ArchiveKind, ArtifactMode, Checksum, ChecksumError};
 use crate::limits::{ARTIFACT_TEXT_BYTES_MAX, URL_SHOWN_BYTES_MAX};
-use crate::oci::{NoReference, Reference};
-use crate::shown::shown;
+use crate::oci::{OciReference, OciReferenceError};
+use crate::printable::printable_line;
 
-/// An address that HTTP is spoken with.
+/// An address of the scheme `http` or `https`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HttpUrl(Url);
 
 impl HttpUrl {
-    /// Read one.
+    /// Read an address.
     ///
     /// # Errors
-    /// When it is no address of `http` or `https`.
+    /// When the text is no address of `http` or `https`.
     pub fn parse(text: &str) -> Result<Self, SourceError> {
         let url = Url::parse(text).map_err(|error| SourceError::Url(error.to_string()))?;
-        Self::of(url)
+        Self::from_url(url)
     }
 
-    fn of(url: Url) -> Result<Self, SourceError> {
+    fn from_url(url: Url) -> Result<Self, SourceError> {
         match (url.scheme(), url.host_str()) {
             ("http" | "https", Some(host)) if !host.is_empty() => Ok(Self(url)),
             ("http" | "https", _) => Err(SourceError::Url("it has no host".to_owned())),
@@ -39,35 +39,35 @@ impl HttpUrl {
         }
     }
 
-    /// What a redirect from here names.
+    /// The address that a redirect from this one names.
     ///
     /// # Errors
-    /// When it is no address of `http` or `https`.
+    /// When that is no address of `http` or `https`.
     pub fn join(&self, location: &str) -> Result<Self, SourceError> {
         let url = self.0.join(location).map_err(|error| SourceError::Url(error.to_string()))?;
-        Self::of(url)
+        Self::from_url(url)
     }
 
-    /// Is it encrypted?
+    /// Whether the scheme is `https`.
     #[must_use]
     pub fn is_https(&self) -> bool {
         self.0.scheme() == "https"
     }
 
-    /// Name or address, without brackets.
+    /// Name or IP address of the host, without brackets.
     #[must_use]
     pub fn host(&self) -> String {
         let host = self.0.host_str().unwrap_or_default();
         host.trim_start_matches('[').trim_end_matches(']').to_owned()
     }
 
-    /// The port.
+    /// The port, or the usual one of the scheme where the address has none.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.0.port_or_known_default().unwrap_or(if self.is_https() { 443 } else { 80 })
     }
 
-    /// Host and, where it is not the usual one, port, as a request names them.
+    /// The host as a request names it, with the port where that is not the usual one.
     #[must_use]
     pub fn authority(&self) -> String {
         let host = self.0.host_str().unwrap_or_default();
@@ -81,16 +81,17 @@ impl HttpUrl {
         self.0.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"))
     }
 
-    /// Name and password that it has in it.
+    /// User name and password in the address, where it has them.
     #[must_use]
     pub fn user(&self) -> Option<(String, String)> {
-        let decoded = |text: &str| percent_decoded(text);
+        let decoded = |text: &str| decode_percent(text);
         let name = self.0.username();
         let password = self.0.password().unwrap_or_default();
         (!name.is_empty() || !password.is_empty()).then(|| (decoded(name), decoded(password)))
     }
 
-    /// The same scheme, host and port: what is meant for one may be told to the other.
+    /// Whether scheme, host and port are the same, so that secrets for one may be sent to the
+    /// other.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         self.0.origin() == other.0.origin()
@@ -98,11 +99,11 @@ impl HttpUrl {
 
     /// As it may be shown: without what may be secret.
     #[must_use]
-    pub fn shown(&self) -> String {
-        shown_source(self.0.as_str())
+    pub fn public_text(&self) -> String {
+        public_source(self.0.as_str())
     }
 
-    /// All of it. For those who ask, never for people.
+    /// The whole address with its secrets. It is for requests, never for people.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -122,73 +123,73 @@ impl<'de> Deserialize<'de> for HttpUrl {
     }
 }
 
-/// Where it is.
+/// Where an artifact is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourcePlace {
-    /// At a server.
+    /// At this address of an HTTP server.
     Http(HttpUrl),
-    /// On this node.
+    /// At this path of the node.
     File(PathBuf),
-    /// In a registry.
-    Oci(Reference),
+    /// In a registry, under this reference.
+    Oci(OciReference),
 }
 
-/// A source, read.
+/// The source of an artifact with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArtifactSource {
-    /// Where it is.
+    /// Where the artifact is.
     pub place: SourcePlace,
-    /// What it must have.
+    /// The checksum that the download must have.
     pub checksum: Option<Checksum>,
-    /// What it is unpacked as.
+    /// The kind of archive that the download is unpacked as; absent: it is not unpacked.
     pub archive: Option<ArchiveKind>,
-    /// The part of an archive that is meant, names one below the other.
+    /// The part of the archive that is wanted, as the names of its path.
     pub part: Option<Vec<String>>,
-    /// Name of the file, in place of the one that the address has.
+    /// Name of the file, in place of the one in the address.
     filename: Option<String>,
 }
 
-/// What comes of a source.
+/// What a fetched source becomes at its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArtifactOutcome {
-    /// The file that the destination names.
+    /// A file at the destination itself.
     Named,
     /// A file of this name below the destination.
     Below(String),
-    /// What an archive has in it, below the destination.
+    /// The entries of an archive, below the destination.
     Tree,
 }
 
-/// A source that nothing can be fetched from.
+/// Why nothing can be fetched from a source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// Of a kind that Ostler does not fetch.
+    /// The source is of a kind that Ostler does not fetch.
     #[error(
         "{0} is not fetched by this agent; it fetches http://, https://, file:// and, for WASM modules, oci://"
     )]
     Kind(String),
-    /// Not said where.
+    /// The source has no scheme.
     #[error("{0:?} does not begin with http://, https://, file:// or oci://")]
     NoScheme(String),
-    /// No address.
+    /// The source is no valid address.
     #[error("it is no address: {0}")]
     Url(String),
-    /// No place in a registry.
+    /// The source is no valid reference to a registry.
     #[error("{0}")]
-    Oci(#[from] NoReference),
-    /// Its checksum.
+    Oci(#[from] OciReferenceError),
+    /// The option `checksum` is no valid checksum.
     #[error("{0}")]
     Checksum(#[from] ChecksumError),
-    /// The option `archive`.
+    /// The option `archive` has an unknown value.
     #[error("archive = {0:?} is not known; write false or one of: {names}", names = ArchiveKind::names())]
     Archive(String),
-    /// A part that is above the archive.
+    /// The part of the archive leads out of the archive.
     #[error("what stands behind // must be a path inside of the archive, without ..")]
     Part,
-    /// A part of something that has none.
+    /// A part is named of a source that is no archive.
     #[error("only of an archive a part can be named with //")]
     NoParts,
-    /// The option `filename`.
+    /// The option `filename` is no valid name of a file.
     #[error("filename = {0:?} must be the name of a file")]
     Filename(String),
     /// The source has no name for the file.
@@ -196,24 +197,24 @@ pub enum SourceError {
         "its path ends with a slash: a directory cannot be fetched; name a file, or give mode = \"file\" and a destination"
     )]
     NoName,
-    /// A directory of one file.
+    /// A directory is asked for, and the source is one file.
     #[error("mode = \"dir\" needs an archive; this is one file")]
     NoDirectory,
-    /// A packed file is no directory.
+    /// A directory or archive is asked for, and the source is one compressed file.
     #[error(
         "{0} is one packed file: write mode = \"file\" and the file as destination, or archive = \"false\""
     )]
     OneFile(ArchiveKind),
-    /// Options that mean nothing there.
+    /// An option has no meaning for a source of this kind.
     #[error("{0} means nothing for a source of this kind")]
     Option(String),
-    /// Longer than is taken.
+    /// The source and its options are too long.
     #[error("it is longer than {ARTIFACT_TEXT_BYTES_MAX} bytes")]
     TooLong,
 }
 
 impl ArtifactSource {
-    /// Read a source and what its options say.
+    /// Read a source with its options.
     ///
     /// # Errors
     /// See [`SourceError`].
@@ -222,13 +223,13 @@ impl ArtifactSource {
         if text.len().saturating_add(length) > ARTIFACT_TEXT_BYTES_MAX {
             return Err(SourceError::TooLong);
         }
-        let (scheme, text) = with_scheme(text.trim())?;
+        let (scheme, text) = split_scheme(text.trim())?;
         if scheme == "oci" {
-            return Self::of_registry(&text, options);
+            return Self::parse_registry(&text, options);
         }
-        let (text, part) = without_part(&text)?;
+        let (text, part) = split_part(&text)?;
         let url = Url::parse(&text).map_err(|error| SourceError::Url(error.to_string()))?;
-        let (mut url, mut taken) = taken_out(url);
+        let (mut url, mut taken) = split_options(url);
         for (name, value) in options {
             match name.as_str() {
                 "checksum" | "archive" | "filename" => {
@@ -243,7 +244,7 @@ impl ArtifactSource {
         let name = url.path().rsplit('/').next().unwrap_or_default().to_owned();
         let place = match scheme.as_str() {
             "file" => {
-                let path = PathBuf::from(percent_decoded(url.path()));
+                let path = PathBuf::from(decode_percent(url.path()));
                 if url.host_str().is_some_and(|host| !host.is_empty() && host != "localhost") {
                     return Err(SourceError::Url(
                         "file:// names a path of this node, as in file:///srv/x".to_owned(),
@@ -251,13 +252,13 @@ impl ArtifactSource {
                 }
                 SourcePlace::File(path)
             }
-            _ => SourcePlace::Http(HttpUrl::of(url)?),
+            _ => SourcePlace::Http(HttpUrl::from_url(url)?),
         };
         let archive = match taken.get("archive").map(String::as_str) {
-            None | Some("") => ArchiveKind::of_file(&name),
+            None | Some("") => ArchiveKind::from_file_name(&name),
             Some("0" | "f" | "F" | "false" | "FALSE" | "False") => None,
             Some(other) => {
-                let kind = ArchiveKind::named(other);
+                let kind = ArchiveKind::from_name(other);
                 Some(kind.ok_or_else(|| SourceError::Archive(other.to_owned()))?)
             }
         };
@@ -269,8 +270,8 @@ impl ArtifactSource {
         Ok(Self { place, checksum, archive, part, filename })
     }
 
-    fn of_registry(text: &str, options: &BTreeMap<String, String>) -> Result<Self, SourceError> {
-        let reference: Reference = text.parse()?;
+    fn parse_registry(text: &str, options: &BTreeMap<String, String>) -> Result<Self, SourceError> {
+        let reference: OciReference = text.parse()?;
         if let Some(name) = options
             .keys()
             .find(|name| !matches!(name.as_str(), "checksum" | "filename" | "archive"))
@@ -291,10 +292,10 @@ impl ArtifactSource {
         })
     }
 
-    /// What comes of it.
+    /// What the source becomes at its destination.
     ///
     /// # Errors
-    /// When that cannot be.
+    /// When the source does not fit the mode.
     pub fn outcome(&self, mode: ArtifactMode) -> Result<ArtifactOutcome, SourceError> {
         let (tree, one) = match self.archive {
             None => (false, None),
@@ -315,14 +316,14 @@ impl ArtifactSource {
         }
     }
 
-    /// Name of the file that comes.
+    /// Name of the fetched file; `None` where the source has none.
     #[must_use]
     pub fn name(&self) -> Option<String> {
         if let Some(name) = &self.filename {
             return Some(name.clone());
         }
         let name = match &self.place {
-            SourcePlace::Http(url) => percent_decoded(url.0.path().rsplit('/').next()?),
+            SourcePlace::Http(url) => decode_percent(url.0.path().rsplit('/').next()?),
             SourcePlace::File(path) => path.file_name()?.to_str()?.to_owned(),
             SourcePlace::Oci(reference) => {
                 format!("{}.wasm", reference.repository().rsplit('/').next()?)
@@ -333,20 +334,22 @@ impl ArtifactSource {
 
     /// As it may be shown: without what may be secret.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn public_text(&self) -> String {
         match &self.place {
-            SourcePlace::Http(url) => url.shown(),
+            SourcePlace::Http(url) => url.public_text(),
             SourcePlace::File(path) => {
-                shown(format!("file://{}", path.display()), URL_SHOWN_BYTES_MAX)
+                printable_line(format!("file://{}", path.display()), URL_SHOWN_BYTES_MAX)
             }
-            SourcePlace::Oci(reference) => shown(reference.to_string(), URL_SHOWN_BYTES_MAX),
+            SourcePlace::Oci(reference) => {
+                printable_line(reference.to_string(), URL_SHOWN_BYTES_MAX)
+            }
         }
     }
 }
 
-/// A source as it may be shown in events and logs: no name and password, nothing of its query.
+/// A source as it may be shown in events and logs: without user name, password and query.
 #[must_use]
-pub fn shown_source(text: &str) -> String {
+pub fn public_source(text: &str) -> String {
     let (text, query) = match text.split_once('?') {
         Some((text, _)) => (text, "?…"),
         None => (text, ""),
@@ -363,17 +366,17 @@ pub fn shown_source(text: &str) -> String {
         }
         None => text.to_owned(),
     };
-    shown(format!("{text}{query}"), URL_SHOWN_BYTES_MAX)
+    printable_line(format!("{text}{query}"), URL_SHOWN_BYTES_MAX)
 }
 
-/// The scheme, and the text without what Nomad's jobs put before it (`http::`).
-fn with_scheme(text: &str) -> Result<(String, String), SourceError> {
+/// The scheme, and the text without the prefix that Nomad's jobs may put before it (`http::`).
+fn split_scheme(text: &str) -> Result<(String, String), SourceError> {
     let forced = text.split_once("::").filter(|(kind, _)| {
         !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric())
     });
     if let Some((kind, rest)) = forced {
         return match kind {
-            "http" | "https" | "file" => with_scheme(rest),
+            "http" | "https" | "file" => split_scheme(rest),
             other => Err(SourceError::Kind(format!("{other}::"))),
         };
     }
@@ -384,13 +387,13 @@ fn with_scheme(text: &str) -> Result<(String, String), SourceError> {
         let scheme = scheme.to_ascii_lowercase();
         return match scheme.as_str() {
             "http" | "https" | "file" | "oci" => Ok((scheme, text.to_owned())),
-            _ => Err(SourceError::Kind(format!("{}://", shown(scheme, 32)))),
+            _ => Err(SourceError::Kind(format!("{}://", printable_line(scheme, 32)))),
         };
     }
     if text.starts_with('/') {
         return Ok(("file".to_owned(), format!("file://{text}")));
     }
-    // What go-getter takes for something of these.
+    // Hosts for which go-getter, as Nomad uses it, chooses another kind.
     let host = text.split('/').next().unwrap_or_default();
     for (end, kind) in [
         ("github.com", "git"),
@@ -403,11 +406,11 @@ fn with_scheme(text: &str) -> Result<(String, String), SourceError> {
             return Err(SourceError::Kind(format!("{kind} ({host})")));
         }
     }
-    Err(SourceError::NoScheme(shown_source(text)))
+    Err(SourceError::NoScheme(public_source(text)))
 }
 
 /// The text without the part of the archive that stands behind `//`, and that part.
-fn without_part(text: &str) -> Result<(String, Option<Vec<String>>), SourceError> {
+fn split_part(text: &str) -> Result<(String, Option<Vec<String>>), SourceError> {
     let (before, query) = match text.find('?') {
         Some(at) => text.split_at(at),
         None => (text, ""),
@@ -419,7 +422,7 @@ fn without_part(text: &str) -> Result<(String, Option<Vec<String>>), SourceError
     let (kept, part) = rest.split_at(at);
     let mut names = Vec::new();
     for name in part.split('/').filter(|name| !name.is_empty() && *name != ".") {
-        let name = percent_decoded(name);
+        let name = decode_percent(name);
         if name == ".." || !is_name(&name) {
             return Err(SourceError::Part);
         }
@@ -429,8 +432,9 @@ fn without_part(text: &str) -> Result<(String, Option<Vec<String>>), SourceError
     Ok((format!("{scheme}{kept}{query}"), (!names.is_empty()).then_some(names)))
 }
 
-/// The address without the parameters of its query that say how it is fetched, and these.
-fn taken_out(mut url: Url) -> (Url, BTreeMap<String, String>) {
+/// The address without the parameters of its query that say how it is fetched, and those
+/// parameters.
+fn split_options(mut url: Url) -> (Url, BTreeMap<String, String>) {
     let mut taken = BTreeMap::new();
     let Some(query) = url.query().map(str::to_owned) else { return (url, taken) };
     let mut kept = Vec::new();
@@ -440,7 +444,7 @@ fn taken_out(mut url: Url) -> (Url, BTreeMap<String, String>) {
             Some((name, value)) if matches!(&*name, "checksum" | "archive" | "filename") => {
                 taken.insert(name.into_owned(), value.into_owned());
             }
-            // As it is written: it may be part of a signature.
+            // Kept as it is written, because it may be part of a signature.
             _ => kept.push(pair),
         }
     }
@@ -458,8 +462,9 @@ fn is_name(name: &str) -> bool {
         && !name.contains(['/', '\0'])
 }
 
-/// What stands there, `%20` read as a space. Bytes that are no text stay as they are written.
-fn percent_decoded(text: &str) -> String {
+/// The text with its percent escapes decoded, such as `%20` to a space. A result that is no UTF-8
+/// leaves the text as it is written.
+fn decode_percent(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {

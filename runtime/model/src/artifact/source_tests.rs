@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use super::*;
-use crate::artifact::Packing;
+use crate::artifact::ArchiveCompression;
 
 fn read(text: &str) -> Result<ArtifactSource, SourceError> {
     ArtifactSource::parse(text, &BTreeMap::new())
@@ -52,7 +52,7 @@ fn how_it_is_fetched_is_taken_out_of_the_query_and_other_options_go_into_it() {
 fn what_an_archive_becomes_follows_from_its_name_and_the_mode() {
     let source = read("https://h/a/x.tar.gz//bin/tools?v=1").unwrap();
     assert_eq!(asked(&source), "https://h/a/x.tar.gz?v=1");
-    assert_eq!(source.archive, Some(ArchiveKind::Tar(Packing::Gz)));
+    assert_eq!(source.archive, Some(ArchiveKind::Tar(ArchiveCompression::Gz)));
     assert_eq!(source.part, Some(vec!["bin".to_owned(), "tools".to_owned()]));
     assert_eq!(source.outcome(ArtifactMode::Any), Ok(ArtifactOutcome::Tree));
     assert_eq!(source.outcome(ArtifactMode::File), Err(SourceError::NoParts));
@@ -107,10 +107,10 @@ fn what_is_not_fetched_is_refused_with_its_kind() {
 
 #[test]
 fn nothing_secret_is_shown() {
-    assert_eq!(shown_source("https://user:pa%40ss@h:8/p/x?token=abc#d"), "https://h:8/p/x?…");
-    assert_eq!(shown_source("https://a@b@h/x"), "https://h/x");
+    assert_eq!(public_source("https://user:pa%40ss@h:8/p/x?token=abc#d"), "https://h:8/p/x?…");
+    assert_eq!(public_source("https://a@b@h/x"), "https://h/x");
     let source = read("https://user:secret@h/x?token=abc").unwrap();
-    assert_eq!(source.shown(), "https://h/x?…");
+    assert_eq!(source.public_text(), "https://h/x?…");
     let SourcePlace::Http(url) = &source.place else { panic!("it is HTTP") };
     assert_eq!(url.user(), Some(("user".to_owned(), "secret".to_owned())));
     let error = read("token:abc@h/x?token=abc").unwrap_err().to_string();
@@ -135,7 +135,7 @@ fn redirects_are_relative_to_where_they_come_from() {
 proptest::proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "(http|https|file|oci|git)?(::|://)?[a-z0-9./?&=:@#%-]{0,60}|.{0,60}") {
-        let _ = shown_source(&text);
+        let _ = public_source(&text);
         if let Ok(source) = read(&text) {
             for mode in [ArtifactMode::Any, ArtifactMode::File, ArtifactMode::Dir] {
                 if let Ok(ArtifactOutcome::Below(name)) = source.outcome(mode) {
@@ -152,7 +152,7 @@ proptest::proptest! {
     fn a_secret_in_an_address_is_never_shown(secret in "[a-z]{12}", host in "[a-z]{1,8}") {
         let text = format!("https://u:{secret}@{host}/x?t={secret}");
         let source = read(&text).unwrap();
-        assert!(!source.shown().contains(&secret));
-        assert!(!shown_source(&text).contains(&secret));
+        assert!(!source.public_text().contains(&secret));
+        assert!(!public_source(&text).contains(&secret));
     }
 }

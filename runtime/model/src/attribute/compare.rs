@@ -10,7 +10,7 @@
 use std::cmp::Ordering;
 
 use super::unit::{Dimension, Unit};
-use super::{Attribute, Scalar};
+use super::{Attribute, AttributeValue};
 
 /// How two attributes relate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +48,13 @@ impl Comparison {
 pub(super) fn compare(left: &Attribute, right: &Attribute) -> Comparison {
     match (&left.value, &right.value) {
         _ if left.unit.is_some() != right.unit.is_some() => Comparison::NotComparable,
-        (Scalar::Text(a), Scalar::Text(b)) if left.unit.is_none() => Comparison::Ordered(a.cmp(b)),
-        (Scalar::Bool(a), Scalar::Bool(b)) if left.unit.is_none() => Comparison::EqualOnly(a == b),
-        _ => match (Quantity::of(left), Quantity::of(right)) {
+        (AttributeValue::Text(a), AttributeValue::Text(b)) if left.unit.is_none() => {
+            Comparison::Ordered(a.cmp(b))
+        }
+        (AttributeValue::Bool(a), AttributeValue::Bool(b)) if left.unit.is_none() => {
+            Comparison::EqualOnly(a == b)
+        }
+        _ => match (Quantity::from_attribute(left), Quantity::from_attribute(right)) {
             (Some(a), Some(b)) if a.dimension == b.dimension => Comparison::Ordered(a.order(&b)),
             _ => Comparison::NotComparable,
         },
@@ -66,15 +70,15 @@ struct Quantity {
 }
 
 impl Quantity {
-    fn of(attribute: &Attribute) -> Option<Self> {
+    fn from_attribute(attribute: &Attribute) -> Option<Self> {
         let unit = match attribute.unit.as_deref() {
             Some(text) => Some(Unit::parse(text)?),
             None => None,
         };
         let (negative, digits, exponent) = match attribute.value {
-            Scalar::Int(number) => (number < 0, number.unsigned_abs(), 0),
-            Scalar::Float(number) => decimal(number)?,
-            Scalar::Bool(_) | Scalar::Text(_) => return None,
+            AttributeValue::Int(number) => (number < 0, number.unsigned_abs(), 0),
+            AttributeValue::Float(number) => decimal(number)?,
+            AttributeValue::Bool(_) | AttributeValue::Text(_) => return None,
         };
         // At most 2^63 · 2^60: no overflow.
         let factor = unit.map_or(1, Unit::factor);

@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Scalar;
+use super::AttributeValue;
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "Scalar")]
-enum Tagged<T> {
+enum TaggedValue<T> {
     Int(i64),
     Float(f64),
     Bool(bool),
@@ -16,21 +16,21 @@ enum Tagged<T> {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Plain {
+enum PlainValue {
     Bool(bool),
     Int(i64),
     Float(f64),
     Text(String),
 }
 
-impl Serialize for Scalar {
+impl Serialize for AttributeValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if !serializer.is_human_readable() {
             let tagged = match self {
-                Self::Int(number) => Tagged::Int(*number),
-                Self::Float(number) => Tagged::Float(*number),
-                Self::Bool(truth) => Tagged::Bool(*truth),
-                Self::Text(text) => Tagged::Text(text.as_str()),
+                Self::Int(number) => TaggedValue::Int(*number),
+                Self::Float(number) => TaggedValue::Float(*number),
+                Self::Bool(truth) => TaggedValue::Bool(*truth),
+                Self::Text(text) => TaggedValue::Text(text.as_str()),
             };
             return tagged.serialize(serializer);
         }
@@ -43,21 +43,21 @@ impl Serialize for Scalar {
     }
 }
 
-impl<'de> Deserialize<'de> for Scalar {
+impl<'de> Deserialize<'de> for AttributeValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if !deserializer.is_human_readable() {
-            return Ok(match Tagged::<String>::deserialize(deserializer)? {
-                Tagged::Int(number) => Self::Int(number),
-                Tagged::Float(number) => Self::Float(number),
-                Tagged::Bool(truth) => Self::Bool(truth),
-                Tagged::Text(text) => Self::Text(text),
+            return Ok(match TaggedValue::<String>::deserialize(deserializer)? {
+                TaggedValue::Int(number) => Self::Int(number),
+                TaggedValue::Float(number) => Self::Float(number),
+                TaggedValue::Bool(truth) => Self::Bool(truth),
+                TaggedValue::Text(text) => Self::Text(text),
             });
         }
-        Ok(match Plain::deserialize(deserializer)? {
-            Plain::Bool(truth) => Self::Bool(truth),
-            Plain::Int(number) => Self::Int(number),
-            Plain::Float(number) => Self::Float(number),
-            Plain::Text(text) => Self::Text(text),
+        Ok(match PlainValue::deserialize(deserializer)? {
+            PlainValue::Bool(truth) => Self::Bool(truth),
+            PlainValue::Int(number) => Self::Int(number),
+            PlainValue::Float(number) => Self::Float(number),
+            PlainValue::Text(text) => Self::Text(text),
         })
     }
 }

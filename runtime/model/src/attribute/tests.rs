@@ -83,10 +83,10 @@ fn truth_values_are_equal_or_not_and_never_larger() {
 #[test]
 fn text_is_parsed_into_the_narrowest_kind() {
     let number = |value, unit: Option<&str>| Attribute { value, unit: unit.map(str::to_owned) };
-    assert_eq!(Attribute::parse("10 GiB"), number(Scalar::Int(10), Some("GiB")));
-    assert_eq!(Attribute::parse(" 10GiB/s "), number(Scalar::Int(10), Some("GiB/s")));
+    assert_eq!(Attribute::parse("10 GiB"), number(AttributeValue::Int(10), Some("GiB")));
+    assert_eq!(Attribute::parse(" 10GiB/s "), number(AttributeValue::Int(10), Some("GiB/s")));
     assert_eq!(Attribute::parse("5"), Attribute::from(5));
-    assert_eq!(Attribute::parse("-0.5 kW"), number(Scalar::Float(-0.5), Some("kW")));
+    assert_eq!(Attribute::parse("-0.5 kW"), number(AttributeValue::Float(-0.5), Some("kW")));
     assert_eq!(Attribute::parse("true"), Attribute::from(true));
     for text in ["abc", "", "nan", "inf", "-infinity", "GiB", "10 gib", "10 B", "1.2.3", "NaN W"] {
         assert_eq!(Attribute::parse(text), Attribute::from(text), "{text:?}");
@@ -97,13 +97,16 @@ fn text_is_parsed_into_the_narrowest_kind() {
 fn an_attribute_that_breaks_the_rules_is_refused() {
     use AttributeError as E;
     let new = Attribute::new;
-    assert!(matches!(new(Scalar::Float(f64::NAN), None), Err(E::NotFinite { .. })));
-    assert!(matches!(new(Scalar::Float(f64::INFINITY), Some("W")), Err(E::NotFinite { .. })));
-    assert!(matches!(new(Scalar::Int(1), Some("gib")), Err(E::UnknownUnit { .. })));
-    assert!(matches!(new(Scalar::Bool(true), Some("W")), Err(E::UnitWithoutNumber { .. })));
-    let long = Scalar::Text("x".repeat(ANSWER_TEXT_BYTES_MAX + 1));
+    assert!(matches!(new(AttributeValue::Float(f64::NAN), None), Err(E::NotFinite { .. })));
+    assert!(matches!(
+        new(AttributeValue::Float(f64::INFINITY), Some("W")),
+        Err(E::NotFinite { .. })
+    ));
+    assert!(matches!(new(AttributeValue::Int(1), Some("gib")), Err(E::UnknownUnit { .. })));
+    assert!(matches!(new(AttributeValue::Bool(true), Some("W")), Err(E::UnitWithoutNumber { .. })));
+    let long = AttributeValue::Text("x".repeat(ANSWER_TEXT_BYTES_MAX + 1));
     assert!(matches!(new(long, None), Err(E::TooLong { .. })));
-    assert!(new(Scalar::Float(1.5), Some("GiB")).is_ok());
+    assert!(new(AttributeValue::Float(1.5), Some("GiB")).is_ok());
 }
 
 #[test]
@@ -117,18 +120,18 @@ fn reading_an_attribute_checks_it() {
 
 #[test]
 fn a_hand_built_nan_compares_with_nothing() {
-    let nan = Attribute { value: Scalar::Float(f64::NAN), unit: None };
+    let nan = Attribute { value: AttributeValue::Float(f64::NAN), unit: None };
     assert_eq!(nan.compare(&nan), Comparison::NotComparable);
 }
 
 fn numbers() -> impl Strategy<Value = Attribute> {
     let units = prop::sample::select(vec!["mW", "W", "kW", "MW", "GW"]);
     let value = prop_oneof![
-        any::<i64>().prop_map(Scalar::Int),
-        (-2_000_i64..2_000).prop_map(Scalar::Int),
-        (-2_000_i32..2_000).prop_map(|n| Scalar::Float(f64::from(n) / 1000.0)),
-        any::<f64>().prop_filter("finite", |f| f.is_finite()).prop_map(Scalar::Float),
-        any::<i64>().prop_map(|n| Scalar::Float(n as f64)),
+        any::<i64>().prop_map(AttributeValue::Int),
+        (-2_000_i64..2_000).prop_map(AttributeValue::Int),
+        (-2_000_i32..2_000).prop_map(|n| AttributeValue::Float(f64::from(n) / 1000.0)),
+        any::<f64>().prop_filter("finite", |f| f.is_finite()).prop_map(AttributeValue::Float),
+        any::<i64>().prop_map(|n| AttributeValue::Float(n as f64)),
     ];
     (value, units).prop_map(|(value, unit)| Attribute::new(value, Some(unit)).unwrap())
 }
@@ -157,8 +160,8 @@ proptest! {
         } else {
             b
         };
-        let left = Attribute::new(Scalar::Int(a), Some(one)).unwrap();
-        let right = Attribute::new(Scalar::Int(b), Some(other)).unwrap();
+        let left = Attribute::new(AttributeValue::Int(a), Some(one)).unwrap();
+        let right = Attribute::new(AttributeValue::Int(b), Some(other)).unwrap();
         prop_assert_eq!(cmp(&left, &right), (i128::from(a) * of_one).cmp(&(i128::from(b) * of_other)));
     }
 
@@ -180,7 +183,7 @@ proptest! {
     ) {
         let b = f64::from_bits(a.to_bits().saturating_add(ulps));
         prop_assume!(b.is_finite());
-        let (left, right) = (Scalar::Float(a), Scalar::Float(b));
+        let (left, right) = (AttributeValue::Float(a), AttributeValue::Float(b));
         let order = cmp(&Attribute::new(left, None).unwrap(), &Attribute::new(right, None).unwrap());
         prop_assert_eq!(Some(order), a.partial_cmp(&b));
     }
@@ -200,14 +203,14 @@ proptest! {
 #[test]
 fn a_value_is_itself_in_json_and_keeps_its_kind_in_both_codecs() {
     for (value, json) in [
-        (Scalar::Int(-2), "-2"),
-        (Scalar::Float(2.0), "2.0"),
-        (Scalar::Bool(true), "true"),
-        (Scalar::Text("2".into()), "\"2\""),
+        (AttributeValue::Int(-2), "-2"),
+        (AttributeValue::Float(2.0), "2.0"),
+        (AttributeValue::Bool(true), "true"),
+        (AttributeValue::Text("2".into()), "\"2\""),
     ] {
         assert_eq!(serde_json::to_string(&value).unwrap(), json);
-        assert_eq!(serde_json::from_str::<Scalar>(json).unwrap(), value);
+        assert_eq!(serde_json::from_str::<AttributeValue>(json).unwrap(), value);
         let bytes = postcard::to_stdvec(&value).unwrap();
-        assert_eq!(postcard::from_bytes::<Scalar>(&bytes).unwrap(), value);
+        assert_eq!(postcard::from_bytes::<AttributeValue>(&bytes).unwrap(), value);
     }
 }

@@ -5,13 +5,13 @@ use std::fmt;
 /// What a unit measures. Values are comparable only within one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dimension {
-    /// Bytes.
+    /// An amount of data; its smallest unit is the byte.
     Bytes,
-    /// Bytes in a second.
+    /// An amount of data in a second; its smallest unit is one byte per second.
     ByteRate,
-    /// Hertz.
+    /// A frequency; its smallest unit is the megahertz.
     Frequency,
-    /// Watts.
+    /// A power; its smallest unit is the milliwatt.
     Power,
 }
 
@@ -28,13 +28,13 @@ macro_rules! units {
             /// Every unit.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The text, for example `GiB/s`.
+            /// Text of the unit, for example `GiB/s`.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// What it measures.
+            /// What the unit measures.
             #[must_use]
             pub const fn dimension(self) -> Dimension {
                 match self { $(Self::$variant => Dimension::$dimension,)* }
@@ -87,13 +87,13 @@ units! {
 }
 
 impl Unit {
-    /// The unit of this text.
+    /// The unit with this text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|unit| unit.as_str() == text)
     }
 
-    /// The longest unit `text` ends with, and what stands before it.
+    /// The longest unit that `text` ends with, and the text before it.
     #[must_use]
     pub fn split_suffix(text: &str) -> Option<(&str, Self)> {
         Self::ALL

@@ -39,40 +39,41 @@ fn as_it_is(path: &Path) -> Option<PathBuf> {
 #[test]
 fn without_a_grant_a_plugin_has_its_own_names_and_nothing_else() {
     let nothing = Grants::default();
-    let cards = Answers { name: "my-cards", grants: &nothing };
-    assert_eq!(cards.groups([key("my-cards", "gpu", "x")].iter()), Ok(()));
-    assert_eq!(cards.reservation(&env("MY_CARDS_IDS"), &as_it_is), Ok(()));
-    assert_eq!(cards.driver("my-cards"), Ok(()));
+    let cards = AnswerCheck { name: "my-cards", grants: &nothing };
+    assert_eq!(cards.check_groups([key("my-cards", "gpu", "x")].iter()), Ok(()));
+    assert_eq!(cards.check_reservation(&env("MY_CARDS_IDS"), &as_it_is), Ok(()));
+    assert_eq!(cards.check_driver("my-cards"), Ok(()));
     for other in ["nvidia", "ostler", "my-cards2", "MY-CARDS", "my-cards/gpu"] {
-        assert!(cards.groups([key(other, "gpu", "x")].iter()).is_err(), "{other}");
+        assert!(cards.check_groups([key(other, "gpu", "x")].iter()).is_err(), "{other}");
     }
     for other in ["FOO", "MY_CARDS", "MY_CARDSX", "my_cards_ids", "CUDA_VISIBLE_DEVICES"] {
-        assert!(cards.reservation(&env(other), &as_it_is).is_err(), "{other}");
+        assert!(cards.check_reservation(&env(other), &as_it_is).is_err(), "{other}");
     }
-    let gst = Answers { name: "gst", grants: &nothing };
-    let refused = gst.reservation(&env("GST_PLUGIN_PATH"), &as_it_is).unwrap_err().to_string();
+    let gst = AnswerCheck { name: "gst", grants: &nothing };
+    let refused =
+        gst.check_reservation(&env("GST_PLUGIN_PATH"), &as_it_is).unwrap_err().to_string();
     assert!(refused.contains("task_env = [\"GST_PLUGIN_PATH\"]"), "what would allow it: {refused}");
-    assert!(cards.driver("exec").is_err());
+    assert!(cards.check_driver("exec").is_err());
     for path in ["/", "/etc/passwd", "/srv"] {
         let assigned = mounting(&[mount(path, "/local/x", true)]);
-        assert!(cards.reservation(&assigned, &as_it_is).is_err(), "{path}");
+        assert!(cards.check_reservation(&assigned, &as_it_is).is_err(), "{path}");
     }
     let assigned =
         Reservation { device_nodes: vec![node("/dev/null", "r")], ..Reservation::default() };
-    assert!(cards.reservation(&assigned, &as_it_is).is_err());
+    assert!(cards.check_reservation(&assigned, &as_it_is).is_err());
 }
 
 #[test]
 fn no_grant_lets_a_plugin_say_what_a_task_runs() {
     let all = granted(AnswerGrants { task_env: Some(vec!["*".to_owned()]), ..Default::default() });
     for name in ["all", "ld", "bash"] {
-        let all = Answers { name, grants: &all };
+        let all = AnswerCheck { name, grants: &all };
         for name in ["LD_PRELOAD", "PATH", "BASH_ENV", "ENV", "IFS", "NOMAD_TASK_DIR"] {
-            let refused = all.reservation(&env(name), &as_it_is).unwrap_err().to_string();
+            let refused = all.check_reservation(&env(name), &as_it_is).unwrap_err().to_string();
             assert!(refused.contains("what no plugin may"), "{refused}");
             assert!(!refused.contains("to grant it"), "{refused}");
         }
-        assert_eq!(all.reservation(&env("ANYTHING"), &as_it_is), Ok(()));
+        assert_eq!(all.check_reservation(&env("ANYTHING"), &as_it_is), Ok(()));
     }
 }
 
@@ -83,7 +84,7 @@ fn a_granted_path_leads_nowhere_else() {
         FileGrant { path: "/srv/open".into(), write: true },
     ];
     let grants = granted(AnswerGrants { mounts: Some(mounts), ..AnswerGrants::default() });
-    let cards = Answers { name: "cards", grants: &grants };
+    let cards = AnswerCheck { name: "cards", grants: &grants };
     let real = |path: &Path| {
         let text = path.to_str().unwrap();
         match text {
@@ -96,7 +97,7 @@ fn a_granted_path_leads_nowhere_else() {
         }
     };
     let may = |host: &str, read_only| {
-        cards.reservation(&mounting(&[mount(host, "/local/x", read_only)]), &real).is_ok()
+        cards.check_reservation(&mounting(&[mount(host, "/local/x", read_only)]), &real).is_ok()
     };
     for path in ["/srv/cards", "/srv/cards/a", "/srv/cards/in", "/srv/cards/to-open"] {
         assert!(may(path, true), "{path}");
@@ -113,11 +114,11 @@ fn a_granted_path_leads_nowhere_else() {
 fn a_device_node_is_granted_by_pattern_and_permission() {
     let nodes = vec![NodeGrant { path: "/dev/dri/*".to_owned(), permissions: "rw".to_owned() }];
     let grants = granted(AnswerGrants { device_nodes: Some(nodes), ..AnswerGrants::default() });
-    let cards = Answers { name: "cards", grants: &grants };
+    let cards = AnswerCheck { name: "cards", grants: &grants };
     let may = |path: &str, permissions: &str, real: &dyn Fn(&Path) -> Option<PathBuf>| {
         let nodes = vec![node(path, permissions)];
         let assigned = Reservation { device_nodes: nodes, ..Reservation::default() };
-        cards.reservation(&assigned, real).is_ok()
+        cards.check_reservation(&assigned, real).is_ok()
     };
     assert!(may("/dev/dri/card0", "rw", &as_it_is) && may("/dev/dri/card0", "r", &as_it_is));
     assert!(!may("/dev/dri/card0", "rwm", &as_it_is));
@@ -142,7 +143,7 @@ fn the_narrowest_grant_of_a_group_counts_most() {
     let claim = |name: &str, patterns: &[&str]| {
         let groups = Some(patterns.iter().map(|one| (*one).to_owned()).collect());
         let grants = granted(AnswerGrants { groups, ..AnswerGrants::default() });
-        Answers { name, grants: &grants }.claim(&key("acme", "gpu", "x"))
+        AnswerCheck { name, grants: &grants }.claim(&key("acme", "gpu", "x"))
     };
     let claims = [
         claim("a", &[]),
@@ -163,7 +164,8 @@ fn attributes_are_all_its_own_until_some_are_granted() {
         Grants::default(),
         granted(AnswerGrants { attributes: Some(vec!["v*".to_owned()]), ..Default::default() }),
     );
-    let of = |grants, name: &str| Answers { name: "d", grants }.attributes(&[named(name)]);
+    let of =
+        |grants, name: &str| AnswerCheck { name: "d", grants }.check_attributes(&[named(name)]);
     assert_eq!((of(&nothing, "version"), of(&nothing, "x")), (Ok(()), Ok(())));
     assert_eq!(of(&some, "version"), Ok(()));
     assert!(of(&some, "x").unwrap_err().to_string().contains("attributes = [\"v*\", \"x\"]"));
@@ -173,14 +175,16 @@ fn attributes_are_all_its_own_until_some_are_granted() {
 fn a_refusal_stays_readable_however_much_is_asked() {
     let nothing = Grants::default();
     let keys: Vec<GroupKey> = (0..5_000).map(|n| key(&format!("v{n}"), "t", "n")).collect();
-    let refused = Answers { name: "x", grants: &nothing }.groups(keys.iter()).unwrap_err();
+    let refused =
+        AnswerCheck { name: "x", grants: &nothing }.check_groups(keys.iter()).unwrap_err();
     let text = refused.to_string();
     assert!(text.contains("and 4984 more") && text.len() < 2_000, "{text}");
 }
 
 #[test]
 fn nothing_hides_what_is_the_tasks_own_or_the_system() {
-    let wrong = |host: &str, task: &str| places(&mounting(&[mount(host, task, true)])).is_err();
+    let wrong =
+        |host: &str, task: &str| check_mount_paths(&mounting(&[mount(host, task, true)])).is_err();
     for path in ["/", "/local", "/local/", "//local", "/./local", "/alloc", "/secrets/.", "/tmp"] {
         assert!(wrong("/srv/x", path), "{path}");
         assert!(wrong(path, path), "{path}");
@@ -201,8 +205,8 @@ fn one_thing_assigned_twice_is_there_once_and_two_are_not_in_one_place() {
         device_nodes: vec![node("/dev/vfio/vfio", "rw"), node("/dev/vfio/vfio", "rw")],
         ..Reservation::default()
     };
-    assert_eq!(places(&twice), Ok(()));
-    let wrong = |a: Mount, b: Mount| places(&mounting(&[a, b])).is_err();
+    assert_eq!(check_mount_paths(&twice), Ok(()));
+    let wrong = |a: Mount, b: Mount| check_mount_paths(&mounting(&[a, b])).is_err();
     assert!(wrong(mount("/a", "/x", true), mount("/b", "/x", true)));
     assert!(wrong(mount("/a", "/x/y", true), mount("/b", "/x", true)));
     assert!(!wrong(mount("/a", "/x/y", true), mount("/b", "/x/z", true)));
@@ -243,9 +247,9 @@ proptest! {
                 wrong |= !both && (hides(&place, &there) || hides(&there, &place));
             }
         }
-        prop_assert_eq!(places(&mounting(&mounts)).is_err(), wrong, "{:?}", mounts);
+        prop_assert_eq!(check_mount_paths(&mounting(&mounts)).is_err(), wrong, "{:?}", mounts);
         let mut turned = mounts.clone();
         turned.reverse();
-        prop_assert_eq!(places(&mounting(&turned)).is_err(), wrong);
+        prop_assert_eq!(check_mount_paths(&mounting(&turned)).is_err(), wrong);
     }
 }

@@ -1,22 +1,22 @@
-//! Grants as the configuration writes them: what an operator pastes to add one. Pure.
+//! Grants as text of the configuration, which an operator pastes to add a grant. Pure.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use super::{ANY_MORE, Added, Authority, CommandGrant, FileGrant, Grants};
+use super::{ANY_MORE, Authority, CommandGrant, FileGrant, GrantAddition, Grants};
 use crate::config::{AnswerGrants, NodeGrant};
 use crate::isolation::IsolationGrant;
 
-/// Stands for a directory or place that only the operator knows.
+/// Placeholder for a directory that only the operator knows.
 const EXAMPLE_DIR: &str = "/path/it/needs";
 const EXAMPLE_PROGRAM: &str = "/usr/bin/program";
 const EXAMPLE_PLACE: &str = "192.0.2.1:443";
 
-/// The plugin's block of the configuration, with what is granted already and what is added: a block
-/// replaces what the agent grants by itself, so less would take something away. Empty when there is
-/// nothing to write.
+/// The plugin's block of the configuration, with the existing grants and the added ones. The
+/// existing grants are needed because a block replaces the built-in grants as a whole. Empty when
+/// there is nothing to write.
 #[must_use]
-pub fn grant_lines(plugin: &str, granted: &Grants, added: &[Added]) -> String {
+pub fn grant_lines(plugin: &str, granted: &Grants, added: &[GrantAddition]) -> String {
     let mut grants = granted.clone();
     let mut asked = false;
     for one in added {
@@ -31,43 +31,47 @@ pub fn grant_lines(plugin: &str, granted: &Grants, added: &[Added]) -> String {
 /// The plugin's block of the configuration with these grants.
 #[must_use]
 pub fn block_lines(plugin: &str, grants: &Grants) -> String {
-    format!("plugin {} {{\n  grants {{\n{}  }}\n}}\n", quoted(plugin), body(grants))
+    format!("plugin {} {{\n  grants {{\n{}  }}\n}}\n", quote_text(plugin), body(grants))
 }
 
-/// Whether there is a grant for it.
-fn add(grants: &mut Grants, added: &Added) -> bool {
+/// Add a grant. Returns `false` when the configuration has none of this kind.
+fn add(grants: &mut Grants, added: &GrantAddition) -> bool {
     match added {
-        Added::Ask(Authority::Files) => {
+        GrantAddition::Ask(Authority::Files) => {
             grants.files.push(FileGrant { path: EXAMPLE_DIR.into(), write: false });
         }
-        Added::Ask(Authority::Command) => grants.commands.push(CommandGrant {
+        GrantAddition::Ask(Authority::Command) => grants.commands.push(CommandGrant {
             program: EXAMPLE_PROGRAM.into(),
             args: vec![vec!["--query".to_owned(), "*".to_owned()]],
         }),
-        Added::Ask(Authority::Process) => grants.process = true,
-        Added::Ask(Authority::WasmTask) => grants.wasm_task = true,
-        Added::Ask(Authority::Network) => grants.connect.extend(EXAMPLE_PLACE.parse()),
-        Added::Ask(_) => return false,
-        Added::Command { program, args } => add_command(grants, program, args),
-        Added::User(user) => grants.users.push(user.clone()),
-        Added::Program(program) => once(grants.programs.get_or_insert_default(), program),
-        Added::Dir(dir) => once(&mut grants.dirs, dir),
-        Added::Without(parts) => {
+        GrantAddition::Ask(Authority::Process) => grants.process = true,
+        GrantAddition::Ask(Authority::WasmTask) => grants.wasm_task = true,
+        GrantAddition::Ask(Authority::Network) => grants.connect.extend(EXAMPLE_PLACE.parse()),
+        GrantAddition::Ask(_) => return false,
+        GrantAddition::Command { program, args } => add_command(grants, program, args),
+        GrantAddition::User(user) => grants.users.push(user.clone()),
+        GrantAddition::Program(program) => {
+            push_once(grants.programs.get_or_insert_default(), program)
+        }
+        GrantAddition::Dir(dir) => push_once(&mut grants.dirs, dir),
+        GrantAddition::Without(parts) => {
             let isolation = grants.isolation.get_or_insert_default();
             isolation.without.extend(parts.iter().copied());
         }
-        Added::MountOf(path) => once(&mut grants.isolation.get_or_insert_default().mounts, path),
-        Added::Capability(name) => {
-            once(&mut grants.isolation.get_or_insert_default().capabilities, name);
+        GrantAddition::MountOf(path) => {
+            push_once(&mut grants.isolation.get_or_insert_default().mounts, path)
+        }
+        GrantAddition::Capability(name) => {
+            push_once(&mut grants.isolation.get_or_insert_default().capabilities, name);
         }
         answer => add_answer(&mut grants.answers, answer),
     }
     true
 }
 
-fn add_answer(answers: &mut AnswerGrants, added: &Added) {
+fn add_answer(answers: &mut AnswerGrants, added: &GrantAddition) {
     match added {
-        Added::Mount { path, write } => {
+        GrantAddition::Mount { path, write } => {
             let mounts = answers.mounts.get_or_insert_default();
             match mounts.iter_mut().find(|grant| grant.path.as_path() == std::path::Path::new(path))
             {
@@ -75,7 +79,7 @@ fn add_answer(answers: &mut AnswerGrants, added: &Added) {
                 None => mounts.push(FileGrant { path: path.into(), write: *write }),
             }
         }
-        Added::Node { path, permissions } => {
+        GrantAddition::Node { path, permissions } => {
             let nodes = answers.device_nodes.get_or_insert_default();
             match nodes.iter_mut().find(|grant| grant.path == *path) {
                 Some(grant) => {
@@ -88,21 +92,23 @@ fn add_answer(answers: &mut AnswerGrants, added: &Added) {
                 }
             }
         }
-        Added::TaskEnv(name) => once(answers.task_env.get_or_insert_default(), name),
-        Added::Group(pattern) => once(answers.groups.get_or_insert_default(), pattern),
-        Added::Driver(name) => answers.driver = Some(name.clone()),
-        Added::Attribute(name) => once(answers.attributes.get_or_insert_default(), name),
+        GrantAddition::TaskEnv(name) => push_once(answers.task_env.get_or_insert_default(), name),
+        GrantAddition::Group(pattern) => push_once(answers.groups.get_or_insert_default(), pattern),
+        GrantAddition::Driver(name) => answers.driver = Some(name.clone()),
+        GrantAddition::Attribute(name) => {
+            push_once(answers.attributes.get_or_insert_default(), name)
+        }
         _ => {}
     }
 }
 
-fn once(list: &mut Vec<String>, text: &str) {
+fn push_once(list: &mut Vec<String>, text: &str) {
     if !list.iter().any(|known| known == text) {
         list.push(text.to_owned());
     }
 }
 
-/// To the program's block where there is one: a second would be refused.
+/// Add arguments to the program's block, because a second block of the program would be refused.
 fn add_command(grants: &mut Grants, program: &str, args: &[String]) {
     let known = grants.commands.iter_mut().find(|grant| {
         grant.program.as_path() == std::path::Path::new(program)
@@ -111,9 +117,10 @@ fn add_command(grants: &mut Grants, program: &str, args: &[String]) {
     match known {
         Some(grant) => grant.args.push(args.to_vec()),
         None => {
-            let full = match program.starts_with('/') {
-                true => program.to_owned(),
-                false => format!("/usr/bin/{program}"),
+            let full = if program.starts_with('/') {
+                program.to_owned()
+            } else {
+                format!("/usr/bin/{program}")
             };
             grants.commands.push(CommandGrant { program: full.into(), args: vec![args.to_vec()] });
         }
@@ -139,7 +146,7 @@ fn body(grants: &Grants) -> String {
     paths("files", files, &mut text);
     for CommandGrant { program, args } in commands {
         let lists: Vec<String> = args.iter().map(|list| texts(list)).collect();
-        let program = quoted(&program.to_string_lossy());
+        let program = quote_text(&program.to_string_lossy());
         let _ = writeln!(text, "    command {program} {{ args = [{}] }}", lists.join(", "));
     }
     if *process {
@@ -172,14 +179,14 @@ fn answers_body(answers: &AnswerGrants, text: &mut String) {
     let AnswerGrants { mounts, device_nodes, task_env, groups, driver, attributes } = answers;
     paths("mounts", mounts.as_deref().unwrap_or_default(), text);
     for NodeGrant { path, permissions } in device_nodes.iter().flatten() {
-        let (path, permissions) = (quoted(path), quoted(permissions));
+        let (path, permissions) = (quote_text(path), quote_text(permissions));
         let _ = writeln!(text, "    device_nodes {path} {{ permissions = {permissions} }}");
     }
     for (name, given) in [("task_env", task_env), ("groups", groups)] {
         list(name, given.as_deref().unwrap_or_default(), text);
     }
     if let Some(driver) = driver {
-        let _ = writeln!(text, "    driver = {}", quoted(driver));
+        let _ = writeln!(text, "    driver = {}", quote_text(driver));
     }
     if let Some(attributes) = attributes {
         let _ = writeln!(text, "    attributes = {}", texts(attributes));
@@ -188,7 +195,7 @@ fn answers_body(answers: &AnswerGrants, text: &mut String) {
 
 fn paths(name: &str, grants: &[FileGrant], text: &mut String) {
     for FileGrant { path, write } in grants {
-        let path = quoted(&path.to_string_lossy());
+        let path = quote_text(&path.to_string_lossy());
         let _ = writeln!(text, "    {name} {path} {{ write = {write} }}");
     }
 }
@@ -219,24 +226,23 @@ fn isolation_block(grant: &IsolationGrant) -> String {
     if !capabilities.is_empty() {
         lines.push(format!("capabilities = {}", texts(capabilities)));
     }
-    lines.extend(user.as_ref().map(|user| format!("user = {}", quoted(user))));
+    lines.extend(user.as_ref().map(|user| format!("user = {}", quote_text(user))));
     lines.extend(processes_max.map(|most| format!("processes_max = {most}")));
-    match lines.is_empty() {
-        true => "    isolation {}\n".to_owned(),
-        false => {
-            let lines: String = lines.iter().map(|line| format!("      {line}\n")).collect();
-            format!("    isolation {{\n{lines}    }}\n")
-        }
+    if lines.is_empty() {
+        "    isolation {}\n".to_owned()
+    } else {
+        let lines: String = lines.iter().map(|line| format!("      {line}\n")).collect();
+        format!("    isolation {{\n{lines}    }}\n")
     }
 }
 
 fn texts(list: &[String]) -> String {
-    let quoted: Vec<String> = list.iter().map(|text| quoted(text)).collect();
+    let quoted: Vec<String> = list.iter().map(|text| quote_text(text)).collect();
     format!("[{}]", quoted.join(", "))
 }
 
-/// A text of the configuration's language.
-fn quoted(text: &str) -> String {
+/// A text in quotes, as the language of the configuration has it.
+fn quote_text(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {
@@ -258,13 +264,13 @@ fn quoted(text: &str) -> String {
     quoted.replace("${", "$${").replace("%{", "%%{")
 }
 
-/// What of an authority is granted, in a few words: `files(/sys, /run/x rw)`. Empty when nothing.
+/// The grants of an authority in a few words: `files(/sys, /run/x rw)`. Empty when there are none.
 #[must_use]
 pub fn granted_words(grants: &Grants, authority: Authority) -> String {
     let word = authority.word();
     match authority {
-        Authority::Files => listed(word, grants.files.iter().map(path_words)),
-        Authority::Command => listed(
+        Authority::Files => word_with_list(word, grants.files.iter().map(path_words)),
+        Authority::Command => word_with_list(
             word,
             grants.commands.iter().map(|grant| {
                 let any = grant.args.iter().any(|list| list.first().is_some_and(|a| a == ANY_MORE));
@@ -276,13 +282,13 @@ pub fn granted_words(grants: &Grants, authority: Authority) -> String {
             let dirs = grants.dirs.iter().map(|dir| format!("in {dir}"));
             let programs = grants.programs.iter().flatten().cloned();
             let isolated = grants.isolation.iter().map(isolated_words);
-            match listed(word, isolated.chain(programs).chain(users).chain(dirs)) {
+            match word_with_list(word, isolated.chain(programs).chain(users).chain(dirs)) {
                 narrowed if narrowed.is_empty() => word.to_owned(),
                 narrowed => narrowed,
             }
         }
         Authority::WasmTask if grants.wasm_task => word.to_owned(),
-        Authority::Network => listed(word, grants.connect.iter().map(ToString::to_string)),
+        Authority::Network => word_with_list(word, grants.connect.iter().map(ToString::to_string)),
         _ => String::new(),
     }
 }
@@ -294,13 +300,13 @@ pub fn answer_words(grants: &Grants) -> Vec<String> {
         &grants.answers;
     let node = |grant: &NodeGrant| format!("{} {}", grant.path, grant.permissions);
     let words = [
-        listed("mounts", mounts.iter().flatten().map(path_words)),
-        listed("device_nodes", device_nodes.iter().flatten().map(node)),
-        listed("task_env", task_env.iter().flatten().cloned()),
-        listed("groups", groups.iter().flatten().cloned()),
-        listed("driver", driver.iter().cloned()),
-        listed("attributes", attributes.iter().flatten().cloned()),
-        listed("deny", grants.deny.iter().cloned()),
+        word_with_list("mounts", mounts.iter().flatten().map(path_words)),
+        word_with_list("device_nodes", device_nodes.iter().flatten().map(node)),
+        word_with_list("task_env", task_env.iter().flatten().cloned()),
+        word_with_list("groups", groups.iter().flatten().cloned()),
+        word_with_list("driver", driver.iter().cloned()),
+        word_with_list("attributes", attributes.iter().flatten().cloned()),
+        word_with_list("deny", grants.deny.iter().cloned()),
     ];
     words.into_iter().filter(|words| !words.is_empty()).collect()
 }
@@ -309,16 +315,13 @@ fn path_words(grant: &FileGrant) -> String {
     format!("{}{}", grant.path.display(), if grant.write { " rw" } else { "" })
 }
 
-fn listed(word: &str, items: impl Iterator<Item = String>) -> String {
+fn word_with_list(word: &str, items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
-    match items.is_empty() {
-        true => String::new(),
-        false => format!("{word}({})", items.join(", ")),
-    }
+    if items.is_empty() { String::new() } else { format!("{word}({})", items.join(", ")) }
 }
 
 fn isolated_words(grant: &IsolationGrant) -> String {
-    let demanded = grant.demanded();
+    let demanded = grant.required_parts();
     match (demanded.is_empty(), grant.without.is_empty()) {
         (true, _) => "isolated as far as possible".to_owned(),
         (false, true) => "isolated".to_owned(),

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::*;
 use crate::plugin::PluginKind;
 
-fn manifest(imports: &[&str]) -> Manifest {
-    Manifest {
+fn manifest(imports: &[&str]) -> PluginManifest {
+    PluginManifest {
         kind: PluginKind::Driver,
         interface_version: "0.1.0".into(),
         exports: vec![],
@@ -28,14 +28,14 @@ fn nothing_but_the_harmless_is_granted_by_default() {
         "ostler:plugin/process@0.1.0",
         "wasi:sockets/tcp@0.2.6",
     ]);
-    let missing = Grants::default().missing("x", &asks).unwrap().missing;
+    let missing = Grants::default().find_missing("x", &asks).unwrap().missing;
     let authorities: Vec<_> = missing.iter().map(|m| m.authority).collect();
     assert_eq!(authorities, [Authority::Process, Authority::Network]);
 }
 
 #[test]
 fn what_no_grant_exists_for_says_so() {
-    let text = Grants::default().missing("x", &manifest(&["evil:all/things@1.0.0"])).unwrap();
+    let text = Grants::default().find_missing("x", &manifest(&["evil:all/things@1.0.0"])).unwrap();
     assert!(text.to_string().contains("no grant exists for it"), "{text}");
     assert_eq!(text.lines, "");
 }
@@ -116,10 +116,10 @@ fn what_is_denied_is_not_missing_and_not_granted() {
     let manifest = manifest(&imports);
     let deny = |words: &[&str]| Grants { deny: args(words), ..Grants::default() };
     let grants = deny(&["connect", "command", "wasi:http", "wasi:httpx/other"]);
-    assert_eq!(grants.missing("x", &manifest), None);
+    assert_eq!(grants.find_missing("x", &manifest), None);
     assert!(!grants.allow(Authority::Command) && !grants.allow(Authority::Network));
     let some = deny(&["connect", "wasi:http"]);
-    let missing = some.missing("x", &manifest).unwrap();
+    let missing = some.find_missing("x", &manifest).unwrap();
     let imports: Vec<&str> =
         missing.missing.iter().flat_map(|one| &one.imports).map(String::as_str).collect();
     assert_eq!(imports, ["ostler:plugin/command@0.1.0", "wasi:httpx/other@0.2.6"]);

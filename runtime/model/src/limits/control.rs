@@ -25,10 +25,10 @@ pub const GC_MEASURE_WALL_MAX: Duration = Duration::from_secs(60);
 pub const GC_ENDING_WALL_MAX: Duration = Duration::from_secs(5);
 /// Allocations of one purged job that are removed at the same time: more only wait for the same disk.
 pub const PURGE_PARALLEL: usize = 8;
-/// Requests to collect allocations that are kept while others are carried out. One that comes beyond is
-/// refused.
+/// Most requests to collect allocations that wait while others are carried out. Further requests
+/// are refused.
 pub const COLLECT_REQUESTS_MAX: usize = 16;
-/// Requests and events that wait for the owner of the node: who sends more waits.
+/// Most requests and events that wait for the owner of the node. Further senders wait.
 pub const CONTROL_QUEUE_MAX: usize = 256;
 /// Changes of jobs that wait until an earlier one of the same job has ended. One that comes beyond is
 /// refused: the disk is slow or full then, and nobody waits that long. Stops have as many places more.

@@ -24,7 +24,7 @@ pub struct CompileLimits {
 impl CompileLimits {
     /// For a file of at most `file_bytes_max` bytes.
     #[must_use]
-    pub const fn of_file(file_bytes_max: u64) -> Self {
+    pub const fn for_file_size(file_bytes_max: u64) -> Self {
         Self {
             file_bytes_max,
             address_space_bytes_max: COMPILE_ADDRESS_SPACE_BYTES_MAX,
@@ -59,10 +59,10 @@ pub const GUEST_IO_PIECE_BYTES: u32 = 1024 * 1024;
 /// What one call of a plugin may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLimits {
-    /// Wall time of one call. Host work that has a deadline of its own (a command, a start) does not
-    /// count.
+    /// Wall time of one call. Host work that has a deadline of its own (a command, a start) is not
+    /// counted.
     pub call_wall_max: Duration,
-    /// Processor time of one call, that of host functions not counted.
+    /// Processor time of one call, without that of host functions.
     pub call_cpu_max: Duration,
     /// Linear memory and tables over all of the instance together, bytes; a table element counts
     /// [`TABLE_ELEMENT_BYTES`].
@@ -109,7 +109,7 @@ impl Default for PluginLimits {
             instances_max: GUEST_CORE_INSTANCES_MAX,
             memories_max: GUEST_MEMORIES_MAX,
             tables_max: GUEST_TABLES_MAX,
-            compile: CompileLimits::of_file(PLUGIN_FILE_BYTES_MAX),
+            compile: CompileLimits::for_file_size(PLUGIN_FILE_BYTES_MAX),
             // The arguments of a spawn with a whole environment are some 100 KiB.
             host_call_bytes_max: MIB,
             // Eight devices with four attributes are 4 KiB. Host memory can reach three times this.

@@ -25,16 +25,16 @@ pub const CHECK_ARGS_BYTES_MAX: usize = 32 * 1024;
 pub const CHECK_GRPC_SERVICE_BYTES_MAX: usize = 256;
 /// Largest answer of a gRPC server's health service, bytes: a status is four.
 pub const CHECK_GRPC_BYTES_MAX: usize = 4 * 1024;
-/// Checks that are being asked at one time, on the whole node: each has a connection or runs a program.
-/// Who finds no place waits for one.
+/// Most checks under way at one time on the whole node: each has a connection or runs a program.
+/// Further checks wait.
 pub const CHECKS_ASKED_MAX: usize = 64;
-/// First questions are spread over so much time, or over the interval where that is shorter: checks of
-/// a hundred allocations that are started, or owned again, together come one after the other.
+/// Longest time over which the first requests of checks are spread; the interval where that is
+/// shorter. So the checks of a hundred allocations that start together come one after the other.
 pub const CHECK_SPREAD_MAX: Duration = Duration::from_secs(1);
 /// `check_restart.grace` unless given; Nomad's.
 pub const CHECK_GRACE_DEFAULT: Duration = Duration::from_secs(1);
-/// Longest wait for a task's owner to take a script that is to run in it, beside the time the check
-/// gives.
+/// Longest wait until the owner of a task takes a script that is to run in it. It comes on top of
+/// the time that the check gives.
 pub const CHECK_SCRIPT_START_MAX: Duration = Duration::from_secs(10);
 /// How long a new agent waits for the services of allocations that it restores before it looks at templates
 /// of tasks that run on: an allocation whose disk is in trouble lists its services late.
@@ -53,8 +53,8 @@ pub const CHECK_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
 pub const CHECK_PATH_BYTES_MAX: usize = 2 * 1024;
 /// Output of a check that is kept, bytes: enough for a line that says what is wrong.
 pub const CHECK_OUTPUT_BYTES_MAX: usize = 1024;
-/// Head of an answer a check reads (status and headers), bytes. Twice what the HTTP client needs at
-/// least.
+/// Longest head of an answer that a check reads (status and headers), bytes. It is twice the least
+/// that the HTTP client needs.
 pub const CHECK_HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Headers of an answer a check reads.
 pub const CHECK_HEADERS_MAX: usize = 64;

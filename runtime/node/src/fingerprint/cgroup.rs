@@ -23,7 +23,7 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     add_text(facts, "unique.cgroup.mountpoint", version.map(|_| format!("/{MOUNT}")));
 }
 
-/// `cpuset cpu io` → `cpu,cpuset,io`: the kernel's order says nothing.
+/// `cpuset cpu io` → `cpu,cpuset,io`: the kernel's order has no meaning.
 fn list(names: String) -> String {
     let mut names: Vec<&str> = names.split_whitespace().collect();
     names.sort_unstable();

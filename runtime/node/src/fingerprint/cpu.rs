@@ -1,13 +1,13 @@
 //! Processors: `cpu.arch`, `cpu.numcores`, `cpu.modelname`, `cpu.frequency` (MHz),
-//! `cpu.totalcompute` (MHz), and of these what jobs may have: `cpu.usablecompute`. Nothing is kept
-//! back for the node, so they are the same. `cpu.reservablecores` is not the machine's to say: see
-//! [`crate::NodeView::set_cores`].
+//! `cpu.totalcompute` (MHz), and `cpu.usablecompute`, the part of it that jobs may have. Nothing is
+//! kept back for the node, so the two are the same. `cpu.reservablecores` does not depend on the
+//! machine alone: see [`crate::NodeView::set_cores`].
 
 use std::path::Path;
 
 use super::{Facts, add_number, add_text, read, read_line};
 
-/// MHz assumed of a core whose frequency nobody tells (many virtual machines on ARM), as Nomad
+/// MHz assumed for a core whose frequency is not known (many virtual machines on ARM), as Nomad
 /// does, so that jobs can be placed at all.
 const CORE_MHZ_DEFAULT: u64 = 1_000;
 
@@ -45,7 +45,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Nominal highest frequency of the first core: steady, unlike the present one.
+/// Nominal highest frequency of the first core. It is steady, unlike the present frequency.
 fn highest_mhz(root: &Path) -> Option<u64> {
     let khz = read_line(root, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")?;
     khz.parse::<u64>().ok().map(|khz| khz / 1_000).filter(|mhz| *mhz > 0)

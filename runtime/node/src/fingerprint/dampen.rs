@@ -1,25 +1,26 @@
-//! Keeps facts that moved too little to be worth telling.
+//! Keeps the known value of facts that changed too little to be worth a report.
 
 use super::Facts;
-use ostler_model::attribute::Scalar;
+use ostler_model::attribute::AttributeValue;
 use ostler_model::limits::MIB;
 
-/// Free space moved less than this and less than a hundredth of the whole: nothing happened.
+/// Free space that changed by less than this, and by less than a hundredth of the whole, counts as
+/// unchanged.
 const FREE_STEP_MIN: u64 = 64 * MIB;
 
 const FREE: &str = "unique.storage.bytesfree";
 const TOTAL: &str = "unique.storage.bytestotal";
 const CORES: &str = "cpu.numcores";
-/// Told once for these cores: where nobody says what they are made for, the frequency is the
-/// present one, which never rests.
+/// Facts that are reported once for the same cores. Where the nominal frequency is not known,
+/// `cpu.frequency` is the present one, which changes all the time.
 const OF_CORES: [&str; 3] = ["cpu.frequency", "cpu.totalcompute", "cpu.usablecompute"];
 
-/// What to make of `fresh` facts when `known` ones were told before: small moves of free space and
-/// the frequency of the same cores stay as they were told. Pure.
+/// Merge `fresh` facts with the `known` ones that were reported before. Small changes of free space
+/// are left out, and the frequency of the same cores stays as it was reported. Pure.
 #[must_use]
 pub fn dampen(known: &Facts, mut fresh: Facts) -> Facts {
     let bytes = |facts: &Facts, name: &str| match facts.get(name).map(|fact| &fact.value) {
-        Some(Scalar::Int(bytes)) => u64::try_from(*bytes).ok(),
+        Some(AttributeValue::Int(bytes)) => u64::try_from(*bytes).ok(),
         _ => None,
     };
     let mut keep = Vec::new();
@@ -111,7 +112,7 @@ mod tests {
             // Never further off than the step.
             let dampened = dampen(&once, at(c));
             let off = match (told(&dampened).value, told(&at(c)).value) {
-                (Scalar::Int(a), Scalar::Int(b)) => a.abs_diff(b),
+                (AttributeValue::Int(a), AttributeValue::Int(b)) => a.abs_diff(b),
                 _ => u64::MAX,
             };
             prop_assert!(off < FREE_STEP_MIN.max(u64::try_from(200 * step).unwrap() / 100));

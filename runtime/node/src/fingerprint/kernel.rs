@@ -15,7 +15,7 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     }
 }
 
-/// The newest interface of Landlock this kernel has. Only the kernel itself says.
+/// The newest version of Landlock that this kernel has. Only the kernel itself knows it.
 fn landlock() -> Option<i64> {
     const VERSION: libc::c_uint = 1;
     let nothing: *const libc::c_void = std::ptr::null();

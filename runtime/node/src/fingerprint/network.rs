@@ -18,7 +18,7 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
         .iter()
         .filter(|route| route.destination == 0 && route.mask == 0)
         .min_by_key(|route| route.metric);
-    // A name that could lead out of the directory is none the kernel gives.
+    // The kernel gives no name that could lead out of the directory.
     let Some(interface) = default.map(|route| route.interface).filter(|n| !n.contains('/')) else {
         return;
     };

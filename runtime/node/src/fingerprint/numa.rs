@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Facts, add_number, add_text, read_line};
 use ostler_model::cores::CoreSet;
 
-/// Nodes whose cores are told: no machine has more.
+/// Nodes whose cores are reported. No machine has more.
 const NODES_MAX: usize = 64;
 
 pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
@@ -22,8 +22,8 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     }
 }
 
-/// `0-1,3` → 0, 1, 3; `None` when it is no such list or has more than `most`. The kernel writes lists of
-/// nodes as it writes those of cores.
+/// `0-1,3` → 0, 1, 3. `None` when the text is no such list or has more than `most` numbers. The
+/// kernel writes lists of nodes in the form of lists of cores.
 fn numbers(list: &str, most: usize) -> Option<Vec<u32>> {
     let numbers = list.parse::<CoreSet>().ok().filter(|list| !list.is_empty())?;
     (numbers.len() <= most).then(|| numbers.iter().collect())

@@ -11,15 +11,15 @@ pub(super) fn fingerprint(root: &Path, data_dir: &Path, facts: &mut Facts) {
         add_number(facts, "unique.storage.bytestotal", bytes(stat.f_blocks));
         add_number(facts, "unique.storage.bytesfree", bytes(stat.f_bavail));
     }
-    // Mount points are real paths; a relative or linked directory has none.
+    // Mount points are real paths. No mount point is found for a relative or linked directory.
     let mounts = read(root, "proc/self/mounts");
     let real = std::fs::canonicalize(data_dir).ok();
     let volume = mounts.as_deref().zip(real).and_then(|(mounts, real)| volume(mounts, &real));
     add_text(facts, "unique.storage.volume", volume);
 }
 
-/// The device of the longest mount point above `path`; of equal ones the last, which hides the
-/// others.
+/// The device of the longest mount point above `path`. Of several equal ones the last counts,
+/// because it hides the others.
 fn volume<'a>(mounts: &'a str, path: &Path) -> Option<&'a str> {
     mounts
         .lines()

@@ -48,7 +48,7 @@ fn tree() -> tempfile::TempDir {
 }
 
 fn found(root: &Path, data_dir: &Path) -> Facts {
-    all(root, data_dir, &ClientConfig::default())
+    collect_facts(root, data_dir, &ClientConfig::default())
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn what_the_configuration_states_of_the_node_takes_the_place_of_what_was_found()
         memory_total_mb: Some(65_536),
         ..ClientConfig::default()
     };
-    let facts = all(dir.path(), dir.path(), &client);
+    let facts = collect_facts(dir.path(), dir.path(), &client);
     assert_eq!(text(&facts, "cpu.totalcompute").as_deref(), Some("40000"));
     assert_eq!(text(&facts, "cpu.usablecompute").as_deref(), Some("40000"));
     assert_eq!(text(&facts, "memory.totalbytes"), Some((65_536_u64 << 20).to_string()));

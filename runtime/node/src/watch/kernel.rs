@@ -1,4 +1,4 @@
-//! The socket on which the kernel tells of devices.
+//! The socket on which the kernel announces devices.
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -13,23 +13,23 @@ use rustix::net::{
 use super::uevent;
 use ostler_model::limits::UEVENT_BYTES_MAX;
 
-/// The multicast group that only the kernel sends to; user space has another.
+/// The multicast group that only the kernel sends to. User space has another group.
 const KERNEL_GROUP: u32 = 1;
 /// Messages read before other work gets its turn.
 const MESSAGES_AT_ONCE: usize = 1_024;
 
-/// What one round of reading brought.
+/// The result of one round of reading.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct KernelNews {
     /// Subsystems with news.
     pub subsystems: Vec<String>,
     /// Messages were dropped or could not be read: everything counts as changed.
     pub overflow: bool,
-    /// Nothing can be read any more.
+    /// Why nothing can be read any more.
     pub broken: Option<Errno>,
 }
 
-/// Open the socket. Needs no privilege, but a kernel and a container that have it.
+/// Open the socket. It needs no privilege, but a kernel and a container that have netlink.
 pub(super) fn open() -> Result<OwnedFd, Errno> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -41,16 +41,16 @@ pub(super) fn open() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Read what is there, up to a bound. What the kernel did not send is passed over.
-pub(super) fn read(socket: &OwnedFd) -> Heard {
-    let mut heard = Heard::default();
+/// Read the waiting messages, up to a bound. Messages that the kernel did not send are passed over.
+pub(super) fn read(socket: &OwnedFd) -> KernelNews {
+    let mut heard = KernelNews::default();
     let mut buffer = vec![0; UEVENT_BYTES_MAX];
     for _ in 0..MESSAGES_AT_ONCE {
         let mut slices = [IoSliceMut::new(&mut buffer)];
         let mut no_control = RecvAncillaryBuffer::default();
         match recvmsg(socket, &mut slices, &mut no_control, RecvFlags::empty()) {
             Ok(message) => {
-                // The port is written by the kernel, not by the sender; only its own is 0.
+                // The kernel writes the port, not the sender. Only the kernel's own port is 0.
                 let from = message.address.and_then(|from| SocketAddrNetlink::try_from(from).ok());
                 if from.is_none_or(|from| from.pid() != 0 || from.groups() != KERNEL_GROUP) {
                     continue;

@@ -4,9 +4,9 @@
 //! path there:      watch it (everything)   and its parent  (its own name: replaced, removed)
 //! path not there:  watch the nearest directory above that is (the next name on the way to it)
 //! ```
-//! After every event about a name or about a watched place itself the path is placed anew, so that a
-//! path which appears piece by piece is followed down to it. Links are followed when a path is
-//! placed; that a link in the middle of a path leads elsewhere is not seen.
+//! After every event about a name or about a watched place itself the path is placed anew, so that
+//! a path which appears piece by piece is followed down to it. Links are followed when a path is
+//! placed. A later change of a link in the middle of a path is not noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -20,35 +20,35 @@ use rustix::io::Errno;
 
 use super::SubscriptionId;
 
-/// How often a path that appears while it is being placed is looked for anew.
+/// How often the placing of a path is tried again when the path appears meanwhile.
 const PLACE_TRIES: usize = 8;
 /// Events read before other work gets its turn.
 const EVENTS_AT_ONCE: usize = 4_096;
 /// Room for events of one read, bytes.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Somebody's interest in one kernel watch.
+/// The interest of one subscription in one kernel watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Interest {
     of: SubscriptionId,
-    /// Only what happens to this name in it; absent: everything.
+    /// Only events about this name in the directory count; absent: all events.
     name: Option<OsString>,
 }
 
-/// What one round of reading brought.
+/// The result of one round of reading.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    /// Whose paths changed.
+pub(super) struct PathNews {
+    /// Subscriptions whose paths changed.
     pub changed: BTreeSet<SubscriptionId>,
-    /// Of those: whose paths are to be placed anew.
+    /// Those of them whose paths are to be placed anew.
     pub moved: BTreeSet<SubscriptionId>,
     /// The kernel dropped events: everything counts as changed.
     pub overflow: bool,
-    /// Nothing can be read any more.
+    /// Why nothing can be read any more.
     pub broken: Option<Errno>,
 }
 
-/// One inotify instance.
+/// One inotify instance with its kernel watches.
 #[derive(Debug)]
 pub(super) struct Paths {
     fd: OwnedFd,
@@ -65,8 +65,8 @@ impl Paths {
         &self.fd
     }
 
-    /// Put watches for these paths in place of those the subscription had. The paths that could not
-    /// be watched, with the reason.
+    /// Put watches for these paths in place of those the subscription had. Returns the paths that
+    /// could not be watched, each with the reason.
     pub(super) fn place(&mut self, of: SubscriptionId, paths: &[PathBuf]) -> Vec<(PathBuf, Errno)> {
         let mut interests = Vec::new();
         let mut failed = Vec::new();
@@ -85,7 +85,7 @@ impl Paths {
         failed
     }
 
-    /// Drop everything a subscription had.
+    /// Drop all watches of a subscription.
     pub(super) fn remove(&mut self, of: SubscriptionId) {
         self.forget(of);
         self.sweep();
@@ -115,20 +115,20 @@ impl Paths {
         into: &mut Vec<(i32, Interest)>,
     ) -> Result<(), Errno> {
         for _ in 0..PLACE_TRIES {
-            match self.add(path, everything()) {
+            match self.add(path, path_events()) {
                 Ok(wd) => {
                     into.push((wd, Interest { of, name: None }));
                     if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
                         // An error is ignored: without this watch only a replacement of the path
                         // goes unseen.
-                        if let Ok(wd) = self.add(parent, entries()) {
+                        if let Ok(wd) = self.add(parent, directory_events()) {
                             into.push((wd, Interest { of, name: Some(name.to_owned()) }));
                         }
                     }
                     return Ok(());
                 }
                 Err(Errno::NOENT | Errno::NOTDIR) => {
-                    let Some((wd, name, child)) = self.nearest(path)? else { return Ok(()) };
+                    let Some((wd, name, child)) = self.watch_nearest(path)? else { return Ok(()) };
                     into.push((wd, Interest { of, name: Some(name) }));
                     if std::fs::symlink_metadata(child).is_err() {
                         return Ok(());
@@ -141,12 +141,15 @@ impl Paths {
         Ok(())
     }
 
-    /// Watch the nearest directory above `path` that is there: the watch, and the next name on the
-    /// way down.
-    fn nearest<'a>(&self, path: &'a Path) -> Result<Option<(i32, OsString, &'a Path)>, Errno> {
+    /// Watch the nearest existing directory above `path`. Returns the watch and the next name on
+    /// the way down.
+    fn watch_nearest<'a>(
+        &self,
+        path: &'a Path,
+    ) -> Result<Option<(i32, OsString, &'a Path)>, Errno> {
         let mut child = path;
         while let (Some(parent), Some(name)) = (child.parent(), child.file_name()) {
-            match self.add(parent, entries()) {
+            match self.add(parent, directory_events()) {
                 Ok(wd) => return Ok(Some((wd, name.to_owned(), child))),
                 Err(Errno::NOENT | Errno::NOTDIR) => child = parent,
                 Err(error) => return Err(error),
@@ -156,13 +159,13 @@ impl Paths {
     }
 
     fn add(&self, path: &Path, events: WatchFlags) -> Result<i32, Errno> {
-        // Added to what somebody else wants of the same place.
+        // The events are added to those that others want of the same place.
         inotify::add_watch(&self.fd, path, events | WatchFlags::MASK_ADD)
     }
 
-    /// Read what is there, up to a bound.
-    pub(super) fn read(&mut self) -> Heard {
-        let mut heard = Heard::default();
+    /// Read the waiting events, up to a bound.
+    pub(super) fn read(&mut self) -> PathNews {
+        let mut heard = PathNews::default();
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
         let mut gone = Vec::new();
         let mut reader = inotify::Reader::new(&self.fd, &mut buffer);
@@ -181,7 +184,7 @@ impl Paths {
             }
             let Some(interests) = self.watches.get(&event.wd()) else { continue };
             let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-            concerned(interests, event.events(), name, &mut heard);
+            mark_concerned(interests, event.events(), name, &mut heard);
             if event.events().contains(ReadFlags::IGNORED) {
                 gone.push(event.wd());
             }
@@ -192,19 +195,19 @@ impl Paths {
         heard
     }
 
-    /// Kernel watches in place.
+    /// Number of kernel watches in place.
     pub(super) fn len(&self) -> usize {
         self.watches.len()
     }
 }
 
-/// Who of these cares for such an event. `name` is the entry of a directory; absent: the place
-/// itself.
-fn concerned(
+/// Mark the subscriptions that an event concerns. `name` is the entry of a directory; absent: the
+/// event is about the watched place itself.
+fn mark_concerned(
     interests: &BTreeSet<Interest>,
     events: ReadFlags,
     name: Option<&OsStr>,
-    heard: &mut Heard,
+    heard: &mut PathNews,
 ) {
     let place_gone = events.intersects(
         ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT | ReadFlags::IGNORED,
@@ -226,13 +229,13 @@ fn concerned(
     }
 }
 
-/// What is wanted of the path itself.
-fn everything() -> WatchFlags {
-    entries() | WatchFlags::ATTRIB | WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE
+/// Events that count for the path itself.
+fn path_events() -> WatchFlags {
+    directory_events() | WatchFlags::ATTRIB | WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE
 }
 
-/// What is wanted of a directory above it.
-fn entries() -> WatchFlags {
+/// Events that count for a directory above the path.
+fn directory_events() -> WatchFlags {
     WatchFlags::CREATE
         | WatchFlags::DELETE
         | WatchFlags::MOVED_FROM

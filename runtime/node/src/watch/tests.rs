@@ -15,7 +15,7 @@ fn text(path: &Path) -> String {
 }
 
 /// A subscription whose watches are in place.
-async fn watching(watcher: &Watcher, paths: &[&Path], subsystems: &[&str]) -> Subscription {
+async fn watching(watcher: &ChangeWatcher, paths: &[&Path], subsystems: &[&str]) -> Subscription {
     let paths: Vec<String> = paths.iter().map(|path| text(path)).collect();
     let subsystems: Vec<String> = subsystems.iter().map(ToString::to_string).collect();
     let mut subscription = watcher.subscribe(&paths, &subsystems);
@@ -24,7 +24,7 @@ async fn watching(watcher: &Watcher, paths: &[&Path], subsystems: &[&str]) -> Su
 }
 
 async fn heard(subscription: &mut Subscription, what: &str) {
-    assert!(timeout(PATIENCE, subscription.changed()).await.is_some(), "{what}");
+    assert!(timeout(PATIENCE, subscription.wait_for_change()).await.is_some(), "{what}");
 }
 
 /// Nothing is on its way: what `other` watches changes afterwards and is heard of.
@@ -41,7 +41,7 @@ async fn a_file_that_changes_is_heard_of_and_one_that_nobody_watches_is_not() {
     let (mine, others) = (dir.path().join("mine"), dir.path().join("others"));
     fs::write(&mine, "1").unwrap();
     fs::write(&others, "1").unwrap();
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut first = watching(&watcher, &[&mine], &[]).await;
     let mut second = watching(&watcher, &[&others], &[]).await;
     fs::write(&mine, "2").unwrap();
@@ -52,7 +52,7 @@ async fn a_file_that_changes_is_heard_of_and_one_that_nobody_watches_is_not() {
 #[tokio::test]
 async fn a_directory_tells_of_its_entries() {
     let dir = tempfile::tempdir().unwrap();
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut subscription = watching(&watcher, &[dir.path()], &[]).await;
     let file = dir.path().join("device");
     fs::write(&file, "").unwrap();
@@ -65,7 +65,7 @@ async fn a_directory_tells_of_its_entries() {
 async fn a_path_that_is_not_there_is_heard_of_when_it_appears_piece_by_piece() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/b/c");
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut subscription = watching(&watcher, &[&path], &[]).await;
     fs::create_dir(dir.path().join("a")).unwrap();
     heard(&mut subscription, "a").await;
@@ -89,7 +89,7 @@ async fn a_file_that_is_replaced_goes_on_being_watched() {
     let dir = tempfile::tempdir().unwrap();
     let (path, new) = (dir.path().join("config"), dir.path().join("new"));
     fs::write(&path, "1").unwrap();
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut subscription = watching(&watcher, &[&path], &[]).await;
     for round in 0..3 {
         fs::write(&new, "2").unwrap();
@@ -104,7 +104,7 @@ async fn a_file_that_is_replaced_goes_on_being_watched() {
 async fn a_burst_is_one_change() {
     let dir = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut subscription = watching(&watcher, &[dir.path()], &[]).await;
     let mut second = watching(&watcher, &[other.path()], &[]).await;
     for number in 0..500 {
@@ -122,7 +122,7 @@ async fn a_burst_is_one_change() {
 #[tokio::test]
 async fn who_unsubscribed_leaves_nothing_behind_and_the_other_of_the_same_path_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let first = watching(&watcher, &[dir.path()], &[]).await;
     let mut second = watching(&watcher, &[dir.path()], &[]).await;
     assert_eq!(watcher.report().subscriptions, 2);
@@ -152,12 +152,12 @@ async fn lost_events_count_as_everything_changed() {
     let (quiet, noisy) = (dir.path().join("quiet"), dir.path().join("noisy"));
     fs::create_dir(&quiet).unwrap();
     fs::create_dir(&noisy).unwrap();
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut quiet = watching(&watcher, &[&quiet], &[]).await;
     let _noisy = watching(&watcher, &[&noisy], &[]).await;
-    let shared = watcher.shared().unwrap();
+    let shared = watcher.ensure_thread().unwrap();
     // The thread stops at the list, so that the kernel's queue fills.
-    let held = shared.wanted();
+    let held = shared.lock_subscriptions();
     for _ in 0..limit {
         // Made and removed: equal events that follow each other would be one.
         fs::write(noisy.join("x"), "").unwrap();
@@ -171,7 +171,7 @@ async fn lost_events_count_as_everything_changed() {
 #[tokio::test]
 async fn a_path_that_may_not_be_watched_is_said_once_and_harms_no_other() {
     let dir = tempfile::tempdir().unwrap();
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let long = dir.path().join("x".repeat(300));
     let mut subscription = watching(&watcher, &[&long, dir.path()], &[]).await;
     let report = watcher.report();
@@ -183,26 +183,33 @@ async fn a_path_that_may_not_be_watched_is_said_once_and_harms_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_watched_never_changes() {
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut none = watcher.subscribe(&[], &[]);
-    assert!(timeout(Duration::from_secs(3_600), none.changed()).await.is_none());
-    assert!(timeout(Duration::from_secs(3_600), Subscription::nothing().changed()).await.is_none());
+    assert!(timeout(Duration::from_secs(3_600), none.wait_for_change()).await.is_none());
+    assert!(
+        timeout(Duration::from_secs(3_600), Subscription::nothing().wait_for_change())
+            .await
+            .is_none()
+    );
     assert_eq!(watcher.report(), WatchReport::default(), "no thread for nothing");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_dropped_half_way_loses_nothing() {
-    let watcher = Watcher::without_thread().unwrap();
+    let watcher = ChangeWatcher::without_thread().unwrap();
     let mut subscription = watcher.subscribe(&["/x".to_owned()], &[]);
     watcher.ring_all();
-    assert!(timeout(WATCH_QUIET / 2, subscription.changed()).await.is_none(), "not debounced yet");
-    assert!(timeout(WATCH_QUIET * 2, subscription.changed()).await.is_some());
-    assert!(timeout(WATCH_QUIET * 20, subscription.changed()).await.is_none(), "once");
+    assert!(
+        timeout(WATCH_QUIET / 2, subscription.wait_for_change()).await.is_none(),
+        "not debounced yet"
+    );
+    assert!(timeout(WATCH_QUIET * 2, subscription.wait_for_change()).await.is_some());
+    assert!(timeout(WATCH_QUIET * 20, subscription.wait_for_change()).await.is_none(), "once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_path_that_never_rests_is_told_of_at_the_bound() {
-    let watcher = Watcher::without_thread().unwrap();
+    let watcher = ChangeWatcher::without_thread().unwrap();
     let mut subscription = watcher.subscribe(&["/x".to_owned()], &[]);
     let ringing = async {
         loop {
@@ -211,7 +218,7 @@ async fn a_path_that_never_rests_is_told_of_at_the_bound() {
         }
     };
     tokio::select! {
-        told = timeout(WATCH_DEBOUNCE_MAX + WATCH_QUIET, subscription.changed()) => {
+        told = timeout(WATCH_DEBOUNCE_MAX + WATCH_QUIET, subscription.wait_for_change()) => {
             assert!(told.is_some());
         }
         () = ringing => {}
@@ -223,7 +230,7 @@ const DEVICE: &str = "/sys/devices/virtual/mem/null/uevent";
 
 #[tokio::test]
 async fn the_kernels_news_of_a_subsystem_are_heard() {
-    let watcher = Watcher::new();
+    let watcher = ChangeWatcher::new();
     let mut mem = watching(&watcher, &[], &["mem"]).await;
     if !watcher.report().degraded.is_empty() {
         println!("skipped: {:?}", watcher.report().degraded);
@@ -234,7 +241,7 @@ async fn the_kernels_news_of_a_subsystem_are_heard() {
         return;
     }
     // Containers with a network of their own are told of nothing, or of everything.
-    if timeout(Duration::from_secs(5), mem.changed()).await.is_none() {
+    if timeout(Duration::from_secs(5), mem.wait_for_change()).await.is_none() {
         println!("skipped: the kernel does not tell this network namespace of devices");
         return;
     }

@@ -16,42 +16,42 @@ use rustix::io::Errno;
 
 use super::kernel;
 use super::paths::Paths;
-use super::{Bell, Shared, SubscriptionId};
+use super::{Bell, SubscriptionId, WatchState};
 use ostler_model::limits::WATCH_READ_PAUSE;
 
-/// What the thread knows of a subscription.
-struct Known {
+/// The thread's copy of a subscription.
+struct ThreadSubscription {
     paths: Vec<PathBuf>,
     subsystems: BTreeSet<String>,
     bell: Bell,
 }
 
 /// The thread's own state.
-struct Watching {
-    shared: Arc<Shared>,
-    known: BTreeMap<SubscriptionId, Known>,
-    /// Open while somebody wants it.
+struct WatchThread {
+    shared: Arc<WatchState>,
+    known: BTreeMap<SubscriptionId, ThreadSubscription>,
+    /// Open while some subscription has paths.
     paths: Option<Paths>,
     kernel: Option<OwnedFd>,
 }
 
 /// Run until the watcher is gone.
-pub(super) fn run(shared: Arc<Shared>) {
-    let mut watching = Watching { shared, known: BTreeMap::new(), paths: None, kernel: None };
-    while watching.follow_the_list() {
+pub(super) fn run(shared: Arc<WatchState>) {
+    let mut watching = WatchThread { shared, known: BTreeMap::new(), paths: None, kernel: None };
+    while watching.sync_subscriptions() {
         watching.wait(None);
-        watching.hear();
+        watching.read_news();
         watching.wait(Some(WATCH_READ_PAUSE));
     }
 }
 
-impl Watching {
+impl WatchThread {
     /// Take up new subscriptions and drop those that ended. `false`: the watcher is gone.
-    fn follow_the_list(&mut self) -> bool {
-        self.shared.quiet();
+    fn sync_subscriptions(&mut self) -> bool {
+        self.shared.clear_wake();
         let mut new = BTreeMap::new();
         {
-            let wanted = self.shared.wanted();
+            let wanted = self.shared.lock_subscriptions();
             if wanted.closed {
                 return false;
             }
@@ -60,7 +60,10 @@ impl Watching {
             for (id, entry) in &wanted.entries {
                 if !self.known.contains_key(id) {
                     let (paths, subsystems) = (entry.paths.clone(), entry.subsystems.clone());
-                    new.insert(*id, Known { paths, subsystems, bell: Arc::clone(&entry.bell) });
+                    new.insert(
+                        *id,
+                        ThreadSubscription { paths, subsystems, bell: Arc::clone(&entry.bell) },
+                    );
                 }
             }
             drop(wanted);
@@ -76,7 +79,7 @@ impl Watching {
         self.open();
         for id in fresh {
             self.place(id);
-            // What changed before now was not seen.
+            // Earlier changes were not seen, so the subscription is rung once.
             self.ring(id);
         }
         let watches = self.paths.as_ref().map_or(0, Paths::len);
@@ -84,7 +87,7 @@ impl Watching {
         true
     }
 
-    /// Open what is wanted and close what is not.
+    /// Open the sources that some subscription needs, and close the others.
     fn open(&mut self) {
         if self.known.values().all(|known| known.paths.is_empty()) {
             self.paths = None;
@@ -97,7 +100,7 @@ impl Watching {
                         self.place(id);
                     }
                 }
-                Err(error) => self.shared.degraded("paths", || {
+                Err(error) => self.shared.report_degraded("paths", || {
                     format!("paths are not watched, only asked for on intervals: inotify: {error}")
                 }),
             }
@@ -107,7 +110,7 @@ impl Watching {
         } else if self.kernel.is_none() {
             match kernel::open() {
                 Ok(socket) => self.kernel = Some(socket),
-                Err(error) => self.shared.degraded("kernel", || {
+                Err(error) => self.shared.report_degraded("kernel", || {
                     format!(
                         "kernel events are not heard, devices are only asked for on intervals: \
                          netlink: {error}"
@@ -120,7 +123,7 @@ impl Watching {
     fn place(&mut self, id: SubscriptionId) {
         let (Some(paths), Some(known)) = (&mut self.paths, self.known.get(&id)) else { return };
         for (path, error) in paths.place(id, &known.paths) {
-            self.shared.degraded(&path.to_string_lossy(), || {
+            self.shared.report_degraded(&path.to_string_lossy(), || {
                 format!("{} is not watched, only asked for on intervals: {error}", path.display())
             });
         }
@@ -132,7 +135,7 @@ impl Watching {
         }
     }
 
-    /// Wait for news, or after news only for a change of the list.
+    /// Wait for news. With a pause, wait only for a change of the list.
     fn wait(&self, pause: Option<Duration>) {
         let mut fds = vec![PollFd::new(self.shared.wake_fd(), PollFlags::IN)];
         if pause.is_none() {
@@ -140,19 +143,19 @@ impl Watching {
             fds.extend(sources.map(|fd| PollFd::new(fd, PollFlags::IN)));
         }
         let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
-        // Interrupted or failed: the next round looks again, after a pause.
+        // When the call is interrupted or fails, the next round tries again after a pause.
         let _ready = poll(&mut fds, pause.as_ref());
     }
 
-    /// Read both sources and wake whom it concerns.
-    fn hear(&mut self) {
+    /// Read both sources and wake the subscriptions concerned.
+    fn read_news(&mut self) {
         let mut changed = BTreeSet::new();
         if let Some(paths) = &mut self.paths {
             let heard = paths.read();
             changed.extend(&heard.changed);
             if heard.overflow || heard.broken.is_some() {
                 self.shared.report(|report| report.overflows += 1);
-                changed.extend(self.with(|known| !known.paths.is_empty()));
+                changed.extend(self.subscriptions_where(|known| !known.paths.is_empty()));
             }
             let moved =
                 if heard.overflow { changed.iter().copied().collect() } else { heard.moved };
@@ -160,19 +163,21 @@ impl Watching {
                 self.place(id);
             }
             if let Some(error) = heard.broken {
-                self.broken("paths", error);
+                self.close_source("paths", error);
             }
         }
         if let Some(socket) = &self.kernel {
             let heard = kernel::read(socket);
             if heard.overflow || heard.broken.is_some() {
                 self.shared.report(|report| report.overflows += 1);
-                changed.extend(self.with(|known| !known.subsystems.is_empty()));
+                changed.extend(self.subscriptions_where(|known| !known.subsystems.is_empty()));
             }
             let news = &heard.subsystems;
-            changed.extend(self.with(|known| news.iter().any(|s| known.subsystems.contains(s))));
+            changed.extend(
+                self.subscriptions_where(|known| news.iter().any(|s| known.subsystems.contains(s))),
+            );
             if let Some(error) = heard.broken {
-                self.broken("kernel", error);
+                self.close_source("kernel", error);
             }
         }
         for id in changed {
@@ -180,16 +185,19 @@ impl Watching {
         }
     }
 
-    /// A source that cannot be read is closed; the next change of the list opens it again.
-    fn broken(&mut self, source: &'static str, error: Errno) {
+    /// Close a source that cannot be read. The next change of the list opens it again.
+    fn close_source(&mut self, source: &'static str, error: Errno) {
         match source {
             "paths" => self.paths = None,
             _ => self.kernel = None,
         }
-        self.shared.degraded(source, || format!("changes are not heard any more: {error}"));
+        self.shared.report_degraded(source, || format!("changes are not heard any more: {error}"));
     }
 
-    fn with(&self, fits: impl Fn(&Known) -> bool) -> Vec<SubscriptionId> {
+    fn subscriptions_where(
+        &self,
+        fits: impl Fn(&ThreadSubscription) -> bool,
+    ) -> Vec<SubscriptionId> {
         self.known.iter().filter(|(_, known)| fits(known)).map(|(id, _)| *id).collect()
     }
 }

@@ -1,10 +1,10 @@
-//! What the kernel says when a device comes, goes or changes, parsed.
+//! Parser of the kernel's messages about devices that come, go or change.
 //!
 //! ```text
 //! "add@/devices/pci0000:00/…\0ACTION=add\0DEVPATH=/devices/…\0SUBSYSTEM=usb\0SEQNUM=4711\0"
 //! ```
-//! The bytes are untrusted: bounded, checked against themselves, and refused as a whole. Whether the
-//! kernel sent them is the socket's to say, not this parser's.
+//! The bytes are untrusted: they are bounded, checked against themselves, and refused as a whole.
+//! The socket decides whether the kernel sent them, not this parser.
 
 use ostler_model::limits::{UEVENT_BYTES_MAX, UEVENT_FIELDS_MAX};
 
@@ -22,19 +22,19 @@ pub struct Uevent<'a> {
     pub subsystem: Option<&'a str>,
 }
 
-/// Why bytes are no message of the kernel.
+/// Why some bytes are not a message of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UeventError {
-    /// More than the kernel can send.
+    /// The message is longer than any that the kernel can send.
     #[error("a kernel event has {bytes} bytes; at most {UEVENT_BYTES_MAX}")]
     TooLong {
-        /// Its length.
+        /// Length of the message, bytes.
         bytes: usize,
     },
-    /// More fields than the kernel can send.
+    /// The message has more fields than the kernel can send.
     #[error("a kernel event has more than {UEVENT_FIELDS_MAX} fields")]
     TooManyFields,
-    /// Not text.
+    /// The message is not UTF-8 text.
     #[error("a kernel event is not UTF-8")]
     NotText,
     /// The first field is not `ACTION@DEVPATH`.
@@ -43,7 +43,7 @@ pub enum UeventError {
     /// A field is not `KEY=VALUE`, is there twice, or contradicts the first one.
     #[error("a kernel event has a wrong field {key:?}")]
     Field {
-        /// Its key, cut.
+        /// Key of the wrong field, cut.
         key: String,
     },
 }
@@ -69,7 +69,7 @@ pub fn parse(bytes: &[u8]) -> Result<Uevent<'_>, UeventError> {
         if index >= UEVENT_FIELDS_MAX {
             return Err(UeventError::TooManyFields);
         }
-        let Some((key, value)) = field.split_once('=') else { return Err(wrong(field)) };
+        let Some((key, value)) = field.split_once('=') else { return Err(wrong_field(field)) };
         let fits = match key {
             "ACTION" => !std::mem::replace(&mut known[0], true) && value == action,
             "DEVPATH" => !std::mem::replace(&mut known[1], true) && value == devpath,
@@ -77,11 +77,11 @@ pub fn parse(bytes: &[u8]) -> Result<Uevent<'_>, UeventError> {
                 subsystem = Some(value);
                 !std::mem::replace(&mut known[2], true) && is_word(value)
             }
-            // Drivers add keys of their own, and some twice.
+            // Drivers add keys of their own, and some of them twice.
             _ => !key.is_empty(),
         };
         if !fits {
-            return Err(wrong(key));
+            return Err(wrong_field(key));
         }
     }
     Ok(Uevent { action, devpath, subsystem })
@@ -93,7 +93,7 @@ fn is_word(text: &str) -> bool {
     (1..=WORD_BYTES_MAX).contains(&text.len()) && text.chars().all(fits)
 }
 
-fn wrong(key: &str) -> UeventError {
+fn wrong_field(key: &str) -> UeventError {
     UeventError::Field { key: key.chars().take(WORD_BYTES_MAX).collect() }
 }
 

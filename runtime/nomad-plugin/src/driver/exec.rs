@@ -1,4 +1,5 @@
-//! Commands inside tasks, as Nomad asks for them: with streams, or whole within a time.
+//! Commands inside tasks, as Nomad asks for them: with streams, or with the whole output
+//! within a time.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use ostler_model::limits::{DRIVER_CALL_WALL_MAX, EXEC_OUTPUT_BYTES_MAX};
 use ostler_model::session::{ExecSession, TerminalSize};
 
 /// What Nomad wants to run: the task, the command and, where it has one, its terminal.
-type Wanted = (String, Vec<String>, Option<TerminalSize>);
+type ExecSetup = (String, Vec<String>, Option<TerminalSize>);
 
-/// The first message of a stream.
+/// Read the first message of a stream, which says what to run.
 pub(crate) async fn setup(
     asked: &mut Streaming<wire::ExecTaskStreamingRequest>,
-) -> Result<Wanted, Status> {
+) -> Result<ExecSetup, Status> {
     let first = clock::timeout(DRIVER_CALL_WALL_MAX, asked.message()).await;
     let first = first.ok_or_else(|| Status::deadline_exceeded("nothing is asked for"))??;
     let setup = first.and_then(|first| first.setup);
@@ -28,7 +29,8 @@ pub(crate) async fn setup(
     Ok((task_id, command, tty.then(TerminalSize::default)))
 }
 
-/// What a command prints and how it ends; it is ended when nobody listens, or nobody asks any more.
+/// What a command prints and how it ends. The command is ended when nobody reads its
+/// output any more.
 pub(crate) fn stream(
     session: ExecSession,
     mut asked: Streaming<wire::ExecTaskStreamingRequest>,
@@ -41,8 +43,8 @@ pub(crate) fn stream(
                 break;
             }
         }
-        // Nomad half-closes when it has nothing more to say: the command goes on until it ends, or the
-        // stream of what it prints is dropped.
+        // Nomad half-closes the stream when it has no more input. The command goes on until it
+        // ends, or until the stream of its output is dropped.
         inputs.closed().await;
     };
     let driven = async move {
@@ -52,20 +54,20 @@ pub(crate) fn stream(
             () = async { heard.await; std::future::pending().await } => Ok(()),
         }
     };
-    // Driven as it is read, and dropped with it.
+    // The session is driven while the stream is read, and dropped with it.
     let state = (Box::pin(driven), outputs, false);
     stream::unfold(state, |(mut driven, mut outputs, over)| async move {
         if over {
             let output = outputs.recv().await?;
-            return Some((Ok(output_of(output)), (driven, outputs, true)));
+            return Some((Ok(wire_output(output)), (driven, outputs, true)));
         }
         tokio::select! {
             biased;
-            Some(output) = outputs.recv() => Some((Ok(output_of(output)), (driven, outputs, false))),
+            Some(output) = outputs.recv() => Some((Ok(wire_output(output)), (driven, outputs, false))),
             ended = driven.as_mut() => match ended {
                 Ok(()) => {
                     let output = outputs.recv().await?;
-                    Some((Ok(output_of(output)), (driven, outputs, true)))
+                    Some((Ok(wire_output(output)), (driven, outputs, true)))
                 }
                 Err(why) => Some((Err(Status::unavailable(why)), (driven, outputs, true))),
             },
@@ -73,8 +75,8 @@ pub(crate) fn stream(
     })
 }
 
-/// All that a command prints, within a time; zero is for ever.
-pub(crate) async fn whole(
+/// All that a command prints within `wall`; zero sets no limit.
+pub(crate) async fn collect_output(
     session: ExecSession,
     wall: Duration,
 ) -> Result<wire::ExecTaskResponse, Status> {
@@ -82,7 +84,7 @@ pub(crate) async fn whole(
     let (of_outputs, mut outputs) = mpsc::channel(QUEUE_MAX);
     let kept = async move {
         let mut said = wire::ExecTaskResponse::default();
-        // The end of its input; an error means that it has ended.
+        // The command gets no input. An error means that it has ended.
         let _gone = inputs.send(SessionInput::End).await;
         while let Some(output) = outputs.recv().await {
             match output {
@@ -95,9 +97,10 @@ pub(crate) async fn whole(
         said
     };
     let mut both = pin!(async { tokio::join!(drive(session, of_inputs, of_outputs), kept) });
-    let ended = match wall.is_zero() {
-        true => Some(both.as_mut().await),
-        false => clock::timeout(wall, both.as_mut()).await,
+    let ended = if wall.is_zero() {
+        Some(both.as_mut().await)
+    } else {
+        clock::timeout(wall, both.as_mut()).await
     };
     let late = || Status::deadline_exceeded(format!("the command did not end within {wall:?}"));
     let (ended, said) = ended.ok_or_else(late)?;
@@ -105,7 +108,7 @@ pub(crate) async fn whole(
     Ok(said)
 }
 
-/// The end of what is too long is dropped.
+/// Append bytes to the output. What is beyond the limit is dropped.
 fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
     let room = EXEC_OUTPUT_BYTES_MAX.saturating_sub(kept.len());
     kept.extend(bytes.iter().take(room));
@@ -123,11 +126,11 @@ fn input(message: wire::ExecTaskStreamingRequest) -> SessionInput {
         let number = |number| u16::try_from(number).unwrap_or_default();
         TerminalSize { rows: number(size.height), columns: number(size.width) }
     });
-    // Without any, it is a sign of life.
+    // A message with neither is a sign of life.
     size.map_or(SessionInput::Bytes(Vec::new()), SessionInput::Resize)
 }
 
-fn output_of(output: SessionOutput) -> wire::ExecTaskStreamingResponse {
+fn wire_output(output: SessionOutput) -> wire::ExecTaskStreamingResponse {
     let data = |data| Some(wire::ExecTaskStreamingIoOperation { data, close: false });
     let end = || Some(wire::ExecTaskStreamingIoOperation { data: Vec::new(), close: true });
     let mut said = wire::ExecTaskStreamingResponse::default();

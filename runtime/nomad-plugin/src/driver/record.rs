@@ -1,8 +1,9 @@
-//! What is kept of a run: in Nomad's state, with the handle it gets, and in a file of this plugin's own.
+//! The record of a run. It is kept in Nomad's state, as part of the handle, and in a file
+//! of this plugin.
 //!
-//! The file is there before the run is let go, so a plugin that is killed before Nomad has the handle
-//! finds the run when Nomad starts the same task again. It says more than the handle where the run
-//! spawned processes later.
+//! The file is written before the run is released. So a plugin that is killed before Nomad has the
+//! handle finds the run when Nomad starts the same task again. The file says more than the handle
+//! where the run spawned processes later.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -18,79 +19,79 @@ use ostler_model::ports::{IdentityRecorder, ProcessIdentity};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
 
-/// Version of [`RunKept`].
+/// Version of [`RunKept`] in handles.
 pub(crate) const VERSION: i32 = 1;
 
-/// All that is needed to own a run again.
+/// All that is needed to own a run again after a restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RunKept {
-    /// The run.
+pub(crate) struct NomadRunRecord {
+    /// Id of the run: which start of which task this is.
     pub run: RunId,
-    /// Its processes.
+    /// The processes that the run spawned.
     pub identities: Vec<ProcessIdentity>,
-    /// The driver's handle.
+    /// The driver's handle of the task.
     pub handle: DriverHandle,
-    /// Who runs it.
+    /// What runs the task: a process, a WASM task, or the driver itself.
     pub workload: Workload,
-    /// When it was started.
+    /// When the task was started.
     pub started_at: Timestamp,
 }
 
-impl RunKept {
-    /// As bytes for Nomad's state.
-    pub(crate) fn encoded(&self) -> Vec<u8> {
-        // Names, numbers and bytes: it cannot fail.
+impl NomadRunRecord {
+    /// Encode the record for Nomad's state.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // The record is made of names, numbers and bytes, so this cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What Nomad gives back.
-    pub(crate) fn decoded(bytes: &[u8]) -> Option<Self> {
+    /// Decode the bytes that Nomad gives back.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
     }
 }
 
-/// The files, one for each run that is not destroyed.
+/// The directory of the records, with one file for each run that is not destroyed.
 #[derive(Clone, Debug)]
-pub(crate) struct Records(PathBuf);
+pub(crate) struct RunRecordDir(PathBuf);
 
-impl Records {
-    /// In this directory, which is made.
+impl RunRecordDir {
+    /// Open the directory of the records, and make it where it does not exist.
     pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         Ok(Self(dir))
     }
 
-    /// What the files of all runs of a task begin with.
-    fn begin(run: &RunId) -> String {
-        let digest = Digest::of(run.of_task().as_bytes()).to_string();
+    /// The text that the names of the files of all runs of a task begin with.
+    fn file_prefix(run: &RunId) -> String {
+        let digest = Digest::compute(run.of_task().as_bytes()).to_string();
         digest.rsplit(':').next().unwrap_or_default().to_owned()
     }
 
     fn path(&self, run: &RunId) -> PathBuf {
         let number = run.as_str().rsplit('/').next().unwrap_or_default();
-        self.0.join(format!("{}-{number}.json", Self::begin(run)))
+        self.0.join(format!("{}-{number}.json", Self::file_prefix(run)))
     }
 
-    /// Keep what is known of a run. Blocks.
-    pub(crate) fn keep(&self, kept: &RunKept) -> io::Result<()> {
+    /// Write the record of a run. Blocks.
+    pub(crate) fn keep(&self, kept: &NomadRunRecord) -> io::Result<()> {
         let path = self.path(&kept.run);
         let beside = path.with_extension("new");
         let mut file = fs::File::create(&beside)?;
-        file.write_all(&kept.encoded())?;
-        // A crash of the machine ends the run too: nothing need reach the disk before it.
+        file.write_all(&kept.encode())?;
+        // The file is not synced: a crash of the machine ends the run too.
         drop(file);
         fs::rename(&beside, &path)
     }
 
-    /// What is kept of a run. Blocks.
-    pub(crate) fn of(&self, run: &RunId) -> Option<RunKept> {
+    /// Read the record of a run. Blocks.
+    pub(crate) fn load(&self, run: &RunId) -> Option<NomadRunRecord> {
         Self::read(&self.path(run)).filter(|kept| kept.run == *run)
     }
 
-    /// What is kept of other runs of the same task. Blocks.
-    pub(crate) fn others_of(&self, run: &RunId) -> io::Result<Vec<RunKept>> {
-        let begin = Self::begin(run);
+    /// Read the records of all other runs of the same task. Blocks.
+    pub(crate) fn load_others(&self, run: &RunId) -> io::Result<Vec<NomadRunRecord>> {
+        let begin = Self::file_prefix(run);
         let mut others = Vec::new();
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
@@ -104,14 +105,14 @@ impl Records {
         Ok(others)
     }
 
-    fn read(path: &Path) -> Option<RunKept> {
+    fn read(path: &Path) -> Option<NomadRunRecord> {
         let mut bytes = Vec::new();
         let file = fs::File::open(path).ok()?;
         file.take(NOMAD_RECORD_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-        RunKept::decoded(&bytes)
+        NomadRunRecord::decode(&bytes)
     }
 
-    /// Nothing more of a run is kept. Blocks.
+    /// Remove the record of a run. Blocks.
     pub(crate) fn forget(&self, run: &RunId) {
         match fs::remove_file(self.path(run)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -122,23 +123,23 @@ impl Records {
     }
 }
 
-/// What a run spawned so far.
+/// The processes that a run spawned so far.
 #[derive(Debug, Default)]
-pub(crate) struct Spawned {
-    known: Mutex<Known>,
+pub(crate) struct RunIdentities {
+    known: Mutex<IdentityState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct IdentityState {
     identities: Vec<ProcessIdentity>,
-    /// Once the record is written, which each further identity changes.
-    kept: Option<(Records, RunKept)>,
-    /// Nothing may be spawned any more.
+    /// The record, once it was written. Each further process is added to it.
+    kept: Option<(RunRecordDir, NomadRunRecord)>,
+    /// The start was given up: nothing may be spawned any more.
     over: bool,
 }
 
-impl Spawned {
-    /// Takes identities before the processes run.
+impl RunIdentities {
+    /// The function that records each process before it runs.
     pub(crate) fn recorder(self: &Arc<Self>) -> IdentityRecorder {
         let this = Arc::clone(self);
         Arc::new(move |identity| {
@@ -166,20 +167,25 @@ impl Spawned {
         }
     }
 
-    /// Nothing may be spawned any more.
+    /// Give the start up: nothing may be spawned any more.
     pub(crate) fn give_up(&self) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).over = true;
     }
 
-    /// Write the record, with what is known so far, and from here on with what comes. Blocks.
-    pub(crate) fn keep(&self, records: &Records, kept: RunKept) -> io::Result<RunKept> {
+    /// Write the record with the processes known so far. From here on each further process is added
+    /// to it. Blocks.
+    pub(crate) fn keep(
+        &self,
+        records: &RunRecordDir,
+        kept: NomadRunRecord,
+    ) -> io::Result<NomadRunRecord> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for identity in kept.identities {
             if !known.identities.contains(&identity) {
                 known.identities.push(identity);
             }
         }
-        let kept = RunKept { identities: known.identities.clone(), ..kept };
+        let kept = NomadRunRecord { identities: known.identities.clone(), ..kept };
         records.keep(&kept)?;
         known.kept = Some((records.clone(), kept.clone()));
         Ok(kept)
@@ -195,19 +201,19 @@ mod tests {
     #[test]
     fn what_is_kept_of_a_run_is_found_again_until_it_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(dir.path().join("tasks")).unwrap();
+        let records = RunRecordDir::open(dir.path().join("tasks")).unwrap();
         let run = RunId::new(AllocId::default(), &TaskName::new("web").unwrap(), 7);
-        let kept = RunKept {
+        let kept = NomadRunRecord {
             run: run.clone(),
             identities: Vec::new(),
             handle: DriverHandle { plugin: "wasm".to_owned(), version: 1, data: vec![0, 255] },
             workload: Workload::WasmTask("1".to_owned()),
             started_at: Timestamp::from_nanos(5),
         };
-        assert_eq!(records.of(&run), None);
-        let spawned = Spawned::default();
+        assert_eq!(records.load(&run), None);
+        let spawned = RunIdentities::default();
         let written = spawned.keep(&records, kept.clone()).unwrap();
-        assert_eq!((records.of(&run).as_ref(), &written), (Some(&kept), &kept));
+        assert_eq!((records.load(&run).as_ref(), &written), (Some(&kept), &kept));
         let identity = ProcessIdentity {
             pid: 1,
             start_ticks: 2,
@@ -216,19 +222,19 @@ mod tests {
             supervisor: None,
         };
         spawned.add(identity.clone()).unwrap();
-        let known = records.of(&run).unwrap().identities;
+        let known = records.load(&run).unwrap().identities;
         assert_eq!(known, std::slice::from_ref(&identity));
-        assert_eq!(RunKept::decoded(&kept.encoded()), Some(kept));
+        assert_eq!(NomadRunRecord::decode(&kept.encode()), Some(kept));
         spawned.give_up();
         assert!(spawned.add(identity).is_err());
         let later = RunId::new(AllocId::default(), &TaskName::new("web").unwrap(), 8);
         let other = RunId::new(AllocId::default(), &TaskName::new("web2").unwrap(), 8);
-        let others = records.others_of(&later).unwrap();
+        let others = records.load_others(&later).unwrap();
         assert_eq!(others.first().map(|kept| &kept.run), Some(&run));
-        assert!(records.others_of(&run).unwrap().is_empty());
-        assert!(records.others_of(&other).unwrap().is_empty());
+        assert!(records.load_others(&run).unwrap().is_empty());
+        assert!(records.load_others(&other).unwrap().is_empty());
         records.forget(&run);
-        assert_eq!(records.of(&run), None);
-        assert_eq!(RunKept::decoded(b"{}"), None);
+        assert_eq!(records.load(&run), None);
+        assert_eq!(NomadRunRecord::decode(b"{}"), None);
     }
 }

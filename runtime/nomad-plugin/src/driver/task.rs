@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prost_types::Timestamp as WireTime;
 use tokio::sync::{broadcast, watch};
 
-use super::record::{RunKept, Spawned};
+use super::record::{NomadRunRecord, RunIdentities};
 use crate::proto::driver as wire;
 use ostler_model::clock::Clock;
 use ostler_model::limits::NOMAD_EVENTS_MAX;
@@ -16,15 +16,15 @@ use ostler_model::time::Timestamp;
 /// How a task ended, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TaskEnd {
-    /// As its driver reads it.
+    /// The exit as the driver reads it.
     pub result: ExitResult,
-    /// When the host saw it.
+    /// When the host saw the end.
     pub at: Timestamp,
 }
 
 impl TaskEnd {
-    /// In Nomad's words.
-    pub(crate) fn said(&self) -> wire::ExitResult {
+    /// The exit in Nomad's format.
+    pub(crate) fn to_wire(&self) -> wire::ExitResult {
         wire::ExitResult {
             exit_code: self.result.exit_code,
             signal: i32::try_from(self.result.signal).unwrap_or_default(),
@@ -34,32 +34,32 @@ impl TaskEnd {
 }
 
 /// A task from its start until Nomad destroys it.
-pub(crate) struct Task {
-    /// Nomad's id.
+pub(crate) struct NomadTask {
+    /// The id that Nomad gave the task.
     pub id: String,
-    /// Its name.
+    /// The task's name in its group.
     pub name: String,
-    /// What its driver is told.
+    /// What the host and the driver know of the task.
     pub context: Arc<TaskContext>,
-    /// What is kept of it.
-    pub kept: RunKept,
-    /// What it spawned, and what it may spawn later.
-    _spawned: Arc<Spawned>,
+    /// The record of the task's run.
+    pub kept: NomadRunRecord,
+    /// Records the processes that the run spawned, and those that it spawns later.
+    _spawned: Arc<RunIdentities>,
     ended: watch::Sender<Option<TaskEnd>>,
 }
 
-impl Task {
-    /// One that runs.
+impl NomadTask {
+    /// A task that runs.
     pub(crate) fn new(
         (id, name): (String, String),
         context: Arc<TaskContext>,
-        kept: RunKept,
-        spawned: Arc<Spawned>,
+        kept: NomadRunRecord,
+        spawned: Arc<RunIdentities>,
     ) -> Self {
         Self { id, name, context, kept, _spawned: spawned, ended: watch::Sender::new(None) }
     }
 
-    /// It ended; the first end stays.
+    /// Record the end of the task. Only the first end is kept.
     pub(crate) fn end(&self, how: TaskEnd) {
         self.ended.send_if_modified(|ended| {
             let news = ended.is_none();
@@ -68,28 +68,28 @@ impl Task {
         });
     }
 
-    /// Its end, once there is one.
-    pub(crate) fn end_seen(&self) -> Option<TaskEnd> {
+    /// How the task ended; `None` while it runs.
+    pub(crate) fn known_end(&self) -> Option<TaskEnd> {
         self.ended.borrow().clone()
     }
 
-    /// Wait for it.
-    pub(crate) async fn ended(&self) -> TaskEnd {
+    /// Wait for the end of the task.
+    pub(crate) async fn wait_end(&self) -> TaskEnd {
         let mut ended = self.ended.subscribe();
         loop {
             if let Some(end) = ended.borrow_and_update().clone() {
                 return end;
             }
             if ended.changed().await.is_err() {
-                // Its sender is here.
+                // Never reached: the sender lives in this task.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// As Nomad inspects it.
+    /// The state of the task, as Nomad inspects it.
     pub(crate) fn status(&self) -> wire::TaskStatus {
-        let end = self.end_seen();
+        let end = self.known_end();
         let state = match end {
             None => wire::TaskState::Running,
             Some(_) => wire::TaskState::Exited,
@@ -100,12 +100,12 @@ impl Task {
             state: state.into(),
             started_at: Some(wire_time(self.kept.started_at)),
             completed_at: end.as_ref().map(|end| wire_time(end.at)),
-            result: end.as_ref().map(TaskEnd::said),
+            result: end.as_ref().map(TaskEnd::to_wire),
         }
     }
 }
 
-/// A time on the wire.
+/// A time in the format of the wire.
 pub(crate) fn wire_time(at: Timestamp) -> WireTime {
     const NANOS: u64 = 1_000_000_000;
     WireTime {
@@ -114,28 +114,28 @@ pub(crate) fn wire_time(at: Timestamp) -> WireTime {
     }
 }
 
-/// Where drivers say things of tasks.
+/// Sends the events of tasks to whoever subscribes.
 #[derive(Clone)]
 pub(crate) struct EventSender(broadcast::Sender<wire::DriverTaskEvent>, Clock);
 
 impl EventSender {
-    /// Nobody hears yet.
+    /// A sender without subscribers.
     pub(crate) fn new() -> Self {
         Self(broadcast::Sender::new(NOMAD_EVENTS_MAX), Clock::system())
     }
 
-    /// Hear what is said from here on.
-    pub(crate) fn hear(&self) -> broadcast::Receiver<wire::DriverTaskEvent> {
+    /// Receive the events from here on.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<wire::DriverTaskEvent> {
         self.0.subscribe()
     }
 
-    /// Where the driver of one task says things.
-    pub(crate) fn of(&self, task: &wire::TaskConfig) -> DriverEventSink {
+    /// The sink for the events of one task.
+    pub(crate) fn event_sink(&self, task: &wire::TaskConfig) -> DriverEventSink {
         let (sender, clock) = (self.0.clone(), self.1.clone());
         let (task_id, alloc_id) = (task.id.clone(), task.alloc_id.clone());
         let task_name = task.name.clone();
         Arc::new(move |message, details| {
-            // Without anybody who hears it is lost.
+            // Without a subscriber the event is lost.
             let _heard = sender.send(wire::DriverTaskEvent {
                 task_id: task_id.clone(),
                 alloc_id: alloc_id.clone(),

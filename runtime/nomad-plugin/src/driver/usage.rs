@@ -1,23 +1,23 @@
-//! What tasks use, measured again and again for Nomad.
+//! What tasks use, measured at each interval for Nomad.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
 
-use super::task::{Task, wire_time};
-use super::tasks::Tasks;
+use super::task::{NomadTask, wire_time};
+use super::tasks::DriverTasks;
 use crate::proto::driver as wire;
 use crate::proto::driver::cpu_usage::Fields as Cpu;
 use crate::proto::driver::memory_usage::Fields as Memory;
 use ostler_model::clock;
 use ostler_model::task::Usage;
 
-/// Measure until the task ends. The first measurement says nothing of the processor: that is a
-/// difference.
+/// Measure until the task ends. The first measurement has no processor time, which is the
+/// difference of two measurements.
 pub(crate) fn stream(
-    tasks: &Arc<Tasks>,
-    task: Arc<Task>,
+    tasks: &Arc<DriverTasks>,
+    task: Arc<NomadTask>,
     interval: Duration,
 ) -> impl Stream<Item = wire::TaskStatsResponse> + Send + use<> {
     let workloads = Arc::clone(tasks.workloads());
@@ -27,20 +27,20 @@ pub(crate) fn stream(
             if !first {
                 tokio::select! {
                     () = clock::sleep(interval) => {}
-                    _end = task.ended() => return None,
+                    _end = task.wait_end() => return None,
                 }
             }
-            if task.end_seen().is_some() {
+            if task.known_end().is_some() {
                 return None;
             }
             let used = workloads.usage(&task.kept.run, &task.kept.workload).await;
-            let said = measured(&task.id, before, used.unwrap_or_default());
+            let said = task_stats(&task.id, before, used.unwrap_or_default());
             Some((said, (task, used.or(before), false)))
         }
     })
 }
 
-fn measured(id: &str, before: Option<Usage>, now: Usage) -> wire::TaskStatsResponse {
+fn task_stats(id: &str, before: Option<Usage>, now: Usage) -> wire::TaskStatsResponse {
     let percent = before.and_then(|before| percent(&before, &now));
     let cpu = percent.map(|percent| wire::CpuUsage {
         percent,
@@ -66,7 +66,8 @@ fn measured(id: &str, before: Option<Usage>, now: Usage) -> wire::TaskStatsRespo
     wire::TaskStatsResponse { stats: Some(stats) }
 }
 
-/// Of one core; none where nothing was measured, or no time passed.
+/// Percent of one core that was used between two measurements. `None` where nothing was measured,
+/// or no time passed.
 fn percent(before: &Usage, now: &Usage) -> Option<f64> {
     let used = now.cpu_time?.saturating_sub(before.cpu_time?);
     let wall = now.taken_at.since(before.taken_at);
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
     use ostler_model::time::Timestamp;
 
-    fn at(seconds: u64, cpu: u64) -> Usage {
+    fn usage_at(seconds: u64, cpu: u64) -> Usage {
         Usage {
             cpu_time: Some(Duration::from_millis(cpu)),
             memory_bytes: Some(7),
@@ -90,14 +91,14 @@ mod tests {
     #[test]
     fn the_processor_is_measured_from_the_second_look_on() {
         let usage = |before, now| {
-            let said = measured("t", before, now).stats.unwrap().agg_resource_usage.unwrap();
+            let said = task_stats("t", before, now).stats.unwrap().agg_resource_usage.unwrap();
             (said.cpu.unwrap(), said.memory.unwrap())
         };
-        let (cpu, memory) = usage(None, at(1, 100));
+        let (cpu, memory) = usage(None, usage_at(1, 100));
         assert_eq!((cpu.measured_fields.len(), memory.rss), (0, 7));
-        let (cpu, _) = usage(Some(at(1, 100)), at(3, 600));
+        let (cpu, _) = usage(Some(usage_at(1, 100)), usage_at(3, 600));
         assert!((cpu.percent - 25.0).abs() < 1e-9);
-        let (cpu, memory) = usage(Some(at(1, 100)), Usage::default());
+        let (cpu, memory) = usage(Some(usage_at(1, 100)), Usage::default());
         assert!(cpu.measured_fields.is_empty() && memory.measured_fields.is_empty());
     }
 }

@@ -1,9 +1,10 @@
-//! Measurements of a plugin, checked: bounded, finite, every place named once, none from the future.
+//! Checks measurements of a plugin: they are bounded and finite, every place is named once, and
+//! none is from the future.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Checked, at_most, broken, dev, group_key, name, text, wit};
+use super::{AnswerResult, broken_answer, check_count, dev, group_key, name, text, wit};
 use ostler_model::limits::{
     DEVICE_GROUPS_MAX, DEVICE_INSTANCES_MAX, STAT_DEPTH_MAX, STAT_ENTRIES_MAX, STATS_AHEAD_MAX,
 };
@@ -15,22 +16,22 @@ use ostler_model::time::Timestamp;
 pub(crate) fn device_stats(
     given: Vec<dev::GroupStats>,
     now: Timestamp,
-) -> Checked<Vec<DeviceGroupStats>> {
-    at_most("stats", given.len(), DEVICE_GROUPS_MAX)?;
+) -> AnswerResult<Vec<DeviceGroupStats>> {
+    check_count("stats", given.len(), DEVICE_GROUPS_MAX)?;
     let mut seen = BTreeSet::new();
     let mut groups = Vec::with_capacity(given.len());
     for group in given {
         let key = group_key(group.vendor, group.type_, group.name)?;
         let place = format!("stats of {key}");
         if !seen.insert(key.clone()) {
-            return broken(place, "are there twice");
+            return broken_answer(place, "are there twice");
         }
-        at_most(&place, group.instances.len(), DEVICE_INSTANCES_MAX)?;
+        check_count(&place, group.instances.len(), DEVICE_INSTANCES_MAX)?;
         let mut instances = BTreeMap::new();
         for given in group.instances {
             let (id, stats) = instance(&place, given, now)?;
             if instances.contains_key(&id) {
-                return broken(place, format!("instance {id:?} is there twice"));
+                return broken_answer(place, format!("instance {id:?} is there twice"));
             }
             instances.insert(id, Arc::new(stats));
         }
@@ -43,15 +44,15 @@ fn instance(
     place: &str,
     given: dev::InstanceStats,
     now: Timestamp,
-) -> Checked<(String, InstanceStats)> {
+) -> AnswerResult<(String, InstanceStats)> {
     let id = name(format_args!("{place}: instance id"), given.id)?;
     let place = format!("{place}, instance {id}");
-    let taken_at = now.told(given.taken_at);
+    let taken_at = now.translate_nanos(given.taken_at);
     if given.taken_at == 0 {
-        return broken(place, "taken-at is not set");
+        return broken_answer(place, "taken-at is not set");
     }
     if taken_at > now.plus(STATS_AHEAD_MAX) {
-        return broken(place, format!("taken-at is {taken_at}, in the future"));
+        return broken_answer(place, format!("taken-at is {taken_at}, in the future"));
     }
     let summary = given.summary.map(|value| stat_value(&format!("{place}: summary"), value));
     Ok((
@@ -64,31 +65,31 @@ fn instance(
     ))
 }
 
-/// Measurements with their places, as the nested object they stand for.
-pub(crate) fn stat_object(place: &str, given: Vec<wit::StatEntry>) -> Checked<StatObject> {
-    at_most(place, given.len(), STAT_ENTRIES_MAX)?;
+/// Convert measurements with their places into the nested object that they stand for.
+pub(crate) fn stat_object(place: &str, given: Vec<wit::StatEntry>) -> AnswerResult<StatObject> {
+    check_count(place, given.len(), STAT_ENTRIES_MAX)?;
     let mut object = StatObject::default();
     for entry in given {
-        at_most(format_args!("{place}: path"), entry.path.len(), STAT_DEPTH_MAX)?;
+        check_count(format_args!("{place}: path"), entry.path.len(), STAT_DEPTH_MAX)?;
         if entry.path.is_empty() {
-            return broken(format!("{place}: path"), "is empty");
+            return broken_answer(format!("{place}: path"), "is empty");
         }
         let parts = entry.path.into_iter().map(|part| name(format_args!("{place}: path"), part));
-        let path = parts.collect::<Checked<Vec<_>>>()?;
+        let path = parts.collect::<AnswerResult<Vec<_>>>()?;
         let place = format!("{place}: {}", path.join("."));
         if !object.insert(&path, stat_value(&place, entry.value)?) {
-            return broken(place, "is there twice");
+            return broken_answer(place, "is there twice");
         }
     }
     Ok(object)
 }
 
-/// One measurement. What is unset stays unset; a number that is not one is refused, for there is
-/// no way to write it in JSON and nothing to compare it with.
-fn stat_value(place: &str, given: wit::StatValue) -> Checked<StatValue> {
+/// Check one measurement. What is unset stays unset. A number that is not finite is refused: JSON
+/// cannot hold it, and it cannot be compared.
+fn stat_value(place: &str, given: wit::StatValue) -> AnswerResult<StatValue> {
     let finite = |number: Option<f64>| match number {
         Some(number) if !number.is_finite() => {
-            broken(place, format!("{number} is not a finite number"))
+            broken_answer(place, format!("{number} is not a finite number"))
         }
         number => Ok(number),
     };

@@ -32,7 +32,7 @@ fn group(name: &str, instances: Vec<dev::InstanceStats>) -> dev::GroupStats {
     dev::GroupStats { vendor: "v".into(), type_: "t".into(), name: name.into(), instances }
 }
 
-fn one(stats: Vec<wit::StatEntry>) -> Checked<StatObject> {
+fn one(stats: Vec<wit::StatEntry>) -> AnswerResult<StatObject> {
     let mut found = device_stats(vec![group("a", vec![instance("1", stats)])], NOW)?;
     let found = found.pop().unwrap().instances.pop_first().unwrap().1;
     Ok(found.stats.clone())

@@ -22,11 +22,11 @@ fn group(name: &str, ids: &[&str]) -> dev::Group {
     }
 }
 
-fn check(groups: Vec<dev::Group>) -> Checked<DeviceFingerprint> {
+fn check(groups: Vec<dev::Group>) -> AnswerResult<DeviceFingerprint> {
     check_with(wit::HealthState::Healthy, groups)
 }
 
-fn check_with(state: wit::HealthState, groups: Vec<dev::Group>) -> Checked<DeviceFingerprint> {
+fn check_with(state: wit::HealthState, groups: Vec<dev::Group>) -> AnswerResult<DeviceFingerprint> {
     let health = wit::Health { state, reason: "why\n".into() };
     let watch = wit::Watches { paths: vec!["/dev/card".into()], subsystems: vec![] };
     let given = dev::DeviceFingerprint { health, groups, next_check: Some(0), watch };

@@ -5,8 +5,8 @@
 //! task runner ─ dispense(name) ─► DriverProxy, when detected and healthy
 //! ```
 //! A plugin that takes the place of another is put behind the same proxy, which task runners keep.
-//! The newest answer always replaces the one before: a driver that starts unhealthy becomes
-//! healthy, vanished attributes vanish.
+//! The newest answer always replaces the one before: a driver that starts unhealthy can become
+//! healthy, and attributes that vanished are removed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,18 +15,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::proxy::DriverProxy;
 pub use super::proxy::LiveTask;
 use crate::convert::DriverFingerprint;
-use crate::driver::DriverPlugin;
+use crate::driver::LoadedDriver;
 use ostler_health::refresh::{FingerprintOutcome, Refresher};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::PluginName;
-use ostler_model::ports::{Driver, Drivers, PluginCallError, Workloads};
-use ostler_node::{DriverView, Node};
+use ostler_model::ports::{Drivers, PluginCallError, TaskDriver, Workloads};
+use ostler_node::{DriverView, NodePublisher};
 
-struct Inner {
-    node: Node,
+struct DriverManagerInner {
+    node: NodePublisher,
     workloads: Arc<dyn Workloads>,
     drivers: Mutex<BTreeMap<PluginName, Arc<DriverProxy>>>,
-    /// Whose turn it is to be asked.
+    /// For each driver, the number of the loop that asks it now.
     asked: Mutex<BTreeMap<PluginName, u64>>,
     turns: AtomicU64,
     refresher: Refresher,
@@ -36,15 +36,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// See the module. Clones share it.
+/// All drivers of the node. Clones share them.
 #[derive(Clone)]
-pub struct DriverManager(Arc<Inner>);
+pub struct DriverManager(Arc<DriverManagerInner>);
 
 impl DriverManager {
     /// A manager without drivers; `refresher` asks them.
     #[must_use]
-    pub fn new(node: Node, workloads: Arc<dyn Workloads>, refresher: Refresher) -> Self {
-        Self(Arc::new(Inner {
+    pub fn new(node: NodePublisher, workloads: Arc<dyn Workloads>, refresher: Refresher) -> Self {
+        Self(Arc::new(DriverManagerInner {
             node,
             workloads,
             drivers: Mutex::default(),
@@ -58,9 +58,9 @@ impl DriverManager {
         lock(&self.0.drivers)
     }
 
-    /// Take a driver. The future asks for the first fingerprint (bounded wait), then goes on
-    /// asking in the background. `None` when a driver of that name is already there.
-    pub fn add(&self, plugin: DriverPlugin) -> Option<impl Future<Output = ()> + use<>> {
+    /// Add a driver. The future asks for the first fingerprint (a bounded wait); asking then goes
+    /// on in the background. `None`: there already is a driver of that name.
+    pub fn add(&self, plugin: LoadedDriver) -> Option<impl Future<Output = ()> + use<>> {
         let plugin = Arc::new(plugin);
         let proxy = DriverProxy::new(Arc::clone(&plugin), Arc::clone(&self.0.workloads));
         {
@@ -73,35 +73,35 @@ impl DriverManager {
         Some(self.clone().keep_asking(plugin))
     }
 
-    /// The plugin of this name that is asked now.
+    /// The plugin that is behind the driver of this name now.
     #[must_use]
-    pub fn plugin(&self, name: &PluginName) -> Option<Arc<DriverPlugin>> {
+    pub fn plugin(&self, name: &PluginName) -> Option<Arc<LoadedDriver>> {
         self.drivers().get(name).map(|proxy| proxy.plugin())
     }
 
-    /// The tasks of this driver that may be called about.
+    /// The tasks that this driver started or owns again, and has not forgotten.
     #[must_use]
-    pub fn live(&self, name: &PluginName) -> Vec<LiveTask> {
+    pub fn live_tasks(&self, name: &PluginName) -> Vec<LiveTask> {
         let proxy = self.drivers().get(name).cloned();
-        proxy.map(|proxy| proxy.live()).unwrap_or_default()
+        proxy.map(|proxy| proxy.live_tasks()).unwrap_or_default()
     }
 
-    /// Put a plugin in the place of the one of its name, between two calls: those in flight end on
-    /// the old one, all later ones go to the new. It is asked for a fingerprint by the future, and
-    /// again and again in the background; until it answers, the last answer of the old one stands.
-    /// `None` when there is none of that name.
-    pub fn switch(&self, plugin: Arc<DriverPlugin>) -> Option<impl Future<Output = ()> + use<>> {
+    /// Put a plugin in the place of the one with its name, between two calls. Calls in flight end
+    /// on the old plugin, and all later ones go to the new one. The future asks the new plugin for
+    /// a fingerprint; asking then goes on in the background. Until it answers, the last answer of
+    /// the old plugin stands. `None`: there is no driver of that name.
+    pub fn switch(&self, plugin: Arc<LoadedDriver>) -> Option<impl Future<Output = ()> + use<>> {
         let proxy = self.drivers().get(&plugin.name).cloned()?;
         let old = proxy.switch(Arc::clone(&plugin));
-        // Its loop looks, and ends.
-        old.meter().ask_now();
+        // The loop of the old plugin looks, and ends.
+        old.meter().request_check();
         Some(self.clone().keep_asking(plugin))
     }
 
-    async fn keep_asking(self, plugin: Arc<DriverPlugin>) {
+    async fn keep_asking(self, plugin: Arc<LoadedDriver>) {
         let (meter, asking) = (Arc::clone(plugin.meter()), self.clone());
-        // One that comes back after another is asked by a loop of its own: the one before may not
-        // have seen that it was away.
+        // A plugin that comes back after another gets a new loop: its old loop may not have seen
+        // that it was away.
         let turn = self.0.turns.fetch_add(1, Ordering::SeqCst);
         lock(&self.0.asked).insert(plugin.name.clone(), turn);
         let ask = move || {
@@ -111,8 +111,9 @@ impl DriverManager {
         self.0.refresher.add(meter, ask).await;
     }
 
-    /// Ask once and publish, unless another plugin is asked in its place meanwhile.
-    async fn fingerprint(&self, plugin: &DriverPlugin, turn: u64) -> FingerprintOutcome {
+    /// Ask for a fingerprint once and publish it, unless another plugin is asked in
+    /// its place meanwhile.
+    async fn fingerprint(&self, plugin: &LoadedDriver, turn: u64) -> FingerprintOutcome {
         let current = || lock(&self.0.asked).get(&plugin.name) == Some(&turn);
         if !current() {
             return FingerprintOutcome::Over;
@@ -121,19 +122,19 @@ impl DriverManager {
         if !current() {
             return FingerprintOutcome::Over;
         }
-        self.publish(&Described::of(plugin), found)
+        self.publish(&DriverDescription::from_plugin(plugin), found)
     }
 
     /// Put the newest answer in place of the one before, whatever that was.
     fn publish(
         &self,
-        driver: &Described,
+        driver: &DriverDescription,
         found: Result<DriverFingerprint, PluginCallError>,
     ) -> FingerprintOutcome {
         let (health, attributes, asked) = match found {
             Ok(found) => {
                 let named = found.attributes.into_iter().map(|a| (a.name, a.attribute));
-                let asked = FingerprintOutcome::of(&found.health, found.next);
+                let asked = FingerprintOutcome::from_health(&found.health, found.next);
                 (found.health, named.collect(), asked)
             }
             Err(error) => {
@@ -156,24 +157,24 @@ impl DriverManager {
         asked
     }
 
-    /// Stop asking.
+    /// Stop asking all drivers.
     pub async fn shutdown(&self) {
         self.0.refresher.shutdown().await;
     }
 }
 
-/// What a driver said of itself when it was loaded.
-struct Described {
+/// How a driver described itself when it was loaded.
+struct DriverDescription {
     name: PluginName,
     version: String,
-    /// As words.
+    /// The capabilities as words, separated by spaces.
     capabilities: String,
-    /// Its tasks are processes.
+    /// Whether tasks of the driver are processes, and so can have cores of their own.
     gives_cores: bool,
 }
 
-impl Described {
-    fn of(plugin: &DriverPlugin) -> Self {
+impl DriverDescription {
+    fn from_plugin(plugin: &LoadedDriver) -> Self {
         let can = &plugin.capabilities;
         let mut capabilities = vec![format!("fs-isolation={:?}", can.fs_isolation).to_lowercase()];
         if can.send_signals {
@@ -189,7 +190,7 @@ impl Described {
 }
 
 impl Drivers for DriverManager {
-    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn TaskDriver>, PluginCallError> {
         let drivers = self.drivers();
         let Some(proxy) = drivers.get(name) else {
             let loading = self.0.node.current().loading.join(", ");
@@ -206,7 +207,7 @@ impl Drivers for DriverManager {
         let view = self.0.node.current();
         let health = view.drivers.get(name).map(|driver| driver.health.clone()).unwrap_or_default();
         if health.state == HealthState::Healthy {
-            return Ok(Arc::clone(proxy) as Arc<dyn Driver>);
+            return Ok(Arc::clone(proxy) as Arc<dyn TaskDriver>);
         }
         let state = format!("{:?}", health.state).to_lowercase();
         let reason =

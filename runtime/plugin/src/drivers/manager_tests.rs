@@ -4,20 +4,20 @@ use proptest::prelude::*;
 
 use super::*;
 use ostler_health::refresh::NextCheck;
-use ostler_model::attribute::{Attribute, NamedAttribute, Scalar};
+use ostler_model::attribute::{Attribute, AttributeValue, NamedAttribute};
 use ostler_model::rng::Rng;
-use ostler_node::watch::Watcher;
+use ostler_node::watch::ChangeWatcher;
 use ostler_node::{NodeId, NodeView};
 use ostler_testing::fake_driver::FakeNode;
 
-fn manager() -> (DriverManager, Node) {
-    let node = Node::new(NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box"));
-    let refresher = Refresher::new(Watcher::new(), Rng::seeded(1));
+fn manager() -> (DriverManager, NodePublisher) {
+    let node = NodePublisher::new(NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "box"));
+    let refresher = Refresher::new(ChangeWatcher::new(), Rng::from_seed(1));
     (DriverManager::new(node.clone(), Arc::new(FakeNode::new()), refresher), node)
 }
 
-fn described(name: &str) -> Described {
-    Described {
+fn described(name: &str) -> DriverDescription {
+    DriverDescription {
         name: PluginName::new(name).unwrap(),
         version: "1.0.0".to_owned(),
         capabilities: String::new(),
@@ -31,7 +31,7 @@ fn answer(
 ) -> Result<DriverFingerprint, PluginCallError> {
     let attribute = |(name, value): &(&str, i64)| NamedAttribute {
         name: (*name).to_owned(),
-        attribute: Attribute::new(Scalar::Int(*value), None).unwrap(),
+        attribute: Attribute::new(AttributeValue::Int(*value), None).unwrap(),
     };
     Ok(DriverFingerprint {
         health: Health { state, reason: String::new() },
@@ -49,7 +49,7 @@ fn trapped() -> Result<DriverFingerprint, PluginCallError> {
 }
 
 /// State and names of attributes, as the node has them.
-fn seen(node: &Node, name: &str) -> (HealthState, Vec<String>) {
+fn seen(node: &NodePublisher, name: &str) -> (HealthState, Vec<String>) {
     let view = node.current();
     let driver = &view.drivers[name];
     (driver.health.state, driver.attributes.keys().cloned().collect())
@@ -134,7 +134,7 @@ fn a_driver_that_may_still_be_loaded_is_waited_for_and_one_that_does_not_come_is
     let refused = || manager.dispense(&exec).err().unwrap();
     node.update(|view| view.loading = vec!["exec".to_owned(), "slow".to_owned()]);
     let error = refused();
-    assert!(error.recoverable(), "{error}");
+    assert!(error.is_recoverable(), "{error}");
     assert!(error.to_string().ends_with("is loaded yet; still loading: exec, slow"), "{error}");
     node.update(|view| view.loading = Vec::new());
     let error = refused();

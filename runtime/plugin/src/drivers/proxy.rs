@@ -1,4 +1,4 @@
-//! A loaded driver plugin behind the face that task runners know.
+//! A loaded driver plugin behind the interface that task runners use.
 //!
 //! ```text
 //! task runner ─ call ─► DriverProxy ─ the plugin of this moment ─► its answer
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use super::usual_env;
-use crate::driver::DriverPlugin;
+use crate::driver::LoadedDriver;
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
-    AllocUser, BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started,
-    TaskConfig, TaskContext, TaskOwner, Workloads,
+    AllocUser, BoxFuture, Capabilities, Diagnostic, InspectResult, PluginCallError, StartedTask,
+    TaskConfig, TaskContext, TaskDriver, TaskOwner, Workloads,
 };
 use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
@@ -24,50 +24,52 @@ use ostler_model::task::{DriverHandle, ExitResult, RawExit};
 /// A task that the driver started or owns again, and has not forgotten.
 #[derive(Clone)]
 pub struct LiveTask {
-    /// What its driver is told of it.
+    /// What the host and the driver know of the task.
     pub context: Arc<TaskContext>,
-    /// The driver's handle, and who runs it.
-    pub started: Started,
+    /// The driver's handle of the task, and what runs the task.
+    pub started: StartedTask,
 }
 
-/// See the module.
+/// A driver whose plugin can be switched.
 pub struct DriverProxy {
-    plugin: RwLock<Arc<DriverPlugin>>,
+    plugin: RwLock<Arc<LoadedDriver>>,
     workloads: Arc<dyn Workloads>,
-    /// A run whose start failed after all is dropped with its context.
-    live: Mutex<BTreeMap<RunId, (Weak<TaskContext>, Started)>>,
+    /// The tasks of the driver by run. A run whose start failed after all is dropped
+    /// with its context.
+    live: Mutex<BTreeMap<RunId, (Weak<TaskContext>, StartedTask)>>,
 }
 
 impl DriverProxy {
     /// A proxy for a plugin whose workloads live in `workloads`.
     #[must_use]
-    pub fn new(plugin: Arc<DriverPlugin>, workloads: Arc<dyn Workloads>) -> Self {
+    pub fn new(plugin: Arc<LoadedDriver>, workloads: Arc<dyn Workloads>) -> Self {
         Self { plugin: RwLock::new(plugin), workloads, live: Mutex::default() }
     }
 
-    /// The plugin behind it now. Who asks it ends with it, whatever takes its place meanwhile.
+    /// The plugin that is behind the proxy now. A call of it also ends with it, whatever takes
+    /// its place meanwhile.
     #[must_use]
-    pub fn plugin(&self) -> Arc<DriverPlugin> {
+    pub fn plugin(&self) -> Arc<LoadedDriver> {
         Arc::clone(&self.plugin.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Put another plugin behind it: calls from now on go there. The one before.
-    pub(super) fn switch(&self, plugin: Arc<DriverPlugin>) -> Arc<DriverPlugin> {
+    /// Put another plugin behind the proxy: calls from now on go there. Returns the one before.
+    pub(super) fn switch(&self, plugin: Arc<LoadedDriver>) -> Arc<LoadedDriver> {
         let mut now = self.plugin.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut now, plugin)
     }
 
     /// The tasks that the driver started or owns again, and has not forgotten.
     #[must_use]
-    pub fn live(&self) -> Vec<LiveTask> {
+    pub fn live_tasks(&self) -> Vec<LiveTask> {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = |(context, started): &(Weak<TaskContext>, Started)| {
+        let there = |(context, started): &(Weak<TaskContext>, StartedTask)| {
             Some(LiveTask { context: context.upgrade()?, started: started.clone() })
         };
         live.values().filter_map(there).collect()
     }
 
-    fn keep(&self, context: &Arc<TaskContext>, started: &Started) {
+    fn keep(&self, context: &Arc<TaskContext>, started: &StartedTask) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         live.retain(|_, (context, _)| context.strong_count() > 0);
         live.insert(context.run_id.clone(), (Arc::downgrade(context), started.clone()));
@@ -78,25 +80,25 @@ impl DriverProxy {
     }
 }
 
-impl Driver for DriverProxy {
+impl TaskDriver for DriverProxy {
     fn capabilities(&self) -> Capabilities {
         self.plugin().capabilities.clone()
     }
 
-    fn starts_held(&self) -> bool {
-        self.plugin().starts_held()
+    fn holds_starts(&self) -> bool {
+        self.plugin().holds_starts()
     }
 
     fn call_wall(&self) -> Duration {
         self.plugin().call_wall()
     }
 
-    fn given_up(&self, call: &'static str, task: &TaskContext, after: Duration) {
-        self.plugin().given_up(call, task, after);
+    fn report_hang(&self, call: &'static str, task: &TaskContext, after: Duration) {
+        self.plugin().count_timeout(call, task, after);
     }
 
-    fn fetched_keys(&self) -> Vec<String> {
-        self.plugin().task_schema.fetched_keys()
+    fn file_address_keys(&self) -> Vec<String> {
+        self.plugin().task_schema.file_address_keys()
     }
 
     fn usual_env(
@@ -104,7 +106,7 @@ impl Driver for DriverProxy {
         user: Option<String>,
         of_alloc: AllocUser,
     ) -> BoxFuture<'_, Vec<(String, String)>> {
-        Box::pin(async move { usual_env::of(&self.plugin(), user, of_alloc).await })
+        Box::pin(async move { usual_env::build_usual_env(&self.plugin(), user, of_alloc).await })
     }
 
     fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
@@ -117,7 +119,7 @@ impl Driver for DriverProxy {
 
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {
         let plugin = self.plugin();
-        // As it is given to the driver at the start.
+        // The configuration is checked in the form in which the driver gets it at the start.
         let texts = plugin.task_schema.with_texts(config);
         plugin.task_schema.check(texts.as_ref().unwrap_or(config))
     }
@@ -126,9 +128,9 @@ impl Driver for DriverProxy {
         &self,
         context: Arc<TaskContext>,
         config: TaskConfig,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>> {
         Box::pin(async move {
-            // Also when the runner gives up waiting and drops this future.
+            // The guard also works when the runner gives up waiting and drops this future.
             let guard = KillUnlessStarted { run: Some(&context.run_id), host: &*self.workloads };
             let started = self.plugin().start(Arc::clone(&context), config).await?;
             guard.disarm();
@@ -141,7 +143,7 @@ impl Driver for DriverProxy {
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>> {
         Box::pin(async move {
             let started = self.plugin().recover(Arc::clone(&context), handle).await?;
             self.keep(&context, &started);
@@ -149,13 +151,13 @@ impl Driver for DriverProxy {
         })
     }
 
-    fn exited(
+    fn interpret_exit(
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
         exit: RawExit,
     ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>> {
-        Box::pin(async move { self.plugin().exited(context, handle, exit).await })
+        Box::pin(async move { self.plugin().interpret_exit(context, handle, exit).await })
     }
 
     fn stop(
@@ -192,7 +194,7 @@ impl Driver for DriverProxy {
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<InspectResult, PluginCallError>> {
         Box::pin(async move { self.plugin().inspect(context, handle).await })
     }
 
@@ -216,7 +218,8 @@ impl Driver for DriverProxy {
     }
 }
 
-/// A start that did not succeed leaves nothing behind.
+/// Kills the run when it is dropped, unless the start succeeded: a failed start
+/// leaves nothing behind.
 struct KillUnlessStarted<'a> {
     run: Option<&'a RunId>,
     host: &'a dyn Workloads,

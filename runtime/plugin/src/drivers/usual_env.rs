@@ -1,16 +1,17 @@
-//! What programs look for in their environment, for tasks that do not say it. The host gives it before a
-//! task is prepared, so that its templates and texts have what its program has; a driver adds nothing to
-//! what is there.
+//! The variables that programs usually look for, for tasks that do not set them. The host adds them
+//! before a task is prepared, so that its templates and texts see the same variables as its
+//! program. A driver adds nothing to them.
 
-use crate::driver::DriverPlugin;
+use crate::driver::LoadedDriver;
 use ostler_model::clock;
 use ostler_model::isolation::USER_DEFAULT;
 use ostler_model::ports::{AllocUser, FsIsolation};
-use ostler_process::user::{LANG_USUAL, NAMES, PATH_USUAL, environment_of, name_of_id};
+use ostler_process::user::{LANG_USUAL, NAMES, PATH_USUAL, name_of_id, user_environment};
 
-/// Of a task of this driver that runs as `user`: nothing where its tasks are no processes of this node.
-pub(super) async fn of(
-    plugin: &DriverPlugin,
+/// The usual variables of a task of this driver that runs as `user`. There are none where the
+/// driver's tasks are not processes of this node.
+pub(super) async fn build_usual_env(
+    plugin: &LoadedDriver,
     user: Option<String>,
     of_alloc: AllocUser,
 ) -> Vec<(String, String)> {
@@ -20,7 +21,7 @@ pub(super) async fn of(
     }
     let mut env = vec![pair("PATH", PATH_USUAL), pair("LANG", LANG_USUAL)];
     if isolation == FsIsolation::Chroot {
-        // Its user's own directory is not among those that it sees.
+        // The home directory of the user is not among the directories that the task sees.
         env.push(pair("HOME", "/local"));
     }
     let by_default = user.is_none() && isolation == FsIsolation::Chroot && is_root();
@@ -35,9 +36,9 @@ pub(super) async fn of(
         (true, None, AllocUser::NotKnown) => return env,
     };
     let who = match user {
-        None => environment_of(None),
+        None => user_environment(None),
         Some(user) => {
-            clock::blocking(move || environment_of(Some(&user))).await.unwrap_or_default()
+            clock::run_blocking(move || user_environment(Some(&user))).await.unwrap_or_default()
         }
     };
     env.extend(
@@ -46,7 +47,7 @@ pub(super) async fn of(
     env
 }
 
-/// Else isolated tasks are the agent's user, whatever the default.
+/// Is the agent root? If not, isolated tasks run as the agent's user, whatever the default.
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

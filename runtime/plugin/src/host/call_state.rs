@@ -20,36 +20,39 @@ use ostler_model::clock::{Clock, Stopwatch};
 use ostler_model::grants::Grants;
 use ostler_model::limits::{self, PluginLimits};
 use ostler_model::ports::TaskContext;
+use ostler_model::printable::printable_line;
 use ostler_model::redact::Secrets;
-use ostler_model::shown::shown;
 use ostler_sandbox::{
-    CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits, StoreState, Tail,
-    new_resource_table, new_wasi_builder,
+    CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StderrTail, StoreLimits,
+    StoreState, new_resource_table, new_wasi_builder,
 };
 
-/// What host functions know of the plugin that calls them; the same for all its calls.
+/// What host functions know of the plugin that calls them. It is the same for all calls
+/// of the plugin.
 pub struct PluginContext {
-    /// Name, for log lines and errors.
+    /// Name of the plugin, for log lines and errors.
     pub name: String,
-    /// Its configuration as JSON text.
+    /// Configuration of the plugin as JSON text.
     pub config: String,
-    /// What it may do.
+    /// What the plugin may do.
     pub grants: Grants,
-    /// What one call may use.
+    /// How much one call may use.
     pub limits: PluginLimits,
-    /// It is tried before it takes the place of another: it sees all and changes nothing.
+    /// Whether this is a dry run, before the plugin takes the place of another: it sees everything
+    /// and changes nothing.
     pub dry: bool,
-    /// Zero point of the monotonic clock: the same for all calls, so that it never goes back.
+    /// Zero point of the monotonic clock. It is the same for all calls, so that the clock
+    /// never goes back.
     pub started: Stopwatch,
     log: Mutex<LogMeter>,
-    /// What of its configuration and its variables is secret.
+    /// The secrets in the plugin's configuration and variables.
     secrets: RwLock<Arc<Secrets>>,
-    /// What all its calls together have open.
+    /// The share of files that all calls of the plugin have open together.
     files: OnceLock<Arc<FileShare>>,
 }
 
 impl PluginContext {
-    /// Context of a plugin.
+    /// The context of a plugin.
     #[must_use]
     pub fn new(
         name: String,
@@ -64,32 +67,34 @@ impl PluginContext {
         Self { name, config, grants, limits, dry: false, started, log, secrets, files }
     }
 
-    /// It described itself: its schema may say more of what is secret.
-    pub(crate) fn described(&self, schema: &str) {
+    /// Learn which parts of the configuration are secret from the schema with which the
+    /// plugin described itself.
+    pub(crate) fn learn_schema(&self, schema: &str) {
         let schema = serde_json::from_str(schema).ok();
         let secrets = Arc::new(own_secrets(&self.config, schema.as_ref(), &self.grants));
         *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
     }
 
-    /// The secrets that it was given in a call: its own, and those of the task that the call is about.
+    /// The secrets that the plugin has in a call: its own, and those of the task that the
+    /// call is about.
     pub(crate) fn secrets(&self, task: Option<&TaskContext>) -> Secrets {
         let own = Arc::clone(&self.secrets.read().unwrap_or_else(PoisonError::into_inner));
         let mut all = Secrets::clone(&own);
         if let Some(task) = task {
-            all.join(&task.secrets);
+            all.add_secrets(&task.secrets);
         }
         all
     }
 
-    /// The same for a dry run: host functions answer questions truthfully and refuse to start,
-    /// signal or end anything; granted directories are read-only.
+    /// The same context for a dry run: host functions answer questions truthfully, and refuse to
+    /// start, signal or end anything. Granted directories are read-only.
     #[must_use]
     pub fn for_dry_run(self) -> Self {
         Self { dry: true, ..self }
     }
 
-    /// Why a host function does nothing now, if so.
-    pub(super) fn refuses(&self) -> Option<String> {
+    /// Why host functions change nothing now; `None` where they may.
+    pub(super) fn refusal_reason(&self) -> Option<String> {
         let refused = || "refused: a dry run before an upgrade changes nothing".to_owned();
         self.dry.then(refused)
     }
@@ -106,12 +111,12 @@ impl PluginContext {
     }
 }
 
-/// What of a plugin's configuration is secret, and of the agent's variables that it is granted.
+/// The secrets in a plugin's configuration, and in the variables of the agent that it is granted.
 fn own_secrets(config: &str, schema: Option<&serde_json::Value>, grants: &Grants) -> Secrets {
-    let mut secrets = Secrets::of_task();
+    let mut secrets = Secrets::for_task();
     secrets.learn_config(config, schema);
     if !grants.env.is_empty() {
-        for (name, value) in grants.environment(of_agent()) {
+        for (name, value) in grants.environment(agent_environment()) {
             secrets.learn_variable(&name, &value);
         }
     }
@@ -119,13 +124,13 @@ fn own_secrets(config: &str, schema: Option<&serde_json::Value>, grants: &Grants
 }
 
 /// The agent's own environment, as far as it is text.
-fn of_agent() -> impl Iterator<Item = (String, String)> {
+fn agent_environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// Time a call spent in host work that has a deadline of its own (compiling a task, running a
-/// command, recording a process). It is not charged to the guest's wall deadline.
+/// The time that a call spent in host work that has a deadline of its own (compiling a task,
+/// running a command, recording a process). It does not count for the guest's wall deadline.
 #[derive(Debug, Default)]
 pub struct HostTime {
     began: OnceLock<Stopwatch>,
@@ -134,21 +139,21 @@ pub struct HostTime {
 }
 
 impl HostTime {
-    /// The guest begins: from here its deadline runs.
-    pub fn begin(&self) {
+    /// Note that the guest begins: its deadline runs from here.
+    pub fn start(&self) {
         self.began.get_or_init(Stopwatch::start);
     }
 
-    /// How long ago it began, if it did.
+    /// How long ago the guest began; `None` where it did not begin yet.
     #[must_use]
-    pub fn ran(&self) -> Option<Duration> {
+    pub fn elapsed(&self) -> Option<Duration> {
         self.began.get().map(Stopwatch::elapsed)
     }
 
-    /// Do host work off the guest's clock.
-    pub async fn off_the_clock<F: Future>(&self, work: F) -> F::Output {
-        struct Guard<'a>(&'a HostTime, Stopwatch);
-        impl Drop for Guard<'_> {
+    /// Do host work whose time does not count for the guest's deadline.
+    pub async fn run_uncharged<F: Future>(&self, work: F) -> F::Output {
+        struct HostTimeGuard<'a>(&'a HostTime, Stopwatch);
+        impl Drop for HostTimeGuard<'_> {
             fn drop(&mut self) {
                 let nanos = u64::try_from(self.1.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 self.0.nanos.fetch_add(nanos, Ordering::SeqCst);
@@ -156,19 +161,19 @@ impl HostTime {
             }
         }
         self.running.fetch_add(1, Ordering::SeqCst);
-        let _guard = Guard(self, Stopwatch::start());
+        let _guard = HostTimeGuard(self, Stopwatch::start());
         work.await
     }
 
-    /// Finished host work so far.
+    /// Time of the host work that was finished so far.
     #[must_use]
-    pub fn spent(&self) -> Duration {
+    pub fn host_work(&self) -> Duration {
         Duration::from_nanos(self.nanos.load(Ordering::SeqCst))
     }
 
-    /// Is such work going on now?
+    /// Is host work going on now whose time does not count?
     #[must_use]
-    pub fn running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.running.load(Ordering::SeqCst) > 0
     }
 }
@@ -179,27 +184,28 @@ pub struct CallState {
     table: ResourceTable,
     network: NetworkState,
     limiter: GuestLimiter,
-    /// What is left of host calls and bytes.
+    /// How many host calls and bytes the call may still use.
     pub budget: HostcallBudget,
-    /// Who calls.
+    /// The plugin that calls.
     pub plugin: Arc<PluginContext>,
-    /// The task the call is about, if any.
+    /// The task that the call is about, if any.
     pub task: Option<Arc<TaskContext>>,
-    /// What host functions stand on.
+    /// What host functions use.
     pub services: HostServices,
-    /// See [`HostTime`].
+    /// The time of host work that does not count for the deadline.
     pub host_time: Arc<HostTime>,
-    /// What the host answers, recorded or played.
+    /// Records the answers of the host, or gives recorded ones.
     pub tracer: Tracer,
     cpu: CpuMeter,
-    // After the table, whose files it counts.
+    // This is dropped after the table, whose files it counts.
     files: GuestFiles,
-    /// Granted directories are open.
+    /// Whether the granted directories are open.
     opened: bool,
 }
 
 impl CallState {
-    /// State for one call, everything closed. What the guest writes to standard error goes to `stderr`.
+    /// State for one call, in which nothing is open. What the guest writes to standard error
+    /// goes to `stderr`.
     #[must_use]
     pub fn new(
         plugin: Arc<PluginContext>,
@@ -208,17 +214,18 @@ impl CallState {
         host_time: Arc<HostTime>,
         cpu: CpuMeter,
         limits: &StoreLimits,
-        stderr: Arc<Tail>,
+        stderr: Arc<StderrTail>,
     ) -> Self {
         let mut wasi = new_wasi_builder(limits);
         wasi.stderr(GuestOutput::new(stderr));
-        // Nearly always none is granted, and copying the agent's takes a tenth of a call.
+        // Nearly always no variable is granted, and copying the agent's takes a tenth of a call.
         if !plugin.grants.env.is_empty() {
-            let granted: Vec<_> = plugin.grants.environment(of_agent()).collect();
+            let granted: Vec<_> = plugin.grants.environment(agent_environment()).collect();
             wasi.envs(&granted);
         }
         let network = NetworkState::default();
-        // About the node it may ask others in a dry run too; about a task it might tell them to act.
+        // In a dry run a plugin may ask others about the node. About a task it might tell them to
+        // act.
         if !plugin.dry || task.is_none() {
             network.open(&mut wasi, &plugin.grants.connect);
         }
@@ -241,14 +248,14 @@ impl CallState {
         }
     }
 
-    /// Open the granted directories, before the guest is told of them for the first time: most calls of
-    /// most plugins never ask. May block.
+    /// Open the granted directories, before the guest is told of them for the first time. Most
+    /// calls of most plugins never ask for them. May block.
     ///
     /// # Errors
-    /// When one exists and cannot be opened. One that does not exist is left out: a plugin for absent
-    /// hardware finds nothing, which is not an error.
+    /// When a directory exists and cannot be opened. One that does not exist is left out: a plugin
+    /// for absent hardware finds nothing, which is not an error.
     pub(super) fn open_granted(&mut self) -> wasmtime::Result<()> {
-        if std::mem::replace(&mut self.opened, true) || self.tracer.plays() {
+        if std::mem::replace(&mut self.opened, true) || self.tracer.is_playing() {
             return Ok(());
         }
         let plugin = Arc::clone(&self.plugin);
@@ -272,22 +279,26 @@ impl CallState {
         Ok(())
     }
 
-    /// A text of the plugin without the secrets that it was given, and without what hides in it.
-    pub(super) fn said(&self, text: String, max: usize) -> String {
-        self.all_said([(text, max)]).into_iter().next().unwrap_or_default()
+    /// A text of the plugin without the secrets that it was given, and with invisible characters
+    /// made visible. `max` is the most bytes that are shown.
+    pub(super) fn clean_text(&self, text: String, max: usize) -> String {
+        self.clean_texts([(text, max)]).into_iter().next().unwrap_or_default()
     }
 
-    /// The same of several, each with the most of it that is shown.
-    pub(super) fn all_said(&self, texts: impl IntoIterator<Item = (String, usize)>) -> Vec<String> {
+    /// The same for several texts, each with the most bytes of it that are shown.
+    pub(super) fn clean_texts(
+        &self,
+        texts: impl IntoIterator<Item = (String, usize)>,
+    ) -> Vec<String> {
         let secrets = self.plugin.secrets(self.task.as_deref());
         let without = |(mut text, max): (String, usize)| {
             secrets.scrub_text(&mut text);
-            shown(text, max)
+            printable_line(text, max)
         };
         texts.into_iter().map(without).collect()
     }
 
-    /// Name look-ups as far as they are granted.
+    /// Look-ups of names, as far as they are granted.
     pub(super) fn lookup(&mut self) -> Lookup<'_> {
         Lookup {
             sockets: WasiSocketsCtxView { ctx: self.wasi.sockets(), table: &mut self.table },

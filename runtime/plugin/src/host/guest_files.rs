@@ -1,5 +1,5 @@
-//! Files of guests: what a task or a call of a plugin has open, what that costs the host, and where it
-//! may be.
+//! Files of guests: what a task or a call of a plugin has open, what that costs the host, and where
+//! it may lie.
 //!
 //! ```text
 //!  guest ─► host.rs (components), wasm_task/disk_p1.rs (modules)
@@ -29,29 +29,29 @@ use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtx};
 pub(super) use sockets::{HasGuestFiles, count as count_sockets, create as create_socket};
 
 use self::disk::{DiskQuota, OpenInodes, inode};
-use self::places::Place;
+use self::places::FileSystemKind;
 use ostler_model::limits::{
     FILE_STREAM_BYTES, GUEST_WAITING_FILES_MAX, GUEST_WAITING_HOLDERS_MAX, SOCKET_BYTES,
 };
 use ostler_sandbox::{DescriptorPermit, Descriptors, GivenDescriptors, GuestUsage, HostBytes};
 
-/// What a task, or all calls of a plugin together, may have open.
+/// The share of files that a task, or all calls of a plugin together, may have open.
 #[derive(Debug)]
 pub struct FileShare {
     descriptors: Arc<Descriptors>,
-    /// Files where a call may wait for ever, as long as anybody has them.
+    /// Files on which a call may wait for ever, as long as anybody has them.
     waiting: Mutex<Vec<Weak<File>>>,
 }
 
 impl FileShare {
-    /// Nothing open yet.
+    /// A share of which nothing is used yet.
     #[must_use]
     pub const fn new(descriptors: Arc<Descriptors>) -> Self {
         Self { descriptors, waiting: Mutex::new(Vec::new()) }
     }
 
-    /// Remember a file that a given up call may keep. `false`: there are too many.
-    fn waits(&self, file: &Arc<File>) -> bool {
+    /// Remember a file that a call may keep after it was given up. `false`: there are too many.
+    fn track_waiting(&self, file: &Arc<File>) -> bool {
         let room = self.has_room();
         if room {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,8 +60,8 @@ impl FileShare {
         room
     }
 
-    /// May one more be opened, or a stream be made of one? Every call that waits, and every stream,
-    /// holds its file too.
+    /// May one more file be opened on which calls may wait, or a stream be made of one? Every call
+    /// that waits, and every stream, holds its file too.
     fn has_room(&self) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|file| file.strong_count() > 0);
@@ -70,24 +70,24 @@ impl FileShare {
     }
 }
 
-/// Decide how calls about these directories run: on the guest's own thread, or, where one of them is on a
-/// file system whose reads may wait for others, on threads that can be given up. Answers whether that
-/// is so.
+/// Decide how calls about these directories run: on the guest's own thread, or on threads that can
+/// be given up. The latter is where one of them is on a file system whose reads may wait for
+/// another machine or process. Returns whether it is so.
 pub(super) fn choose_threads<'a>(
     wasi: &mut WasiCtxBuilder,
     mut paths: impl Iterator<Item = &'a Path>,
 ) -> bool {
-    let waits = paths.any(|path| places::of_path(path) == Place::Waits);
+    let waits = paths.any(|path| places::kind_of_path(path) == FileSystemKind::Waits);
     wasi.allow_blocking_current_thread(!waits);
     waits
 }
 
-/// Why a guest does not get what it opened.
+/// Why a guest may not keep what it opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// Its share of descriptors, or its memory, is used up.
+pub(super) enum OpenRefusal {
+    /// The guest's share of descriptors, or its memory, is used up.
     TooMany,
-    /// Not for guests: see [`places`].
+    /// Guests may not open it: see [`places`].
     NotThere,
 }
 
@@ -95,40 +95,43 @@ pub(super) enum Refused {
 pub(super) struct GuestFiles {
     usage: Arc<GuestUsage>,
     share: Arc<FileShare>,
-    /// Calls run on threads that can be given up.
+    /// Whether calls run on threads that can be given up.
     waits: bool,
-    /// Of a task.
+    /// For a task: how much it may add to its directories, and which files all tasks have open.
     disk: Option<(Arc<DiskQuota>, Arc<OpenInodes>)>,
-    open: HashMap<u32, Arc<OpenFile>>,
+    open: HashMap<u32, Arc<GuestFile>>,
     sockets: HashMap<u32, (DescriptorPermit, HostBytes)>,
-    /// Opens the directories of a task when it asks for them: most that wait never do.
-    unopened: Option<OpenGiven>,
-    /// Places of the directories that are open.
+    /// Opens the directories of a task when it asks for them. Most tasks that wait for a
+    /// place never do.
+    unopened: Option<DirOpener>,
+    /// The places of the directories that are open.
     given: Option<GivenDescriptors>,
 }
 
-/// Opens directories that a guest is given: what is to be shown, and how many there are. May block.
-pub(super) type OpenGiven = Box<dyn FnOnce() -> wasmtime::Result<(WasiCtxBuilder, u64)> + Send>;
+/// Opens the directories that a guest is given. Returns what is shown to the guest, and how many
+/// directories there are. May block.
+pub(super) type DirOpener = Box<dyn FnOnce() -> wasmtime::Result<(WasiCtxBuilder, u64)> + Send>;
 
 impl GuestFiles {
-    /// Nothing open yet.
+    /// The files of a store in which nothing is open yet.
     pub(super) fn new(usage: Arc<GuestUsage>, share: Arc<FileShare>, waits: bool) -> Self {
         let (open, sockets) = (HashMap::new(), HashMap::new());
         let (unopened, given) = (None, None);
         Self { usage, share, waits, disk: None, open, sockets, unopened, given }
     }
 
-    /// Of a task that may add so much.
-    pub(super) fn bounded(self, disk: Arc<DiskQuota>, inodes: Arc<OpenInodes>) -> Self {
+    /// Set how much a task may add to its directories.
+    pub(super) fn with_quota(self, disk: Arc<DiskQuota>, inodes: Arc<OpenInodes>) -> Self {
         Self { disk: Some((disk, inodes)), ..self }
     }
 
-    /// With directories that are opened when the guest asks for them.
-    pub(super) fn opening_late(self, unopened: Option<OpenGiven>) -> Self {
+    /// Set what opens the directories when the guest asks for them.
+    pub(super) fn with_unopened(self, unopened: Option<DirOpener>) -> Self {
         Self { unopened, ..self }
     }
 
-    /// Take places for directories that are open; an error that names the limit when there are too few.
+    /// Take places for directories that are open. The error names the limit when there are
+    /// too few places.
     pub(super) fn hold_given(&mut self, many: u64) -> wasmtime::Result<()> {
         self.given = self.share.descriptors.give(many);
         wasmtime::ensure!(
@@ -139,7 +142,7 @@ impl GuestFiles {
         Ok(())
     }
 
-    /// Open what was not opened yet, for `shown`.
+    /// Open the directories that were not opened yet, and put them into `shown`.
     fn open_given(&mut self, shown: &mut WasiFilesystemCtx) -> wasmtime::Result<()> {
         if let Some(open) = self.unopened.take() {
             let (mut wasi, many) = open()?;
@@ -155,135 +158,138 @@ impl GuestFiles {
         self.waits
     }
 
-    /// Set it, before anything is open.
+    /// Set whether calls run on threads that can be given up. It must be set before
+    /// anything is open.
     pub(super) const fn set_waits(&mut self, waits: bool) {
         self.waits = waits;
     }
 
-    /// What a stream of a file that may wait holds of the guest's memory.
-    pub(super) fn waiting_stream(&self) -> Result<HostBytes, Refused> {
+    /// Take the memory that a stream holds whose file may wait. It counts as the guest's memory.
+    pub(super) fn waiting_stream(&self) -> Result<HostBytes, OpenRefusal> {
         if !self.share.has_room() {
-            return Err(Refused::TooMany);
+            return Err(OpenRefusal::TooMany);
         }
         self.hold(FILE_STREAM_BYTES as u64)
     }
 
-    /// What the task may add to its directories.
+    /// How much the task may add to its directories; `None` for plugins.
     pub(super) fn disk(&self) -> Option<&Arc<DiskQuota>> {
         self.disk.as_ref().map(|(disk, _)| disk)
     }
 
-    /// A place for one more descriptor.
-    pub(super) fn permit(&self) -> Result<DescriptorPermit, Refused> {
-        self.share.descriptors.take().ok_or(Refused::TooMany)
+    /// Take a place for one more descriptor.
+    pub(super) fn permit(&self) -> Result<DescriptorPermit, OpenRefusal> {
+        self.share.descriptors.take().ok_or(OpenRefusal::TooMany)
     }
 
-    /// So much of the host's memory for the guest.
-    fn hold(&self, bytes: u64) -> Result<HostBytes, Refused> {
-        self.usage.hold(bytes).ok_or(Refused::TooMany)
+    /// Count this much of the host's memory as the guest's.
+    fn hold(&self, bytes: u64) -> Result<HostBytes, OpenRefusal> {
+        self.usage.hold(bytes).ok_or(OpenRefusal::TooMany)
     }
 
-    /// The guest has opened this and knows it by `number`, if it may keep it.
-    pub(super) fn opened(
+    /// Add what the guest has opened, if it may keep it. The guest knows it by `number`.
+    pub(super) fn add_opened(
         &mut self,
         number: u32,
         opened: &Descriptor,
         permit: DescriptorPermit,
-    ) -> Result<(), Refused> {
-        let file = file_of(opened);
+    ) -> Result<(), OpenRefusal> {
+        let file = descriptor_file(opened);
         if !places::admit(file, self.waits) {
-            return Err(Refused::NotThere);
+            return Err(OpenRefusal::NotThere);
         }
-        if self.waits && !self.share.waits(file) {
-            return Err(Refused::TooMany);
+        if self.waits && !self.share.track_waiting(file) {
+            return Err(OpenRefusal::TooMany);
         }
         let inodes = self.disk.as_ref().filter(|_| matches!(opened, Descriptor::File(_)));
         let inode = inodes.and_then(|(_, inodes)| {
             let id = inode(file)?;
-            inodes.opened(id);
+            inodes.add_open(id);
             Some((id, Arc::clone(inodes)))
         });
-        let open = OpenFile { file: Arc::clone(file), inode, _permit: Some(permit) };
+        let open = GuestFile { file: Arc::clone(file), inode, _permit: Some(permit) };
         self.open.insert(number, Arc::new(open));
         Ok(())
     }
 
-    /// A directory that the guest was given, by the number it knows it by.
-    pub(super) fn given(&mut self, number: u32, dir: &Descriptor) {
-        let open = OpenFile { file: Arc::clone(file_of(dir)), inode: None, _permit: None };
+    /// Add a directory that the guest was given. The guest knows it by `number`.
+    pub(super) fn add_given(&mut self, number: u32, dir: &Descriptor) {
+        let open = GuestFile { file: Arc::clone(descriptor_file(dir)), inode: None, _permit: None };
         self.open.insert(number, Arc::new(open));
     }
 
-    /// What the guest knows by this number.
-    pub(super) fn get(&self, number: u32) -> Option<&Arc<OpenFile>> {
+    /// The file or directory that the guest knows by this number.
+    pub(super) fn get(&self, number: u32) -> Option<&Arc<GuestFile>> {
         self.open.get(&number)
     }
 
-    /// The guest has closed it.
-    pub(super) fn closed(&mut self, number: u32) {
+    /// Remove what the guest has closed.
+    pub(super) fn remove(&mut self, number: u32) {
         self.open.remove(&number);
     }
 
-    /// The guest knows it by another number now.
-    pub(super) fn renumbered(&mut self, from: u32, to: u32) {
+    /// Note that the guest knows a file by another number now.
+    pub(super) fn renumber(&mut self, from: u32, to: u32) {
         if let Some(open) = self.open.remove(&from) {
             self.open.insert(to, open);
         }
     }
 
-    /// The guest made it shorter: who writes into it knows its length no more.
-    pub(super) fn shrunk(&self, number: u32) {
+    /// Note that the guest made a file shorter, so that streams that write into it do not rely
+    /// on its length.
+    pub(super) fn record_shrink(&self, number: u32) {
         if let Some((inode, inodes)) = self.get(number).and_then(|open| open.inode.as_ref()) {
-            inodes.shrunk(*inode);
+            inodes.count_shrink(*inode);
         }
     }
 
-    /// The last name of a file of `bytes` bytes is gone: they count until nobody has it open.
-    pub(super) fn unlinked(&self, inode: u64, bytes: u64) {
+    /// Note that the last name of a file of `bytes` bytes is gone. The bytes count until nobody has
+    /// the file open.
+    pub(super) fn record_unlink(&self, inode: u64, bytes: u64) {
         let Some((disk, inodes)) = &self.disk else { return };
-        let open = inodes.unlinked(inode, disk);
-        disk.removed(if open { 0 } else { bytes });
+        let open = inodes.mark_unlinked(inode, disk);
+        disk.record_removal(if open { 0 } else { bytes });
     }
 
-    fn socket(&self) -> Result<(DescriptorPermit, HostBytes), Refused> {
+    fn socket(&self) -> Result<(DescriptorPermit, HostBytes), OpenRefusal> {
         Ok((self.permit()?, self.hold(SOCKET_BYTES)?))
     }
 }
 
-fn file_of(descriptor: &Descriptor) -> &Arc<File> {
+fn descriptor_file(descriptor: &Descriptor) -> &Arc<File> {
     match descriptor {
         Descriptor::File(file) => &file.file,
         Descriptor::Dir(dir) => &dir.dir,
     }
 }
 
-/// What a guest has open; streams on it have it as well.
-pub(super) struct OpenFile {
+/// A file or directory that a guest has open. Streams on it hold it too.
+pub(super) struct GuestFile {
     file: Arc<File>,
     inode: Option<(u64, Arc<OpenInodes>)>,
     _permit: Option<DescriptorPermit>,
 }
 
-impl OpenFile {
+impl GuestFile {
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// How often it was made shorter.
+    /// How often the file was made shorter.
     fn shrinks(&self) -> u64 {
-        self.inode.as_ref().map_or(0, |(inode, inodes)| inodes.shrinks(*inode))
+        self.inode.as_ref().map_or(0, |(inode, inodes)| inodes.shrink_count(*inode))
     }
 
-    /// Bytes in it.
+    /// Length of the file, bytes.
     fn length(&self) -> u64 {
         self.file.metadata().map_or(0, |meta| meta.len())
     }
 }
 
-impl Drop for OpenFile {
+impl Drop for GuestFile {
     fn drop(&mut self) {
         if let Some((inode, inodes)) = &self.inode {
-            inodes.closed(*inode, || self.length());
+            inodes.remove_open(*inode, || self.length());
         }
     }
 }

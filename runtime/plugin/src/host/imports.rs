@@ -1,7 +1,7 @@
 //! The host side of each interface of `wit/`, one file per interface.
 //!
-//! Each function charges the call's budget, looks at the grants, and answers with a typed error of
-//! its interface; only a spent budget ends the call.
+//! Each function charges the call's budget, checks the grants, and answers with a typed error of
+//! its interface. Only a spent budget ends the call.
 
 mod command;
 mod isolation;
@@ -15,14 +15,14 @@ use wasmtime::component::Linker;
 
 use super::{CallState, trace};
 use crate::bindings::since_0_1::host;
-use ostler_model::grants::{Added, Authority, PUT, grant_lines};
+use ostler_model::grants::{Authority, GrantAddition, PUT, grant_lines};
 
 /// Link every host interface and the harmless part of WASI, behind the [`trace`]. What a plugin may
-/// import is decided before (see [`ostler_model::grants`]); what it may do with it, call by
-/// call.
+/// import is decided before that (see [`ostler_model::grants`]). What it may do with an import is
+/// decided call by call.
 ///
 /// # Errors
-/// When an interface is linked twice: a mistake in this agent.
+/// When an interface is linked twice, which is a mistake in this agent.
 pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     trace::link(linker)?;
     lookup::link(linker)
@@ -31,8 +31,9 @@ pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
 impl host::types::Host for CallState {}
 
 impl CallState {
-    /// What is not granted, and the lines that would grant it; what is denied by name would not be.
-    fn denied(&self, what: &str, authority: Authority, added: Added) -> String {
+    /// The text that says what is not granted, with the lines that would grant it. What the
+    /// configuration denies by name has no such lines.
+    fn denial_text(&self, what: &str, authority: Authority, added: GrantAddition) -> String {
         if self.plugin.grants.denies_all_of(authority) {
             let (name, word) = (&self.plugin.name, authority.word());
             return format!("{what}: the grants of plugin {name} have deny = [\"{word}\"]");

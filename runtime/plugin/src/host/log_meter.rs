@@ -1,9 +1,9 @@
-//! How much a plugin may write to the agent's log: bytes per second, the rest dropped and counted.
-//! Pure: time comes in as an argument.
+//! Limits how much a plugin may write to the agent's log: bytes per second. The rest is dropped and
+//! counted. Pure: the time is an argument.
 
 use ostler_model::clock::Timestamp;
 
-/// A bucket of log bytes that fills with time and holds one second's worth.
+/// A bucket of log bytes that fills with time and holds the bytes of one second.
 #[derive(Debug, Clone)]
 pub struct LogMeter {
     per_second: u64,
@@ -15,12 +15,12 @@ pub struct LogMeter {
 /// What to do with one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogVerdict {
-    /// Write it. Before it, `dropped` messages were dropped since the last one written.
+    /// Write the message.
     Write {
-        /// Messages dropped before this one.
+        /// How many messages were dropped since the last one that was written.
         dropped: u64,
     },
-    /// Drop it.
+    /// Drop the message.
     Drop,
 }
 
@@ -31,7 +31,7 @@ impl LogMeter {
         Self { per_second, level: per_second, filled_at: now, dropped: 0 }
     }
 
-    /// Account for a message of `bytes` at `now`.
+    /// Decide about a message of `bytes` at `now`, and count it.
     pub fn take(&mut self, bytes: usize, now: Timestamp) -> LogVerdict {
         let elapsed = now.since(self.filled_at).as_millis();
         let gained = elapsed.saturating_mul(u128::from(self.per_second)) / 1000;

@@ -1,4 +1,5 @@
-//! Where host calls of a plugin can be seen, and answered in the host's place.
+//! The trace of a call: here host calls of a plugin can be recorded, and answered in
+//! the host's place.
 //!
 //! ```text
 //! guest ─ import ─► Traced ─► the host's own function ─► answer ─► HostCallLog (as bytes)
@@ -7,40 +8,40 @@
 //! ```
 //! A call is a function of its arguments and of what the host answers. So the arguments and these
 //! answers are the whole call: played to the same component it goes the same way, to the same trap.
-//! Everything that could differ passes here: our interfaces and, of WASI, files, streams, polls,
-//! clocks and random numbers. Arguments, environment and exit of WASI are constant, and a plugin's
-//! configuration is known to whoever observes it.
+//! Everything that could differ passes here: our own interfaces, and files, streams, polls, clocks
+//! and random numbers of WASI. Arguments, environment and exit of WASI are constant, and the
+//! observer knows the plugin's configuration.
 
-/// Functions of an interface: played from the trace, or answered by `$trait` on `self.$real()` and
-/// recorded. Of the arguments in brackets the hash is kept.
+/// Functions of an interface. They are played from the trace, or answered by `$trait` on
+/// `self.$real()` and recorded. The hash of the arguments in brackets is recorded.
 macro_rules! traced {
     ($real:ident $trait:ident;
      $($number:ident $name:ident($($arg:ident: $type:ty),*) [$($hashed:ident),*] -> $out:ty;)*) => {
         $(fn $name(&mut self, $($arg: $type),*) -> $out {
-            let mark = || $crate::host::trace::HostCall::of(number::$number, [$($hashed.digest()),*]);
+            let mark = || $crate::host::trace::HostCall::new(number::$number, [$($hashed.digest()),*]);
             if let Some(answer) = self.0.tracer.play(mark) {
                 return answer;
             }
-            self.0.tracer.begin(mark);
+            self.0.tracer.record_begin(mark);
             let answer = $trait::$name(&mut self.$real(), $($arg),*);
-            self.0.tracer.end(&answer);
+            self.0.tracer.record_end(&answer);
             answer
         })*
     };
 }
 
-/// The same for functions that wait.
+/// As `traced`, for asynchronous functions.
 macro_rules! traced_async {
     ($real:ident $trait:ident;
      $($number:ident $name:ident($($arg:ident: $type:ty),*) [$($hashed:ident),*] -> $out:ty;)*) => {
         $(async fn $name(&mut self, $($arg: $type),*) -> $out {
-            let mark = || $crate::host::trace::HostCall::of(number::$number, [$($hashed.digest()),*]);
+            let mark = || $crate::host::trace::HostCall::new(number::$number, [$($hashed.digest()),*]);
             if let Some(answer) = self.0.tracer.play(mark) {
                 return answer;
             }
-            self.0.tracer.begin(mark);
+            self.0.tracer.record_begin(mark);
             let answer = $trait::$name(&mut self.$real(), $($arg),*).await;
-            self.0.tracer.end(&answer);
+            self.0.tracer.record_end(&answer);
             answer
         })*
     };
@@ -55,8 +56,8 @@ mod wire;
 
 use std::sync::Arc;
 
-pub(in crate::host) use answer::Answer;
-pub(in crate::host) use link::Traced;
+pub(in crate::host) use answer::TraceAnswer;
+pub(in crate::host) use link::TracedState;
 pub use link::link;
 
 use wasmtime_wasi::p2::bindings::filesystem::types::{
@@ -64,95 +65,99 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{FsResult, StreamResult};
 
-pub use wire::Reader;
+pub use wire::WireReader;
 
-/// What a host call is recorded by.
+/// What identifies a host call in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// Its number among [`FUNCTIONS`].
+    /// Number of the function, its place in [`FUNCTIONS`].
     pub function: u8,
-    /// Hash of its texts, numbers and bytes.
+    /// Hash of the texts, numbers and bytes among the arguments.
     pub arguments: u32,
 }
 
 impl HostCall {
-    fn of<const N: usize>(function: u8, digests: [u64; N]) -> Self {
-        let hash = digests.into_iter().fold(0, wire::mixed);
+    fn new<const N: usize>(function: u8, digests: [u64; N]) -> Self {
+        let hash = digests.into_iter().fold(0, wire::mix_digests);
         Self { function, arguments: (hash >> 32) as u32 ^ (hash & 0xffff_ffff) as u32 }
     }
 }
 
-/// Why nothing is answered in the host's place: it ends the call.
+/// Why there is no answer in the host's place. This error ends the call.
 pub type NoAnswer = Box<dyn std::error::Error + Send + Sync>;
 
-/// Is told of each host call of one call of a plugin.
+/// Receives each host call of one call of a plugin.
 pub trait HostCallLog: Send + Sync {
-    /// A host call begins. It may be given up before it ends.
-    fn begin(&self, call: HostCall);
+    /// A host call begins. The call may be given up before it ends.
+    fn begin_call(&self, call: HostCall);
 
-    /// It ended; `put` writes its answer behind what is there.
-    fn end(&self, put: &dyn Fn(&mut Vec<u8>));
+    /// A host call ended. `put` appends its answer.
+    fn end_call(&self, put: &dyn Fn(&mut Vec<u8>));
 
-    /// These texts are secret.
+    /// Learn that these texts are secret.
     fn learn(&self, texts: &mut dyn Iterator<Item = &str>);
 }
 
-/// Takes an answer from the front of some bytes; `false`: there is none.
-pub type ReadAnswer<'a> = dyn FnMut(&mut Reader<'_>) -> bool + 'a;
+/// Takes an answer from the front of some bytes. `false`: there is none.
+pub type ReadAnswer<'a> = dyn FnMut(&mut WireReader<'_>) -> bool + 'a;
 
-/// Answers in the place of the host.
+/// Answers host calls in the host's place.
 pub trait HostStandIn: Send + Sync {
-    /// Let `read` take the answer of this host call from where it stands.
+    /// Let `read` take the answer of this host call from where the answer is.
     ///
     /// # Errors
     /// Why there is no answer.
     fn answer(&self, call: HostCall, read: &mut ReadAnswer<'_>) -> Result<(), NoAnswer>;
 
-    /// Why there is no answer of a function whose answers nobody is told of.
-    fn untold(&self, asked: &'static str) -> NoAnswer;
+    /// Why there is no answer of the function `asked`, whose answers are not recorded.
+    fn refuse_unrecorded(&self, asked: &'static str) -> NoAnswer;
 }
 
-/// What happens to the answers of a call.
+/// Whether the host's answers in a call are recorded, or given by a stand-in.
 #[derive(Clone, Default)]
 pub enum Tracer {
-    /// Nothing.
+    /// The host answers, and nothing is recorded.
     #[default]
     Off,
-    /// Somebody is told of them.
+    /// The host answers, and a log receives the answers.
     Recording(Arc<dyn HostCallLog>),
-    /// Somebody else gives them.
+    /// A stand-in answers in the host's place.
     Playing(Arc<dyn HostStandIn>),
 }
 
 impl Tracer {
-    /// Does somebody else answer? Then nothing stands behind a handle.
-    pub(in crate::host) const fn plays(&self) -> bool {
+    /// Does a stand-in answer? Then no resource belongs to a handle.
+    pub(in crate::host) const fn is_playing(&self) -> bool {
         matches!(self, Self::Playing(_))
     }
 
-    /// Is somebody told of the answers?
-    pub(in crate::host) const fn records(&self) -> bool {
+    /// Are the answers recorded?
+    pub(in crate::host) const fn is_recording(&self) -> bool {
         matches!(self, Self::Recording(_))
     }
 
-    /// These texts are secret.
+    /// Tell the log that these texts are secret.
     pub(in crate::host) fn learn<'a>(&self, mut texts: impl Iterator<Item = &'a str>) {
         if let Self::Recording(log) = self {
             log.learn(&mut texts);
         }
     }
 
-    /// Something was asked for that nobody is told of: the end of a played call.
-    pub(in crate::host) fn unrecorded(&self, asked: &'static str) -> Option<wasmtime::Error> {
+    /// The error that ends a played call which asks for something that is not recorded. `None`:
+    /// the host answers.
+    pub(in crate::host) fn check_recorded(&self, asked: &'static str) -> Option<wasmtime::Error> {
         let Self::Playing(host) = self else { return None };
-        Some(wasmtime::Error::from_boxed(host.untold(asked)))
+        Some(wasmtime::Error::from_boxed(host.refuse_unrecorded(asked)))
     }
 
-    /// The answer, when somebody else gives it.
-    pub(in crate::host) fn play<A: Answer>(&self, mark: impl FnOnce() -> HostCall) -> Option<A> {
+    /// The answer of the stand-in, if there is one.
+    pub(in crate::host) fn play<A: TraceAnswer>(
+        &self,
+        mark: impl FnOnce() -> HostCall,
+    ) -> Option<A> {
         let Self::Playing(host) = self else { return None };
         let mut answer = None;
-        let read = &mut |reader: &mut Reader<'_>| {
+        let read = &mut |reader: &mut WireReader<'_>| {
             answer = A::get(reader);
             answer.is_some()
         };
@@ -164,33 +169,34 @@ impl Tracer {
         })
     }
 
-    /// A host call begins. Who is told of it hears so before its answer: it may be given up.
-    pub(in crate::host) fn begin(&self, mark: impl FnOnce() -> HostCall) {
+    /// Record that a host call begins. This is recorded before the answer, because the call may
+    /// be given up.
+    pub(in crate::host) fn record_begin(&self, mark: impl FnOnce() -> HostCall) {
         if let Self::Recording(log) = self {
-            log.begin(mark());
+            log.begin_call(mark());
         }
     }
 
-    /// It ended.
-    pub(in crate::host) fn end<A: Answer>(&self, answer: &A) {
+    /// Record that a host call ended with this answer.
+    pub(in crate::host) fn record_end<A: TraceAnswer>(&self, answer: &A) {
         if let Self::Recording(log) = self {
-            log.end(&|out| answer.put(out));
+            log.end_call(&|out| answer.put(out));
         }
     }
 }
 
-/// Read the next answer as whichever type fits the bytes there. For fuzz targets.
+/// Read the next answer as the first type that fits the bytes. For fuzz targets.
 pub fn read_any(ask: &mut dyn FnMut(&mut ReadAnswer<'_>) -> bool) -> bool {
-    fn reads<A: Answer>(reader: &mut Reader<'_>) -> bool {
+    fn reads<A: TraceAnswer>(reader: &mut WireReader<'_>) -> bool {
         A::get(reader).is_some()
     }
-    let types: [fn(&mut Reader<'_>) -> bool; 12] = [
+    let types: [fn(&mut WireReader<'_>) -> bool; 12] = [
         reads::<wasmtime::Result<u64>>,
         reads::<wasmtime::Result<Vec<u8>>>,
         reads::<wasmtime::Result<Vec<u32>>>,
         reads::<wasmtime::Result<String>>,
         reads::<wasmtime::Result<(u64, u64)>>,
-        reads::<wasmtime::Result<wire::Packed<String>>>,
+        reads::<wasmtime::Result<wire::PackedValue<String>>>,
         reads::<FsResult<(Vec<u8>, bool)>>,
         reads::<FsResult<DescriptorStat>>,
         reads::<FsResult<Option<DirectoryEntry>>>,
@@ -201,9 +207,9 @@ pub fn read_any(ask: &mut dyn FnMut(&mut ReadAnswer<'_>) -> bool) -> bool {
     types.into_iter().any(|mut read| ask(&mut read))
 }
 
-/// Name of a function by its number.
+/// The name of a function by its number.
 #[must_use]
-pub fn name_of(function: u8) -> &'static str {
+pub fn function_name(function: u8) -> &'static str {
     FUNCTIONS.get(usize::from(function)).copied().unwrap_or("an unknown function")
 }
 

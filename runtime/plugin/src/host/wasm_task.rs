@@ -5,14 +5,15 @@
 //!                                              │      release ─► guest threads ─► exit, trap, kill
 //!                                              └─► a worker process: the same there, by descriptor
 //! ```
-//! A task sees the directories it was given and nothing else of the node; sockets only as asked
-//! and only on the allocation's ports. [`WasmTasks`] is what drivers and task runners ask;
-//! [`WasmTaskHost`] runs tasks in its own process: that of an embedded agent, or a worker.
+//! A task sees the directories that it was given and nothing else of the node. It has sockets only
+//! as its driver asked, and only on the allocation's ports. [`WasmTasks`] is the interface for
+//! drivers and task runners. [`WasmTaskHost`] runs tasks in its own process: that of an embedded
+//! agent, or a worker.
 
 pub mod code;
 mod dirs;
 mod disk_p1;
-mod ended;
+mod ended_runs;
 mod exit;
 mod input;
 mod io_p1;
@@ -24,9 +25,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use ended::EndedRuns;
+pub use ended_runs::EndedRuns;
 pub use input::TaskStdin;
-pub use local::{TaskExited, TaskSeen, WasmTaskHost};
+pub use local::{ExitListener, WasmTaskHost, WasmTaskView};
 
 use tokio::sync::watch;
 
@@ -37,98 +38,99 @@ use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::task::{RawExit, Usage};
 use ostler_sandbox::{CallError, LoadError};
 
-/// A directory or file a task sees.
+/// A directory or file of the node that a task sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreopenedDir {
-    /// Inside the task's or the shared directory, or a reserved mount.
+    /// Path on the node: inside the task's or the shared directory, or a reserved mount.
     pub host_path: PathBuf,
-    /// Where the task sees it.
+    /// Path at which the task sees it.
     pub guest_path: String,
-    /// No writes.
+    /// Whether the task may not write there.
     pub read_only: bool,
 }
 
-/// What to run.
+/// What a WASM task runs, and with what.
 #[derive(Clone, Debug)]
 pub struct WasmTaskSpec {
-    /// The file.
+    /// Path of the file with the component or module.
     pub path: PathBuf,
-    /// Arguments, the program's name first.
+    /// Arguments of the program, its name first.
     pub args: Vec<String>,
-    /// The whole environment.
+    /// The whole environment of the task, as names and values.
     pub env: Vec<(String, String)>,
-    /// What it sees of the node's files.
+    /// Directories and files of the node that the task sees.
     pub dirs: Vec<PreopenedDir>,
-    /// What it may use; of memory at most [`TASK_MEMORY_BYTES_CEILING`](ostler_model::limits::TASK_MEMORY_BYTES_CEILING).
+    /// How much the task may use; of memory at most
+    /// [`TASK_MEMORY_BYTES_CEILING`](ostler_model::limits::TASK_MEMORY_BYTES_CEILING).
     pub limits: TaskLimits,
-    /// May listen on the allocation's ports.
+    /// Whether the task may listen on the allocation's ports.
     pub listen: bool,
-    /// `address:port` pairs it may connect to.
+    /// `address:port` pairs that the task may connect to.
     pub connect: Vec<String>,
-    /// What it reads from its standard input.
+    /// What the task reads from its standard input.
     pub input: TaskStdin,
 }
 
 /// Why a task did not start, or is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum WasmTaskError {
-    /// The file is not there.
+    /// The file does not exist.
     #[error("{} is not there; give an absolute path, one relative to the task directory, or ${{job.dir}}/…", path.display())]
     NotFound {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is there and cannot be used.
+    /// The file exists and cannot be used.
     #[error("cannot read {}: {reason}", path.display())]
     File {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be used, for people.
         reason: String,
     },
-    /// Not WASM, refused, or not compiled.
+    /// The file is not WASM, was refused, or could not be compiled.
     #[error("{}: {source}", path.display())]
     Code {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Why there is no code.
         #[source]
         source: LoadError,
     },
-    /// WASM of another kind.
+    /// The file is WASM, but no program that can be run as a task.
     #[error("{}: neither a wasi:cli/command component nor a WASI preview 1 module: {reason}", path.display())]
     OtherWorld {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// What is missing.
+        /// What the file lacks, for people.
         reason: String,
     },
-    /// A directory that is not the task's.
+    /// The directory or file is not the task's own, and not assigned to it.
     #[error("{} is not inside the task's directories and not assigned to it", path.display())]
     OutsideTask {
-        /// The path.
+        /// Path of the directory or file.
         path: PathBuf,
     },
-    /// A file for standard input that cannot be read.
+    /// The file for standard input cannot be read.
     #[error("cannot read standard input from {}: {reason}", path.display())]
     Input {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Why the file cannot be read, for people.
         reason: String,
     },
-    /// A directory that cannot be opened.
+    /// A directory for the task cannot be opened.
     #[error("cannot show {} to the task: {reason}", path.display())]
     Dir {
-        /// The path.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// Why the directory cannot be opened, for people.
         reason: String,
     },
-    /// A `connect` entry that is no address.
+    /// An entry of `connect` is not an address with a port.
     #[error("{given:?} is not an address:port; write for example \"127.0.0.1:6379\"")]
     Address {
-        /// The text.
+        /// The beginning of the entry.
         given: String,
     },
     /// The store could not be made.
@@ -137,37 +139,37 @@ pub enum WasmTaskError {
     /// The run was given up while the task was being started.
     #[error("the start was given up")]
     RunEnded,
-    /// It would be in the network of this process, and not in that of its allocation.
+    /// The task would be in the network of this process, and not in that of its allocation.
     #[error(
         "a WASM task in a network of its own needs a worker process, which this agent does not have"
     )]
     NoNetwork,
-    /// A driver that starts more and more.
+    /// The driver has as many tasks in the run as it may.
     #[error("the driver has {WORKLOADS_PER_RUN_MAX} WASM tasks in this run already")]
     TooMany,
-    /// Not a task of this run.
+    /// The run has no task of this id.
     #[error("no such WASM task in this run")]
     UnknownTask,
-    /// The process that would run it refused, in its own words.
+    /// The process that would run the task refused it.
     #[error("{text}")]
     Refused {
-        /// Why.
+        /// Why the process refused, in its own words.
         text: String,
-        /// Is the task's file or configuration at fault?
+        /// Whether the file or the configuration of the task is at fault.
         invalid: bool,
     },
-    /// The process that would run it cannot be had now.
+    /// The process that would run the task cannot be used now.
     #[error("the worker process of WASM tasks cannot be used: {reason}")]
     Worker {
-        /// Why.
+        /// Why the process cannot be used, for people.
         reason: String,
     },
 }
 
-/// WASM tasks as drivers and task runners ask for them.
+/// WASM tasks, as drivers and task runners use them.
 pub trait WasmTasks: Send + Sync {
-    /// Compile where needed and hold: it runs nothing before [`WasmTasks::release`] of its run. One
-    /// that comes after that runs at once. Its id.
+    /// Compile a task where needed, and hold it: it does not run before [`WasmTasks::release`] of
+    /// its run. A task that comes after that runs at once. Returns the task's id.
     ///
     /// An error is a [`WasmTaskError`]; nothing is held then.
     fn spawn(
@@ -175,41 +177,42 @@ pub trait WasmTasks: Send + Sync {
         context: Arc<TaskContext>,
         spec: WasmTaskSpec,
     ) -> BoxFuture<'static, Result<String, WasmTaskError>>;
-    /// Let what is held of a run go.
+    /// Let the held tasks of a run start.
     fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>>;
     /// End a task at its next epoch.
     ///
     /// # Errors
     /// [`WasmTaskError::UnknownTask`].
     fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError>;
-    /// Does it still run?
+    /// Does the task still run?
     ///
     /// # Errors
     /// [`WasmTaskError::UnknownTask`].
-    fn running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError>;
+    fn is_running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError>;
     /// What a task uses now; `None` when it is not known or has ended. Memory is the linear memory
-    /// it holds; processor time is that of the guest threads, host functions included.
+    /// that the task holds. Processor time is that of the guest threads, host functions included.
     fn usage(&self, run: &RunId, id: &str) -> BoxFuture<'static, Option<Usage>>;
-    /// Wait for the end; answers at once after it, until the run is forgotten.
+    /// Wait for the end of a task. After the end this returns at once, until the run is forgotten.
     fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit>;
-    /// What became of a task of an earlier agent. Never waits.
+    /// What became of a task of an earlier agent. This never waits.
     fn adopt(&self, run: &RunId, id: &str) -> Adoption;
-    /// Kill everything of a run, and whatever it would still start.
+    /// Kill every task of a run, also those that it would still start.
     fn kill_run(&self, run: &RunId);
-    /// Kill everything of a run and drop what is remembered.
+    /// Kill every task of a run, and forget the run.
     fn forget_run(&self, run: &RunId);
     /// Kill every task.
     fn kill_all(&self);
-    /// Forget every run but these, which are on record; how many.
+    /// Forget every run but those in `known`, which are on record. Returns how many
+    /// runs were forgotten.
     fn sweep(&self, known: &BTreeSet<RunId>) -> usize;
-    /// The agent ends: tasks of its own process end with it, those of others go on. Waits until processes that have no
+    /// The agent ends. Tasks in its own process end with it, and those in other processes go on. Waits until processes that have no
     /// task any more have ended.
     fn leave(&self) -> BoxFuture<'static, ()>;
 }
 
-/// Wait until `exit` has one; an exit that says why where it never will: the task is not known, or
-/// `dropped`.
-pub fn waited(
+/// Wait until `exit` has a value. Where it never will, the returned exit says why: the task is not
+/// known, or `dropped`.
+pub fn wait_for_exit(
     exit: Option<watch::Receiver<Option<RawExit>>>,
     clock: Clock,
     dropped: &'static str,

@@ -1,4 +1,4 @@
-//! The host's workloads as the task runners see them.
+//! The host's processes and WASM tasks behind the one interface that task runners use.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use ostler_model::limits::KILL_GRACE;
 use ostler_model::ports::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
 use ostler_model::session::{ExecPlan, ExecSession, TerminalSize};
 use ostler_model::task::{RawExit, Usage, Workload};
-use ostler_process::left::{self, Certainty};
+use ostler_process::leftovers::{self, Certainty};
 use ostler_process::{ProcessHost, chain, identity};
 
-/// Processes and WASM tasks behind one face.
+/// Processes and WASM tasks behind one interface.
 #[derive(Clone)]
 pub struct HostWorkloads {
     /// Native task processes.
     pub processes: ProcessHost,
-    /// WASM tasks.
+    /// WASM tasks of the node.
     pub wasm_tasks: Arc<dyn WasmTasks>,
-    /// For the time of an exit that nobody saw.
+    /// Clock for the time of an exit that nobody saw.
     pub clock: Clock,
 }
 
@@ -47,7 +47,7 @@ impl Workloads for HostWorkloads {
     fn note(&self, run: &RunId, about: RunNote) -> BoxFuture<'static, bool> {
         let (processes, run) = (self.processes.clone(), run.clone());
         Box::pin(async move {
-            // A panic there is told by its thread.
+            // The thread reports its own panic.
             let noted = tokio::task::spawn_blocking(move || processes.note(&run, &about)).await;
             noted.unwrap_or(false)
         })
@@ -84,7 +84,7 @@ impl Workloads for HostWorkloads {
                 }
             }
         }
-        // Whatever was adopted stays so: asked again, it answers the same.
+        // What was adopted stays adopted, and answers the same when it is asked again.
         not_now.map_or(answer, Adoption::NotNow)
     }
 
@@ -124,7 +124,8 @@ impl Workloads for HostWorkloads {
         Box::pin(async move {
             let mut gone = true;
             for identity in identities {
-                // Of a directory that this one is a copy of: nothing of this agent.
+                // The process works for a directory of which this one is a copy, and is not this
+                // agent's.
                 if self.processes.works_elsewhere(identity) {
                     let pid = identity.pid;
                     tracing::warn!(%run, pid, "a process of another data directory is left alone");
@@ -141,9 +142,10 @@ impl Workloads for HostWorkloads {
         })
     }
 
-    fn left(&self, run: &RunId, identities: &[ProcessIdentity]) -> Vec<String> {
-        let found =
-            identities.iter().filter_map(|identity| left::of(run, identity, Certainty::Now).ok());
+    fn list_leftovers(&self, run: &RunId, identities: &[ProcessIdentity]) -> Vec<String> {
+        let found = identities
+            .iter()
+            .filter_map(|identity| leftovers::find_remaining(run, identity, Certainty::Now).ok());
         found.flatten().map(|left| left.to_string()).collect()
     }
 

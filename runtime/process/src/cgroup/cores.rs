@@ -6,12 +6,12 @@
 //!   share/            cpuset.cpus: what no leaf has   written anew when a leaf comes or goes
 //!     <leaf>/         inherits                        every other process
 //! ```
-//! Several processes write there: the agent, each supervisor that removes its leaf, other agents. So who has
-//! written looks again, and writes anew as long as something changed meanwhile: the last one to write has
-//! seen all others.
+//! Several processes write there: the agent, each supervisor that removes its leaf, other agents.
+//! So each writer reads again after it has written, and writes anew as long as something changed
+//! meanwhile: the last one to write has seen all others.
 //!
-//! The files of the kernel are the only record: an agent that starts finds there what the processes of
-//! an earlier one have.
+//! The files of the kernel are the only record: an agent that starts reads there which cores the
+//! processes of an earlier agent have.
 
 use std::fs;
 use std::io;
@@ -24,10 +24,11 @@ use ostler_model::cores::CoreSet;
 pub(super) const SHARE: &str = "share";
 /// The cores that a cgroup asks for.
 pub(super) const CPUS: &str = "cpuset.cpus";
-/// Those that it has.
+/// The cores that a cgroup really has.
 const EFFECTIVE: &str = "cpuset.cpus.effective";
 
-/// Let cores be given below `parent`, with these other controllers in its shared part. Which there are.
+/// Let cores be given below `parent`, with these other controllers in its shared part. Returns all
+/// cores that there are.
 ///
 /// # Errors
 /// When the controller is not delegated, or the shared part cannot be made.
@@ -45,18 +46,18 @@ pub(super) fn prepare(parent: &Path, controllers: &[&str]) -> io::Result<CoreSet
     share_rest(parent)
 }
 
-/// How often who writes looks again: each time somebody else came in between.
+/// How often a writer reads and writes anew when somebody else wrote in between.
 const ROUNDS_MAX: usize = 32;
 
-/// Give the shared part what no leaf beside it has. All cores that there are.
+/// Give the shared part the cores that no leaf beside it has. Returns all cores that there are.
 ///
 /// # Errors
 /// When the kernel's files cannot be read or written.
 pub(super) fn share_rest(parent: &Path) -> io::Result<CoreSet> {
-    let (mut all, mut rest) = rest_of(parent)?;
+    let (mut all, mut rest) = unclaimed_cores(parent)?;
     for _ in 0..ROUNDS_MAX {
         super::write(&parent.join(SHARE).join(CPUS), &rest.to_string())?;
-        let now = rest_of(parent)?;
+        let now = unclaimed_cores(parent)?;
         let same = now.1 == rest;
         (all, rest) = now;
         if same {
@@ -66,8 +67,8 @@ pub(super) fn share_rest(parent: &Path) -> io::Result<CoreSet> {
     Ok(all)
 }
 
-/// All cores that there are, and those that no leaf has; never none of these.
-fn rest_of(parent: &Path) -> io::Result<(CoreSet, CoreSet)> {
+/// All cores that there are, and those that no leaf has. The second set is never empty.
+fn unclaimed_cores(parent: &Path) -> io::Result<(CoreSet, CoreSet)> {
     let all = read(&parent.join(EFFECTIVE))?;
     let mut taken = CoreSet::new();
     for entry in fs::read_dir(parent)? {
@@ -82,24 +83,24 @@ fn rest_of(parent: &Path) -> io::Result<(CoreSet, CoreSet)> {
         }
     }
     let rest = all.without(&taken);
-    // To the kernel an empty list is no list, and all of them. Of one agent, nobody who runs a task shares
-    // then.
+    // The kernel takes an empty list for all cores. With one agent, no task shares cores then.
     let last = || all.iter().next_back().into_iter().collect();
     let rest = if rest.is_empty() { last() } else { rest };
     Ok((all, rest))
 }
 
-/// A cgroup that has just been removed: its file is not there, or was open meanwhile.
+/// Whether the error means that a cgroup has just been removed: its file is absent, or was open
+/// meanwhile.
 fn is_gone(error: &io::Error) -> bool {
     let no_device = Some(rustix::io::Errno::NODEV.raw_os_error());
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == no_device
 }
 
-/// Did the kernel give a leaf the cores that it asks for? One that is switched off it leaves out, and gives
-/// those of others where none is left.
+/// Check that the kernel gave a leaf the cores that the leaf asks for. The kernel leaves out cores
+/// that are switched off, and gives other cores where none of them is left.
 ///
 /// # Errors
-/// When it did not, or cannot be asked.
+/// When the leaf has other cores, or its file cannot be read.
 pub(super) fn check_given(leaf: &Path, wanted: &CoreSet) -> io::Result<()> {
     let given = read(&leaf.join(EFFECTIVE))?;
     if given == *wanted {
@@ -111,22 +112,24 @@ pub(super) fn check_given(leaf: &Path, wanted: &CoreSet) -> io::Result<()> {
 }
 
 /// Why these cores cannot be given.
-pub(super) fn not_given(status: &CgroupStatus, wanted: &CoreSet) -> io::Error {
+pub(super) fn cores_error(status: &CgroupStatus, wanted: &CoreSet) -> io::Error {
     let why = status.unavailable.as_ref().map(ToString::to_string).unwrap_or_default();
-    io::Error::other(match status.cores.is_empty() {
-        true => format!("cores {wanted} cannot be given any more: {why}"),
-        false => format!("cores {wanted} are not among those that can be given: {}", status.cores),
+    io::Error::other(if status.cores.is_empty() {
+        format!("cores {wanted} cannot be given any more: {why}")
+    } else {
+        format!("cores {wanted} are not among those that can be given: {}", status.cores)
     })
 }
 
-/// Cores that can be given now; what was found when the agent began, without those that are switched off.
-pub(crate) fn now(status: &CgroupStatus) -> CoreSet {
+/// Cores that can be given now: those that were found when the agent started, without those that
+/// are switched off.
+pub(crate) fn available_cores(status: &CgroupStatus) -> CoreSet {
     let effective = status.parent.as_ref().and_then(|parent| read(&parent.join(EFFECTIVE)).ok());
     effective.map_or_else(|| status.cores.clone(), |now| status.cores.intersection(&now))
 }
 
-/// A leaf of `parent` is gone: what it had is everybody's again.
-pub(super) fn given_back(parent: &Path) {
+/// Share the cores of a leaf of `parent` that is gone among the others again.
+pub(super) fn share_freed_cores(parent: &Path) {
     if !parent.join(SHARE).exists() {
         return;
     }
@@ -145,7 +148,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::cgroup::{Leaf, Limits, Unavailable};
+    use crate::cgroup::{CgroupUnavailable, Leaf, Limits};
 
     /// What the kernel would have made.
     fn cgroup(path: &Path, files: &[(&str, &str)]) {
@@ -174,13 +177,13 @@ mod tests {
         share_rest(dir.path()).unwrap();
         assert_eq!(shared(), "3", "never empty: that would be all");
         fs::remove_dir_all(at("two")).unwrap();
-        given_back(dir.path());
+        share_freed_cores(dir.path());
         assert_eq!(shared(), "2-3");
     }
 
     #[test]
     fn cores_that_are_not_this_nodes_are_an_error() {
-        let mut status = CgroupStatus::none(Unavailable::NotMounted);
+        let mut status = CgroupStatus::none(CgroupUnavailable::NotMounted);
         let limits = Limits { cores: "0".parse().unwrap(), ..Limits::default() };
         let error = Leaf::create(&status, "x", &limits).unwrap_err().to_string();
         assert!(error.contains("cores 0 cannot be given any more: no cgroup version 2"), "{error}");

@@ -18,54 +18,58 @@ use std::path::{Path, PathBuf};
 
 /// Parent of the cgroups of tasks.
 pub(super) const TASKS: &str = "ostler";
-/// Where an agent moves itself; also what the unit file calls the subgroup.
+/// Name of the subgroup that an agent moves itself to; the unit file names its subgroup so too.
 pub(super) const AGENT: &str = "agent";
 /// What systemd sets on a cgroup that it delegated; the second one is for agents without privileges.
 const DELEGATED: [&str; 2] = ["trusted.delegate", "user.delegate"];
 /// How often the processes of a cgroup are listed while they are moved: some may fork meanwhile.
 const ROUNDS_MAX: usize = 8;
 
-/// What decides.
+/// What decides where the cgroups of tasks are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Facts {
+struct CgroupFacts {
     /// The agent's cgroup, below the mount.
     own: PathBuf,
-    /// It is the root of the machine.
+    /// The agent's cgroup is the root of the machine.
     root: bool,
-    /// It is the root of what this process sees, and nobody else is in it: a container's.
+    /// The agent's cgroup is the root of what this process sees, and no other process is in it: it
+    /// is a container's.
     container: bool,
-    /// A service manager delegated it.
+    /// A service manager delegated the agent's cgroup.
     own_delegated: bool,
-    /// The same of the one above; or it is free of processes and called by a name that asks for it.
+    /// A service manager delegated the cgroup above; or that cgroup has no processes, and the
+    /// agent's own has the agreed name of a subgroup.
     above_delegated: bool,
 }
 
-/// See the module.
+/// Where the tasks' cgroup is, relative to the agent's own: see the table of the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    /// Below the agent's own.
+enum TaskCgroupPlacement {
+    /// Below the agent's own cgroup.
     Here,
-    /// Beside it.
+    /// Beside the agent's own cgroup, below this one.
     Beside(PathBuf),
-    /// Beside it, once the agent has moved down.
+    /// Beside the agent's own cgroup, once the agent has moved down into a subgroup.
     Down,
-    /// Below the agent's own, in which it must stay.
+    /// Below the agent's own cgroup, in which the agent must stay.
     Service,
 }
 
-fn decide(facts: &Facts) -> Place {
+fn choose_placement(facts: &CgroupFacts) -> TaskCgroupPlacement {
     let name = facts.own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match facts.own.parent() {
-        _ if facts.root => Place::Here,
+        _ if facts.root => TaskCgroupPlacement::Here,
         // Never the parent of the tasks itself.
-        Some(above) if facts.above_delegated && name != TASKS => Place::Beside(above.to_owned()),
-        _ if facts.own_delegated && name.ends_with(".service") => Place::Service,
-        _ if facts.own_delegated || facts.container => Place::Down,
-        _ => Place::Here,
+        Some(above) if facts.above_delegated && name != TASKS => {
+            TaskCgroupPlacement::Beside(above.to_owned())
+        }
+        _ if facts.own_delegated && name.ends_with(".service") => TaskCgroupPlacement::Service,
+        _ if facts.own_delegated || facts.container => TaskCgroupPlacement::Down,
+        _ => TaskCgroupPlacement::Here,
     }
 }
 
-impl Facts {
+impl CgroupFacts {
     fn gather(mount: &Path, own: PathBuf) -> Self {
         let root = is_root(&own);
         let alone = || processes(&own).is_ok_and(|found| found == [std::process::id()]);
@@ -83,23 +87,25 @@ impl Facts {
     }
 }
 
-/// Parent of the cgroups of tasks of an agent in `own`.
-pub(super) fn tasks(mount: &Path, own: PathBuf) -> PathBuf {
-    let facts = Facts::gather(mount, own);
-    match decide(&facts) {
-        Place::Beside(above) => above.join(TASKS),
-        Place::Here | Place::Down | Place::Service => facts.own.join(TASKS),
+/// Parent of the cgroups of tasks, for an agent whose own cgroup is `own`.
+pub(super) fn tasks_parent(mount: &Path, own: PathBuf) -> PathBuf {
+    let facts = CgroupFacts::gather(mount, own);
+    match choose_placement(&facts) {
+        TaskCgroupPlacement::Beside(above) => above.join(TASKS),
+        TaskCgroupPlacement::Here | TaskCgroupPlacement::Down | TaskCgroupPlacement::Service => {
+            facts.own.join(TASKS)
+        }
     }
 }
 
 /// Let controllers be handed down: see [`super::make_room`].
 pub(super) fn make_room(mount: &Path, own: PathBuf) -> io::Result<()> {
-    let facts = Facts::gather(mount, own);
-    match decide(&facts) {
-        Place::Here => Ok(()),
-        // What an agent left there that was started without a subgroup: its supervisors.
-        Place::Beside(above) => move_all(&above, &facts.own),
-        Place::Down => {
+    let facts = CgroupFacts::gather(mount, own);
+    match choose_placement(&facts) {
+        TaskCgroupPlacement::Here => Ok(()),
+        // Moves the supervisors that an agent without a subgroup left there.
+        TaskCgroupPlacement::Beside(above) => move_all(&above, &facts.own),
+        TaskCgroupPlacement::Down => {
             let below = facts.own.join(AGENT);
             fs::create_dir_all(&below)?;
             let moved = move_all(&facts.own, &below);
@@ -108,7 +114,7 @@ pub(super) fn make_room(mount: &Path, own: PathBuf) -> io::Result<()> {
             }
             moved
         }
-        Place::Service => Err(io::Error::other(
+        TaskCgroupPlacement::Service => Err(io::Error::other(
             "the cgroup of the service is delegated without a subgroup, and the service could not start in it \
              again once it hands controllers down; write DelegateSubgroup=agent into the unit (systemd 254)",
         )),
@@ -124,7 +130,7 @@ fn move_all(from: &Path, to: &Path) -> io::Result<()> {
         }
         for pid in found {
             match super::write(&into, &pid.to_string()) {
-                // It has ended.
+                // The process has ended.
                 Err(error)
                     if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
                 moved => moved?,
@@ -134,14 +140,14 @@ fn move_all(from: &Path, to: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("processes keep coming in cgroup {}", from.display())))
 }
 
-/// Processes in a cgroup itself. Those of other process namespaces, which have no number here, are left
-/// out.
+/// Pids of the processes in a cgroup itself. Processes of other pid namespaces are left out,
+/// because they have no pid here.
 fn processes(cgroup: &Path) -> io::Result<Vec<u32>> {
     let text = fs::read_to_string(cgroup.join("cgroup.procs"))?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
 }
 
-/// Only the root of the machine has no type.
+/// Whether a cgroup is the root of the machine, which alone has no `cgroup.type`.
 fn is_root(cgroup: &Path) -> bool {
     !cgroup.join("cgroup.type").exists()
 }
@@ -160,31 +166,44 @@ mod tests {
 
     use super::*;
 
-    fn at(own: &str) -> Facts {
-        Facts { own: own.into(), ..Facts::default() }
+    fn at(own: &str) -> CgroupFacts {
+        CgroupFacts { own: own.into(), ..CgroupFacts::default() }
     }
 
     #[test]
     fn tasks_are_beside_an_agent_whose_parent_is_delegated() {
-        let facts = Facts { above_delegated: true, ..at("/m/ostler.service/agent") };
-        assert_eq!(decide(&facts), Place::Beside("/m/ostler.service".into()));
-        let inside_tasks = Facts { above_delegated: true, ..at("/m/x.service/ostler") };
-        assert_eq!(decide(&inside_tasks), Place::Here, "an agent must not lie where tasks do");
+        let facts = CgroupFacts { above_delegated: true, ..at("/m/ostler.service/agent") };
+        assert_eq!(
+            choose_placement(&facts),
+            TaskCgroupPlacement::Beside("/m/ostler.service".into())
+        );
+        let inside_tasks = CgroupFacts { above_delegated: true, ..at("/m/x.service/ostler") };
+        assert_eq!(
+            choose_placement(&inside_tasks),
+            TaskCgroupPlacement::Here,
+            "an agent must not lie where tasks do"
+        );
     }
 
     #[test]
     fn an_agent_moves_down_in_what_nobody_starts_it_in_again() {
-        let scope = Facts { own_delegated: true, ..at("/m/run-1.scope") };
-        assert_eq!(decide(&scope), Place::Down);
-        assert_eq!(decide(&Facts { container: true, ..at("/m") }), Place::Down);
-        let service = Facts { own_delegated: true, ..at("/m/ostler.service") };
-        assert_eq!(decide(&service), Place::Service);
+        let scope = CgroupFacts { own_delegated: true, ..at("/m/run-1.scope") };
+        assert_eq!(choose_placement(&scope), TaskCgroupPlacement::Down);
+        assert_eq!(
+            choose_placement(&CgroupFacts { container: true, ..at("/m") }),
+            TaskCgroupPlacement::Down
+        );
+        let service = CgroupFacts { own_delegated: true, ..at("/m/ostler.service") };
+        assert_eq!(choose_placement(&service), TaskCgroupPlacement::Service);
     }
 
     #[test]
     fn what_nobody_delegated_is_left_as_it_is() {
-        assert_eq!(decide(&at("/m/session-1.scope")), Place::Here);
-        assert_eq!(decide(&Facts { root: true, own_delegated: true, ..at("/m") }), Place::Here);
+        assert_eq!(choose_placement(&at("/m/session-1.scope")), TaskCgroupPlacement::Here);
+        assert_eq!(
+            choose_placement(&CgroupFacts { root: true, own_delegated: true, ..at("/m") }),
+            TaskCgroupPlacement::Here
+        );
     }
 
     #[test]
@@ -197,9 +216,9 @@ mod tests {
             fs::write(cgroup.join("cgroup.type"), "domain\n").unwrap();
             fs::write(cgroup.join("cgroup.procs"), "").unwrap();
         }
-        assert_eq!(tasks(dir.path(), own.clone()), service.join(TASKS));
+        assert_eq!(tasks_parent(dir.path(), own.clone()), service.join(TASKS));
         fs::write(service.join("cgroup.procs"), "0\n7\n").unwrap();
-        assert_eq!(tasks(dir.path(), own.clone()), own.join(TASKS), "somebody else's");
+        assert_eq!(tasks_parent(dir.path(), own.clone()), own.join(TASKS), "somebody else's");
         assert_eq!(processes(&service).unwrap(), [7]);
     }
 }

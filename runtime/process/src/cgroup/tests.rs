@@ -31,25 +31,25 @@ fn a_worker_is_weighed_anew_when_the_kernel_would_see_a_difference() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cpu.weight");
     let weighed = || fs::read_to_string(&file).unwrap();
-    let status = CgroupStatus { cpu: true, ..CgroupStatus::none(Unavailable::NotMounted) };
+    let status = CgroupStatus { cpu: true, ..CgroupStatus::none(CgroupUnavailable::NotMounted) };
     let worker = WorkerCgroup::new(Leaf { path: dir.path().to_owned() }, &status);
     fs::write(&file, "").unwrap();
-    worker.weigh(1_500).unwrap();
+    worker.set_cpu_weight(1_500).unwrap();
     assert_eq!(weighed(), "150");
     fs::remove_file(&file).unwrap();
-    worker.weigh(1_509).unwrap();
-    worker.weigh(2_000).unwrap_err();
+    worker.set_cpu_weight(1_509).unwrap();
+    worker.set_cpu_weight(2_000).unwrap_err();
     fs::write(&file, "").unwrap();
-    worker.weigh(2_000).unwrap();
+    worker.set_cpu_weight(2_000).unwrap();
     assert_eq!(weighed(), "200");
     let status = CgroupStatus { cpu: false, ..status };
-    WorkerCgroup::new(Leaf { path: "/nowhere".into() }, &status).weigh(1).unwrap();
+    WorkerCgroup::new(Leaf { path: "/nowhere".into() }, &status).set_cpu_weight(1).unwrap();
 }
 
 #[test]
 fn a_counter_counts_only_under_its_own_name() {
-    assert!(counts("oom 3\noom_kill 1\n", "oom_kill"));
-    assert!(!counts("oom 3\noom_kill 0\noom_group_kill 1\n", "oom_kill"));
+    assert!(is_counter_positive("oom 3\noom_kill 1\n", "oom_kill"));
+    assert!(!is_counter_positive("oom 3\noom_kill 0\noom_group_kill 1\n", "oom_kill"));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn cgroups_of_dead_makers_are_swept_and_those_of_living_ones_stay() {
 fn a_directory_that_is_no_cgroup_gives_a_reason_and_no_cgroups() {
     let dir = tempfile::tempdir().unwrap();
     let status = prepare(Some(&dir.path().join("tasks")));
-    assert_eq!(status, CgroupStatus::none(Unavailable::NotMounted));
+    assert_eq!(status, CgroupStatus::none(CgroupUnavailable::NotMounted));
     assert!(!dir.path().join("tasks").exists());
     assert!(
         Leaf::create(&status, "x", &Limits { cpu_mhz: 100, ..Limits::default() })

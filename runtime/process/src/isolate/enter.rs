@@ -6,15 +6,15 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-use super::{IsolationSetup, borrowed, filter, inside, sys};
-use crate::child::{self, Child, Forked, Plan};
-use ostler_model::isolation::Part;
+use super::{IsolationSetup, filter, inside, sys, vfork_child};
+use crate::child::{self, ChildPlan, ForkKind, HeldChild};
+use ostler_model::isolation::IsolationKind;
 
-/// The first process of a task's pid namespace. Everything in there ends with it.
+/// The first process of a task's pid namespace. All processes in the namespace end with it.
 #[derive(Debug)]
 pub(in super::super) struct Init {
     pidfd: OwnedFd,
-    /// It ends when this is closed: with the shim at the latest.
+    /// The init ends when this is closed, at the latest with the shim.
     _life: OwnedFd,
 }
 
@@ -27,23 +27,23 @@ impl Init {
 
 /// Fork a child that waits for its go, in its namespaces. Both are children of this process.
 pub(in super::super) fn fork(
-    plan: &Plan,
+    plan: &ChildPlan,
     setup: &IsolationSetup,
-) -> io::Result<(Forked, Option<Init>)> {
+) -> io::Result<(HeldChild, Option<Init>)> {
     let (life_end, life) = child::pipe()?;
-    let child = child::Laid::new(plan)?;
+    let child = child::ChildImage::new(plan)?;
     let shim = rustix::process::getpid();
     let helper = Helper { setup, plan, child: &child, life: &life_end, shim };
-    let mut both = Both::default();
+    let mut both = ForkedPair::default();
     // SAFETY: a shim has one thread and its signals are blocked; what is forked does not come back.
     unsafe {
-        borrowed::run(|| {
+        vfork_child::run_vfork(|| {
             both.failed = helper.fork_both(&mut both).err();
         })?;
     }
     drop(life_end);
-    let Both { init, task, moved, failed } = both;
-    // Before anything is given up, so that it ends with what this returns.
+    let ForkedPair { init, task, moved, failed } = both;
+    // Opened before an error returns, so that the init ends with this value.
     let init = init.map(|pid| {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         Ok::<_, io::Error>((pid, Init { pidfd, _life: life }))
@@ -52,13 +52,13 @@ pub(in super::super) fn fork(
     let task = match (failed, task) {
         (None, Some(task)) => task,
         (Some(error), _) => return Err(error),
-        // Killed before it was done.
+        // The helper was killed before it was done.
         (None, None) => return Err(io::ErrorKind::UnexpectedEof.into()),
     };
     // Nobody else reaps our children, so the pid is still this child's.
-    let forked = Forked::of(task)?;
+    let forked = HeldChild::from_pid(task)?;
     if let (false, Some(cgroup)) = (moved, &plan.cgroup) {
-        // Those that are there, not the one that made them: the task waits for its go.
+        // The two children are moved one by one; the task waits for its go meanwhile.
         for pid in init.as_ref().map(|(pid, _)| *pid).into_iter().chain([task]) {
             super::super::cgroup::move_into(cgroup, pid)?;
         }
@@ -66,55 +66,55 @@ pub(in super::super) fn fork(
     Ok((forked, init.map(|(_, init)| init)))
 }
 
-/// What the helper leaves.
+/// The processes that the helper forked.
 #[derive(Default)]
-struct Both {
-    /// Where the task has a pid namespace.
+struct ForkedPair {
+    /// The init, where the task has a pid namespace.
     init: Option<Pid>,
     task: Option<Pid>,
-    /// They were forked into their cgroup.
+    /// Both were forked into their cgroup.
     moved: bool,
     failed: Option<io::Error>,
 }
 
-/// The namespaces that parts are made of.
-const NAMESPACES: [(Part, libc::c_int); 4] = [
-    (Part::Mounts, libc::CLONE_NEWNS),
-    (Part::Ipc, libc::CLONE_NEWIPC),
-    (Part::Network, libc::CLONE_NEWNET),
-    (Part::Pids, libc::CLONE_NEWPID),
+/// The namespaces that parts of isolation are made of.
+const NAMESPACES: [(IsolationKind, libc::c_int); 4] = [
+    (IsolationKind::Mounts, libc::CLONE_NEWNS),
+    (IsolationKind::Ipc, libc::CLONE_NEWIPC),
+    (IsolationKind::Network, libc::CLONE_NEWNET),
+    (IsolationKind::Pids, libc::CLONE_NEWPID),
 ];
 
-/// Enters what only children of a process can be in, and forks them.
+/// Makes the namespaces that only children of a process are in, and forks those children.
 struct Helper<'a> {
     setup: &'a IsolationSetup,
-    plan: &'a Plan,
-    child: &'a child::Laid,
+    plan: &'a ChildPlan,
+    child: &'a child::ChildImage,
     life: &'a OwnedFd,
     shim: Pid,
 }
 
 impl Helper<'_> {
     /// Runs in the shim's memory, beside its descriptors and namespaces.
-    fn fork_both(&self, both: &mut Both) -> io::Result<()> {
+    fn fork_both(&self, both: &mut ForkedPair) -> io::Result<()> {
         if self.setup.user_namespace {
-            own_user_namespace()?;
+            enter_user_namespace()?;
         }
-        // Of init and the task together: what is under /proc/1 tells no more than the task's own.
+        // Init and the task share them, so /proc/1 shows the task no more than its own entry does.
         let flags = NAMESPACES.iter().filter(|(part, _)| self.setup.has(*part));
         sys::unshare(flags.fold(0, |flags, (_, flag)| flags | flag))?;
         let cgroup = self.plan.cgroup.as_ref();
-        let alone = self.setup.has(Part::Pids);
+        let alone = self.setup.has(IsolationKind::Pids);
         if alone {
             // SAFETY: this process has one thread.
-            let (init, _moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
+            let (init, _moved) = unsafe { child::fork_in(cgroup, ForkKind::Sibling)? };
             if init == 0 {
-                be_init(self.life.as_raw_fd(), self.setup.has(Part::Seccomp));
+                be_init(self.life.as_raw_fd(), self.setup.has(IsolationKind::Seccomp));
             }
             both.init = Pid::from_raw(init);
         }
         // SAFETY: the same.
-        let (task, moved) = unsafe { child::fork_in(cgroup, Child::Sibling)? };
+        let (task, moved) = unsafe { child::fork_in(cgroup, ForkKind::Sibling)? };
         if task == 0 {
             let parent = (!alone).then_some(self.shim);
             inside::run(self.plan, self.child, self.setup, parent);
@@ -125,7 +125,8 @@ impl Helper<'_> {
     }
 }
 
-/// Join the namespaces of a task, its root with them. What this process forks is in its pid namespace.
+/// Join the namespaces of a task, and with them its root. The children of this process are then in
+/// the task's pid namespace.
 pub(in super::super) fn join(task: &OwnedFd, setup: &IsolationSetup) -> io::Result<()> {
     let parts = NAMESPACES.iter().filter(|(part, _)| setup.has(*part));
     let own = if setup.user_namespace { libc::CLONE_NEWUSER } else { 0 };
@@ -136,8 +137,8 @@ pub(in super::super) fn join(task: &OwnedFd, setup: &IsolationSetup) -> io::Resu
     sys::join(task, flags)
 }
 
-/// A user namespace in which this user is itself, and may do what namespaces need.
-pub(super) fn own_user_namespace() -> io::Result<()> {
+/// Enter a new user namespace that keeps the ids of this user and lets it make other namespaces.
+pub(super) fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     sys::unshare(libc::CLONE_NEWUSER)?;
     std::fs::write("/proc/self/setgroups", "deny")?;
@@ -145,10 +146,10 @@ pub(super) fn own_user_namespace() -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
-/// Pid 1: signals that are sent from inside do nothing to it, children it is given vanish when they
-/// end, and it ends with its shim. It keeps no capability, and with `filtered` the kernel lets it read
-/// and exit only: a task that may trace processes gains nothing by taking it over. A filter, and not the
-/// kernel's strict mode, since the agent itself may be behind one.
+/// Be pid 1 of a namespace. Signals from inside do nothing to it, orphans that it adopts vanish
+/// when they end, and it ends with its shim. It keeps no capability, and with `filtered` the kernel
+/// lets it only read and exit: a task that may trace processes gains nothing by taking it over. It
+/// uses a filter and not the kernel's strict mode, because the agent itself may be behind a filter.
 fn be_init(life: RawFd, filtered: bool) -> ! {
     let nothing = CapabilitySet::empty();
     let none = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };

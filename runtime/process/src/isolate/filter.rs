@@ -1,5 +1,6 @@
-//! The filter of system calls: what containers usually get. Everything that Linux 6.10 has but what
-//! changes the node, reaches into the kernel or makes new namespaces; later calls are not there.
+//! The filter of system calls, as containers usually get it. It allows all calls of Linux 6.10
+//! except those that change the node, reach into the kernel or make new namespaces. Later calls
+//! fail as unknown ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +10,8 @@ use seccompiler::{
     SeccompRule, apply_filter, sock_filter,
 };
 
-/// `mseal`: the last one that was looked at. Numbers of other conventions (x32) are above it.
+/// Number of `mseal`, the last call that the list below covers. Numbers of other conventions (x32)
+/// are above it.
 const LAST_KNOWN: u32 = 462;
 
 /// Refused with `EPERM` whatever their arguments.
@@ -75,12 +77,12 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_ustat,
 ];
 
-/// Refused too where other processes of the user can be seen.
+/// Calls that are refused too where the process can see other processes of its user.
 const OF_OTHERS: &[libc::c_long] =
     &[libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
 
-/// What changes how another process of the user runs, and which argument names that process: 0 is the
-/// caller itself.
+/// Calls that change how another process of the user runs, and the index of the argument that names
+/// that process. An argument of 0 means the caller itself.
 const CHANGES_OTHERS: [(libc::c_long, u8); 9] = [
     (libc::SYS_prlimit64, 0),
     (libc::SYS_sched_setscheduler, 0),
@@ -92,7 +94,7 @@ const CHANGES_OTHERS: [(libc::c_long, u8); 9] = [
     (libc::SYS_setpriority, 1),
     (libc::SYS_ioprio_set, 1),
 ];
-/// Of the last two the first argument may mean everything of a user.
+/// Calls whose first argument can mean all processes of a user, and the value with that meaning.
 const ALL_OF_USER: [(libc::c_long, u64); 2] =
     [(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
 
@@ -106,34 +108,36 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// Types into the terminal, as if somebody had.
+/// Request that types into a terminal as if a person had.
 const TIOCSTI: u64 = 0x5412;
-/// The same on a console.
+/// Request that pastes into a console.
 const TIOCLINUX: u64 = 0x541C;
-/// What `personality` may be asked for: nothing, 32 bits, both with the kernel's old version number,
-/// and to be told.
+/// Allowed arguments of `personality`: nothing, 32 bits, both with the kernel's old version number,
+/// and the query.
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
-/// Sockets to the host of a virtual machine.
+/// Address family of sockets to the host of a virtual machine.
 const AF_VSOCK: u64 = 40;
 
-pub(super) type Failed = seccompiler::BackendError;
+pub(super) type FilterError = seccompiler::BackendError;
 
-/// What is refused, and what is not there, as one program. `alone`: it sees no processes but its own.
+/// The whole filter program: refused calls and unknown calls. `alone`: the task sees no processes
+/// but its own.
 ///
-/// The kernel runs a new filter once for every call it has, and so does every call that it cannot
-/// answer from what it learned. A program that compares with one number after the other is slow at
-/// that: this one looks in which part of the numbers a call is, and compares with those of that part.
+/// The kernel runs a new filter once for each call number, and later for each call whose answer it
+/// did not cache. A program that compares one number after the other is slow at that. This one
+/// first looks in which part of the numbers a call is, and then compares with the numbers of that
+/// part.
 pub(super) fn program(alone: bool) -> io::Result<BpfProgram> {
-    whole(refused(alone).map_err(io::Error::other)?)
+    build_program(refused_calls(alone).map_err(io::Error::other)?)
 }
 
-/// The program of these rules.
-pub(super) fn whole(mut rules: Rules) -> io::Result<BpfProgram> {
-    let mut program = known_arch().map_err(io::Error::other)?;
-    program.extend(not_there());
+/// The whole filter program of these rules.
+pub(super) fn build_program(mut rules: FilterRules) -> io::Result<BpfProgram> {
+    let mut program = arch_check().map_err(io::Error::other)?;
+    program.extend(unknown_calls());
     while let Some(next) = rules.keys().nth(RULES_PER_PART).copied() {
         let later = rules.split_off(&next);
-        let part = part(std::mem::replace(&mut rules, later)).map_err(io::Error::other)?;
+        let part = rules_program(std::mem::replace(&mut rules, later)).map_err(io::Error::other)?;
         let (next, over) = (u32::try_from(next), u32::try_from(part.len()));
         program.push(sock_filter {
             jt: 0,
@@ -143,11 +147,11 @@ pub(super) fn whole(mut rules: Rules) -> io::Result<BpfProgram> {
         program.push(jump(ALWAYS, over.map_err(io::Error::other)?));
         program.extend(part);
     }
-    program.extend(part(rules).map_err(io::Error::other)?);
+    program.extend(rules_program(rules).map_err(io::Error::other)?);
     Ok(program)
 }
 
-/// Put it in force, for good.
+/// Put a filter in force for this thread. It cannot be taken off again.
 pub(crate) fn apply(program: &BpfProgram) -> io::Result<()> {
     apply_filter(program).map_err(|error| match error {
         seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error,
@@ -155,10 +159,10 @@ pub(crate) fn apply(program: &BpfProgram) -> io::Result<()> {
     })
 }
 
-/// Let an init do nothing from here on but wait and end.
+/// Filter all calls of an init but those by which it waits and ends.
 pub(super) fn apply_to_init() -> io::Result<()> {
     let calls = [libc::SYS_read, libc::SYS_exit_group, libc::SYS_restart_syscall];
-    let rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
+    let rules: FilterRules = calls.into_iter().map(|call| (call, Vec::new())).collect();
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into().map_err(io::Error::other)?;
     let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch);
@@ -166,10 +170,11 @@ pub(super) fn apply_to_init() -> io::Result<()> {
     apply(&program)
 }
 
-/// What is refused: always, or where one of the rules fits.
-pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+/// Refused calls by number. A call without rules is always refused, otherwise where one of its
+/// rules fits.
+pub(super) type FilterRules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Calls that one part of the program looks at.
+/// Most calls in one part of the program.
 const RULES_PER_PART: usize = 6;
 const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const ALWAYS: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
@@ -182,58 +187,71 @@ const fn jump(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// A whole program: these rules, and everything else is allowed.
-fn part(rules: Rules) -> Result<BpfProgram, Failed> {
+/// A complete program that refuses by these rules and allows all else.
+fn rules_program(rules: FilterRules) -> Result<BpfProgram, FilterError> {
     let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
     SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()
 }
 
-/// Ends the process when it calls as a program of another processor. Goes on with what follows it.
-fn known_arch() -> Result<BpfProgram, Failed> {
-    let mut program = part(Rules::new())?;
-    // Without rules nothing but the check is before the answer.
+/// The beginning of a program: it ends a process that calls with the convention of another
+/// processor, and goes on with the instructions that follow.
+fn arch_check() -> Result<BpfProgram, FilterError> {
+    let mut program = rules_program(FilterRules::new())?;
+    // Without rules, a program has only this check before its answer.
     program.pop();
     Ok(program)
 }
 
-/// A word of an argument.
-pub(super) fn condition(arg: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Failed> {
+/// A condition on the lower 32 bits of an argument.
+pub(super) fn condition(
+    arg: u8,
+    op: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, FilterError> {
     SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value)
 }
 
-/// A rule of one condition.
-pub(super) fn one(arg: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, Failed> {
+/// A rule with one condition.
+pub(super) fn single_condition(
+    arg: u8,
+    op: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompRule, FilterError> {
     SeccompRule::new(vec![condition(arg, op, value)?])
 }
 
-pub(super) fn refused(alone: bool) -> Result<Rules, Failed> {
+pub(super) fn refused_calls(alone: bool) -> Result<FilterRules, FilterError> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let others = if alone { &[] } else { OF_OTHERS };
-    let mut rules: Rules = REFUSED.iter().chain(others).map(|call| (*call, Vec::new())).collect();
+    let mut rules: FilterRules =
+        REFUSED.iter().chain(others).map(|call| (*call, Vec::new())).collect();
     if !alone {
         for (call, arg) in CHANGES_OTHERS {
-            rules.entry(call).or_default().push(one(arg, Ne, 0)?);
+            rules.entry(call).or_default().push(single_condition(arg, Ne, 0)?);
         }
         for (call, user) in ALL_OF_USER {
-            rules.entry(call).or_default().push(one(0, Eq, user)?);
+            rules.entry(call).or_default().push(single_condition(0, Eq, user)?);
         }
     }
     let namespaces = NAMESPACES.map(|flag| u64::from(flag.unsigned_abs()));
-    let clones: Result<_, Failed> =
-        namespaces.into_iter().map(|flag| one(0, MaskedEq(flag), flag)).collect();
+    let clones: Result<_, FilterError> =
+        namespaces.into_iter().map(|flag| single_condition(0, MaskedEq(flag), flag)).collect();
     rules.insert(libc::SYS_clone, clones?);
-    rules.insert(libc::SYS_ioctl, vec![one(1, Eq, TIOCSTI)?, one(1, Eq, TIOCLINUX)?]);
-    rules.insert(libc::SYS_socket, vec![one(0, Eq, AF_VSOCK)?]);
-    let other: Result<_, Failed> =
+    rules.insert(
+        libc::SYS_ioctl,
+        vec![single_condition(1, Eq, TIOCSTI)?, single_condition(1, Eq, TIOCLINUX)?],
+    );
+    rules.insert(libc::SYS_socket, vec![single_condition(0, Eq, AF_VSOCK)?]);
+    let other: Result<_, FilterError> =
         PERSONALITIES.into_iter().map(|known| condition(0, Ne, known)).collect();
     rules.insert(libc::SYS_personality, vec![SeccompRule::new(other?)?]);
     Ok(rules)
 }
 
-/// What is newer than this list is answered as by a kernel that does not have it, and so is
-/// `clone3`, whose flags no filter can see: programs fall back to `clone`.
-fn not_there() -> BpfProgram {
+/// The part of the program that answers calls newer than this list as a kernel without them does.
+/// `clone3` is among them, because no filter can see its flags: programs fall back to `clone`.
+fn unknown_calls() -> BpfProgram {
     const CLONE3: u32 = libc::SYS_clone3 as u32;
     const NO_SUCH_CALL: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
     vec![

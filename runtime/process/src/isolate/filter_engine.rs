@@ -1,6 +1,6 @@
-//! The filter of a process that runs guests in an engine ([`crate::confine`]): what tasks are refused,
-//! and what such a process never does by itself. It was written for one that is not the engine's any
-//! more: every call left open is one that somebody inside may use.
+//! The filter of a process that runs guests in an engine ([`crate::confine`]). It refuses what
+//! tasks are refused, and all calls that such a process never needs. It assumes that a guest has
+//! taken the process over: the guest may use every call that is left open.
 
 use std::io;
 
@@ -8,9 +8,11 @@ use rustix::process::Pid;
 use seccompiler::{BpfProgram, SeccompCmpOp, SeccompRule};
 
 use super::super::confine::ConfinedNetwork;
-use super::filter::{Failed, Rules, condition, one, refused, whole};
+use super::filter::{
+    FilterError, FilterRules, build_program, condition, refused_calls, single_condition,
+};
 
-/// Refused whatever their arguments.
+/// Calls that are refused whatever their arguments.
 const REFUSED: &[libc::c_long] = &[
     // No program but this one.
     libc::SYS_execve,
@@ -92,15 +94,15 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_futimesat,
 ];
 
-/// What `fcntl` would send signals to, and which: any process of the user.
+/// Commands of `fcntl` that choose which process gets signals of a file, and which signal.
 const SIGNALS_OF_FILES: [libc::c_int; 3] = [libc::F_SETOWN, F_SETSIG, F_SETOWN_EX];
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
-/// The same by `ioctl`.
+/// Requests of `ioctl` that choose which process gets signals of a socket.
 const SIGNALS_OF_SOCKETS: [u64; 2] = [0x8901, 0x8902];
-/// Of the second argument of `socket`: the kind, without flags.
+/// Mask of the kind, without flags, in the second argument of `socket`.
 const SOCKET_KIND: u64 = 0xf;
-/// Kinds of sockets but streams.
+/// All kinds of sockets other than streams.
 const OTHER_KINDS: [libc::c_int; 6] = [
     libc::SOCK_DGRAM,
     libc::SOCK_RAW,
@@ -109,9 +111,9 @@ const OTHER_KINDS: [libc::c_int; 6] = [
     libc::SOCK_DCCP,
     SOCK_PACKET,
 ];
-/// Of old programs; the name in the C library is deprecated.
+/// A kind that old programs use; its name in the C library is deprecated.
 const SOCK_PACKET: libc::c_int = 10;
-/// Options of sockets by which a program or a protocol of another kind comes into the kernel: level, name.
+/// Options of sockets that put a program or another protocol into the kernel: level and name.
 const PROGRAMS_OF_SOCKETS: [(libc::c_int, libc::c_int); 5] = [
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
@@ -122,43 +124,43 @@ const PROGRAMS_OF_SOCKETS: [(libc::c_int, libc::c_int); 5] = [
 
 /// The filter of the process `own`.
 pub(crate) fn program(own: Pid, network: ConfinedNetwork) -> io::Result<BpfProgram> {
-    whole(rules(own, network).map_err(io::Error::other)?)
+    build_program(rules(own, network).map_err(io::Error::other)?)
 }
 
-fn rules(own: Pid, network: ConfinedNetwork) -> Result<Rules, Failed> {
+fn rules(own: Pid, network: ConfinedNetwork) -> Result<FilterRules, FilterError> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let number = |value: libc::c_int| u64::from(value.unsigned_abs());
-    let mut rules = refused(false)?;
+    let mut rules = refused_calls(false)?;
     rules.extend(REFUSED.iter().map(|call| (*call, Vec::new())));
-    // Threads and no processes.
+    // It may make threads but no processes.
     let thread = number(libc::CLONE_THREAD);
-    rules.entry(libc::SYS_clone).or_default().push(one(0, MaskedEq(thread), 0)?);
-    // To end itself: an abort is a signal to a thread.
+    rules.entry(libc::SYS_clone).or_default().push(single_condition(0, MaskedEq(thread), 0)?);
+    // It may signal only itself: an abort is a signal to a thread.
     let own = number(own.as_raw_nonzero().get());
-    rules.insert(libc::SYS_tgkill, vec![one(0, Ne, own)?]);
-    let signals: Result<_, Failed> =
-        SIGNALS_OF_FILES.iter().map(|command| one(1, Eq, number(*command))).collect();
+    rules.insert(libc::SYS_tgkill, vec![single_condition(0, Ne, own)?]);
+    let signals: Result<_, FilterError> =
+        SIGNALS_OF_FILES.iter().map(|command| single_condition(1, Eq, number(*command))).collect();
     rules.insert(libc::SYS_fcntl, signals?);
     for request in SIGNALS_OF_SOCKETS {
-        rules.entry(libc::SYS_ioctl).or_default().push(one(1, Eq, request)?);
+        rules.entry(libc::SYS_ioctl).or_default().push(single_condition(1, Eq, request)?);
     }
-    rules.insert(libc::SYS_prctl, vec![one(0, Eq, number(libc::PR_SET_SECCOMP))?]);
+    rules.insert(libc::SYS_prctl, vec![single_condition(0, Eq, number(libc::PR_SET_SECCOMP))?]);
     sockets(&mut rules, network)?;
     Ok(rules)
 }
 
-/// TCP, and pairs that stay connected to each other. No services of the node: by a socket with a path
-/// somebody would be the operator.
-fn sockets(rules: &mut Rules, network: ConfinedNetwork) -> Result<(), Failed> {
+/// Refuse all sockets but TCP and connected pairs. Through a socket with a path, a guest could
+/// reach services of the node and act as the operator.
+fn sockets(rules: &mut FilterRules, network: ConfinedNetwork) -> Result<(), FilterError> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let number = |value: libc::c_int| u64::from(value.unsigned_abs());
     let neither = |arg, one: libc::c_int, other: libc::c_int| {
         SeccompRule::new(vec![condition(arg, Ne, number(one))?, condition(arg, Ne, number(other))?])
     };
-    let kind = |kind: libc::c_int| one(1, MaskedEq(SOCKET_KIND), number(kind));
+    let kind = |kind: libc::c_int| single_condition(1, MaskedEq(SOCKET_KIND), number(kind));
     let names = network == ConfinedNetwork::TcpAndNames;
     let other = OTHER_KINDS.into_iter().filter(|kind| !(names && *kind == libc::SOCK_DGRAM));
-    let kinds: Result<Vec<_>, Failed> = other.map(kind).collect();
+    let kinds: Result<Vec<_>, FilterError> = other.map(kind).collect();
     let mut refused = kinds?;
     refused.push(neither(0, libc::AF_INET, libc::AF_INET6)?);
     if names {
@@ -176,10 +178,13 @@ fn sockets(rules: &mut Rules, network: ConfinedNetwork) -> Result<(), Failed> {
     }
     rules.insert(libc::SYS_socket, refused);
     // One that sends by address may send to any path; a raw one becomes such a one.
-    let pairs =
-        vec![one(0, Ne, number(libc::AF_UNIX))?, kind(libc::SOCK_DGRAM)?, kind(libc::SOCK_RAW)?];
+    let pairs = vec![
+        single_condition(0, Ne, number(libc::AF_UNIX))?,
+        kind(libc::SOCK_DGRAM)?,
+        kind(libc::SOCK_RAW)?,
+    ];
     rules.insert(libc::SYS_socketpair, pairs);
-    let options: Result<_, Failed> = PROGRAMS_OF_SOCKETS
+    let options: Result<_, FilterError> = PROGRAMS_OF_SOCKETS
         .into_iter()
         .map(|(level, name)| {
             SeccompRule::new(vec![

@@ -1,5 +1,4 @@
-//! The task's process from its fork to its program: one step after the other, each of which can fail
-//! and then says how.
+//! The task's process from its fork to its program, step by step. A step that fails reports how.
 
 use std::ffi::CString;
 use std::io;
@@ -10,17 +9,22 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
-use super::root::Failed;
+use super::root::RootError;
 use super::{IsolationSetup, filter, privileges, rules as landlock};
-use crate::child::{self, Laid, Plan, Step};
-use ostler_model::isolation::Part;
+use crate::child::{self, ChildImage, ChildPlan, ChildStep};
+use ostler_model::isolation::IsolationKind;
 
-/// Set up, wait for the go, run the program. `shim`: whose end is looked for, where there is no init
-/// that ends with it.
-pub(super) fn run(plan: &Plan, child: &Laid, setup: &IsolationSetup, shim: Option<Pid>) -> ! {
+/// Set up, wait for the go, run the program. `shim`: the process with which this one ends, where
+/// there is no init that ends with it.
+pub(super) fn run(
+    plan: &ChildPlan,
+    child: &ChildImage,
+    setup: &IsolationSetup,
+    shim: Option<Pid>,
+) -> ! {
     // SAFETY: we are the only thread of a process of our own; what the steps read lives in `plan`.
     unsafe {
-        child.lay_out();
+        child.place_descriptors();
         child::die_with(shim);
         child::begin_session();
     }
@@ -32,86 +36,89 @@ pub(super) fn run(plan: &Plan, child: &Laid, setup: &IsolationSetup, shim: Optio
     execute(child, &setup.candidates)
 }
 
-/// The task's own `/dev/null`: that of the node could be changed through the descriptor.
+/// Open the task's own `/dev/null` as standard input. The node's could be changed through the
+/// descriptor.
 fn own_stdin() -> io::Result<()> {
     let null = std::fs::File::open("/dev/null")?;
     Ok(rustix::stdio::dup2_stdin(null)?)
 }
 
 /// The step that failed, what it was about, and why.
-pub(in super::super) type StepFailed = (Step, String, io::Error);
+pub(in super::super) type StepError = (ChildStep, String, io::Error);
 
-fn named(what: &'static str) -> impl FnOnce(io::Error) -> StepFailed {
-    move |error| (Step::Isolate, what.to_owned(), error)
+fn error_context(what: &'static str) -> impl FnOnce(io::Error) -> StepError {
+    move |error| (ChildStep::Isolate, what.to_owned(), error)
 }
 
-fn unmade((what, error): Failed) -> StepFailed {
-    (Step::Isolate, what, error)
+fn from_root_error((what, error): RootError) -> StepError {
+    (ChildStep::Isolate, what, error)
 }
 
-fn set_up(plan: &Plan, setup: &IsolationSetup) -> Result<(), StepFailed> {
-    if setup.has(Part::Network) {
-        loopback_up().map_err(named("network"))?;
+fn set_up(plan: &ChildPlan, setup: &IsolationSetup) -> Result<(), StepError> {
+    if setup.has(IsolationKind::Network) {
+        loopback_up().map_err(error_context("network"))?;
     }
-    if setup.has(Part::Mounts) {
+    if setup.has(IsolationKind::Mounts) {
         // In a user namespace no device nodes can be made.
         let owner = plan.ids.as_ref().filter(|_| !setup.user_namespace);
-        setup.root.enter(owner).map_err(unmade)?;
-        own_stdin().map_err(named("standard input"))?;
+        setup.root.enter(owner).map_err(from_root_error)?;
+        own_stdin().map_err(error_context("standard input"))?;
     }
     confine(plan, Some(setup), None)
 }
 
-/// Give up what the task does not have: of its user, capabilities, rules and filter, in its directory.
-/// Without `setup` of its user alone. A terminal lies outside of the task's root and may be opened all the same.
+/// Take on the task's user, capabilities, rules, filter and directory, and give up all rights
+/// beyond them. Without `setup` only the user is switched. A terminal lies outside of the task's
+/// root and may be opened all the same.
 pub(in super::super) fn confine(
-    plan: &Plan,
+    plan: &ChildPlan,
     setup: Option<&IsolationSetup>,
     terminal: Option<&OwnedFd>,
-) -> Result<(), StepFailed> {
+) -> Result<(), StepError> {
     let has = |part| setup.is_some_and(|setup| setup.has(part));
     // Both are prepared with the rights that go next.
-    let ruled = setup.filter(|setup| setup.has(Part::Landlock));
+    let ruled = setup.filter(|setup| setup.has(IsolationKind::Landlock));
     let rules = ruled.map(|setup| setup.rules.prepare());
-    let rules = rules.transpose().map_err(named("landlock"))?;
+    let rules = rules.transpose().map_err(error_context("landlock"))?;
     let rules = match (rules, terminal) {
         (Some(rules), Some(terminal)) => {
-            let with = landlock::with_terminal(rules, terminal);
-            Some(with.map_err(|error| named("landlock")(io::Error::other(error)))?)
+            let with = landlock::allow_terminal(rules, terminal);
+            Some(with.map_err(|error| error_context("landlock")(io::Error::other(error)))?)
         }
         (rules, _) => rules,
     };
-    let filter = has(Part::Seccomp).then(|| filter::program(has(Part::Pids)));
-    let filter = filter.transpose().map_err(named("seccomp"))?;
+    let filter = has(IsolationKind::Seccomp).then(|| filter::program(has(IsolationKind::Pids)));
+    let filter = filter.transpose().map_err(error_context("seccomp"))?;
     let kept = setup.map_or(0, |setup| setup.capabilities);
-    // Opened before: another user may not get there by its path. Whether it may be in there is asked as itself.
+    // Opened before the switch, because another user may not get there by the path. The change of
+    // directory below checks whether that user may be in there.
     let cwd = Path::new(std::ffi::OsStr::from_bytes(plan.texts.cwd.to_bytes()));
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let cwd = rustix::fs::open(cwd, flags, Mode::empty())
-        .map_err(|error| (Step::Directory, String::new(), error.into()))?;
-    privileges::drop_to(plan.ids.as_ref(), kept, has(Part::Privileges))
-        .map_err(named("user and privileges"))?;
+        .map_err(|error| (ChildStep::Directory, String::new(), error.into()))?;
+    privileges::drop_privileges(plan.ids.as_ref(), kept, has(IsolationKind::Privileges))
+        .map_err(error_context("user and privileges"))?;
     if let Some(most) = setup.and_then(|setup| setup.processes_max) {
-        privileges::bound_processes(most).map_err(named("the number of processes"))?;
+        privileges::bound_processes(most).map_err(error_context("the number of processes"))?;
     }
-    // The change of user cleared it.
+    // The change of user cleared this setting.
     child::die_with_parent();
     if let Err(error) = rustix::process::fchdir(&cwd) {
-        return Err((Step::Directory, String::new(), error.into()));
+        return Err((ChildStep::Directory, String::new(), error.into()));
     }
     if let Some(rules) = rules {
         let restricted = rules.restrict_self();
-        restricted.map_err(|error| named("landlock")(io::Error::other(error)))?;
+        restricted.map_err(|error| error_context("landlock")(io::Error::other(error)))?;
     }
     if let Some(filter) = filter {
-        filter::apply(&filter).map_err(named("seccomp"))?;
+        filter::apply(&filter).map_err(error_context("seccomp"))?;
     }
     Ok(())
 }
 
-/// The first candidate that is there. Nothing returns from a program that runs.
-pub(in super::super) fn execute(child: &Laid, candidates: &[CString]) -> ! {
-    let (mut failed, mut with) = (io::Error::from_raw_os_error(libc::ENOENT), Step::Program);
+/// Execute the first candidate that exists. This never returns.
+pub(in super::super) fn execute(child: &ChildImage, candidates: &[CString]) -> ! {
+    let (mut failed, mut with) = (io::Error::from_raw_os_error(libc::ENOENT), ChildStep::Program);
     let mut which = String::new();
     for candidate in candidates {
         let error = child.execute(candidate);
@@ -119,11 +126,11 @@ pub(in super::super) fn execute(child: &Laid, candidates: &[CString]) -> ! {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) if !is_there(candidate) => {}
             Some(libc::EACCES) => {
-                if with == Step::Program {
-                    (failed, with, which) = (error, Step::Exec, shown());
+                if with == ChildStep::Program {
+                    (failed, with, which) = (error, ChildStep::Exec, shown());
                 }
             }
-            _ => child::report_text(Step::Exec, &error, &shown()),
+            _ => child::report_text(ChildStep::Exec, &error, &shown()),
         }
     }
     child::report_text(with, &failed, &which)

@@ -1,5 +1,5 @@
-//! A name for a user id that the node has none for: the lists of users and groups as the task sees them have a line
-//! more. Programs that ask who they are find it.
+//! A name for a user id that the node has no name for. The lists of users and groups that the task
+//! sees get one more line, in which programs that look up their own user find it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 use crate::user::name_of_id;
 use ostler_model::limits::USER_LIST_BYTES_MAX;
 
-/// Where programs look.
+/// The lists of users and groups that programs read.
 const LISTS: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
-/// A file that is shown in place of the one of that path, where there is one.
+/// A file that a task sees in place of the one at the same path, where that exists.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Instead {
+pub(super) struct ReplacementFile {
     pub path: PathBuf,
     pub text: Vec<u8>,
 }
 
-/// The lists with this id. One that is not there, or too long, is shown as it is. Blocks.
-pub(super) fn with(id: u32) -> Vec<Instead> {
-    let listed = LISTS.iter().zip(lines(id)).filter_map(|(path, line)| {
+/// The lists with a line for this id. A list that is absent or too long is left out. Blocks.
+pub(super) fn lists_with_user(id: u32) -> Vec<ReplacementFile> {
+    let listed = LISTS.iter().zip(user_lines(id)).filter_map(|(path, line)| {
         let text = with_line(read(Path::new(path)).ok().flatten()?, &line);
-        Some(Instead { path: PathBuf::from(path), text })
+        Some(ReplacementFile { path: PathBuf::from(path), text })
     });
     listed.collect()
 }
 
-/// For each of the lists. Its home is where it writes.
-fn lines(id: u32) -> [String; 2] {
+/// The line for each of the lists. The home directory is `/local`, where the task may write.
+fn user_lines(id: u32) -> [String; 2] {
     let name = name_of_id(id);
     [format!("{name}:x:{id}:{id}:an allocation:/local:/bin/sh\n"), format!("{name}:x:{id}:\n")]
 }
@@ -43,7 +43,7 @@ fn with_line(mut list: Vec<u8>, line: &str) -> Vec<u8> {
     list
 }
 
-/// None: it is too long.
+/// Read a list; `None` when it is too long.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut list = Vec::new();
     File::open(path)?.take(USER_LIST_BYTES_MAX.saturating_add(1)).read_to_end(&mut list)?;
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_list_has_a_line_more_whatever_it_ends_with() {
-        let [user, group] = lines(80_001);
+        let [user, group] = user_lines(80_001);
         assert_eq!(user, "alloc-80001:x:80001:80001:an allocation:/local:/bin/sh\n");
         for list in ["root:x:0:\n", "root:x:0:"] {
             let text = with_line(list.into(), &group);

@@ -1,4 +1,4 @@
-//! The agent's side: from what a process is kept apart to what its shim is told. Blocks.
+//! The agent's side: turns the isolation of a process into the instructions for its shim. Blocks.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -6,66 +6,66 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
-use super::names::{self, Instead};
-use super::root::{Device, Place, Root};
-use super::rules::Rules;
-use super::view::{self, Entry, OWN, SHARED, Shown};
+use super::names::{self, ReplacementFile};
+use super::root::{BindMount, Device, Root};
+use super::rules::LandlockRules;
+use super::view::{self, OWN, SHARED, TaskDirEntry, VisiblePaths};
 use super::{Isolation, IsolationSetup};
 use crate::ProcessSpec;
 use crate::command::{self, Texts};
 use crate::error::ProcessError;
-use crate::user::{self, Account, Ids};
-use ostler_model::isolation::Part;
+use crate::user::{self, Ids, UserAccount};
+use ostler_model::isolation::IsolationKind;
 use ostler_model::limits::USER_PROCESSES_MAX;
 use ostler_model::task_path::OWN_FILES;
 
-/// Directories that all tasks of an allocation may write, whoever they run as.
+/// Mode of the directories that all tasks of an allocation may write, whichever user they run as.
 const WRITABLE_BY_ALL: Mode = Mode::from_raw_mode(0o777);
 const SHARED_DIRS: [&str; 2] = ["data", "tmp"];
 
-/// What is told to the shim, and for messages the program.
-pub(in super::super) struct Prepared {
+/// The instructions for the shim, and the program for messages.
+pub(in super::super) struct IsolatedProgram {
     pub texts: Texts,
     pub ids: Option<Ids>,
     pub program: PathBuf,
-    /// As they are looked for, for a message.
+    /// The paths at which the program is looked for, for a message.
     pub looked_for: String,
     pub setup: IsolationSetup,
 }
 
-/// Find out everything that can be found wrong before a process exists, and hand the task's
-/// directories to its user. `counted`: something else bounds the number of the task's processes.
+/// Check all that can be wrong before a process exists, and hand the task's directories to its
+/// user. `counted`: something else bounds the number of the task's processes.
 pub(in super::super) fn prepare(
     spec: &ProcessSpec,
     isolation: &Isolation,
     counted: bool,
-) -> Result<Prepared, ProcessError> {
+) -> Result<IsolatedProgram, ProcessError> {
     let own = |dir: &Path| {
         let real = std::fs::canonicalize(dir);
         real.map_err(|source| ProcessError::system("finding the task's directory", source))
     };
     let (task_dir, alloc_dir) = (own(&isolation.task_dir)?, own(&isolation.alloc_dir)?);
-    let account = account(spec, isolation)?;
+    let account = choose_account(spec, isolation)?;
     let env = account.environment(&spec.env);
     let ids = account.ids.clone();
     if let Some(ids) = &ids {
         hand_over(&task_dir, &alloc_dir, ids)
             .map_err(|source| ProcessError::system("handing the task its directories", source))?;
     }
-    let entries = match isolation.has(Part::Mounts) {
-        true => own_entries(&task_dir, isolation)?,
-        false => Vec::new(),
+    let entries = if isolation.has(IsolationKind::Mounts) {
+        own_entries(&task_dir, isolation)?
+    } else {
+        Vec::new()
     };
-    let program = match isolation.has(Part::Mounts) {
-        true => in_view(spec, isolation, (&task_dir, &entries), &alloc_dir)?,
-        false => {
-            command::check_cwd(&spec.cwd)?;
-            vec![command::resolve(&spec.command, &spec.search, &spec.cwd, &spec.env)?]
-        }
+    let program = if isolation.has(IsolationKind::Mounts) {
+        find_programs(spec, isolation, (&task_dir, &entries), &alloc_dir)?
+    } else {
+        command::check_cwd(&spec.cwd)?;
+        vec![command::resolve(&spec.command, &spec.search, &spec.cwd, &spec.env)?]
     };
     let first = program.first().cloned().unwrap_or_default();
     let texts = Texts::new(&first, &spec.command, &spec.args, &env, &spec.cwd)?;
-    let looked_for = command::listed(&program);
+    let looked_for = command::join_paths(&program);
     let candidates: Result<_, _> =
         program.iter().map(|path| CString::new(path.as_os_str().as_bytes())).collect();
     let candidates = candidates.map_err(|_| ProcessError::InvalidText {
@@ -76,8 +76,8 @@ pub(in super::super) fn prepare(
         Some(ids) => ids.uid == 0,
         None => rustix::process::geteuid().is_root(),
     };
-    // Counted by user, in a user namespace by that: of the agent's own it would count what is not the
-    // task's, and root is not counted at all.
+    // The kernel counts processes by user, or by user in a user namespace. For the agent's own user
+    // it would count processes of others, and root is not counted at all.
     let countable = isolation.user_namespace || ids.as_ref().is_some_and(|ids| ids.uid != 0);
     if let (false, false, Some(most)) = (counted, countable, isolation.processes_max) {
         return Err(ProcessError::ProcessesNotBounded { most });
@@ -86,28 +86,28 @@ pub(in super::super) fn prepare(
     let setup = IsolationSetup {
         parts: isolation.parts.clone(),
         user_namespace: isolation.user_namespace,
-        // Whoever keeps a capability may be let where only root is.
-        root: root(
+        // With a capability the process may get where otherwise only root does.
+        root: build_root(
             isolation,
             (&task_dir, &entries),
             &alloc_dir,
             as_root || isolation.capabilities != 0,
             &account,
         )?,
-        rules: rules(isolation, (&task_dir, &entries), &alloc_dir),
+        rules: build_rules(isolation, (&task_dir, &entries), &alloc_dir),
         candidates,
         capabilities: isolation.capabilities,
         processes_max: (!counted && countable).then_some(most),
     };
-    Ok(Prepared { texts, ids, program: first, looked_for, setup })
+    Ok(IsolatedProgram { texts, ids, program: first, looked_for, setup })
 }
 
-/// Whom it runs as. Never root that nobody named and the configuration did not allow.
-fn account(spec: &ProcessSpec, isolation: &Isolation) -> Result<Account, ProcessError> {
-    let by_default = isolation.has(Part::User).then_some(&isolation.user_default);
-    let account = user::of_task(spec.user.as_deref(), by_default)?;
+/// The account that the task runs as. It is root only where the configuration allows root by name.
+fn choose_account(spec: &ProcessSpec, isolation: &Isolation) -> Result<UserAccount, ProcessError> {
+    let by_default = isolation.has(IsolationKind::User).then_some(&isolation.user_default);
+    let account = user::account_of_task(spec.user.as_deref(), by_default)?;
     let as_root = account.ids.as_ref().is_some_and(|ids| ids.uid == 0);
-    if as_root && isolation.has(Part::User) && !isolation.root_allowed {
+    if as_root && isolation.has(IsolationKind::User) && !isolation.root_allowed {
         let by_default = || by_default.map(ToString::to_string).unwrap_or_default();
         let user = spec.user.clone().unwrap_or_else(by_default);
         return Err(ProcessError::RootNotPermitted { user });
@@ -115,17 +115,17 @@ fn account(spec: &ProcessSpec, isolation: &Isolation) -> Result<Account, Process
     Ok(account)
 }
 
-/// The paths the program may have, by what the process will see.
-fn in_view(
+/// The paths that the program may have, in the root that the process will see.
+fn find_programs(
     spec: &ProcessSpec,
     isolation: &Isolation,
-    own: (&Path, &[Entry]),
+    own: (&Path, &[TaskDirEntry]),
     alloc_dir: &Path,
 ) -> Result<Vec<PathBuf>, ProcessError> {
     if spec.command.is_empty() {
         return Err(ProcessError::InvalidText { what: "command", reason: "is empty" });
     }
-    let shown = Shown::new(own, alloc_dir, &isolation.mounts, &isolation.base);
+    let shown = VisiblePaths::new(own, alloc_dir, &isolation.mounts, &isolation.base);
     let not_there = |reason: &str| ProcessError::WorkingDirectory {
         path: spec.cwd.clone(),
         reason: reason.to_owned(),
@@ -133,14 +133,14 @@ fn in_view(
     if !spec.cwd.is_absolute() {
         return Err(not_there("it is not absolute"));
     }
-    if shown.surely_absent(&spec.cwd) {
+    if shown.is_surely_absent(&spec.cwd) {
         return Err(not_there("the task sees no such directory"));
     }
     let path = command::path_of(&spec.env);
     let candidates = command::candidates(&spec.command, &spec.search, &spec.cwd, path);
-    let looked_for = command::listed(&candidates);
+    let looked_for = command::join_paths(&candidates);
     let found: Vec<PathBuf> =
-        candidates.into_iter().filter(|path| !shown.surely_absent(path)).collect();
+        candidates.into_iter().filter(|path| !shown.is_surely_absent(path)).collect();
     for path in found.iter().filter(|path| spec.search.iter().any(|dir| path.starts_with(dir))) {
         shown.make_executable(path);
     }
@@ -151,13 +151,16 @@ fn in_view(
     Ok(found)
 }
 
-/// What the task's directory has beside what every task has, where it can be shown.
-fn own_entries(task_dir: &Path, isolation: &Isolation) -> Result<Vec<Entry>, ProcessError> {
-    let entries = view::entries(task_dir)
+/// Entries of the task's directory beside those that every task has.
+///
+/// # Errors
+/// When one of them cannot be shown.
+fn own_entries(task_dir: &Path, isolation: &Isolation) -> Result<Vec<TaskDirEntry>, ProcessError> {
+    let entries = view::list_entries(task_dir)
         .map_err(|source| ProcessError::system("reading the task's directory", source))?;
     let refused = entries.iter().find_map(|entry| {
-        let reason = view::refused_entry(entry, &isolation.base)?;
-        Some((entry.shown(), reason))
+        let reason = view::entry_problem(entry, &isolation.base)?;
+        Some((entry.path_in_task(), reason))
     });
     let Some((shown, reason)) = refused else { return Ok(entries) };
     let task = shown.display().to_string();
@@ -165,47 +168,50 @@ fn own_entries(task_dir: &Path, isolation: &Isolation) -> Result<Vec<Entry>, Pro
     Err(ProcessError::Mount { host, task, reason })
 }
 
-fn root(
+fn build_root(
     isolation: &Isolation,
-    (task_dir, entries): (&Path, &[Entry]),
+    (task_dir, entries): (&Path, &[TaskDirEntry]),
     alloc_dir: &Path,
     as_root: bool,
-    account: &Account,
+    account: &UserAccount,
 ) -> Result<Root, ProcessError> {
-    if !isolation.has(Part::Mounts) {
+    if !isolation.has(IsolationKind::Mounts) {
         return Ok(Root::default());
     }
     let mounts = &isolation.mounts;
     let paths = |host: &str, task: &str| (host.to_owned(), task.to_owned());
     let refused = mounts.iter().find_map(|mount| {
-        let nothing = || view::nothing_to_mount_on(mount, &isolation.base);
-        let reason = view::refused(mount, mounts).or_else(nothing)?;
+        let nothing = || view::missing_mount_point(mount, &isolation.base);
+        let reason = view::mount_problem(mount, mounts).or_else(nothing)?;
         Some((paths(&mount.host_path, &mount.task_path), reason))
     });
     let refused = refused.or_else(|| {
         isolation.device_nodes.iter().find_map(|node| {
-            let reason = view::refused_device(&node.task_path, mounts)?;
+            let reason = view::device_problem(&node.task_path, mounts)?;
             Some((paths(&node.host_path, &node.task_path), reason))
         })
     });
     if let Some(((host, task), reason)) = refused {
         return Err(ProcessError::Mount { host, task, reason });
     }
-    let place = |from: PathBuf, to: PathBuf, read_only| Place {
+    let place = |from: PathBuf, to: PathBuf, read_only| BindMount {
         from,
         to,
         read_only,
         base: false,
         exec: true,
     };
-    // Before the base, of which some is below directories that a task may have too.
-    let mut places: Vec<Place> = entries
+    // These come before the base, because some of the base is below directories that a task may
+    // have too.
+    let mut places: Vec<BindMount> = entries
         .iter()
-        .filter(|entry| matches!(entry, Entry::Directory(_)))
-        .map(|entry| place(task_dir.join(entry.name()), entry.shown(), false))
+        .filter(|entry| matches!(entry, TaskDirEntry::Directory(_)))
+        .map(|entry| place(task_dir.join(entry.name()), entry.path_in_task(), false))
         .collect();
-    let links: Vec<_> =
-        entries.iter().filter_map(|entry| link(entry).zip(Some(entry.shown()))).collect();
+    let links: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| link_target(entry).zip(Some(entry.path_in_task())))
+        .collect();
     if !links.is_empty() {
         places.push(place(task_dir.to_owned(), OWN_FILES.into(), false));
     }
@@ -213,12 +219,12 @@ fn root(
         isolation
             .base
             .iter()
-            .map(|path| Place { base: true, ..place(path.clone(), path.clone(), true) }),
+            .map(|path| BindMount { base: true, ..place(path.clone(), path.clone(), true) }),
     );
     for (shown, name) in OWN {
         places.push(place(task_dir.join(name), shown.into(), false));
     }
-    // What tasks print is the agent's to write, and its names are the allocation's.
+    // Only the agent writes the logs of tasks, and the names in the directory are the allocation's.
     places.push(place(alloc_dir.to_owned(), SHARED.into(), true));
     for name in SHARED_DIRS {
         places.push(place(alloc_dir.join(name), Path::new(SHARED).join(name), false));
@@ -238,33 +244,39 @@ fn root(
         places,
         links,
         devices: devices.collect(),
-        instead: account.unknown_id().map_or_else(Vec::new, |id| names_for(id, isolation)),
+        instead: account.unknown_id().map_or_else(Vec::new, |id| user_lists_for(id, isolation)),
         hidden: isolation.hidden.clone(),
-        proc: isolation.has(Part::Pids),
+        proc: isolation.has(IsolationKind::Pids),
         as_root,
     })
 }
 
-/// The lists of users with a name for an id of an allocation; those as they are that a job has its own of.
-fn names_for(id: u32, isolation: &Isolation) -> Vec<Instead> {
+/// The lists of users with a name for an id of an allocation, without those that a job mounts
+/// itself.
+fn user_lists_for(id: u32, isolation: &Isolation) -> Vec<ReplacementFile> {
     let mounted = |path: &Path| isolation.mounts.iter().any(|m| path.starts_with(&m.task_path));
-    names::with(id).into_iter().filter(|file| !mounted(&file.path)).collect()
+    names::lists_with_user(id).into_iter().filter(|file| !mounted(&file.path)).collect()
 }
 
-/// Where a link leads that stands in the root for something of the task's directory.
-fn link(entry: &Entry) -> Option<PathBuf> {
+/// Target of the link that stands in the root for an entry of the task's directory; `None` for a
+/// directory, which is mounted.
+fn link_target(entry: &TaskDirEntry) -> Option<PathBuf> {
     match entry {
-        Entry::Directory(_) => None,
-        Entry::File(name) => Some(Path::new(OWN_FILES).join(name)),
-        Entry::Link(_, goal) => Some(goal.clone()),
+        TaskDirEntry::Directory(_) => None,
+        TaskDirEntry::File(name) => Some(Path::new(OWN_FILES).join(name)),
+        TaskDirEntry::Link(_, goal) => Some(goal.clone()),
     }
 }
 
-fn rules(isolation: &Isolation, (task_dir, entries): (&Path, &[Entry]), alloc_dir: &Path) -> Rules {
-    if isolation.has(Part::Mounts) {
-        // The root's own rights say more; these hold also for what is mounted in it later.
+fn build_rules(
+    isolation: &Isolation,
+    (task_dir, entries): (&Path, &[TaskDirEntry]),
+    alloc_dir: &Path,
+) -> LandlockRules {
+    if isolation.has(IsolationKind::Mounts) {
+        // The root itself restricts more. These rules hold also for what is mounted in it later.
         let own = OWN.iter().map(|(shown, _)| PathBuf::from(shown));
-        let entries = entries.iter().map(Entry::shown).chain([OWN_FILES.into()]);
+        let entries = entries.iter().map(TaskDirEntry::path_in_task).chain([OWN_FILES.into()]);
         let own = own.chain(entries);
         let shared = SHARED_DIRS.map(|name| Path::new(SHARED).join(name));
         let kernel = ["/proc", "/dev"].map(PathBuf::from).into_iter().chain(shared);
@@ -272,7 +284,7 @@ fn rules(isolation: &Isolation, (task_dir, entries): (&Path, &[Entry]), alloc_di
         let mounts = mounts.map(|mount| PathBuf::from(&mount.task_path));
         let devices = isolation.device_nodes.iter().map(|device| (&device.task_path).into());
         let write = own.chain(kernel).chain(mounts).chain(devices).collect();
-        return Rules {
+        return LandlockRules {
             read: vec!["/".into()],
             write,
             except: Vec::new(),
@@ -292,10 +304,10 @@ fn rules(isolation: &Isolation, (task_dir, entries): (&Path, &[Entry]), alloc_di
         list.push((&mount.host_path).into());
     }
     write.extend(isolation.device_nodes.iter().map(|device| PathBuf::from(&device.host_path)));
-    Rules { read, write, except: isolation.hidden.clone(), scoped: true, data_only: false }
+    LandlockRules { read, write, except: isolation.hidden.clone(), scoped: true, data_only: false }
 }
 
-/// Let the task's user write where the task may. Nothing that a task put there is followed.
+/// Let the task's user write where the task may. Links that a task put there are not followed.
 fn hand_over(task_dir: &Path, alloc_dir: &Path, ids: &Ids) -> Result<(), rustix::io::Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let task = rustix::fs::open(task_dir, flags, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! User, capabilities and what they may become.
+//! User and capabilities of a process, and those that it may get later.
 
 use std::io;
 
@@ -12,7 +12,8 @@ use rustix::thread::{
 
 use crate::user::Ids;
 
-/// The kernel's bit of a capability by its name: `net_bind_service`, `CAP_NET_BIND_SERVICE`.
+/// The kernel's bit of a capability by its name, as in `net_bind_service` or
+/// `CAP_NET_BIND_SERVICE`.
 #[must_use]
 pub fn capability(name: &str) -> Option<u64> {
     let upper = name.trim().to_ascii_uppercase();
@@ -24,19 +25,19 @@ fn bitflags_of(name: &str) -> Option<CapabilitySet> {
     CapabilitySet::all().iter_names().find(|(known, _)| *known == name).map(|(_, set)| set)
 }
 
-fn named() -> impl Iterator<Item = CapabilitySet> {
+fn all_capabilities() -> impl Iterator<Item = CapabilitySet> {
     (0..63).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }
 
-/// Take all capabilities but `kept` out of what the process and its programs can ever have, and
-/// switch the user.
-pub(crate) fn drop_to(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()> {
+/// Switch the user, and with `drop` take away all capabilities but `kept`, so that the process and
+/// its programs can never get them again.
+pub(crate) fn drop_privileges(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()> {
     let kept = CapabilitySet::from_bits_retain(kept);
     if drop {
-        for one in named().filter(|one| !kept.contains(*one)) {
+        for one in all_capabilities().filter(|one| !kept.contains(*one)) {
             match remove_capability_from_bounding_set(one) {
                 Ok(()) => {}
-                // The kernel has no more of them; or this process has none to give up.
+                // The kernel has no more capabilities, or this process has none to give up.
                 Err(rustix::io::Errno::INVAL) => break,
                 Err(rustix::io::Errno::PERM) => break,
                 Err(error) => return Err(error.into()),
@@ -45,13 +46,13 @@ pub(crate) fn drop_to(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()
         set_keep_capabilities(!kept.is_empty())?;
     }
     if let Some(ids) = ids {
-        switch(ids)?;
+        switch_user(ids)?;
     }
     if drop {
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
         set_capabilities(None, sets)?;
         clear_ambient_capability_set()?;
-        for one in named().filter(|one| kept.contains(*one)) {
+        for one in all_capabilities().filter(|one| kept.contains(*one)) {
             configure_capability_in_ambient_set(one, true)?;
         }
         set_no_new_privs(true)?;
@@ -59,8 +60,8 @@ pub(crate) fn drop_to(ids: Option<&Ids>, kept: u64, drop: bool) -> io::Result<()
     Ok(())
 }
 
-/// Not through the C library, which would look for threads.
-fn switch(ids: &Ids) -> io::Result<()> {
+/// Switch user and groups. Not through the C library, which would look for threads.
+fn switch_user(ids: &Ids) -> io::Result<()> {
     let groups: Vec<Gid> = ids.groups.iter().copied().map(Gid::from_raw).collect();
     let (uid, gid) = (Uid::from_raw(ids.uid), Gid::from_raw(ids.gid));
     set_thread_groups(&groups)?;
@@ -68,8 +69,8 @@ fn switch(ids: &Ids) -> io::Result<()> {
     Ok(set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Bound the processes of the user. After the switch: a user that has too many already may still
-/// run this one program.
+/// Bound the number of the user's processes. This comes after the switch, so that a user with too
+/// many processes may still run this one program.
 pub(super) fn bound_processes(most: u64) -> io::Result<()> {
     let limit = Rlimit { current: Some(most), maximum: Some(most) };
     Ok(setrlimit(Resource::Nproc, limit)?)

@@ -1,4 +1,4 @@
-//! What of isolation this node can do: found out by doing it, in processes that then end.
+//! Finds out which parts of isolation work on this node, by trying them in processes that then end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,75 +8,82 @@ use serde::{Deserialize, Serialize};
 
 use super::{enter, filter, root, rules, sys};
 use crate::child;
-use ostler_model::isolation::Part;
+use ostler_model::isolation::IsolationKind;
 
-/// What is possible on this node.
+/// Which parts of isolation are possible on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
-    /// Why a part is not possible; those that are absent are.
-    pub lacking: BTreeMap<Part, String>,
-    /// Namespaces are made in a user namespace: the agent may not make them by itself.
+    /// The parts that are not possible, and why. All other parts are possible.
+    pub lacking: BTreeMap<IsolationKind, String>,
+    /// Namespaces are made in a user namespace, because the agent may not make them by itself.
     pub user_namespace: bool,
 }
 
 impl Abilities {
-    /// Nothing is possible, for one reason.
+    /// No part is possible, for one reason.
     #[must_use]
     pub fn none(why: &str) -> Self {
-        let lacking = Part::ALL.into_iter().map(|part| (part, why.to_owned())).collect();
+        let lacking = IsolationKind::ALL.into_iter().map(|part| (part, why.to_owned())).collect();
         Self { lacking, user_namespace: false }
     }
 
-    /// Is this part possible?
+    /// Whether this part is possible.
     #[must_use]
-    pub fn can(&self, part: Part) -> bool {
+    pub fn can(&self, part: IsolationKind) -> bool {
         !self.lacking.contains_key(&part)
     }
 }
 
-/// Try everything. In a process with one thread.
-pub(in super::super) fn all() -> Abilities {
+/// Try all parts. Call it in a process with one thread.
+pub(in super::super) fn probe_all() -> Abilities {
     let has = |capability| {
         rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
     };
     let user_namespace = !has(CapabilitySet::SYS_ADMIN);
     let mut found = Abilities { user_namespace, ..Abilities::default() };
-    let mut lacks = |part: Part, tried: Result<(), String>| {
+    let mut lacks = |part: IsolationKind, tried: Result<(), String>| {
         if let Err(why) = tried {
             found.lacking.insert(part, why);
         }
     };
-    let enter = move || match user_namespace {
-        true => enter::own_user_namespace(),
-        false => Ok(()),
-    };
+    let enter = move || if user_namespace { enter::enter_user_namespace() } else { Ok(()) };
     let entered = attempt(|| {
-        enter().map_err(of("the agent may make no namespaces, and no user namespace either"))
+        enter().map_err(error_context(
+            "the agent may make no namespaces, and no user namespace either",
+        ))
     });
     let namespaces = entered.is_ok();
     match entered {
         Err(why) => {
-            for part in [Part::Mounts, Part::Pids, Part::Ipc, Part::Network] {
+            for part in [
+                IsolationKind::Mounts,
+                IsolationKind::Pids,
+                IsolationKind::Ipc,
+                IsolationKind::Network,
+            ] {
                 lacks(part, Err(why.clone()));
             }
         }
         Ok(()) => {
             let new = |what: &'static str, flag| {
                 attempt(|| {
-                    enter().map_err(of("no user namespace"))?;
-                    sys::unshare(flag).map_err(of(what))
+                    enter().map_err(error_context("no user namespace"))?;
+                    sys::unshare(flag).map_err(error_context(what))
                 })
             };
-            lacks(Part::Ipc, new("no ipc namespace", libc::CLONE_NEWIPC));
-            lacks(Part::Network, new("no network namespace", libc::CLONE_NEWNET));
-            let root = attempt(|| own_root(enter, false));
+            lacks(IsolationKind::Ipc, new("no ipc namespace", libc::CLONE_NEWIPC));
+            lacks(IsolationKind::Network, new("no network namespace", libc::CLONE_NEWNET));
+            let root = attempt(|| try_own_root(enter, false));
             let mounts = root.is_ok();
-            lacks(Part::Mounts, root);
-            lacks(Part::Pids, attempt(|| own_processes(enter, mounts)));
+            lacks(IsolationKind::Mounts, root);
+            lacks(IsolationKind::Pids, attempt(|| try_own_processes(enter, mounts)));
         }
     }
-    lacks(Part::Seccomp, attempt(|| filter_works().map_err(of("no filters of system calls"))));
-    lacks(Part::Landlock, rules::version().map(drop));
+    lacks(
+        IsolationKind::Seccomp,
+        attempt(|| try_filter().map_err(error_context("no filters of system calls"))),
+    );
+    lacks(IsolationKind::Landlock, rules::version().map(drop));
     found.user_namespace = user_namespace && namespaces;
     if rustix::process::geteuid().is_root() {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;
@@ -84,26 +91,26 @@ pub(in super::super) fn all() -> Abilities {
             Some("the agent is root without the right to make namespaces")
         } else if !has(needed) {
             Some("the agent is root without the right to switch users")
-        } else if !found.can(Part::Mounts) {
+        } else if !found.can(IsolationKind::Mounts) {
             // Another user does not reach the data directory by its path.
             Some("without mounts only the agent's own user reaches a task's directories")
         } else {
             None
         };
-        found.lacking.extend(why.map(|why| (Part::User, why.to_owned())));
+        found.lacking.extend(why.map(|why| (IsolationKind::User, why.to_owned())));
     }
     found
 }
 
-fn of(what: &'static str) -> impl FnOnce(io::Error) -> root::Failed {
+fn error_context(what: &'static str) -> impl FnOnce(io::Error) -> root::RootError {
     move |error| (what.to_owned(), error)
 }
 
-/// A root as tasks get it, without one.
-fn own_root(enter: impl Fn() -> io::Result<()>, proc: bool) -> Result<(), root::Failed> {
-    enter().map_err(of("no user namespace"))?;
-    sys::unshare(libc::CLONE_NEWNS).map_err(of("no mount namespace"))?;
-    let place = |path: &str| root::Place {
+/// Make a root as tasks get it, for no task.
+fn try_own_root(enter: impl Fn() -> io::Result<()>, proc: bool) -> Result<(), root::RootError> {
+    enter().map_err(error_context("no user namespace"))?;
+    sys::unshare(libc::CLONE_NEWNS).map_err(error_context("no mount namespace"))?;
+    let place = |path: &str| root::BindMount {
         from: path.into(),
         to: path.into(),
         read_only: true,
@@ -114,21 +121,24 @@ fn own_root(enter: impl Fn() -> io::Result<()>, proc: bool) -> Result<(), root::
     root::Root { places, proc, ..root::Root::default() }.enter(None)
 }
 
-/// A pid namespace, with a `/proc` where there is a root of its own to mount it in.
-fn own_processes(enter: impl Fn() -> io::Result<()>, mounts: bool) -> Result<(), root::Failed> {
-    enter().map_err(of("no user namespace"))?;
-    sys::unshare(libc::CLONE_NEWPID).map_err(of("no pid namespace"))?;
-    let first = attempt(|| if mounts { own_root(|| Ok(()), true) } else { Ok(()) });
+/// Make a pid namespace, and with `mounts` a `/proc` in a root of its own.
+fn try_own_processes(
+    enter: impl Fn() -> io::Result<()>,
+    mounts: bool,
+) -> Result<(), root::RootError> {
+    enter().map_err(error_context("no user namespace"))?;
+    sys::unshare(libc::CLONE_NEWPID).map_err(error_context("no pid namespace"))?;
+    let first = attempt(|| if mounts { try_own_root(|| Ok(()), true) } else { Ok(()) });
     first.map_err(|why| (why, io::ErrorKind::Other.into()))
 }
 
-fn filter_works() -> io::Result<()> {
+fn try_filter() -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     filter::apply(&filter::program(true)?)
 }
 
-/// Do something in a process of its own; why it cannot be done.
-fn attempt(what: impl FnOnce() -> Result<(), root::Failed>) -> Result<(), String> {
+/// Do something in a process of its own. An error says why it cannot be done.
+fn attempt(what: impl FnOnce() -> Result<(), root::RootError>) -> Result<(), String> {
     let failed = |error: io::Error| format!("it cannot be tried: {error}");
     let (word, word_end) = child::pipe().map_err(failed)?;
     // SAFETY: this process has one thread, so its child may do everything; it never comes back.

@@ -1,8 +1,8 @@
 //! The root of an isolated process: a small file system in memory on which everything it may see is
 //! mounted.
 //!
-//! All sources are opened before the new root is made and all targets are made in it one name at a
-//! time, so that a link which a task left in its directories leads nowhere.
+//! All sources are opened before the new root is made, and all targets are made in it one name at a
+//! time. So a link that a task left in its directories leads nowhere.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -16,21 +16,22 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::names::Instead;
+use super::names::ReplacementFile;
 use super::sys::{self, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 use crate::user::Ids;
 
-/// Most terminals of one task, those of commands inside it too. All tasks of a node share the kernel's number of them.
+/// Most terminals of one task and the commands inside it. All tasks of a node share the kernel's
+/// number of terminals.
 const TERMINALS_MAX: &CStr = c"64";
 
-/// Bytes and files of the root itself: directories and links to mount on.
+/// Bytes of the root itself, which holds only links and what others are mounted on.
 const ROOT_SIZE: &CStr = c"1m";
 /// Bytes of `/dev/shm`; its pages count as the task's memory.
 const SHM_SIZE: &CStr = c"64m";
-/// Device nodes that say nothing of the node and change nothing on it. Their mounts are read-only: that
-/// keeps their owner and mode, and what is written to a device is not the file system's.
+/// Device nodes that reveal nothing of the node and change nothing on it. Their mounts are
+/// read-only, which protects their owner and mode; writing to the device itself still works.
 pub(super) const HARMLESS: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
-/// Links of `/dev`.
+/// Links in `/dev`, each with its target.
 pub(super) const DEV_LINKS: [(&str, &str); 5] = [
     ("dev/fd", "/proc/self/fd"),
     ("dev/stdin", "/proc/self/fd/0"),
@@ -38,43 +39,44 @@ pub(super) const DEV_LINKS: [(&str, &str); 5] = [
     ("dev/stderr", "/proc/self/fd/2"),
     ("dev/ptmx", "pts/ptmx"),
 ];
-/// What a process that is root could change the node by.
+/// Entries of `/proc` through which a process of root could change the node.
 const PROC_READ_ONLY: [&str; 5] = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
-/// What it could read of the node's memory and keys there.
+/// Entries of `/proc` in which a process of root could read the node's memory and keys.
 const PROC_HIDDEN: [&str; 7] =
     ["kcore", "keys", "kmsg", "timer_list", "sched_debug", "acpi", "scsi"];
-/// Names in the new root while it is made.
+/// Names in the new root that exist while it is made.
 const BLANK_FILE: &str = ".blank-file";
 const BLANK_DIR: &str = ".blank-dir";
 
-/// What is shown in the root.
+/// What a task sees in its root.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Root {
-    /// In order: what is below another comes after it.
-    pub places: Vec<Place>,
-    /// Where each leads, and where it is.
+    /// Mounts in their order: a mount below another comes after it.
+    pub places: Vec<BindMount>,
+    /// Links, each as its target and its path.
     pub links: Vec<(PathBuf, PathBuf)>,
     /// Device nodes beside the harmless ones.
     pub devices: Vec<Device>,
-    /// Shown in place of what is there.
-    pub instead: Vec<Instead>,
-    /// Not shown, in the root's own paths.
+    /// Files that replace those at the same paths.
+    pub instead: Vec<ReplacementFile>,
+    /// Paths in the root that are hidden.
     pub hidden: Vec<PathBuf>,
-    /// With a `/proc` of the process's own pid namespace.
+    /// The root has a `/proc` of the process's own pid namespace.
     pub proc: bool,
-    /// The process is root, or keeps capabilities: what only root may change in `/proc` is protected.
+    /// The process is root, or keeps capabilities. What only root may change in `/proc` is then
+    /// protected.
     pub as_root: bool,
 }
 
 /// A directory or file of the node shown in the root.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct BindMount {
     pub from: PathBuf,
     pub to: PathBuf,
     pub read_only: bool,
-    /// The system's: left out when it is not there, and a link when it is one.
+    /// It is a path of the system: left out when it is absent, and made a link where it is one.
     pub base: bool,
-    /// Programs in it may be run.
+    /// Programs in it may be executed.
     pub exec: bool,
 }
 
@@ -87,60 +89,61 @@ pub(super) struct Device {
     pub write: bool,
 }
 
-/// What failed, with which path.
-pub(super) type Failed = (String, io::Error);
+/// The step that failed, with its path, and the error.
+pub(super) type RootError = (String, io::Error);
 
-fn at<E: Into<io::Error>>(what: &str, path: &Path) -> impl FnOnce(E) -> Failed {
+fn path_error_context<E: Into<io::Error>>(what: &str, path: &Path) -> impl FnOnce(E) -> RootError {
     let what = format!("{what} {}", path.display());
     move |error| (what, error.into())
 }
 
-fn of<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failed {
+fn error_context<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RootError {
     move |error| (what.to_owned(), error.into())
 }
 
-enum Source {
+enum BindSource {
     Tree(OwnedFd, bool),
     Link(PathBuf),
 }
 
 impl Root {
-    /// Make the root and move into it. In a mount namespace of its own; `owner` owns the device
-    /// nodes, which are bound as they are where the process may not make any.
-    pub fn enter(&self, owner: Option<&Ids>) -> Result<(), Failed> {
-        sys::make_private().map_err(of("making mounts private"))?;
-        let sources = self.places.iter().map(Place::open);
-        let sources: Vec<Option<Source>> = sources.collect::<Result<_, _>>()?;
-        let harmless: Vec<_> = HARMLESS.iter().filter_map(|name| harmless(name)).collect();
+    /// Make the root and move into it. Call it in a mount namespace of its own. `owner` owns the
+    /// device nodes; without one they are bound as they are, because the process may not make any.
+    pub fn enter(&self, owner: Option<&Ids>) -> Result<(), RootError> {
+        sys::make_private().map_err(error_context("making mounts private"))?;
+        let sources = self.places.iter().map(BindMount::open);
+        let sources: Vec<Option<BindSource>> = sources.collect::<Result<_, _>>()?;
+        let harmless: Vec<_> = HARMLESS.iter().filter_map(|name| clone_harmless(name)).collect();
         let options: [(&CStr, &CStr); 3] =
             [(c"mode", c"0755"), (c"size", ROOT_SIZE), (c"nr_inodes", c"4096")];
-        let root = sys::file_system(c"tmpfs", &options, NO_SUID).map_err(of("making a root"))?;
-        // Any directory will do: what is below it is not needed any more.
-        sys::attach(&root, CWD, c"/proc").map_err(of("mounting a root"))?;
-        rustix::process::fchdir(&root).map_err(of("entering a root"))?;
+        let root = sys::file_system(c"tmpfs", &options, NO_SUID)
+            .map_err(error_context("making a root"))?;
+        // Any directory will do, because what is below it is not needed any more.
+        sys::attach(&root, CWD, c"/proc").map_err(error_context("mounting a root"))?;
+        rustix::process::fchdir(&root).map_err(error_context("entering a root"))?;
         for (place, source) in self.places.iter().zip(sources) {
             match source {
                 None => {}
-                Some(Source::Link(target)) => link(&root, &target, &place.to)?,
-                Some(Source::Tree(tree, is_dir)) => {
+                Some(BindSource::Link(target)) => make_link(&root, &target, &place.to)?,
+                Some(BindSource::Tree(tree, is_dir)) => {
                     let shown = show(&tree, &root, &place.to, (is_dir, owner));
-                    shown.map_err(at("showing", &place.to))?;
+                    shown.map_err(path_error_context("showing", &place.to))?;
                 }
             }
         }
         for (goal, path) in &self.links {
-            link(&root, goal, path)?;
+            make_link(&root, goal, path)?;
         }
         self.make_dev(&root, harmless, owner)?;
         if self.proc {
             make_proc(&root)?;
         }
-        blanks(&root).map_err(of("hiding"))?;
+        make_blanks(&root).map_err(error_context("hiding"))?;
         for (number, file) in self.instead.iter().enumerate() {
-            write_new(&root, &instead(number), &file.text)
-                .map_err(at("writing another", &file.path))?;
+            write_new(&root, &replacement_name(number), &file.text)
+                .map_err(path_error_context("writing another", &file.path))?;
         }
-        sys::become_root().map_err(of("changing the root"))?;
+        sys::become_root().map_err(error_context("changing the root"))?;
         self.finish(&root)
     }
 
@@ -149,88 +152,93 @@ impl Root {
         root: &OwnedFd,
         harmless: Vec<(PathBuf, OwnedFd)>,
         owner: Option<&Ids>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), RootError> {
         for (path, tree) in harmless {
-            show(&tree, root, &path, (false, None)).map_err(at("showing", &path))?;
+            show(&tree, root, &path, (false, None))
+                .map_err(path_error_context("showing", &path))?;
         }
         for (path, goal) in DEV_LINKS {
-            link(root, Path::new(goal), Path::new(path))?;
+            make_link(root, Path::new(goal), Path::new(path))?;
         }
         let shm: [(&CStr, &CStr); 2] = [(c"mode", c"1777"), (c"size", SHM_SIZE)];
         let shm = sys::file_system(c"tmpfs", &shm, NO_SUID | NO_DEV);
-        mounted(shm, root, "dev/shm").map_err(of("making /dev/shm"))?;
+        mount_new(shm, root, "dev/shm").map_err(error_context("making /dev/shm"))?;
         let terminals: [(&CStr, &CStr); 3] =
             [(c"mode", c"0620"), (c"ptmxmode", c"0666"), (c"max", TERMINALS_MAX)];
         let terminals = sys::file_system(c"devpts", &terminals, NO_SUID | NO_EXEC);
-        // Not on every kernel; few programs need any.
-        let _no_terminals = mounted(terminals, root, "dev/pts");
+        // Some kernels have none, and few programs need any.
+        let _no_terminals = mount_new(terminals, root, "dev/pts");
         self.devices.iter().try_for_each(|device| {
-            device.show(root, owner).map_err(at("showing the device", &device.from))
+            device.show(root, owner).map_err(path_error_context("showing the device", &device.from))
         })
     }
 
-    /// What is done from inside, where links lead to what the process will see.
-    fn finish(&self, root: &OwnedFd) -> Result<(), Failed> {
+    /// Do the steps that need the new root, where links lead to what the process will see.
+    fn finish(&self, root: &OwnedFd) -> Result<(), RootError> {
         for (number, file) in self.instead.iter().enumerate() {
-            let (name, path) = (instead(number), &file.path);
-            cover(path, |_| &name).map_err(at("showing another", path))?;
+            let (name, path) = (replacement_name(number), &file.path);
+            cover(path, |_| &name).map_err(path_error_context("showing another", path))?;
             rustix::fs::unlinkat(root, name.as_str(), rustix::fs::AtFlags::empty())
-                .map_err(of("cleaning a root"))?;
+                .map_err(error_context("cleaning a root"))?;
         }
         for path in &self.hidden {
-            cover(path, blank).map_err(at("hiding", path))?;
+            cover(path, blank_name).map_err(path_error_context("hiding", path))?;
         }
         if self.proc && self.as_root {
             for path in PROC_HIDDEN {
                 let path = Path::new("/proc").join(path);
-                cover(&path, blank).map_err(at("hiding", &path))?;
+                cover(&path, blank_name).map_err(path_error_context("hiding", &path))?;
             }
             for path in PROC_READ_ONLY {
                 let path = Path::new("/proc").join(path);
-                protect(&path).map_err(at("protecting", &path))?;
+                protect(&path).map_err(path_error_context("protecting", &path))?;
             }
         }
         for (name, flags) in [
             (BLANK_FILE, rustix::fs::AtFlags::empty()),
             (BLANK_DIR, rustix::fs::AtFlags::REMOVEDIR),
         ] {
-            rustix::fs::unlinkat(root, name, flags).map_err(of("cleaning a root"))?;
+            rustix::fs::unlinkat(root, name, flags).map_err(error_context("cleaning a root"))?;
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let top = rustix::fs::open(c"/", flags, Mode::empty()).map_err(of("opening the root"))?;
-        top_read_only(&top).map_err(of("protecting the root"))
+        let top = rustix::fs::open(c"/", flags, Mode::empty())
+            .map_err(error_context("opening the root"))?;
+        make_top_read_only(&top).map_err(error_context("protecting the root"))
     }
 }
 
-/// Only the root itself: what is mounted in it has rights of its own.
-fn top_read_only(top: &OwnedFd) -> io::Result<()> {
+/// Make the root itself read-only, but not the mounts in it.
+fn make_top_read_only(top: &OwnedFd) -> io::Result<()> {
     sys::set_attributes_here(top, READ_ONLY)
 }
 
-impl Place {
-    fn open(&self) -> Result<Option<Source>, Failed> {
-        let failed = || at::<io::Error>("opening", &self.from);
+impl BindMount {
+    fn open(&self) -> Result<Option<BindSource>, RootError> {
+        let failed = || path_error_context::<io::Error>("opening", &self.from);
         if self.base {
             match fs::symlink_metadata(&self.from) {
                 Ok(found) if found.is_symlink() => {
                     let goal = fs::read_link(&self.from).map_err(failed())?;
-                    return Ok(Some(Source::Link(goal)));
+                    return Ok(Some(BindSource::Link(goal)));
                 }
                 Ok(_) => {}
                 Err(_) => return Ok(None),
             }
         }
-        // A link that somebody put on the way is not the directory that was meant.
+        // A link on the way could lead to another directory than the one that was meant.
         let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let opened = match self.base {
-            true => rustix::fs::open(&self.from, flags, Mode::empty()),
-            false => without_links(&self.from, flags),
+        let opened = if self.base {
+            rustix::fs::open(&self.from, flags, Mode::empty())
+        } else {
+            open_without_links(&self.from, flags)
         };
-        let opened = opened.map_err(at("opening", &self.from))?;
-        let stat = rustix::fs::fstat(&opened).map_err(at("opening", &self.from))?;
+        let opened = opened.map_err(path_error_context("opening", &self.from))?;
+        let stat = rustix::fs::fstat(&opened).map_err(path_error_context("opening", &self.from))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind == FileType::Symlink {
-            return Err(at("opening", &self.from)(io::Error::other("it is a link")));
+            return Err(path_error_context("opening", &self.from)(io::Error::other(
+                "it is a link",
+            )));
         }
         let is_dir = kind == FileType::Directory;
         let tree = sys::clone_tree(&opened).map_err(failed())?;
@@ -242,16 +250,16 @@ impl Place {
             attributes |= NO_EXEC;
         }
         sys::set_attributes(&tree, attributes).map_err(failed())?;
-        Ok(Some(Source::Tree(tree, is_dir)))
+        Ok(Some(BindSource::Tree(tree, is_dir)))
     }
 }
 
-fn without_links(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_without_links(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(CWD, path, flags, Mode::empty(), how)
 }
 
-fn harmless(name: &str) -> Option<(PathBuf, OwnedFd)> {
+fn clone_harmless(name: &str) -> Option<(PathBuf, OwnedFd)> {
     let path = Path::new("/dev").join(name);
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let opened = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
@@ -269,7 +277,7 @@ impl Device {
             _ => return Err(io::Error::other("it is no device node")),
         };
         if let Some(owner) = owner {
-            let (dir, name) = parent(root, &self.to, None)?;
+            let (dir, name) = make_parent(root, &self.to, None)?;
             let bits = if self.read { 0o400 } else { 0 } | if self.write { 0o200 } else { 0 };
             rustix::fs::mknodat(&dir, &name, kind, Mode::from_raw_mode(bits), found.rdev())?;
             let owner =
@@ -285,30 +293,36 @@ impl Device {
     }
 }
 
-fn mounted(made: io::Result<OwnedFd>, root: &OwnedFd, path: &str) -> io::Result<()> {
+fn mount_new(made: io::Result<OwnedFd>, root: &OwnedFd, path: &str) -> io::Result<()> {
     let made = made?;
     show(&made, root, Path::new(path), (true, None))
 }
 
-fn make_proc(root: &OwnedFd) -> Result<(), Failed> {
+fn make_proc(root: &OwnedFd) -> Result<(), RootError> {
     let proc = sys::file_system(c"proc", &[], NO_SUID | NO_DEV | NO_EXEC);
-    mounted(proc, root, "proc").map_err(of("mounting /proc"))
+    mount_new(proc, root, "proc").map_err(error_context("mounting /proc"))
 }
 
-/// Mount on what was made there, not on what is there by now: another task of the allocation may put a
-/// link on the way. What is made for it in the task's own directories is its owner's.
+/// Mount a tree in the root. It is mounted on what was made for it, not on what is at the path by
+/// now, because another task of the allocation may put a link on the way. What is made in the
+/// task's own directories belongs to `owner`.
 fn show(
     tree: &OwnedFd,
     root: &OwnedFd,
     to: &Path,
     (is_dir, owner): (bool, Option<&Ids>),
 ) -> io::Result<()> {
-    sys::attach_over(tree, target(root, to, is_dir, owner)?)
+    sys::attach_over(tree, make_target(root, to, is_dir, owner)?)
 }
 
-/// Make what is mounted on, with everything above. No link on the way is followed.
-fn target(root: &OwnedFd, path: &Path, is_dir: bool, owner: Option<&Ids>) -> io::Result<OwnedFd> {
-    let (dir, name) = parent(root, path, owner)?;
+/// Make the directory or file to mount on, with its parents. No link on the way is followed.
+fn make_target(
+    root: &OwnedFd,
+    path: &Path,
+    is_dir: bool,
+    owner: Option<&Ids>,
+) -> io::Result<OwnedFd> {
+    let (dir, name) = make_parent(root, path, owner)?;
     if is_dir {
         make_dir(dir.as_fd(), &name, owner)
     } else {
@@ -322,8 +336,9 @@ fn target(root: &OwnedFd, path: &Path, is_dir: bool, owner: Option<&Ids>) -> io:
     }
 }
 
-/// The directory of a path in the root, made when absent, and its last name.
-fn parent(root: &OwnedFd, path: &Path, owner: Option<&Ids>) -> io::Result<(OwnedFd, CString)> {
+/// Open the directory above a path in the root, which is made when absent. Returns it with the last
+/// name.
+fn make_parent(root: &OwnedFd, path: &Path, owner: Option<&Ids>) -> io::Result<(OwnedFd, CString)> {
     let mut names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(CString::new(name.as_bytes())),
         _ => None,
@@ -342,7 +357,7 @@ fn parent(root: &OwnedFd, path: &Path, owner: Option<&Ids>) -> io::Result<(Owned
 fn make_dir(dir: BorrowedFd<'_>, name: &CStr, owner: Option<&Ids>) -> io::Result<OwnedFd> {
     let made = match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
         Ok(()) => true,
-        // Read-only and there already is as good.
+        // A directory that exists is as good, also on a read-only file system.
         Err(Errno::EXIST | Errno::ROFS) => false,
         Err(error) => return Err(error.into()),
     };
@@ -356,43 +371,44 @@ fn make_dir(dir: BorrowedFd<'_>, name: &CStr, owner: Option<&Ids>) -> io::Result
     Ok(dir)
 }
 
-fn link(root: &OwnedFd, goal: &Path, path: &Path) -> Result<(), Failed> {
-    let made = parent(root, path, None).and_then(|(dir, name)| {
+fn make_link(root: &OwnedFd, goal: &Path, path: &Path) -> Result<(), RootError> {
+    let made = make_parent(root, path, None).and_then(|(dir, name)| {
         match rustix::fs::symlinkat(goal, &dir, &name) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         }
     });
-    made.map_err(at("linking", path))
+    made.map_err(path_error_context("linking", path))
 }
 
-/// An empty file and an empty directory that nobody may read.
-fn blanks(root: &OwnedFd) -> io::Result<()> {
+/// Make an empty file and an empty directory that nobody may read, to cover what is hidden.
+fn make_blanks(root: &OwnedFd) -> io::Result<()> {
     rustix::fs::mkdirat(root, BLANK_DIR, Mode::empty())?;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::WRONLY;
     rustix::fs::openat(root, BLANK_FILE, flags, Mode::empty())?;
     Ok(())
 }
 
-/// The name in the new root of what is shown in place of something.
-fn instead(number: usize) -> String {
+/// Name in the new root of the replacement file with this number.
+fn replacement_name(number: usize) -> String {
     format!(".instead-{number}")
 }
 
 fn write_new(root: &OwnedFd, name: &str, text: &[u8]) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::WRONLY;
     let file = rustix::fs::openat(root, name, flags, Mode::from_raw_mode(0o644))?;
-    // Whatever the agent's mask is.
+    // The mode must not depend on the agent's mask.
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
     io::Write::write_all(&mut fs::File::from(file), text)
 }
 
-/// A blank for what is hidden.
-fn blank(is_dir: bool) -> &'static str {
+/// Name of the blank that covers a hidden file or directory.
+fn blank_name(is_dir: bool) -> &'static str {
     if is_dir { BLANK_DIR } else { BLANK_FILE }
 }
 
-/// Put what is in the root by a name over a path. One that is not there is not covered.
+/// Mount the file or directory that `by` names in the root over a path. An absent path needs no
+/// cover.
 fn cover<'a>(path: &Path, by: impl FnOnce(bool) -> &'a str) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -404,11 +420,11 @@ fn cover<'a>(path: &Path, by: impl FnOnce(bool) -> &'a str) -> io::Result<()> {
     let cover = Path::new("/").join(by(is_dir));
     let cover = sys::clone_tree(rustix::fs::open(cover, flags, Mode::empty())?)?;
     sys::set_attributes(&cover, READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)?;
-    // Over what was found, wherever links have led.
+    // It covers what was opened, wherever links have led.
     sys::attach_over(&cover, &found)
 }
 
-/// Make a path read-only where it is.
+/// Make a path in the root read-only.
 fn protect(path: &Path) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = match rustix::fs::open(path, flags, Mode::empty()) {

@@ -1,4 +1,5 @@
-//! Rules on files that the kernel keeps for the process (Landlock): nothing but what is named here.
+//! Rules on files that the kernel enforces for the process (Landlock): it reaches what is named
+//! here and nothing else.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,31 +11,33 @@ use landlock::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The newest rules that were looked at; a kernel keeps those of them that it has.
+/// The newest version of the rules that this code was written for. A kernel enforces those that it
+/// knows.
 const RULES: ABI = ABI::V6;
 
 /// What a process may do with which files, as it sees them.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Rules {
-    /// Read and execute.
+pub(crate) struct LandlockRules {
+    /// Files and directories that may be read and executed, at any depth.
     pub read: Vec<PathBuf>,
-    /// Everything.
+    /// Files and directories where everything is allowed, at any depth.
     pub write: Vec<PathBuf>,
-    /// Of `read`: not these, and what is below.
+    /// Paths below those of `read` that are not allowed, at any depth.
     pub except: Vec<PathBuf>,
-    /// Signals and abstract sockets reach processes with these rules only.
+    /// Signals and abstract sockets reach only processes with these same rules.
     pub scoped: bool,
-    /// Nothing is executed, and no device is made or told anything.
+    /// No file is executed, no device or pipe is made, and no device is controlled.
     pub data_only: bool,
 }
 
-impl Rules {
-    /// In force from [`RulesetCreated::restrict_self`] on. What is not there is left out.
+impl LandlockRules {
+    /// Make the rule set, which is in force from [`RulesetCreated::restrict_self`] on. Paths that
+    /// do not exist are left out.
     pub fn prepare(&self) -> io::Result<RulesetCreated> {
-        self.created().map_err(io::Error::other)
+        self.create_ruleset().map_err(io::Error::other)
     }
 
-    fn created(&self) -> Result<RulesetCreated, RulesetError> {
+    fn create_ruleset(&self) -> Result<RulesetCreated, RulesetError> {
         let all = AccessFs::from_all(RULES);
         let no_data = AccessFs::Execute
             | AccessFs::MakeChar
@@ -47,7 +50,7 @@ impl Rules {
         if self.scoped {
             rules = rules.scope(Scope::from_all(RULES))?;
         }
-        let readable = self.read.iter().flat_map(|path| around(path, &self.except));
+        let readable = self.read.iter().flat_map(|path| paths_around(path, &self.except));
         rules
             .create()?
             .add_rules(path_beneath_rules(readable, read))?
@@ -55,8 +58,9 @@ impl Rules {
     }
 }
 
-/// What a terminal needs, wherever it is mounted: it may be opened by its name in `/dev` then.
-pub(super) fn with_terminal(
+/// Add what a terminal needs, so that it may be opened by its name in `/dev`, wherever it is
+/// mounted.
+pub(super) fn allow_terminal(
     rules: RulesetCreated,
     terminal: impl AsFd,
 ) -> Result<RulesetCreated, RulesetError> {
@@ -64,8 +68,9 @@ pub(super) fn with_terminal(
     rules.add_rule(PathBeneath::new(terminal, may))
 }
 
-/// `path` where nothing of `except` is below it; otherwise the entries beside that.
-fn around(path: &Path, except: &[PathBuf]) -> Vec<PathBuf> {
+/// The paths that stand for `path` without `except`: `path` itself where nothing of `except` is
+/// below it, otherwise the entries beside those.
+fn paths_around(path: &Path, except: &[PathBuf]) -> Vec<PathBuf> {
     if except.iter().any(|hidden| path.starts_with(hidden)) {
         return Vec::new();
     }
@@ -73,19 +78,19 @@ fn around(path: &Path, except: &[PathBuf]) -> Vec<PathBuf> {
         return vec![path.to_owned()];
     }
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    entries.flat_map(|entry| around(&entry.path(), except)).collect()
+    entries.flat_map(|entry| paths_around(&entry.path(), except)).collect()
 }
 
 /// The version of the kernel's rules, where they were switched on; otherwise why there are none.
 pub(crate) fn version() -> Result<i64, String> {
-    possible().map_err(|error| match error.raw_os_error() {
+    landlock_version().map_err(|error| match error.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel has no Landlock".to_owned(),
         Some(libc::EOPNOTSUPP) => "Landlock is switched off (boot parameter lsm=)".to_owned(),
         _ => format!("no Landlock: {error}"),
     })
 }
 
-fn possible() -> io::Result<i64> {
+fn landlock_version() -> io::Result<i64> {
     /// `LANDLOCK_CREATE_RULESET_VERSION`
     const VERSION: libc::c_uint = 1;
     let none = std::ptr::null::<libc::c_void>();
@@ -109,10 +114,10 @@ mod tests {
         std::fs::write(at("etc/passwd"), "").unwrap();
         std::fs::write(at("etc/shadow"), "").unwrap();
         let except = [at("etc/shadow"), at("etc/ssl/private")];
-        let mut found = around(&at("etc"), &except);
+        let mut found = paths_around(&at("etc"), &except);
         found.sort();
         assert_eq!(found, [at("etc/passwd"), at("etc/ssl/certs")]);
-        assert_eq!(around(&at("usr"), &except), [at("usr")]);
-        assert!(around(&at("etc/ssl/private/keys"), &except).is_empty());
+        assert_eq!(paths_around(&at("usr"), &except), [at("usr")]);
+        assert!(paths_around(&at("etc/ssl/private/keys"), &except).is_empty());
     }
 }

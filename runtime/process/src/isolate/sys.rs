@@ -1,4 +1,4 @@
-//! Calls of the kernel on mounts (Linux 5.12) and namespaces.
+//! System calls on mounts (Linux 5.12) and namespaces.
 
 use std::ffi::CStr;
 use std::io;
@@ -68,7 +68,7 @@ pub(super) fn attach_over(mount: impl AsFd, target: impl AsFd) -> io::Result<()>
     Ok(rustix::mount::move_mount(mount, c"", target, c"", flags)?)
 }
 
-/// A file system of a kind, mounted nowhere.
+/// Make a file system of this kind, mounted nowhere.
 pub(super) fn file_system(
     kind: &CStr,
     options: &[(&CStr, &CStr)],
@@ -88,7 +88,7 @@ pub(super) fn make_private() -> io::Result<()> {
     Ok(rustix::mount::mount_change(c"/", flags)?)
 }
 
-/// The directory we are in becomes the root, and the old one is gone.
+/// Make the working directory the root, and unmount the old root.
 pub(super) fn become_root() -> io::Result<()> {
     match rustix::process::pivot_root(c".", c".") {
         Ok(()) => rustix::mount::unmount(c".", UnmountFlags::DETACH)?,
@@ -102,14 +102,15 @@ pub(super) fn become_root() -> io::Result<()> {
     Ok(rustix::process::chdir(c"/")?)
 }
 
-/// The namespaces of another process for this one, all or none (Linux 5.8); or the one that a file holds.
+/// Join the namespaces of another process, given by its pidfd, all or none (Linux 5.8); or the one
+/// namespace that a file holds.
 pub(in super::super) fn join(process: impl AsFd, flags: libc::c_int) -> io::Result<()> {
     // SAFETY: a system call over a live descriptor, in a process with one thread.
     let joined = unsafe { libc::setns(process.as_fd().as_raw_fd(), flags) };
     if joined < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// New namespaces for this process.
+/// Give this process new namespaces.
 pub(in super::super) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: a system call over a plain number, in a process with one thread.
     if unsafe { libc::unshare(flags) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

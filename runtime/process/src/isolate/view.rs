@@ -1,4 +1,4 @@
-//! Paths as an isolated process sees them. Pure but for [`Shown::surely_absent`].
+//! Paths as an isolated process sees them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,45 +13,49 @@ use ostler_model::device::Mount;
 use ostler_model::limits::TASK_ROOT_ENTRIES_MAX;
 use ostler_model::task_path::OWN_FILES;
 
-/// The task's own places in its root, and their names below its directory.
+/// The task's own directories in its root, each with its name below the task's directory on the
+/// node.
 pub(super) const OWN: [(&str, &str); 3] =
     [("/local", "local"), ("/secrets", "secrets"), ("/tmp", "tmp")];
 /// The allocation's directory in a task's root.
 pub(super) const SHARED: &str = "/alloc";
-/// What of it is the tasks' to write.
+/// The parts of the allocation's directory that tasks may write.
 const WRITTEN: [&str; 2] = ["/alloc/data", "/alloc/tmp"];
-/// What no mount may cover, beside the base and other mounts.
+/// Paths that no mount may cover, beside the base and other mounts.
 const RESERVED: [&str; 6] = ["/local", "/secrets", "/tmp", SHARED, "/proc", "/dev"];
 
-/// What no mount may be in: the kernel's, the agent's, and names that are used while a root is made.
+/// Paths that no mount may be in: those of the kernel, of the agent, and of the root while it is
+/// made.
 const KERNEL: [&str; 7] =
     ["/proc", "/dev/shm", "/dev/pts", "/alloc/logs", OWN_FILES, "/.blank-file", "/.blank-dir"];
 
-/// What else there is in a task's directory, and how it is shown in its root.
+/// A further entry of a task's directory, by the way in which the task's root shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    /// As itself.
+pub(super) enum TaskDirEntry {
+    /// A directory, which is mounted.
     Directory(OsString),
-    /// As a link to where the whole directory is: another file that takes its place is seen then.
+    /// A file, shown as a link into the whole task directory, so that a file that replaces it is
+    /// seen too.
     File(OsString),
-    /// As the link that it is, in the task's root.
+    /// A link, shown as it is. It leads to a path in the task's root.
     Link(OsString, PathBuf),
 }
 
-impl Entry {
+impl TaskDirEntry {
     pub fn name(&self) -> &OsString {
         let (Self::Directory(name) | Self::File(name) | Self::Link(name, _)) = self;
         name
     }
 
-    /// Where it is shown.
-    pub fn shown(&self) -> PathBuf {
+    /// Path of the entry in the task's root.
+    pub fn path_in_task(&self) -> PathBuf {
         Path::new("/").join(self.name())
     }
 }
 
-/// What templates and artifacts put into a task's directory beside what every task has.
-pub(super) fn entries(task_dir: &Path) -> io::Result<Vec<Entry>> {
+/// Entries of a task's directory that templates and artifacts made, beside those that every task
+/// has.
+pub(super) fn list_entries(task_dir: &Path) -> io::Result<Vec<TaskDirEntry>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(task_dir)? {
         let entry = entry?;
@@ -67,20 +71,21 @@ pub(super) fn entries(task_dir: &Path) -> io::Result<Vec<Entry>> {
         }
         let kind = entry.file_type()?;
         found.push(if kind.is_dir() {
-            Entry::Directory(name)
+            TaskDirEntry::Directory(name)
         } else if kind.is_symlink() {
-            Entry::Link(name, fs::read_link(entry.path())?)
+            TaskDirEntry::Link(name, fs::read_link(entry.path())?)
         } else {
-            Entry::File(name)
+            TaskDirEntry::File(name)
         });
     }
     found.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(found)
 }
 
-/// Why something of the task's directory cannot be shown where the task would look for it.
-pub(super) fn refused_entry(entry: &Entry, base: &[PathBuf]) -> Option<String> {
-    let shown = entry.shown();
+/// Why an entry of the task's directory cannot be shown where the task would look for it; `None`
+/// when it can.
+pub(super) fn entry_problem(entry: &TaskDirEntry, base: &[PathBuf]) -> Option<String> {
+    let shown = entry.path_in_task();
     let system = base.contains(&shown);
     let own = RESERVED.iter().chain(&KERNEL).any(|own| Path::new(own) == shown);
     let what = match (system, own) {
@@ -91,10 +96,10 @@ pub(super) fn refused_entry(entry: &Entry, base: &[PathBuf]) -> Option<String> {
     Some(format!("{what}; put it below /local"))
 }
 
-/// Why a mount cannot be shown where it should.
-pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
+/// Why a mount cannot be shown at its path; `None` when it can.
+pub(super) fn mount_problem(mount: &Mount, others: &[Mount]) -> Option<String> {
     let path = Path::new(&mount.task_path);
-    if let Some(reason) = not_plain(path) {
+    if let Some(reason) = path_problem(path) {
         return Some(reason);
     }
     if let Some(covered) = RESERVED.iter().find(|own| Path::new(own).starts_with(path)) {
@@ -111,8 +116,9 @@ pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
     (same > 1).then(|| "another mount is there or below".to_owned())
 }
 
-/// Why nothing can be mounted there, by what is on the node: in what is shown read-only nothing is made.
-pub(super) fn nothing_to_mount_on(mount: &Mount, base: &[PathBuf]) -> Option<String> {
+/// Why the node has nothing to mount on at the path of a mount, as nothing can be made where the
+/// root is read-only; `None` when the mount is possible.
+pub(super) fn missing_mount_point(mount: &Mount, base: &[PathBuf]) -> Option<String> {
     let path = Path::new(&mount.task_path);
     if path.starts_with(SHARED) && !WRITTEN.iter().any(|own| path.starts_with(own)) {
         return Some(format!("{SHARED} is read-only but for {}", WRITTEN.join(" and ")));
@@ -129,44 +135,45 @@ pub(super) fn nothing_to_mount_on(mount: &Mount, base: &[PathBuf]) -> Option<Str
     })
 }
 
-/// Why a device node cannot be made where it should: in a directory of the node it would stay there, for
-/// whoever gets at it, when the task has ended.
-pub(super) fn refused_device(path: &str, mounts: &[Mount]) -> Option<String> {
+/// Why a device node cannot be made at its path; `None` when it can. In a directory of the node it
+/// would stay after the end of the task, for anybody who reaches that directory.
+pub(super) fn device_problem(path: &str, mounts: &[Mount]) -> Option<String> {
     let path = Path::new(path);
     let own = OWN.iter().map(|(shown, _)| *shown).chain([SHARED]);
     let mut shown = own.chain(mounts.iter().map(|mount| mount.task_path.as_str()));
-    not_plain(path).or_else(|| {
+    path_problem(path).or_else(|| {
         let place = shown.find(|place| path.starts_with(place))?;
         Some(format!("what is made in {place} stays on the node when the task has ended"))
     })
 }
 
-fn not_plain(path: &Path) -> Option<String> {
+fn path_problem(path: &Path) -> Option<String> {
     let plain = path.is_absolute()
         && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     let refused = !plain || path == Path::new("/");
     refused.then(|| "it is no absolute path without . and ..".to_owned())
 }
 
-/// What of the node an isolated process sees.
-pub(super) struct Shown {
-    /// Path in the task, path on the node; the longest that fits counts.
+/// The paths of the node that an isolated process sees.
+pub(super) struct VisiblePaths {
+    /// Pairs of a path in the task and the path on the node; the longest that fits counts.
     places: Vec<(PathBuf, PathBuf)>,
     /// Paths that are the same in the task and on the node.
     base: Vec<PathBuf>,
-    /// What of that is in the task's directory.
+    /// Paths in the task that lead into the task's directory.
     own: Vec<PathBuf>,
     task_dir: PathBuf,
 }
 
-impl Shown {
+impl VisiblePaths {
     pub fn new(
-        (task_dir, entries): (&Path, &[Entry]),
+        (task_dir, entries): (&Path, &[TaskDirEntry]),
         alloc_dir: &Path,
         mounts: &[Mount],
         base: &[PathBuf],
     ) -> Self {
-        let entries = entries.iter().map(|entry| (entry.shown(), task_dir.join(entry.name())));
+        let entries =
+            entries.iter().map(|entry| (entry.path_in_task(), task_dir.join(entry.name())));
         let own = OWN.iter().map(|(path, name)| (PathBuf::from(path), task_dir.join(name)));
         let mounts = mounts.iter().map(|m| (PathBuf::from(&m.task_path), (&m.host_path).into()));
         let shared = (PathBuf::from(SHARED), alloc_dir.to_owned());
@@ -176,7 +183,7 @@ impl Shown {
         Self { places, base: base.to_vec(), own: in_own, task_dir: task_dir.to_owned() }
     }
 
-    /// Make a file of the task's own executable.
+    /// Make a file in the task's own directory executable.
     pub fn make_executable(&self, path: &Path) {
         let own = self.own.iter().any(|own| path.starts_with(own));
         if let (true, Ok(rest)) = (own, path.strip_prefix("/")) {
@@ -184,16 +191,16 @@ impl Shown {
         }
     }
 
-    /// Is there certainly nothing at this path? For an early word; `false` also when only the
-    /// process itself can tell.
-    pub fn surely_absent(&self, path: &Path) -> bool {
+    /// Whether there is certainly nothing at this path, for an early error. `false` also when only
+    /// the process itself can tell. Reads the file system.
+    pub fn is_surely_absent(&self, path: &Path) -> bool {
         let plain = path.components().all(|c| !matches!(c, Component::ParentDir));
         if !plain {
             return false;
         }
         let places = self.places.iter().filter(|(shown, _)| path.starts_with(shown));
         if let Some((shown, host)) = places.max_by_key(|(shown, _)| shown.as_os_str().len()) {
-            return path.strip_prefix(shown).is_ok_and(|rest| absent_below(host, rest));
+            return path.strip_prefix(shown).is_ok_and(|rest| is_absent_below(host, rest));
         }
         let known = self.base.iter().any(|base| path.starts_with(base));
         let above = |(shown, _): &(PathBuf, PathBuf)| shown.starts_with(path);
@@ -207,14 +214,14 @@ impl Shown {
     }
 }
 
-/// Is `rest` not there below `dir`, by what can be said without following links?
-fn absent_below(dir: &Path, rest: &Path) -> bool {
+/// Whether `rest` does not exist below `dir`, as far as that shows without following links.
+fn is_absent_below(dir: &Path, rest: &Path) -> bool {
     let mut path = dir.to_owned();
     for part in rest {
         path.push(part);
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
-            // It leads somewhere in the task's own root.
+            // The link leads somewhere in the task's own root.
             Ok(found) if found.is_symlink() => return false,
             Ok(_) => {}
             Err(_) => return false,
@@ -246,14 +253,14 @@ mod tests {
                     "/.blank-dir",
                 ])
         {
-            assert!(refused(&mount(bad), &[mount(bad)]).is_some(), "{bad}");
+            assert!(mount_problem(&mount(bad), &[mount(bad)]).is_some(), "{bad}");
         }
         for good in ["/srv", "/local/devices/x", "/opt/tool"] {
-            assert_eq!(refused(&mount(good), &[mount(good)]), None, "{good}");
+            assert_eq!(mount_problem(&mount(good), &[mount(good)]), None, "{good}");
         }
         let two = [mount("/srv"), mount("/srv/x")];
-        assert!(refused(&two[0], &two).is_some() && refused(&two[1], &two).is_none());
-        assert!(refused(&mount("/srv"), &[mount("/srv"), mount("/srv")]).is_some());
+        assert!(mount_problem(&two[0], &two).is_some() && mount_problem(&two[1], &two).is_none());
+        assert!(mount_problem(&mount("/srv"), &[mount("/srv"), mount("/srv")]).is_some());
     }
 
     #[test]
@@ -263,8 +270,9 @@ mod tests {
         fs::create_dir_all(task.join("local/bin")).unwrap();
         fs::write(task.join("local/bin/tool"), "").unwrap();
         std::os::unix::fs::symlink("/local/bin", task.join("local/now")).unwrap();
-        let shown = Shown::new((&task, &[]), &alloc, &[mount("/srv/data")], &["/usr".into()]);
-        let absent = |path: &str| shown.surely_absent(Path::new(path));
+        let shown =
+            VisiblePaths::new((&task, &[]), &alloc, &[mount("/srv/data")], &["/usr".into()]);
+        let absent = |path: &str| shown.is_surely_absent(Path::new(path));
         assert!(!absent("/local/bin/tool") && absent("/local/bin/other"));
         assert!(!absent("/local/now/other"), "the link leads into the task's root");
         assert!(!absent("/usr") && absent("/usr/bin/no-such-program"));

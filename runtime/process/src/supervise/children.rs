@@ -1,4 +1,4 @@
-//! The children of a shim: its task, and every orphan below it.
+//! The children of a shim: its task, and every orphan among the task's descendants.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -11,14 +11,14 @@ use ostler_model::clock::{Clock, Timestamp};
 
 /// How a child ended.
 #[derive(Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct ChildExit {
     pub exit_code: Option<i32>,
     pub signal: Option<u32>,
     pub at: Timestamp,
 }
 
-/// An ended child, not yet reaped.
-pub(super) fn ended_child() -> Option<(Pid, Ended)> {
+/// A child that has ended and is not reaped yet, with how it ended; `None` when there is none.
+pub(super) fn find_ended_child() -> Option<(Pid, ChildExit)> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let what = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: writes into a live local, which is zero before and so is valid also when nothing
@@ -34,7 +34,7 @@ pub(super) fn ended_child() -> Option<(Pid, Ended)> {
         libc::CLD_EXITED => (Some(status), None),
         _ => (None, u32::try_from(status).ok()),
     };
-    Some((Pid::from_raw(pid)?, Ended { exit_code, signal, at: Clock::system().now() }))
+    Some((Pid::from_raw(pid)?, ChildExit { exit_code, signal, at: Clock::system().now() }))
 }
 
 /// Reap a child if it has ended.
@@ -42,7 +42,7 @@ pub(super) fn reap(pid: Pid) {
     let _still_running = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
 }
 
-/// All children of this process, the adopted ones too.
+/// Pids of all children of this process, adopted ones included.
 pub(super) fn children() -> Vec<Pid> {
     let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
     if let Ok(text) = fs::read_to_string("/proc/thread-self/children") {

@@ -8,9 +8,9 @@
 //!   agent ── hangs up ► kill everything of the session
 //!   agent ◄─ exit ────┘ the command has ended, and what it left of this session was killed
 //! ```
-//! The order is what keeps a task from more than it has: while the entrant may still do more than the task,
-//! no process of the task can see it, trace it or read its memory. What is forked into the task's pid
-//! namespace has the task's own rights from its first instruction on.
+//! The sequence of these steps keeps a task from gaining rights: while the entrant may still do
+//! more than the task, no process of the task can see it, trace it or read its memory. The child in
+//! the task's pid namespace has no more than the task's rights from its first instruction on.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -24,40 +24,40 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-use super::children::{Ended, ended_child, reap};
-use super::terminal::{NodeTerminals, Terminal};
-use super::{Order, read_posted, shim};
+use super::children::{ChildExit, find_ended_child, reap};
+use super::terminal::{NodeTerminals, TerminalPair};
+use super::{ShimOrder, read_memory_file, shim};
 use crate::cgroup::{move_into, open_leaf};
-use crate::child::{self, Child, Laid, Plan, Step};
+use crate::child::{self, ChildImage, ChildPlan, ChildStep, ForkKind};
 use crate::command::{self, PATH_DEFAULT, Texts};
 use crate::isolate::{enter, inside};
 use crate::user::WHO;
 use ostler_model::clock::Stopwatch;
-use ostler_model::isolation::Part;
+use ostler_model::isolation::IsolationKind;
 use ostler_model::session::TerminalSize;
 
-/// How long what a session left may take to end.
+/// How long the processes that a session left may take to end.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often it is looked for meanwhile.
+/// Pause between looks for those processes.
 const KILL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
-/// What is to be run, in a memory file.
+/// The command to run, sent in a memory file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in super::super) struct EnterOrder {
-    /// Program and arguments.
+    /// The program, followed by its arguments.
     pub argv: Vec<CString>,
-    /// `NAME=value`; absent: what the task was started with.
+    /// The environment, one `NAME=value` each; absent: that which the task was started with.
     pub env: Option<Vec<CString>>,
-    /// Where to start, as the task sees it; absent: where the task was started.
+    /// Working directory, as the task sees it; absent: the one that the task was started in.
     pub cwd: Option<CString>,
-    /// The user that the driver named: nobody but the task's own is run as.
+    /// Id of the user that the driver named. Only the task's own user is accepted.
     pub uid: Option<u32>,
-    /// Size of the terminal that is the command's input and output; absent: it has none.
+    /// Size of the terminal that is the command's input and output; absent: there is no terminal.
     pub terminal: Option<TerminalSize>,
 }
 
-/// Descriptors of an order, but that of its status.
-pub(super) struct EnterEnds {
+/// Descriptors of an order, without the one of its status.
+pub(super) struct EntrantFds {
     order: OwnedFd,
     /// The order that the task was started by.
     of_task: OwnedFd,
@@ -66,20 +66,21 @@ pub(super) struct EnterEnds {
     control: OwnedFd,
 }
 
-/// How many there are, with the status.
+/// Number of the descriptors, with the status.
 const ENDS: usize = 8;
 
-/// Sort them; `None` when they are too few.
-pub(super) fn received(fds: Vec<OwnedFd>) -> Option<(EnterEnds, OwnedFd)> {
+/// Sort the descriptors of a message into their fields; `None` when their number is wrong.
+pub(super) fn sort_descriptors(fds: Vec<OwnedFd>) -> Option<(EntrantFds, OwnedFd)> {
     let ends: [OwnedFd; ENDS] = fds.try_into().ok()?;
     let [order, of_task, task, stdin, stdout, stderr, control, status] = ends;
-    Some((EnterEnds { order, of_task, task, stdio: [stdin, stdout, stderr], control }, status))
+    Some((EntrantFds { order, of_task, task, stdio: [stdin, stdout, stderr], control }, status))
 }
 
-/// Bytes that say how a command ended.
+/// Bytes of the message that says how a command ended.
 pub(in super::super) const END_BYTES: usize = 8;
 
-/// The exit code of a command by what its entrant says: 128 and the number of a signal.
+/// The exit code of a command from the entrant's message. For a signal it is 128 and the signal's
+/// number.
 pub(in super::super) fn exit_code(bytes: [u8; END_BYTES]) -> i32 {
     let [a, b, c, d, e, f, g, h] = bytes;
     match i32::from_ne_bytes([e, f, g, h]) {
@@ -88,24 +89,24 @@ pub(in super::super) fn exit_code(bytes: [u8; END_BYTES]) -> i32 {
     }
 }
 
-fn end_bytes(ended: Ended) -> Vec<u8> {
+fn end_bytes(ended: ChildExit) -> Vec<u8> {
     let code = ended.exit_code.unwrap_or_default();
     let signal = ended.signal.and_then(|signal| i32::try_from(signal).ok()).unwrap_or_default();
     code.to_ne_bytes().into_iter().chain(signal.to_ne_bytes()).collect()
 }
 
-type Refused = inside::StepFailed;
+type EntrantError = inside::StepError;
 
-fn at(what: &'static str) -> impl FnOnce(io::Error) -> Refused {
-    move |error| (Step::Isolate, what.to_owned(), error)
+fn error_context(what: &'static str) -> impl FnOnce(io::Error) -> EntrantError {
+    move |error| (ChildStep::Isolate, what.to_owned(), error)
 }
 
 /// Run one command, in a process of its own.
-pub(super) fn run(ends: EnterEnds, status: OwnedFd) {
-    match begin(ends, &status) {
+pub(super) fn run(ends: EntrantFds, status: OwnedFd) {
+    match start_entrant(ends, &status) {
         Ok(mut entrant) => {
             drop(status);
-            entrant.attend();
+            entrant.run_to_end();
         }
         Err((step, about, error)) => {
             child::report_text_to(status.as_raw_fd(), step, &error, &about);
@@ -113,64 +114,69 @@ pub(super) fn run(ends: EnterEnds, status: OwnedFd) {
     }
 }
 
-struct Entrant {
+struct EntrantProcess {
     command: Pid,
-    /// Of the agent; it hangs up to end the session, and hears the end.
+    /// Socket to the agent, which hangs up to end the session and is told the end of the command.
     control: OwnedFd,
     signals: OwnedFd,
-    /// What the kernel says this process's children are; where the task has no pid namespace, in which
-    /// what is left ends with the task.
+    /// The kernel's list of this process's children. Absent where the task has a pid namespace, in
+    /// which the rest ends with the task.
     children: Option<File>,
     killing: bool,
-    ended: Option<Ended>,
+    ended: Option<ChildExit>,
 }
 
 /// From the zygote's child to the command's process.
-fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
-    let EnterEnds { order, of_task, task, stdio, control } = ends;
-    shim::own_session(c"ostler-exec").map_err(at("a session"))?;
-    // While the node's own /proc is there.
+fn start_entrant(ends: EntrantFds, status: &OwnedFd) -> Result<EntrantProcess, EntrantError> {
+    let EntrantFds { order, of_task, task, stdio, control } = ends;
+    shim::own_session(c"ostler-exec").map_err(error_context("a session"))?;
+    // Done while the node's own /proc is there.
     // SAFETY: this process is a child of the zygote's, with one thread.
     unsafe { child::unprotect() };
-    hide().map_err(at("hiding from the task"))?;
-    let enter: EnterOrder = read_posted(&order).map_err(at("the order"))?;
-    let of_task: Order = read_posted(&of_task).map_err(at("the order of the task"))?;
-    let Order { ids, cgroup, setup, texts, network, .. } = of_task;
+    hide().map_err(error_context("hiding from the task"))?;
+    let enter: EnterOrder = read_memory_file(&order).map_err(error_context("the order"))?;
+    let of_task: ShimOrder =
+        read_memory_file(&of_task).map_err(error_context("the order of the task"))?;
+    let ShimOrder { ids, cgroup, setup, texts, network, .. } = of_task;
     let own = ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
     if enter.uid.is_some_and(|asked| asked != own) {
         let other = io::Error::other("a command runs as its task's user and as nobody else");
-        return Err((Step::User, String::new(), other));
+        return Err((ChildStep::User, String::new(), other));
     }
-    // In the place of a terminal, which is made below, is the node's own /dev/null: nobody else's.
+    // With a terminal, which is made below, the ends are the node's own /dev/null, whose owner
+    // stays.
     if let (Some(ids), None) = (&ids, &enter.terminal) {
-        // Or the command could not open them by their names in /dev.
-        stdio.iter().try_for_each(|end| ids.own(end)).map_err(at("its input and output"))?;
+        // Otherwise the command could not open them by their names in /dev.
+        stdio
+            .iter()
+            .try_for_each(|end| ids.chown_file(end))
+            .map_err(error_context("its input and output"))?;
     }
     if let Some(cgroup) = &cgroup {
-        let leaf = open_leaf(cgroup).map_err(at("the task's cgroup"))?;
-        move_into(leaf, rustix::process::getpid()).map_err(at("the task's cgroup"))?;
+        let leaf = open_leaf(cgroup).map_err(error_context("the task's cgroup"))?;
+        move_into(leaf, rustix::process::getpid()).map_err(error_context("the task's cgroup"))?;
     }
-    let signals = shim::signals(&[libc::SIGCHLD]).map_err(at("signals"))?;
-    let alone = setup.as_ref().is_some_and(|setup| setup.has(Part::Pids));
-    // Open before the root is another one.
+    let signals = shim::signals(&[libc::SIGCHLD]).map_err(error_context("signals"))?;
+    let alone = setup.as_ref().is_some_and(|setup| setup.has(IsolationKind::Pids));
+    // Opened before the root changes.
     let children = File::open("/proc/thread-self/children").ok().filter(|_| !alone);
     let EnterOrder { argv, env, cwd, terminal, .. } = enter;
     let (mut env, cwd) = (env.unwrap_or_else(|| texts.env.clone()), cwd.unwrap_or(texts.cwd));
-    let unsaid = texts.env.into_iter().filter(|of_task| says_who(of_task, &env));
+    let unsaid = texts.env.into_iter().filter(|of_task| is_missing_user_variable(of_task, &env));
     env.extend(unsaid.collect::<Vec<_>>());
     if terminal.is_some() && !env.iter().any(|one| one.to_bytes().starts_with(b"TERM=")) {
-        // Programs that draw refuse to without one.
+        // Programs that draw on the screen refuse to run without one.
         env.push(c"TERM=xterm".to_owned());
     }
-    let rooted = setup.as_ref().is_some_and(|setup| setup.has(Part::Mounts));
+    let rooted = setup.as_ref().is_some_and(|setup| setup.has(IsolationKind::Mounts));
     let within = ids.is_some() && !rooted;
-    let reached = if within { Reached::FromWithin } else { Reached::ByPath };
+    let reached = if within { ProgramAccess::FromWithin } else { ProgramAccess::ByPath };
     let candidates = candidates(argv.first(), &env, &cwd, reached);
-    let null = || child::dev_null().map_err(at("/dev/null"));
-    let copy = |fd: &OwnedFd| fd.try_clone().map_err(at("its descriptors"));
+    let null = || child::dev_null().map_err(error_context("/dev/null"));
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(error_context("its descriptors"));
     let [stdin, stdout, stderr] = stdio;
     let program = candidates.first().cloned().unwrap_or_default();
-    let mut plan = Plan {
+    let mut plan = ChildPlan {
         texts: Texts { program, argv, env, cwd },
         ids,
         cgroup: None,
@@ -181,66 +187,67 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
         go: null()?,
         status: copy(status)?,
     };
-    // While the root is the node's.
+    // Opened while the root is the node's.
     let terminal = terminal.map(|size| NodeTerminals::open().map(|node| (size, node)));
-    let terminal = terminal.transpose().map_err(at("terminals of the node"))?;
+    let terminal = terminal.transpose().map_err(error_context("terminals of the node"))?;
     if let Some(network) = &network {
-        network.join(&task).map_err(at("the network of its allocation"))?;
+        network.join(&task).map_err(error_context("the network of its allocation"))?;
     }
     if let Some(setup) = &setup {
-        enter::join(&task, setup).map_err(at("the task's namespaces"))?;
+        enter::join(&task, setup).map_err(error_context("the task's namespaces"))?;
     }
     let terminal = terminal.map(|(size, node)| {
-        let made = Terminal::make(rooted, &node, size, plan.ids.as_ref());
+        let made = TerminalPair::make(rooted, &node, size, plan.ids.as_ref());
         made.and_then(|made| made.send(&control).map(|()| made.own))
     });
-    let terminal = terminal.transpose().map_err(at("its terminal"))?;
+    let terminal = terminal.transpose().map_err(error_context("its terminal"))?;
     if let Some(own) = &terminal {
         for end in [&mut plan.stdin, &mut plan.stdout, &mut plan.stderr] {
             *end = copy(own)?;
         }
     }
-    let laid = Laid::new(&plan).map_err(at("its descriptors"))?;
+    let laid = ChildImage::new(&plan).map_err(error_context("its descriptors"))?;
     inside::confine(&plan, setup.as_ref(), terminal.as_ref())?;
-    // The change of user may have undone it.
-    hide().map_err(at("hiding from the task"))?;
+    // The change of user may have undone this.
+    hide().map_err(error_context("hiding from the task"))?;
     // SAFETY: this process has one thread; what the child reads lives in `plan` and `laid`.
-    let (command, _) = unsafe { child::fork_in(None, Child::Own) }.map_err(at("forking"))?;
+    let (command, _) =
+        unsafe { child::fork_in(None, ForkKind::Own) }.map_err(error_context("forking"))?;
     if command == 0 {
         become_command(&laid, &candidates, terminal.is_some());
     }
-    let command =
-        Pid::from_raw(command).ok_or_else(|| at("forking")(io::ErrorKind::Other.into()))?;
-    Ok(Entrant { command, control, signals, children, killing: false, ended: None })
+    let command = Pid::from_raw(command)
+        .ok_or_else(|| error_context("forking")(io::ErrorKind::Other.into()))?;
+    Ok(EntrantProcess { command, control, signals, children, killing: false, ended: None })
 }
 
-/// Nobody but root may trace this process or read what it has.
+/// Let nobody but root trace this process or read its memory.
 fn hide() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// A variable of the task that says who it runs as, and of which `env` says nothing.
-fn says_who(of_task: &CStr, env: &[CString]) -> bool {
+/// Whether a variable of the task names its user or home, and `env` does not set it.
+fn is_missing_user_variable(of_task: &CStr, env: &[CString]) -> bool {
     let sets = |one: &CStr, name: &str| {
         one.to_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
     };
     WHO.iter().any(|name| sets(of_task, name) && !env.iter().any(|one| sets(one, name)))
 }
 
-/// How a task gets at files of its directory.
+/// How the command reaches files below its working directory.
 #[derive(Clone, Copy)]
-enum Reached {
+enum ProgramAccess {
     ByPath,
-    /// It is another user than the agent, whose directories are above.
+    /// By relative paths, because its user is not the agent's, which owns the directories above.
     FromWithin,
 }
 
-/// The files that the program may be, in the order in which they are tried.
+/// The paths that the program may have, in the order in which they are tried.
 fn candidates(
     program: Option<&CString>,
     env: &[CString],
     cwd: &CStr,
-    reached: Reached,
+    reached: ProgramAccess,
 ) -> Vec<CString> {
     let bytes = |text: &CStr| std::ffi::OsStr::from_bytes(text.to_bytes()).to_owned();
     let command = program.map(|text| bytes(text)).unwrap_or_default();
@@ -250,34 +257,34 @@ fn candidates(
     let command = command.to_string_lossy();
     let found = command::candidates(&command, &[], Path::new(&cwd), path);
     let found = found.into_iter().map(|path| match reached {
-        Reached::ByPath => path,
-        Reached::FromWithin => command::from_within(path, Path::new(&cwd)),
+        ProgramAccess::ByPath => path,
+        ProgramAccess::FromWithin => command::path_from_within(path, Path::new(&cwd)),
     });
     found.filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).collect()
 }
 
-/// The command's own process, up to its program.
-fn become_command(laid: &Laid, candidates: &[CString], terminal: bool) -> ! {
-    // SAFETY: we are the only thread of a process of our own.
+/// Turn this process into the command: its session, its terminal, its program.
+fn become_command(laid: &ChildImage, candidates: &[CString], terminal: bool) -> ! {
+    // SAFETY: this is the only thread of a fresh process.
     unsafe {
-        laid.lay_out();
+        laid.place_descriptors();
         child::die_with_parent();
         child::begin_session();
         if terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
-            child::report_text(Step::Session, &io::Error::last_os_error(), "");
+            child::report_text(ChildStep::Session, &io::Error::last_os_error(), "");
         }
     }
     inside::execute(laid, candidates)
 }
 
-impl Entrant {
-    /// To the end of the command, and of what it left.
-    fn attend(&mut self) {
+impl EntrantProcess {
+    /// Attend the session to the end of the command and of the processes that it left.
+    fn run_to_end(&mut self) {
         let ended = loop {
             if let Some(ended) = self.ended {
                 break ended;
             }
-            self.turn();
+            self.poll_once();
         };
         self.kill();
         reap(self.command);
@@ -287,7 +294,7 @@ impl Entrant {
     }
 
     /// Wait for something to do, and do it.
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         let control = (!self.killing).then(|| self.control.as_fd());
         let fds = [Some(self.signals.as_fd()), control];
         let asked = fds.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
@@ -300,9 +307,10 @@ impl Entrant {
             self.kill();
         }
         self.drain_signals();
-        while let Some((pid, ended)) = ended_child() {
+        while let Some((pid, ended)) = find_ended_child() {
             if pid == self.command {
-                // It stays, so that its group is its own until that was killed.
+                // It stays a zombie, so that its group id is not used again before the group was
+                // killed.
                 self.ended = Some(ended);
                 return;
             }
@@ -317,12 +325,13 @@ impl Entrant {
 
     fn kill(&self) {
         if kill_process_group(self.command, Signal::KILL).is_err() {
-            // Before it has made its group, it is alone.
+            // A command that has not made its group yet is alone.
             let _gone = kill_process(self.command, Signal::KILL);
         }
     }
 
-    /// What left the command's group and is this process's now, since it is their subreaper.
+    /// Kill the processes that left the command's group. They are children of this process, which
+    /// is their subreaper.
     fn end_children(&mut self) {
         let watch = Stopwatch::start();
         while watch.elapsed() < KILL_WAIT_MAX {
@@ -331,11 +340,11 @@ impl Entrant {
                 return;
             }
             for child in left {
-                // Ours and not reaped: the pid is its own.
+                // The child is not reaped, so its pid is its own.
                 let _not_permitted = kill_process(child, Signal::KILL);
                 reap(child);
             }
-            // Woken by the end of one of them.
+            // The end of a child wakes this.
             let _woken =
                 poll(&mut [PollFd::new(&self.signals, PollFlags::IN)], Some(&KILL_INTERVAL));
             self.drain_signals();

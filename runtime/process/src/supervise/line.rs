@@ -26,31 +26,32 @@ use tokio::net::unix::pipe;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::{child, descriptors};
-use super::record::Records;
-use super::{ENTER, EnterOrder, ORDER, ORDER_FDS_MAX, ORDER_NAME, Order, PING, PROBE};
+use super::record::ExitRecords;
+use super::{ENTER, EnterOrder, ORDER, ORDER_FDS_MAX, ORDER_NAME, PING, PROBE, ShimOrder};
 use ostler_model::clock;
 use ostler_model::limits::{ZYGOTE_ANSWER_WALL_MAX, ZYGOTE_DOUBT_AFTER};
 
 /// First argument by which this program becomes a zygote.
 const ARGUMENT: &str = "__supervise";
-/// Orders without an answer at once: their descriptors are in flight, of which the kernel allows a
-/// user only so many (`RLIMIT_NOFILE`).
+/// Most orders that wait for an answer at once. Their descriptors are in flight, and the kernel
+/// bounds the number of those by user (`RLIMIT_NOFILE`).
 const UNANSWERED_MAX: usize = 64;
 /// How long a zygote may take to accept an order.
 const SEND_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The way to the zygote. Clones share it.
+/// The client of the zygote. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
-    inner: Arc<Inner>,
+pub(crate) struct ZygoteClient {
+    inner: Arc<ZygoteClientInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ZygoteClientInner {
     program: PathBuf,
-    records: Records,
+    records: ExitRecords,
     zygote: Mutex<Option<Zygote>>,
-    /// Tasks of this agent end with their zygote: one that hangs is kept until the agent ends.
+    /// Zygotes that hung. Where the tasks of this agent end with their zygote, such a zygote is
+    /// kept until the agent ends.
     hung: Mutex<Vec<Zygote>>,
     ends_tasks: bool,
     unanswered: Arc<Semaphore>,
@@ -67,7 +68,7 @@ pub(crate) struct OrderEnds<'a> {
     pub go: BorrowedFd<'a>,
     pub status: BorrowedFd<'a>,
     pub answer: BorrowedFd<'a>,
-    /// Of the streams that have files, in order.
+    /// Directories of the streams that have files, in the order of the streams.
     pub dirs: Vec<BorrowedFd<'a>>,
 }
 
@@ -80,40 +81,40 @@ pub(crate) struct EnterEnds<'a> {
     pub status: BorrowedFd<'a>,
 }
 
-impl Line {
-    /// Start the zygote. `program` becomes one when its first argument is `__supervise`.
-    pub fn new(program: PathBuf, records: Records) -> io::Result<Self> {
+impl ZygoteClient {
+    /// Start the zygote. `program` becomes a zygote when its first argument is `__supervise`.
+    pub fn new(program: PathBuf, records: ExitRecords) -> io::Result<Self> {
         let zygote = Mutex::new(Some(Zygote::start(&program)?));
-        Ok(Self::with(program, records, zygote, false))
+        Ok(Self::from_parts(program, records, zygote, false))
     }
 
-    /// The same, which starts a zygote when one is needed, and whose tasks end with it.
-    pub fn lazy(program: PathBuf, records: Records) -> Self {
-        Self::with(program, records, Mutex::new(None), true)
+    /// As [`ZygoteClient::new`], but the zygote is started when it is needed, and tasks end with it.
+    pub fn lazy(program: PathBuf, records: ExitRecords) -> Self {
+        Self::from_parts(program, records, Mutex::new(None), true)
     }
 
-    fn with(
+    fn from_parts(
         program: PathBuf,
-        records: Records,
+        records: ExitRecords,
         zygote: Mutex<Option<Zygote>>,
         ends_tasks: bool,
     ) -> Self {
         let unanswered = Arc::new(Semaphore::new(UNANSWERED_MAX));
         let hung = Mutex::default();
-        let inner = Inner { program, records, zygote, hung, ends_tasks, unanswered };
+        let inner = ZygoteClientInner { program, records, zygote, hung, ends_tasks, unanswered };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Wait for what the zygote, or what it forks, is to say. `None`: it hangs and was replaced, and what it
-    /// was sent is to be sent anew.
-    pub async fn watched<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
+    /// Wait for an answer of the zygote or of a process that it forks. `None`: the zygote hung and
+    /// was replaced, so the caller must send its message again.
+    pub async fn await_answer<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         let mut answer = std::pin::pin!(answer);
         if let Some(answer) = clock::timeout(ZYGOTE_DOUBT_AFTER, &mut answer).await {
             return Some(answer);
         }
         let answers = async {
             let pid = self.pid()?;
-            (!self.answers().await).then_some(pid)
+            (!self.is_answering().await).then_some(pid)
         };
         tokio::select! {
             answer = &mut answer => return Some(answer),
@@ -125,44 +126,46 @@ impl Line {
         None
     }
 
-    fn zygote(&self) -> MutexGuard<'_, Option<Zygote>> {
+    fn lock_zygote(&self) -> MutexGuard<'_, Option<Zygote>> {
         self.inner.zygote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pid of the present zygote; `None` too while somebody else waits for it.
+    /// Pid of the present zygote. `None` when there is none, or while another caller holds its
+    /// lock.
     fn pid(&self) -> Option<u32> {
         let zygote = self.inner.zygote.try_lock().ok()?;
         zygote.as_ref().map(|zygote| zygote.child.id())
     }
 
-    /// Does the zygote answer? One that is gone, or cannot be asked now, is not told to hang.
-    async fn answers(&self) -> bool {
+    /// Whether the zygote answers. `true` too when it is gone or cannot be asked now, as it then
+    /// does not count as hung.
+    async fn is_answering(&self) -> bool {
         let Ok((answer, end)) = child::pipe() else { return true };
         let Ok(mut answer) = pipe::Receiver::from_owned_fd(answer) else { return true };
         let pinged = self.ping(end.as_fd());
         drop(end);
         let mut byte = [0; 1];
         match pinged {
-            Pinged::Gone => true,
-            Pinged::Sent => {
+            PingOutcome::Gone => true,
+            PingOutcome::Sent => {
                 clock::timeout(ZYGOTE_ANSWER_WALL_MAX, answer.read(&mut byte)).await.is_some()
             }
-            // It has read nothing for as long as its socket is full of what it was sent.
-            Pinged::Full => {
+            // The zygote has read nothing if its socket is still full after the wait.
+            PingOutcome::Full => {
                 clock::sleep(ZYGOTE_ANSWER_WALL_MAX).await;
                 let Ok((_answer, end)) = child::pipe() else { return true };
-                !matches!(self.ping(end.as_fd()), Pinged::Full)
+                !matches!(self.ping(end.as_fd()), PingOutcome::Full)
             }
         }
     }
 
-    fn ping(&self, answer: BorrowedFd<'_>) -> Pinged {
-        let Ok(zygote) = self.inner.zygote.try_lock() else { return Pinged::Gone };
+    fn ping(&self, answer: BorrowedFd<'_>) -> PingOutcome {
+        let Ok(zygote) = self.inner.zygote.try_lock() else { return PingOutcome::Gone };
         let sent = zygote.as_ref().map(|zygote| zygote.send(PING, &[answer], SendFlags::DONTWAIT));
         match sent {
-            Some(Ok(())) => Pinged::Sent,
-            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Pinged::Full,
-            Some(Err(_)) | None => Pinged::Gone,
+            Some(Ok(())) => PingOutcome::Sent,
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => PingOutcome::Full,
+            Some(Err(_)) | None => PingOutcome::Gone,
         }
     }
 
@@ -170,7 +173,7 @@ impl Line {
     async fn replace(&self, pid: u32) {
         let line = self.clone();
         let replaced = tokio::task::spawn_blocking(move || {
-            let mut zygote = line.zygote();
+            let mut zygote = line.lock_zygote();
             let Some(hung) = zygote.take_if(|zygote| zygote.child.id() == pid) else { return };
             drop(zygote);
             tracing::warn!(
@@ -187,16 +190,16 @@ impl Line {
         }
     }
 
-    /// Ask what isolation is possible; the answer comes by the pipe. May wait for the zygote: call
-    /// it where blocking is allowed.
+    /// Ask what isolation is possible. The answer comes through the pipe. May wait for the zygote:
+    /// call it where blocking is allowed.
     pub fn probe(&self, answer: BorrowedFd<'_>) -> io::Result<()> {
         self.send_message(PROBE, &[answer])
     }
 
-    /// Have a command run inside a task; what became of it comes by the status, and later by the control.
-    /// May wait for the zygote: call it where blocking is allowed.
+    /// Have a command run inside a task. The status pipe reports its start, and the control socket
+    /// its end. May wait for the zygote: call it where blocking is allowed.
     pub fn enter(&self, order: &EnterOrder, ends: &EnterEnds<'_>) -> io::Result<()> {
-        let memory = in_memory("ostler-enter", order)?;
+        let memory = to_memory_file("ostler-enter", order)?;
         let [stdin, stdout, stderr] = ends.stdio;
         let (of_task, task, control) = (ends.of_task, ends.task, ends.control);
         let fds = [memory.as_fd(), of_task, task, stdin, stdout, stderr, control, ends.status];
@@ -204,37 +207,37 @@ impl Line {
     }
 
     /// Where shims leave their records.
-    pub fn records(&self) -> &Records {
+    pub fn records(&self) -> &ExitRecords {
         &self.inner.records
     }
 
-    /// To be had before an order and kept until its answer.
-    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+    /// Acquire a permit to send an order. Keep it until the answer has come.
+    pub async fn acquire_turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.inner.unanswered).acquire_owned().await.ok()
     }
 
-    /// Send an order if that is possible at once; `false` when it is for [`Line::send`].
-    pub fn try_send(&self, order: &Order, ends: &OrderEnds<'_>) -> io::Result<bool> {
+    /// Send an order if that is possible at once. `false`: use [`ZygoteClient::send`].
+    pub fn try_send(&self, order: &ShimOrder, ends: &OrderEnds<'_>) -> io::Result<bool> {
         let Ok(zygote) = self.inner.zygote.try_lock() else {
             return Ok(false);
         };
         let Some(zygote) = &*zygote else {
             return Ok(false);
         };
-        let memory = in_memory(ORDER_NAME, order)?;
+        let memory = to_memory_file(ORDER_NAME, order)?;
         let fds = self.descriptors(&memory, ends);
         Ok(zygote.send(ORDER, &fds, SendFlags::DONTWAIT).is_ok())
     }
 
     /// Send an order. A zygote that is gone is replaced, once. May wait for the zygote: call it
     /// where blocking is allowed.
-    pub fn send(&self, order: &Order, ends: &OrderEnds<'_>) -> io::Result<()> {
-        let memory = in_memory(ORDER_NAME, order)?;
+    pub fn send(&self, order: &ShimOrder, ends: &OrderEnds<'_>) -> io::Result<()> {
+        let memory = to_memory_file(ORDER_NAME, order)?;
         self.send_message(ORDER, &self.descriptors(&memory, ends))
     }
 
     fn send_message(&self, what: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut zygote = self.zygote();
+        let mut zygote = self.lock_zygote();
         if let Some(zygote) = &*zygote {
             match zygote.send(what, fds, SendFlags::empty()) {
                 Ok(()) => return Ok(()),
@@ -250,7 +253,7 @@ impl Line {
                 }
             }
         }
-        // The old one is reaped before its successor takes its place.
+        // The old zygote is reaped before the new one starts.
         *zygote = None;
         let started = zygote.insert(Zygote::start(&self.inner.program)?);
         started.send(what, fds, SendFlags::empty())
@@ -264,25 +267,25 @@ impl Line {
     }
 }
 
-/// What became of a question whether the zygote answers.
-enum Pinged {
-    /// It is on its way.
+/// What became of a ping to the zygote.
+enum PingOutcome {
+    /// The ping was sent.
     Sent,
-    /// There is no room for it.
+    /// The socket has no room for the ping.
     Full,
-    /// There is no zygote now, or somebody else waits for it.
+    /// There is no zygote now, or another caller holds its lock.
     Gone,
 }
 
-/// An order as a file that its receiver reads, however long it is.
-fn in_memory(name: &str, order: &impl serde::Serialize) -> io::Result<File> {
+/// Write an order of any length to a memory file, for its receiver to read.
+fn to_memory_file(name: &str, order: &impl serde::Serialize) -> io::Result<File> {
     let memory = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     memory.write_all_at(&postcard::to_allocvec(order).map_err(io::Error::other)?, 0)?;
     Ok(memory)
 }
 
 #[cfg(test)]
-impl Line {
+impl ZygoteClient {
     /// Close the socket and forget the zygote, as the end of the agent's process does.
     pub fn close_for_test(&self) {
         let zygote = self.inner.zygote.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -303,9 +306,9 @@ impl Zygote {
         #[expect(clippy::disallowed_methods, reason = "host is where processes are started")]
         let mut command = std::process::Command::new(program);
         command.arg(ARGUMENT).env_clear().current_dir("/");
-        // Nothing of the agent's stays open in it: a shim may live for years.
+        // None of the agent's files stays open in the zygote, because a shim may live for years.
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
-        descriptors::as_before(&mut command);
+        descriptors::restore_limit(&mut command);
         Ok(Self { socket: ours, child: command.spawn()? })
     }
 
@@ -328,7 +331,7 @@ impl Zygote {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        // Killed and not only left alone, so that the wait is short. Its shims live on.
+        // Killed, so that the wait for it is short. Its shims live on.
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }

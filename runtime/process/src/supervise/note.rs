@@ -1,4 +1,4 @@
-//! Notes of runs: what an agent whose state file does not know a run needs to own it or to name it.
+//! Notes of runs: what an agent needs to own or to name a run that its state file does not know.
 //!
 //! ```text
 //! <data directory>/exits/<hash of the run>.<pid>-<start ticks>.run    while the run is not forgotten
@@ -13,50 +13,51 @@ use std::os::unix::fs::FileExt as _;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use serde::{Deserialize, Serialize};
 
-use super::record::{Records, name};
+use super::record::{ExitRecords, name};
 use ostler_model::limits::RUN_NOTE_BYTES_MAX;
 use ostler_model::ports::{ProcessIdentity, RunNote};
 
-/// The version written.
+/// The version of the notes that this program writes.
 const VERSION: u32 = 1;
-/// How its file ends.
+/// How the name of a note's file ends.
 const SUFFIX: &str = ".run";
 
 /// A note as it stands in its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Note {
-    /// See the module.
+    /// Version of the note's form.
     version: u32,
-    /// The run.
+    /// Id of the run.
     pub run: String,
-    /// Its process.
+    /// The run's process; pid 0 where the run has none.
     pub identity: ProcessIdentity,
-    /// What it is of.
+    /// The allocation, task and job that the run belongs to, and what the state file has of it.
     pub about: RunNote,
 }
 
-/// What a note is called until it is whole.
-fn unfinished(name: &str) -> String {
+/// Name of a note's file while it is written.
+fn unfinished_name(name: &str) -> String {
     format!("{name}.new")
 }
 
 impl Note {
-    /// Of a process of a run.
+    /// The note of a process of a run, in the present version.
     pub fn new(run: String, identity: ProcessIdentity, about: RunNote) -> Self {
         Self { version: VERSION, run, identity, about }
     }
 
-    /// Name of its file.
-    fn file(&self) -> String {
+    /// Name of the note's file in the directory of records.
+    fn file_name(&self) -> String {
         format!("{}{SUFFIX}", name(&self.run, self.identity.pid, self.identity.start_ticks))
     }
 }
 
-impl Records {
-    /// Keep a note. `false`: without the record of the run, which is too long.
+impl ExitRecords {
+    /// Write a note to its file. Returns `false` when the record of the run is left out, because it
+    /// is too long.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn put_note(&self, note: &Note) -> io::Result<bool> {
         let mut text = serde_json::to_vec(note).map_err(io::Error::other)?;
         let whole = text.len() <= RUN_NOTE_BYTES_MAX;
@@ -65,7 +66,7 @@ impl Records {
             let about = RunNote { record: serde_json::Value::Null, ..note.about.clone() };
             text = serde_json::to_vec(&Note { about, ..note.clone() }).map_err(io::Error::other)?;
         }
-        let (name, unfinished) = (note.file(), unfinished(&note.file()));
+        let (name, unfinished) = (note.file_name(), unfinished_name(&note.file_name()));
         let written = self.write_note(&text, &unfinished, &name);
         if written.is_err() {
             let _absent = unlinkat(self.dir(), &unfinished, AtFlags::empty());
@@ -81,16 +82,16 @@ impl Records {
         Ok(renameat(self.dir(), unfinished, self.dir(), name)?)
     }
 
-    /// Is there a note of this process?
+    /// Whether there is a note of this process.
     pub fn has_note(&self, run: &str, identity: &ProcessIdentity) -> bool {
         let name = format!("{}{SUFFIX}", name(run, identity.pid, identity.start_ticks));
         rustix::fs::statat(self.dir(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Remove the note of a process, also one that an agent was killed while writing.
+    /// Remove the note of a process, also one that is not whole because its agent was killed.
     pub(super) fn remove_note(&self, name_of_record: &str) {
         let note = format!("{name_of_record}{SUFFIX}");
-        for name in [unfinished(&note), note] {
+        for name in [unfinished_name(&note), note] {
             let _absent = unlinkat(self.dir(), name, AtFlags::empty());
         }
     }
@@ -109,8 +110,8 @@ impl Records {
         let count = file.read_at(&mut text, 0).ok()?;
         let note = serde_json::from_slice::<Note>(text.get(..count)?);
         match note {
-            // One of a newer program may mean something else by the same fields.
-            Ok(note) if note.version <= VERSION && note.file() == name => Some(note),
+            // A newer program may mean something else by the same fields.
+            Ok(note) if note.version <= VERSION && note.file_name() == name => Some(note),
             Ok(_) => None,
             Err(error) => {
                 tracing::warn!(name, %error, "the note of a run is not readable");
@@ -151,11 +152,11 @@ mod tests {
     #[test]
     fn a_note_that_an_agent_was_killed_while_writing_goes_with_its_run() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(&dir.path().join("exits")).unwrap();
+        let records = ExitRecords::open(&dir.path().join("exits")).unwrap();
         let (run, note) = note();
         records.put_note(&note).unwrap();
         assert_eq!(records.notes(), std::slice::from_ref(&note));
-        let half = dir.path().join("exits").join(unfinished(&note.file()));
+        let half = dir.path().join("exits").join(unfinished_name(&note.file_name()));
         std::fs::write(half, "{").unwrap();
         records.remove(&run, 5, 9);
         assert!(records.names().unwrap().is_empty());
@@ -165,14 +166,14 @@ mod tests {
     fn a_note_of_a_run_without_a_process_is_read_again_and_goes_with_its_run() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("exits");
-        let records = Records::open(&path).unwrap();
+        let records = ExitRecords::open(&path).unwrap();
         let (run, note) = note();
         let identity = ProcessIdentity { pid: 0, start_ticks: 0, ..note.identity };
         let note = Note::new(run.to_string(), identity, note.about);
         assert!(records.put_note(&note).unwrap(), "it is whole");
-        let noted = crate::live::noted(&path).unwrap();
+        let noted = crate::live::read_notes(&path).unwrap();
         assert_eq!(noted.get(run.as_str()), Some(&note.about));
-        let live = crate::live::find(&path).unwrap();
+        let live = crate::live::find_live_runs(&path).unwrap();
         assert!(live.is_empty(), "no supervisor watches over it: {live:?}");
         records.remove(&run, 0, 0);
         assert!(records.names().unwrap().is_empty());
@@ -181,7 +182,7 @@ mod tests {
     #[test]
     fn a_note_whose_record_is_too_long_says_so() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(&dir.path().join("exits")).unwrap();
+        let records = ExitRecords::open(&dir.path().join("exits")).unwrap();
         let (_, note) = note();
         let record = serde_json::Value::String("r".repeat(RUN_NOTE_BYTES_MAX));
         let note = Note { about: RunNote { record, ..note.about }, ..note };
@@ -193,11 +194,11 @@ mod tests {
     #[test]
     fn a_note_that_cannot_be_written_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::open(&dir.path().join("exits")).unwrap();
+        let records = ExitRecords::open(&dir.path().join("exits")).unwrap();
         let (_, note) = note();
         // Something that cannot be replaced by a file.
-        std::fs::create_dir(dir.path().join("exits").join(note.file())).unwrap();
+        std::fs::create_dir(dir.path().join("exits").join(note.file_name())).unwrap();
         records.put_note(&note).unwrap_err();
-        assert_eq!(records.names().unwrap(), [note.file()]);
+        assert_eq!(records.names().unwrap(), [note.file_name()]);
     }
 }

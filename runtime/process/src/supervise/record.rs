@@ -9,9 +9,9 @@
 //! Text (JSON) of one version number; a newer agent reads the older versions for ever, an older
 //! agent says that it does not know a newer one. Fields may be added to a version, never changed.
 //! The room is written when the task starts, so that a disk that fills up meanwhile does not cost
-//! the exit code. Where there was none, or the disk takes no writes, the shim stays with the record
-//! until it can be written or an agent has read it. Not synced: a crash of the machine ends the task
-//! as well.
+//! the exit code. Where there was no room, or the disk takes no writes, the shim stays with the
+//! record until it can be written or an agent has read it. Nothing is synced: a crash of the
+//! machine ends the task as well.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -33,43 +33,43 @@ use ostler_model::digest::Digest;
 use ostler_model::ids::RunId;
 use ostler_model::task::RawExit;
 
-/// The version written.
+/// The version of the records that this program writes.
 const VERSION: u32 = 1;
-/// Room kept for a record, and most of it read, bytes.
+/// Bytes of room kept for a record, and most bytes that are read of one.
 const RECORD_BYTES_MAX: usize = 4096;
 /// Name of the memory file with a record that cannot be written to the disk. Never changes.
 const KEPT_NAME: &str = "ostler-exit";
 /// Most names looked at by one sweep.
 const ENTRIES_MAX: usize = 100_000;
 
-/// Why an exit record cannot be had.
+/// Why an exit record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ExitRecordError {
-    /// The directory or a file in it.
+    /// The directory of the records, or a file in it, cannot be used.
     #[error("exit records in {path} cannot be used; look at the data directory", path = path.display())]
     Directory {
-        /// The directory.
+        /// Path of the directory of the records.
         path: PathBuf,
         /// What the kernel said.
         #[source]
         source: io::Error,
     },
-    /// It is not a record, or of another run.
+    /// The file is no record, or the record of another run.
     #[error("exit record {name} is not readable: {reason}")]
     Unreadable {
-        /// Its name in the directory.
+        /// Name of the record's file in the directory.
         name: String,
-        /// Why.
+        /// What is wrong with the record, in words.
         reason: String,
     },
-    /// Written by a newer program.
+    /// A newer program wrote the record.
     #[error(
         "exit record {name} has version {version}; this program knows versions up to {VERSION}"
     )]
     Newer {
-        /// Its name in the directory.
+        /// Name of the record's file in the directory.
         name: String,
-        /// Its version.
+        /// Version that the record has.
         version: u32,
     },
 }
@@ -77,28 +77,28 @@ pub enum ExitRecordError {
 /// How a supervised task ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
-    /// See the module.
+    /// Version of the record's form.
     pub version: u32,
-    /// The run.
+    /// Id of the run.
     pub run: String,
-    /// The task was let go; `false`: not one instruction of the program has run.
+    /// The task was let go. `false`: not one instruction of the program has run.
     pub released: bool,
-    /// Exit code of one that ended by itself.
+    /// Exit code of a task that ended by itself.
     pub exit_code: Option<i32>,
-    /// Signal that killed it.
+    /// Number of the signal that killed the task.
     pub signal: Option<u32>,
-    /// Something in its cgroup was killed for memory.
+    /// Something in the task's cgroup was killed for memory.
     pub oom_killed: bool,
-    /// Nanoseconds since the epoch.
+    /// When the task ended, in nanoseconds since the epoch.
     pub finished_at: u64,
-    /// Bytes of its output that could not be written.
+    /// Bytes of the task's output that could not be written.
     pub dropped_bytes: u64,
     /// Descendants that had not died when the supervisor gave up.
     pub survivors: u32,
 }
 
 impl ExitRecord {
-    /// Of this version.
+    /// A record in the present version of a task that has not run.
     pub(super) fn new(run: String) -> Self {
         Self {
             version: VERSION,
@@ -113,7 +113,7 @@ impl ExitRecord {
         }
     }
 
-    /// Say in the agent's log what else there is to know.
+    /// Log output that was dropped and descendants that did not die.
     pub fn complain(&self) {
         let Self { run, dropped_bytes, survivors, .. } = self;
         if *dropped_bytes > 0 {
@@ -132,7 +132,7 @@ impl ExitRecord {
         }
     }
 
-    /// As the runner sees it.
+    /// The exit as the task runner takes it.
     pub fn into_exit(self) -> RawExit {
         RawExit {
             exit_code: self.exit_code,
@@ -145,35 +145,35 @@ impl ExitRecord {
     }
 }
 
-/// Name of the record of a process.
+/// File name of the record of a process.
 pub fn name(run: &str, pid: u32, start_ticks: u64) -> String {
     format!("{}.{pid}-{start_ticks}", hash(run))
 }
 
-/// Is this what is kept of the process, its record or what stands beside it?
-fn is_of(name: &str, pid: u32, start_ticks: u64) -> bool {
+/// Whether a file of this name belongs to the process: its record, or a file beside that.
+fn is_of_process(name: &str, pid: u32, start_ticks: u64) -> bool {
     let process = format!("{pid}-{start_ticks}");
     name.split('.').nth(1) == Some(&process)
 }
 
 fn hash(run: &str) -> String {
-    let mut text = Digest::of(run.as_bytes()).to_string();
+    let mut text = Digest::compute(run.as_bytes()).to_string();
     text.truncate(32);
     text
 }
 
 /// The directory of the records. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Records {
+pub struct ExitRecords {
     path: PathBuf,
     dir: Arc<OwnedFd>,
 }
 
-impl Records {
-    /// Open the directory; made when absent, for this user alone.
+impl ExitRecords {
+    /// Open the directory. An absent one is made, for this user alone.
     ///
     /// # Errors
-    /// When it cannot be made or opened.
+    /// When the directory cannot be made or opened.
     pub fn open(path: &Path) -> Result<Self, ExitRecordError> {
         let failed = |source| ExitRecordError::Directory { path: path.to_owned(), source };
         match std::fs::DirBuilder::new().mode(0o700).create(path) {
@@ -187,12 +187,12 @@ impl Records {
         Ok(Self { path: path.to_owned(), dir: Arc::new(dir) })
     }
 
-    /// Its path.
+    /// Path of the directory, as it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory.
+    /// The open directory, for calls relative to it.
     pub(super) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
@@ -200,7 +200,7 @@ impl Records {
     /// The record of a process; `None` when there is none (yet).
     ///
     /// # Errors
-    /// When there is one that cannot be read.
+    /// When there is a record that cannot be read.
     pub fn read(
         &self,
         run: &RunId,
@@ -212,10 +212,10 @@ impl Records {
         let file = match openat(&*self.dir, &name, flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.failed(errno.into())),
+            Err(errno) => return Err(self.directory_error(errno.into())),
         };
         let mut bytes = vec![0; RECORD_BYTES_MAX];
-        let count = file.read_at(&mut bytes, 0).map_err(|error| self.failed(error))?;
+        let count = file.read_at(&mut bytes, 0).map_err(|error| self.directory_error(error))?;
         bytes.truncate(count);
         parse(&bytes, run.as_str(), name).map(Some)
     }
@@ -228,17 +228,17 @@ impl Records {
         self.remove_note(&name);
     }
 
-    /// Remove whatever is kept of a process, whatever run it is of.
+    /// Remove all files of a process, whatever run it belongs to.
     pub fn remove_process(&self, pid: u32, start_ticks: u64) {
         for name in self.names().unwrap_or_default() {
-            if is_of(&name, pid, start_ticks) {
+            if is_of_process(&name, pid, start_ticks) {
                 self.unlink(&name);
             }
         }
     }
 
-    /// Remove the records of runs that nobody knows, but for those of `live` processes (pid, start
-    /// ticks); how many.
+    /// Remove the files of runs that are not `known`, but for those of `live` processes (pid, start
+    /// ticks). Returns how many were removed.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -248,7 +248,7 @@ impl Records {
         for name in self.names()? {
             if let Some((run, _)) = name.split_once('.')
                 && !known.contains(run)
-                && !live.iter().any(|(pid, ticks)| is_of(&name, *pid, *ticks))
+                && !live.iter().any(|(pid, ticks)| is_of_process(&name, *pid, *ticks))
             {
                 self.unlink(&name);
                 removed += 1;
@@ -257,14 +257,14 @@ impl Records {
         Ok(removed)
     }
 
-    /// Remove the records of these runs that say that a process was never let go: nobody asks for them. How
-    /// many.
+    /// Remove those records of these runs that say that a process was never let go, because nobody
+    /// asks for them. Returns how many were removed.
     ///
     /// # Errors
     /// When the directory cannot be read.
     pub fn remove_unreleased(&self, runs: &[RunId]) -> Result<usize, ExitRecordError> {
         let mut removed = 0;
-        for (run, pid, ticks, record) in self.of_runs(runs)? {
+        for (run, pid, ticks, record) in self.read_for_runs(runs)? {
             if !record.released {
                 self.remove(run, pid, ticks);
                 removed += 1;
@@ -277,7 +277,7 @@ impl Records {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn of_runs<'a>(
+    pub fn read_for_runs<'a>(
         &self,
         runs: &'a [RunId],
     ) -> Result<Vec<(&'a RunId, u32, u64, ExitRecord)>, ExitRecordError> {
@@ -285,7 +285,7 @@ impl Records {
         let mut found = Vec::new();
         for name in self.names()? {
             let Some((of_run, process)) = name.split_once('.') else { continue };
-            // What is not whole yet, or no record, has a further ending.
+            // A file that is not whole yet, or is no record, has a further ending.
             let (pid, ticks) = process.split_once('-').unwrap_or_default();
             let (Some(run), Ok(pid), Ok(ticks)) = (known.get(of_run), pid.parse(), ticks.parse())
             else {
@@ -298,19 +298,20 @@ impl Records {
         Ok(found)
     }
 
-    /// Was the directory removed? Then no record comes any more.
+    /// Whether the directory was removed. Then no record comes any more.
     pub fn is_removed(&self) -> bool {
         is_removed(&self.dir)
     }
 
-    /// Names of everything there.
+    /// Names of all files in the directory.
     pub fn names(&self) -> Result<Vec<String>, ExitRecordError> {
-        let dir = self.dir.try_clone().map_err(|error| self.failed(error))?;
-        let entries =
-            Dir::from_std_file(File::from(dir)).entries().map_err(|error| self.failed(error))?;
+        let dir = self.dir.try_clone().map_err(|error| self.directory_error(error))?;
+        let entries = Dir::from_std_file(File::from(dir))
+            .entries()
+            .map_err(|error| self.directory_error(error))?;
         let mut names = Vec::new();
         for entry in entries.take(ENTRIES_MAX) {
-            let name = entry.map_err(|error| self.failed(error))?.file_name();
+            let name = entry.map_err(|error| self.directory_error(error))?.file_name();
             names.extend(name.into_string().ok());
         }
         Ok(names)
@@ -324,7 +325,7 @@ impl Records {
         }
     }
 
-    fn failed(&self, source: io::Error) -> ExitRecordError {
+    fn directory_error(&self, source: io::Error) -> ExitRecordError {
         ExitRecordError::Directory { path: self.path.clone(), source }
     }
 }
@@ -333,18 +334,18 @@ fn is_removed(dir: &OwnedFd) -> bool {
     fstat(dir).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
-/// The record that a supervisor keeps because it cannot write it; `None` when it keeps none of this
-/// run. The caller knows that the pid is the supervisor's.
-pub fn kept(supervisor: u32, run: &str) -> Option<ExitRecord> {
-    let path = super::memory_file(supervisor, KEPT_NAME)?;
+/// The record that a supervisor keeps in memory because it cannot write it to the disk. `None` when
+/// it keeps none of this run. The caller knows that the pid is the supervisor's.
+pub fn read_from_supervisor(supervisor: u32, run: &str) -> Option<ExitRecord> {
+    let path = super::find_memory_file(supervisor, KEPT_NAME)?;
     let mut bytes = vec![0; RECORD_BYTES_MAX];
     let count = File::open(path).ok()?.read_at(&mut bytes, 0).ok()?;
     bytes.truncate(count);
     parse(&bytes, run, KEPT_NAME.to_owned()).ok()
 }
 
-/// A record where an agent finds it as long as the file is open.
-pub(super) fn in_memory(record: &ExitRecord) -> io::Result<File> {
+/// A memory file with a record. An agent finds it in `/proc` as long as it is open.
+pub(super) fn to_memory_file(record: &ExitRecord) -> io::Result<File> {
     let text = serde_json::to_vec(record).map_err(io::Error::other)?;
     let file = File::from(memfd_create(KEPT_NAME, MemfdFlags::CLOEXEC)?);
     file.write_all_at(&text, 0)?;
@@ -381,7 +382,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Keep room; without any it is tried again at the end.
+    /// Write the room for a record. Where that fails, [`Room::fill`] tries again.
     pub(super) fn keep(dir: OwnedFd, name: String) -> Self {
         let mut room = Self { dir, name, file: None };
         room.file = room.make().ok();
@@ -395,7 +396,7 @@ impl Room {
     fn make(&self) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
-        // Left by a process of an earlier boot at most.
+        // A file of this name can only be left by a process of an earlier boot.
         let _absent = unlinkat(&self.dir, self.new_name(), AtFlags::empty());
         let file = File::from(openat(&self.dir, self.new_name(), flags, mode)?);
         file.write_all_at(&[b' '; RECORD_BYTES_MAX], 0)?;
@@ -419,12 +420,12 @@ impl Room {
         place(self, &file)
     }
 
-    /// Was the directory removed? Then nobody looks there any more.
+    /// Whether the directory was removed. Then no agent looks there any more.
     pub(super) fn is_removed(&self) -> bool {
         is_removed(&self.dir)
     }
 
-    /// Leave nothing.
+    /// Remove the room, so that no file is left.
     pub(super) fn give_up(&mut self) {
         self.file = None;
         let _absent = unlinkat(&self.dir, self.new_name(), AtFlags::empty());
@@ -441,8 +442,8 @@ mod tests {
         RunId::new(AllocId::new(uuid::Uuid::from_u128(7)), &TaskName::new("t").unwrap(), number)
     }
 
-    fn records(dir: &Path) -> Records {
-        Records::open(&dir.join("exits")).unwrap()
+    fn records(dir: &Path) -> ExitRecords {
+        ExitRecords::open(&dir.join("exits")).unwrap()
     }
 
     fn ended(run: &RunId, code: i32) -> ExitRecord {
@@ -454,7 +455,7 @@ mod tests {
         }
     }
 
-    fn put(records: &Records, run: &RunId, pid: u32, record: &ExitRecord) {
+    fn put(records: &ExitRecords, run: &RunId, pid: u32, record: &ExitRecord) {
         let dir = records.dir().try_clone_to_owned().unwrap();
         Room::keep(dir, name(run.as_str(), pid, 9)).fill(record).unwrap();
     }

@@ -7,8 +7,9 @@
 //!                                   └─────────────────────────────────► record ◄── last output
 //!                            the disk refuses it: kept, tried again ◄──────┘
 //! ```
-//! One loop over signals and pipes; nothing in it waits without also pumping. The task is a zombie
-//! until everything of it was killed, so that its group stays its own.
+//! The shim is one loop over signals and pipes, and every wait in it also pumps the output. The
+//! ended task stays a zombie until all its descendants were killed, so that its group id is not
+//! used again.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -20,32 +21,33 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, pidfd_send_signal};
 
-use super::children::{Ended, children, ended_child, reap};
-use super::output::{Stream, streams_of};
+use super::children::{ChildExit, children, find_ended_child, reap};
+use super::output::{OutputPump, make_pumps};
 use super::record::{self, ExitRecord, Room};
-use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_posted, zygote};
+use super::{GIVE_UP, GO, SIGNAL, ShimAnswer, ShimOrder, ShimStep, read_memory_file, zygote};
 use crate::cgroup::{Leaf, open_leaf};
-use crate::child::{self, Plan};
+use crate::child::{self, ChildPlan};
 use crate::isolate::enter::{self, Init};
 use crate::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits::EXIT_KEPT_WALL_MAX;
 
-/// How long descendants that may not be signalled (another user's) may take to end before the record
-/// says that they did not.
+/// How long descendants of other users, which may not be signalled, may take to end before the
+/// record says that they did not.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often the descendants are looked through while they die, and a cgroup is tried to remove.
+/// Pause between looks at dying descendants, and between attempts to remove a cgroup.
 const KILL_INTERVAL: Duration = Duration::from_millis(5);
-/// The same once they took long: one in uninterruptible sleep ends when its disk answers.
+/// Pause between looks at descendants that take long: one in uninterruptible sleep ends when its
+/// disk answers.
 const KILL_INTERVAL_LATER: Duration = Duration::from_secs(1);
-/// How soon, and how often at least, a record that the disk refused is written again.
+/// Shortest and longest pause before a record that the disk refused is written again.
 const KEEP_PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(250)..=Duration::from_secs(10);
-/// How long removing the cgroup is tried.
+/// How long the shim tries to remove the cgroup.
 const REMOVE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Descriptors of an order.
-pub(super) struct Received {
+pub(super) struct ShimFds {
     order: OwnedFd,
     go: OwnedFd,
     status: OwnedFd,
@@ -54,8 +56,8 @@ pub(super) struct Received {
     dirs: Vec<OwnedFd>,
 }
 
-impl Received {
-    /// `None` when they are too few.
+impl ShimFds {
+    /// Sort the descriptors of a message into their fields; `None` when they are too few.
     pub(super) fn new(fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
         Some(Self {
@@ -70,23 +72,23 @@ impl Received {
 }
 
 /// Be the supervisor of one task, in a process of its own.
-pub(super) fn run(received: Received) {
-    let Received { order, go, status, answer, records, dirs } = received;
-    let begun = begin(order, go, status, dirs);
+pub(super) fn run(received: ShimFds) {
+    let ShimFds { order, go, status, answer, records, dirs } = received;
+    let begun = start_shim(order, go, status, dirs);
     match begun {
         Err((step, error)) => {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            Answer::Failed { step, errno }.send(answer.as_fd());
+            ShimAnswer::Failed { step, errno }.send(answer.as_fd());
         }
         Ok(mut shim) => {
-            let held = Answer::Held { shim: shim.own, task: (shim.pid(), shim.task_ticks) };
+            let held = ShimAnswer::Held { shim: shim.own, task: (shim.pid(), shim.task_ticks) };
             held.send(answer.as_fd());
             drop(answer);
-            // While the agent makes durable who we are.
+            // Done while the agent makes the identity durable.
             let name = record::name(&shim.run, shim.pid(), shim.task_ticks);
             let mut room = Room::keep(records, name);
             let _trimmed = crate::memory::trim();
-            let record = shim.attend();
+            let record = shim.run_to_end();
             if shim.given_up {
                 room.give_up();
             } else {
@@ -99,51 +101,51 @@ pub(super) fn run(received: Received) {
 
 struct Shim {
     run: String,
-    /// Kept for who runs a command inside the task.
+    /// Kept open for agents that run a command inside the task.
     _order: OwnedFd,
     own: (u32, u64),
     task: Pid,
     task_fd: OwnedFd,
     task_ticks: u64,
-    /// Of the task's pid namespace, where it has one.
+    /// The init of the task's pid namespace, where it has one.
     init: Option<Init>,
     cgroup: Option<PathBuf>,
     leaf: Option<Leaf>,
     signals: OwnedFd,
-    /// From the agent and to the child, while it is held.
+    /// The go pipes from the agent and to the child, while the child is held.
     go: Option<(OwnedFd, OwnedFd)>,
-    streams: [Stream; 2],
+    streams: [OutputPump; 2],
     released: bool,
     given_up: bool,
     with_agent: bool,
-    /// Told to kill: nothing is waited for any more.
+    /// The shim was told to kill the task, and waits for no output any more.
     killing: bool,
-    ended: Option<Ended>,
-    /// The task was reaped: its pid may be another's.
+    ended: Option<ChildExit>,
+    /// The task was reaped, so its pid may name another process.
     reaped: bool,
-    /// The same, while what else is in its namespace ends.
+    /// The task was reaped early, while the rest of its pid namespace ends.
     freed: bool,
-    /// Told to end after that.
+    /// The shim was told to end after the task was reaped.
     dismissed: bool,
 }
 
-type Refused = (ShimStep, io::Error);
+type ShimError = (ShimStep, io::Error);
 
 /// Set this process up and fork the task, held.
-fn begin(
+fn start_shim(
     order: OwnedFd,
     go: OwnedFd,
     status: OwnedFd,
     dirs: Vec<OwnedFd>,
-) -> Result<Shim, Refused> {
+) -> Result<Shim, ShimError> {
     let at = |step| move |error: io::Error| (step, error);
     own_session(c"ostler-shim").map_err(at(ShimStep::Session))?;
     let told = [libc::SIGCHLD, SIGNAL, libc::SIGHUP];
     let signals = signals(&told).map_err(at(ShimStep::Signals))?;
-    let read = read_posted(&order).map_err(at(ShimStep::Order))?;
-    let Order { run, texts, ids, cgroup, streams, setup, network, with_agent } = read;
+    let read = read_memory_file(&order).map_err(at(ShimStep::Order))?;
+    let ShimOrder { run, texts, ids, cgroup, streams, setup, network, with_agent } = read;
     if let Some(network) = &network {
-        // With all that is forked from here.
+        // All later children are in the network too.
         network.enter().map_err(at(ShimStep::Network))?;
     }
     if with_agent {
@@ -154,10 +156,10 @@ fn begin(
     let ((stdout_read, stdout), (stderr_read, stderr)) = (pipe()?, pipe()?);
     let (go_child, go_task) = pipe()?;
     if let (Some(ids), Some(_)) = (&ids, &setup) {
-        // Or its program could not open them by their names in /dev.
+        // Otherwise its program could not open them by their names in /dev.
         [&stdout, &stderr]
             .into_iter()
-            .try_for_each(|end| ids.own(end))
+            .try_for_each(|end| ids.chown_file(end))
             .map_err(at(ShimStep::Pipes))?;
     }
     let stdin = child::dev_null().map_err(at(ShimStep::Pipes))?;
@@ -167,7 +169,7 @@ fn begin(
     // The task never runs without its supervisor.
     let kill_with_agent = true;
     let inside = cgroup.as_deref().map(open_leaf).transpose().map_err(at(ShimStep::Cgroup))?;
-    let plan = Plan {
+    let plan = ChildPlan {
         texts,
         ids,
         cgroup: inside,
@@ -183,7 +185,7 @@ fn begin(
         Some(setup) => enter::fork(&plan, setup).map_err(at(ShimStep::Isolate))?,
     };
     drop(plan);
-    let streams = streams_of([stdout_read, stderr_read], streams, dirs);
+    let streams = make_pumps([stdout_read, stderr_read], streams, dirs);
     let own = std::process::id();
     let pid = forked.pid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
     let ticks = |pid| identity::start_ticks(pid).map_err(at(ShimStep::Identity));
@@ -214,18 +216,20 @@ fn begin(
     })
 }
 
-/// Be told when the zygote ends, and with it the agent: [`Shim::take_signals`] kills the task then.
+/// Ask for a signal when the zygote ends, and with it the agent. [`Shim::take_signals`] then kills
+/// the task.
 fn end_with_zygote() -> io::Result<()> {
     let zygote = rustix::process::getppid();
     rustix::process::set_parent_process_death_signal(Some(Signal::HUP))?;
-    // It ended before that.
+    // The zygote may have ended before that.
     if rustix::process::getppid() != zygote || zygote.is_none() {
         return Err(Errno::SRCH.into());
     }
     Ok(())
 }
 
-/// Out of the zygote's session, parent of every orphan below, under a name of its own.
+/// Leave the zygote's session, adopt every orphan among the descendants, and take a name of its
+/// own.
 pub(super) fn own_session(name: &std::ffi::CStr) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -234,7 +238,7 @@ pub(super) fn own_session(name: &std::ffi::CStr) -> io::Result<()> {
     Ok(())
 }
 
-/// Signals as something to poll. All are blocked already.
+/// A descriptor to poll for these signals, which are blocked already.
 pub(super) fn signals(which: &[libc::c_int]) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd as _;
     // SAFETY: the set is initialised before it is read; the descriptor is new and nobody else's.
@@ -256,19 +260,19 @@ impl Shim {
         self.task.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// From the held task to the end of everything of it.
-    fn attend(&mut self) -> ExitRecord {
+    /// Attend the task until it and all its descendants have ended. Returns its record.
+    fn run_to_end(&mut self) -> ExitRecord {
         let ended = loop {
             if let Some(ended) = self.ended {
                 break ended;
             }
-            self.turn(None);
+            self.poll_once(None);
         };
         self.pump_for(DRAIN_GRACE, |shim| shim.killing);
         let survivors = self.kill_everything();
         self.pump_for(LAST_OUTPUT_WAIT, |_| false);
         let oom_killed = self.leaf().is_some_and(Leaf::saw_oom_kill);
-        // From here on the pid may be another's.
+        // From here on the pid may name another process.
         self.reaped = true;
         reap(self.task);
         ExitRecord {
@@ -277,7 +281,7 @@ impl Shim {
             signal: ended.signal,
             oom_killed,
             finished_at: ended.at.nanos(),
-            dropped_bytes: self.streams.iter().map(Stream::dropped).sum(),
+            dropped_bytes: self.streams.iter().map(OutputPump::dropped_bytes).sum(),
             survivors,
             ..ExitRecord::new(self.run.clone())
         }
@@ -291,12 +295,12 @@ impl Shim {
             else {
                 return;
             };
-            self.turn(Some(left));
+            self.poll_once(Some(left));
         }
     }
 
     /// Wait for something to do, and do it.
-    fn turn(&mut self, wait: Option<Duration>) {
+    fn poll_once(&mut self, wait: Option<Duration>) {
         let [out, err] =
             self.streams.each_ref().map(|stream| stream.pipe.as_ref().map(AsFd::as_fd));
         let go = self.go.as_ref().map(|(go, _)| go.as_fd());
@@ -305,7 +309,7 @@ impl Shim {
         let mut asked: Vec<_> = asked.collect();
         let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let told = poll(&mut asked, wait.as_ref()).is_ok();
-        // Not told: everything is looked at, and nothing of it blocks but `go`.
+        // If the poll failed, all descriptors are read: none of them blocks but `go`.
         let mut ready = asked.iter().map(|fd| !told || !fd.revents().is_empty());
         let [signals, out, err, go] = fds.map(|fd| fd.is_some() && ready.next() == Some(true));
         drop(asked);
@@ -350,23 +354,23 @@ impl Shim {
             // SAFETY: the kernel has filled all of it.
             let info = unsafe { info.assume_init() };
             if i32::try_from(info.ssi_signo) == Ok(SIGNAL) {
-                // The kernel let only this user and root send it. Of another form it is not from
-                // an agent.
+                // Only this user and root may send it. A signal of another form is not from an
+                // agent.
                 if info.ssi_code == libc::SI_QUEUE
                     && let Some(signal) = Signal::from_named_raw(info.ssi_int)
                 {
                     self.signal(signal);
                 }
             } else if i32::try_from(info.ssi_signo) == Ok(libc::SIGHUP) {
-                self.zygote_ended();
+                self.handle_zygote_end();
             } else {
-                self.children_ended();
+                self.handle_ended_children();
             }
         }
     }
 
-    /// Only a task that is to end with its agent does so.
-    fn zygote_ended(&mut self) {
+    /// Kill the task if it is to end with its agent.
+    fn handle_zygote_end(&mut self) {
         if self.with_agent {
             self.signal(Signal::KILL);
         }
@@ -383,7 +387,7 @@ impl Shim {
             return;
         }
         if let Err(Errno::SRCH) = kill_process_group(self.task, signal) {
-            // Before the child has made its group, it is alone.
+            // A child that has not made its group yet is alone.
             let _gone = pidfd_send_signal(&self.task_fd, signal);
         }
         if self.killing
@@ -393,32 +397,34 @@ impl Shim {
         }
     }
 
-    /// See whether the task ended; reap what else did.
-    fn children_ended(&mut self) {
-        while let Some((pid, ended)) = ended_child() {
+    /// Note whether the task has ended, and reap other children that have.
+    fn handle_ended_children(&mut self) {
+        while let Some((pid, ended)) = find_ended_child() {
             if pid != self.task {
                 reap(pid);
                 continue;
             }
             self.ended.get_or_insert(ended);
-            // It stays a zombie and hides the others, which are reaped at the end.
+            // The task stays a zombie and hides the others, which are reaped at the end.
             return;
         }
     }
 
-    /// Kill the group, the cgroup, and every descendant until there is none; how many stay, because
-    /// they may not be signalled. One that does not end is waited for: the task is not over before.
+    /// Kill the group, the cgroup and every descendant until none is left. Returns how many stay
+    /// because they may not be signalled. Others that do not end are waited for: the task is not
+    /// over before.
     fn kill_everything(&mut self) -> u32 {
         self.signal(Signal::KILL);
         if let Some(init) = self.init.take() {
-            // The namespace is gone when all in it are, and of them the task is ours to reap.
+            // The namespace ends once all its processes are reaped, and this process has to reap
+            // the task.
             init.kill();
             self.freed = true;
             reap(self.task);
         }
         let watch = Stopwatch::start();
         loop {
-            // Killed ones leave their own children to us: looked through again until none come.
+            // This process adopts the children of those that were killed, so the look is repeated.
             let others: Vec<Pid> =
                 children().into_iter().filter(|child| *child != self.task).collect();
             if others.is_empty() {
@@ -426,7 +432,7 @@ impl Shim {
             }
             let mut refused = 0;
             for child in &others {
-                // Ours and not reaped: the pid is its own.
+                // The child is not reaped, so its pid is its own.
                 refused += usize::from(kill_process(*child, Signal::KILL) == Err(Errno::PERM));
                 reap(*child);
             }
@@ -434,21 +440,22 @@ impl Shim {
             if late && refused == others.len() {
                 return u32::try_from(refused).unwrap_or(u32::MAX);
             }
-            self.turn(Some(if late { KILL_INTERVAL_LATER } else { KILL_INTERVAL }));
+            self.poll_once(Some(if late { KILL_INTERVAL_LATER } else { KILL_INTERVAL }));
         }
     }
 
-    /// Put the record where agents find it. While the disk refuses it, it is kept in memory, for an
-    /// agent to read there: this ends when it is written, or an agent says that it has it.
+    /// Put the record where agents find it. While the disk refuses the record, it is kept in memory
+    /// for an agent to read. This ends when the record is written, when an agent confirms that it
+    /// has read it, or after a long time.
     fn leave_record(&mut self, room: &mut Room, record: &ExitRecord) {
         if room.fill(record).is_ok() {
             return;
         }
-        // Without it the record is only tried again.
-        let _kept = record::in_memory(record);
+        // Without the memory file, the record is still tried again.
+        let _kept = record::to_memory_file(record);
         let (watch, mut pause) = (Stopwatch::start(), *KEEP_PAUSE.start());
         while !self.dismissed && watch.elapsed() < EXIT_KEPT_WALL_MAX && !room.is_removed() {
-            self.turn(Some(pause));
+            self.poll_once(Some(pause));
             if room.fill(record).is_ok() {
                 return;
             }
@@ -457,10 +464,10 @@ impl Shim {
         room.give_up();
     }
 
-    /// The task's cgroup, if the agent made one.
+    /// The task's cgroup, if the agent made one and it still exists.
     fn leaf(&mut self) -> Option<&Leaf> {
         if self.leaf.is_none() {
-            self.leaf = self.cgroup.clone().and_then(Leaf::existing);
+            self.leaf = self.cgroup.clone().and_then(Leaf::open_existing);
         }
         self.leaf.as_ref()
     }
@@ -471,7 +478,7 @@ impl Shim {
         let watch = Stopwatch::start();
         while !leaf.remove() && watch.elapsed() < REMOVE_WAIT_MAX {
             leaf.kill();
-            self.turn(Some(KILL_INTERVAL));
+            self.poll_once(Some(KILL_INTERVAL));
         }
     }
 }

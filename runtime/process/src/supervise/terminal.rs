@@ -1,5 +1,5 @@
-//! The terminal of a command inside a task: made among the task's own, so that its name in `/dev/pts` leads
-//! to it there, and sent to the agent.
+//! The terminal of a command inside a task. It is made among the task's own terminals, so that its
+//! name in `/dev/pts` leads to it in there, and its other end is sent to the agent.
 //!
 //! ```text
 //! entrant, in the task's root: open ptmx ─► the command's end, which becomes its input and output
@@ -21,11 +21,11 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::user::Ids;
 use ostler_model::session::TerminalSize;
 
-/// Where terminals of the node are made, held open for a task that has none of its own.
+/// The node's `/dev`, held open to make a terminal for a task that has no terminals of its own.
 pub(super) struct NodeTerminals(OwnedFd);
 
 impl NodeTerminals {
-    /// While the root is the node's.
+    /// Open the node's `/dev`, while the root is the node's.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(open(c"/dev", flags, Mode::empty())?))
@@ -33,18 +33,18 @@ impl NodeTerminals {
 }
 
 /// Both ends of a terminal.
-pub(super) struct Terminal {
+pub(super) struct TerminalPair {
     master: OwnedFd,
     /// The command's end.
     pub own: OwnedFd,
 }
 
-impl Terminal {
-    /// Of this size and for this user: among the terminals of a task with a root of its own, which was
-    /// joined, else among the node's.
+impl TerminalPair {
+    /// Make a terminal of this size for this user. With `rooted` it is made among the terminals of
+    /// the task, whose root this process has joined, otherwise among the node's.
     ///
     /// # Errors
-    /// As many terminals are open as there can be.
+    /// When no more terminals can be opened, or the kernel refuses.
     pub fn make(
         rooted: bool,
         node: &NodeTerminals,
@@ -54,7 +54,7 @@ impl Terminal {
         let how = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let of_node = || openat(&node.0, c"ptmx", how, Mode::empty());
         let master = if rooted {
-            // Not on every kernel has a task terminals of its own.
+            // On some kernels a task has no terminals of its own.
             match open(c"/dev/pts/ptmx", how | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(master) if is_master(&master) => master,
                 Ok(_) | Err(rustix::io::Errno::NOENT) => of_node()?,
@@ -69,13 +69,13 @@ impl Terminal {
         let own = ioctl_tiocgptpeer(&master, how)?;
         resize(&master, size)?;
         if let Some(ids) = ids {
-            // Or the command could not open it by its name.
-            ids.own(&own)?;
+            // Otherwise the command could not open it by its name.
+            ids.chown_file(&own)?;
         }
         Ok(Self { master, own })
     }
 
-    /// Send the agent its end.
+    /// Send the agent its end of the terminal.
     pub fn send(&self, control: &OwnedFd) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut parts = SendAncillaryBuffer::new(&mut space);
@@ -89,22 +89,22 @@ impl Terminal {
     }
 }
 
-/// Whether it is the end of a terminal that the kernel numbers, and nothing else that stood at its place.
+/// Whether the file is the master end of a terminal, and nothing else that was at the path.
 fn is_master(file: impl AsFd) -> bool {
     ptsname(file, Vec::new()).is_ok()
 }
 
-/// Tell a terminal its size, and who runs in it that it changed.
+/// Set the size of a terminal. The kernel signals the change to the processes in it.
 pub(in super::super) fn resize(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
     let TerminalSize { rows: ws_row, columns: ws_col } = size;
     let size = Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(tcsetwinsize(master, size)?)
 }
 
-/// The agent's end, that was sent before the command's program ran.
+/// Receive the agent's end, which was sent before the command's program ran.
 ///
 /// # Errors
-/// None was sent, or something else.
+/// When no terminal was sent.
 pub(in super::super) fn receive(control: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut parts = RecvAncillaryBuffer::new(&mut space);

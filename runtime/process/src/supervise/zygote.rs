@@ -1,4 +1,4 @@
-//! The zygote: waits for orders and forks a shim for each. One thread, hardly any memory.
+//! The zygote: waits for orders and forks a shim for each. It has one thread and hardly any memory.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -10,12 +10,12 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType, recvmsg, sockopt,
 };
 
-use super::{Answer, ENTER, ORDER, ORDER_FDS_MAX, PING, PROBE, ShimStep, entrant, shim};
+use super::{ENTER, ORDER, ORDER_FDS_MAX, PING, PROBE, ShimAnswer, ShimStep, entrant, shim};
 use crate::child;
 use crate::isolate::probe;
 
-/// The `__supervise` program: standard input is a socket of the agent that started it. Ends when
-/// the agent does.
+/// The `__supervise` program. Its standard input is a socket of the agent that started it, and it
+/// ends when the agent does.
 #[must_use]
 pub fn main() -> ExitCode {
     let Ok(socket) = take_socket() else {
@@ -23,16 +23,16 @@ pub fn main() -> ExitCode {
     };
     // SAFETY: nothing else in this process has descriptors that it still needs.
     unsafe { child::close_from_but(3, socket.as_raw_fd()) };
-    // Signals of the agent's terminal are not for us, and no signal ends us.
+    // Signals of the agent's terminal do not reach this process, and no signal ends it.
     let _already = rustix::process::setsid();
     child::block_signals();
-    // Ended shims vanish by themselves: agents wait for them by pidfd.
+    // Ended shims vanish without being reaped here, as agents wait for them by pidfd.
     set_child_action(libc::SIG_IGN);
     loop {
-        match receive(&socket) {
-            Ok(Some((ORDER, fds))) => serve(&socket, fds),
+        match receive_message(&socket) {
+            Ok(Some((ORDER, fds))) => serve_order(&socket, fds),
             Ok(Some((PROBE, fds))) => answer_probe(&socket, fds),
-            Ok(Some((ENTER, fds))) => enter(&socket, fds),
+            Ok(Some((ENTER, fds))) => serve_enter(&socket, fds),
             Ok(Some((PING, fds))) => {
                 let _gone = fds.first().map(|answer| rustix::io::write(answer, &[PING]));
             }
@@ -43,7 +43,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The socket at standard input; `/dev/null` in its place.
+/// Take the socket from standard input, and put `/dev/null` in its place.
 fn take_socket() -> Result<OwnedFd, Errno> {
     let socket = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3)?;
     if sockopt::socket_type(&socket)? != SocketType::SEQPACKET {
@@ -54,8 +54,9 @@ fn take_socket() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// What the next message is, and its descriptors; `None` for one that is not whole.
-fn receive(socket: &OwnedFd) -> Result<Option<(u8, Vec<OwnedFd>)>, Errno> {
+/// Receive the kind of the next message and its descriptors; `None` for a message that is not
+/// whole.
+fn receive_message(socket: &OwnedFd) -> Result<Option<(u8, Vec<OwnedFd>)>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ORDER_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0; 1];
@@ -83,42 +84,43 @@ fn receive(socket: &OwnedFd) -> Result<Option<(u8, Vec<OwnedFd>)>, Errno> {
 /// Find out in a child what isolation is possible here.
 fn answer_probe(socket: &OwnedFd, fds: Vec<OwnedFd>) {
     let Some(answer) = fds.into_iter().next() else { return };
-    fork_to(socket, || {
+    fork_and_run(socket, || {
         set_child_action(libc::SIG_DFL);
-        let found = postcard::to_allocvec(&probe::all()).unwrap_or_default();
+        let found = postcard::to_allocvec(&probe::probe_all()).unwrap_or_default();
         let _gone = rustix::io::write(&answer, &found);
     });
 }
 
-/// Run a command inside a task. Where that cannot be begun, its ends are closed without a word.
-fn enter(socket: &OwnedFd, fds: Vec<OwnedFd>) {
-    let mut received = entrant::received(fds);
-    fork_to(socket, || {
+/// Run a command inside a task. Where that cannot be started, its ends are closed without a report.
+fn serve_enter(socket: &OwnedFd, fds: Vec<OwnedFd>) {
+    let mut received = entrant::sort_descriptors(fds);
+    fork_and_run(socket, || {
         if let Some((ends, status)) = received.take() {
             entrant::run(ends, status);
         }
     });
 }
 
-fn serve(socket: &OwnedFd, fds: Vec<OwnedFd>) {
-    let Some(received) = shim::Received::new(fds) else {
+fn serve_order(socket: &OwnedFd, fds: Vec<OwnedFd>) {
+    let Some(received) = shim::ShimFds::new(fds) else {
         return;
     };
-    // Not a copy of its end of the answer: the shim would keep that open.
+    // The descriptors are moved and not copied: the shim would keep a copy of the answer's end
+    // open.
     let mut received = Some(received);
-    let begun = fork_to(socket, || {
+    let begun = fork_and_run(socket, || {
         if let Some(received) = received.take() {
             shim::run(received);
         }
     });
     if let Some(received) = received.filter(|_| !begun) {
         let errno = super::last_errno().raw_os_error();
-        Answer::Failed { step: ShimStep::ForkShim, errno }.send(received.answer.as_fd());
+        ShimAnswer::Failed { step: ShimStep::ForkShim, errno }.send(received.answer.as_fd());
     }
 }
 
-/// Do something in a child; `false` when there is none.
-fn fork_to(socket: &OwnedFd, what: impl FnOnce()) -> bool {
+/// Do something in a child. Returns `false` when the fork failed.
+fn fork_and_run(socket: &OwnedFd, what: impl FnOnce()) -> bool {
     // SAFETY: this process has one thread, so its child may do everything.
     match unsafe { libc::fork() } {
         0 => {

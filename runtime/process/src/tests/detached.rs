@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::Read as _;
 
 use super::*;
-use crate::detached::{Detached, DetachedSpec, HowEnded, start};
+use crate::detached_process::{DetachedProcess, DetachedSpec, ProcessEnd, start_detached};
 
 /// Start `program` with its end of a connection, and what it complains goes to a file.
 fn started(
     program: &str,
     argument: &str,
     place: &str,
-) -> (Detached, OwnedFd, tempfile::NamedTempFile) {
+) -> (DetachedProcess, OwnedFd, tempfile::NamedTempFile) {
     let errors = tempfile::NamedTempFile::new().unwrap();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let spec = DetachedSpec {
@@ -23,7 +23,7 @@ fn started(
         stderr: errors.reopen().unwrap(),
         cgroup: None,
     };
-    (start(spec).unwrap(), ours.into(), errors)
+    (start_detached(spec).unwrap(), ours.into(), errors)
 }
 
 /// What a shell finds where it was started.
@@ -31,7 +31,7 @@ async fn told(script: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("exec 1>&2\n{script}\n")).unwrap();
     let (shell, _connection, mut errors) = started("/bin/sh", file.path().to_str().unwrap(), "/");
-    assert_eq!(shell.ended().await.unwrap(), HowEnded::Exited(0));
+    assert_eq!(shell.wait_for_end().await.unwrap(), ProcessEnd::Exited(0));
     let mut text = String::new();
     errors.as_file_mut().read_to_string(&mut text).unwrap();
     text
@@ -41,19 +41,19 @@ async fn told(script: &str) -> String {
 async fn how_it_ended_is_told_to_everybody_who_asks_and_nothing_of_it_is_left() {
     let (cat, connection, _errors) = started("/bin/cat", "-", "/dev/null");
     let pid = cat.pid;
-    let twice = async { tokio::join!(cat.ended(), cat.ended()) };
+    let twice = async { tokio::join!(cat.wait_for_end(), cat.wait_for_end()) };
     drop(connection);
     let (first, second) = twice.await;
-    assert_eq!((first.unwrap(), second.unwrap()), (HowEnded::Exited(0), HowEnded::Exited(0)));
-    assert_eq!(cat.ended().await.unwrap(), HowEnded::Exited(0));
+    assert_eq!((first.unwrap(), second.unwrap()), (ProcessEnd::Exited(0), ProcessEnd::Exited(0)));
+    assert_eq!(cat.wait_for_end().await.unwrap(), ProcessEnd::Exited(0));
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "it is a zombie");
 
     let (sleep, _connection, _errors) = started("/bin/sleep", "1000", "0");
     sleep.kill().unwrap();
-    let how = sleep.ended().await.unwrap();
+    let how = sleep.wait_for_end().await.unwrap();
     assert_eq!(
         (how, how.to_string().as_str()),
-        (HowEnded::Killed(9), "killed by signal 9 (SIGKILL)")
+        (ProcessEnd::Killed(9), "killed by signal 9 (SIGKILL)")
     );
     sleep.kill().unwrap();
 }
@@ -90,16 +90,18 @@ async fn it_leads_a_session_of_its_own_with_all_signals_and_all_files_the_system
 #[tokio::test]
 async fn a_later_agent_finds_the_same_process_and_no_other() {
     let (sleep, _connection, _errors) = started("/bin/sleep", "1000", "0");
-    assert!(Detached::existing(sleep.pid, sleep.start_ticks + 1).unwrap().is_none());
-    let found = Detached::existing(sleep.pid, sleep.start_ticks).unwrap().unwrap();
-    assert!(!found.same_program());
+    assert!(DetachedProcess::open_existing(sleep.pid, sleep.start_ticks + 1).unwrap().is_none());
+    let found = DetachedProcess::open_existing(sleep.pid, sleep.start_ticks).unwrap().unwrap();
+    assert!(!found.has_same_program());
     let me = identity::read(std::process::id()).unwrap();
-    assert!(Detached::existing(me.pid, me.start_ticks).unwrap().unwrap().same_program());
+    assert!(
+        DetachedProcess::open_existing(me.pid, me.start_ticks).unwrap().unwrap().has_same_program()
+    );
     found.kill().unwrap();
-    assert_eq!(found.ended().await.unwrap(), HowEnded::Killed(9));
-    assert!(Detached::existing(sleep.pid, sleep.start_ticks).unwrap().is_none());
+    assert_eq!(found.wait_for_end().await.unwrap(), ProcessEnd::Killed(9));
+    assert!(DetachedProcess::open_existing(sleep.pid, sleep.start_ticks).unwrap().is_none());
     // Reaped by the other: nothing is left to say how.
-    assert_eq!(sleep.ended().await.unwrap(), HowEnded::Unknown);
+    assert_eq!(sleep.wait_for_end().await.unwrap(), ProcessEnd::Unknown);
 }
 
 #[tokio::test]
@@ -114,14 +116,14 @@ async fn a_program_that_is_not_there_is_an_error_and_no_process() {
         stderr: tempfile::tempfile().unwrap(),
         cgroup: None,
     };
-    assert_eq!(start(spec).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(start_detached(spec).unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
 
 #[tokio::test]
 async fn it_is_in_its_cgroup_from_the_start_and_the_cgroup_goes_after_it() {
     let host = host_with(false);
     let name = format!("worker-{}", std::process::id());
-    let Some(cgroup) = host.worker_cgroup(&name, Some(64 << 20), 20).unwrap() else {
+    let Some(cgroup) = host.create_worker_cgroup(&name, Some(64 << 20), 20).unwrap() else {
         eprintln!("skipped: {:?}", host.cgroup_status().unavailable);
         return;
     };
@@ -135,14 +137,14 @@ async fn it_is_in_its_cgroup_from_the_start_and_the_cgroup_goes_after_it() {
         stderr: tempfile::tempfile().unwrap(),
         cgroup: Some(&cgroup),
     };
-    let sleep = start(spec).unwrap();
+    let sleep = start_detached(spec).unwrap();
     // As a later agent does, which has nothing but the process.
-    let found = host.worker_cgroup_of(&sleep).unwrap().expect("it is not in its cgroup");
+    let found = host.find_worker_cgroup(&sleep).unwrap().expect("it is not in its cgroup");
     drop(cgroup);
     assert!(!found.saw_oom_kill());
-    found.weigh(500).unwrap();
+    found.set_cpu_weight(500).unwrap();
     sleep.kill().unwrap();
-    sleep.ended().await.unwrap();
+    sleep.wait_for_end().await.unwrap();
     found.remove().await;
     let parent = host.cgroup_status().parent.clone().unwrap();
     let mut names = std::fs::read_dir(parent).unwrap().flatten().map(|entry| entry.file_name());

@@ -3,7 +3,7 @@
 use super::*;
 use crate::user::UserDefault;
 use ostler_model::device::{DeviceNode, Mount};
-use ostler_model::isolation::{BASE_DEFAULT, HIDDEN_DEFAULT, Part};
+use ostler_model::isolation::{BASE_DEFAULT, HIDDEN_DEFAULT, IsolationKind};
 
 /// A task's directories, and the host that starts it.
 pub(super) struct Scene {
@@ -19,7 +19,8 @@ pub(super) async fn scene() -> Option<Scene> {
 
 async fn scene_of(host: ProcessHost) -> Option<Scene> {
     let abilities = host.abilities().await.clone();
-    let parts: Vec<Part> = Part::ALL.into_iter().filter(|part| *part != Part::Network).collect();
+    let parts: Vec<IsolationKind> =
+        IsolationKind::ALL.into_iter().filter(|part| *part != IsolationKind::Network).collect();
     if let Some(lacking) = parts.iter().find_map(|part| abilities.lacking.get(part)) {
         eprintln!("skipped: this node cannot isolate tasks: {lacking}");
         return None;
@@ -329,11 +330,11 @@ async fn a_device_node_is_made_in_the_root_alone_and_nothing_of_it_is_left_on_th
 #[tokio::test]
 async fn without_network_there_is_a_loopback_and_nothing_else() {
     let Some(mut scene) = scene().await else { return };
-    if let Some(why) = scene.host.abilities().await.lacking.get(&Part::Network) {
+    if let Some(why) = scene.host.abilities().await.lacking.get(&IsolationKind::Network) {
         eprintln!("skipped: {why}");
         return;
     }
-    scene.isolation.parts.push(Part::Network);
+    scene.isolation.parts.push(IsolationKind::Network);
     let seen = scene.lines("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").await;
     let others: Vec<_> = seen.iter().filter(|name| !name.contains("tunl")).collect();
     assert_eq!(others.first().map(|name| name.as_str()), Some("lo"), "{seen:?}");
@@ -471,7 +472,7 @@ async fn a_program_takes_no_more_terminals_than_are_its_own() {
 #[tokio::test]
 async fn process_1_tells_nothing_of_the_node() {
     let Some(mut scene) = scene().await else { return };
-    scene.isolation.parts.push(Part::Network);
+    scene.isolation.parts.push(IsolationKind::Network);
     let script = "cmp /proc/1/mountinfo /proc/self/mountinfo && echo same; \
                   grep -c : /proc/1/net/dev; wc -l < /proc/1/net/unix";
     assert_eq!(scene.lines(script).await, ["same", "1", "1"]);
@@ -493,7 +494,7 @@ async fn process_1_has_no_right_that_a_program_could_take_over() {
 #[tokio::test]
 async fn a_program_that_sees_other_processes_changes_none_of_them() {
     let Some(mut scene) = scene().await else { return };
-    scene.isolation.parts.retain(|part| *part != Part::Pids);
+    scene.isolation.parts.retain(|part| *part != IsolationKind::Pids);
     // Its own child stands for all others: by user alone it could.
     let script = "sleep 10 & for by in 'prlimit --core=1 --pid' 'renice -n 5 -p' 'ionice -c 3 -p' \
                   'taskset -p 1' 'chrt -i -p 0'; do $by $! >/dev/null 2>&1 && echo $by; done; \

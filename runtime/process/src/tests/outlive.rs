@@ -158,7 +158,7 @@ async fn the_exit_of_a_task_that_ended_while_nobody_was_there_is_known() {
     };
     assert_eq!(exit.exit_code, Some(7));
     // And when nothing but the exit record says that there was such a run.
-    let ended = crate::live::ended(&exits, std::slice::from_ref(&run)).unwrap();
+    let ended = crate::live::find_ended_runs(&exits, std::slice::from_ref(&run)).unwrap();
     let alone = &ended[&run];
     assert_eq!((alone.id(), alone.supervisor), (identity.id(), None));
     let adopted = supervised_host(&exits).adopt(&run, alone).unwrap();
@@ -184,7 +184,7 @@ async fn an_agent_that_dies_before_it_lets_a_task_go_leaves_a_task_that_never_ra
     assert!(!exists(identity.pid));
     assert_eq!(printed(dir.path()), "");
     let exits = dir.path().join("exits");
-    let ended = crate::live::ended(&exits, std::slice::from_ref(&run)).unwrap();
+    let ended = crate::live::find_ended_runs(&exits, std::slice::from_ref(&run)).unwrap();
     assert!(ended.is_empty(), "it did not run: {ended:?}");
     let host = supervised_host(&exits);
     // An agent that is killed before it made use of the answer is followed by one that asks again.
@@ -277,7 +277,7 @@ async fn orphans(test: &str, dir: &Path) -> (Told, Vec<u32>) {
     let Told { run, identity } = &told;
     let mut children = Vec::new();
     until("its children are there", || {
-        let all = left::of(run, identity, left::Certainty::Recorded).unwrap();
+        let all = leftovers::find_remaining(run, identity, leftovers::Certainty::Recorded).unwrap();
         let certain = all.iter().filter(|left| left.certain).map(|left| left.pid);
         children = certain.filter(|pid| *pid != identity.pid).collect();
         let sleep = |pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -343,7 +343,7 @@ async fn play_raised(dir: &Path) {
     let few = Rlimit { current: Some(300), ..getrlimit(Resource::Nofile) };
     let hard = few.maximum.map_or("unlimited".to_owned(), |most| most.to_string());
     setrlimit(Resource::Nofile, few).unwrap();
-    let most = descriptors::raise().unwrap();
+    let most = descriptors::raise_limit().unwrap();
     assert_eq!(getrlimit(Resource::Nofile).current, most);
     assert_ne!(most, Some(300), "there is room to raise it");
     let script = vec!["-c".to_owned(), "ulimit -Sn; ulimit -Hn".to_owned()];
@@ -436,8 +436,8 @@ async fn the_zygote_ends_with_its_host_and_the_task_does_not() {
     let identity = host.identity(&case.spec.run_id, &id).unwrap();
     let zygote = zygote_of(&identity);
     let line = match &host.inner.way {
-        Way::Supervised(line) => line.clone(),
-        Way::Here(_) => panic!("supervised"),
+        ForkMode::Supervised(line) => line.clone(),
+        ForkMode::Here(_) => panic!("supervised"),
     };
     // As if the agent had been killed: nobody kills the zygote, its socket closes.
     line.close_for_test();

@@ -112,18 +112,20 @@ async fn what_only_may_be_of_a_task_is_named_and_not_killed() {
     let child = pid_in(&case.stdout).unwrap();
     // Below its own supervisor: what another one watches over is not looked at.
     let later = identity.clone();
-    let found = left::of(&run, &later, left::Certainty::Recorded).unwrap();
+    let found = leftovers::find_remaining(&run, &later, leftovers::Certainty::Recorded).unwrap();
     let of_child = found.iter().find(|left| left.pid == child).unwrap();
     assert!(!of_child.certain);
-    left::kill(&found.iter().filter(|left| left.pid == child).cloned().collect::<Vec<_>>());
+    leftovers::kill_certain(
+        &found.iter().filter(|left| left.pid == child).cloned().collect::<Vec<_>>(),
+    );
     assert!(exists(child));
-    assert!(left::uncertain(&found).unwrap().contains(&format!("{child} (sleep)")));
+    assert!(leftovers::describe_uncertain(&found).unwrap().contains(&format!("{child} (sleep)")));
     // Whoever knew it a moment ago is sure.
-    let found = left::of(&run, &later, left::Certainty::Now).unwrap();
+    let found = leftovers::find_remaining(&run, &later, leftovers::Certainty::Now).unwrap();
     assert!(found.iter().all(|left| left.certain));
     // Its number is another's since: nobody with the number of its session is of it.
     let reused = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..later };
-    assert_eq!(left::of(&run, &reused, left::Certainty::Now).unwrap(), []);
+    assert_eq!(leftovers::find_remaining(&run, &reused, leftovers::Certainty::Now).unwrap(), []);
     forget(&host, &run, &id).await;
 }
 

@@ -101,12 +101,12 @@ async fn giving_up_while_the_identity_is_recorded_kills_the_held_child(mode: Mod
 }
 
 /// What a child is forked by that then waits for its go, and our ends of its pipes.
-fn held(spec: &ProcessSpec, cgroup: Option<OwnedFd>) -> (child::Plan, [OwnedFd; 4]) {
+fn held(spec: &ProcessSpec, cgroup: Option<OwnedFd>) -> (child::ChildPlan, [OwnedFd; 4]) {
     let texts =
         command::Texts::new(Path::new("/bin/sh"), "sh", &spec.args, &spec.env, &spec.cwd).unwrap();
     let ((out, stdout), (err, stderr)) = (child::pipe().unwrap(), child::pipe().unwrap());
     let ((go_child, go), (status_end, status)) = (child::pipe().unwrap(), child::pipe().unwrap());
-    let plan = child::Plan {
+    let plan = child::ChildPlan {
         texts,
         ids: None,
         cgroup,
@@ -209,7 +209,7 @@ async fn root_runs_a_task_as_another_user_with_that_users_groups() {
         case.spec.user = Some("nobody".to_owned());
         let exit = to_end(&host, &case.spec).await;
         assert_eq!(exit.exit_code, Some(0), "{}", case.stderr.text());
-        let nobody = user::of_task(Some("nobody"), None).unwrap().ids.unwrap();
+        let nobody = user::account_of_task(Some("nobody"), None).unwrap().ids.unwrap();
         let groups: Vec<_> = nobody.groups.iter().map(u32::to_string).collect();
         assert_eq!(case.stdout.text(), format!("{}\n{}\n", nobody.uid, groups.join(" ")));
     }

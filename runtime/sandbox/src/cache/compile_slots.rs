@@ -1,46 +1,50 @@
-//! Waiting for one's turn to be compiled: `queue` with people in it.
+//! Lets loads wait for their turn to be compiled, in the order of `queue`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::queue::{Full, Queue, Ticket};
+use super::queue::{CompileQueue, QueueFull, Ticket};
 use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::limits::COMPILE_TRY;
-use ostler_model::words::counted;
+use ostler_model::words::count_noun;
 
-/// Hears what becomes of a load that takes long, in words that follow its name.
-pub(super) type Say<'a> = Option<&'a (dyn Fn(&str) + Send + Sync)>;
+/// Called with the progress of a load that takes long, in words that follow the name of the guest.
+pub(super) type ProgressListener<'a> = Option<&'a (dyn Fn(&str) + Send + Sync)>;
 
-/// The queue of all that is compiled.
+/// The queue of all loads that compile or wait for it.
 pub(super) struct CompileSlots {
-    queue: Mutex<Queue>,
+    queue: Mutex<CompileQueue>,
     changed: watch::Sender<()>,
 }
 
-/// A place in the queue; left when dropped.
+/// A place in the queue. Dropping it leaves the queue.
 pub(super) struct CompileSlot<'a> {
     slots: &'a CompileSlots,
     ticket: Ticket,
-    /// Since when it compiles.
+    /// Since when this load compiles.
     granted: Option<Stopwatch>,
-    say: Say<'a>,
+    say: ProgressListener<'a>,
 }
 
 impl CompileSlots {
-    /// Nobody there, and so many may compile at once.
+    /// An empty queue in which `places` loads may compile at once.
     pub(super) fn new(places: usize) -> Self {
-        Self { queue: Mutex::new(Queue::new(places)), changed: watch::Sender::new(()) }
+        Self { queue: Mutex::new(CompileQueue::new(places)), changed: watch::Sender::new(()) }
     }
 
-    /// One more that is to be compiled.
-    pub(super) fn join<'a>(&'a self, owner: &str, say: Say<'a>) -> Result<CompileSlot<'a>, Full> {
+    /// Add a load to the queue.
+    pub(super) fn join<'a>(
+        &'a self,
+        owner: &str,
+        say: ProgressListener<'a>,
+    ) -> Result<CompileSlot<'a>, QueueFull> {
         let ticket = self.change(|queue| queue.join(owner))?;
         Ok(CompileSlot { slots: self, ticket, granted: None, say })
     }
 
-    /// Change something, and tell those who get a place by it.
-    fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
+    /// Change the queue, give free places away, and wake those that wait.
+    fn change<T>(&self, change: impl FnOnce(&mut CompileQueue) -> T) -> T {
         let mut queue = self.lock();
         let result = change(&mut queue);
         queue.grant();
@@ -49,14 +53,14 @@ impl CompileSlots {
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, CompileQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl CompileSlot<'_> {
-    /// Wait until it may be compiled.
-    pub(super) async fn granted(&mut self) {
+    /// Wait until this load may be compiled.
+    pub(super) async fn wait_turn(&mut self) {
         let mut changed = self.slots.changed.subscribe();
         let mut told = false;
         loop {
@@ -69,10 +73,10 @@ impl CompileSlot<'_> {
             }
             if !told {
                 told = true;
-                let others = counted(others, "other");
+                let others = count_noun(others, "other");
                 self.say(&format!("waits for its turn to be compiled, with {others}"));
             }
-            // The sender lives as long as this place.
+            // The sender lives as long as this place, so this is no error.
             let _closed = changed.changed().await;
         }
         if told {
@@ -81,8 +85,9 @@ impl CompileSlot<'_> {
         self.granted = Some(Stopwatch::start());
     }
 
-    /// Wait until it has to make room for one who had no try yet. What was compiled is lost then.
-    pub(super) async fn set_back(&mut self) {
+    /// Wait until this load has to make room for one that had no try yet. What was compiled so far
+    /// is then lost.
+    pub(super) async fn wait_set_back(&mut self) {
         sleep(COMPILE_TRY).await;
         self.say(&format!("is still being compiled after {COMPILE_TRY:?}"));
         let mut changed = self.slots.changed.subscribe();

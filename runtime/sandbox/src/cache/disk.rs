@@ -1,7 +1,7 @@
 //! Cache entries as files.
 //!
-//! An entry is wasmtime's artefact and its seal (`seal`). The file is opened once: what is checked
-//! is what is mapped.
+//! An entry is Wasmtime's artefact and its seal (`seal`). The file is opened once, so that the file
+//! that is checked is the file that is mapped.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -15,29 +15,30 @@ use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
 use super::own_file;
-use super::{Code, LoadError};
+use super::{LoadError, MappedCode};
 use crate::error::SandboxError;
-use ostler_engine::{Format, Meant, Sealer};
+use ostler_engine::{CodeIdentity, Sealer, WasmFormat};
 use ostler_model::limits;
 
 const ENTRY_SUFFIX: &str = ".code";
 const TEMPORARY_SUFFIX: &str = ".part";
-/// Write permission of group and others.
+/// Mode bits of write permission for group and others.
 const SHARED_WRITE: u32 = 0o022;
-/// Bytes copied at once.
+/// How many bytes are copied at once.
 const COPY_BYTES: usize = 256 * 1024;
-/// Only the owner of a name may remove it.
+/// Mode bit of a directory in which only the owner of a name may remove it.
 const STICKY: u32 = 0o1000;
 
 /// What was found at an entry's path.
-pub(super) enum Entry {
-    /// Ours, whole, and the code of what is meant.
+pub(super) enum EntryFile {
+    /// A file of this user whose seal names the expected code.
     Sealed(File),
     Missing,
     Refused(String),
 }
 
-/// Create the directory for this user alone, or check that it is so; then tidy up.
+/// Create the directory for this user alone, or check that it is for this user alone. Then
+/// tidy it up.
 pub(super) fn prepare_dir(dir: &Path) -> Result<(), SandboxError> {
     let failed = |source| SandboxError::CacheDir { path: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -61,8 +62,8 @@ pub(super) fn prepare_dir(dir: &Path) -> Result<(), SandboxError> {
     tidy(dir).map_err(failed)
 }
 
-/// Who may write to the directory above could put another cache, and another secret, in place of
-/// this one.
+/// Check the directory above: whoever may write there could put another cache and another secret in
+/// place of this one.
 fn check_parent(dir: &Path) -> Result<(), SandboxError> {
     let failed = |source| SandboxError::CacheDir { path: dir.to_owned(), source };
     let real = dir.canonicalize().map_err(failed)?;
@@ -70,9 +71,10 @@ fn check_parent(dir: &Path) -> Result<(), SandboxError> {
     let found = std::fs::metadata(parent).map_err(failed)?;
     let own = [rustix::process::geteuid().as_raw(), 0].contains(&found.uid());
     let shared = found.mode() & SHARED_WRITE != 0 && found.mode() & STICKY == 0;
-    match own && !shared {
-        true => Ok(()),
-        false => Err(SandboxError::SharedDataDir { path: parent.to_owned() }),
+    if own && !shared {
+        Ok(())
+    } else {
+        Err(SandboxError::SharedDataDir { path: parent.to_owned() })
     }
 }
 
@@ -81,7 +83,7 @@ fn tidy(dir: &Path) -> io::Result<()> {
     /// Far longer than any compile child lives; another agent may be at work here.
     const ABANDONED_AFTER: Duration = Duration::from_secs(3_600);
     // Proves that the directory is writable, and tells the file system's time.
-    let now = temporary(dir)?.as_file().metadata()?.modified()?;
+    let now = temporary_file(dir)?.as_file().metadata()?.modified()?;
     let mut entries: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for item in std::fs::read_dir(dir)? {
         let item = item?;
@@ -110,49 +112,54 @@ fn tidy(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A new file, mode 0600, removed again unless published.
-pub(super) fn temporary(dir: &Path) -> io::Result<NamedTempFile> {
+/// A new file with mode 0600, which is removed again unless it is published.
+pub(super) fn temporary_file(dir: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix("compiling-").suffix(TEMPORARY_SUFFIX).tempfile_in(dir)
 }
 
-/// Seal an artefact and give it its name. The disk is not waited for: what a power cut leaves in
-/// pieces has no seal, and is made anew.
+/// Seal an artefact and give it its name. The file is not synced: what a power cut leaves in pieces
+/// has no seal, and is made anew.
 pub(super) fn publish(
     file: NamedTempFile,
     sealer: &Sealer,
-    meant: &Meant,
+    meant: &CodeIdentity,
     to: &Path,
 ) -> io::Result<()> {
     sealer.seal(file.as_file(), meant)?;
     file.persist(to).map(drop).map_err(|error| error.error)
 }
 
-/// The entry at `path`, open.
-pub(super) fn read(sealer: &Sealer, meant: &Meant, path: &Path) -> Result<Entry, LoadError> {
+/// Open the entry at `path` and check it.
+pub(super) fn read(
+    sealer: &Sealer,
+    meant: &CodeIdentity,
+    path: &Path,
+) -> Result<EntryFile, LoadError> {
     match check(path, sealer, meant) {
-        Ok(Ok(file)) => Ok(Entry::Sealed(file)),
-        Ok(Err(reason)) => Ok(Entry::Refused(reason.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Entry::Missing),
+        Ok(Ok(file)) => Ok(EntryFile::Sealed(file)),
+        Ok(Err(reason)) => Ok(EntryFile::Refused(reason.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(EntryFile::Missing),
         Err(source) => Err(LoadError::Cache { path: path.to_owned(), source }),
     }
 }
 
-/// Map an entry that was found sealed. The inner error: wasmtime does not take it for this engine's.
-/// `handed` over by another process: this one may open no files by their paths.
+/// Map an entry whose seal was checked. The inner error says why Wasmtime does not accept it
+/// for this engine. `handed`: the file comes from another process, and this one may open no
+/// files by their paths.
 pub(super) fn map(
     engine: &Engine,
-    format: Format,
+    format: WasmFormat,
     file: &File,
     handed: bool,
-) -> Result<Result<Code, String>, LoadError> {
+) -> Result<Result<MappedCode, String>, LoadError> {
     let failed = |source| LoadError::Cache { path: PathBuf::new(), source };
     // Wasmtime maps components by path only.
     let copy = match (handed, format) {
-        (true, Format::Component) => Some(in_memory(file).map_err(failed)?),
+        (true, WasmFormat::Component) => Some(copy_to_memory(file).map_err(failed)?),
         _ => None,
     };
     let file = copy.as_ref().unwrap_or(file);
-    // Not the path of the entry: another file may stand there by now.
+    // Not the path of the entry, because another file may be there by now.
     let opened = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     // SAFETY: what is deserialized is run as what it says it is. `check` has found that the file, which
     // is still open, is a regular one of this user that nobody else may touch, and that it carries the
@@ -161,28 +168,31 @@ pub(super) fn map(
     // so the mapped content never changes.
     let code = unsafe {
         match format {
-            Format::Component => Component::deserialize_file(engine, opened).map(Code::Component),
-            Format::Module => {
+            WasmFormat::Component => {
+                Component::deserialize_file(engine, opened).map(MappedCode::Component)
+            }
+            WasmFormat::Module => {
                 Module::deserialize_open_file(engine, file.try_clone().map_err(failed)?)
-                    .map(Code::Module)
+                    .map(MappedCode::Module)
             }
         }
     };
     code.map(Ok).or_else(|error| {
         let message = format!("{error:#}");
-        // Wasmtime has no type for this; a test keeps the words in step.
-        match message.contains("pooling allocator") {
-            true => Err(LoadError::DoesNotFit { message }),
-            false => Ok(Err(message)),
+        // Wasmtime has no type for this error. A test checks that its text still has these words.
+        if message.contains("pooling allocator") {
+            Err(LoadError::DoesNotFit { message })
+        } else {
+            Ok(Err(message))
         }
     })
 }
 
 /// A copy that nothing but this process can reach.
-fn in_memory(file: &File) -> io::Result<File> {
+fn copy_to_memory(file: &File) -> io::Result<File> {
     let name = "ostler-code";
     let mut memory = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?);
-    // Not by the position of a descriptor that others share.
+    // Read by offset: other processes share the position of the descriptor.
     let mut buffer = vec![0; COPY_BYTES];
     let mut at = 0;
     loop {
@@ -197,8 +207,12 @@ fn in_memory(file: &File) -> io::Result<File> {
     Ok(memory)
 }
 
-/// The open file, or what makes it unfit to be mapped.
-fn check(path: &Path, sealer: &Sealer, meant: &Meant) -> io::Result<Result<File, &'static str>> {
+/// The open file, or why it must not be mapped.
+fn check(
+    path: &Path,
+    sealer: &Sealer,
+    meant: &CodeIdentity,
+) -> io::Result<Result<File, &'static str>> {
     let (file, found) = match own_file::open(path)? {
         Ok(opened) => opened,
         Err(reason) => return Ok(Err(reason)),
@@ -208,7 +222,8 @@ fn check(path: &Path, sealer: &Sealer, meant: &Meant) -> io::Result<Result<File,
             "it is damaged, of an older agent, or this cache did not make it of this wasm",
         ));
     }
-    // Its age decides what goes when the cache is too large. A failure only makes it go earlier.
+    // The age of an entry decides which ones are removed when the cache is too large. If this
+    // fails, the entry is only removed earlier.
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
     let _ = rustix::fs::futimens(&file, &times);

@@ -1,4 +1,4 @@
-//! Opening a file that only this user can have changed or read.
+//! Opens files that only this user can have changed or read.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Any permission of group and others.
+/// Mode bits of any permission for group and others.
 const SHARED: u32 = 0o077;
 
-/// The open file and what is known of it, or what makes it unfit to be trusted.
+/// The open file and its metadata, or why it cannot be trusted.
 pub(super) fn open(path: &Path) -> io::Result<Result<(File, Metadata), &'static str>> {
-    // A pipe would keep who opens it waiting.
+    // Opening a pipe would wait otherwise.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {

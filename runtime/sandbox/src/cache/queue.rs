@@ -1,4 +1,4 @@
-//! Whose guest is compiled next. Pure.
+//! Decides whose guest is compiled next. Pure.
 //!
 //! ```text
 //!            join                 granted: a place is free
@@ -7,107 +7,114 @@
 //!                      │  └── set back: its try is over, and ────┘
 //!                   long      somebody waits who had none
 //! ```
-//! Each owner (a job, a plugin) has a queue of its own. A place goes to the owner who compiles least
-//! at the moment, of those to the one that has had the least time, so a job with many modules delays
-//! only itself. A module that took longer than one try while others wait is set back and begins again
-//! later, behind all that had no try, but behind a few only when there is always another one; those
-//! that were set back never take the last place. So whatever came before, a
-//! module that compiles quickly waits a few tries at most.
+//! Each owner (a job or a plugin) has a queue of its own. A place goes to the owner that
+//! compiles least at the moment; among several of those, to the one that has had the least time.
+//! So a job with many modules delays only itself. A module that takes longer than one try while
+//! others wait is set back, and begins again later. It then waits behind all that had no try,
+//! but behind a few of them at most where there is always another one. Modules that were set
+//! back never take the last place. So a module that compiles quickly waits a few tries at most,
+//! whatever came before it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ostler_model::limits::{COMPILE_OWNER_QUEUE_MAX, COMPILE_OWNERS_KEPT_MAX};
 
-/// One who waits or compiles.
+/// Number of a load that waits or compiles.
 pub(super) type Ticket = u64;
 
-/// What compiling one guest came to so far.
+/// Whether a load waits or compiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum CompileStage {
     Waiting,
     Compiling,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QueueEntry {
     owner: String,
-    stage: Stage,
-    /// It had a try that was not enough.
+    stage: CompileStage,
+    /// The load had a try that was not enough.
     long: bool,
-    /// How many were granted a place before it since then.
+    /// How many loads were granted a place before this one since then.
     passed: u32,
 }
 
-impl Entry {
-    /// Behind all that had no try; not for ever, where there is always one of those.
+impl QueueEntry {
+    /// Does this load wait behind all that had no try? Only until [`LONG_PASSED_MAX`] of them
+    /// went before it.
     fn last(&self) -> bool {
         self.long && self.passed < LONG_PASSED_MAX
     }
 }
 
-/// So many go before one that was set back, at most.
+/// How many loads may go before one that was set back.
 const LONG_PASSED_MAX: u32 = 6;
 
-/// More of one owner than may wait.
+/// As many loads of one owner wait as may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct QueueFull;
 
-/// See the module.
+/// All loads that wait or compile, and how much time each owner has had.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct CompileQueue {
     places: usize,
     next: Ticket,
-    entries: BTreeMap<Ticket, Entry>,
-    /// Time each owner has had.
+    entries: BTreeMap<Ticket, QueueEntry>,
+    /// Compile time that each owner has had.
     had: BTreeMap<String, Duration>,
-    /// Where an owner begins that had nothing lately; never goes back.
+    /// The time with which an owner begins that had none lately. It never decreases.
     floor: Duration,
 }
 
-impl Queue {
-    /// Nobody there, and so many may compile at once.
+impl CompileQueue {
+    /// An empty queue in which `places` loads may compile at once.
     pub(super) fn new(places: usize) -> Self {
         let (entries, had) = (BTreeMap::new(), BTreeMap::new());
         Self { places: places.max(1), next: 0, entries, had, floor: Duration::ZERO }
     }
 
-    /// One more that is to be compiled.
-    pub(super) fn join(&mut self, owner: &str) -> Result<Ticket, Full> {
+    /// Add a load of this owner.
+    pub(super) fn join(&mut self, owner: &str) -> Result<Ticket, QueueFull> {
         let of_owner = self.entries.values().filter(|entry| entry.owner == owner).count();
         if of_owner >= COMPILE_OWNER_QUEUE_MAX {
-            return Err(Full);
+            return Err(QueueFull);
         }
         if of_owner == 0 {
             let had = self.had.entry(owner.to_owned()).or_default();
             *had = (*had).max(self.floor);
         }
         self.next += 1;
-        let entry =
-            Entry { owner: owner.to_owned(), stage: Stage::Waiting, long: false, passed: 0 };
+        let entry = QueueEntry {
+            owner: owner.to_owned(),
+            stage: CompileStage::Waiting,
+            long: false,
+            passed: 0,
+        };
         self.entries.insert(self.next, entry);
         Ok(self.next)
     }
 
-    /// Does it compile?
+    /// Does this load have a place, so that it compiles?
     pub(super) fn compiles(&self, ticket: Ticket) -> bool {
-        self.entries.get(&ticket).is_some_and(|entry| entry.stage == Stage::Compiling)
+        self.entries.get(&ticket).is_some_and(|entry| entry.stage == CompileStage::Compiling)
     }
 
-    /// How many others are waiting or compiling.
+    /// How many other loads wait or compile.
     pub(super) fn others(&self) -> usize {
         self.entries.len().saturating_sub(1)
     }
 
-    /// Give free places away. Who got one.
+    /// Give free places away. Returns the loads that got one.
     pub(super) fn grant(&mut self) -> Vec<Ticket> {
         let mut granted = Vec::new();
         while let Some(ticket) = self.choose() {
             if let Some(entry) = self.entries.get_mut(&ticket) {
-                entry.stage = Stage::Compiling;
+                entry.stage = CompileStage::Compiling;
                 granted.push(ticket);
             }
-            let set_back = |entry: &&mut Entry| entry.long && entry.stage == Stage::Waiting;
+            let set_back =
+                |entry: &&mut QueueEntry| entry.long && entry.stage == CompileStage::Waiting;
             for entry in self.entries.values_mut().filter(set_back) {
                 entry.passed = entry.passed.saturating_add(1);
             }
@@ -115,40 +122,41 @@ impl Queue {
         granted
     }
 
-    /// Whose turn it is, when there is a place.
+    /// The load whose turn it is, when there is a free place.
     fn choose(&self) -> Option<Ticket> {
-        let compiling = |entry: &&Entry| entry.stage == Stage::Compiling;
+        let compiling = |entry: &&QueueEntry| entry.stage == CompileStage::Compiling;
         let taken = self.entries.values().filter(compiling).count();
         let long = self.entries.values().filter(compiling).filter(|entry| entry.long).count();
         if taken >= self.places {
             return None;
         }
-        let may = |entry: &Entry| !entry.long || long + 1 < self.places.max(2);
-        let waiting = self.entries.iter().filter(|(_, entry)| entry.stage == Stage::Waiting);
+        let may = |entry: &QueueEntry| !entry.long || long + 1 < self.places.max(2);
+        let waiting = self.entries.iter().filter(|(_, entry)| entry.stage == CompileStage::Waiting);
         let next = waiting.filter(|(_, entry)| may(entry)).min_by_key(|(ticket, entry)| {
-            let of_owner = |other: &&Entry| compiling(other) && other.owner == entry.owner;
+            let of_owner = |other: &&QueueEntry| compiling(other) && other.owner == entry.owner;
             let busy = self.entries.values().filter(of_owner).count();
             (entry.last(), busy, self.had.get(&entry.owner).copied().unwrap_or_default(), **ticket)
         });
         next.map(|(ticket, _)| *ticket)
     }
 
-    /// Its try of so long is over: is it to begin again later, because somebody waits who had none?
-    /// It waits again then.
+    /// The try of a load is over, after it had the time `used`. `true`: it is set back and waits
+    /// again, because a load waits that had no try.
     pub(super) fn set_back(&mut self, ticket: Ticket, used: Duration) -> bool {
-        let untried = |entry: &Entry| entry.stage == Stage::Waiting && !entry.long;
+        let untried = |entry: &QueueEntry| entry.stage == CompileStage::Waiting && !entry.long;
         let contended = self.entries.values().any(untried);
         let Some(entry) = self.entries.get_mut(&ticket) else { return false };
-        if !contended || entry.long || entry.stage != Stage::Compiling {
+        if !contended || entry.long || entry.stage != CompileStage::Compiling {
             return false;
         }
-        (entry.long, entry.stage) = (true, Stage::Waiting);
+        (entry.long, entry.stage) = (true, CompileStage::Waiting);
         let owner = entry.owner.clone();
         self.charge(&owner, used);
         true
     }
 
-    /// It is compiled, failed, or nobody wants it any more; it had this time since it was granted.
+    /// Remove a load that was compiled, failed, or is not wanted any more. `used` is the time it
+    /// had since it was granted a place.
     pub(super) fn leave(&mut self, ticket: Ticket, used: Duration) {
         if let Some(entry) = self.entries.remove(&ticket) {
             self.charge(&entry.owner, used);
@@ -183,7 +191,7 @@ mod tests {
 
     #[test]
     fn an_owner_with_many_modules_delays_only_itself() {
-        let mut queue = Queue::new(2);
+        let mut queue = CompileQueue::new(2);
         let many: Vec<Ticket> = (0..6).map(|_| queue.join("many").unwrap()).collect();
         assert_eq!(queue.grant(), many[..2]);
         let honest = queue.join("honest").unwrap();
@@ -193,7 +201,7 @@ mod tests {
 
     #[test]
     fn whoever_came_before_a_quick_one_waits_a_few_tries_at_most() {
-        let mut queue = Queue::new(2);
+        let mut queue = CompileQueue::new(2);
         let slow: Vec<Ticket> = (0..6).map(|n| queue.join(&format!("slow {n}")).unwrap()).collect();
         let honest = queue.join("honest").unwrap();
         let mut running = queue.grant();
@@ -212,7 +220,7 @@ mod tests {
 
     #[test]
     fn long_ones_leave_a_place_to_those_who_had_no_try() {
-        let mut queue = Queue::new(2);
+        let mut queue = CompileQueue::new(2);
         let (first, second) = (queue.join("a").unwrap(), queue.join("b").unwrap());
         queue.grant();
         let third = queue.join("c").unwrap();
@@ -230,7 +238,7 @@ mod tests {
 
     #[test]
     fn one_that_was_set_back_comes_to_its_turn_though_quick_ones_always_wait() {
-        let mut queue = Queue::new(2);
+        let mut queue = CompileQueue::new(2);
         let honest = queue.join("honest").unwrap();
         queue.grant();
         let mut others: Vec<Ticket> =
@@ -250,7 +258,7 @@ mod tests {
 
     #[test]
     fn with_one_place_long_ones_have_it_when_nobody_else_waits() {
-        let mut queue = Queue::new(1);
+        let mut queue = CompileQueue::new(1);
         let first = queue.join("a").unwrap();
         queue.grant();
         let second = queue.join("b").unwrap();
@@ -262,11 +270,11 @@ mod tests {
 
     #[test]
     fn an_owner_has_so_many_and_no_more_and_new_names_save_up_nothing() {
-        let mut queue = Queue::new(1);
+        let mut queue = CompileQueue::new(1);
         for _ in 0..COMPILE_OWNER_QUEUE_MAX {
             queue.join("many").unwrap();
         }
-        assert_eq!(queue.join("many"), Err(Full));
+        assert_eq!(queue.join("many"), Err(QueueFull));
         for number in 0..1_000 {
             let ticket = queue.join(&format!("name {number}")).unwrap();
             queue.grant();
@@ -281,7 +289,7 @@ mod tests {
             places in 1usize..4,
             steps in prop::collection::vec((0u8..4, 0usize..8), 1..200),
         ) {
-            let mut queue = Queue::new(places);
+            let mut queue = CompileQueue::new(places);
             for (step, at) in steps {
                 let ticket = queue.entries.keys().nth(at).copied().unwrap_or_default();
                 match step {
@@ -291,9 +299,9 @@ mod tests {
                     _ => {}
                 }
                 queue.grant();
-                let taken = queue.entries.values().filter(|e| e.stage == Stage::Compiling).count();
+                let taken = queue.entries.values().filter(|e| e.stage == CompileStage::Compiling).count();
                 prop_assert!(taken <= places);
-                let untried = queue.entries.values().any(|e| e.stage == Stage::Waiting && !e.long);
+                let untried = queue.entries.values().any(|e| e.stage == CompileStage::Waiting && !e.long);
                 prop_assert!(!untried || taken == places);
             }
             while let Some(ticket) = queue.entries.keys().copied().find(|t| queue.compiles(*t)) {

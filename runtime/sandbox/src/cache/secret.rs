@@ -1,6 +1,6 @@
-//! The secret that seals the entries of one cache: 32 random bytes beside its directory, for this
-//! user alone. A file that others could have read or written is replaced; what it sealed is then
-//! refused and compiled anew.
+//! The secret that seals the entries of one cache: 32 random bytes in a file beside its directory,
+//! for this user alone. A file that others could have read or written is replaced. The entries that
+//! it sealed are then refused and compiled anew.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use ostler_model::rng::Rng;
 
 const SECRET_BYTES: usize = 32;
 
-/// The secret of the cache at `dir`, made when there is none that can be used.
-pub(super) fn of_cache(dir: &Path) -> Result<[u8; SECRET_BYTES], SandboxError> {
-    let path = path_of(dir);
+/// The secret of the cache at `dir`. It is made where there is none that can be used.
+pub(super) fn load_secret(dir: &Path) -> Result<[u8; SECRET_BYTES], SandboxError> {
+    let path = secret_path(dir);
     let failed = |source| SandboxError::CacheSecret { path: path.clone(), source };
     match read(&path) {
         Ok(Ok(secret)) => return Ok(secret),
@@ -22,7 +22,7 @@ pub(super) fn of_cache(dir: &Path) -> Result<[u8; SECRET_BYTES], SandboxError> {
             tracing::warn!(
                 "{path} is not safe: {reason}; it is replaced, and cached code made anew"
             );
-            std::fs::remove_file(path_of(dir)).map_err(failed)?;
+            std::fs::remove_file(secret_path(dir)).map_err(failed)?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
@@ -38,14 +38,14 @@ pub(super) fn of_cache(dir: &Path) -> Result<[u8; SECRET_BYTES], SandboxError> {
     }
 }
 
-/// `code.key` beside `code`.
-fn path_of(dir: &Path) -> PathBuf {
+/// Path of the secret: `code.key` beside the directory `code`.
+fn secret_path(dir: &Path) -> PathBuf {
     let mut name = dir.file_name().unwrap_or_default().to_owned();
     name.push(".key");
     dir.with_file_name(name)
 }
 
-/// The secret, or why the file is no secret.
+/// Read the secret, or say why the file cannot be one.
 fn read(path: &Path) -> io::Result<Result<[u8; SECRET_BYTES], &'static str>> {
     let file = match own_file::open(path)? {
         Ok((file, _)) => file,
@@ -56,14 +56,15 @@ fn read(path: &Path) -> io::Result<Result<[u8; SECRET_BYTES], &'static str>> {
     Ok(bytes.try_into().map_err(|_| "it has not the length of a secret"))
 }
 
-/// Written whole under another name, so that nobody ever reads half of it.
+/// Make a secret. It is written whole under another name first, so that nobody reads half of it.
 fn create(path: &Path) -> io::Result<[u8; SECRET_BYTES]> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     let mut secret = [0; SECRET_BYTES];
     Rng::system().fill(&mut secret);
     let mut file = tempfile::Builder::new().prefix("code-key-").tempfile_in(dir)?;
     file.write_all(&secret)?;
-    // Not synced: one that a power cut leaves empty is replaced, with the code that it sealed.
+    // The file is not synced: a secret that a power cut leaves empty is replaced, and the code that
+    // it sealed is made anew.
     file.persist_noclobber(path).map_err(|error| error.error)?;
     Ok(secret)
 }

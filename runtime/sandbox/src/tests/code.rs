@@ -50,7 +50,7 @@ async fn code_is_compiled_once_then_shared_then_mapped_from_disk() {
     // The next agent over the same directory.
     let next = Sandbox::new(config(bench.dir.path(), 4)).unwrap();
     let wasm: Arc<[u8]> = wat::parse_str(plain(NOTHING)).unwrap().into();
-    let code = next.code().load(wasm, EngineKind::Plugin, Format::Component).await.unwrap();
+    let code = next.code().load(wasm, EngineKind::Plugin, WasmFormat::Component).await.unwrap();
     assert!(code.component().is_some() && code.module().is_none());
     assert_eq!(next.code().stats(), CacheStats { disk_hits: 1, ..CacheStats::default() });
 }
@@ -65,7 +65,7 @@ fn bringing(code: Vec<u8>) -> Bench {
 
 fn made_ahead(wat: &str) -> Vec<u8> {
     let wasm = wat::parse_str(wat).unwrap();
-    ostler_engine::ahead::make(&wasm, EngineKind::Plugin, Format::Component).unwrap()
+    ostler_engine::ahead::make(&wasm, EngineKind::Plugin, WasmFormat::Component).unwrap()
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn code_that_came_with_the_program_is_used_and_nothing_is_compiled() {
     // From now on it is an entry like any other, also for a program that brings none.
     let next = Sandbox::new(config(bench.dir.path(), 4)).unwrap();
     let wasm: Arc<[u8]> = wat::parse_str(&wat).unwrap().into();
-    next.code().load(wasm, EngineKind::Plugin, Format::Component).await.unwrap();
+    next.code().load(wasm, EngineKind::Plugin, WasmFormat::Component).await.unwrap();
     assert_eq!(next.code().stats(), CacheStats { disk_hits: 1, ..Default::default() });
 }
 
@@ -102,7 +102,7 @@ async fn code_that_does_not_fit_is_not_used_and_the_guest_is_compiled() {
     }
     // For another engine: nobody looks at it.
     let wasm = wat::parse_str(&wat).unwrap();
-    let task = ostler_engine::ahead::make(&wasm, EngineKind::Task, Format::Component).unwrap();
+    let task = ostler_engine::ahead::make(&wasm, EngineKind::Task, WasmFormat::Component).unwrap();
     for code in [task, Vec::new()] {
         let bench = bringing(code);
         bench.load(&wat).await.unwrap();
@@ -117,11 +117,11 @@ async fn a_process_without_a_cache_maps_what_it_is_handed_and_compiles_nothing()
     let ask = |format| CodeAsk {
         kind: EngineKind::Plugin,
         format,
-        within: CompileLimits::of_file(1 << 20),
+        within: CompileLimits::for_file_size(1 << 20),
         owner: "job",
         say: None,
     };
-    let ask = ask(Format::Component);
+    let ask = ask(WasmFormat::Component);
     let file = bench.sandbox.code().file_for(Arc::clone(&wasm), &ask).await.unwrap();
     bench.sandbox.code().file_for(Arc::clone(&wasm), &ask).await.unwrap();
     let expected = CacheStats { compiled: 1, memory_hits: 1, ..CacheStats::default() };
@@ -143,7 +143,7 @@ async fn code_of_the_tasks_used_last_is_kept_and_older_code_goes() {
     let bench = Bench::new();
     let load = |wat: String| {
         let wasm: Arc<[u8]> = wat::parse_str(wat).unwrap().into();
-        bench.sandbox.code().load(wasm, EngineKind::Task, Format::Module)
+        bench.sandbox.code().load(wasm, EngineKind::Task, WasmFormat::Module)
     };
     let module = |number: usize| format!("(module (func (export \"f{number}\")))");
     for number in 0..=ostler_model::limits::TASK_CODE_KEPT_MAX {
@@ -231,7 +231,7 @@ async fn code_that_belongs_to_another_user_is_not_mapped() {
 
 /// Entries by the wasm they are named after.
 fn entry_of(bench: &Bench, wat: &str) -> PathBuf {
-    let digest = Digest::of(&wat::parse_str(wat).unwrap()).to_string();
+    let digest = Digest::compute(&wat::parse_str(wat).unwrap()).to_string();
     let items = std::fs::read_dir(bench.cache_dir()).unwrap().map(|item| item.unwrap().path());
     let named = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(&digest);
     items.into_iter().find(named).unwrap()
@@ -288,7 +288,7 @@ async fn a_secret_that_others_could_have_read_is_replaced_and_code_made_anew() {
         spoil();
         let next = Sandbox::new(config(bench.dir.path(), 4)).unwrap();
         let wasm: Arc<[u8]> = wat::parse_str(plain(NOTHING)).unwrap().into();
-        next.code().load(wasm, EngineKind::Plugin, Format::Component).await.unwrap();
+        next.code().load(wasm, EngineKind::Plugin, WasmFormat::Component).await.unwrap();
         let CacheStats { refused, compiled, disk_hits, .. } = next.code().stats();
         assert_eq!((refused, compiled, disk_hits), (1, 1, 0));
         let new = std::fs::read(&key).unwrap();
@@ -340,14 +340,15 @@ async fn compile_after(before: &str, wasm: Arc<[u8]>, wall: Duration) -> Compile
 }
 
 fn within_defaults() -> CompileLimits {
-    CompileLimits::of_file(ostler_model::limits::TASK_FILE_BYTES_MAX)
+    CompileLimits::for_file_size(ostler_model::limits::TASK_FILE_BYTES_MAX)
 }
 
 async fn compile_within(before: &str, wasm: Arc<[u8]>, within: CompileLimits) -> CompileError {
     let dir = tempfile::tempdir().unwrap();
     let compiler = Compiler::new(compile_child_script(dir.path(), before));
     let output = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
-    let compiled = compiler.compile(wasm, EngineKind::Task, Format::Module, &within, output.path());
+    let compiled =
+        compiler.compile(wasm, EngineKind::Task, WasmFormat::Module, &within, output.path());
     compiled.await.unwrap_err()
 }
 
@@ -373,7 +374,7 @@ async fn a_guest_with_a_smaller_limit_of_its_own_for_its_file_does_not_load() {
     let wasm = many_functions(100);
     let within = CompileLimits { file_bytes_max: 500, ..within_defaults() };
     let code = bench.sandbox.code();
-    let (kind, format) = (EngineKind::Task, Format::Module);
+    let (kind, format) = (EngineKind::Task, WasmFormat::Module);
     let ask = CodeAsk { kind, format, within, owner: "", say: None };
     let refused = code.load_for(wasm, &ask).await;
     let refused = refused.unwrap_err();
@@ -393,7 +394,7 @@ async fn a_compile_child_may_open_few_files_however_many_its_agent_may() {
     let compiler = Compiler::new(compile_child_script(dir.path(), &before));
     let output = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
     let (wasm, kind, within) = (many_functions(100), EngineKind::Task, within_defaults());
-    compiler.compile(wasm, kind, Format::Module, &within, output.path()).await.unwrap();
+    compiler.compile(wasm, kind, WasmFormat::Module, &within, output.path()).await.unwrap();
     let few = Some(ostler_model::limits::COMPILE_OPEN_FILES_MAX);
     assert_eq!(std::fs::read_to_string(told).unwrap(), format!("{few:?} {few:?}"));
 }
@@ -425,7 +426,7 @@ async fn a_compiler_that_is_not_there_is_named() {
     let wasm = many_functions(1);
     let output = Path::new("/nonexistent/output");
     let within = within_defaults();
-    let missing = compiler.compile(wasm, EngineKind::Task, Format::Module, &within, output);
+    let missing = compiler.compile(wasm, EngineKind::Task, WasmFormat::Module, &within, output);
     let missing = missing.await.unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/ostler"), "{missing}");
 }

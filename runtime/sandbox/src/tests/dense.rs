@@ -208,7 +208,7 @@ async fn a_guest_for_which_there_is_no_place_starts_when_another_ends() {
         assert_eq!(idle.waiting.load(Ordering::SeqCst), 1);
         drop(first);
         idle.until_waiting(2).await;
-        assert_eq!(idle.bench.sandbox.tasks_placed(), 1);
+        assert_eq!(idle.bench.sandbox.count_placed_tasks(), 1);
         drop(second);
     }
 }

@@ -9,7 +9,7 @@ use ostler_model::limits::{INLINE_REST, INLINE_TRIAL_CALLS};
 /// Of a plugin whose calls were quick so far.
 fn quick() -> CallPace {
     let pace = CallPace::default();
-    (0..INLINE_TRIAL_CALLS).for_each(|_| pace.ended(Duration::ZERO));
+    (0..INLINE_TRIAL_CALLS).for_each(|_| pace.record_end(Duration::ZERO));
     pace
 }
 
@@ -18,7 +18,7 @@ where
     F: Future<Output = Result<T, CallError>> + Send + 'static,
     T: Send + 'static,
 {
-    bench.sandbox.spawn_near(pace, guest, CpuMeter::default(), PATIENCE, Blocks::Maybe)
+    bench.sandbox.spawn_near(pace, guest, CpuMeter::default(), PATIENCE, HostBlocking::Maybe)
 }
 
 /// Where a guest begins.
@@ -31,10 +31,10 @@ async fn a_quick_guest_begins_and_ends_on_its_callers_thread_after_one_that_did_
     let (bench, me) = (Bench::new(), std::thread::current().id());
     let pace = CallPace::default();
     let mut first = spawn(&bench, &pace, here());
-    assert!(first.ended_near().is_none());
+    assert!(first.take_inline_result().is_none());
     assert_ne!(first.join().await.unwrap(), me);
-    pace.ended(first.cpu().total());
-    let near = spawn(&bench, &quick(), here()).ended_near();
+    pace.record_end(first.cpu().total());
+    let near = spawn(&bench, &quick(), here()).take_inline_result();
     assert_eq!(near.unwrap().unwrap(), me);
 }
 
@@ -53,7 +53,7 @@ async fn a_guest_that_spins_leaves_its_callers_thread_and_ends_at_its_deadline()
     let mut task = spawn(&bench, &quick(), guest);
     assert_eq!(began.load(Ordering::SeqCst), 1, "it began here");
     assert!(task.cpu().total() > Duration::ZERO, "its time here is counted");
-    assert!(task.ended_near().is_none());
+    assert!(task.take_inline_result().is_none());
     let answer = ostler_model::clock::timeout(Duration::from_millis(50), task.join()).await;
     assert!(answer.is_none(), "{answer:?}");
     task.abort();
@@ -101,7 +101,7 @@ async fn a_guest_that_waits_goes_on_on_a_guest_thread() {
         tokio::time::sleep(Duration::from_millis(1)).await;
         here().await
     });
-    assert!(task.ended_near().is_none());
+    assert!(task.take_inline_result().is_none());
     assert_ne!(task.join().await.unwrap(), me);
 }
 
@@ -116,7 +116,7 @@ async fn what_may_block_is_done_on_a_guest_thread_and_what_ran_there_before_did_
         assert_eq!(there, here().await?, "it is not sent away twice");
         Ok(there)
     });
-    assert!(task.ended_near().is_none());
+    assert!(task.take_inline_result().is_none());
     assert_ne!(task.join().await.unwrap(), me);
 }
 
@@ -124,7 +124,7 @@ async fn what_may_block_is_done_on_a_guest_thread_and_what_ran_there_before_did_
 async fn a_host_function_that_panics_ends_only_its_call_there_too() {
     let bench = Bench::new();
     let mut task = spawn(&bench, &quick(), async { panic!("host fell over") as Result<(), _> });
-    match task.ended_near() {
+    match task.take_inline_result() {
         Some(Err(CallError::HostPanic { message })) => assert_eq!(message, "host fell over"),
         other => panic!("{other:?}"),
     }

@@ -23,9 +23,9 @@ fn module(number: usize, data: usize) -> Arc<[u8]> {
 const LARGE: usize = 400_000;
 
 async fn load(bench: &Bench, wasm: Arc<[u8]>, owner: &str, said: &Said) -> Result<(), LoadError> {
-    let within = CompileLimits::of_file(limits::TASK_FILE_BYTES_MAX);
+    let within = CompileLimits::for_file_size(limits::TASK_FILE_BYTES_MAX);
     let say = |text: &str| said.lock().unwrap().push(format!("{owner} {text}"));
-    let (kind, format) = (EngineKind::Task, Format::Module);
+    let (kind, format) = (EngineKind::Task, WasmFormat::Module);
     let ask = CodeAsk { kind, format, within, owner, say: Some(&say) };
     bench.sandbox.code().load_for(wasm, &ask).await.map(drop)
 }
@@ -105,8 +105,8 @@ async fn what_ran_into_a_limit_is_not_compiled_again_until_the_limit_is_raised()
     let wasm = module(1, LARGE);
     let load = async |wall_max: Duration| {
         let within =
-            CompileLimits { wall_max, ..CompileLimits::of_file(limits::TASK_FILE_BYTES_MAX) };
-        let (kind, format) = (EngineKind::Plugin, Format::Module);
+            CompileLimits { wall_max, ..CompileLimits::for_file_size(limits::TASK_FILE_BYTES_MAX) };
+        let (kind, format) = (EngineKind::Plugin, WasmFormat::Module);
         let ask = CodeAsk { kind, format, within, owner: "slow", say: None };
         code.load_for(Arc::clone(&wasm), &ask).await.map(drop)
     };
@@ -138,7 +138,7 @@ async fn code_out_of_proportion_to_its_file_is_refused_before_it_is_mapped() {
     let bench = Bench::new();
     let wasm = sparse_tables(80);
     assert!(wasm.len() < 2_000, "{}", wasm.len());
-    let loaded = bench.sandbox.code().load(wasm, EngineKind::Task, Format::Module).await;
+    let loaded = bench.sandbox.code().load(wasm, EngineKind::Task, WasmFormat::Module).await;
     let refused = loaded.map(drop).unwrap_err();
     assert!(
         matches!(refused, LoadError::Compile(CompileError::ArtefactTooLarge { .. })),
@@ -164,9 +164,9 @@ async fn guests_that_hold_their_threads_for_good_hold_nobody_else() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let threads = (cores * limits::CALL_THREADS_PER_CORE).max(limits::CALL_THREADS_MIN);
     let mut stuck: Vec<_> =
-        (0..2 * threads).map(|_| spawn(Blocks::Maybe, Some(Arc::clone(&held)))).collect();
+        (0..2 * threads).map(|_| spawn(HostBlocking::Maybe, Some(Arc::clone(&held)))).collect();
     for _ in 0..100 {
-        ostler_model::clock::timeout(PATIENCE, spawn(Blocks::Never, None).join())
+        ostler_model::clock::timeout(PATIENCE, spawn(HostBlocking::Never, None).join())
             .await
             .unwrap()
             .unwrap();

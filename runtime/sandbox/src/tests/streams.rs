@@ -86,7 +86,7 @@ const WRITER: &str = r#"(module
 async fn run_writer(sink: Arc<dyn GuestSink>) -> CallError {
     let bench = Bench::new();
     let wasm: Arc<[u8]> = wat::parse_str(WRITER).unwrap().into();
-    let code = bench.sandbox.code().load(wasm, EngineKind::Task, Format::Module).await.unwrap();
+    let code = bench.sandbox.code().load(wasm, EngineKind::Task, WasmFormat::Module).await.unwrap();
     let engine = bench.sandbox.engine(EngineKind::Task).clone();
     let guest = async move {
         let limits = StoreLimits::from(&ostler_model::limits::TaskLimits::default());

@@ -10,14 +10,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ostler_cluster::described;
+use ostler_cluster::descriptions;
 use ostler_cluster::msgpack::{self, Value};
-use ostler_control::{ControlHandle, acknowledged};
+use ostler_control::{ControlHandle, acknowledgement};
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::{CLUSTER_RETRY_MAX, CLUSTER_STEP_WALL_DEFAULT};
-use ostler_state::Prefix;
+use ostler_state::KeyPrefix;
 
 use super::net::Net;
 use super::plan::{JoinedAct, JoinedPlan};
@@ -74,7 +74,8 @@ impl Watched {
         // While the disk refuses, one may be seen to end that never came on record, and is taken back; so it
         // may until what waited to be written is.
         let durable = works_since.is_some_and(|since| now > since + WRITTEN);
-        for alloc in self.control.allocs().iter().filter(|alloc| durable && alloc.phase.ended()) {
+        for alloc in self.control.allocs().iter().filter(|alloc| durable && alloc.phase.has_ended())
+        {
             let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
             ended.insert(alloc.allocation.id);
         }
@@ -180,12 +181,12 @@ fn agree(scene: &Scene, joined: &Joined) -> Result<(), String> {
         let id: AllocId = name.parse().map_err(|_| format!("{name} is no id"))?;
         let runs = live.iter().filter(|run| **run == id).count();
         live.retain(|run| *run != id);
-        let told = book.told(name);
-        let status = book.told_status(name);
+        let told = book.last_report(name);
+        let status = book.reported_status(name);
         let here = control.alloc(id);
         if let Some(here) = &here {
-            let state = acknowledged::state_of(&here.state);
-            let now = described::alloc(id, view().id, &state);
+            let state = acknowledgement::acknowledged_state(&here.state);
+            let now = descriptions::alloc(id, view().id, &state);
             if told.as_ref().map(written) != Some(written(&now)) {
                 let is = state.client_status;
                 return Err(format!("{} is {is:?}, and the servers know {status:?}", id.short()));
@@ -209,7 +210,7 @@ fn agree(scene: &Scene, joined: &Joined) -> Result<(), String> {
     if let Some(id) = live.first() {
         return Err(format!("{} runs, and the servers do not know it", id.short()));
     }
-    let unknown = control.assigned().into_iter().find(|alloc| {
+    let unknown = control.assigned_allocs().into_iter().find(|alloc| {
         let id = alloc.allocation.id.to_string();
         !book.allocs().contains_key(&id)
     });
@@ -227,7 +228,8 @@ fn agree(scene: &Scene, joined: &Joined) -> Result<(), String> {
 pub(crate) async fn nothing_is_told_again(scene: &Scene) -> Result<(), String> {
     let (tellings, again, running) = {
         let book = scene.servers.double.book();
-        let running = book.allocs().keys().filter(|id| book.told_status(id) == "running").count();
+        let running =
+            book.allocs().keys().filter(|id| book.reported_status(id) == "running").count();
         (book.tellings, book.told_again, running)
     };
     clock::sleep(Duration::from_secs(600)).await;
@@ -251,7 +253,7 @@ pub(crate) async fn everything_goes(
     clock::sleep(stops::bound()).await;
     agree(scene, joined)?;
     let failed = ids.iter().find(|id| {
-        let status = scene.servers.double.book().told_status(id);
+        let status = scene.servers.double.book().reported_status(id);
         !["complete", "failed"].contains(&status.as_str())
     });
     if let Some(id) = failed {
@@ -263,14 +265,14 @@ pub(crate) async fn everything_goes(
     if let Some((id, _)) = scene.world.live().first() {
         return Err(format!("{} runs after everything was forgotten", id.short()));
     }
-    if let Some(alloc) = joined.agent.control.assigned().first() {
+    if let Some(alloc) = joined.agent.control.assigned_allocs().first() {
         return Err(format!("{} is left on the node", alloc.allocation.id.short()));
     }
     let dirs = AllocDir::list(&dir.join("allocs")).map_err(|error| error.to_string())?;
     if let Some(id) = dirs.first() {
         return Err(format!("the directory of {} is left", id.short()));
     }
-    let records = joined.agent.state.scan(&Prefix::Allocs).map_err(|error| error.to_string())?;
+    let records = joined.agent.state.scan(&KeyPrefix::Allocs).map_err(|error| error.to_string())?;
     match records.first() {
         Some(record) => Err(format!("record {} is left", record.key)),
         None => Ok(()),

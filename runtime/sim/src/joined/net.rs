@@ -13,8 +13,8 @@ use std::time::Duration;
 use ostler_cluster::client::{ClusterDoors, ClusterNodes, DiskDoor, ServerDoor};
 use ostler_cluster::dial::{self, DialError};
 use ostler_cluster::previous::DiskSource;
-use ostler_cluster::session::{Arrivals, Session};
-use ostler_cluster_double::Double;
+use ostler_cluster::session::{Arrivals, ClusterSession};
+use ostler_cluster_double::ServerDouble;
 use ostler_cluster_double::traffic::{FrameMeter, Traffic};
 use ostler_model::clock;
 use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
@@ -86,7 +86,7 @@ enum Towards {
 pub(crate) struct Net(Arc<Shared>);
 
 struct Shared {
-    double: Double,
+    double: ServerDouble,
     rng: Rng,
     state: Mutex<NetState>,
     /// Connections to servers of these names are cut, each time.
@@ -107,7 +107,7 @@ struct NetState {
 }
 
 impl Net {
-    pub(crate) fn new(double: Double, rng: Rng) -> Self {
+    pub(crate) fn new(double: ServerDouble, rng: Rng) -> Self {
         let (state, cuts) = (Mutex::default(), watch::Sender::default());
         Self(Arc::new(Shared { double, rng, state, cuts }))
     }
@@ -275,14 +275,14 @@ impl ServerDoor for SimDoor {
     fn dial<'a>(
         &'a self,
         to: &'a ServerAddress,
-    ) -> BoxFuture<'a, Result<(Session, Arrivals), DialError>> {
+    ) -> BoxFuture<'a, Result<(ClusterSession, Arrivals), DialError>> {
         Box::pin(async move {
             let wall = CLUSTER_STEP_WALL_DEFAULT;
             let connected = clock::timeout(wall, self.net.connect(to, &self.world)).await;
             let at = std::net::SocketAddr::from(([127, 0, 0, 1], to.port));
             let connected = connected.ok_or(DialError::Late { step: "connecting", wall })?;
             let socket = connected.map_err(|source| DialError::Connect { at, source })?;
-            dial::begin(Box::new(socket), wall).await
+            dial::start_session(Box::new(socket), wall).await
         })
     }
 }

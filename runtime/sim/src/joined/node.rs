@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ostler_cluster::Standing;
-use ostler_cluster::client::{ClusterNode, EnterError, PlacedAlloc, Unentered};
-use ostler_control::{ControlHandle, SubmitError, acknowledged};
+use ostler_cluster::NodeStanding;
+use ostler_cluster::client::{ClusterNode, EnterError, PlacedAlloc, UnenteredAllocs};
+use ostler_control::{ControlHandle, SubmitError, acknowledgement};
 use ostler_model::alloc::Allocation;
 use ostler_model::causes;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::ports::BoxFuture;
 use ostler_model::saved::AcknowledgedState;
-use ostler_node::{Node, NodeView};
+use ostler_node::{NodePublisher, NodeView};
 use ostler_state::StateStore;
 use tokio::sync::watch;
 
@@ -24,7 +24,7 @@ use crate::world::World;
 pub(crate) struct SimNode {
     control: ControlHandle,
     state: StateStore,
-    node: Node,
+    node: NodePublisher,
     world: World,
     /// Number of the newest copy of each allocation that was carried out.
     copies: Mutex<BTreeMap<AllocId, u64>>,
@@ -62,14 +62,14 @@ impl ClusterNode for SimNode {
         self.control.changes()
     }
 
-    fn assigned(&self) -> Vec<(AllocId, u64)> {
-        let assigned = self.control.assigned().into_iter();
+    fn assigned_allocs(&self) -> Vec<(AllocId, u64)> {
+        let assigned = self.control.assigned_allocs().into_iter();
         assigned.map(|alloc| (alloc.allocation.id, alloc.modify_index)).collect()
     }
 
     fn alloc(&self, id: AllocId) -> Option<PlacedAlloc> {
         let view = self.control.alloc(id)?;
-        Some(PlacedAlloc { ended: view.phase.ended(), allocation: view.allocation })
+        Some(PlacedAlloc { ended: view.phase.has_ended(), allocation: view.allocation })
     }
 
     fn is_entering(&self, id: AllocId) -> bool {
@@ -77,14 +77,14 @@ impl ClusterNode for SimNode {
     }
 
     fn state(&self, id: AllocId) -> Option<AcknowledgedState> {
-        self.control.alloc(id).map(|view| acknowledged::state_of(&view.state))
+        self.control.alloc(id).map(|view| acknowledgement::acknowledged_state(&view.state))
     }
 
     fn assign(
         &self,
         job: JobId,
         allocs: Vec<Allocation>,
-    ) -> BoxFuture<'_, Result<Unentered, EnterError>> {
+    ) -> BoxFuture<'_, Result<UnenteredAllocs, EnterError>> {
         Box::pin(async move {
             for alloc in &allocs {
                 self.carries_out(alloc);
@@ -132,26 +132,26 @@ impl ClusterNode for SimNode {
         told: &'a BTreeMap<AllocId, AcknowledgedState>,
     ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            let kept = acknowledged::keep(&self.control, &self.state, told).await;
+            let kept = acknowledgement::keep_acknowledged(&self.control, &self.state, told).await;
             kept.map_err(|error| causes::chain(&error))
         })
     }
 
-    fn ends_told(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()> {
-        Box::pin(self.control.ends_told(allocs))
+    fn mark_ends_known(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()> {
+        Box::pin(self.control.mark_ends_told(allocs))
     }
 
     /// None of what the servers place here says so.
-    fn ends_unheard(&self) -> Vec<(Arc<Allocation>, Duration)> {
+    fn silence_limits(&self) -> Vec<(Arc<Allocation>, Duration)> {
         Vec::new()
     }
 
     /// The double signs nothing.
-    fn keep_standing(&self, _: Standing) -> BoxFuture<'_, Result<(), String>> {
+    fn keep_standing(&self, _: NodeStanding) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
-        acknowledged::read(&self.state, of)
+    fn acknowledged_states(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
+        acknowledgement::read_acknowledged(&self.state, of)
     }
 }

@@ -107,15 +107,15 @@ impl JoinedPlan {
     /// Draw a plan.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        let rng = Rng::seeded(seed ^ 0x0c1b_57e2);
+        let rng = Rng::from_seed(seed ^ 0x0c1b_57e2);
         let mut steps =
             vec![JoinedStep { after: Duration::from_secs(1), act: JoinedAct::Place(3) }];
-        for _ in 0..4 + rng.below(24) {
-            let after = Duration::from_millis(match rng.below(4) {
+        for _ in 0..4 + rng.number_below(24) {
+            let after = Duration::from_millis(match rng.number_below(4) {
                 0 => 0,
-                1 => rng.below(1_000),
-                2 => rng.below(20_000),
-                _ => rng.below(120_000),
+                1 => rng.number_below(1_000),
+                2 => rng.number_below(20_000),
+                _ => rng.number_below(120_000),
             });
             steps.push(JoinedStep { after, act: act(&rng) });
         }
@@ -124,17 +124,17 @@ impl JoinedPlan {
 }
 
 fn act(rng: &Rng) -> JoinedAct {
-    let any = || rng.below(1 << 20);
-    let server = || usize::try_from(rng.below(4)).unwrap_or(0);
+    let any = || rng.number_below(1 << 20);
+    let server = || usize::try_from(rng.number_below(4)).unwrap_or(0);
     let gone = || {
-        Duration::from_millis(match rng.below(3) {
+        Duration::from_millis(match rng.number_below(3) {
             0 => 0,
-            1 => rng.below(5_000),
-            _ => rng.below(300_000),
+            1 => rng.number_below(5_000),
+            _ => rng.number_below(300_000),
         })
     };
-    match rng.below(40) {
-        0..=4 => JoinedAct::Place(1 + rng.below(4)),
+    match rng.number_below(40) {
+        0..=4 => JoinedAct::Place(1 + rng.number_below(4)),
         5 | 6 => JoinedAct::Replace,
         7..=9 => JoinedAct::Stop(any()),
         10 | 11 => JoinedAct::Change(any()),
@@ -146,16 +146,20 @@ fn act(rng: &Rng) -> JoinedAct {
         18..=21 => JoinedAct::Mood(mood(rng)),
         22..=26 => JoinedAct::Way(server(), way(rng)),
         27 | 28 => JoinedAct::Cut(server()),
-        29 => JoinedAct::Name(rng.below(16)),
-        30 | 31 => JoinedAct::End(any(), i32::try_from(rng.below(2)).unwrap_or(0)),
+        29 => JoinedAct::Name(rng.number_below(16)),
+        30 | 31 => JoinedAct::End(any(), i32::try_from(rng.number_below(2)).unwrap_or(0)),
         32 => JoinedAct::Disk(
             pick(rng, &[Disk::Works, Disk::Full, Disk::Forgets, Disk::Slow]).unwrap_or(Disk::Works),
         ),
         33..=35 => JoinedAct::Kill {
-            doors: if rng.below(2) == 0 { rng.below(12) } else { rng.below(100) },
+            doors: if rng.number_below(2) == 0 {
+                rng.number_below(12)
+            } else {
+                rng.number_below(100)
+            },
             gone: gone(),
-            power: rng.below(3) == 0,
-            away: usize::try_from(rng.below(4)).unwrap_or(0),
+            power: rng.number_below(3) == 0,
+            away: usize::try_from(rng.number_below(4)).unwrap_or(0),
         },
         36 => JoinedAct::Leave(gone()),
         _ => JoinedAct::Mend,
@@ -167,7 +171,7 @@ fn mood(rng: &Rng) -> Mood {
         Mood::Works,
         Mood::Leaderless,
         Mood::RefusesNodes,
-        Mood::Late(1 + rng.below(30)),
+        Mood::Late(1 + rng.number_below(30)),
         Mood::Babbles,
         Mood::Endless,
         Mood::HangsUp,
@@ -186,7 +190,7 @@ fn way(rng: &Rng) -> Way {
         Way::Deaf,
         Way::Mute,
         Way::Garbles,
-        Way::Slow(1 + rng.below(12)),
+        Way::Slow(1 + rng.number_below(12)),
     ];
     pick(rng, &ways).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostler_cluster::Standing;
+use ostler_cluster::NodeStanding;
 use ostler_cluster::client::{self, ClusterOptions};
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
@@ -87,7 +87,7 @@ pub fn play(plan: &JoinedPlan, dir: &Path) -> Result<Played, Box<Failure>> {
     };
     let disk = SimDisk::new(world.clone(), plan.seed, dir, false).map_err(failed)?;
     let servers = Servers::new(plan.seed, view().id.to_string(), &world);
-    let net = Net::new(servers.double.clone(), Rng::seeded(plan.seed ^ 0x0e7));
+    let net = Net::new(servers.double.clone(), Rng::from_seed(plan.seed ^ 0x0e7));
     let mut scene = Scene {
         world: world.clone(),
         disk: Arc::new(disk),
@@ -186,7 +186,7 @@ async fn join(scene: &Scene, dir: &Path) -> Result<Joined, String> {
         pool: None,
         secret: "secret".to_owned(),
         introduction: None,
-        standing: Standing::default(),
+        standing: NodeStanding::default(),
         clock: agent.clock.clone(),
         rng: agent.rng.clone(),
     };

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use ostler_cluster::msgpack::{self, Value};
 use ostler_cluster::rpc::{self, Header, field, map, text};
-use ostler_cluster_double::{BeatRule, Book, BookAlloc, Double, Fields, Trouble, recorded};
+use ostler_cluster_double::{
+    BeatRule, BookAlloc, CallFault, Fields, ServerBook, ServerDouble, recorded_alloc,
+};
 use ostler_model::alloc::Allocation;
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
@@ -32,7 +34,7 @@ pub(crate) fn copy_of(alloc: &Allocation) -> Option<u64> {
 /// See the module. Clones are the same ones.
 #[derive(Clone)]
 pub(crate) struct Servers {
-    pub(crate) double: Double,
+    pub(crate) double: ServerDouble,
     state: Arc<Mutex<State>>,
     rng: Rng,
     /// Of the one node.
@@ -44,7 +46,7 @@ struct State {
     /// How often it became another one.
     moods: u64,
     /// What they knew once.
-    older: Option<Arc<Mutex<Book>>>,
+    older: Option<Arc<Mutex<ServerBook>>>,
     copies: u64,
     /// The highest index there was.
     highest: u64,
@@ -62,15 +64,15 @@ impl Servers {
             highest: 0,
             with_port: None,
         }));
-        let rng = Rng::seeded(seed ^ 0x5e12_7e25);
+        let rng = Rng::from_seed(seed ^ 0x5e12_7e25);
         let (time, asked, drawn) = (world.clone(), Arc::clone(&state), rng.clone());
-        let clock = Clock::given(move || {
+        let clock = Clock::from_fn(move || {
             Timestamp::from_nanos(u64::try_from(time.time().as_nanos()).unwrap_or(u64::MAX))
         });
         let troubles = move |header: &Header, body: &Value| {
             trouble(&asked.lock().unwrap_or_else(PoisonError::into_inner), &drawn, header, body)
         };
-        let double = Double::new(clock, Box::new(troubles));
+        let double = ServerDouble::new(clock, Box::new(troubles));
         double.book().beats = BeatRule::Fixed(TTL);
         Self { double, state, rng, node }
     }
@@ -95,7 +97,7 @@ impl Servers {
         state.mood = Mood::Works;
         let mut book = self.double.book();
         book.lacks = 0;
-        book.pass(state.highest);
+        book.advance_past(state.highest);
     }
 
     /// They do something.
@@ -141,7 +143,7 @@ impl Servers {
                 self.double.book().forget_node(&self.node);
             }
             JoinedAct::Remember => {
-                let older = Arc::new(Mutex::new(Book::clone(&self.double.book())));
+                let older = Arc::new(Mutex::new(ServerBook::clone(&self.double.book())));
                 self.state().older = Some(older);
             }
             JoinedAct::SetBack => {
@@ -245,7 +247,7 @@ fn with_first(of: &Value, name: &str, change: impl FnOnce(&Value) -> Value) -> V
 
 /// What the allocations of a job have in common: one task of the simulated driver.
 pub(crate) fn common(job: &str, port: bool) -> Fields {
-    let mut fields: BTreeMap<_, _> = recorded();
+    let mut fields: BTreeMap<_, _> = recorded_alloc();
     let of_job = |of: &Value| {
         let of = with(&with(of, "ID", job.into()), "Name", job.into());
         with_first(&of, "TaskGroups", |group| {
@@ -267,32 +269,32 @@ pub(crate) fn common(job: &str, port: bool) -> Fields {
     fields
 }
 
-fn trouble(state: &State, rng: &Rng, header: &Header, body: &Value) -> Option<Trouble> {
-    let sometimes = || rng.below(3) == 0;
+fn trouble(state: &State, rng: &Rng, header: &Header, body: &Value) -> Option<CallFault> {
+    let sometimes = || rng.number_below(3) == 0;
     match state.mood {
         Mood::Works | Mood::Lacks => None,
-        Mood::Leaderless => Some(Trouble::Refused("No cluster leader")),
+        Mood::Leaderless => Some(CallFault::Refused("No cluster leader")),
         Mood::RefusesNodes if header.method == "Node.Register" => {
-            Some(Trouble::Refused("Permission denied"))
+            Some(CallFault::Refused("Permission denied"))
         }
-        Mood::Late(seconds) => Some(Trouble::Late(Duration::from_secs(seconds))),
-        Mood::Babbles if sometimes() => Some(Trouble::Garbage(babble(rng, header))),
+        Mood::Late(seconds) => Some(CallFault::Late(Duration::from_secs(seconds))),
+        Mood::Babbles if sometimes() => Some(CallFault::Garbage(babble(rng, header))),
         Mood::Endless if sometimes() => {
             let mut bytes = rpc::answer(&header.method, header.seq, Ok(&map([])));
             bytes.pop();
-            let begins: &[u8] = match rng.below(3) {
+            let begins: &[u8] = match rng.number_below(3) {
                 0 => &[0xdb, 0x7f, 0xff, 0xff, 0xff],
                 1 => &[0xdf, 0xff, 0xff, 0xff, 0xff],
                 _ => &[0xdd, 0xff, 0xff, 0xff, 0xff],
             };
             bytes.extend(begins);
             bytes.extend(std::iter::repeat_n(0x93, 4_000));
-            Some(Trouble::Garbage(bytes))
+            Some(CallFault::Garbage(bytes))
         }
-        Mood::HangsUp if sometimes() => Some(Trouble::HangsUp),
+        Mood::HangsUp if sometimes() => Some(CallFault::HangsUp),
         Mood::Older => {
             let stale = field(body, "AllowStale").and_then(Value::as_bool).unwrap_or(false);
-            state.older.clone().filter(|_| stale).map(Trouble::Older)
+            state.older.clone().filter(|_| stale).map(CallFault::Older)
         }
         _ => None,
     }
@@ -300,9 +302,9 @@ fn trouble(state: &State, rng: &Rng, header: &Header, body: &Value) -> Option<Tr
 
 /// An answer that is none.
 fn babble(rng: &Rng, header: &Header) -> Vec<u8> {
-    let mut noise = vec![0; usize::try_from(1 + rng.below(300)).unwrap_or(1)];
+    let mut noise = vec![0; usize::try_from(1 + rng.number_below(300)).unwrap_or(1)];
     rng.fill(&mut noise);
-    match rng.below(5) {
+    match rng.number_below(5) {
         0 => noise,
         1 => rpc::answer(&header.method, header.seq.wrapping_add(1), Ok(&map([]))),
         2 => rpc::answer(&header.method, header.seq, Ok(&Value::Binary(noise))),

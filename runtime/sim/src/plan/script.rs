@@ -91,9 +91,9 @@ impl Script {
         let times = [None, None, Some(Duration::ZERO), Some(2 * SECOND), Some(90 * SECOND)];
         Self {
             start: pick(rng, &starts).unwrap_or(Start::Works),
-            wasm: rng.below(3) == 0,
+            wasm: rng.number_below(3) == 0,
             runs_for: pick(rng, &times).flatten(),
-            exit_code: i32::try_from(rng.below(2)).unwrap_or(0),
+            exit_code: i32::try_from(rng.number_below(2)).unwrap_or(0),
             on_stop: ending(),
             on_kill: ending(),
         }

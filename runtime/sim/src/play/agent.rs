@@ -15,11 +15,11 @@ use crate::files::{DIR, SimFiles};
 use crate::plan::{ATTEMPTS, Act, TakesOver};
 use crate::world::{PREPARES, World};
 use ostler_control::gc::choice::{FsUse, GcPolicy};
-use ostler_control::gc::gauge::Gauge;
-use ostler_control::held::Holds;
+use ostler_control::gc::gauge::DiskGauge;
 use ostler_control::machine::LEAVE_WALL_MAX;
-use ostler_control::recorded::{self, Recorded};
-use ostler_control::unowned;
+use ostler_control::node_records::{self, NodeRecords};
+use ostler_control::orphan_dirs;
+use ostler_control::unowned_runs::UnownedRuns;
 use ostler_control::variables::NodeVariables;
 use ostler_control::{ControlHandle, ControlOptions};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
@@ -41,8 +41,8 @@ use ostler_model::resources::{DeviceRequest, Resources};
 use ostler_model::rng::Rng;
 use ostler_model::rollout::{DelayFunction, ReschedulePolicy, UpdatePolicy};
 use ostler_model::time::Timestamp;
-use ostler_node::watch::Watcher;
-use ostler_node::{DriverView, Node, NodeId, NodeResources, NodeView};
+use ostler_node::watch::ChangeWatcher;
+use ostler_node::{DriverView, NodeId, NodePublisher, NodeTotals, NodeView};
 use ostler_state::{StateError, StateStore};
 
 /// Of every task.
@@ -52,7 +52,7 @@ pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Agent {
     pub(crate) control: ControlHandle,
     pub(crate) state: StateStore,
-    pub(crate) node: Node,
+    pub(crate) node: NodePublisher,
     pub(crate) rng: Rng,
     pub(crate) clock: Clock,
     owner: JoinHandle<()>,
@@ -78,7 +78,7 @@ pub(crate) struct AgentPlace<'a> {
 /// There is always room.
 struct Roomy;
 
-impl Gauge for Roomy {
+impl DiskGauge for Roomy {
     fn measure(&self, _settle: bool) -> std::io::Result<FsUse> {
         Ok(FsUse::default())
     }
@@ -86,7 +86,7 @@ impl Gauge for Roomy {
 
 impl DiskMeter for Roomy {
     /// The disk of the machine is no part of the simulation.
-    fn filled(&self, _: &Path) -> Option<u64> {
+    fn filled_bytes(&self, _: &Path) -> Option<u64> {
         None
     }
 
@@ -109,17 +109,18 @@ impl Agent {
         let text = |error: &dyn std::error::Error| format!("the agent does not start: {error}");
         let state = disk.open().map_err(|error| text(&error))?;
         world.lock().store = Some(state.clone());
-        let seed = world.lock().rng.below(u64::MAX);
-        let rng = Rng::seeded(seed);
+        let seed = world.lock().rng.number_below(u64::MAX);
+        let rng = Rng::from_seed(seed);
         let of_day = world.clone();
-        let clock = Clock::given(move || of_day.clock());
+        let clock = Clock::from_fn(move || of_day.clock());
         let restored = restore(&world, &state, &view, clock.now()).await;
         let recorded = restored.map_err(|error| text(&error))?;
         let kept = NodeVariables::load(state.clone(), clock.clone(), recorded.index()).await;
         let (variables, _unread) = kept.map_err(|error| text(&error))?;
-        let unowned = unowned::find(dir.join("allocs"), &recorded.recorded(), &state);
-        let node = Node::new(view);
-        let refresher = Refresher::new(Watcher::new(), rng.clone());
+        let unowned =
+            orphan_dirs::find_orphan_dirs(dir.join("allocs"), &recorded.recorded_ids(), &state);
+        let node = NodePublisher::new(view);
+        let refresher = Refresher::new(ChangeWatcher::new(), rng.clone());
         let options = DeviceOptions { clock: clock.clone(), ..DeviceOptions::default() };
         let devices = DeviceManager::new(node.clone(), options, refresher);
         let name = PluginName::new("sim-gpu").map_err(|error| text(&error))?;
@@ -140,7 +141,7 @@ impl Agent {
             users: Default::default(),
             secrets_in_memory: false,
             recorded_index: recorded.index(),
-            holds: Holds::default(),
+            holds: UnownedRuns::default(),
             services: NodeServices::default(),
             variables,
             other_nodes: None,
@@ -154,7 +155,7 @@ impl Agent {
         let (restored, owners) = recorded.into_restored(true);
         control.restore(restored, owners).await.map_err(|error| text(&error))?;
         let policy = GcPolicy { max_allocs, ..GcPolicy::default() };
-        control.ready(Some(policy)).await;
+        control.set_ready(Some(policy)).await;
         let (jobs_dir, ended) = (JobsDir::new(PathBuf::from(DIR)), CancellationToken::new());
         let follower = files.map(|files| {
             let (dir, control) = (jobs_dir.clone(), control.clone());
@@ -187,8 +188,8 @@ async fn restore(
     state: &StateStore,
     view: &NodeView,
     now: Timestamp,
-) -> Result<Recorded, StateError> {
-    let mut found = Recorded::read(state, now)?;
+) -> Result<NodeRecords, StateError> {
+    let mut found = NodeRecords::read(state, now)?;
     for notice in found.take_notices() {
         world.note(&notice);
     }
@@ -201,7 +202,14 @@ async fn restore(
     for said in found.clear(state, false, now, &end).await? {
         world.note(&said);
     }
-    recorded::register(state, view.id, &view.name, state.opened().lacks(), now).await?;
+    node_records::register_node(
+        state,
+        view.id,
+        &view.name,
+        state.open_report().is_incomplete(),
+        now,
+    )
+    .await?;
     let boot_id = world.lock().boot_id();
     found.prepare_boot(state, &boot_id, now).await?;
     Ok(found)
@@ -221,8 +229,8 @@ fn kill_tasks(world: World) -> impl Fn() + Send + Sync {
 }
 
 pub(crate) fn view() -> NodeView {
-    let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "simulated");
-    view.resources = NodeResources { cpu_mhz: 800, memory_mb: 800 };
+    let mut view = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "simulated");
+    view.resources = NodeTotals { cpu_mhz: 800, memory_mb: 800 };
     let health = Health { state: HealthState::Healthy, reason: String::new() };
     if let Ok(name) = PluginName::new(DRIVER) {
         view.drivers.insert(name, DriverView { health, ..DriverView::default() });

@@ -46,7 +46,8 @@ impl SimDisk {
             true => {
                 let made = DiskBackend::open(&path).map(drop);
                 let image = made.and_then(|()| Ok(std::fs::read(&path)?));
-                let image = image.map_err(|error| StateError::opening(path.clone(), error))?;
+                let image =
+                    image.map_err(|error| StateError::from_open_error(path.clone(), error))?;
                 Some((FaultyDisk::new(&image, seed), path))
             }
         };
@@ -60,7 +61,7 @@ impl SimDisk {
         let Some((disk, _)) = &self.file else { return };
         match mode {
             Disk::Full => disk.plan(disk.operations().saturating_add(1), DiskFault::Full),
-            _ => disk.mend(),
+            _ => disk.clear_faults(),
         }
     }
 
@@ -99,18 +100,19 @@ impl SimDisk {
         let records: Arc<dyn Backend> = match &self.file {
             None => self.records.clone(),
             Some((disk, path)) => {
-                let failed = |error| StateError::opening(named.clone(), error);
+                let failed = |error| StateError::from_open_error(named.clone(), error);
                 let journal = path.with_extension("redb.journal");
                 let written = std::fs::write(path, disk.image());
                 let written = written.and_then(|()| std::fs::write(journal, disk.journal_image()));
                 written.map_err(|error| failed(error.into()))?;
                 let openers = disk.openers(STATE_CACHE_BYTES, JOURNAL_BYTES);
                 let looked = Inspection::open(path)?;
-                let repaired = looked.repaired() || looked.fell_back() && !looked.compared();
+                let repaired =
+                    looked.was_repaired() || looked.has_fallen_back() && !looked.was_compared();
                 drop(looked);
                 let backend = DiskBackend::open_with(path, openers);
                 let backend = backend.map_err(failed)?;
-                if repaired || backend.age().lacks() {
+                if repaired || backend.age().is_behind() {
                     let text = format!("the state file lacks something: {:?}", backend.age());
                     self.world.lock().break_with(text);
                 }
@@ -118,8 +120,8 @@ impl SimDisk {
             }
         };
         let attached = Arc::new(Attached { disk: Arc::clone(self), records });
-        let store = StateStore::simulated(&named, attached, Box::new(move || pace.pace()))?;
-        if store.opened().in_quarantine > 0 {
+        let store = StateStore::open_simulated(&named, attached, Box::new(move || pace.pace()))?;
+        if store.open_report().in_quarantine > 0 {
             self.world.lock().break_with("a state record was put aside".to_owned());
         }
         Ok(store)
@@ -128,7 +130,7 @@ impl SimDisk {
     /// The agent does nothing more, not even in order.
     pub(crate) fn cut(&self) {
         if let Some((disk, _)) = &self.file {
-            disk.cut();
+            disk.cut_power();
         }
     }
 
@@ -136,7 +138,7 @@ impl SimDisk {
     pub(crate) fn resume(&self, power: bool) {
         match &self.file {
             Some((disk, _)) if power => disk.power_cycle(),
-            Some((disk, _)) => disk.resume(),
+            Some((disk, _)) => disk.kill_process(),
             None => {}
         }
         // A fault of the disk goes on.
@@ -155,7 +157,7 @@ impl Attached {
     fn commit_in_part(&self, batch: &[Op]) {
         let (random, power) = {
             let inner = self.disk.world.lock();
-            (inner.rng.below(2 * OPERATIONS), inner.power)
+            (inner.rng.number_below(2 * OPERATIONS), inner.power)
         };
         match &self.disk.file {
             None if random % 2 == 0 => drop(self.records.commit(batch)),
@@ -167,7 +169,7 @@ impl Attached {
                 };
                 fail_at(disk, random / 2, fault);
                 drop(self.records.commit(batch));
-                disk.cut();
+                disk.cut_power();
             }
         }
     }
@@ -194,7 +196,7 @@ impl Backend for Attached {
         match (disk.mode(), &disk.file) {
             (Disk::Full | Disk::Fails | Disk::Unsure, None) => return Err(refused()),
             (Disk::Fails, Some((file, _))) => {
-                let later = disk.world.lock().rng.below(OPERATIONS);
+                let later = disk.world.lock().rng.number_below(OPERATIONS);
                 fail_at(file, later, DiskFault::Error);
             }
             (Disk::Unsure, Some((file, _))) => file.plan_sync(DiskFault::ErrorForgets),
@@ -215,33 +217,33 @@ impl Backend for Attached {
         self.records.scan(prefix, visit)
     }
 
-    fn unsettled(&self) -> bool {
-        self.records.unsettled()
+    fn has_unsettled(&self) -> bool {
+        self.records.has_unsettled()
     }
 
     fn settle(&self) -> Result<(), BackendError> {
         let disk = &self.disk;
         let dead = disk.world.lock().dead;
-        if dead || !self.records.unsettled() {
+        if dead || !self.records.has_unsettled() {
             return Ok(());
         }
         if !disk.world.door("journal moved") {
             if let Some((file, _)) = &disk.file {
-                let later = disk.world.lock().rng.below(OPERATIONS);
+                let later = disk.world.lock().rng.number_below(OPERATIONS);
                 fail_at(file, later, DiskFault::PowerCut);
                 drop(self.records.settle());
-                file.cut();
+                file.cut_power();
             }
             return Ok(());
         }
         if let (Disk::Fails, Some((file, _))) = (disk.mode(), &disk.file) {
-            let later = disk.world.lock().rng.below(OPERATIONS);
+            let later = disk.world.lock().rng.number_below(OPERATIONS);
             fail_at(file, later, DiskFault::Error);
         }
         self.records.settle()
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
-        self.records.quarantined()
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.records.count_quarantined()
     }
 }

@@ -16,7 +16,7 @@ use ostler_model::clock;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::rollout::{DeployedGroup, Deployment, DeploymentPhase};
 use ostler_model::saved::JobOrigin;
-use ostler_state::Prefix;
+use ostler_state::KeyPrefix;
 
 /// What is under way ends within this time: delays of restarts, deadlines of calls and writes, and those of
 /// deployments, one for each of their places. Where the clock was set back by an hour they are no longer.
@@ -81,7 +81,7 @@ fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
     }
     let mut known = BTreeMap::new();
     for view in agent.control.allocs() {
-        let ended = view.phase.ended() || view.state.client_status.terminal();
+        let ended = view.phase.has_ended() || view.state.client_status.is_terminal();
         known.insert(view.allocation.id, (ended, view.allocation.desired));
     }
     stopped(agent)?;
@@ -108,7 +108,7 @@ fn stopped(agent: &Agent) -> Result<(), String> {
         .control
         .allocs()
         .into_iter()
-        .find(|view| view.allocation.desired == DesiredStatus::Stop && !view.phase.ended());
+        .find(|view| view.allocation.desired == DesiredStatus::Stop && !view.phase.has_ended());
     let Some(view) = goes_on else { return Ok(()) };
     let (id, phase) = (view.allocation.id.short(), view.phase);
     let status = view.state.client_status;
@@ -127,7 +127,7 @@ pub(super) fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), Str
         one.phase == DeploymentPhase::Failed && one.version == view.record.version
     };
     if there < *count && !view.deployment.as_deref().is_some_and(given_up) {
-        let known = agent.control.look(|tables| {
+        let known = agent.control.read_tables(|tables| {
             let one = |entry: &ostler_control::AllocEntry| {
                 let alloc = &entry.allocation;
                 let (id, status) = (alloc.id.short(), entry.client_status());
@@ -174,7 +174,7 @@ fn deployed(agent: &Agent, name: &str) -> Result<(), String> {
     let mut places = std::collections::BTreeSet::new();
     for one in agent.control.allocs() {
         let alloc = &one.allocation;
-        let runs = alloc.desired == DesiredStatus::Run && !one.state.client_status.terminal();
+        let runs = alloc.desired == DesiredStatus::Run && !one.state.client_status.is_terminal();
         let counts = alloc.job.id == id && runs && !one.canary;
         if counts && !places.insert((alloc.group.clone(), alloc.index)) {
             return Err(format!("{} is there twice", alloc.name));
@@ -208,7 +208,7 @@ async fn end(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(), String> {
     if let Some((alloc, task)) = scene.world.live().first() {
         return Err(format!("{}.{task} runs after every job was purged", alloc.short()));
     }
-    let left = agent.control.look(|tables| tables.ids());
+    let left = agent.control.read_tables(|tables| tables.ids());
     if let Some(id) = left.first() {
         return Err(format!("allocation {} is left of a purged job", id.short()));
     }
@@ -220,7 +220,7 @@ async fn end(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(), String> {
     if let Some(id) = dirs.first() {
         return Err(format!("the directory of {} is left of a purged job", id.short()));
     }
-    let records = agent.state.scan(&Prefix::Allocs).map_err(|error| error.to_string())?;
+    let records = agent.state.scan(&KeyPrefix::Allocs).map_err(|error| error.to_string())?;
     if let Some(record) = records.first() {
         return Err(format!("record {} is left of a purged job", record.key));
     }

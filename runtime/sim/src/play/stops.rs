@@ -72,7 +72,7 @@ pub(crate) async fn watch(world: World, control: ControlHandle) {
         }
         let well_since = world.lock().well_since;
         let mut next = now + bound();
-        for view in stops.iter().filter(|view| !view.phase.ended()) {
+        for view in stops.iter().filter(|view| !view.phase.has_ended()) {
             let id = view.allocation.id;
             let due = since(&told, &previous, id).and_then(|since| due(since, well_since));
             let Some(due) = due else { continue };
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_has_the_place_of_another_is_measured_from_the_stop_of_that_one() {
-        let ids = [1, 2, 3].map(|n| AllocId::new(Rng::seeded(n).uuid()));
+        let ids = [1, 2, 3].map(|n| AllocId::new(Rng::from_seed(n).uuid()));
         let [first, second, third] = ids;
         let previous = BTreeMap::from([(third, second), (second, first)]);
         let at = Duration::from_secs;

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ostler_cluster::Standing;
+use ostler_cluster::NodeStanding;
 use ostler_cluster::client::{self, ClusterOptions};
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{Header, field};
-use ostler_cluster_double::{BeatRule, BookAlloc, Double, Fields, Trouble};
+use ostler_cluster_double::{BeatRule, BookAlloc, CallFault, Fields, ServerDouble};
 use ostler_model::clock::{Clock, Stopwatch};
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
 use ostler_model::time::Timestamp;
-use ostler_node::{NodeId, NodeResources, NodeView};
+use ostler_node::{NodeId, NodeTotals, NodeView};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -66,7 +66,7 @@ pub(super) struct ClusterMember {
 
 /// See the module.
 pub(super) struct Cluster {
-    pub(super) double: Double,
+    pub(super) double: ServerDouble,
     pub(super) net: Net,
     pub(super) members: Vec<ClusterMember>,
     /// No server leads.
@@ -84,17 +84,17 @@ impl Cluster {
         let troubles = move |_: &Header, body: &Value| {
             let stale = field(body, "AllowStale").and_then(Value::as_bool).unwrap_or(false);
             let refused = asked.load(Ordering::Relaxed) && !stale;
-            refused.then_some(Trouble::Refused("No cluster leader"))
+            refused.then_some(CallFault::Refused("No cluster leader"))
         };
-        let clock = Clock::given(move || timestamp(since));
-        let double = Double::new(clock, Box::new(troubles));
-        let rng = Rng::seeded(seed);
+        let clock = Clock::from_fn(move || timestamp(since));
+        let double = ServerDouble::new(clock, Box::new(troubles));
+        let rng = Rng::from_seed(seed);
         {
             let mut book = double.book();
-            book.beats = BeatRule::Stock(Rng::seeded(seed ^ 1));
+            book.beats = BeatRule::Stock(Rng::from_seed(seed ^ 1));
             book.servers = SERVERS.iter().map(|name| format!("{name}:4647")).collect();
         }
-        let net = Net::new(double.clone(), Rng::seeded(seed ^ 2));
+        let net = Net::new(double.clone(), Rng::from_seed(seed ^ 2));
         let common = Arc::new(common("web", false));
         Self { double, net, members: Vec::new(), leaderless, common, rng, since }
     }
@@ -120,14 +120,14 @@ impl Cluster {
 
     async fn member(&self, at: usize, dir: &Path) -> Result<ClusterMember, String> {
         std::fs::create_dir_all(dir).map_err(|error| error.to_string())?;
-        let world = World::new(self.rng.below(u64::MAX), &[]);
+        let world = World::new(self.rng.number_below(u64::MAX), &[]);
         {
             let mut inner = world.lock();
             // Tasks run until they are stopped; nobody reads what happened.
             (inner.settled, inner.journaled) = (true, false);
         }
         world.begin_life(None);
-        let disk = SimDisk::new(world.clone(), self.rng.below(u64::MAX), dir, false);
+        let disk = SimDisk::new(world.clone(), self.rng.number_below(u64::MAX), dir, false);
         let disk = Arc::new(disk.map_err(|error| error.to_string())?);
         let node = described(at, &self.rng);
         let id = node.id.to_string();
@@ -150,7 +150,7 @@ impl Cluster {
             pool: None,
             secret: self.rng.uuid().to_string(),
             introduction: None,
-            standing: Standing::default(),
+            standing: NodeStanding::default(),
             clock: agent.clock.clone(),
             rng: agent.rng.clone(),
         };
@@ -233,6 +233,6 @@ fn described(at: usize, rng: &Rng) -> NodeView {
     node.drivers = of.drivers;
     node.attributes =
         ATTRIBUTES.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
-    node.resources = NodeResources { cpu_mhz: 46_400, memory_mb: 64_000 };
+    node.resources = NodeTotals { cpu_mhz: 46_400, memory_mb: 64_000 };
     node
 }

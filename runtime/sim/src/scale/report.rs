@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ostler_cluster_double::Double;
+use ostler_cluster_double::ServerDouble;
 use ostler_cluster_double::traffic::{Traffic, Volume};
 use ostler_model::time::Timestamp;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ pub(super) struct PhaseMeter {
 }
 
 impl PhaseMeter {
-    pub(super) fn begin(double: &Double, net: &Net, now: Timestamp) -> Self {
+    pub(super) fn begin(double: &ServerDouble, net: &Net, now: Timestamp) -> Self {
         let mut book = double.book();
         for node in book.nodes.values_mut() {
             (node.silence, node.late) = (Duration::ZERO, Duration::ZERO);
@@ -76,7 +76,7 @@ impl PhaseMeter {
     pub(super) fn end(
         self,
         name: &'static str,
-        (double, net, now): (&Double, &Net, Timestamp),
+        (double, net, now): (&ServerDouble, &Net, Timestamp),
         done: Option<Duration>,
     ) -> PhaseFigures {
         let book = double.book();

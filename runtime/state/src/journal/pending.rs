@@ -1,4 +1,4 @@
-//! What the journal holds, as a view over the tree. Pure.
+//! The content of the journal, as a view over the tree. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -7,27 +7,27 @@ use crate::backend::{Op, Visit, prefix_bounds};
 
 /// The effect of all changes that are not in the tree yet.
 #[derive(Debug, Default)]
-pub struct Pending {
-    /// Nothing of the tree under these prefixes counts.
+pub struct PendingChanges {
+    /// Prefixes under which nothing of the tree counts.
     gone: Vec<Box<[u8]>>,
-    /// `None`: removed.
+    /// The records that changed; `None` means that the record was removed.
     records: BTreeMap<Box<[u8]>, Option<Box<[u8]>>>,
 }
 
-impl Pending {
-    /// No changes wait.
+impl PendingChanges {
+    /// Whether no changes wait.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gone.is_empty() && self.records.is_empty()
     }
 
-    /// Forget everything: it is in the tree.
+    /// Forget all changes, because they are in the tree.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Another change. One that puts a record into quarantine never comes here: what it does depends on
-    /// the tree.
+    /// Add another change. A change that puts a record into quarantine never comes here, because
+    /// its effect depends on the tree.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Put { key, value } => drop(self.records.insert(key.clone(), Some(value.clone()))),
@@ -41,7 +41,7 @@ impl Pending {
         }
     }
 
-    /// The changes that bring the tree to where this is.
+    /// The changes that bring the tree to the present state.
     #[must_use]
     pub fn changes(&self) -> Vec<Op> {
         let gone = self.gone.iter().map(|prefix| Op::DeletePrefix { prefix: prefix.clone() });
@@ -52,7 +52,7 @@ impl Pending {
         gone.chain(records).collect()
     }
 
-    /// What is known of a key without the tree: `Some(None)` when there is no such record.
+    /// What is known of a key without the tree. `Some(None)` means that there is no such record.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         match self.records.get(key) {
@@ -65,7 +65,7 @@ impl Pending {
         self.gone.iter().any(|prefix| key.starts_with(prefix))
     }
 
-    /// Visit every record under `prefix`, in key order; `tree` visits those of the tree.
+    /// Visit every record under `prefix`, in key order. `tree` visits the records of the tree.
     ///
     /// # Errors
     /// That of `tree`.
@@ -106,9 +106,9 @@ impl Pending {
     }
 }
 
-type Bounds = (std::ops::Bound<Box<[u8]>>, std::ops::Bound<Box<[u8]>>);
+type KeyBounds = (std::ops::Bound<Box<[u8]>>, std::ops::Bound<Box<[u8]>>);
 
-fn prefix_bounds_boxed(prefix: &[u8]) -> Bounds {
+fn prefix_bounds_boxed(prefix: &[u8]) -> KeyBounds {
     let (from, to) = prefix_bounds(prefix);
     (from.map(Vec::into_boxed_slice), to.map(Vec::into_boxed_slice))
 }

@@ -1,11 +1,11 @@
-//! What is taken of a journal, whatever happened to it.
+//! Tests of what is taken of a journal, whatever happened to it.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use super::pending::Pending;
-use super::plan::{JournalPlan, Step};
+use super::pending::PendingChanges;
+use super::plan::{JournalPlan, JournalStep};
 use super::*;
 use crate::backend::Backend as _;
 use crate::mem_store::MemBackend;
@@ -43,12 +43,12 @@ fn written(tip: Tip, batches: &[Vec<Op>]) -> (Vec<u8>, Vec<Tip>) {
     (bytes, tips)
 }
 
-/// That of a file that has seen so many batches.
+/// The tip of a file after this many batches.
 fn tip(number: u64) -> Tip {
     Tip { file: 0xf11e, number, chain: 0x7ee }
 }
 
-/// That of another one.
+/// The tip of another file.
 fn foreign() -> Tip {
     Tip { file: 0xf0f0, ..tip(5) }
 }
@@ -72,7 +72,7 @@ fn what_was_written_is_taken_in_order_and_zeros_behind_it_are_nothing() {
 #[test]
 fn a_journal_whose_batches_are_all_in_the_tree_holds_nothing_more() {
     let (bytes, tips) = written(tip(0), &batches());
-    for moved in [tips[3], tips[3].in_tree(3, 1), tips[3].in_tree(9, 1)] {
+    for moved in [tips[3], tips[3].after_commit(3, 1), tips[3].after_commit(9, 1)] {
         let found = scan(&bytes, Some(moved));
         assert_eq!((found.changes, found.tip, found.newest), (vec![], moved, moved.number));
     }
@@ -82,7 +82,7 @@ fn a_journal_whose_batches_are_all_in_the_tree_holds_nothing_more() {
 fn a_journal_cut_at_any_byte_gives_the_batches_before_the_cut() {
     let begin = tip(0);
     let (bytes, tips) = written(begin, &batches());
-    // Where each record's own bytes end, its padding left out.
+    // The place where each record's own bytes end, without its padding.
     let own = [0, BLOCK, 3 * BLOCK].map(|at| {
         let len = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap());
         at + HEADER + usize::try_from(len).unwrap() + CHECKSUM
@@ -132,7 +132,7 @@ fn nothing_is_taken_of_a_journal_of_another_file_or_for_a_tree_that_has_none() {
 fn nothing_is_taken_for_an_older_state_of_the_file_and_that_something_is_missing_is_told() {
     let older = tip(5);
     let (_, tips) = written(older, &batches());
-    let later = tips[3].in_tree(8, 1);
+    let later = tips[3].after_commit(8, 1);
     let (bytes, _) = written(later, &batches());
     let found = scan(&bytes, Some(older));
     assert_eq!((found.changes, found.tip, found.newest), (vec![], older, 11));
@@ -143,8 +143,9 @@ fn nothing_is_taken_for_an_older_state_of_the_file_and_that_something_is_missing
 fn a_record_whose_fate_was_not_known_does_not_follow_what_was_committed_after_it() {
     let begin = tip(0);
     let (bytes, tips) = written(begin, &batches()[..2]);
-    // The second one's sync failed: the first was moved into the tree, and the number is used up.
-    let found = scan(&bytes, Some(tips[1].in_tree(2, 1)));
+    // The sync of the second record failed: the first was moved into the tree, and the number is
+    // used up.
+    let found = scan(&bytes, Some(tips[1].after_commit(2, 1)));
     assert_eq!((found.batches, found.newest), (0, 2));
 }
 
@@ -152,7 +153,7 @@ fn a_record_whose_fate_was_not_known_does_not_follow_what_was_committed_after_it
 fn what_is_left_of_an_earlier_use_is_neither_taken_nor_missed() {
     let begin = tip(0);
     let (mut bytes, tips) = written(begin, &batches());
-    let begin = tips[3].in_tree(3, 1);
+    let begin = tips[3].after_commit(3, 1);
     let (record, tips) = written(begin, &[vec![put(b"new", b"1")]]);
     bytes[..BLOCK].copy_from_slice(&record);
     let found = scan(&bytes, Some(begin));
@@ -194,34 +195,37 @@ proptest! {
 fn a_batch_goes_behind_the_one_before_and_into_the_tree_where_there_is_no_room() {
     let begin = tip(7);
     let mut plan = JournalPlan::new(begin, true, 0);
-    assert_eq!(plan.step(Some(BLOCK), false), Step::Direct, "there is no journal");
-    plan.journal(3 * BLOCK);
-    assert_eq!(plan.step(Some(BLOCK), false), Step::Append { at: 0 });
-    plan.appended(Tip { number: 8, ..begin }, 2 * BLOCK);
-    assert_eq!((plan.number(), plan.step(Some(BLOCK), true)), (9, Step::Append { at: 2 * BLOCK }));
-    assert_eq!(plan.step(Some(2 * BLOCK), true), Step::Settle);
-    assert_eq!(plan.step(None, true), Step::Settle, "no record");
+    assert_eq!(plan.step(Some(BLOCK), false), JournalStep::Direct, "there is no journal");
+    plan.set_journal_size(3 * BLOCK);
+    assert_eq!(plan.step(Some(BLOCK), false), JournalStep::Append { at: 0 });
+    plan.note_append(Tip { number: 8, ..begin }, 2 * BLOCK);
+    assert_eq!(
+        (plan.number(), plan.step(Some(BLOCK), true)),
+        (9, JournalStep::Append { at: 2 * BLOCK })
+    );
+    assert_eq!(plan.step(Some(2 * BLOCK), true), JournalStep::Settle);
+    assert_eq!(plan.step(None, true), JournalStep::Settle, "no record");
     let moved = plan.tip_in_tree(8, 1);
     assert!(moved.chain != plan.tip().chain && moved.file == begin.file);
-    plan.in_tree(moved);
-    assert_eq!(plan.step(Some(2 * BLOCK), false), Step::Append { at: 0 });
-    assert_eq!(plan.step(Some(4 * BLOCK), false), Step::Direct, "larger than the journal");
+    plan.note_tree_commit(moved);
+    assert_eq!(plan.step(Some(2 * BLOCK), false), JournalStep::Append { at: 0 });
+    assert_eq!(plan.step(Some(4 * BLOCK), false), JournalStep::Direct, "larger than the journal");
 }
 
 #[test]
 fn after_a_failure_nothing_is_appended_before_the_tree_has_everything() {
     let begin = tip(1);
     let mut plan = JournalPlan::new(begin, true, 0);
-    plan.journal(8 * BLOCK);
-    plan.append_failed(2);
-    assert_eq!((plan.number(), plan.step(Some(BLOCK), true)), (3, Step::Settle));
+    plan.set_journal_size(8 * BLOCK);
+    plan.note_append_failure(2);
+    assert_eq!((plan.number(), plan.step(Some(BLOCK), true)), (3, JournalStep::Settle));
     let moved = plan.tip_in_tree(2, 2);
-    plan.in_tree(moved);
-    assert_eq!(plan.step(Some(BLOCK), false), Step::Direct);
-    plan.journal(8 * BLOCK);
-    plan.tree_failed(3);
-    assert_eq!((plan.number(), plan.step(Some(BLOCK), true)), (4, Step::Settle));
-    assert_eq!(plan.step(Some(BLOCK), false), Step::Direct, "nothing waits");
+    plan.note_tree_commit(moved);
+    assert_eq!(plan.step(Some(BLOCK), false), JournalStep::Direct);
+    plan.set_journal_size(8 * BLOCK);
+    plan.note_tree_failure(3);
+    assert_eq!((plan.number(), plan.step(Some(BLOCK), true)), (4, JournalStep::Settle));
+    assert_eq!(plan.step(Some(BLOCK), false), JournalStep::Direct, "nothing waits");
 }
 
 #[test]
@@ -261,7 +265,7 @@ proptest! {
         tree.commit(&before).unwrap();
         moved.commit(&before).unwrap();
         moved.commit(&waiting).unwrap();
-        let mut pending = Pending::default();
+        let mut pending = PendingChanges::default();
         waiting.iter().for_each(|op| pending.apply(op));
 
         let expected = all(&prefix, |visit| moved.scan(&prefix, visit).unwrap());
@@ -274,7 +278,7 @@ proptest! {
             let known = known.unwrap_or_else(|| tree.get(key).unwrap());
             prop_assert_eq!(known.as_ref(), Some(value));
         }
-        // Ended early, it ends there.
+        // A scan that is ended early ends there.
         let mut some = BTreeMap::new();
         let few = &mut |key: &[u8], value: &[u8]| {
             some.insert(key.to_vec(), value.to_vec());

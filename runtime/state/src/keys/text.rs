@@ -1,4 +1,4 @@
-//! Keys as people write them: the inverse of each other are `Display` and [`Key::from_str`].
+//! Keys as people write them. `Display` and [`Key::from_str`] are inverse to each other.
 //!
 //! ```text
 //! meta/schema                             allocation/ID/task/NAME/local
@@ -16,13 +16,14 @@
 //! namespace/NAME
 //! ```
 //!
-//! Names hold no slash, so the parts are never ambiguous; in the id of a job one is written `%2F`, and
-//! `%25` is a per cent sign. The path of a variable is all that follows its namespace.
+//! Names hold no slash, so the parts are never ambiguous. In the id of a job a slash is
+//! written `%2F`, and a per cent sign is written `%25`. The path of a variable is everything
+//! after its namespace.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::{EndedBlock, Key, MetaItem, Prefix};
+use super::{EndedBlock, KeyPrefix, MetaItem, RecordKey};
 use ostler_model::ids::{
     AllocId, GroupName, JobId, NameError, Namespace, NotNamespace, PluginName, TaskName,
 };
@@ -31,16 +32,16 @@ use ostler_model::vars::{VarKey, VarPathError};
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyTextError {
-    /// No key is written so.
+    /// No key is written this way.
     #[error("no record is called {given:?}; a dump of the state lists those there are")]
     Unknown {
         /// The text, cut to a hundred characters.
         given: String,
     },
-    /// The id or the name in it cannot be one.
+    /// The id or the name in it is not valid.
     #[error("no record is called so")]
     Name(#[source] NameError),
-    /// No namespace is called so.
+    /// The text can be no namespace.
     #[error("no record is called so")]
     Namespace(#[source] NotNamespace),
     /// No variable can have this path or namespace.
@@ -48,7 +49,7 @@ pub enum KeyTextError {
     Variable(#[source] VarPathError),
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Meta(MetaItem::SchemaVersion) => f.write_str("meta/schema"),
@@ -68,11 +69,11 @@ impl fmt::Display for Key {
             Self::Tokens => f.write_str("node/tokens"),
             Self::DriverManager => f.write_str("manager/driver"),
             Self::DeviceManager => f.write_str("manager/device"),
-            Self::Job(id) => write!(f, "job/{}", escaped(id)),
-            Self::JobVersions(id) => write!(f, "job/{}/versions", escaped(id)),
-            Self::JobDeployments(id) => write!(f, "job/{}/deployments", escaped(id)),
+            Self::Job(id) => write!(f, "job/{}", escape_job(id)),
+            Self::JobVersions(id) => write!(f, "job/{}/versions", escape_job(id)),
+            Self::JobDeployments(id) => write!(f, "job/{}/deployments", escape_job(id)),
             Self::EndedPlaces(of) => {
-                write!(f, "job/{}/ended/{}/{}", escaped(&of.job), of.group, of.block)
+                write!(f, "job/{}/ended/{}/{}", escape_job(&of.job), of.group, of.block)
             }
             Self::Variable(of) => write!(f, "variable/{}/{}", of.namespace, of.path),
             Self::VariablesIndex => f.write_str("variable/index"),
@@ -81,7 +82,7 @@ impl fmt::Display for Key {
     }
 }
 
-impl FromStr for Key {
+impl FromStr for RecordKey {
     type Err = KeyTextError;
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
@@ -92,21 +93,22 @@ impl FromStr for Key {
             let key = VarKey::new(namespace, path).map_err(KeyTextError::Variable)?;
             return Ok(Self::Variable(Box::new(key)));
         }
-        // One more than any key has, so that a key with something after it is none.
+        // The limit is one more than the parts of any key, so that a key with something after it is
+        // refused.
         let parts: Vec<&str> = text.splitn(6, '/').collect();
         match parts.as_slice() {
             ["meta", "schema"] => Ok(Self::Meta(MetaItem::SchemaVersion)),
             ["meta", "counters"] => Ok(Self::Meta(MetaItem::Counters)),
-            ["allocation", id] => Ok(Self::Alloc(alloc(id)?)),
-            ["allocation", id, "state"] => Ok(Self::AllocState(alloc(id)?)),
-            ["allocation", id, "deployment"] => Ok(Self::DeploymentStatus(alloc(id)?)),
-            ["allocation", id, "network"] => Ok(Self::NetworkStatus(alloc(id)?)),
-            ["allocation", id, "acknowledged"] => Ok(Self::AcknowledgedState(alloc(id)?)),
+            ["allocation", id] => Ok(Self::Alloc(parse_alloc_id(id)?)),
+            ["allocation", id, "state"] => Ok(Self::AllocState(parse_alloc_id(id)?)),
+            ["allocation", id, "deployment"] => Ok(Self::DeploymentStatus(parse_alloc_id(id)?)),
+            ["allocation", id, "network"] => Ok(Self::NetworkStatus(parse_alloc_id(id)?)),
+            ["allocation", id, "acknowledged"] => Ok(Self::AcknowledgedState(parse_alloc_id(id)?)),
             ["allocation", id, "task", name, "local"] => {
-                Ok(Self::TaskLocal(alloc(id)?, task(name)?))
+                Ok(Self::TaskLocal(parse_alloc_id(id)?, parse_task_name(name)?))
             }
             ["allocation", id, "task", name, "state"] => {
-                Ok(Self::TaskState(alloc(id)?, task(name)?))
+                Ok(Self::TaskState(parse_alloc_id(id)?, parse_task_name(name)?))
             }
             ["device", "ledger"] => Ok(Self::DeviceLedger),
             ["plugin", name] => {
@@ -122,20 +124,20 @@ impl FromStr for Key {
             ["manager", "driver"] => Ok(Self::DriverManager),
             ["manager", "device"] => Ok(Self::DeviceManager),
             ["variable", "index"] => Ok(Self::VariablesIndex),
-            ["job", id] => job(id).map(Self::Job),
-            ["job", id, "versions"] => job(id).map(Self::JobVersions),
-            ["job", id, "deployments"] => job(id).map(Self::JobDeployments),
-            ["job", id, "ended", group, block] => ended(id, group, block),
+            ["job", id] => parse_job_id(id).map(Self::Job),
+            ["job", id, "versions"] => parse_job_id(id).map(Self::JobVersions),
+            ["job", id, "deployments"] => parse_job_id(id).map(Self::JobDeployments),
+            ["job", id, "ended", group, block] => parse_ended_block(id, group, block),
             _ => Err(KeyTextError::Unknown { given: text.chars().take(100).collect() }),
         }
     }
 }
 
-impl Prefix {
-    /// A group that holds every key whose text starts with `text`, as small as is easily told: read
-    /// it instead of everything, then compare the texts.
+impl KeyPrefix {
+    /// A small group that holds every key whose text starts with `text`. Read it instead of
+    /// everything, then compare the texts.
     #[must_use]
-    pub fn around(text: &str) -> Self {
+    pub fn covering(text: &str) -> Self {
         let Some((area, rest)) = text.split_once('/') else { return Self::All };
         match area {
             "meta" => Self::Meta,
@@ -154,36 +156,36 @@ impl Prefix {
     }
 }
 
-/// Characters of an id as it is written.
+/// The number of characters in the text of an id.
 const UUID_TEXT: usize = 36;
 
-fn alloc(text: &str) -> Result<AllocId, KeyTextError> {
+fn parse_alloc_id(text: &str) -> Result<AllocId, KeyTextError> {
     text.parse().map_err(KeyTextError::Name)
 }
 
-fn escaped(id: &JobId) -> String {
-    id.qualified().replace('%', "%25").replace('/', "%2F").replace(' ', "%20")
+fn escape_job(id: &JobId) -> String {
+    id.qualified_id().replace('%', "%25").replace('/', "%2F").replace(' ', "%20")
 }
 
-fn job(text: &str) -> Result<JobId, KeyTextError> {
+fn parse_job_id(text: &str) -> Result<JobId, KeyTextError> {
     let id =
         JobId::from_qualified(text.replace("%20", " ").replace("%2F", "/").replace("%25", "%"));
     let id = id.map_err(KeyTextError::Name)?;
-    // Only as it is written: `%2f` is another text.
+    // Only the exact spelling is accepted: `%2f` is another text.
     let unknown = || KeyTextError::Unknown { given: text.chars().take(100).collect() };
-    (escaped(&id) == text).then_some(id).ok_or_else(unknown)
+    (escape_job(&id) == text).then_some(id).ok_or_else(unknown)
 }
 
-fn ended(id: &str, group: &str, block: &str) -> Result<Key, KeyTextError> {
+fn parse_ended_block(id: &str, group: &str, block: &str) -> Result<RecordKey, KeyTextError> {
     let group = GroupName::new(group).map_err(KeyTextError::Name)?;
     let number: Option<u32> = block.parse().ok();
-    // Only as it is written: `+1` and `01` are other texts of the same number.
+    // Only the exact spelling is accepted: `+1` and `01` are other texts of the same number.
     let number = number.filter(|number| number.to_string() == block);
     let unknown = || KeyTextError::Unknown { given: block.chars().take(100).collect() };
-    let (job, block) = (job(id)?, number.ok_or_else(unknown)?);
-    Ok(Key::EndedPlaces(Box::new(EndedBlock { job, group, block })))
+    let (job, block) = (parse_job_id(id)?, number.ok_or_else(unknown)?);
+    Ok(RecordKey::EndedPlaces(Box::new(EndedBlock { job, group, block })))
 }
 
-fn task(text: &str) -> Result<TaskName, KeyTextError> {
+fn parse_task_name(text: &str) -> Result<TaskName, KeyTextError> {
     TaskName::new(text).map_err(KeyTextError::Name)
 }

@@ -1,4 +1,4 @@
-//! A file of the schema before, and what goes wrong with one.
+//! Tests of a file of the schema before, and of what can go wrong with it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use crate::disk_store::DiskBackend;
 use crate::inspect::Inspection;
 use crate::mem_store::MemBackend;
 use crate::testing::{Fault, FaultyBackend};
-use crate::{BackendError, Prefix, Put, Record, StateStore};
+use crate::{BackendError, KeyPrefix, PutOutcome, StateStore, StoredRecord};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::saved::SavedAllocState;
 use ostler_model::task::TaskState;
@@ -35,7 +35,7 @@ fn old_file() -> (tempfile::TempDir, PathBuf) {
 
 fn names(dir: &tempfile::TempDir) -> Vec<String> {
     let entries = fs::read_dir(dir.path()).unwrap();
-    // What belongs to the file itself.
+    // These belong to the file itself.
     let mut names: Vec<_> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.retain(|name| !name.ends_with(".commits") && !name.contains(".journal"));
@@ -47,7 +47,7 @@ fn names(dir: &tempfile::TempDir) -> Vec<String> {
 async fn a_file_of_the_schema_before_is_migrated_and_holds_what_it_held() {
     let (dir, path) = old_file();
     let store = StateStore::open(&path).unwrap();
-    let report = store.opened();
+    let report = store.open_report();
     let backup = Some(dir.path().join(BEFORE.backup()));
     let migration =
         Migration { from: SCHEMA_BEFORE, to: SCHEMA, records: BEFORE.records(), backup };
@@ -55,19 +55,22 @@ async fn a_file_of_the_schema_before_is_migrated_and_holds_what_it_held() {
     assert_eq!(report.quarantined, []);
     assert_eq!((report.records, report.in_quarantine), (BEFORE.records(), 0));
     assert_eq!(content(&store), BEFORE.content);
-    let key = Key::Meta(MetaItem::SchemaVersion);
+    let key = RecordKey::Meta(MetaItem::SchemaVersion);
     assert_eq!(store.get::<u16>(&key).unwrap(), Some(SCHEMA));
-    // What was migrated is known to be durable: nothing is written again.
-    for record in store.scan(&Prefix::Allocs).unwrap() {
+    // The migrated records are known to be durable, so nothing is written again.
+    for record in store.scan(&KeyPrefix::Allocs).unwrap() {
         let put = match record.key {
-            Key::AllocState(_) => rewritten::<SavedAllocState>(&store, &record).await,
+            RecordKey::AllocState(_) => rewritten::<SavedAllocState>(&store, &record).await,
             _ => rewritten::<TaskState>(&store, &record).await,
         };
-        assert_eq!(put, Put::Unchanged, "{}", record.key);
+        assert_eq!(put, PutOutcome::Unchanged, "{}", record.key);
     }
 }
 
-async fn rewritten<T: DeserializeOwned + Serialize>(store: &StateStore, record: &Record) -> Put {
+async fn rewritten<T: DeserializeOwned + Serialize>(
+    store: &StateStore,
+    record: &StoredRecord,
+) -> PutOutcome {
     store.put(&record.key, &record.decode::<T>().unwrap()).await.unwrap()
 }
 
@@ -86,7 +89,7 @@ fn a_migrated_file_is_not_migrated_again() {
     let (dir, path) = old_file();
     drop(StateStore::open(&path).unwrap());
     let store = StateStore::open(&path).unwrap();
-    assert_eq!(store.opened().migrated, None);
+    assert_eq!(store.open_report().migrated, None);
     assert_eq!(content(&store), BEFORE.content);
     assert_eq!(names(&dir), ["state.redb", &BEFORE.backup()]);
 }
@@ -97,7 +100,7 @@ fn a_copy_restored_to_its_name_is_migrated_like_the_first_time() {
     drop(StateStore::open(&path).unwrap());
     fs::copy(dir.path().join(BEFORE.backup()), &path).unwrap();
     let store = StateStore::open(&path).unwrap();
-    assert_eq!(store.opened().migrated.as_ref().unwrap().from, SCHEMA_BEFORE);
+    assert_eq!(store.open_report().migrated.as_ref().unwrap().from, SCHEMA_BEFORE);
     assert_eq!(content(&store), BEFORE.content);
     assert_eq!(names(&dir), ["state.redb", &BEFORE.backup()], "the same copy serves twice");
 }
@@ -112,7 +115,7 @@ fn a_copy_of_other_content_is_never_written_over() {
     fs::write(dir.path().join(BEFORE.backup() + ".new"), "half a copy").unwrap();
     let store = StateStore::open(&path).unwrap();
     let third = dir.path().join(BEFORE.backup() + ".3");
-    assert_eq!(store.opened().migrated.as_ref().unwrap().backup.as_ref(), Some(&third));
+    assert_eq!(store.open_report().migrated.as_ref().unwrap().backup.as_ref(), Some(&third));
     assert!(fs::read(third).unwrap() == BEFORE.file);
     assert_eq!(fs::read(first).unwrap(), b"of another time");
     assert_eq!(fs::read(second).unwrap(), vec![7; BEFORE.file.len()]);
@@ -122,7 +125,7 @@ fn a_copy_of_other_content_is_never_written_over() {
 #[test]
 fn without_a_copy_nothing_is_changed() {
     let (dir, path) = old_file();
-    // A name that cannot be written, whoever asks.
+    // Nobody can write under this name.
     let blocked = dir.path().join(BEFORE.backup() + ".new");
     fs::create_dir(&blocked).unwrap();
     let error = StateStore::open(&path).unwrap_err();
@@ -157,8 +160,8 @@ impl Backend for NoRoom {
         let source = std::io::ErrorKind::StorageFull.into();
         Err(BackendError::Backup { backup: "b".into(), from, source })
     }
-    fn quarantined(&self) -> Result<u64, BackendError> {
-        self.0.quarantined()
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.0.count_quarantined()
     }
 }
 
@@ -197,13 +200,13 @@ fn with_schema(schema: u16, mut record: Vec<u8>) -> Vec<u8> {
     record
 }
 
-fn record<T: Serialize>(kind: Kind, value: &T) -> Vec<u8> {
+fn record<T: Serialize>(kind: RecordKind, value: &T) -> Vec<u8> {
     let mut out = Vec::new();
     codec::encode(kind, value, &mut out).unwrap();
     out
 }
 
-fn put(key: &Key, value: Vec<u8>) -> Op {
+fn put(key: &RecordKey, value: Vec<u8>) -> Op {
     Op::Put { key: key.encode().into(), value: value.into() }
 }
 
@@ -211,43 +214,46 @@ fn id(n: u128) -> AllocId {
     AllocId::new(uuid::Uuid::from_u128(n))
 }
 
-fn task_key(n: u128) -> Key {
-    Key::TaskState(id(n), TaskName::new("web").unwrap())
+fn task_key(n: u128) -> RecordKey {
+    RecordKey::TaskState(id(n), TaskName::new("web").unwrap())
 }
 
 #[test]
 fn records_that_do_not_migrate_are_quarantined_and_the_others_go_on() {
     let (_dir, path) = old_file();
     let backend = DiskBackend::open(&path).unwrap();
-    let mut flipped = with_schema(SCHEMA_BEFORE, record(Kind::Alloc, &"x"));
+    let mut flipped = with_schema(SCHEMA_BEFORE, record(RecordKind::Alloc, &"x"));
     flipped[7] ^= 1;
     let batch = [
-        put(&Key::Alloc(id(21)), flipped),
-        put(&Key::AllocState(id(22)), with_schema(SCHEMA_BEFORE, record(Kind::AllocState, &7u8))),
-        put(&task_key(23), record(Kind::TaskState, &TaskState::default())),
+        put(&RecordKey::Alloc(id(21)), flipped),
+        put(
+            &RecordKey::AllocState(id(22)),
+            with_schema(SCHEMA_BEFORE, record(RecordKind::AllocState, &7u8)),
+        ),
+        put(&task_key(23), record(RecordKind::TaskState, &TaskState::default())),
         Op::Put {
             key: b"\x99?".as_slice().into(),
-            value: with_schema(SCHEMA_BEFORE, record(Kind::Alloc, &1)).into(),
+            value: with_schema(SCHEMA_BEFORE, record(RecordKind::Alloc, &1)).into(),
         },
     ];
     backend.commit(&batch).unwrap();
     drop(backend);
     let store = StateStore::open(&path).unwrap();
-    let report = store.opened();
+    let report = store.open_report();
     assert_eq!(content(&store), BEFORE.content);
     assert_eq!((report.records, report.in_quarantine), (BEFORE.records(), 4));
     let causes: Vec<_> =
         report.quarantined.iter().map(|bad| (bad.key.as_str(), bad.cause.to_string())).collect();
-    assert_eq!(causes[0].0, Key::Alloc(id(21)).to_string());
+    assert_eq!(causes[0].0, RecordKey::Alloc(id(21)).to_string());
     assert!(causes[0].1.contains("checksum"), "{causes:?}");
-    let (two, three) = (Key::AllocState(id(22)).to_string(), task_key(23).to_string());
+    let (two, three) = (RecordKey::AllocState(id(22)).to_string(), task_key(23).to_string());
     let newer = format!("record has schema {SCHEMA}, this agent reads {SCHEMA}");
     assert_eq!(causes[1], (&*two, "record body does not decode".to_owned()));
     assert_eq!(causes[2], (&*three, newer));
     assert_eq!(causes[3].0, "993f");
     drop(store);
     let again = StateStore::open(&path).unwrap();
-    assert!(again.opened().quarantined.is_empty());
+    assert!(again.open_report().quarantined.is_empty());
 }
 
 #[test]
@@ -255,20 +261,23 @@ fn a_record_that_a_migration_left_out_is_quarantined() {
     let backend = Arc::new(MemBackend::default());
     drop(StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap());
     backend
-        .commit(&[put(&task_key(1), with_schema(SCHEMA_BEFORE, record(Kind::TaskState, &"x")))])
+        .commit(&[put(
+            &task_key(1),
+            with_schema(SCHEMA_BEFORE, record(RecordKind::TaskState, &"x")),
+        )])
         .unwrap();
     let store = StateStore::with_backend(Path::new("(test)"), backend).unwrap();
-    let report = store.opened();
+    let report = store.open_report();
     assert_eq!((report.migrated.as_ref(), report.records), (None, 0));
     assert_eq!(report.quarantined[0].cause, CodecError::Schema { found: SCHEMA_BEFORE });
 }
 
 #[test]
 fn what_a_newer_agent_wrote_is_refused_whole_even_when_it_does_not_say_so() {
-    let meta = Key::Meta(MetaItem::SchemaVersion);
+    let meta = RecordKey::Meta(MetaItem::SchemaVersion);
     let theirs = SCHEMA + 1;
-    let told = put(&meta, with_schema(theirs, record(Kind::Meta, &theirs)));
-    let value = put(&task_key(1), with_schema(theirs, record(Kind::TaskState, &"theirs")));
+    let told = put(&meta, with_schema(theirs, record(RecordKind::Meta, &theirs)));
+    let value = put(&task_key(1), with_schema(theirs, record(RecordKind::TaskState, &"theirs")));
     let unreadable = put(&meta, b"damaged".to_vec());
     for content in [vec![told, value.clone()], vec![value.clone()], vec![unreadable, value]] {
         let backend = Arc::new(MemBackend::default());
@@ -284,17 +293,20 @@ fn what_a_newer_agent_wrote_is_refused_whole_even_when_it_does_not_say_so() {
 fn a_file_whose_own_record_is_damaged_is_known_by_its_records() {
     let (_dir, path) = old_file();
     let backend = DiskBackend::open(&path).unwrap();
-    backend.commit(&[put(&Key::Meta(MetaItem::SchemaVersion), b"damaged".to_vec())]).unwrap();
+    backend.commit(&[put(&RecordKey::Meta(MetaItem::SchemaVersion), b"damaged".to_vec())]).unwrap();
     drop(backend);
     let store = StateStore::open(&path).unwrap();
-    assert_eq!(store.opened().migrated.as_ref().unwrap().from, SCHEMA_BEFORE);
+    assert_eq!(store.open_report().migrated.as_ref().unwrap().from, SCHEMA_BEFORE);
     assert_eq!(content(&store), BEFORE.content);
 }
 
 #[test]
 fn a_file_that_says_a_schema_there_never_was_is_refused() {
     let backend = Arc::new(MemBackend::default());
-    let meta = put(&Key::Meta(MetaItem::SchemaVersion), with_schema(0, record(Kind::Meta, &0u16)));
+    let meta = put(
+        &RecordKey::Meta(MetaItem::SchemaVersion),
+        with_schema(0, record(RecordKind::Meta, &0u16)),
+    );
     backend.commit(&[meta]).unwrap();
     let error = StateStore::with_backend(Path::new("(test)"), backend).unwrap_err();
     assert!(matches!(error, StateError::Damaged { .. }), "{error:?}");
@@ -304,9 +316,9 @@ fn a_file_that_says_a_schema_there_never_was_is_refused() {
 fn a_file_from_before_the_first_release_is_refused_by_its_schema_and_left_as_it_is() {
     let theirs = OLDEST - 1;
     let backend = Arc::new(MemBackend::default());
-    let meta = Key::Meta(MetaItem::SchemaVersion);
-    let told = put(&meta, with_schema(theirs, record(Kind::Meta, &theirs)));
-    let value = put(&task_key(1), with_schema(theirs, record(Kind::TaskState, &"theirs")));
+    let meta = RecordKey::Meta(MetaItem::SchemaVersion);
+    let told = put(&meta, with_schema(theirs, record(RecordKind::Meta, &theirs)));
+    let value = put(&task_key(1), with_schema(theirs, record(RecordKind::TaskState, &"theirs")));
     backend.commit(&[told, value]).unwrap();
     let counted = FaultyBackend::new(backend);
     let error = StateStore::with_backend(Path::new("(test)"), counted.clone()).unwrap_err();

@@ -1,17 +1,17 @@
-//! Acknowledgement, deduplication, grouping, failure, destroy, shutdown.
+//! Tests of acknowledgement, deduplication, grouping, failure, destroy and shutdown.
 
 use super::*;
 use crate::testing::Fault;
-use crate::{BackendError, Prefix, Put, StateError};
+use crate::{BackendError, KeyPrefix, PutOutcome, StateError};
 use ostler_model::alloc::AllocState;
 use ostler_model::limits::{STATE_BATCH_MAX, STATE_QUEUE_MAX, STATE_VALUE_BYTES_MAX};
 use tokio::task::JoinSet;
 
 /// `put` on a task of its own.
 fn spawn_put(
-    tasks: &mut JoinSet<Result<Put, StateError>>,
+    tasks: &mut JoinSet<Result<PutOutcome, StateError>>,
     store: &StateStore,
-    key: Key,
+    key: RecordKey,
     value: impl Into<String>,
 ) {
     let (store, value) = (store.clone(), value.into());
@@ -26,12 +26,12 @@ async fn an_allocation_with_every_field_set_comes_back_as_it_was() {
         tasks: BTreeMap::from([(task("web"), Default::default())]).into(),
         ..Default::default()
     };
-    store.put(&Key::Alloc(alloc.id), &alloc).await.unwrap();
-    store.put(&Key::AllocState(alloc.id), &state).await.unwrap();
-    assert_eq!(store.get::<Allocation>(&Key::Alloc(alloc.id)).unwrap().unwrap(), alloc);
-    let records = store.scan(&Prefix::Allocs).unwrap();
+    store.put(&RecordKey::Alloc(alloc.id), &alloc).await.unwrap();
+    store.put(&RecordKey::AllocState(alloc.id), &state).await.unwrap();
+    assert_eq!(store.get::<Allocation>(&RecordKey::Alloc(alloc.id)).unwrap().unwrap(), alloc);
+    let records = store.scan(&KeyPrefix::Allocs).unwrap();
     assert_eq!(records.len(), 2);
-    assert_eq!(records[0].key, Key::Alloc(alloc.id));
+    assert_eq!(records[0].key, RecordKey::Alloc(alloc.id));
     assert_eq!(records[0].decode::<Allocation>().unwrap(), alloc);
     assert_eq!(records[1].decode::<AllocState>().unwrap(), state);
 }
@@ -39,11 +39,11 @@ async fn an_allocation_with_every_field_set_comes_back_as_it_was() {
 #[tokio::test]
 async fn writing_the_same_again_commits_nothing() {
     let (store, backend) = faulty_store();
-    let (key, alloc) = (Key::Alloc(id(1)), allocation(id(1)));
-    assert_eq!(store.put(&key, &alloc).await.unwrap(), Put::Written);
+    let (key, alloc) = (RecordKey::Alloc(id(1)), allocation(id(1)));
+    assert_eq!(store.put(&key, &alloc).await.unwrap(), PutOutcome::Written);
     let commits = backend.commits();
     for _ in 0..100 {
-        assert_eq!(store.put(&key, &alloc).await.unwrap(), Put::Unchanged);
+        assert_eq!(store.put(&key, &alloc).await.unwrap(), PutOutcome::Unchanged);
     }
     assert_eq!(backend.commits(), commits);
     let stats = store.stats();
@@ -53,11 +53,11 @@ async fn writing_the_same_again_commits_nothing() {
 #[tokio::test]
 async fn a_deleted_record_is_written_again() {
     let store = StateStore::in_memory().unwrap();
-    let key = Key::DeviceLedger;
+    let key = RecordKey::DeviceLedger;
     store.put(&key, "a").await.unwrap();
     store.delete(&key).await.unwrap();
     assert_eq!(text(&store, &key), None);
-    assert_eq!(store.put(&key, "a").await.unwrap(), Put::Written);
+    assert_eq!(store.put(&key, "a").await.unwrap(), PutOutcome::Written);
     assert_eq!(text(&store, &key), Some("a".to_owned()));
 }
 
@@ -65,14 +65,14 @@ async fn a_deleted_record_is_written_again() {
 async fn a_failed_commit_fails_its_waiter_and_the_same_put_then_writes() {
     for fault in [Fault::Before, Fault::After, Fault::Panic] {
         let (store, backend) = faulty_store();
-        let key = Key::NodeRegistration;
+        let key = RecordKey::NodeRegistration;
         store.put(&key, "old").await.unwrap();
         backend.plan([Some(fault)]);
         let error = store.put(&key, "new").await.unwrap_err();
         assert!(matches!(error, StateError::Commit { .. }), "{error:?}");
-        assert_eq!(store.put(&key, "new").await.unwrap(), Put::Written, "{fault:?}");
+        assert_eq!(store.put(&key, "new").await.unwrap(), PutOutcome::Written, "{fault:?}");
         assert_eq!(text(&store, &key), Some("new".to_owned()));
-        assert_eq!(store.put(&key, "new").await.unwrap(), Put::Unchanged);
+        assert_eq!(store.put(&key, "new").await.unwrap(), PutOutcome::Unchanged);
         assert_eq!(store.stats().commits_failed, 1);
     }
 }
@@ -80,11 +80,11 @@ async fn a_failed_commit_fails_its_waiter_and_the_same_put_then_writes() {
 #[tokio::test]
 async fn after_a_lost_acknowledgement_the_old_value_is_written_again() {
     let (store, backend) = faulty_store();
-    let key = Key::DeviceLedger;
+    let key = RecordKey::DeviceLedger;
     store.put(&key, "old").await.unwrap();
     backend.plan([Some(Fault::After)]);
     store.put(&key, "new").await.unwrap_err();
-    assert_eq!(store.put(&key, "old").await.unwrap(), Put::Written);
+    assert_eq!(store.put(&key, "old").await.unwrap(), PutOutcome::Written);
     assert_eq!(text(&store, &key), Some("old".to_owned()));
 }
 
@@ -94,14 +94,14 @@ async fn a_failed_commit_fails_exactly_the_waiters_of_its_batch() {
     backend.plan([None, Some(Fault::Before), None]);
     let (mut first, mut second, mut third) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
     let held = backend.hold();
-    spawn_put(&mut first, &store, Key::Alloc(id(0)), "first");
+    spawn_put(&mut first, &store, RecordKey::Alloc(id(0)), "first");
     until(|| backend.commits() == 1).await;
-    // Queued while the first commit is held up: one full batch, and one more after it.
+    // These are queued while the first commit is delayed: one full batch, and one more after it.
     for n in 0..STATE_BATCH_MAX {
-        spawn_put(&mut second, &store, Key::Alloc(id(100 + n as u128)), "second");
+        spawn_put(&mut second, &store, RecordKey::Alloc(id(100 + n as u128)), "second");
     }
     until(|| store.stats().queued == STATE_BATCH_MAX as u64).await;
-    spawn_put(&mut third, &store, Key::Alloc(id(9)), "third");
+    spawn_put(&mut third, &store, RecordKey::Alloc(id(9)), "third");
     until(|| store.stats().queued == STATE_BATCH_MAX as u64 + 1).await;
     drop(held);
     assert!(first.join_all().await.iter().all(Result::is_ok));
@@ -112,14 +112,14 @@ async fn a_failed_commit_fails_exactly_the_waiters_of_its_batch() {
         Err(StateError::Commit { source, .. }) if matches!(**source, BackendError::Injected { commit: 2 })
     )));
     assert!(third.join_all().await.iter().all(Result::is_ok));
-    assert_eq!(text(&store, &Key::Alloc(id(100))), None);
-    assert_eq!(text(&store, &Key::Alloc(id(9))), Some("third".to_owned()));
+    assert_eq!(text(&store, &RecordKey::Alloc(id(100))), None);
+    assert_eq!(text(&store, &RecordKey::Alloc(id(9))), Some("third".to_owned()));
 }
 
 #[tokio::test]
 async fn a_key_with_a_write_on_its_way_is_not_taken_as_unchanged() {
     let (store, backend) = faulty_store();
-    let key = Key::DeviceLedger;
+    let key = RecordKey::DeviceLedger;
     store.put(&key, "a").await.unwrap();
     let held = backend.hold();
     let mut tasks = JoinSet::new();
@@ -135,7 +135,7 @@ async fn a_key_with_a_write_on_its_way_is_not_taken_as_unchanged() {
 #[tokio::test]
 async fn writes_of_one_key_keep_their_order_within_and_across_batches() {
     let (store, backend) = faulty_store();
-    let key = Key::DeviceLedger;
+    let key = RecordKey::DeviceLedger;
     let mut tasks = JoinSet::new();
     let held = backend.hold();
     spawn_put(&mut tasks, &store, key.clone(), "0");
@@ -158,8 +158,8 @@ async fn sixty_four_writers_share_commits() {
         let store = store.clone();
         tasks.spawn(async move {
             for round in 0..10u64 {
-                let put = store.put(&Key::AllocState(id(writer)), &round).await.unwrap();
-                assert_eq!(put, Put::Written);
+                let put = store.put(&RecordKey::AllocState(id(writer)), &round).await.unwrap();
+                assert_eq!(put, PutOutcome::Written);
             }
         });
     }
@@ -169,7 +169,7 @@ async fn sixty_four_writers_share_commits() {
     assert!(stats.commits * 4 < stats.writes, "{stats:?}");
     assert!(stats.batch_largest > 1, "{stats:?}");
     for writer in 0..64 {
-        assert_eq!(store.get::<u64>(&Key::AllocState(id(writer))).unwrap(), Some(9));
+        assert_eq!(store.get::<u64>(&RecordKey::AllocState(id(writer))).unwrap(), Some(9));
     }
 }
 
@@ -178,11 +178,11 @@ async fn callers_wait_when_the_queue_is_full_and_nothing_is_lost() {
     let (store, backend) = faulty_store();
     let held = backend.hold();
     let mut tasks = JoinSet::new();
-    spawn_put(&mut tasks, &store, Key::Alloc(id(0)), "x");
+    spawn_put(&mut tasks, &store, RecordKey::Alloc(id(0)), "x");
     until(|| backend.commits() == 1).await;
     let writes = STATE_QUEUE_MAX + 50;
     for n in 1..=writes {
-        spawn_put(&mut tasks, &store, Key::Alloc(id(n as u128)), "x");
+        spawn_put(&mut tasks, &store, RecordKey::Alloc(id(n as u128)), "x");
     }
     until(|| store.stats().queued == STATE_QUEUE_MAX as u64).await;
     for _ in 0..1_000 {
@@ -191,7 +191,7 @@ async fn callers_wait_when_the_queue_is_full_and_nothing_is_lost() {
     assert_eq!(store.stats().queued, STATE_QUEUE_MAX as u64);
     drop(held);
     assert!(tasks.join_all().await.iter().all(Result::is_ok));
-    assert_eq!(store.scan(&Prefix::Allocs).unwrap().len(), writes + 1);
+    assert_eq!(store.scan(&KeyPrefix::Allocs).unwrap().len(), writes + 1);
     assert!(store.stats().batch_largest <= STATE_BATCH_MAX as u64);
 }
 
@@ -200,15 +200,15 @@ async fn a_waiter_that_gives_up_loses_nothing_for_others() {
     let (store, backend) = faulty_store();
     let held = backend.hold();
     let mut tasks = JoinSet::new();
-    spawn_put(&mut tasks, &store, Key::Alloc(id(1)), "x");
+    spawn_put(&mut tasks, &store, RecordKey::Alloc(id(1)), "x");
     until(|| backend.commits() == 1).await;
-    spawn_put(&mut tasks, &store, Key::Alloc(id(2)), "x");
+    spawn_put(&mut tasks, &store, RecordKey::Alloc(id(2)), "x");
     until(|| store.stats().queued == 1).await;
     tasks.shutdown().await;
     drop(held);
-    store.put(&Key::Alloc(id(3)), "x").await.unwrap();
-    assert_eq!(store.scan(&Prefix::Allocs).unwrap().len(), 3);
-    assert_eq!(store.put(&Key::Alloc(id(2)), "x").await.unwrap(), Put::Unchanged);
+    store.put(&RecordKey::Alloc(id(3)), "x").await.unwrap();
+    assert_eq!(store.scan(&KeyPrefix::Allocs).unwrap().len(), 3);
+    assert_eq!(store.put(&RecordKey::Alloc(id(2)), "x").await.unwrap(), PutOutcome::Unchanged);
 }
 
 #[tokio::test]
@@ -216,20 +216,20 @@ async fn destroy_removes_everything_of_one_allocation_and_beats_late_persists() 
     let (store, _) = faulty_store();
     let web = task("web");
     for n in [1, 2] {
-        store.put(&Key::Alloc(id(n)), "spec").await.unwrap();
-        store.put(&Key::AllocState(id(n)), "state").await.unwrap();
-        store.put(&Key::TaskLocal(id(n), web.clone()), "local").await.unwrap();
-        store.put(&Key::TaskState(id(n), web.clone()), "state").await.unwrap();
+        store.put(&RecordKey::Alloc(id(n)), "spec").await.unwrap();
+        store.put(&RecordKey::AllocState(id(n)), "state").await.unwrap();
+        store.put(&RecordKey::TaskLocal(id(n), web.clone()), "local").await.unwrap();
+        store.put(&RecordKey::TaskState(id(n), web.clone()), "state").await.unwrap();
     }
     store.destroy_alloc(id(1)).await.unwrap();
-    let late = store.put(&Key::TaskState(id(1), web.clone()), "late").await.unwrap();
-    assert_eq!(late, Put::Destroyed);
-    let same = store.put(&Key::Alloc(id(1)), "spec").await.unwrap();
-    assert_eq!(same, Put::Destroyed);
-    let left = store.scan(&Prefix::Allocs).unwrap();
+    let late = store.put(&RecordKey::TaskState(id(1), web.clone()), "late").await.unwrap();
+    assert_eq!(late, PutOutcome::Destroyed);
+    let same = store.put(&RecordKey::Alloc(id(1)), "spec").await.unwrap();
+    assert_eq!(same, PutOutcome::Destroyed);
+    let left = store.scan(&KeyPrefix::Allocs).unwrap();
     assert_eq!(left.len(), 4);
     assert!(left.iter().all(|record| record.key.alloc() == Some(id(2))));
-    assert_eq!(store.put(&Key::Alloc(id(2)), "spec").await.unwrap(), Put::Unchanged);
+    assert_eq!(store.put(&RecordKey::Alloc(id(2)), "spec").await.unwrap(), PutOutcome::Unchanged);
     assert_eq!(store.stats().destroyed, 2);
 }
 
@@ -238,18 +238,21 @@ async fn destroy_beats_persists_that_are_already_queued() {
     let (store, backend) = faulty_store();
     let held = backend.hold();
     let mut tasks = JoinSet::new();
-    spawn_put(&mut tasks, &store, Key::DeviceLedger, "x");
+    spawn_put(&mut tasks, &store, RecordKey::DeviceLedger, "x");
     until(|| backend.commits() == 1).await;
-    spawn_put(&mut tasks, &store, Key::AllocState(id(1)), "queued before");
+    spawn_put(&mut tasks, &store, RecordKey::AllocState(id(1)), "queued before");
     until(|| store.stats().queued == 1).await;
     let destroyer = store.clone();
     let destroyed = tokio::spawn(async move { destroyer.destroy_alloc(id(1)).await });
     until(|| store.stats().queued == 2).await;
-    assert_eq!(store.put(&Key::AllocState(id(1)), "after").await.unwrap(), Put::Destroyed);
+    assert_eq!(
+        store.put(&RecordKey::AllocState(id(1)), "after").await.unwrap(),
+        PutOutcome::Destroyed
+    );
     drop(held);
     destroyed.await.unwrap().unwrap();
     tasks.join_all().await;
-    assert!(store.scan(&Prefix::Allocs).unwrap().is_empty());
+    assert!(store.scan(&KeyPrefix::Allocs).unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -257,39 +260,39 @@ async fn a_persist_that_waits_for_room_while_its_allocation_is_destroyed_is_drop
     let (store, backend) = faulty_store();
     let held = backend.hold();
     let mut others = JoinSet::new();
-    spawn_put(&mut others, &store, Key::DeviceLedger, "x");
+    spawn_put(&mut others, &store, RecordKey::DeviceLedger, "x");
     until(|| backend.commits() == 1).await;
     for n in 0..STATE_QUEUE_MAX {
-        spawn_put(&mut others, &store, Key::Alloc(id(100 + n as u128)), "x");
+        spawn_put(&mut others, &store, RecordKey::Alloc(id(100 + n as u128)), "x");
     }
     until(|| store.stats().queued == STATE_QUEUE_MAX as u64).await;
     let puts = store.stats().puts;
     let mut late = JoinSet::new();
-    spawn_put(&mut late, &store, Key::AllocState(id(1)), "waits");
+    spawn_put(&mut late, &store, RecordKey::AllocState(id(1)), "waits");
     until(|| store.stats().puts == puts + 1).await;
     let destroyer = store.clone();
     let destroyed = tokio::spawn(async move { destroyer.destroy_alloc(id(1)).await });
     // The destroy counts from its call on, long before its own turn in the queue.
     tokio::task::yield_now().await;
-    let probe = store.put(&Key::Alloc(id(1)), "probe").await.unwrap();
-    assert_eq!(probe, Put::Destroyed);
+    let probe = store.put(&RecordKey::Alloc(id(1)), "probe").await.unwrap();
+    assert_eq!(probe, PutOutcome::Destroyed);
     drop(held);
     let late = late.join_next().await.unwrap().unwrap().unwrap();
-    assert_eq!(late, Put::Destroyed);
+    assert_eq!(late, PutOutcome::Destroyed);
     destroyed.await.unwrap().unwrap();
     assert!(others.join_all().await.iter().all(Result::is_ok));
-    assert_eq!(store.get::<String>(&Key::AllocState(id(1))).unwrap(), None);
+    assert_eq!(store.get::<String>(&RecordKey::AllocState(id(1))).unwrap(), None);
 }
 
 #[tokio::test]
 async fn a_failed_destroy_can_be_repeated_and_keeps_persists_out_meanwhile() {
     let (store, backend) = faulty_store();
-    store.put(&Key::Alloc(id(1)), "spec").await.unwrap();
+    store.put(&RecordKey::Alloc(id(1)), "spec").await.unwrap();
     backend.plan([Some(Fault::Before)]);
     store.destroy_alloc(id(1)).await.unwrap_err();
-    assert_eq!(store.put(&Key::Alloc(id(1)), "spec 2").await.unwrap(), Put::Destroyed);
+    assert_eq!(store.put(&RecordKey::Alloc(id(1)), "spec 2").await.unwrap(), PutOutcome::Destroyed);
     store.destroy_alloc(id(1)).await.unwrap();
-    assert!(store.scan(&Prefix::All).unwrap().iter().all(|record| record.key.alloc().is_none()));
+    assert!(store.scan(&KeyPrefix::All).unwrap().iter().all(|record| record.key.alloc().is_none()));
 }
 
 #[tokio::test]
@@ -297,10 +300,10 @@ async fn close_commits_what_is_queued_and_refuses_what_comes_later() {
     let (store, backend) = faulty_store();
     let held = backend.hold();
     let mut tasks = JoinSet::new();
-    spawn_put(&mut tasks, &store, Key::Alloc(id(0)), "x");
+    spawn_put(&mut tasks, &store, RecordKey::Alloc(id(0)), "x");
     until(|| backend.commits() == 1).await;
     for n in 1..10 {
-        spawn_put(&mut tasks, &store, Key::Alloc(id(n)), "x");
+        spawn_put(&mut tasks, &store, RecordKey::Alloc(id(n)), "x");
     }
     until(|| store.stats().queued == 9).await;
     let mut closing = Box::pin(store.close());
@@ -308,8 +311,8 @@ async fn close_commits_what_is_queued_and_refuses_what_comes_later() {
     drop(held);
     closing.await;
     assert!(tasks.join_all().await.iter().all(Result::is_ok));
-    assert_eq!(store.scan(&Prefix::Allocs).unwrap().len(), 10);
-    let late = store.put(&Key::DeviceLedger, "late").await;
+    assert_eq!(store.scan(&KeyPrefix::Allocs).unwrap().len(), 10);
+    let late = store.put(&RecordKey::DeviceLedger, "late").await;
     assert!(matches!(late, Err(StateError::Closed { .. })), "{late:?}");
     store.close().await;
 }
@@ -318,8 +321,8 @@ async fn close_commits_what_is_queued_and_refuses_what_comes_later() {
 async fn a_value_that_is_too_large_fails_alone_and_names_its_key() {
     let store = StateStore::in_memory().unwrap();
     let error =
-        store.put(&Key::DeviceLedger, &"x".repeat(STATE_VALUE_BYTES_MAX)).await.unwrap_err();
-    assert!(matches!(error, StateError::Encode { key: Key::DeviceLedger, .. }), "{error:?}");
+        store.put(&RecordKey::DeviceLedger, &"x".repeat(STATE_VALUE_BYTES_MAX)).await.unwrap_err();
+    assert!(matches!(error, StateError::Encode { key: RecordKey::DeviceLedger, .. }), "{error:?}");
     assert!(error.to_string().contains("device/ledger"));
     assert_eq!(store.stats().writes, 0);
 }
@@ -327,27 +330,27 @@ async fn a_value_that_is_too_large_fails_alone_and_names_its_key() {
 #[tokio::test]
 async fn a_record_that_is_not_the_type_asked_for_is_an_error_and_can_be_quarantined() {
     let store = StateStore::in_memory().unwrap();
-    let key = Key::DeviceLedger;
+    let key = RecordKey::DeviceLedger;
     store.put(&key, &1u8).await.unwrap();
     let error = store.get::<(u8, String)>(&key).unwrap_err();
     assert!(matches!(error, StateError::Record { .. }), "{error:?}");
     store.quarantine(&key).await.unwrap();
     assert_eq!(store.get::<u8>(&key).unwrap(), None);
-    assert_eq!(store.put(&key, &1u8).await.unwrap(), Put::Written);
+    assert_eq!(store.put(&key, &1u8).await.unwrap(), PutOutcome::Written);
 }
 
 #[tokio::test]
 async fn a_write_ahead_is_on_its_way_before_it_is_waited_for_and_when_nobody_does() {
     let (store, backend) = faulty_store();
-    let first = store.put_ahead(&Key::Alloc(id(1)), "a").await.unwrap();
-    assert_eq!(first.durable().await.unwrap(), Put::Written);
-    let again = store.put_ahead(&Key::Alloc(id(1)), "a").await.unwrap();
-    assert_eq!(again.durable().await.unwrap(), Put::Unchanged);
-    drop(store.put_ahead(&Key::Alloc(id(2)), "b").await.unwrap());
+    let first = store.put_ahead(&RecordKey::Alloc(id(1)), "a").await.unwrap();
+    assert_eq!(first.wait_durable().await.unwrap(), PutOutcome::Written);
+    let again = store.put_ahead(&RecordKey::Alloc(id(1)), "a").await.unwrap();
+    assert_eq!(again.wait_durable().await.unwrap(), PutOutcome::Unchanged);
+    drop(store.put_ahead(&RecordKey::Alloc(id(2)), "b").await.unwrap());
     store.flush().await.unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(2))), Some("b".to_owned()));
+    assert_eq!(text(&store, &RecordKey::Alloc(id(2))), Some("b".to_owned()));
     backend.plan([Some(Fault::Before)]);
-    let refused = store.put_ahead(&Key::Alloc(id(3)), "c").await.unwrap();
-    assert!(matches!(refused.durable().await, Err(StateError::Commit { .. })));
-    assert_eq!(text(&store, &Key::Alloc(id(3))), None);
+    let refused = store.put_ahead(&RecordKey::Alloc(id(3)), "c").await.unwrap();
+    assert!(matches!(refused.wait_durable().await, Err(StateError::Commit { .. })));
+    assert_eq!(text(&store, &RecordKey::Alloc(id(3))), None);
 }

@@ -1,4 +1,4 @@
-//! What every backend must do, run over each.
+//! Tests of what every backend must do, run over each backend.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::disk_store::DiskBackend;
 use crate::mem_store::MemBackend;
 use crate::testing::disk::{DiskFault, FaultyDisk};
 use crate::testing::{ErrorBackend, Fault, FaultyBackend};
-use crate::{Prefix, Put, StateError};
+use crate::{KeyPrefix, PutOutcome, StateError};
 
-/// Each backend, new; those with faults after a fault that is over.
+/// Run a check over a new backend of each kind. Those with faults had a fault that is over.
 fn over_each(check: impl Fn(&dyn Backend)) {
     let dir = tempfile::tempdir().unwrap();
     check(&MemBackend::default());
@@ -22,23 +22,24 @@ fn over_each(check: impl Fn(&dyn Backend)) {
     healed.commit(&[put(b"a", b"lost")]).unwrap_err();
     check(&*healed);
 
-    let healed = ErrorBackend::failing();
+    let healed = ErrorBackend::new_failing();
     healed.commit(&[put(b"a", b"lost")]).unwrap_err();
     healed.heal();
     check(&*healed);
 
     let (path, disk) = (dir.path().join("state.redb"), FaultyDisk::new(&empty_state_file(), 1));
-    // So short that most batches go to the tree.
+    // This journal is so short that most batches go to the tree.
     check(&DiskBackend::open_with(&path, disk.openers(1 << 20, 4_096)).unwrap());
 
     for journal_bytes in [0, 1 << 16] {
         let disk = FaultyDisk::new(&empty_state_file(), 1);
         let openers = disk.openers(1 << 20, journal_bytes);
         let healed = DiskBackend::open_with(&path, openers).unwrap();
-        // The first operation of the commit, and all after it: nothing of it can have been applied.
+        // The fault is at the first operation of the commit and all after it, so nothing can have
+        // been applied.
         disk.plan(disk.journal().len() + 1, DiskFault::Full);
         healed.commit(&[put(b"a", b"lost")]).unwrap_err();
-        disk.lift();
+        disk.make_room();
         check(&healed);
     }
 }
@@ -62,7 +63,7 @@ fn a_new_backend_is_empty() {
     over_each(|backend| {
         assert!(all(backend, b"").is_empty());
         assert_eq!(backend.get(b"a").unwrap(), None);
-        assert_eq!(backend.quarantined().unwrap(), 0);
+        assert_eq!(backend.count_quarantined().unwrap(), 0);
     });
 }
 
@@ -120,7 +121,7 @@ fn removing_what_is_not_there_is_no_error() {
                 Op::Quarantine { key: key() },
             ])
             .unwrap();
-        assert_eq!(backend.quarantined().unwrap(), 0);
+        assert_eq!(backend.count_quarantined().unwrap(), 0);
     });
 }
 
@@ -131,7 +132,7 @@ fn a_quarantined_record_is_kept_but_not_seen() {
         backend.commit(&[Op::Quarantine { key: b"a".as_slice().into() }]).unwrap();
         assert_eq!(backend.get(b"a").unwrap(), None);
         assert_eq!(all(backend, b"").len(), 1);
-        assert_eq!(backend.quarantined().unwrap(), 1);
+        assert_eq!(backend.count_quarantined().unwrap(), 1);
     });
 }
 
@@ -145,7 +146,7 @@ fn an_empty_value_is_a_value() {
 
 #[test]
 fn a_backend_that_fails_fails_every_operation_and_does_nothing() {
-    let backend = ErrorBackend::healed();
+    let backend = ErrorBackend::new_healed();
     backend.commit(&[put(b"a", b"before"), put(b"b", b"bad")]).unwrap();
     backend.fail();
     let key = || b"a".as_slice().into();
@@ -160,26 +161,27 @@ fn a_backend_that_fails_fails_every_operation_and_does_nothing() {
     }
     backend.get(b"a").unwrap_err();
     backend.scan(b"", &mut |_, _| panic!("shown")).unwrap_err();
-    backend.quarantined().unwrap_err();
+    backend.count_quarantined().unwrap_err();
     backend.backup(1).unwrap_err();
-    assert_eq!(backend.refused(), 8);
+    assert_eq!(backend.refused_calls(), 8);
     backend.heal();
     assert_eq!(backend.get(b"a").unwrap(), Some(b"before".to_vec()));
-    assert_eq!((all(&*backend, b"").len(), backend.quarantined().unwrap()), (2, 0));
+    assert_eq!((all(&*backend, b"").len(), backend.count_quarantined().unwrap()), (2, 0));
 }
 
 #[test]
 fn no_store_opens_over_a_backend_that_fails() {
-    let error = StateStore::with_backend(Path::new("(test)"), ErrorBackend::failing()).unwrap_err();
+    let error =
+        StateStore::with_backend(Path::new("(test)"), ErrorBackend::new_failing()).unwrap_err();
     assert!(matches!(error, StateError::Open { .. }), "{error:?}");
     assert!(error.to_string().contains("(test)"));
 }
 
 #[tokio::test]
 async fn every_call_of_a_store_fails_with_its_backend_and_works_again_when_that_does() {
-    let backend = ErrorBackend::healed();
+    let backend = ErrorBackend::new_healed();
     let store = StateStore::with_backend(Path::new("(test)"), backend.clone()).unwrap();
-    let key = Key::DeviceLedger;
+    let key = RecordKey::DeviceLedger;
     store.put(&key, "before").await.unwrap();
     backend.fail();
     let errors = [
@@ -188,17 +190,20 @@ async fn every_call_of_a_store_fails_with_its_backend_and_works_again_when_that_
         store.quarantine(&key).await.unwrap_err(),
         store.destroy_alloc(id(1)).await.unwrap_err(),
         store.get::<String>(&key).unwrap_err(),
-        store.scan(&Prefix::All).unwrap_err(),
+        store.scan(&KeyPrefix::All).unwrap_err(),
     ];
     for error in errors {
         let expected = matches!(error, StateError::Commit { .. } | StateError::Read { .. });
         assert!(expected && error.to_string().contains("(test)"), "{error:?}");
     }
-    assert_eq!(store.put_later(&Key::Alloc(id(2)), "later").await.unwrap(), Put::Queued);
+    assert_eq!(
+        store.put_later(&RecordKey::Alloc(id(2)), "later").await.unwrap(),
+        PutOutcome::Queued
+    );
     store.flush().await.unwrap_err();
     backend.heal();
     assert_eq!(text(&store, &key), Some("before".to_owned()));
     store.flush().await.unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(2))), Some("later".to_owned()));
-    assert_eq!(store.put(&key, "before").await.unwrap(), Put::Written);
+    assert_eq!(text(&store, &RecordKey::Alloc(id(2))), Some("later".to_owned()));
+    assert_eq!(store.put(&key, "before").await.unwrap(), PutOutcome::Written);
 }

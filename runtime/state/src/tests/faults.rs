@@ -1,4 +1,5 @@
-//! One workload over a [`FaultyDisk`] with one fault, for every operation of it and every kind of fault.
+//! Runs one workload over a [`FaultyDisk`] with one fault, for each of its operations and each kind
+//! of fault.
 //!
 //! ```text
 //! script ─► StateStore ─► DiskBackend ─► both files on a FaultyDisk, fault at operation N
@@ -7,9 +8,9 @@
 //! [`Model`]: every content the file may have ◄─ must be one of them ─ power cycle ─► opened again
 //! ```
 //!
-//! Normally some workloads meet a fault only at every n-th operation, counted from another one each
-//! time; with `OSTLER_SOAK=1` all do at every one, with several seeds. A failure prints what [`run`]
-//! must be given to see it again.
+//! Normally some workloads meet a fault only at every n-th operation, starting at another one each
+//! time. With `OSTLER_SOAK=1` all do at every operation, with several seeds. A failure prints the
+//! arguments with which [`run`] shows it again.
 
 use std::sync::LazyLock;
 
@@ -19,16 +20,16 @@ use crate::backend::{Backend as _, Op};
 use crate::disk_store::DiskBackend;
 use crate::journal::BLOCK;
 use crate::testing::disk::{DiskFault, DiskOperation, FaultyDisk};
-use crate::{Put, StateError, StoreOptions};
+use crate::{PutOutcome, StateError, StoreOptions};
 use ostler_model::limits::STATE_CACHE_BYTES;
 use ostler_model::rng::Rng;
 
 #[derive(Clone, Debug)]
 enum Step {
     One(Change),
-    /// All at once: the first is a commit of its own, the rest share the next one.
+    /// All at once: the first change is a commit of its own, the rest share the next one.
     Together(Vec<Change>),
-    /// May lag; goes with the next commit.
+    /// A write that may lag; it goes with the next commit.
     Later(usize, u16),
     Flush,
     Read(usize),
@@ -39,16 +40,16 @@ enum Step {
 struct Workload {
     name: &'static str,
     script: fn() -> Vec<Step>,
-    /// Bytes.
+    /// The size of the engine's cache in bytes.
     cache: usize,
-    /// Bytes.
+    /// The size of the journal in bytes.
     journal: usize,
-    /// Normally a fault happens at one of so many operations.
+    /// Normally a fault happens only at one of this many operations.
     stride: usize,
 }
 
 static WORKLOADS: [Workload; 5] = [
-    // Filled and moved into the tree again and again; some batches do not fit.
+    // The journal is filled and moved into the tree again and again; some batches do not fit.
     Workload {
         name: "short journal",
         script: usual,
@@ -75,7 +76,8 @@ static WORKLOADS: [Workload; 5] = [
     },
 ];
 
-/// The file grows and shrinks. On its own, because such values make each run several times slower.
+/// A script in which the file grows and shrinks. It is a script of its own, because such values
+/// make each run several times slower.
 fn growing() -> Vec<Step> {
     use Change::{Delete, Put};
     let steps = [Put(0, 1), Put(LARGE, 1), Put(1, 1), Delete(LARGE), Put(2, 1), Put(1, 2)];
@@ -120,10 +122,10 @@ fn usual() -> Vec<Step> {
     ]
 }
 
-/// How a change ended; `None` when it failed.
-type Ended = Option<Put>;
+/// The outcome of a change; `None` if it failed.
+type Ended = Option<PutOutcome>;
 
-/// One run: a disk, a store over it, what is known of it.
+/// One run: a disk, a store over it, and what is known of it.
 struct Run {
     disk: FaultyDisk,
     path: std::path::PathBuf,
@@ -131,9 +133,9 @@ struct Run {
     workload: &'static Workload,
     fault: DiskFault,
     rng: Rng,
-    /// Calls that failed.
+    /// The number of calls that failed.
     failures: u32,
-    /// Steps of which one did.
+    /// The number of steps in which a call failed.
     failed: u32,
 }
 
@@ -142,19 +144,19 @@ impl Run {
         let path = &self.path;
         let openers = self.disk.openers(self.workload.cache, self.workload.journal);
         let backend = DiskBackend::open_with(path, openers)
-            .map_err(|error| StateError::opening(path.clone(), error))?;
-        // What is not on the disk is on no disk: a number beside it that nothing on it has.
-        if backend.age().lacks() && self.fault != DiskFault::LostSyncThenCut {
+            .map_err(|error| StateError::from_open_error(path.clone(), error))?;
+        // The lost data is on no disk, and the disk has no number beside it that could tell.
+        if backend.age().is_behind() && self.fault != DiskFault::LostSyncThenCut {
             let detail = format!("acknowledged changes are told missing: {:?}", backend.age());
             return Err(StateError::Damaged { path: path.clone(), detail });
         }
         let gate = FaultyBackend::new(Arc::new(backend));
-        // Nothing is done that the script does not ask for, however slow the machine is.
+        // The store does only what the script asks for, however slow the machine is.
         let options = StoreOptions { settle_idle: Duration::MAX, ..StoreOptions::default() };
         Ok((StateStore::with_backend_and(path, gate.clone(), options)?, gate))
     }
 
-    /// An error is told with the path, and as what it is.
+    /// Check that an error names the path and the right cause.
     fn judge(&mut self, error: &StateError) -> Check {
         self.failures += 1;
         let told = error.to_string();
@@ -162,14 +164,14 @@ impl Run {
         ensure(!matches!(error, StateError::Damaged { .. }), || {
             format!("an input or output error is told as damage: {told}")
         })?;
-        if self.disk.full() {
+        if self.disk.is_full() {
             ensure(error.disk_full(), || format!("not told that the disk is full: {error:?}"))?;
         }
         Ok(())
     }
 
-    fn ended(&mut self, result: Result<Put, StateError>) -> Result<Ended, String> {
-        ensure(result.is_ok() || self.disk.happened(), || {
+    fn ended(&mut self, result: Result<PutOutcome, StateError>) -> Result<Ended, String> {
+        ensure(result.is_ok() || self.disk.has_fault_happened(), || {
             format!("failed without a fault: {result:?}")
         })?;
         match result {
@@ -195,13 +197,13 @@ impl Run {
             Step::Later(n, version) => {
                 let result = store.put_later(&key(*n), &value(*n, *version)).await;
                 match result.map_err(|error| format!("refused to queue: {error:?}"))? {
-                    Put::Queued => self.model.queued(*n, *version),
+                    PutOutcome::Queued => self.model.queued(*n, *version),
                     put => self.model.one(Change::Put(*n, *version), Some(put))?,
                 }
                 Ok(())
             }
             Step::Flush => {
-                let flushed = self.ended(store.flush().await.map(|()| Put::Written))?;
+                let flushed = self.ended(store.flush().await.map(|()| PutOutcome::Written))?;
                 self.model.batch(&[], flushed.is_some());
                 Ok(())
             }
@@ -228,7 +230,7 @@ impl Run {
         self.model.together(changes, &ended)
     }
 
-    /// Open, if need be a second time; `None` when the power is gone.
+    /// Open the store, if need be a second time; `None` if the power is gone.
     fn start(&mut self) -> Result<Option<(StateStore, Arc<FaultyBackend>)>, String> {
         let error = match self.open() {
             Ok(opened) => return Ok(Some(opened)),
@@ -236,35 +238,35 @@ impl Run {
         };
         self.judge(&error)?;
         self.failed += 1;
-        self.disk.lift();
-        if self.disk.off() {
+        self.disk.make_room();
+        if self.disk.is_off() {
             return Ok(None);
         }
         self.open().map(Some).map_err(|error| format!("not opened after one error: {error:?}"))
     }
 
-    /// The script until its end or the power's.
+    /// Run the script until its end or until the power goes.
     async fn work(&mut self) -> Check {
         let mut started = self.start()?;
         for step in (self.workload.script)() {
             let Some((store, gate)) = started.clone() else { return Ok(()) };
             match step {
-                // A sync that fails while the store is closed is nobody's to hear of.
+                // Nobody learns of a sync that fails while the store is closed.
                 Step::Restart if self.fault == DiskFault::ErrorForgets => {}
                 Step::Restart => {
                     drop((store, gate, started.take()));
-                    self.model.batch(&[], !self.disk.happened());
+                    self.model.batch(&[], !self.disk.has_fault_happened());
                     self.model.later.clear();
                     self.model.destroyed.clear();
                     started = self.start()?;
                 }
                 step => self.step(&store, &gate, &step).await?,
             }
-            if self.disk.off() {
+            if self.disk.is_off() {
                 break;
             }
             if self.failures >= 3 {
-                self.disk.lift();
+                self.disk.make_room();
             }
         }
         let excused = match self.fault {
@@ -273,20 +275,22 @@ impl Run {
             _ => u32::MAX,
         };
         ensure(self.failed <= excused, || format!("one fault failed {} steps", self.failed))?;
-        // A lost sync is made good by a later one: those of a close. Else the end is rough or not.
-        if self.fault != DiskFault::LostSync && self.rng.below(2) == 0 {
-            self.disk.cut();
+        // A later sync makes a lost one good, such as those of a close. In other cases the store is
+        // closed or not.
+        if self.fault != DiskFault::LostSync && self.rng.number_below(2) == 0 {
+            self.disk.cut_power();
         }
         drop(started);
         Ok(())
     }
 
-    /// Power fails again while the first opening repairs.
+    /// Cut the power again while the first opening repairs.
     fn interrupt_a_repair(&self) {
-        if self.rng.below(2) == 0 {
+        if self.rng.number_below(2) == 0 {
             return;
         }
-        let number = self.disk.journal().len() + 1 + usize::try_from(self.rng.below(80)).unwrap();
+        let number =
+            self.disk.journal().len() + 1 + usize::try_from(self.rng.number_below(80)).unwrap();
         self.disk.plan(number, DiskFault::PowerCut);
         drop(self.open());
         self.disk.power_cycle();
@@ -307,7 +311,7 @@ impl Run {
             }
             Err(error) => return Err(format!("does not open: {error:?}")),
         };
-        // What is there is known to be there, and the store works on.
+        // The content is known now, and the store works on.
         self.model.later.clear();
         self.model.destroyed.clear();
         let found = self.look(&store)?;
@@ -326,9 +330,9 @@ impl Run {
         self.look(&store).map(drop)
     }
 
-    /// What the store that was just opened holds; it must be allowed.
+    /// The content of the store that was just opened, which must be one that is allowed.
     fn look(&mut self, store: &StateStore) -> Result<[u16; KEYS], String> {
-        let report = store.opened();
+        let report = store.open_report();
         ensure(report.quarantined.is_empty(), || format!("damaged: {:?}", report.quarantined))?;
         let found = records(store)?;
         self.model.found(found, report.in_quarantine)?;
@@ -338,7 +342,7 @@ impl Run {
 
 static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(empty_state_file);
 
-/// A run with one fault, or none at 0. Tells what the disk did.
+/// Run the workload with one fault, or with none at 0. Returns the operations of the disk.
 fn run(
     workload: &'static Workload,
     fault: DiskFault,
@@ -348,7 +352,7 @@ fn run(
     let (dir, path) = named();
     let disk = FaultyDisk::new(&EMPTY, seed);
     disk.plan(number, fault);
-    let (model, rng) = (Model::new(), Rng::seeded(!seed));
+    let (model, rng) = (Model::new(), Rng::from_seed(!seed));
     let mut run = Run { disk, path, model, workload, fault, rng, failures: 0, failed: 0 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let journal = runtime.block_on(async {
@@ -369,7 +373,7 @@ fn named() -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, path)
 }
 
-/// The runs of one kind of fault: at each operation it can happen to, or each n-th.
+/// The runs of one kind of fault: at each operation it can happen to, or at each n-th.
 fn at_every_operation(fault: DiskFault, can: fn(DiskOperation) -> bool) {
     for workload in &WORKLOADS {
         let journal = run(workload, fault, 0, 0).unwrap();
@@ -378,11 +382,11 @@ fn at_every_operation(fault: DiskFault, can: fn(DiskOperation) -> bool) {
         assert!(numbers.len() > 8, "{} operations", numbers.len());
         let (stride, seeds) = match (soak(), numbers.len()) {
             (true, _) => (1, 4),
-            // The few syncs there are each decide over much.
+            // There are few syncs, and each decides over much.
             (false, ..50) => (workload.stride, 4),
             (false, _) => (workload.stride, 1),
         };
-        let offset = usize::try_from(Rng::system().below(stride as u64)).unwrap();
+        let offset = usize::try_from(Rng::system().number_below(stride as u64)).unwrap();
         let chosen = numbers.iter().skip(offset).step_by(stride);
         let seeded = chosen.flat_map(|n| (0..seeds).map(|seed| (*n, *n as u64 + (seed << 32))));
         let rounds: Vec<(usize, u64)> = seeded.collect();
@@ -454,7 +458,7 @@ fn what_the_journal_forgets_is_made_good_before_another_process_opens_the_file()
     forgotten_by(64 * BLOCK);
 }
 
-/// A sync fails and forgets, in the tree where the journal has no room.
+/// Let a sync fail and forget; it is in the tree if the journal has no room.
 fn forgotten_by(journal_bytes: usize) {
     let (_dir, path) = named();
     let open = |disk: &FaultyDisk| {
@@ -476,9 +480,9 @@ fn forgotten_by(journal_bytes: usize) {
         let disk = FaultyDisk::new(&EMPTY, seed);
         let backend = before(&disk);
         disk.plan(begin + sync + 1, DiskFault::ErrorForgets);
-        // Without the journal the tree takes it.
+        // Without the journal the tree takes the batch.
         assert_eq!(backend.commit(&[put(10)]).is_ok(), journal_bytes > 0);
-        // Killed here: nothing more is done through it.
+        // The process is killed here, so nothing more is done through the backend.
         std::mem::forget(backend);
         let other = open(&disk);
         (20..25).for_each(|n| other.commit(&[put(n)]).unwrap());

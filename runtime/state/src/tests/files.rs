@@ -1,4 +1,4 @@
-//! State files: reopening, damage, permissions, and storage that fails underneath redb.
+//! Tests of state files: reopening, damage, permissions, and storage that fails underneath redb.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,8 @@ use crate::backend::{Backend as _, Op};
 use crate::codec::SCHEMA;
 use crate::disk_store::{DiskBackend, JournalFile, Openers};
 use crate::inspect::Inspection;
-use crate::rewrite::Shown;
-use crate::{Age, Prefix, Put, StateError, move_aside};
+use crate::rewrite::FileTrust;
+use crate::{Age, KeyPrefix, PutOutcome, StateError, move_aside};
 use redb::backends::FileBackend;
 use redb::{BackendError as StorageRefusal, StorageBackend};
 
@@ -26,7 +26,7 @@ fn new_path() -> (tempfile::TempDir, PathBuf) {
 async fn filled(path: &Path) -> Vec<u8> {
     let store = StateStore::open(path).unwrap();
     for n in 0..200 {
-        store.put(&Key::Alloc(id(n)), &allocation(id(n))).await.unwrap();
+        store.put(&RecordKey::Alloc(id(n)), &allocation(id(n))).await.unwrap();
     }
     drop(store);
     fs::read(path).unwrap()
@@ -37,12 +37,12 @@ async fn everything_is_there_after_a_drop_and_known_to_be_durable() {
     let (_dir, path) = new_path();
     filled(&path).await;
     let store = StateStore::open(&path).unwrap();
-    assert_eq!(store.opened().records, 200);
-    assert!(store.opened().quarantined.is_empty() && !store.opened().repaired);
-    for record in store.scan(&Prefix::Allocs).unwrap() {
+    assert_eq!(store.open_report().records, 200);
+    assert!(store.open_report().quarantined.is_empty() && !store.open_report().repaired);
+    for record in store.scan(&KeyPrefix::Allocs).unwrap() {
         let alloc: Allocation = record.decode().unwrap();
         assert_eq!(alloc, allocation(record.key.alloc().unwrap()));
-        assert_eq!(store.put(&record.key, &alloc).await.unwrap(), Put::Unchanged);
+        assert_eq!(store.put(&record.key, &alloc).await.unwrap(), PutOutcome::Unchanged);
     }
     assert_eq!(store.stats().commits, 0);
 }
@@ -52,13 +52,13 @@ async fn writes_that_nobody_waits_for_any_more_are_committed_before_the_drop_end
     let (_dir, path) = new_path();
     let store = StateStore::open(&path).unwrap();
     for n in 0..50 {
-        let key = Key::Alloc(id(n));
+        let key = RecordKey::Alloc(id(n));
         // One poll queues the write; then its future is dropped.
         let put = std::pin::pin!(store.put(&key, "x"));
         let _ = polled_once(put).await;
     }
     drop(store);
-    assert_eq!(StateStore::open(&path).unwrap().opened().records, 50);
+    assert_eq!(StateStore::open(&path).unwrap().open_report().records, 50);
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn the_state_file_is_its_owners_alone_and_is_made_whole() {
     let mut names: Vec<_> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    // The file, how many commits it has seen, and its journal.
+    // These are the file, the number of its commits, and its journal.
     let expected = ["state.redb", "state.redb.commits", "state.redb.journal"];
     assert_eq!(names, expected, "nothing is left of its making");
     let journal = fs::metadata(dir.path().join("state.redb.journal")).unwrap();
@@ -125,7 +125,7 @@ async fn a_file_cut_off_anywhere_is_refused_or_whole_but_never_part_of_itself() 
         fs::write(&path, &whole[..whole.len() * part / 20]).unwrap();
         match StateStore::open(&path) {
             Err(error) => assert!(matches!(error, StateError::Damaged { .. }), "{error:?}"),
-            Ok(store) => assert_eq!(store.opened().records, 200, "cut to {part}/20"),
+            Ok(store) => assert_eq!(store.open_report().records, 200, "cut to {part}/20"),
         }
     }
 }
@@ -137,7 +137,7 @@ async fn damage_anywhere_in_the_file_is_noticed_or_without_effect() {
     let mut noticed = 0;
     for part in 0..40 {
         fs::write(&path, &whole).unwrap();
-        // It would make good what it still holds.
+        // The journal would make good what it still holds.
         let _gone_already = fs::remove_file(dir.path().join("state.redb.journal"));
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let at = whole.len() * part / 40;
@@ -154,8 +154,8 @@ async fn damage_anywhere_in_the_file_is_noticed_or_without_effect() {
                 noticed += 1;
             }
             Ok(store) => {
-                let report = store.opened().clone();
-                let read = store.scan(&Prefix::Allocs).unwrap();
+                let report = store.open_report().clone();
+                let read = store.scan(&KeyPrefix::Allocs).unwrap();
                 let good = read.iter().filter(|r| r.decode::<Allocation>().is_ok()).count();
                 assert_eq!(good, read.len(), "what is shown is good");
                 if report.repaired || !report.quarantined.is_empty() {
@@ -174,44 +174,48 @@ async fn damaged_records_are_quarantined_and_the_rest_is_used() {
     let (_dir, path) = new_path();
     filled(&path).await;
     let backend = DiskBackend::open(&path).unwrap();
-    let bad = Key::Alloc(id(7)).encode();
+    let bad = RecordKey::Alloc(id(7)).encode();
     let mut record = backend.get(&bad).unwrap().unwrap();
     record[20] ^= 1;
-    let other = backend.get(&Key::Alloc(id(8)).encode()).unwrap().unwrap();
+    let other = backend.get(&RecordKey::Alloc(id(8)).encode()).unwrap().unwrap();
     let put = |key: &[u8], value: &[u8]| Op::Put { key: key.into(), value: value.into() };
     backend
         .commit(&[
             put(&bad, &record),
-            put(&Key::AllocState(id(8)).encode(), &other),
+            put(&RecordKey::AllocState(id(8)).encode(), &other),
             put(b"\x99unknown", &other),
-            put(&Key::Meta(crate::MetaItem::SchemaVersion).encode(), b"short"),
+            put(&RecordKey::Meta(crate::MetaItem::SchemaVersion).encode(), b"short"),
         ])
         .unwrap();
     drop(backend);
     let store = StateStore::open(&path).unwrap();
-    let report = store.opened();
+    let report = store.open_report();
     assert_eq!((report.records, report.in_quarantine), (199, 4));
     let keys: Vec<_> = report.quarantined.iter().map(|record| record.key.as_str()).collect();
     let expected = [
         "meta/schema".to_owned(),
-        Key::Alloc(id(7)).to_string(),
-        Key::AllocState(id(8)).to_string(),
+        RecordKey::Alloc(id(7)).to_string(),
+        RecordKey::AllocState(id(8)).to_string(),
         "99756e6b6e6f776e".to_owned(),
     ];
     assert_eq!(keys, expected);
-    let again = store.put(&Key::Alloc(id(7)), &allocation(id(7))).await.unwrap();
-    assert_eq!(again, Put::Written, "what was in a damaged record is not known to be durable");
+    let again = store.put(&RecordKey::Alloc(id(7)), &allocation(id(7))).await.unwrap();
+    assert_eq!(
+        again,
+        PutOutcome::Written,
+        "what was in a damaged record is not known to be durable"
+    );
     drop(store);
     let store = StateStore::open(&path).unwrap();
-    assert_eq!((store.opened().records, store.opened().in_quarantine), (200, 4));
-    assert!(store.opened().quarantined.is_empty());
+    assert_eq!((store.open_report().records, store.open_report().in_quarantine), (200, 4));
+    assert!(store.open_report().quarantined.is_empty());
 }
 
 #[tokio::test]
 async fn a_file_of_a_newer_agent_is_refused() {
     let (_dir, path) = new_path();
     let store = StateStore::open(&path).unwrap();
-    store.put(&Key::Meta(crate::MetaItem::SchemaVersion), &7u16).await.unwrap();
+    store.put(&RecordKey::Meta(crate::MetaItem::SchemaVersion), &7u16).await.unwrap();
     drop(store);
     let before = fs::read(&path).unwrap();
     let error = StateStore::open(&path).unwrap_err();
@@ -219,14 +223,14 @@ async fn a_file_of_a_newer_agent_is_refused() {
     assert!(fs::read(&path).unwrap() == before, "left as it is");
 }
 
-/// A file with more commits than the copy that comes with it; the first of them is not in the journal
-/// any more.
+/// A file with more commits than the copy that comes with it. The first of these commits is not in
+/// the journal any more.
 async fn with_older_copy(path: &Path) -> Vec<u8> {
     filled(path).await;
     let older = fs::read(path).unwrap();
     for said in ["acknowledged", "and another"] {
         let store = StateStore::open(path).unwrap();
-        store.put(&Key::DeviceLedger, said).await.unwrap();
+        store.put(&RecordKey::DeviceLedger, said).await.unwrap();
     }
     older
 }
@@ -235,26 +239,26 @@ async fn with_older_copy(path: &Path) -> Vec<u8> {
 async fn an_older_copy_that_was_put_back_is_told_once() {
     let (_dir, path) = new_path();
     let older = with_older_copy(&path).await;
-    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest);
+    assert_eq!(StateStore::open(&path).unwrap().open_report().age, Age::Newest);
     fs::write(&path, older).unwrap();
     let inspection = Inspection::open(&path).unwrap();
     assert!(matches!(inspection.age(), Age::Older { commits: 1.. }));
     drop(inspection);
     let store = StateStore::open(&path).unwrap();
-    assert!(matches!(store.opened().age, Age::Older { commits: 1.. }));
-    assert!(store.opened().lacks() && !store.opened().repaired);
-    store.put(&Key::DeviceLedger, "another").await.unwrap();
+    assert!(matches!(store.open_report().age, Age::Older { commits: 1.. }));
+    assert!(store.open_report().is_incomplete() && !store.open_report().repaired);
+    store.put(&RecordKey::DeviceLedger, "another").await.unwrap();
     drop(store);
-    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest, "it was told");
+    assert_eq!(StateStore::open(&path).unwrap().open_report().age, Age::Newest, "it was told");
 }
 
 #[tokio::test]
 async fn a_file_that_is_gone_is_told_and_a_directory_without_one_is_not() {
     let (_dir, path) = new_path();
-    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest);
+    assert_eq!(StateStore::open(&path).unwrap().open_report().age, Age::Newest);
     with_older_copy(&path).await;
     fs::remove_file(&path).unwrap();
-    let age = StateStore::open(&path).unwrap().opened().age;
+    let age = StateStore::open(&path).unwrap().open_report().age;
     assert!(matches!(age, Age::Gone { commits: 201.. }), "{age:?}");
 }
 
@@ -264,10 +268,10 @@ async fn a_file_of_an_agent_that_counted_no_commits_is_as_good_as_new_where_nobo
     with_older_copy(&path).await;
     fs::remove_file(dir.path().join("state.redb.commits")).unwrap();
     let store = StateStore::open(&path).unwrap();
-    assert_eq!(store.opened().age, Age::Newest);
-    store.put(&Key::DeviceLedger, "on").await.unwrap();
+    assert_eq!(store.open_report().age, Age::Newest);
+    store.put(&RecordKey::DeviceLedger, "on").await.unwrap();
     drop(store);
-    assert_eq!(StateStore::open(&path).unwrap().opened().age, Age::Newest);
+    assert_eq!(StateStore::open(&path).unwrap().open_report().age, Age::Newest);
 }
 
 #[test]
@@ -337,7 +341,7 @@ async fn a_full_disk_fails_writes_with_its_name_and_room_heals_the_store() {
     filled(&path).await;
     let full = Arc::new(AtomicBool::new(false));
     let switch = full.clone();
-    let opener = move |path: &Path, _: Shown| {
+    let opener = move |path: &Path, _: FileTrust| {
         let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
         let storage = FullDisk { file: FileBackend::new(file)?, full: switch.clone() };
         redb::Builder::new().create_with_backend(storage)
@@ -353,7 +357,7 @@ async fn a_full_disk_fails_writes_with_its_name_and_room_heals_the_store() {
         Openers { tree: Box::new(opener), journal: Box::new(journal), journal_bytes: 1 << 20 };
     let backend = DiskBackend::open_with(&path, openers).unwrap();
     let store = StateStore::with_backend(&path, Arc::new(backend)).unwrap();
-    let key = Key::DeviceLedger;
+    let key = RecordKey::DeviceLedger;
     store.put(&key, "before").await.unwrap();
     full.store(true, Ordering::SeqCst);
     for _ in 0..3 {
@@ -364,9 +368,9 @@ async fn a_full_disk_fails_writes_with_its_name_and_room_heals_the_store() {
     }
     full.store(false, Ordering::SeqCst);
     assert_eq!(text(&store, &key), Some("before".to_owned()));
-    assert_eq!(store.put(&key, "after").await.unwrap(), Put::Written);
+    assert_eq!(store.put(&key, "after").await.unwrap(), PutOutcome::Written);
     drop(store);
     let store = StateStore::open(&path).unwrap();
     assert_eq!(text(&store, &key), Some("after".to_owned()));
-    assert_eq!(store.scan(&Prefix::Allocs).unwrap().len(), 200);
+    assert_eq!(store.scan(&KeyPrefix::Allocs).unwrap().len(), 200);
 }

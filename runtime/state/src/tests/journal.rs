@@ -1,4 +1,5 @@
-//! The journal and the tree as one: what is in the one, the other or both, and what is put beside what.
+//! Tests of the journal and the tree together: content in the one, the other or both, and files of
+//! different stores side by side.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use crate::disk_store::DiskBackend;
 use crate::inspect::{Inspection, compact};
 use crate::journal::BLOCK;
 use crate::testing::disk::{DiskFault, DiskOperation, FaultyDisk};
-use crate::{Age, Prefix, Put, StateError, StoreOptions};
+use crate::{Age, KeyPrefix, PutOutcome, StateError, StoreOptions};
 use ostler_model::limits::STATE_JOURNAL_BYTES;
 use proptest::prelude::*;
 
@@ -28,12 +29,13 @@ impl Pair {
         Self { dir, path, journal }
     }
 
-    /// What an agent leaves that was killed after these were acknowledged, nothing of it moved.
+    /// The files of an agent that was killed after these writes were acknowledged, with nothing
+    /// moved into the tree.
     async fn killed_after(texts: &[&str]) -> Self {
         let (alive, killed) = (Self::new(), Self::new());
         let store = StateStore::open(&alive.path).unwrap();
         for (n, text) in texts.iter().enumerate() {
-            store.put(&Key::Alloc(id(n as u128)), text).await.unwrap();
+            store.put(&RecordKey::Alloc(id(n as u128)), text).await.unwrap();
         }
         for (from, to) in [(&alive.path, &killed.path), (&alive.journal, &killed.journal)] {
             fs::copy(from, to).unwrap();
@@ -60,7 +62,7 @@ impl Pair {
 }
 
 fn texts(store: &StateStore) -> Vec<String> {
-    store.scan(&Prefix::Allocs).unwrap().iter().map(|record| record.decode().unwrap()).collect()
+    store.scan(&KeyPrefix::Allocs).unwrap().iter().map(|record| record.decode().unwrap()).collect()
 }
 
 const TEXTS: [&str; 4] = ["one", "two", "three", "four"];
@@ -70,14 +72,18 @@ async fn what_a_killed_agent_had_acknowledged_is_read_known_to_be_durable_and_mo
     let killed = Pair::killed_after(&TEXTS).await;
     let before = killed.read();
     let looked = Inspection::open(&killed.path).unwrap();
-    assert_eq!((looked.replayed(), looked.age()), (5, Age::Newest), "the schema among them");
+    assert_eq!(
+        (looked.replayed_batches(), looked.age()),
+        (5, Age::Newest),
+        "the schema among them"
+    );
     drop(looked);
     assert!(killed.read() == before, "looking changes nothing");
 
     let store = StateStore::open(&killed.path).unwrap();
     assert_eq!(texts(&store), TEXTS);
-    assert!(!store.opened().lacks());
-    assert_eq!(store.put(&Key::Alloc(id(3)), "four").await.unwrap(), Put::Unchanged);
+    assert!(!store.open_report().is_incomplete());
+    assert_eq!(store.put(&RecordKey::Alloc(id(3)), "four").await.unwrap(), PutOutcome::Unchanged);
     drop(store);
     fs::remove_file(&killed.journal).unwrap();
     assert_eq!(texts(&StateStore::open(&killed.path).unwrap()), TEXTS, "it was moved");
@@ -87,13 +93,13 @@ async fn what_a_killed_agent_had_acknowledged_is_read_known_to_be_durable_and_mo
 async fn a_closed_store_is_whole_without_its_journal() {
     let pair = Pair::new();
     let store = StateStore::open(&pair.path).unwrap();
-    store.put(&Key::Alloc(id(1)), "one").await.unwrap();
+    store.put(&RecordKey::Alloc(id(1)), "one").await.unwrap();
     store.close().await;
     let copy = pair.beside(".copy");
     fs::copy(&pair.path, &copy).unwrap();
     drop(store);
     let looked = Inspection::open(&copy).unwrap();
-    assert_eq!((looked.replayed(), looked.age()), (0, Age::Newest));
+    assert_eq!((looked.replayed_batches(), looked.age()), (0, Age::Newest));
     drop(looked);
     assert_eq!(texts(&StateStore::open(&copy).unwrap()), ["one"]);
 }
@@ -109,7 +115,7 @@ async fn compacting_moves_the_journal_first() {
 #[tokio::test]
 async fn a_file_of_an_agent_without_journals_is_brought_along() {
     let pair = Pair::new();
-    // As it was made before there were any.
+    // This is a file as it was made before there were journals.
     let database = crate::redb_store::builder().create(&pair.path).unwrap();
     let write = database.begin_write().unwrap();
     let commits: redb::TableDefinition<'_, (), u64> = redb::TableDefinition::new("commits");
@@ -120,8 +126,8 @@ async fn a_file_of_an_agent_without_journals_is_brought_along() {
     drop(database);
     for n in 0..3 {
         let store = StateStore::open(&pair.path).unwrap();
-        assert_eq!(store.opened().age, Age::Newest);
-        store.put(&Key::Alloc(id(n)), "x").await.unwrap();
+        assert_eq!(store.open_report().age, Age::Newest);
+        store.put(&RecordKey::Alloc(id(n)), "x").await.unwrap();
         assert_eq!(texts(&store).len() as u128, n + 1);
     }
     let number = fs::read_to_string(pair.beside(".commits")).unwrap();
@@ -135,20 +141,20 @@ async fn the_journal_of_another_file_is_told_kept_and_not_taken() {
     fs::copy(&other.journal, &killed.journal).unwrap();
     let before = killed.read();
     let looked = Inspection::open(&killed.path).unwrap();
-    assert!(looked.foreign_journal() && looked.replayed() == 0);
+    assert!(looked.has_foreign_journal() && looked.replayed_batches() == 0);
     drop(looked);
     assert!(killed.read() == before);
 
     let store = StateStore::open(&killed.path).unwrap();
     assert_eq!(texts(&store), TEXTS);
-    let report = store.opened();
-    assert!(report.foreign_journal && report.lacks());
+    let report = store.open_report();
+    assert!(report.foreign_journal && report.is_incomplete());
     let aside = report.journal_aside.clone().unwrap();
     assert_eq!(aside, killed.beside(".journal.aside-1"));
     assert!(fs::read(aside).unwrap() == before.1);
     drop(store);
     let again = StateStore::open(&killed.path).unwrap();
-    assert!(!again.opened().lacks(), "told once");
+    assert!(!again.open_report().is_incomplete(), "told once");
     assert_eq!(killed.names().len(), 4, "{:?}", killed.names());
 }
 
@@ -156,20 +162,20 @@ async fn the_journal_of_another_file_is_told_kept_and_not_taken() {
 async fn what_is_behind_a_hole_is_told_kept_and_not_taken() {
     let killed = Pair::killed_after(&TEXTS).await;
     let mut journal = fs::read(&killed.journal).unwrap();
-    // The schema, one, two; and two is no longer whole.
+    // The journal holds the schema, one and two; two is no longer whole.
     journal[2 * BLOCK + 60] ^= 1;
     fs::write(&killed.journal, &journal).unwrap();
-    // Also where nothing else in the directory knows how much there was.
+    // This also holds if nothing else in the directory knows how much there was.
     fs::remove_file(killed.beside(".commits")).unwrap();
     let lacks = Age::Older { commits: 3 };
     assert_eq!(Inspection::open(&killed.path).unwrap().age(), lacks);
     let store = StateStore::open(&killed.path).unwrap();
     assert_eq!(texts(&store), ["one"]);
-    assert_eq!(store.opened().age, lacks);
-    assert!(fs::read(store.opened().journal_aside.as_ref().unwrap()).unwrap() == journal);
-    store.put(&Key::Alloc(id(7)), "on").await.unwrap();
+    assert_eq!(store.open_report().age, lacks);
+    assert!(fs::read(store.open_report().journal_aside.as_ref().unwrap()).unwrap() == journal);
+    store.put(&RecordKey::Alloc(id(7)), "on").await.unwrap();
     drop(store);
-    assert!(!StateStore::open(&killed.path).unwrap().opened().lacks(), "told once");
+    assert!(!StateStore::open(&killed.path).unwrap().open_report().is_incomplete(), "told once");
 }
 
 #[tokio::test]
@@ -180,7 +186,7 @@ async fn the_newest_record_damaged_is_told_by_what_the_directory_knows() {
     fs::write(&killed.journal, &journal).unwrap();
     let store = StateStore::open(&killed.path).unwrap();
     assert_eq!(texts(&store), &TEXTS[..3]);
-    assert_eq!(store.opened().age, Age::Older { commits: 1 });
+    assert_eq!(store.open_report().age, Age::Older { commits: 1 });
 }
 
 #[tokio::test]
@@ -188,7 +194,7 @@ async fn a_journal_that_is_gone_is_told_by_what_the_directory_knows() {
     let killed = Pair::killed_after(&TEXTS).await;
     fs::remove_file(&killed.journal).unwrap();
     let store = StateStore::open(&killed.path).unwrap();
-    assert_eq!((texts(&store).len(), store.opened().age), (0, Age::Older { commits: 5 }));
+    assert_eq!((texts(&store).len(), store.open_report().age), (0, Age::Older { commits: 5 }));
 }
 
 #[tokio::test]
@@ -197,11 +203,11 @@ async fn an_older_file_under_a_journal_that_goes_on_from_it_lacks_nothing() {
     let older = fs::read(&killed.path).unwrap();
     let journal = fs::read(&killed.journal).unwrap();
     drop(StateStore::open(&killed.path).unwrap());
-    // The state file's newest commits are lost; the journal still has what they held.
+    // The state file's newest commits are lost, but the journal still has their content.
     fs::write(&killed.path, older).unwrap();
     assert!(fs::read(&killed.journal).unwrap() == journal, "it is not touched when it is moved");
     let store = StateStore::open(&killed.path).unwrap();
-    assert_eq!((texts(&store).len(), store.opened().age), (4, Age::Newest));
+    assert_eq!((texts(&store).len(), store.open_report().age), (4, Age::Newest));
 }
 
 #[test]
@@ -226,7 +232,7 @@ fn bytes_that_are_no_journal_are_written_over() {
     for content in [&b"text"[..], &[0xff; 3 * BLOCK]] {
         fs::write(&pair.journal, content).unwrap();
         let backend = DiskBackend::open(&pair.path).unwrap();
-        assert!(backend.aside().is_none() && !backend.age().lacks());
+        assert!(backend.moved_aside_path().is_none() && !backend.age().is_behind());
         backend.commit(&[put(1, 1)]).unwrap();
         let made = fs::metadata(&pair.journal).unwrap().len();
         assert_eq!(made, STATE_JOURNAL_BYTES as u64);
@@ -261,12 +267,12 @@ async fn the_journal_is_moved_when_nothing_comes_and_then_nothing_is_written() {
     let options = StoreOptions { settle_idle: Duration::from_millis(1), ..Default::default() };
     let store = StateStore::with_backend_and(&pair.path, backend.clone(), options).unwrap();
     for n in 0..3 {
-        store.put(&Key::Alloc(id(n)), "x").await.unwrap();
-        until(|| !backend.unsettled()).await;
+        store.put(&RecordKey::Alloc(id(n)), "x").await.unwrap();
+        until(|| !backend.has_unsettled()).await;
     }
     let before = disk.operations();
     for n in 0..3 {
-        assert_eq!(store.put(&Key::Alloc(id(n)), "x").await.unwrap(), Put::Unchanged);
+        assert_eq!(store.put(&RecordKey::Alloc(id(n)), "x").await.unwrap(), PutOutcome::Unchanged);
     }
     store.flush().await.unwrap();
     assert_eq!(disk.operations(), before);
@@ -333,7 +339,7 @@ proptest! {
                 Then::Nothing => current,
                 Then::Settle => {
                     current.settle().unwrap();
-                    prop_assert!(!current.unsettled());
+                    prop_assert!(!current.has_unsettled());
                     current
                 }
                 Then::Close => {
@@ -341,19 +347,19 @@ proptest! {
                     open(&pair.path, &disk, 5)
                 }
                 Then::Kill | Then::PowerCut => {
-                    disk.cut();
+                    disk.cut_power();
                     drop(current);
                     match then {
-                        Then::Kill => disk.resume(),
+                        Then::Kill => disk.kill_process(),
                         _ => disk.power_cycle(),
                     }
                     open(&pair.path, &disk, 5)
                 }
             });
             let current = backend.as_ref().unwrap();
-            prop_assert!(!current.age().lacks());
+            prop_assert!(!current.age().is_behind());
             prop_assert_eq!(all(current), all(&model));
-            prop_assert_eq!(current.quarantined().unwrap(), model.quarantined().unwrap());
+            prop_assert_eq!(current.count_quarantined().unwrap(), model.count_quarantined().unwrap());
         }
     }
 }
@@ -366,14 +372,14 @@ fn a_journal_that_failed_is_done_without_and_made_again() {
     backend.commit(&[put(1, 1)]).unwrap();
     disk.plan(disk.operations() + 1, DiskFault::Error);
     backend.commit(&[put(2, 1)]).unwrap();
-    assert!(!backend.unsettled(), "all of it is in the tree");
+    assert!(!backend.has_unsettled(), "all of it is in the tree");
     for n in 0..=64 {
         backend.commit(&[put(3, n)]).unwrap();
     }
     let before = disk.operations();
     backend.commit(&[put(4, 1)]).unwrap();
     assert_eq!(disk.journal()[before..], [DiskOperation::Write, DiskOperation::Sync]);
-    disk.cut();
+    disk.cut_power();
     drop(backend);
     disk.power_cycle();
     let backend = open(&pair.path, &disk, 16);

@@ -1,25 +1,25 @@
-//! Writes that may lag, flushing, and the counts kept in the file.
+//! Tests of writes that may lag, of flushing, and of the counts kept in the file.
 
 use super::*;
 use crate::backend::Backend as _;
 use crate::testing::Fault;
-use crate::{MetaItem, Prefix, Put, StateError, Stats};
+use crate::{KeyPrefix, MetaItem, PutOutcome, StateError, Stats};
 use ostler_model::limits::{STATE_BATCH_MAX, STATE_COUNTERS_COMMITS, STATE_QUEUE_MAX};
 use tokio::task::JoinSet;
 
-fn text(store: &StateStore, key: &Key) -> Option<String> {
+fn text(store: &StateStore, key: &RecordKey) -> Option<String> {
     store.get(key).unwrap()
 }
 
-/// Hold commits up with one write of `DeviceLedger` in flight, so that what follows waits.
+/// Delay commits with one write of `DeviceLedger` in flight, so that later writes wait.
 async fn busy(
     store: &StateStore,
     backend: &Arc<FaultyBackend>,
-) -> (crate::testing::Held, JoinSet<Result<Put, StateError>>) {
+) -> (crate::testing::CommitHold, JoinSet<Result<PutOutcome, StateError>>) {
     let (held, commits) = (backend.hold(), backend.commits());
     let mut tasks = JoinSet::new();
     let writer = store.clone();
-    tasks.spawn(async move { writer.put(&Key::DeviceLedger, "busy").await });
+    tasks.spawn(async move { writer.put(&RecordKey::DeviceLedger, "busy").await });
     until(|| backend.commits() == commits + 1).await;
     (held, tasks)
 }
@@ -27,27 +27,31 @@ async fn busy(
 #[tokio::test]
 async fn a_write_that_may_lag_does_not_wait_and_is_durable_soon() {
     let (store, backend) = faulty_store();
-    let key = Key::Alloc(id(1));
+    let key = RecordKey::Alloc(id(1));
     let held = backend.hold();
-    assert_eq!(store.put_later(&key, "x").await.unwrap(), Put::Queued);
+    assert_eq!(store.put_later(&key, "x").await.unwrap(), PutOutcome::Queued);
     assert_eq!(text(&store, &key), None);
     drop(held);
     until(|| text(&store, &key).is_some()).await;
-    assert_eq!(store.put_later(&key, "x").await.unwrap(), Put::Unchanged);
-    assert_eq!(store.put(&key, "x").await.unwrap(), Put::Unchanged);
+    assert_eq!(store.put_later(&key, "x").await.unwrap(), PutOutcome::Unchanged);
+    assert_eq!(store.put(&key, "x").await.unwrap(), PutOutcome::Unchanged);
 }
 
 #[tokio::test]
 async fn a_durable_write_takes_everything_queued_before_it_along() {
     let (store, backend) = faulty_store();
     for n in 0..10 {
-        assert_eq!(store.put_later(&Key::Alloc(id(n)), "x").await.unwrap(), Put::Queued);
+        assert_eq!(
+            store.put_later(&RecordKey::Alloc(id(n)), "x").await.unwrap(),
+            PutOutcome::Queued
+        );
     }
-    store.put(&Key::DeviceLedger, "now").await.unwrap();
+    store.put(&RecordKey::DeviceLedger, "now").await.unwrap();
     for n in 0..10 {
-        assert_eq!(text(&store, &Key::Alloc(id(n))), Some("x".to_owned()));
+        assert_eq!(text(&store, &RecordKey::Alloc(id(n))), Some("x".to_owned()));
     }
-    // The first may have started the clock and gone alone on a slow machine; never one by one.
+    // The first may have started the clock and gone alone on a slow machine, but they never go one
+    // by one.
     assert!(backend.commits() <= 2, "{} commits", backend.commits());
 }
 
@@ -57,36 +61,36 @@ const LONG: std::time::Duration = std::time::Duration::from_secs(3_600);
 #[tokio::test]
 async fn what_is_before_a_mark_goes_with_the_next_commit_and_draws_nothing_after_it_along() {
     let (store, backend) = faulty_store();
-    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
+    store.put_later(&RecordKey::Alloc(id(1)), "x").await.unwrap();
     let mark = store.mark();
     let (waiter, writer) = (store.clone(), store.clone());
-    let waiting = tokio::spawn(async move { waiter.durable_to(mark, LONG).await });
-    writer.put(&Key::DeviceLedger, "now").await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.wait_durable_to(mark, LONG).await });
+    writer.put(&RecordKey::DeviceLedger, "now").await.unwrap();
     waiting.await.unwrap().unwrap();
     let held = backend.hold();
-    store.put_later(&Key::Alloc(id(2)), "y").await.unwrap();
-    store.durable_to(mark, LONG).await.unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(2))), None);
+    store.put_later(&RecordKey::Alloc(id(2)), "y").await.unwrap();
+    store.wait_durable_to(mark, LONG).await.unwrap();
+    assert_eq!(text(&store, &RecordKey::Alloc(id(2))), None);
     drop(held);
 }
 
 #[tokio::test]
 async fn what_is_before_a_mark_gets_a_commit_of_its_own_when_nobody_else_asks_for_one() {
     let (store, _backend) = faulty_store();
-    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
-    store.durable_to(store.mark(), std::time::Duration::ZERO).await.unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+    store.put_later(&RecordKey::Alloc(id(1)), "x").await.unwrap();
+    store.wait_durable_to(store.mark(), std::time::Duration::ZERO).await.unwrap();
+    assert_eq!(text(&store, &RecordKey::Alloc(id(1))), Some("x".to_owned()));
 }
 
 #[tokio::test]
 async fn a_mark_behind_a_failed_commit_is_reached_when_what_was_put_back_is_durable() {
     let (store, backend) = faulty_store();
     backend.plan([Some(Fault::Before)]);
-    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
+    store.put_later(&RecordKey::Alloc(id(1)), "x").await.unwrap();
     let mark = store.mark();
-    store.put(&Key::DeviceLedger, "now").await.unwrap_err();
-    store.durable_to(mark, LONG).await.unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+    store.put(&RecordKey::DeviceLedger, "now").await.unwrap_err();
+    store.wait_durable_to(mark, LONG).await.unwrap();
+    assert_eq!(text(&store, &RecordKey::Alloc(id(1))), Some("x".to_owned()));
 }
 
 #[tokio::test]
@@ -96,12 +100,14 @@ async fn a_write_waits_for_those_that_are_expected_and_shares_their_commit() {
     let coming = store.expect();
     let (early, late) = (store.clone(), store.clone());
     let first =
-        tokio::spawn(async move { early.put_with_expected(&Key::Alloc(id(1)), "x", LONG).await });
+        tokio::spawn(
+            async move { early.put_with_expected(&RecordKey::Alloc(id(1)), "x", LONG).await },
+        );
     until(|| store.stats().later == 1).await;
     drop(coming);
-    late.put_with_expected(&Key::Alloc(id(2)), "y", LONG).await.unwrap();
+    late.put_with_expected(&RecordKey::Alloc(id(2)), "y", LONG).await.unwrap();
     first.await.unwrap().unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+    assert_eq!(text(&store, &RecordKey::Alloc(id(1))), Some("x".to_owned()));
     assert_eq!(backend.commits() - before, 1);
 }
 
@@ -110,8 +116,8 @@ async fn a_write_does_not_wait_longer_for_one_that_is_expected_than_it_said() {
     let (store, _backend) = faulty_store();
     let _never = store.expect();
     let linger = std::time::Duration::from_millis(1);
-    store.put_with_expected(&Key::Alloc(id(1)), "x", linger).await.unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+    store.put_with_expected(&RecordKey::Alloc(id(1)), "x", linger).await.unwrap();
+    assert_eq!(text(&store, &RecordKey::Alloc(id(1))), Some("x".to_owned()));
 }
 
 #[tokio::test]
@@ -119,9 +125,9 @@ async fn flushing_waits_for_what_may_lag_and_writes_nothing_else() {
     let (store, backend) = faulty_store();
     store.flush().await.unwrap();
     assert_eq!(backend.commits(), 0);
-    store.put_later(&Key::DeviceLedger, "x").await.unwrap();
+    store.put_later(&RecordKey::DeviceLedger, "x").await.unwrap();
     store.flush().await.unwrap();
-    assert_eq!(text(&store, &Key::DeviceLedger), Some("x".to_owned()));
+    assert_eq!(text(&store, &RecordKey::DeviceLedger), Some("x".to_owned()));
     assert_eq!(backend.commits(), 1);
 }
 
@@ -130,7 +136,7 @@ async fn a_flush_fails_with_the_commit_it_waited_for() {
     let (store, backend) = faulty_store();
     let (held, mut tasks) = busy(&store, &backend).await;
     backend.plan([None, Some(Fault::Before)]);
-    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
+    store.put_later(&RecordKey::Alloc(id(1)), "x").await.unwrap();
     let flusher = store.clone();
     let flush = tokio::spawn(async move { flusher.flush().await });
     until(|| store.stats().queued == 2).await;
@@ -138,33 +144,37 @@ async fn a_flush_fails_with_the_commit_it_waited_for() {
     assert!(matches!(flush.await.unwrap(), Err(StateError::Commit { .. })));
     tasks.join_next().await.unwrap().unwrap().unwrap();
     store.flush().await.unwrap();
-    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
+    assert_eq!(text(&store, &RecordKey::Alloc(id(1))), Some("x".to_owned()));
 }
 
 #[tokio::test]
 async fn a_newer_value_takes_the_place_of_one_that_still_waits() {
     let (store, backend) = faulty_store();
     let (held, mut tasks) = busy(&store, &backend).await;
-    let key = Key::Alloc(id(1));
+    let key = RecordKey::Alloc(id(1));
     for n in 0..100 {
-        assert_eq!(store.put_later(&key, &n.to_string()).await.unwrap(), Put::Queued);
+        assert_eq!(store.put_later(&key, &n.to_string()).await.unwrap(), PutOutcome::Queued);
     }
     assert_eq!(store.stats().queued, 1);
-    assert_eq!(store.put_later(&key, "99").await.unwrap(), Put::Queued, "the same waits already");
+    assert_eq!(
+        store.put_later(&key, "99").await.unwrap(),
+        PutOutcome::Queued,
+        "the same waits already"
+    );
     drop(held);
     tasks.join_next().await.unwrap().unwrap().unwrap();
     store.flush().await.unwrap();
     assert_eq!(text(&store, &key), Some("99".to_owned()));
     let stats = store.stats();
     assert_eq!((stats.writes, stats.replaced, stats.later), (2, 100, 101));
-    assert_eq!(store.put(&key, "99").await.unwrap(), Put::Unchanged);
+    assert_eq!(store.put(&key, "99").await.unwrap(), PutOutcome::Unchanged);
 }
 
 #[tokio::test]
 async fn a_value_never_takes_the_place_of_one_with_a_change_of_its_key_behind_it() {
     let (store, backend) = faulty_store();
     let (held, mut tasks) = busy(&store, &backend).await;
-    let key = Key::TaskState(id(1), task("web"));
+    let key = RecordKey::TaskState(id(1), task("web"));
     store.put_later(&key, "1").await.unwrap();
     let (putter, of) = (store.clone(), key.clone());
     tasks.spawn(async move { putter.put(&of, "2").await });
@@ -184,12 +194,12 @@ async fn a_value_never_takes_the_place_of_one_with_a_change_of_its_key_behind_it
 async fn destroy_beats_a_write_that_lags() {
     let (store, backend) = faulty_store();
     let (held, mut tasks) = busy(&store, &backend).await;
-    let key = Key::TaskState(id(1), task("web"));
+    let key = RecordKey::TaskState(id(1), task("web"));
     store.put_later(&key, "1").await.unwrap();
     let destroyer = store.clone();
     let destroyed = tokio::spawn(async move { destroyer.destroy_alloc(id(1)).await });
     until(|| store.stats().queued == 2).await;
-    assert_eq!(store.put_later(&key, "2").await.unwrap(), Put::Destroyed);
+    assert_eq!(store.put_later(&key, "2").await.unwrap(), PutOutcome::Destroyed);
     drop(held);
     destroyed.await.unwrap().unwrap();
     tasks.join_next().await.unwrap().unwrap().unwrap();
@@ -201,13 +211,13 @@ async fn what_may_lag_is_tried_again_after_a_failed_commit() {
     for fault in [Fault::Before, Fault::After, Fault::Panic] {
         let (store, backend) = faulty_store();
         backend.plan([Some(fault), Some(fault)]);
-        let key = Key::Alloc(id(1));
+        let key = RecordKey::Alloc(id(1));
         store.put_later(&key, "x").await.unwrap();
         until(|| store.stats().commits == 1).await;
         assert_eq!(text(&store, &key), Some("x".to_owned()));
         let stats = store.stats();
         assert_eq!((stats.commits_failed, stats.later_retried, stats.later_lost), (2, 2, 0));
-        assert_eq!(store.put(&key, "x").await.unwrap(), Put::Unchanged);
+        assert_eq!(store.put(&key, "x").await.unwrap(), PutOutcome::Unchanged);
     }
 }
 
@@ -215,7 +225,7 @@ async fn what_may_lag_is_tried_again_after_a_failed_commit() {
 async fn after_a_failed_commit_an_older_value_never_overtakes_a_newer_one() {
     let (store, backend) = faulty_store();
     let (held, mut tasks) = busy(&store, &backend).await;
-    let (durable_after, later_after) = (Key::Alloc(id(1)), Key::Alloc(id(2)));
+    let (durable_after, later_after) = (RecordKey::Alloc(id(1)), RecordKey::Alloc(id(2)));
     backend.plan([None, Some(Fault::After)]);
     store.put_later(&durable_after, "old").await.unwrap();
     store.put_later(&later_after, "old").await.unwrap();
@@ -236,11 +246,11 @@ async fn what_may_lag_and_finds_no_room_after_a_failed_commit_is_written_next_ti
     let (store, backend) = faulty_store();
     let (held, mut tasks) = busy(&store, &backend).await;
     backend.plan([None, Some(Fault::Before)]);
-    let lagging = Key::Alloc(id(1));
+    let lagging = RecordKey::Alloc(id(1));
     store.put_later(&lagging, "x").await.unwrap();
-    // As many as wait for room take the places that the failed batch leaves.
+    // As many writes wait for room as take the places that the failed batch leaves.
     for n in 0..STATE_QUEUE_MAX + STATE_BATCH_MAX {
-        let (writer, key) = (store.clone(), Key::Alloc(id(100 + n as u128)));
+        let (writer, key) = (store.clone(), RecordKey::Alloc(id(100 + n as u128)));
         tasks.spawn(async move { writer.put(&key, "x").await });
     }
     until(|| store.stats().queued == STATE_QUEUE_MAX as u64).await;
@@ -255,10 +265,10 @@ async fn what_may_lag_and_finds_no_room_after_a_failed_commit_is_written_next_ti
 #[tokio::test]
 async fn closing_writes_what_lags_and_then_takes_no_more() {
     let (store, backend) = faulty_store();
-    store.put_later(&Key::Alloc(id(1)), "x").await.unwrap();
+    store.put_later(&RecordKey::Alloc(id(1)), "x").await.unwrap();
     store.close().await;
-    assert_eq!(text(&store, &Key::Alloc(id(1))), Some("x".to_owned()));
-    let late = store.put_later(&Key::Alloc(id(2)), "x").await;
+    assert_eq!(text(&store, &RecordKey::Alloc(id(1))), Some("x".to_owned()));
+    let late = store.put_later(&RecordKey::Alloc(id(2)), "x").await;
     assert!(matches!(late, Err(StateError::Closed { .. })), "{late:?}");
     assert!(matches!(store.flush().await, Err(StateError::Closed { .. })));
     drop((store, backend));
@@ -270,7 +280,7 @@ async fn without_deduplication_every_put_is_a_write() {
     let options = crate::StoreOptions { deduplicate: false, ..Default::default() };
     let store = StateStore::with_backend_and(Path::new("(test)"), memory, options).unwrap();
     for _ in 0..3 {
-        assert_eq!(store.put(&Key::DeviceLedger, "x").await.unwrap(), Put::Written);
+        assert_eq!(store.put(&RecordKey::DeviceLedger, "x").await.unwrap(), PutOutcome::Written);
     }
     assert_eq!(store.stats().commits, 3);
 }
@@ -279,15 +289,19 @@ async fn without_deduplication_every_put_is_a_write() {
 async fn counts_are_kept_in_the_file_and_add_up() {
     let memory = Arc::new(MemBackend::default());
     let kept = || {
-        let key = Key::Meta(MetaItem::Counters);
+        let key = RecordKey::Meta(MetaItem::Counters);
         let record = memory.get(&key.encode()).unwrap()?;
         crate::codec::decode::<Stats>(key.kind(), &record).ok()
     };
     for opening in 1..=3u64 {
         let store = StateStore::with_backend(Path::new("(test)"), memory.clone()).unwrap();
-        store.put(&Key::DeviceLedger, &opening).await.unwrap();
-        store.put(&Key::DeviceLedger, &opening).await.unwrap();
-        assert_eq!(store.opened().records, opening.min(2) - 1, "counts are no record of the agent");
+        store.put(&RecordKey::DeviceLedger, &opening).await.unwrap();
+        store.put(&RecordKey::DeviceLedger, &opening).await.unwrap();
+        assert_eq!(
+            store.open_report().records,
+            opening.min(2) - 1,
+            "counts are no record of the agent"
+        );
         drop(store);
         let kept = kept().unwrap();
         assert_eq!((kept.puts, kept.unchanged, kept.commits), (2 * opening, opening, opening));
@@ -295,7 +309,7 @@ async fn counts_are_kept_in_the_file_and_add_up() {
     let store = StateStore::with_backend(Path::new("(test)"), memory.clone()).unwrap();
     let before = kept().unwrap().commits;
     for n in 0..STATE_COUNTERS_COMMITS {
-        store.put(&Key::DeviceLedger, &(100 + n)).await.unwrap();
+        store.put(&RecordKey::DeviceLedger, &(100 + n)).await.unwrap();
     }
     assert_eq!(kept().unwrap().commits, before + STATE_COUNTERS_COMMITS - 1, "while it is open");
 }
@@ -304,22 +318,22 @@ async fn counts_are_kept_in_the_file_and_add_up() {
 async fn what_goes_ahead_without_waiting_takes_the_next_commit_or_is_told_that_there_is_no_room() {
     let (store, backend) = faulty_store();
     let (held, mut tasks) = busy(&store, &backend).await;
-    let ahead = store.try_put_ahead(&Key::Alloc(id(1)), "intent").unwrap().unwrap();
-    let same = store.try_put_ahead(&Key::Alloc(id(1)), "intent").unwrap().unwrap();
-    store.put_later(&Key::Alloc(id(2)), "x").await.unwrap();
+    let ahead = store.try_put_ahead(&RecordKey::Alloc(id(1)), "intent").unwrap().unwrap();
+    let same = store.try_put_ahead(&RecordKey::Alloc(id(1)), "intent").unwrap().unwrap();
+    store.put_later(&RecordKey::Alloc(id(2)), "x").await.unwrap();
     let before = backend.commits();
     drop(held);
-    assert_eq!(ahead.durable().await.unwrap(), Put::Written);
-    assert_eq!(same.durable().await.unwrap(), Put::Written);
-    assert_eq!(text(&store, &Key::Alloc(id(1))).as_deref(), Some("intent"));
+    assert_eq!(ahead.wait_durable().await.unwrap(), PutOutcome::Written);
+    assert_eq!(same.wait_durable().await.unwrap(), PutOutcome::Written);
+    assert_eq!(text(&store, &RecordKey::Alloc(id(1))).as_deref(), Some("intent"));
     assert_eq!(backend.commits(), before + 1, "all of it in one commit");
     while tasks.join_next().await.is_some() {}
 
     let held = backend.hold();
     let mut full = 0_u128;
-    // What the writer took for the commit that is held is no longer in the queue.
+    // The writes that the writer took for the delayed commit are no longer in the queue.
     let most = 2 * u128::try_from(STATE_QUEUE_MAX).unwrap();
-    while store.try_put_ahead(&Key::Alloc(id(100 + full)), "x").unwrap().is_some() {
+    while store.try_put_ahead(&RecordKey::Alloc(id(100 + full)), "x").unwrap().is_some() {
         full += 1;
         assert!(full <= most, "the queue is bounded");
     }
@@ -327,7 +341,7 @@ async fn what_goes_ahead_without_waiting_takes_the_next_commit_or_is_told_that_t
     while tasks.join_next().await.is_some() {}
     store.close().await;
     assert!(
-        store.try_put_ahead(&Key::Alloc(id(1)), "later").is_err(),
+        store.try_put_ahead(&RecordKey::Alloc(id(1)), "later").is_err(),
         "a closed store takes nothing"
     );
 }
@@ -336,18 +350,18 @@ async fn what_goes_ahead_without_waiting_takes_the_next_commit_or_is_told_that_t
 async fn a_group_is_removed_with_what_is_queued_of_it_and_is_written_again_afterwards() {
     let (store, backend) = faulty_store();
     let (web, db) = (JobId::new("web").unwrap(), JobId::new("db").unwrap());
-    let (of_web, of_db) = (Key::JobVersions(web.clone()), Key::JobVersions(db));
+    let (of_web, of_db) = (RecordKey::JobVersions(web.clone()), RecordKey::JobVersions(db));
     store.put(&of_db, "kept").await.unwrap();
-    // Nothing of it is on disk when it is to go.
+    // None of these is on disk when they are removed.
     let (held, mut tasks) = busy(&store, &backend).await;
     store.put_later(&of_web, "queued").await.unwrap();
-    let (remover, group) = (store.clone(), Prefix::BesideJob(web));
+    let (remover, group) = (store.clone(), KeyPrefix::BesideJob(web));
     let removed = tokio::spawn(async move { remover.delete_all(&group).await });
     until(|| store.stats().queued == 2).await;
     drop(held);
     tasks.join_next().await.unwrap().unwrap().unwrap();
     removed.await.unwrap().unwrap();
     assert_eq!((text(&store, &of_web), text(&store, &of_db)), (None, Some("kept".to_owned())));
-    assert_eq!(store.put(&of_web, "queued").await.unwrap(), Put::Written);
+    assert_eq!(store.put(&of_web, "queued").await.unwrap(), PutOutcome::Written);
     assert_eq!(text(&store, &of_web), Some("queued".to_owned()));
 }

@@ -1,37 +1,38 @@
-//! What a store may hold, after any mixture of acknowledged and failed changes.
+//! Models the contents that a store may have, after any mixture of acknowledged and failed changes.
 //!
-//! An acknowledged batch changes every possible content, one that failed makes two of each: so an
-//! acknowledged write that is missing, a batch that is there by half and a write that was skipped
+//! An acknowledged batch changes every possible content, and a failed one makes two of each. So an
+//! acknowledged write that is missing, a batch that is there by half, and a write that was skipped
 //! wrongly all end in a content that is not in the set.
 
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::{Prefix, Put, StateError};
+use crate::{KeyPrefix, PutOutcome, StateError};
 use tokio::task::JoinHandle;
 
-/// Keys, by number.
+/// The number of keys.
 pub const KEYS: usize = 13;
-/// The one with values that make the file grow.
+/// The number of the key whose values make the file grow.
 pub const LARGE: usize = 12;
-/// Versions of a value are 1 to this.
+/// The versions of a value go from 1 to this.
 const VERSIONS_MAX: u16 = 6;
 
 /// Keys 0 to 3 belong to allocation 1, 4 to 7 to allocation 2.
-pub fn key(n: usize) -> Key {
+pub fn key(n: usize) -> RecordKey {
     let alloc = id(1 + (n / 4) as u128);
     match n {
-        0 | 4 | 8 => Key::Alloc(alloc),
-        1 | 5 | 9 => Key::AllocState(alloc),
-        2 | 6 => Key::TaskLocal(alloc, task("web")),
-        3 | 7 => Key::TaskState(alloc, task("web")),
-        10 => Key::DeviceLedger,
-        11 => Key::NodeRegistration,
-        _ => Key::PluginHandle(PluginName::new("large").unwrap()),
+        0 | 4 | 8 => RecordKey::Alloc(alloc),
+        1 | 5 | 9 => RecordKey::AllocState(alloc),
+        2 | 6 => RecordKey::TaskLocal(alloc, task("web")),
+        3 | 7 => RecordKey::TaskState(alloc, task("web")),
+        10 => RecordKey::DeviceLedger,
+        11 => RecordKey::NodeRegistration,
+        _ => RecordKey::PluginHandle(PluginName::new("large").unwrap()),
     }
 }
 
-/// The values of a key all differ, and each shows what it is on every page it covers.
+/// The value of a key in a version. All values differ, and each can be recognised on every page
+/// it covers.
 pub fn value(n: usize, version: u16) -> String {
     let sizes = [40, 10_240, 300, 2_000, 5_000];
     let size = if n == LARGE { 540_000 } else { sizes[(n + usize::from(version)) % sizes.len()] };
@@ -49,8 +50,8 @@ pub enum Change {
     Quarantine(usize),
 }
 
-/// Version of each key, 0 where there is none; at the end a bit for each key with a record in
-/// quarantine, where a later one of the same key takes the place of an earlier one.
+/// The version of each key, 0 if there is none. The last element has a bit for each key with a
+/// record in quarantine, where a later record of a key takes the place of an earlier one.
 pub type Content = [u16; KEYS + 1];
 
 pub fn applied(mut content: Content, changes: &[Change]) -> Content {
@@ -72,17 +73,17 @@ pub fn applied(mut content: Content, changes: &[Change]) -> Content {
     content
 }
 
-/// What may be in the file.
+/// The contents that the file may have.
 pub struct Model {
     pub possible: BTreeSet<Content>,
-    /// What may have been in it at any time.
+    /// The contents that it may have had at any time.
     pub ever: BTreeSet<Content>,
     pub destroyed: BTreeSet<u128>,
-    /// Queued, to go with the next commit; may go earlier.
+    /// The changes that are queued to go with the next commit; they may go earlier.
     pub later: Vec<Change>,
 }
 
-/// What is wrong.
+/// An error says what is wrong.
 pub type Check = Result<(), String>;
 
 pub fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Check {
@@ -95,13 +96,13 @@ impl Model {
         Self { possible: empty.clone(), ever: empty, destroyed: BTreeSet::new(), later: Vec::new() }
     }
 
-    /// A write that may lag was taken.
+    /// Note that a write that may lag was accepted.
     pub fn queued(&mut self, n: usize, version: u16) {
         self.either(&[Change::Put(n, version)]);
         self.later.push(Change::Put(n, version));
     }
 
-    /// A batch was acknowledged or failed, as a whole.
+    /// Note that a batch was acknowledged or failed, as a whole.
     pub fn batch(&mut self, changes: &[Change], acknowledged: bool) {
         let all = [&self.later, changes].concat();
         self.either(&all);
@@ -114,24 +115,24 @@ impl Model {
         }
     }
 
-    /// A write that may lag is not tried again when one of these came after it.
+    /// A lagging write is not tried again if one of these changes came after it.
     fn outdated(&mut self, newer: &[Change]) {
         let after = applied([9; KEYS + 1], newer);
         self.later.retain(|later| !matches!(later, Change::Put(n, _) if after[*n] != 9));
     }
 
-    /// These changes were made, or not.
+    /// Note that these changes were made, or were not.
     pub fn either(&mut self, changes: &[Change]) {
         let after: BTreeSet<_> = self.possible.iter().map(|c| applied(*c, changes)).collect();
         self.ever.extend(&after);
         self.possible.extend(after);
     }
 
-    /// Note how one change ended; `None` when it failed.
-    pub fn one(&mut self, change: Change, ended: Option<Put>) -> Check {
+    /// Note the result of one change; `None` means that it failed.
+    pub fn one(&mut self, change: Change, ended: Option<PutOutcome>) -> Check {
         match (change, ended) {
-            (Change::Put(n, version), Some(Put::Unchanged)) => self.saw(n, version),
-            (Change::Put(n, _), Some(Put::Destroyed)) => {
+            (Change::Put(n, version), Some(PutOutcome::Unchanged)) => self.saw(n, version),
+            (Change::Put(n, _), Some(PutOutcome::Destroyed)) => {
                 let gone = self.destroyed.iter().any(|d| key(n).alloc() == Some(id(*d)));
                 ensure(gone, || format!("{} was not destroyed", key(n)))
             }
@@ -142,8 +143,8 @@ impl Model {
         }
     }
 
-    /// Note how changes made by [`together`] ended.
-    pub fn together(&mut self, changes: &[Change], ended: &[(Share, Option<Put>)]) -> Check {
+    /// Note the results of changes made by [`together`].
+    pub fn together(&mut self, changes: &[Change], ended: &[(Share, Option<PutOutcome>)]) -> Check {
         let of = |share| changes.iter().zip(ended).filter(move |(_, (s, _))| *s == share);
         for (change, (_, ended)) in of(Share::None) {
             ensure(ended.is_some(), || format!("{change:?} failed without a commit"))?;
@@ -164,7 +165,8 @@ impl Model {
         Ok(())
     }
 
-    /// This is there now, with so many records in quarantine: what still lags may come on top.
+    /// Note that this content is there now, with this many records in quarantine. Lagging writes
+    /// may come on top.
     pub fn found(&mut self, records: [u16; KEYS], in_quarantine: u64) -> Check {
         let is = |content: &Content| {
             content[..KEYS] == records && u64::from(content[KEYS].count_ones()) == in_quarantine
@@ -180,47 +182,45 @@ impl Model {
         Ok(())
     }
 
-    /// A change is about to be made: a destroy counts from its call on.
+    /// Note that a change is about to be made: a destroy counts from its call on.
     pub fn announce(&mut self, change: Change) {
         if let Change::Destroy(alloc) = change {
             self.destroyed.insert(alloc);
         }
     }
 
-    /// The key was seen to hold this.
+    /// Note that the key was seen to hold this version.
     pub fn saw(&mut self, n: usize, version: u16) -> Check {
         self.possible.retain(|content| content[n] == version);
         ensure(!self.possible.is_empty(), || format!("{} cannot be version {version}", key(n)))
     }
 }
 
-/// Where a change of several at once went.
+/// The commit into which one of several changes at once went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Nowhere: it was decided at once.
+    /// No commit, because the change was decided at once.
     None,
-    /// Into a commit of its own.
+    /// A commit of its own.
     First,
-    /// Into the one after, with all others.
+    /// The commit after that, with all others.
     Rest,
 }
 
-/// Make changes at once and in this order, so that it is known which commit each went into.
+/// Make changes at once and in this order, so that it is known into which commit each went.
 pub async fn together(
     store: &StateStore,
     gate: &Arc<FaultyBackend>,
     changes: &[Change],
-) -> Vec<(Share, Result<Put, StateError>)> {
+) -> Vec<(Share, Result<PutOutcome, StateError>)> {
     let (held, commits) = (gate.hold(), gate.commits());
     let mut calls: Vec<(Share, JoinHandle<_>)> = Vec::new();
     for change in changes.iter().copied() {
         let (store_of_task, queued) = (store.clone(), store.stats().queued);
         let call = tokio::spawn(async move { perform(&store_of_task, change).await });
         let first = gate.commits() == commits;
-        let arrived = || match first {
-            true => gate.commits() > commits,
-            false => store.stats().queued > queued,
-        };
+        let arrived =
+            || if first { gate.commits() > commits } else { store.stats().queued > queued };
         until(|| arrived() || call.is_finished()).await;
         let share = match (call.is_finished(), first) {
             (true, _) => Share::None,
@@ -237,12 +237,14 @@ pub async fn together(
     results
 }
 
-pub async fn perform(store: &StateStore, change: Change) -> Result<Put, StateError> {
+pub async fn perform(store: &StateStore, change: Change) -> Result<PutOutcome, StateError> {
     match change {
         Change::Put(n, version) => store.put(&key(n), &value(n, version)).await,
-        Change::Delete(n) => store.delete(&key(n)).await.map(|()| Put::Written),
-        Change::Destroy(alloc) => store.destroy_alloc(id(alloc)).await.map(|()| Put::Written),
-        Change::Quarantine(n) => store.quarantine(&key(n)).await.map(|()| Put::Written),
+        Change::Delete(n) => store.delete(&key(n)).await.map(|()| PutOutcome::Written),
+        Change::Destroy(alloc) => {
+            store.destroy_alloc(id(alloc)).await.map(|()| PutOutcome::Written)
+        }
+        Change::Quarantine(n) => store.quarantine(&key(n)).await.map(|()| PutOutcome::Written),
     }
 }
 
@@ -252,11 +254,11 @@ pub fn version_of(n: usize, found: Option<&str>) -> Result<u16, String> {
     whole.ok_or_else(|| format!("{} holds what was never written", key(n)))
 }
 
-/// The records of the store by key; each of them is whole and known.
+/// The records of the store by key. Each of them must be whole and known.
 pub fn records(store: &StateStore) -> Result<[u16; KEYS], String> {
     let mut found = [0; KEYS];
-    for record in store.scan(&Prefix::All).map_err(|error| format!("{error:?}"))? {
-        if matches!(record.key, Key::Meta(_)) {
+    for record in store.scan(&KeyPrefix::All).map_err(|error| format!("{error:?}"))? {
+        if matches!(record.key, RecordKey::Meta(_)) {
             continue;
         }
         let n = (0..KEYS).find(|n| key(*n) == record.key);

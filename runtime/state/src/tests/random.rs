@@ -1,8 +1,9 @@
-//! Random work with failing commits and reopening, against what may be there.
+//! Runs random work with failing commits and reopening, and compares the content with what may
+//! be there.
 
 use super::model::*;
 use super::*;
-use crate::Put;
+use crate::PutOutcome;
 use crate::backend::Backend as _;
 use crate::testing::Fault;
 use proptest::prelude::*;
@@ -17,7 +18,7 @@ enum Step {
     Reopen,
 }
 
-/// Keys 0 and 1 of allocation 1, 4 of allocation 2, two of none.
+/// Keys 0 and 1 of allocation 1, key 4 of allocation 2, and two keys of no allocation.
 const USED: [usize; 5] = [0, 1, 4, 10, 11];
 
 fn any_key() -> impl Strategy<Value = usize> {
@@ -42,7 +43,7 @@ fn any_fault() -> impl Strategy<Value = Option<Fault>> {
     ]
 }
 
-/// What to do, and what happens to the next commits meanwhile.
+/// A step, and the faults of the next commits meanwhile.
 fn any_step() -> impl Strategy<Value = (Step, [Option<Fault>; 2])> {
     let step = prop_oneof![
         10 => any_change().prop_map(Step::One),
@@ -92,7 +93,7 @@ impl Random {
             }
             Step::Later(n, version) => {
                 match store.put_later(&key(*n), &value(*n, *version)).await.unwrap() {
-                    Put::Queued => {
+                    PutOutcome::Queued => {
                         self.model.queued(*n, *version);
                         Ok(())
                     }
@@ -116,11 +117,12 @@ impl Random {
         }
     }
 
-    /// What is there is allowed, and is then all there may be but for what still lags.
+    /// Check that the content is allowed. It is then the only possible one, except for
+    /// lagging writes.
     fn look(&mut self) -> Check {
         let Some(store) = &self.store else { return Ok(()) };
         let found = records(store)?;
-        self.model.found(found, self.memory.quarantined().unwrap())
+        self.model.found(found, self.memory.count_quarantined().unwrap())
     }
 }
 
@@ -141,7 +143,7 @@ proptest! {
                 let checked = done.and_then(|()| random.look());
                 prop_assert!(checked.is_ok(), "step {n}, {step:?}: {checked:?}");
             }
-            // The last word: opened again, everything acknowledged is there.
+            // At the end the store is opened again, and everything acknowledged is there.
             random.step(&Step::Reopen).await.unwrap();
             let checked = random.look();
             prop_assert!(checked.is_ok(), "at the end: {checked:?}");

@@ -4,12 +4,12 @@ use std::cmp::Ordering;
 
 use super::{Row, argument, text, whole};
 use crate::error::TemplateProblem;
-use crate::eval::Run;
+use crate::eval::Renderer;
 use crate::value::{MapKind, Value, lossy};
 use crate::{compare, print, printf};
 
 pub(super) const ALL: &[Row] = &[
-    // Looked at by the evaluation itself: they leave arguments alone.
+    // The evaluation handles these two itself, because they do not evaluate every argument.
     ("and", 1, None, first),
     ("or", 1, None, first),
     ("not", 1, Some(1), |_, arguments| Ok(Value::Bool(!argument(arguments, 0).truth()))),
@@ -17,26 +17,26 @@ pub(super) const ALL: &[Row] = &[
     ("ne", 2, Some(2), |_, a| {
         compare::same(argument(a, 0), argument(a, 1)).map(|same| Value::Bool(!same))
     }),
-    ("lt", 2, Some(2), |_, a| ordered(a, |order| order == Ordering::Less)),
-    ("le", 2, Some(2), |_, a| ordered(a, |order| order != Ordering::Greater)),
-    ("gt", 2, Some(2), |_, a| ordered(a, |order| order == Ordering::Greater)),
-    ("ge", 2, Some(2), |_, a| ordered(a, |order| order != Ordering::Less)),
+    ("lt", 2, Some(2), |_, a| compare_order(a, |order| order == Ordering::Less)),
+    ("le", 2, Some(2), |_, a| compare_order(a, |order| order != Ordering::Greater)),
+    ("gt", 2, Some(2), |_, a| compare_order(a, |order| order == Ordering::Greater)),
+    ("ge", 2, Some(2), |_, a| compare_order(a, |order| order != Ordering::Less)),
     ("len", 1, Some(1), len),
     ("index", 1, None, index),
     ("slice", 1, Some(4), slice),
-    ("print", 0, None, |run, a| printed(run, a, print::printed)),
-    ("println", 0, None, |run, a| printed(run, a, print::printed_line)),
-    ("printf", 1, None, formatted),
-    ("html", 0, None, |run, a| escaped(run, a, html)),
-    ("js", 0, None, |run, a| escaped(run, a, js)),
-    ("urlquery", 0, None, |run, a| escaped(run, a, urlquery)),
+    ("print", 0, None, |run, a| print_with(run, a, print::print_all)),
+    ("println", 0, None, |run, a| print_with(run, a, print::print_line)),
+    ("printf", 1, None, format_text),
+    ("html", 0, None, |run, a| escape_text(run, a, html)),
+    ("js", 0, None, |run, a| escape_text(run, a, js)),
+    ("urlquery", 0, None, |run, a| escape_text(run, a, urlquery)),
 ];
 
-fn first(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn first(_run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     Ok(argument(arguments, 0).clone())
 }
 
-fn eq(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn eq(_run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let first = argument(arguments, 0);
     for other in arguments.iter().skip(1) {
         if compare::same(first, other)? {
@@ -46,7 +46,7 @@ fn eq(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem>
     Ok(Value::Bool(false))
 }
 
-fn ordered(arguments: &[Value], is: fn(Ordering) -> bool) -> Result<Value, TemplateProblem> {
+fn compare_order(arguments: &[Value], is: fn(Ordering) -> bool) -> Result<Value, TemplateProblem> {
     let order = compare::order(argument(arguments, 0), argument(arguments, 1))?;
     Ok(Value::Bool(order.is_some_and(is)))
 }
@@ -55,20 +55,20 @@ fn count(count: usize) -> Value {
     Value::Int(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-fn len(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn len(_run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     match argument(arguments, 0) {
         Value::Text(text) => Ok(count(text.len())),
-        Value::Told(told) => Ok(count(told.text().len())),
+        Value::TextWithFields(told) => Ok(count(told.text().len())),
         Value::List(list) => Ok(count(list.items().len())),
         Value::Map(map) if map.kind() != MapKind::Record => Ok(count(map.entries().len())),
-        other => Err(TemplateProblem::Value(format!("{} has no length", other.what()))),
+        other => Err(TemplateProblem::Value(format!("{} has no length", other.describe()))),
     }
 }
 
-fn index(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn index(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let mut value = argument(arguments, 0).clone();
     for at in 1..arguments.len() {
-        run.made(0)?;
+        run.charge_bytes(0)?;
         value = match &value {
             Value::Map(map) if map.kind() != MapKind::Record => {
                 let key = lossy(text(arguments, at)?).into_owned();
@@ -87,7 +87,7 @@ fn index(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProble
                 Value::Int(bytes.get(place).copied().map_or(0, i64::from))
             }
             other => {
-                let what = other.what();
+                let what = other.describe();
                 return Err(TemplateProblem::Value(format!("{what} has nothing at an index")));
             }
         };
@@ -95,7 +95,7 @@ fn index(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProble
     Ok(value)
 }
 
-/// An index into so many.
+/// The argument as an index into `count` items.
 fn place(arguments: &[Value], at: usize, count: usize) -> Result<usize, TemplateProblem> {
     let index = whole(arguments, at)?;
     let place = usize::try_from(index).ok().filter(|place| *place < count);
@@ -104,12 +104,12 @@ fn place(arguments: &[Value], at: usize, count: usize) -> Result<usize, Template
     })
 }
 
-fn slice(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn slice(_run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let value = argument(arguments, 0);
     let length = match value {
         Value::Text(text) => text.len(),
         Value::List(list) => list.items().len(),
-        other => return Err(TemplateProblem::Value(format!("{} has no slices", other.what()))),
+        other => return Err(TemplateProblem::Value(format!("{} has no slices", other.describe()))),
     };
     let mut bounds = [0, length, length];
     for (at, bound) in bounds.iter_mut().enumerate().take(arguments.len().saturating_sub(1)) {
@@ -122,7 +122,7 @@ fn slice(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProbl
     let [from, to, _] = bounds;
     match value {
         Value::Text(text) => text.get(from..to).map(Value::text),
-        Value::List(list) if list.of_texts() => list.items().get(from..to).map(|items| {
+        Value::List(list) if list.has_only_texts() => list.items().get(from..to).map(|items| {
             let texts = items.iter().filter_map(|item| match item {
                 Value::Text(text) => Some(text),
                 _ => None,
@@ -139,27 +139,31 @@ fn slice(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProbl
     })
 }
 
-type Print = fn(&[Value], &mut crate::sink::Sink) -> Result<(), TemplateProblem>;
+type Print = fn(&[Value], &mut crate::sink::BoundedBuffer) -> Result<(), TemplateProblem>;
 
-fn printed(run: &mut Run<'_>, arguments: &[Value], how: Print) -> Result<Value, TemplateProblem> {
+fn print_with(
+    run: &mut Renderer<'_>,
+    arguments: &[Value],
+    how: Print,
+) -> Result<Value, TemplateProblem> {
     let mut sink = run.sink();
     how(arguments, &mut sink)?;
     Ok(Value::text(sink.into_bytes()))
 }
 
-fn formatted(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn format_text(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let format = lossy(text(arguments, 0)?).into_owned();
     let mut sink = run.sink();
     printf::printf(&format, arguments.get(1..).unwrap_or_default(), &mut sink)?;
     Ok(Value::text(sink.into_bytes()))
 }
 
-/// What is not plain, as it is written.
+/// A function that escapes a character; `None` leaves the character as it is.
 type Escape = fn(char) -> Option<String>;
 
-/// The arguments as one text, with some characters written otherwise.
-fn escaped(
-    run: &mut Run<'_>,
+/// The arguments as one text, with some characters escaped.
+fn escape_text(
+    run: &mut Renderer<'_>,
     arguments: &[Value],
     escape: Escape,
 ) -> Result<Value, TemplateProblem> {
@@ -167,7 +171,7 @@ fn escaped(
         [Value::Text(text)] => text.to_vec(),
         _ => {
             let mut sink = run.sink();
-            print::printed(arguments, &mut sink)?;
+            print::print_all(arguments, &mut sink)?;
             sink.into_bytes()
         }
     };

@@ -1,9 +1,9 @@
-//! Numbers. As with consul-template the argument that comes last is the first operand, so that they fit in
-//! pipes: `10 | divide 3`.
+//! Functions of numbers. As with consul-template, the last argument is the first operand, so that the functions
+//! fit in pipes: `10 | divide 3`.
 
 use super::{Row, argument, text};
 use crate::error::TemplateProblem;
-use crate::eval::Run;
+use crate::eval::Renderer;
 use crate::value::{Value, lossy};
 
 pub(super) const ALL: &[Row] = &[
@@ -46,10 +46,10 @@ pub(super) const ALL: &[Row] = &[
     }),
     ("minimum", 2, Some(2), |_, a| choose(a, false)),
     ("maximum", 2, Some(2), |_, a| choose(a, true)),
-    ("loop", 1, Some(2), looped),
+    ("loop", 1, Some(2), make_loop),
 ];
 
-/// Dividing by a whole zero has no result.
+/// Refuse a division by a whole zero, which has no result.
 fn zero(arguments: &[Value]) -> Result<(), TemplateProblem> {
     match argument(arguments, 0) {
         Value::Int(0) | Value::Uint(0) if !matches!(argument(arguments, 1), Value::Float(_)) => {
@@ -60,7 +60,11 @@ fn zero(arguments: &[Value]) -> Result<(), TemplateProblem> {
 }
 
 fn no_numbers(left: &Value, right: &Value) -> TemplateProblem {
-    TemplateProblem::Value(format!("takes numbers, not {} and {}", left.what(), right.what()))
+    TemplateProblem::Value(format!(
+        "takes numbers, not {} and {}",
+        left.describe(),
+        right.describe()
+    ))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "as in Go: a whole number beside a fraction")]
@@ -73,7 +77,7 @@ fn float(value: &Value) -> Option<f64> {
     }
 }
 
-/// As in Go: the bits of the other kind.
+/// A whole number as a signed one. As in Go, a large unsigned number keeps its bits.
 fn signed(value: &Value) -> i64 {
     match value {
         Value::Int(number) => *number,
@@ -110,7 +114,7 @@ fn choose(arguments: &[Value], greater: bool) -> Result<Value, TemplateProblem> 
     Ok(if first { left } else { right }.clone())
 }
 
-fn looped(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn make_loop(_run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let mut bounds = Vec::with_capacity(2);
     for (index, bound) in arguments.iter().enumerate() {
         bounds.push(match bound {
@@ -124,7 +128,7 @@ fn looped(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProb
             other => {
                 return Err(TemplateProblem::Value(format!(
                     "takes whole numbers, not {}",
-                    other.what()
+                    other.describe()
                 )));
             }
         });

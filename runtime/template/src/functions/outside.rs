@@ -1,10 +1,10 @@
-//! What comes from the world around the template, and what it keeps itself.
+//! Functions that read the world outside of the template, and those for what it stores itself.
 
 use std::collections::BTreeMap;
 
 use super::{Row, argument, string, text, whole};
 use crate::error::TemplateProblem;
-use crate::eval::Run;
+use crate::eval::Renderer;
 use crate::outside::Dependency;
 use crate::value::{Value, lossy};
 
@@ -25,13 +25,15 @@ pub(super) const ALL: &[Row] = &[
     ("timestamp", 0, Some(1), timestamp),
     ("file", 1, Some(1), file),
     ("nomadService", 1, Some(3), service),
-    ("nomadServices", 0, Some(0), |run, _| asked(run, Dependency::Services, empty_list)),
+    ("nomadServices", 0, Some(0), |run, _| ask_or_else(run, Dependency::Services, empty_list)),
     ("nomadVar", 1, Some(1), |run, a| {
         let path = path(a)?;
         if path.is_empty() {
             return Value::map(BTreeMap::new());
         }
-        asked(run, Dependency::Variable { path, required: true }, || Value::map(BTreeMap::new()))
+        ask_or_else(run, Dependency::Variable { path, required: true }, || {
+            Value::map(BTreeMap::new())
+        })
     }),
     ("nomadVarExists", 1, Some(1), |run, a| {
         let path = path(a)?;
@@ -54,9 +56,9 @@ fn empty_list() -> Result<Value, TemplateProblem> {
     Value::list(Vec::new())
 }
 
-/// What is asked for, or what stands for it while it is not there.
-fn asked(
-    run: &mut Run<'_>,
+/// Ask for something; while it does not exist, `otherwise` gives the value that stands for it.
+fn ask_or_else(
+    run: &mut Renderer<'_>,
     what: Dependency,
     otherwise: fn() -> Result<Value, TemplateProblem>,
 ) -> Result<Value, TemplateProblem> {
@@ -66,7 +68,7 @@ fn asked(
     }
 }
 
-fn timestamp(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn timestamp(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let now = run.outside().now();
     let layout = match arguments {
         [] => "2006-01-02T15:04:05Z07:00",
@@ -75,19 +77,19 @@ fn timestamp(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplatePr
     if layout == "unix" {
         return Ok(Value::text((now.nanos() / 1_000_000_000).to_string()));
     }
-    Ok(Value::text(crate::values::time::formatted(now, layout)))
+    Ok(Value::text(crate::values::time::format_time(now, layout)))
 }
 
-fn file(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn file(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let path = string(arguments, 0)?.trim().to_owned();
     if path.is_empty() {
         return Ok(Value::text(""));
     }
-    asked(run, Dependency::File(path), || Ok(Value::text("")))
+    ask_or_else(run, Dependency::File(path), || Ok(Value::text("")))
 }
 
-/// `nomadService "name"`, or so many of its instances, chosen by a key: `nomadService 2 "key" "name"`.
-fn service(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+/// `nomadService "name"`, or with a number of instances, chosen by a key: `nomadService 2 "key" "name"`.
+fn service(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let what = match arguments {
         [_] => Dependency::Service { name: string(arguments, 0)?.to_owned(), choose: None },
         [_, _, _] => {
@@ -100,7 +102,7 @@ fn service(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProb
         }
         _ => return Err(TemplateProblem::value("takes the name, or a number, a key and the name")),
     };
-    asked(run, what, empty_list)
+    ask_or_else(run, what, empty_list)
 }
 
 /// The path of a variable, without slashes around it.
@@ -109,11 +111,11 @@ fn path(arguments: &[Value]) -> Result<String, TemplateProblem> {
 }
 
 fn variables(
-    run: &mut Run<'_>,
+    run: &mut Renderer<'_>,
     arguments: &[Value],
     required: bool,
 ) -> Result<Value, TemplateProblem> {
     let prefix = if arguments.is_empty() { "" } else { string(arguments, 0)? };
     let prefix = prefix.trim().trim_start_matches('/').to_owned();
-    asked(run, Dependency::Variables { prefix, required }, empty_list)
+    ask_or_else(run, Dependency::Variables { prefix, required }, empty_list)
 }

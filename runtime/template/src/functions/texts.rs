@@ -1,4 +1,4 @@
-//! Texts and lists of them.
+//! Functions of texts and of lists of texts.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Row, argument, string, text, whole};
 use crate::error::TemplateProblem;
-use crate::eval::Run;
+use crate::eval::Renderer;
 use crate::print;
 use crate::value::{MapKind, Value, lossy};
 
 pub(super) const ALL: &[Row] = &[
     ("base64Encode", 1, Some(1), |_, a| Ok(Value::text(STANDARD.encode(text(a, 0)?)))),
-    ("base64Decode", 1, Some(1), |_, a| decoded(&STANDARD, a)),
+    ("base64Decode", 1, Some(1), |_, a| decode_base64(&STANDARD, a)),
     ("base64URLEncode", 1, Some(1), |_, a| Ok(Value::text(URL_SAFE.encode(text(a, 0)?)))),
-    ("base64URLDecode", 1, Some(1), |_, a| decoded(&URL_SAFE, a)),
+    ("base64URLDecode", 1, Some(1), |_, a| decode_base64(&URL_SAFE, a)),
     ("sha256Hex", 1, Some(1), |_, a| Ok(Value::text(hex(&Sha256::digest(text(a, 0)?))))),
     ("md5sum", 1, Some(1), |_, a| Ok(Value::text(hex(&Md5::digest(text(a, 0)?))))),
     ("toLower", 1, Some(1), |_, a| Ok(Value::text(lossy(text(a, 0)?).to_lowercase()))),
@@ -45,19 +45,24 @@ pub(super) const ALL: &[Row] = &[
     }),
     ("regexReplaceAll", 3, Some(3), regex_replace_all),
     ("indent", 2, Some(2), indent),
-    ("in", 2, Some(2), |_, a| Ok(Value::Bool(within(argument(a, 0), argument(a, 1))))),
-    ("contains", 2, Some(2), |_, a| Ok(Value::Bool(within(argument(a, 1), argument(a, 0))))),
-    ("containsAll", 2, Some(2), |_, a| some(a, |each| each.iter().all(|is| *is))),
-    ("containsAny", 2, Some(2), |_, a| some(a, |each| each.iter().any(|is| *is))),
-    ("containsNone", 2, Some(2), |_, a| some(a, |each| !each.iter().any(|is| *is))),
-    ("containsNotAll", 2, Some(2), |_, a| some(a, |each| !each.iter().all(|is| *is))),
+    ("in", 2, Some(2), |_, a| Ok(Value::Bool(contains_value(argument(a, 0), argument(a, 1))))),
+    ("contains", 2, Some(2), |_, a| {
+        Ok(Value::Bool(contains_value(argument(a, 1), argument(a, 0))))
+    }),
+    ("containsAll", 2, Some(2), |_, a| test_members(a, |each| each.iter().all(|is| *is))),
+    ("containsAny", 2, Some(2), |_, a| test_members(a, |each| each.iter().any(|is| *is))),
+    ("containsNone", 2, Some(2), |_, a| test_members(a, |each| !each.iter().any(|is| *is))),
+    ("containsNotAll", 2, Some(2), |_, a| test_members(a, |each| !each.iter().all(|is| *is))),
     ("explode", 1, Some(1), explode),
     ("explodeMap", 1, Some(1), explode),
     ("byTag", 1, Some(1), by_tag),
 ];
 
-fn decoded(engine: &impl base64::Engine, arguments: &[Value]) -> Result<Value, TemplateProblem> {
-    // As in Go: line ends in between do not count.
+fn decode_base64(
+    engine: &impl base64::Engine,
+    arguments: &[Value],
+) -> Result<Value, TemplateProblem> {
+    // As in Go, line ends inside the text are skipped.
     let text: Vec<u8> =
         text(arguments, 0)?.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect();
     let wrong = |error| TemplateProblem::Value(format!("the text is no base64: {error}"));
@@ -68,7 +73,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The first letter of each word as a capital.
+/// The text with the first letter of each word as a capital.
 fn title(text: &str) -> String {
     let mut before = ' ';
     let mut titled = String::with_capacity(text.len());
@@ -84,16 +89,16 @@ fn title(text: &str) -> String {
     titled
 }
 
-fn join(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn join(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let separator = text(arguments, 0)?;
     let Value::List(list) = argument(arguments, 1) else {
-        let what = argument(arguments, 1).what();
+        let what = argument(arguments, 1).describe();
         return Err(TemplateProblem::Value(format!("argument 2 is {what}, not a list of strings")));
     };
     let mut sink = run.sink();
     for (index, item) in list.items().iter().enumerate() {
         let Value::Text(item) = item else {
-            let what = item.what();
+            let what = item.describe();
             return Err(TemplateProblem::Value(format!("item {index} is {what}, not a string")));
         };
         if index > 0 {
@@ -104,20 +109,20 @@ fn join(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem
     Ok(Value::text(sink.into_bytes()))
 }
 
-fn split(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn split(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let (separator, text) = (lossy(text(arguments, 0)?), lossy(text(arguments, 1)?));
     let text = text.trim();
     if text.is_empty() {
         return Ok(Value::texts::<&str>([]));
     }
-    run.made(text.len().saturating_mul(8))?;
+    run.charge_bytes(text.len().saturating_mul(8))?;
     if separator.is_empty() {
         return Ok(Value::texts(text.chars().map(String::from)));
     }
     Ok(Value::texts(text.split(separator.as_ref())))
 }
 
-fn replace_all(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn replace_all(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let (from, to, text) =
         (lossy(text(arguments, 0)?), lossy(text(arguments, 1)?), lossy(text(arguments, 2)?));
     let mut sink = run.sink();
@@ -131,7 +136,10 @@ fn replace_all(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, Template
     Ok(Value::text(sink.into_bytes()))
 }
 
-fn regex_replace_all(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn regex_replace_all(
+    run: &mut Renderer<'_>,
+    arguments: &[Value],
+) -> Result<Value, TemplateProblem> {
     let (pattern, to) = (string(arguments, 0)?, string(arguments, 1)?);
     let text = lossy(text(arguments, 2)?);
     let pattern = run.pattern(pattern, &text)?;
@@ -145,7 +153,7 @@ fn regex_replace_all(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, Te
     Ok(Value::text(sink.into_bytes()))
 }
 
-fn indent(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn indent(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let spaces = usize::try_from(whole(arguments, 0)?);
     let spaces = spaces.map_err(|_| TemplateProblem::value("the number of spaces is negative"))?;
     let mut sink = run.sink();
@@ -158,8 +166,8 @@ fn indent(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProbl
     Ok(Value::text(sink.into_bytes()))
 }
 
-/// Is it one of a list, or part of a text?
-fn within(all: &Value, one: &Value) -> bool {
+/// Whether a value is an item of a list, or part of a text.
+fn contains_value(all: &Value, one: &Value) -> bool {
     match (all, one) {
         (Value::List(list), _) => list.items().iter().any(|item| match (item, one) {
             (Value::Int(item), Value::Int(one)) => item == one,
@@ -172,17 +180,17 @@ fn within(all: &Value, one: &Value) -> bool {
     }
 }
 
-fn some(arguments: &[Value], holds: fn(&[bool]) -> bool) -> Result<Value, TemplateProblem> {
+fn test_members(arguments: &[Value], holds: fn(&[bool]) -> bool) -> Result<Value, TemplateProblem> {
     let Value::List(wanted) = argument(arguments, 0) else {
-        let what = argument(arguments, 0).what();
+        let what = argument(arguments, 0).describe();
         return Err(TemplateProblem::Value(format!("argument 1 is {what}, not a list")));
     };
     let all = argument(arguments, 1);
-    let each: Vec<bool> = wanted.items().iter().map(|one| within(all, one)).collect();
+    let each: Vec<bool> = wanted.items().iter().map(|one| contains_value(all, one)).collect();
     Ok(Value::Bool(holds(&each)))
 }
 
-/// Levels by the `/` in keys.
+/// A tree of the levels that the `/` in keys separates.
 #[derive(Default)]
 struct Levels {
     below: BTreeMap<String, Levels>,
@@ -202,15 +210,17 @@ impl Levels {
     }
 }
 
-fn explode(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+fn explode(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let mut pairs: Vec<(String, Value)> = match argument(arguments, 0) {
         Value::Map(map) => map.entries().iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
-        other => return Err(TemplateProblem::Value(format!("takes a map, not {}", other.what()))),
+        other => {
+            return Err(TemplateProblem::Value(format!("takes a map, not {}", other.describe())));
+        }
     };
     pairs.sort_by(|(left, _), (right, _)| left.cmp(right));
     let mut root = Levels::default();
     for (key, value) in pairs {
-        run.made(key.len().saturating_mul(2))?;
+        run.charge_bytes(key.len().saturating_mul(2))?;
         let parts: Vec<&str> = key.split('/').collect();
         if parts.len() > ostler_model::limits::TEMPLATE_VALUE_NESTING_MAX {
             return Err(TemplateProblem::too_deep(
@@ -234,13 +244,16 @@ fn explode(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProb
     root.into_value()
 }
 
-/// What has tags, by tag.
-fn by_tag(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+/// Services by their tags.
+fn by_tag(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     let items = match argument(arguments, 0) {
         Value::Nothing | Value::Null => return Value::map(BTreeMap::new()),
         Value::List(list) => list.items(),
         other => {
-            return Err(TemplateProblem::Value(format!("takes services, not {}", other.what())));
+            return Err(TemplateProblem::Value(format!(
+                "takes services, not {}",
+                other.describe()
+            )));
         }
     };
     let mut by_tag: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -254,8 +267,8 @@ fn by_tag(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProbl
         };
         for tag in tags.items() {
             let mut sink = run.sink();
-            print::shown(tag, &mut sink)?;
-            run.made(sink.len().saturating_add(64))?;
+            print::print_action(tag, &mut sink)?;
+            run.charge_bytes(sink.len().saturating_add(64))?;
             let tag = lossy(&sink.into_bytes()).into_owned();
             by_tag.entry(tag).or_default().push(item.clone());
         }

@@ -1,4 +1,5 @@
-//! YAML to values, from the events of its reader: nothing calls itself, and an alias shares what it names.
+//! Reads YAML into values, from the events of the parser. Nothing is recursive, and an alias shares the value
+//! that it names.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +8,29 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use crate::error::TemplateProblem;
 use crate::print;
-use crate::sink::Sink;
+use crate::sink::BoundedBuffer;
 use crate::value::{MapKind, Value, lossy};
-use crate::values::yaml_words::{Word, resolve};
+use crate::values::yaml_words::{YamlWord, resolve};
 
-/// Longest key that is made of a value that is no text.
+/// The longest key that is made from a value that is no text, in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
-/// What is being read.
-enum Open {
+/// A list or a map whose end was not read yet.
+enum OpenNode {
     List { anchor: usize, items: Vec<Value> },
     Map { anchor: usize, entries: BTreeMap<String, Value>, key: Option<Value>, merged: Vec<Value> },
 }
 
 #[derive(Default)]
-struct Reader {
-    open: Vec<Open>,
+struct YamlReader {
+    open: Vec<OpenNode>,
     anchors: BTreeMap<usize, Value>,
     done: Option<Value>,
 }
 
 /// Read the first document of a text.
 pub(super) fn read(text: &str) -> Result<Value, TemplateProblem> {
-    let mut reader = Reader::default();
+    let mut reader = YamlReader::default();
     for event in Parser::new_from_str(text) {
         let (event, _) = event
             .map_err(|error| TemplateProblem::Value(format!("the text is no YAML: {error}")))?;
@@ -41,7 +42,7 @@ pub(super) fn read(text: &str) -> Result<Value, TemplateProblem> {
     Ok(reader.done.unwrap_or(Value::Null))
 }
 
-impl Reader {
+impl YamlReader {
     fn event(&mut self, event: Event<'_>) -> Result<(), TemplateProblem> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -54,18 +55,18 @@ impl Reader {
                 self.value(0, value)
             }
             Event::SequenceStart(anchor, _) => {
-                self.opened(Open::List { anchor, items: Vec::new() })
+                self.open_node(OpenNode::List { anchor, items: Vec::new() })
             }
             Event::MappingStart(anchor, _) => {
                 let (entries, merged) = (BTreeMap::new(), Vec::new());
-                self.opened(Open::Map { anchor, entries, key: None, merged })
+                self.open_node(OpenNode::Map { anchor, entries, key: None, merged })
             }
-            Event::SequenceEnd | Event::MappingEnd => self.closed(),
+            Event::SequenceEnd | Event::MappingEnd => self.close_node(),
             _ => Ok(()),
         }
     }
 
-    fn opened(&mut self, open: Open) -> Result<(), TemplateProblem> {
+    fn open_node(&mut self, open: OpenNode) -> Result<(), TemplateProblem> {
         if self.open.len() >= TEMPLATE_VALUE_NESTING_MAX {
             return Err(TemplateProblem::too_deep(TEMPLATE_VALUE_NESTING_MAX));
         }
@@ -73,13 +74,13 @@ impl Reader {
         Ok(())
     }
 
-    fn closed(&mut self) -> Result<(), TemplateProblem> {
+    fn close_node(&mut self) -> Result<(), TemplateProblem> {
         match self.open.pop() {
-            Some(Open::List { anchor, items }) => {
+            Some(OpenNode::List { anchor, items }) => {
                 let list = Value::list(items)?;
                 self.value(anchor, list)
             }
-            Some(Open::Map { anchor, mut entries, merged, .. }) => {
+            Some(OpenNode::Map { anchor, mut entries, merged, .. }) => {
                 for value in merged {
                     merge(&mut entries, &value)?;
                 }
@@ -90,7 +91,7 @@ impl Reader {
         }
     }
 
-    /// A value that is complete goes where it belongs.
+    /// Put a complete value where it belongs.
     fn value(&mut self, anchor: usize, value: Value) -> Result<(), TemplateProblem> {
         if anchor > 0 {
             self.anchors.insert(anchor, value.clone());
@@ -99,8 +100,8 @@ impl Reader {
             None => {
                 self.done.get_or_insert(value);
             }
-            Some(Open::List { items, .. }) => items.push(value),
-            Some(Open::Map { entries, key, merged, .. }) => match key.take() {
+            Some(OpenNode::List { items, .. }) => items.push(value),
+            Some(OpenNode::Map { entries, key, merged, .. }) => match key.take() {
                 None => *key = Some(value),
                 Some(Value::Text(text)) if text.as_ref() == b"<<" => merged.push(value),
                 Some(known) => {
@@ -112,7 +113,7 @@ impl Reader {
     }
 }
 
-/// The keys of another map that are not there yet.
+/// Add the entries of another map whose keys are missing.
 fn merge(entries: &mut BTreeMap<String, Value>, value: &Value) -> Result<(), TemplateProblem> {
     let wrong = || TemplateProblem::value("what << merges is a map, or a list of maps");
     match value {
@@ -133,12 +134,12 @@ fn merge(entries: &mut BTreeMap<String, Value>, value: &Value) -> Result<(), Tem
     }
 }
 
-/// A key as a text.
+/// The text of a key.
 fn name(key: &Value) -> Result<String, TemplateProblem> {
     if let Value::Text(text) = key {
         return Ok(lossy(text).into_owned());
     }
-    let mut sink = Sink::made(KEY_BYTES_MAX);
+    let mut sink = BoundedBuffer::for_value(KEY_BYTES_MAX);
     print::plain(key, &mut sink)?;
     Ok(lossy(&sink.into_bytes()).into_owned())
 }
@@ -149,10 +150,10 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
         return Value::text(text);
     }
     match resolve(text) {
-        Word::Null => Value::Null,
-        Word::Bool(value) => Value::Bool(value),
-        Word::Int(number) => Value::Int(number),
-        Word::Float(number) => Value::Float(number),
-        Word::Text => Value::text(text),
+        YamlWord::Null => Value::Null,
+        YamlWord::Bool(value) => Value::Bool(value),
+        YamlWord::Int(number) => Value::Int(number),
+        YamlWord::Float(number) => Value::Float(number),
+        YamlWord::Text => Value::text(text),
     }
 }

@@ -1,41 +1,50 @@
-//! Values as JSON, in the spelling of Go's encoder.
+//! Writes values as JSON, with the spelling of Go's encoder.
 
 use crate::error::TemplateProblem;
 use crate::number;
-use crate::sink::Sink;
+use crate::sink::BoundedBuffer;
 use crate::value::{Value, lossy};
 
-/// How it is written.
+/// How the JSON is laid out and escaped.
 #[derive(Clone, Copy)]
-pub(crate) struct Style {
+pub(crate) struct JsonStyle {
     pretty: bool,
-    /// `<`, `>` and `&` as they can stand in HTML.
+    /// Whether `<`, `>` and `&` are escaped, so that the JSON can stand in HTML.
     escapes: bool,
 }
 
-impl Style {
-    /// In one line.
+impl JsonStyle {
+    /// JSON in one line.
     pub(crate) fn plain() -> Self {
         Self { pretty: false, escapes: true }
     }
 
-    /// In many lines.
+    /// JSON in many lines, indented.
     pub(crate) fn pretty() -> Self {
         Self { pretty: true, escapes: true }
     }
 
-    /// With `<`, `>` and `&` as they are.
+    /// The same style without escapes of `<`, `>` and `&`.
     pub(crate) fn unescaped(self) -> Self {
         Self { escapes: false, ..self }
     }
 }
 
-/// Write a value.
-pub(crate) fn write(value: &Value, style: Style, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Write a value as JSON.
+pub(crate) fn write(
+    value: &Value,
+    style: JsonStyle,
+    out: &mut BoundedBuffer,
+) -> Result<(), TemplateProblem> {
     item(value, style, 0, out)
 }
 
-fn item(value: &Value, style: Style, depth: usize, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn item(
+    value: &Value,
+    style: JsonStyle,
+    depth: usize,
+    out: &mut BoundedBuffer,
+) -> Result<(), TemplateProblem> {
     match value {
         Value::Nothing | Value::Null => out.push("null"),
         Value::Bool(value) => out.push(if *value { "true" } else { "false" }),
@@ -43,12 +52,12 @@ fn item(value: &Value, style: Style, depth: usize, out: &mut Sink) -> Result<(),
         Value::Uint(number) => out.push(number.to_string()),
         Value::Float(number) => out.push(float(*number)?),
         Value::Text(text) => string(&lossy(text), style, out),
-        Value::Told(told) => item(told.data(), style, depth, out),
+        Value::TextWithFields(told) => item(told.data(), style, depth, out),
         Value::List(list) => {
             let items = list.items();
             out.push("[")?;
             for (index, value) in items.iter().enumerate() {
-                between(index, style, depth, out)?;
+                write_separator(index, style, depth, out)?;
                 item(value, style, depth + 1, out)?;
             }
             end(items.is_empty(), style, depth, out)?;
@@ -57,7 +66,7 @@ fn item(value: &Value, style: Style, depth: usize, out: &mut Sink) -> Result<(),
         Value::Map(map) => {
             out.push("{")?;
             for (index, (key, value)) in map.entries().iter().enumerate() {
-                between(index, style, depth, out)?;
+                write_separator(index, style, depth, out)?;
                 string(key, style, out)?;
                 out.push(if style.pretty { ": " } else { ":" })?;
                 item(value, style, depth + 1, out)?;
@@ -65,15 +74,17 @@ fn item(value: &Value, style: Style, depth: usize, out: &mut Sink) -> Result<(),
             end(map.entries().is_empty(), style, depth, out)?;
             out.push("}")
         }
-        other => Err(TemplateProblem::Value(format!("{} cannot be written as JSON", other.what()))),
+        other => {
+            Err(TemplateProblem::Value(format!("{} cannot be written as JSON", other.describe())))
+        }
     }
 }
 
-fn between(
+fn write_separator(
     index: usize,
-    style: Style,
+    style: JsonStyle,
     depth: usize,
-    out: &mut Sink,
+    out: &mut BoundedBuffer,
 ) -> Result<(), TemplateProblem> {
     if index > 0 {
         out.push(",")?;
@@ -85,7 +96,12 @@ fn between(
     Ok(())
 }
 
-fn end(empty: bool, style: Style, depth: usize, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn end(
+    empty: bool,
+    style: JsonStyle,
+    depth: usize,
+    out: &mut BoundedBuffer,
+) -> Result<(), TemplateProblem> {
     if style.pretty && !empty {
         out.push("\n")?;
         out.repeat("  ", depth)?;
@@ -93,7 +109,7 @@ fn end(empty: bool, style: Style, depth: usize, out: &mut Sink) -> Result<(), Te
     Ok(())
 }
 
-/// With an exponent where the number is very large or small.
+/// A number, with an exponent where it is very large or very small.
 fn float(value: f64) -> Result<String, TemplateProblem> {
     if !value.is_finite() {
         return Err(TemplateProblem::value("JSON has no infinite numbers"));
@@ -109,8 +125,8 @@ fn float(value: f64) -> Result<String, TemplateProblem> {
     Ok(format!("{sign}{}", number::plain(&digits, exponent)))
 }
 
-/// A text in quotes.
-fn string(text: &str, style: Style, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Write a text in quotes.
+fn string(text: &str, style: JsonStyle, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     out.push("\"")?;
     for c in text.chars() {
         match c {

@@ -1,4 +1,4 @@
-//! A time of day in a layout of Go's: `2006-01-02 15:04:05`, always UTC.
+//! Writes a time in a layout of Go, such as `2006-01-02 15:04:05`, always in UTC.
 
 use ostler_model::time::Timestamp;
 use time::OffsetDateTime;
@@ -13,7 +13,7 @@ fn short(name: &str) -> String {
 
 type Part = (&'static str, fn(&OffsetDateTime) -> String);
 
-/// Parts of a layout; of two that fit the one that stands first is meant.
+/// The parts of a layout. Where two of them fit, the one that stands first here is taken.
 const PARTS: &[Part] = &[
     ("January", |at| at.month().to_string()),
     ("Jan", |at| short(&at.month().to_string())),
@@ -51,7 +51,7 @@ const PARTS: &[Part] = &[
     ("-07", |_| "+00".to_owned()),
 ];
 
-/// `.000` or `.999`: digits of the second. How many characters, and what becomes of them.
+/// Read a fraction of the second, `.000` or `.999`: the number of its characters, and the text for them.
 fn fraction(rest: &str, at: &OffsetDateTime) -> Option<(usize, String)> {
     let digits = rest.strip_prefix(['.', ','])?;
     let mark = digits.chars().next().filter(|c| matches!(c, '0' | '9'))?;
@@ -71,8 +71,8 @@ fn fraction(rest: &str, at: &OffsetDateTime) -> Option<(usize, String)> {
 }
 
 /// The time in a layout.
-pub(crate) fn formatted(at: Timestamp, layout: &str) -> String {
-    // Nanoseconds since 1970 are a time of the next five centuries.
+pub(crate) fn format_time(at: Timestamp, layout: &str) -> String {
+    // The nanoseconds of a timestamp reach no further than some centuries, which is a valid time.
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.nanos()))
         .unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let (mut made, mut rest) = (String::new(), layout);
@@ -108,8 +108,8 @@ mod tests {
             ("05.000 05.999999999 05.000000", "05.123 05.12345 05.123450"),
             ("2006-002 January -0700", "2024-060 February +0000"),
         ] {
-            assert_eq!(formatted(at, layout), text);
+            assert_eq!(format_time(at, layout), text);
         }
-        assert_eq!(formatted(Timestamp::from_nanos(0), "Mon 2006-01-02"), "Thu 1970-01-01");
+        assert_eq!(format_time(Timestamp::from_nanos(0), "Mon 2006-01-02"), "Thu 1970-01-01");
     }
 }

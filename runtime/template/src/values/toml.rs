@@ -1,22 +1,22 @@
-//! Maps as TOML: simple values first, then the tables, two spaces deeper on each level.
+//! Writes maps as TOML: first the simple values, then the tables, indented by two more spaces on each level.
 
 use crate::error::TemplateProblem;
 use crate::number;
-use crate::sink::Sink;
-use crate::value::{Map, Value, lossy};
+use crate::sink::BoundedBuffer;
+use crate::value::{Value, ValueMap, lossy};
 
-/// Write a map.
-pub(crate) fn write(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Write a map as TOML.
+pub(crate) fn write(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     match value {
         Value::Map(map) => table(map, &[], out),
-        other => Err(TemplateProblem::Value(format!("{} is no table of TOML", other.what()))),
+        other => Err(TemplateProblem::Value(format!("{} is no table of TOML", other.describe()))),
     }
 }
 
-/// A value that is not what it is as data.
+/// The value that is written in place of a value: for a text that has fields, its data.
 fn as_data(value: &Value) -> &Value {
     match value {
-        Value::Told(told) => told.data(),
+        Value::TextWithFields(told) => told.data(),
         other => other,
     }
 }
@@ -26,14 +26,14 @@ fn is_table(value: &Value) -> bool {
     matches!(value, Value::Map(_)) || is_tables(value)
 }
 
-/// A list of nothing but tables.
+/// Whether a value is a list that holds tables alone.
 fn is_tables(value: &Value) -> bool {
     let Value::List(list) = value else { return false };
     let is_map = |item| matches!(as_data(item), Value::Map(_));
     !list.items().is_empty() && list.items().iter().all(is_map)
 }
 
-fn table(map: &Map, path: &[&str], out: &mut Sink) -> Result<(), TemplateProblem> {
+fn table(map: &ValueMap, path: &[&str], out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     for (key, value) in map.entries().iter().filter(|(_, value)| !is_table(value)) {
         if value.is_nothing() {
             continue;
@@ -65,8 +65,12 @@ fn table(map: &Map, path: &[&str], out: &mut Sink) -> Result<(), TemplateProblem
     Ok(())
 }
 
-fn header(path: &[&str], around: (&str, &str), out: &mut Sink) -> Result<(), TemplateProblem> {
-    // An empty line before each table of the first level, and before each of a list.
+fn header(
+    path: &[&str],
+    around: (&str, &str),
+    out: &mut BoundedBuffer,
+) -> Result<(), TemplateProblem> {
+    // An empty line stands before each table of the first level, and before each table of a list.
     if out.len() > 0 && (path.len() == 1 || around.0 == "[[") {
         out.push("\n")?;
     }
@@ -82,12 +86,12 @@ fn header(path: &[&str], around: (&str, &str), out: &mut Sink) -> Result<(), Tem
     out.push("\n")
 }
 
-fn name(key: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn name(key: &str, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    if !key.is_empty() && key.chars().all(bare) { out.push(key) } else { quoted(key, out) }
+    if !key.is_empty() && key.chars().all(bare) { out.push(key) } else { write_quoted(key, out) }
 }
 
-fn quoted(text: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn write_quoted(text: &str, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     out.push("\"")?;
     for c in text.chars() {
         match c {
@@ -105,7 +109,7 @@ fn quoted(text: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
     out.push("\"")
 }
 
-fn simple(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn simple(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     match as_data(value) {
         Value::Bool(value) => out.push(if *value { "true" } else { "false" }),
         Value::Int(number) => out.push(number.to_string()),
@@ -117,7 +121,7 @@ fn simple(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
             out.push(&text)?;
             out.push(if text.contains('.') { "" } else { ".0" })
         }
-        Value::Text(text) => quoted(&lossy(text), out),
+        Value::Text(text) => write_quoted(&lossy(text), out),
         Value::List(list) => {
             out.push("[")?;
             for (index, item) in list.items().iter().enumerate() {
@@ -138,6 +142,8 @@ fn simple(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
             }
             out.push("}")
         }
-        other => Err(TemplateProblem::Value(format!("{} cannot be written as TOML", other.what()))),
+        other => {
+            Err(TemplateProblem::Value(format!("{} cannot be written as TOML", other.describe())))
+        }
     }
 }

@@ -1,22 +1,27 @@
-//! Maps as YAML, in blocks; lists are not deeper than their key.
+//! Writes maps as YAML, in blocks. The items of a list are indented no deeper than its key.
 
 use std::cmp::Ordering;
 
 use crate::error::TemplateProblem;
 use crate::number;
-use crate::sink::Sink;
+use crate::sink::BoundedBuffer;
 use crate::value::{Value, lossy};
-use crate::values::yaml_words::{Word, resolve};
+use crate::values::yaml_words::{YamlWord, resolve};
 
-/// Write a value.
-pub(crate) fn write(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Write a value as YAML.
+pub(crate) fn write(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     block(value, 0, true, out)
 }
 
-/// A value that begins here; what follows on other lines is `depth` levels deep.
-fn block(value: &Value, depth: usize, inline: bool, out: &mut Sink) -> Result<(), TemplateProblem> {
+/// Write a value that begins here. Its further lines are indented by `depth` levels.
+fn block(
+    value: &Value,
+    depth: usize,
+    inline: bool,
+    out: &mut BoundedBuffer,
+) -> Result<(), TemplateProblem> {
     match value {
-        Value::Told(told) => block(told.data(), depth, inline, out),
+        Value::TextWithFields(told) => block(told.data(), depth, inline, out),
         Value::Map(map) if !map.entries().is_empty() => {
             let mut entries: Vec<_> = map.entries().iter().collect();
             entries.sort_by(|(left, _), (right, _)| natural(left, right));
@@ -25,7 +30,7 @@ fn block(value: &Value, depth: usize, inline: bool, out: &mut Sink) -> Result<()
                 text(key, depth, out)?;
                 out.push(":")?;
                 let value = match value {
-                    Value::Told(told) => told.data(),
+                    Value::TextWithFields(told) => told.data(),
                     other => other,
                 };
                 match value {
@@ -62,11 +67,11 @@ fn block(value: &Value, depth: usize, inline: bool, out: &mut Sink) -> Result<()
     }
 }
 
-fn start(here: bool, depth: usize, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn start(here: bool, depth: usize, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     if here { Ok(()) } else { out.repeat("  ", depth) }
 }
 
-fn scalar(value: &Value, depth: usize, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn scalar(value: &Value, depth: usize, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     match value {
         Value::Nothing | Value::Null => out.push("null"),
         Value::Bool(value) => out.push(if *value { "true" } else { "false" }),
@@ -78,13 +83,15 @@ fn scalar(value: &Value, depth: usize, out: &mut Sink) -> Result<(), TemplatePro
         }
         Value::Float(number) => out.push(number::general(*number, None)),
         Value::Text(bytes) => text(&lossy(bytes), depth, out),
-        other => Err(TemplateProblem::Value(format!("{} cannot be written as YAML", other.what()))),
+        other => {
+            Err(TemplateProblem::Value(format!("{} cannot be written as YAML", other.describe())))
+        }
     }
 }
 
-/// A text in the least quotes that keep it a text.
-fn text(text: &str, depth: usize, out: &mut Sink) -> Result<(), TemplateProblem> {
-    if text.is_empty() || !matches!(resolve(text), Word::Text) || switch(text) || date(text) {
+/// Write a text with the fewest quotes that keep it a text.
+fn text(text: &str, depth: usize, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
+    if text.is_empty() || !matches!(resolve(text), YamlWord::Text) || switch(text) || date(text) {
         return double(text, out);
     }
     if text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{feff}')) {
@@ -101,7 +108,7 @@ fn text(text: &str, depth: usize, out: &mut Sink) -> Result<(), TemplateProblem>
     out.push(text)
 }
 
-/// Words that older readers take for true or false.
+/// Whether older readers take the word for true or false.
 fn switch(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let cased =
@@ -109,7 +116,7 @@ fn switch(text: &str) -> bool {
     cased && matches!(lower.as_str(), "y" | "n" | "yes" | "no" | "on" | "off")
 }
 
-/// A day, which readers take for a time.
+/// Whether the text begins with a day, which readers take for a time.
 fn date(text: &str) -> bool {
     let day = text.split(['T', 't', ' ']).next().unwrap_or_default();
     let parts: Vec<&str> = day.split('-').collect();
@@ -135,7 +142,7 @@ fn needs_quotes(text: &str) -> bool {
         || text.contains(" #")
 }
 
-fn literal(text: &str, depth: usize, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn literal(text: &str, depth: usize, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     let ends = text.len() - text.trim_end_matches('\n').len();
     out.push("|")?;
     if text.starts_with([' ', '\n']) {
@@ -157,7 +164,7 @@ fn literal(text: &str, depth: usize, out: &mut Sink) -> Result<(), TemplateProbl
     Ok(())
 }
 
-fn double(text: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
+fn double(text: &str, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     out.push("\"")?;
     for c in text.chars() {
         match c {
@@ -180,7 +187,7 @@ fn double(text: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
     out.push("\"")
 }
 
-/// As people sort: `a9` before `a10`.
+/// The order in which people sort: `a9` before `a10`.
 fn natural(left: &str, right: &str) -> Ordering {
     let differs = left.char_indices().zip(right.chars()).find(|((_, a), b)| a != b);
     let Some(((at, a), b)) = differs else { return left.len().cmp(&right.len()) };

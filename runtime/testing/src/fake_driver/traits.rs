@@ -8,8 +8,8 @@ use ostler_model::device::Reservation;
 use ostler_model::ids::{AllocId, PluginName, RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
-    Adoption, BoxFuture, Capabilities, Devices, Diagnostic, Driver, Drivers, FsIsolation,
-    Inspected, PluginCallError, ProcessIdentity, RunNote, Started, TaskConfig, TaskContext,
+    Adoption, BoxFuture, Capabilities, Devices, Diagnostic, Drivers, FsIsolation, InspectResult,
+    PluginCallError, ProcessIdentity, RunNote, StartedTask, TaskConfig, TaskContext, TaskDriver,
     Workloads,
 };
 use ostler_model::resources::AllocatedDevice;
@@ -17,7 +17,7 @@ use ostler_model::session::{ExecPlan, ExecSession, Resize, TerminalSize};
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 
 impl Drivers for FakeNode {
-    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn Driver>, PluginCallError> {
+    fn dispense(&self, name: &PluginName) -> Result<Arc<dyn TaskDriver>, PluginCallError> {
         if name.as_str() != "fake" || self.lock().missing {
             let (name, known) = (name.to_string(), "fake".to_owned());
             return Err(PluginCallError::UnknownPlugin { name, known });
@@ -31,7 +31,7 @@ impl Drivers for FakeNode {
     }
 }
 
-impl Driver for FakeNode {
+impl TaskDriver for FakeNode {
     fn capabilities(&self) -> Capabilities {
         let fs_isolation = if self.lock().rooted { FsIsolation::Chroot } else { FsIsolation::None };
         Capabilities { send_signals: true, exec: true, fs_isolation }
@@ -41,11 +41,11 @@ impl Driver for FakeNode {
         self.lock().call_wall
     }
 
-    fn given_up(&self, call: &'static str, task: &TaskContext, _after: Duration) {
+    fn report_hang(&self, call: &'static str, task: &TaskContext, _after: Duration) {
         self.note(&format!("given up: {call}"), task.task.as_str());
     }
 
-    fn starts_held(&self) -> bool {
+    fn holds_starts(&self) -> bool {
         self.lock().starts_held
     }
 
@@ -57,7 +57,7 @@ impl Driver for FakeNode {
         &self,
         context: Arc<TaskContext>,
         config: TaskConfig,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>> {
         Box::pin(self.begin(context, config))
     }
 
@@ -65,7 +65,7 @@ impl Driver for FakeNode {
         &self,
         context: Arc<TaskContext>,
         handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Started, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>> {
         self.note("recover", context.task.as_str());
         let (known, script, how) = {
             let mut inner = self.lock();
@@ -77,14 +77,14 @@ impl Driver for FakeNode {
             reply(&how).await?;
             if known {
                 let workload = super::workload(&script.unwrap_or_default());
-                Ok(Started { handle, workload, network: None })
+                Ok(StartedTask { handle, workload, network: None })
             } else {
                 Err(PluginCallError::NotFound(context.run_id.to_string()))
             }
         })
     }
 
-    fn exited(
+    fn interpret_exit(
         &self,
         context: Arc<TaskContext>,
         _handle: DriverHandle,
@@ -147,7 +147,7 @@ impl Driver for FakeNode {
         &self,
         context: Arc<TaskContext>,
         _handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<Inspected, PluginCallError>> {
+    ) -> BoxFuture<'_, Result<InspectResult, PluginCallError>> {
         Box::pin(async move {
             let how = self.lock().inspect.clone();
             reply(&how).await?;
@@ -155,7 +155,7 @@ impl Driver for FakeNode {
             let known = inner.runs.get(&context.run_id);
             let run = known.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
             let exit = run.exit.borrow().clone();
-            Ok(exit.map_or(Inspected::Running, Inspected::Exited))
+            Ok(exit.map_or(InspectResult::Running, InspectResult::Exited))
         })
     }
 

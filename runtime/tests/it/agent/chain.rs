@@ -70,7 +70,7 @@ async fn stop_job(served: &Served, purge: bool) {
 
 /// Stop the allocation of the job that is to run, whatever it is at.
 async fn stop_alloc(served: &Served) {
-    let lives = |view: &AllocView| !view.state.client_status.terminal();
+    let lives = |view: &AllocView| !view.state.client_status.is_terminal();
     let wanted = served.wanted().into_iter().find(lives).unwrap().allocation.id;
     served.agent.stop_alloc(wanted, false).await.unwrap();
 }
@@ -216,7 +216,7 @@ async fn a_stop_that_comes_while_a_large_registration_is_made_reaches_all_of_it(
     registered.await.unwrap();
     eventually("all of it is over", || {
         let views = served.agent.allocs();
-        views.len() == 1000 && views.iter().all(|view| view.phase.ended())
+        views.len() == 1000 && views.iter().all(|view| view.phase.has_ended())
     })
     .await;
     served.end().await;
@@ -238,7 +238,7 @@ async fn a_replacement_of_what_is_only_being_made_waits_for_it() {
     for id in second {
         let view = served.view(id);
         let previous = served.view(view.allocation.previous.expect("it had a predecessor"));
-        assert!(previous.phase.ended(), "{} runs beside {}", id, previous.allocation.id);
+        assert!(previous.phase.has_ended(), "{} runs beside {}", id, previous.allocation.id);
         let ended = previous.state.tasks.values().filter_map(|task| task.finished_at).max();
         let began = view.state.tasks.values().filter_map(|task| task.started_at).min();
         assert!(ended <= began, "{ended:?} {began:?}");

@@ -24,7 +24,7 @@ async fn the_most_allocations_there_may_be_hold_as_soon_as_one_is_placed() {
     for name in ["a", "b", "c"] {
         let id = served.register(&brief(name)).await.placed[0];
         served.until(id, ClientStatus::Complete).await;
-        eventually("it is over", || served.view(id).phase.ended()).await;
+        eventually("it is over", || served.view(id).phase.has_ended()).await;
         ended.push(id);
     }
     assert_eq!(served.agent.allocs().len(), 3);

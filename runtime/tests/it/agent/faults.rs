@@ -10,7 +10,7 @@ use ostler_model::ids::AllocId;
 use ostler_model::saved::JobRecord;
 use ostler_state::disk_store::DiskBackend;
 use ostler_state::testing::{Fault, FaultyBackend};
-use ostler_state::{Key, Prefix, StateStore};
+use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
 use crate::support::jobs::{AT_ONCE, shell, with_guests};
@@ -38,7 +38,7 @@ impl Faulty {
             *kept.lock().unwrap() = Some((disk, store.clone()));
             Ok(store)
         });
-        let agent = Agent::start_over(serving(data.path(), ""), open).await.unwrap();
+        let agent = Agent::start_with_state(serving(data.path(), ""), open).await.unwrap();
         let (disk, store) = opened.lock().unwrap().take().unwrap();
         Self { served: Served { agent, data }, disk, store }
     }
@@ -64,20 +64,20 @@ impl Faulty {
     /// What is on record of jobs and allocations, without what tasks do meanwhile.
     async fn recorded(&self) -> Vec<String> {
         self.store.flush().await.unwrap();
-        let jobs = self.store.scan(&Prefix::Jobs).unwrap();
-        let allocs = self.store.scan(&Prefix::Allocs).unwrap();
+        let jobs = self.store.scan(&KeyPrefix::Jobs).unwrap();
+        let allocs = self.store.scan(&KeyPrefix::Allocs).unwrap();
         let told = jobs.iter().chain(&allocs).filter_map(|record| match &record.key {
-            Key::Job(_) => Some(format!("{:?}", record.decode::<JobRecord>().unwrap())),
-            Key::Alloc(_) => Some(format!("{:?}", record.decode::<Allocation>().unwrap())),
+            RecordKey::Job(_) => Some(format!("{:?}", record.decode::<JobRecord>().unwrap())),
+            RecordKey::Alloc(_) => Some(format!("{:?}", record.decode::<Allocation>().unwrap())),
             _ => None,
         });
         told.collect()
     }
 
     /// Every key of jobs and allocations.
-    fn keys(&self) -> Vec<Key> {
+    fn keys(&self) -> Vec<RecordKey> {
         let of = |prefix| self.store.scan(&prefix).unwrap().into_iter().map(|record| record.key);
-        of(Prefix::Jobs).chain(of(Prefix::Allocs)).collect()
+        of(KeyPrefix::Jobs).chain(of(KeyPrefix::Allocs)).collect()
     }
 }
 
@@ -196,7 +196,7 @@ async fn what_is_over_of_a_purged_job_is_not_listed_again_when_only_the_purge_wa
     eventually("it is over", over).await;
     faulty.store.flush().await.unwrap();
     // As if the agent was killed right after the purge: nothing later reaches the disk.
-    faulty.disk.fail_after_removing(&Key::Job(job_id()));
+    faulty.disk.fail_after_removing(&RecordKey::Job(job_id()));
     let purge = StopOptions { purge: true, ..StopOptions::default() };
     let stopped = served.agent.deregister(&job_id(), purge).await.unwrap();
     assert_eq!(stopped.unwritten, None);
@@ -235,7 +235,7 @@ async fn a_job_that_is_registered_while_its_name_is_purged_stays() {
         purging.await.unwrap().unwrap();
         again.await.unwrap().unwrap();
         faulty.store.flush().await.unwrap();
-        let recorded: Option<JobRecord> = faulty.store.get(&Key::Job(job_id())).unwrap();
+        let recorded: Option<JobRecord> = faulty.store.get(&RecordKey::Job(job_id())).unwrap();
         assert!(recorded.is_some_and(|record| !record.stopped), "its record is gone");
     }
     faulty.served.end().await;
@@ -301,7 +301,7 @@ async fn a_task_is_ended_whatever_the_disk_says_and_the_answer_says_what_is_not_
         assert!(why.contains("not on record"), "{why}");
         eventually("the task is ended", || !runs(pid)).await;
         eventually("it is shown", || {
-            served.agent.alloc(id).is_some_and(|view| view.state.client_status.terminal())
+            served.agent.alloc(id).is_some_and(|view| view.state.client_status.is_terminal())
         })
         .await;
         let exit = served.view(id).state.tasks.values().next().unwrap().last_exit.clone();
@@ -313,15 +313,15 @@ async fn a_task_is_ended_whatever_the_disk_says_and_the_answer_says_what_is_not_
             assert_eq!(next.allocation.previous, Some(id), "its place is filled");
         } else {
             eventually("the stop is on record", || {
-                let record = faulty.store.get::<JobRecord>(&Key::Job(job_id())).unwrap();
+                let record = faulty.store.get::<JobRecord>(&RecordKey::Job(job_id())).unwrap();
                 record.is_none_or(|record| record.stopped)
             })
             .await;
         }
         eventually("its end is on record", || {
-            let alloc: Allocation = faulty.store.get(&Key::Alloc(id)).unwrap().unwrap();
+            let alloc: Allocation = faulty.store.get(&RecordKey::Alloc(id)).unwrap().unwrap();
             let task = ostler_model::ids::TaskName::new("t").unwrap();
-            let key = Key::TaskState(id, task);
+            let key = RecordKey::TaskState(id, task);
             // What is told of a task may lag: none of it was on record when the disk began to refuse.
             let state = faulty.store.get::<ostler_model::task::TaskState>(&key).unwrap();
             let exit = state.and_then(|state| state.last_exit);

@@ -61,7 +61,7 @@ async fn a_replacement_that_does_not_fit_beside_the_old_one_comes_after_it() {
     assert_eq!(second.warnings.len(), 1, "{:?}", second.warnings);
     let now = served.until_running(1).await.remove(0);
     assert_eq!(now.allocation.previous, Some(first[0]));
-    assert!(served.view(first[0]).phase.ended());
+    assert!(served.view(first[0]).phase.has_ended());
     let held = now.allocation.devices.values().flatten().count();
     assert_eq!(held, 1, "the device changed hands");
     eventually("nothing waits", || served.agent.job(&job_id()).unwrap().blocked.is_empty()).await;
@@ -236,7 +236,7 @@ async fn an_allocation_that_ended_takes_no_requests() {
     let job = job.replace("exec sleep 1000", "exit 0");
     let id = served.register(&job).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    eventually("it is over", || served.view(id).phase.ended()).await;
+    eventually("it is over", || served.view(id).phase.has_ended()).await;
     let agent = &served.agent;
     assert!(matches!(agent.stop_alloc(id, false).await, Err(AllocError::Ended { .. })));
     for scope in [RestartScope::Running, RestartScope::All] {
@@ -270,7 +270,7 @@ async fn the_index_grows_with_every_change_and_over_restarts() {
     served.register(&service("", "")).await;
     served.until_running(1).await;
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
-    while served.agent.allocs().iter().any(|view| !view.phase.ended()) {
+    while served.agent.allocs().iter().any(|view| !view.phase.has_ended()) {
         changes.changed().await.unwrap();
         seen.push(*changes.borrow_and_update());
     }

@@ -7,7 +7,7 @@ use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::event::EventKind;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::task::TaskState;
-use ostler_state::{Key, Prefix, StateStore};
+use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
 use crate::support::DataDir;
@@ -136,7 +136,7 @@ async fn work_that_is_done_is_not_done_again() {
     let job = service("", "").replace("job \"web\" {", "job \"web\" {\n type = \"batch\"");
     let id = served.register(&job.replace("exec sleep 1000", "exit 0")).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    eventually("it is over", || served.view(id).phase.ended()).await;
+    eventually("it is over", || served.view(id).phase.has_ended()).await;
     let before = served.view(id).state;
     let served = served.restart().await;
     assert_eq!(served.agent.allocs().len(), 1);
@@ -151,11 +151,11 @@ async fn a_collected_allocation_does_not_come_back() {
     let job = service("", "").replace("job \"web\" {", "job \"web\" {\n type = \"batch\"");
     let id = served.register(&job.replace("exec sleep 1000", "exit 0")).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    eventually("it is collected", || served.agent.alloc(id).unwrap().phase.ended()).await;
+    eventually("it is collected", || served.agent.alloc(id).unwrap().phase.has_ended()).await;
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
     served.agent.collect(Some(id)).await.unwrap();
     let data = served.leave().await;
-    assert!(store(&data).scan(&Prefix::Alloc(id)).unwrap().is_empty());
+    assert!(store(&data).scan(&KeyPrefix::Alloc(id)).unwrap().is_empty());
     let served = Served::on(data, "").await;
     assert!(served.agent.allocs().is_empty());
     served.end().await;
@@ -180,10 +180,10 @@ async fn half_an_allocation_is_removed_and_stops_nothing() {
     let damaged = AllocId::new(uuid(2));
     let task = TaskName::new("t").unwrap();
     let state = store(&data);
-    let original: Allocation = state.get(&Key::Alloc(kept)).unwrap().unwrap();
-    state.put(&Key::TaskState(half, task.clone()), &TaskState::default()).await.unwrap();
-    state.put(&Key::Alloc(damaged), &Garbage).await.unwrap();
-    state.put(&Key::TaskState(damaged, task), &TaskState::default()).await.unwrap();
+    let original: Allocation = state.get(&RecordKey::Alloc(kept)).unwrap().unwrap();
+    state.put(&RecordKey::TaskState(half, task.clone()), &TaskState::default()).await.unwrap();
+    state.put(&RecordKey::Alloc(damaged), &Garbage).await.unwrap();
+    state.put(&RecordKey::TaskState(damaged, task), &TaskState::default()).await.unwrap();
     state.close().await;
     drop(state);
 
@@ -198,12 +198,12 @@ async fn half_an_allocation_is_removed_and_stops_nothing() {
     let data = served.leave().await;
     let state = store(&data);
     for id in [half, damaged] {
-        assert!(state.scan(&Prefix::Alloc(id)).unwrap().is_empty(), "{id}");
+        assert!(state.scan(&KeyPrefix::Alloc(id)).unwrap().is_empty(), "{id}");
     }
 }
 
 fn uuid(n: u64) -> uuid::Uuid {
-    ostler_model::rng::Rng::seeded(n).uuid()
+    ostler_model::rng::Rng::from_seed(n).uuid()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,7 +213,7 @@ async fn a_job_whose_record_is_damaged_runs_on() {
     served.until_running(1).await;
     let data = served.leave().await;
     let state = store(&data);
-    state.put(&Key::Job(job_id()), &Garbage).await.unwrap();
+    state.put(&RecordKey::Job(job_id()), &Garbage).await.unwrap();
     state.close().await;
     drop(state);
     let served = Served::on(data, "").await;
@@ -259,7 +259,7 @@ async fn a_directory_without_any_record_is_removed_and_one_with_a_record_stays()
     }
     let state = store(&data);
     let task = TaskName::new("t").unwrap();
-    state.put(&Key::TaskState(half, task), &TaskState::default()).await.unwrap();
+    state.put(&RecordKey::TaskState(half, task), &TaskState::default()).await.unwrap();
     state.close().await;
     drop(state);
 
@@ -320,6 +320,6 @@ async fn a_file_removed_while_no_agent_ran_stops_its_job() {
     let served = Served::on(data, &config).await;
     served.until(first.id, ClientStatus::Complete).await;
     let data = served.leave().await;
-    let ledger: DeviceLedger = store(&data).get(&Key::DeviceLedger).unwrap().unwrap();
+    let ledger: DeviceLedger = store(&data).get(&RecordKey::DeviceLedger).unwrap().unwrap();
     assert_eq!(ledger, DeviceLedger::default());
 }

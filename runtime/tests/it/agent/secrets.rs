@@ -45,7 +45,7 @@ async fn secrets_are_in_memory_over_a_restart_of_the_agent_and_go_with_the_alloc
     let purge = StopOptions { purge: true, ..StopOptions::default() };
     served.agent.deregister(&job_id(), purge).await.unwrap();
     eventually("it has ended", || {
-        let ended = |status: ClientStatus| status.terminal();
+        let ended = |status: ClientStatus| status.is_terminal();
         served.agent.alloc(view.allocation.id).is_none_or(|view| ended(view.state.client_status))
     })
     .await;

@@ -48,7 +48,7 @@ fn routes() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         let methods = [
             ("get(", "GET"),
             ("any(", "GET"),
-            ("shown(", "GET"),
+            ("get_view(", "GET"),
             ("put(", "PUT"),
             ("delete(", "DELETE"),
         ];

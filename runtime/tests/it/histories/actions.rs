@@ -133,7 +133,7 @@ struct Dice(Rng);
 
 impl Dice {
     fn below(&self, bound: u64) -> u64 {
-        self.0.below(bound)
+        self.0.number_below(bound)
     }
 
     fn small(&self, bound: u32) -> u32 {
@@ -156,7 +156,7 @@ impl Dice {
 impl Plan {
     /// The same for the same arguments. `mounts`: small disks can be had.
     pub fn draw(seed: u64, length: usize, mounts: bool) -> Self {
-        let dice = Dice(Rng::seeded(seed));
+        let dice = Dice(Rng::from_seed(seed));
         let small_disk = dice.chance(25) && mounts;
         let max_allocs = dice.chance(50).then(|| dice.of(&[1, 4, 50]));
         let mut kinds = vec![0, dice.below(8), dice.below(8), dice.below(8)];

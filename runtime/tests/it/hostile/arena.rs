@@ -16,7 +16,7 @@ use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
 use ostler_model::ports::{ByteSink, TaskConfig, TaskContext};
-use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::device::LoadedDevice;
 use ostler_plugin::host::HostServices;
 use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 use ostler_sandbox::{EngineKind, PoolUse};
@@ -48,7 +48,7 @@ impl Outcome {
 pub struct Arena {
     pub plugins: PluginRuntime,
     pub services: HostServices,
-    neighbour: Arc<DevicePlugin>,
+    neighbour: Arc<LoadedDevice>,
     dir: DataDir,
 }
 

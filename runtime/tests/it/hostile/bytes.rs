@@ -19,7 +19,7 @@ pub async fn compile(arena: &Arena, bytes: Vec<u8>) -> Outcome {
         address_space_bytes_max: 512 << 20,
         cpu_max: Duration::from_secs(1),
         wall_max: WALL,
-        ..CompileLimits::of_file(TASK_FILE_BYTES_MAX)
+        ..CompileLimits::for_file_size(TASK_FILE_BYTES_MAX)
     };
     let code = arena.services.sandbox.code();
     let format = detect_format(&bytes).unwrap();

@@ -12,7 +12,7 @@ use ostler_model::grants::{CommandGrant, FileGrant, Grants};
 use ostler_model::limits::PluginLimits;
 use ostler_model::resources::AllocatedDevice;
 use ostler_plugin::Plugin;
-use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::device::LoadedDevice;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Outcome, load, spec};
@@ -30,7 +30,7 @@ async fn hostile(
     arena: &Arena,
     config: Value,
     limits: PluginLimits,
-) -> Result<DevicePlugin, Outcome> {
+) -> Result<LoadedDevice, Outcome> {
     let spec = spec("hostile", config, Grants::default(), limits);
     match load(&arena.plugins, spec, HOSTILE_DEVICE).await {
         Ok(Plugin::Device(plugin)) => Ok(plugin),
@@ -45,7 +45,7 @@ fn claim() -> AllocatedDevice {
 }
 
 /// Call the function of this name; what it failed with.
-async fn ask(plugin: &DevicePlugin, function: &str) -> String {
+async fn ask(plugin: &LoadedDevice, function: &str) -> String {
     let done = match function {
         "mode" => plugin.fingerprint().await.map(drop),
         "reserve" => plugin.reserve(&claim()).await.map(drop),

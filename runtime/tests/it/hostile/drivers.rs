@@ -10,7 +10,7 @@ use ostler_model::limits::PluginLimits;
 use ostler_model::ports::TaskContext;
 use ostler_model::task::Workload;
 use ostler_plugin::Plugin;
-use ostler_plugin::driver::DriverPlugin;
+use ostler_plugin::driver::LoadedDriver;
 use ostler_process::ProcessSpec;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use super::arena::{Arena, Outcome, load, spec, task_config};
 use super::soon;
 use crate::support::system::{host_process_id, processes_of, runs};
 
-async fn driver(arena: &Arena) -> DriverPlugin {
+async fn driver(arena: &Arena) -> LoadedDriver {
     let far = Duration::from_secs(60);
     let limits = PluginLimits { call_wall_max: far, call_cpu_max: far, ..PluginLimits::default() };
     let grants = Grants { process: true, ..Grants::default() };

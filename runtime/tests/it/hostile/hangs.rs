@@ -12,7 +12,7 @@ use ostler_model::config::AnswerGrants;
 use ostler_model::grants::{CommandGrant, FileGrant, Grants};
 use ostler_model::limits::{PLUGIN_CALLS_MAX, PluginLimits};
 use ostler_plugin::Plugin;
-use ostler_plugin::device::DevicePlugin;
+use ostler_plugin::device::LoadedDevice;
 use serde_json::{Value, json};
 
 use super::arena::{Arena, Outcome, load, spec};
@@ -28,7 +28,7 @@ async fn plugin(
     config: Value,
     files: &Path,
     wall: Duration,
-) -> Arc<DevicePlugin> {
+) -> Arc<LoadedDevice> {
     let files = vec![FileGrant { path: files.to_owned(), write: false }];
     let commands = vec![CommandGrant { program: "/bin/echo".into(), args: vec![] }];
     let groups = Some(vec!["bench/gpu/*".to_owned()]);
@@ -45,7 +45,7 @@ async fn plugin(
 
 /// Ask the hanging plugin so often at once; meanwhile its neighbour, which has a grant and so runs on
 /// the threads for calls, is asked again and again.
-async fn ask_at_once(arena: &Arena, hanging: Arc<DevicePlugin>, calls: usize) -> Outcome {
+async fn ask_at_once(arena: &Arena, hanging: Arc<LoadedDevice>, calls: usize) -> Outcome {
     let config = json!({ "mode": "cards" });
     let dir = arena.empty("of-the-neighbour");
     let patient = Duration::from_secs(20);

@@ -50,7 +50,7 @@ impl Book {
     /// Ask for so many things. What is asked counts as unanswered until it is answered.
     async fn work(&mut self, machine: &mut Machine, rng: &Rng, things: usize) {
         for _ in 0..things {
-            match rng.below(6) {
+            match rng.number_below(6) {
                 0..3 => {
                     let number = self.new_number();
                     self.services.insert(number, Said::Nothing);
@@ -81,7 +81,9 @@ impl Book {
 
     async fn stop_one(&mut self, machine: &mut Machine, rng: &Rng) {
         let taken: Vec<u32> = self.of(Said::Taken);
-        let Some(number) = taken.get(rng.below(taken.len().max(1) as u64) as usize) else { return };
+        let Some(number) = taken.get(rng.number_below(taken.len().max(1) as u64) as usize) else {
+            return;
+        };
         self.services.insert(*number, Said::Nothing);
         if machine.run(&format!("ostler job stop s{number}")).await.code == 0 {
             self.services.insert(*number, Said::Stopped);
@@ -151,11 +153,11 @@ async fn one_cut(
     book.holds(&mut machine).await;
     book.work(&mut machine, rng, things).await;
     // And then at any moment of what is done next.
-    let when = Duration::from_micros(rng.below(CUT_WITHIN.as_micros() as u64));
+    let when = Duration::from_micros(rng.number_below(CUT_WITHIN.as_micros() as u64));
     let _until_the_cut =
         ostler_model::clock::timeout(when, book.work(&mut machine, rng, usize::MAX)).await;
     machine.cut().await;
-    let kept = match rng.below(4) {
+    let kept = match rng.number_below(4) {
         _ if first => Kept::Nothing,
         0 => Kept::Nothing,
         1 => Kept::All,
@@ -186,7 +188,7 @@ async fn after_a_power_cut_everything_acknowledged_is_there_and_runs_once() {
     let seed = std::env::var("OSTLER_POWER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| Rng::system().next_u64());
     println!("OSTLER_POWER_SEED={seed} draws the same jobs and losses");
-    let rng = Rng::seeded(seed);
+    let rng = Rng::from_seed(seed);
     the_disk_forgets_what_was_not_flushed(&rig, &rng).await;
     let (cuts, things) = if soak { (50, 6) } else { (2, 4) };
     let mut done = 0;

@@ -72,9 +72,9 @@ pub fn survivors(entries: &[Entry], kept: Kept, rng: &Rng) -> Vec<Entry> {
             _ if durable => entry.bytes,
             Kept::Nothing => 0,
             Kept::All => entry.bytes,
-            Kept::Some => match rng.below(8) {
+            Kept::Some => match rng.number_below(8) {
                 0..4 => 0,
-                4 => rng.below(entry.bytes / SECTOR + 1) * SECTOR,
+                4 => rng.number_below(entry.bytes / SECTOR + 1) * SECTOR,
                 _ => entry.bytes,
             },
         };
@@ -102,7 +102,7 @@ fn what_was_flushed_stays_and_of_the_rest_any_part() {
     let (first, flush) = (entry(0, 4096, 0), entry(0, 0, FLUSH));
     let (second, sure) = (entry(8192, 4096, 0), entry(512, 512, FUA));
     let all = [first, flush, second, sure];
-    let rng = Rng::seeded(1);
+    let rng = Rng::from_seed(1);
     assert_eq!(survivors(&all, Kept::Nothing, &rng), [first, sure]);
     assert_eq!(survivors(&all, Kept::All, &rng), [first, second, sure]);
     let sizes: std::collections::BTreeSet<u64> = (0..200)

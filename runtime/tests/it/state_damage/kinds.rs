@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ostler_model::rng::Rng;
 use ostler_state::backend::{Backend as _, Op};
 use ostler_state::disk_store::DiskBackend;
-use ostler_state::{Key, MetaItem};
+use ostler_state::{MetaItem, RecordKey};
 
 use super::scene::Copies;
 
@@ -91,18 +91,18 @@ fn flip(file: &Path, rng: &Rng, bits: u32) {
     change(file, |bytes| {
         for _ in 0..bits {
             let len = u64::try_from(bytes.len() - PAGE).unwrap();
-            let at = PAGE + usize::try_from(rng.below(len)).unwrap();
-            bytes[at] ^= 1 << rng.below(8);
+            let at = PAGE + usize::try_from(rng.number_below(len)).unwrap();
+            bytes[at] ^= 1 << rng.number_below(8);
         }
     });
 }
 
 /// Every record is handed over; what comes back is written.
-fn records(file: &Path, mut with: impl FnMut(&Key, &[u8]) -> Option<Vec<u8>>) {
+fn records(file: &Path, mut with: impl FnMut(&RecordKey, &[u8]) -> Option<Vec<u8>>) {
     let backend = DiskBackend::open(file).unwrap();
     let mut ops = Vec::new();
     let visit = &mut |bytes: &[u8], record: &[u8]| {
-        if let Ok(key) = Key::parse(bytes) {
+        if let Ok(key) = RecordKey::parse(bytes) {
             match with(&key, record) {
                 None => ops.push(Op::Delete { key: bytes.into() }),
                 Some(value) if value != record => {
@@ -118,11 +118,11 @@ fn records(file: &Path, mut with: impl FnMut(&Key, &[u8]) -> Option<Vec<u8>>) {
     backend.commit(&ops).unwrap();
 }
 
-fn without(file: &Path, gone: impl Fn(&Key) -> bool) {
+fn without(file: &Path, gone: impl Fn(&RecordKey) -> bool) {
     records(file, |key, record| (!gone(key)).then(|| record.to_vec()));
 }
 
-fn garbage(file: &Path, bad: impl Fn(&Key) -> bool) {
+fn garbage(file: &Path, bad: impl Fn(&RecordKey) -> bool) {
     records(file, |key, record| {
         let mut record = record.to_vec();
         if bad(key) {
@@ -338,27 +338,27 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "no record of an allocation",
         said: Said::Something,
-        damage: |f, _, _| without(f, |k| matches!(k, Key::Alloc(_))),
+        damage: |f, _, _| without(f, |k| matches!(k, RecordKey::Alloc(_))),
     },
     Kind {
         name: "no record of what a task runs",
         said: Said::Something,
-        damage: |f, _, _| without(f, |k| matches!(k, Key::TaskLocal(..))),
+        damage: |f, _, _| without(f, |k| matches!(k, RecordKey::TaskLocal(..))),
     },
     Kind {
         name: "no public state of a task",
         said: Said::Nothing,
-        damage: |f, _, _| without(f, |k| matches!(k, Key::TaskState(..))),
+        damage: |f, _, _| without(f, |k| matches!(k, RecordKey::TaskState(..))),
     },
     Kind {
         name: "no record of a job",
         said: Said::Something,
-        damage: |f, _, _| without(f, |k| matches!(k, Key::Job(_))),
+        damage: |f, _, _| without(f, |k| matches!(k, RecordKey::Job(_))),
     },
     Kind {
         name: "no record of the node",
         said: Said::Nothing,
-        damage: |f, _, _| without(f, |k| matches!(k, Key::NodeRegistration)),
+        damage: |f, _, _| without(f, |k| matches!(k, RecordKey::NodeRegistration)),
     },
     Kind {
         name: "nothing of allocations",
@@ -368,17 +368,17 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "unreadable records of allocations",
         said: Said::Something,
-        damage: |f, _, _| garbage(f, |k| matches!(k, Key::Alloc(_))),
+        damage: |f, _, _| garbage(f, |k| matches!(k, RecordKey::Alloc(_))),
     },
     Kind {
         name: "unreadable records of what tasks run",
         said: Said::Something,
-        damage: |f, _, _| garbage(f, |k| matches!(k, Key::TaskLocal(..))),
+        damage: |f, _, _| garbage(f, |k| matches!(k, RecordKey::TaskLocal(..))),
     },
     Kind {
         name: "unreadable records of jobs",
         said: Said::Something,
-        damage: |f, _, _| garbage(f, |k| matches!(k, Key::Job(_))),
+        damage: |f, _, _| garbage(f, |k| matches!(k, RecordKey::Job(_))),
     },
     Kind {
         name: "of a newer agent",
@@ -386,7 +386,7 @@ pub const KINDS: &[Kind] = &[
         damage: |f, _, _| {
             records(f, |k, r| {
                 let mut record = r.to_vec();
-                if matches!(k, Key::Meta(MetaItem::SchemaVersion)) {
+                if matches!(k, RecordKey::Meta(MetaItem::SchemaVersion)) {
                     ostler_state::codec::encode(k.kind(), &999_u16, &mut record).unwrap();
                 }
                 Some(record)

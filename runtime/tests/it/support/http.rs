@@ -9,7 +9,7 @@ use hyper::client::conn::http1;
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use ostler_agent::AgentHandle;
-use ostler_api::server::{self, ApiServer, Faces};
+use ostler_api::server::{self, ApiServer, ListenOptions};
 use ostler_model::access::AclConfig;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
@@ -26,8 +26,8 @@ pub struct Served {
 }
 
 /// The API on a socket alone, without tokens.
-pub fn faces<'a>(agent: &AgentHandle, socket: &'a Path) -> Faces<'a> {
-    Faces { socket, tcp: None, tokens: agent.tokens(&AclConfig::default()).unwrap() }
+pub fn faces<'a>(agent: &AgentHandle, socket: &'a Path) -> ListenOptions<'a> {
+    ListenOptions { socket, tcp: None, tokens: agent.tokens(&AclConfig::default()).unwrap() }
 }
 
 impl Served {

@@ -102,5 +102,5 @@ pub fn events(result: &JobResult, task: &str) -> Vec<EventKind> {
 /// The job ended well.
 #[track_caller]
 pub fn assert_successful(result: &JobResult) {
-    assert!(result.successful(), "{result:#?}");
+    assert!(result.is_successful(), "{result:#?}");
 }

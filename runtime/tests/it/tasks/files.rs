@@ -63,7 +63,7 @@ async fn a_wasm_task_sees_its_own_directories_and_nothing_else() {
         [cat(name, "guest:toolbox"), cat(&format!("{name}-p1"), "guest:toolbox-p1")]
     };
     let result = agent.run(&groups(tries.into_iter().flat_map(groups_of))).await;
-    assert!(state(&result, "other").successful());
+    assert!(state(&result, "other").is_successful());
     for (name, _) in tries {
         for name in [name.to_owned(), format!("{name}-p1")] {
             assert_eq!(exit(&result, &name).exit_code, 1, "{name}");
@@ -190,7 +190,7 @@ async fn standard_input_is_no_way_out_of_the_tasks_directories() {
     let result = agent.run(&groups(tries.iter().map(group))).await;
     for (name, _) in tries {
         let why = format!("{:?}", state(&result, name).events);
-        assert!(!state(&result, name).successful(), "{name}: {why}");
+        assert!(!state(&result, name).is_successful(), "{name}: {why}");
         assert_eq!(agent.stdout(&result, name), "", "{name}");
         assert!(why.contains("standard input") || why.contains("not inside"), "{name}: {why}");
     }

@@ -161,7 +161,7 @@ async fn what_stock_nodes_refuse_a_node_refuses_in_the_same_form() {
         all.insert(format!("{method} {case}"), found);
     }
     node.double.book().put(None, &[web_id(&node), ("DesiredStatus", "stop".into())]);
-    let over = || node.double.book().told_status(&node.alloc) == "complete";
+    let over = || node.double.book().reported_status(&node.alloc) == "complete";
     eventually("it is over", over).await;
     for method in ["Allocations.Restart", "Allocations.Signal"] {
         let found = differs(&node, (method, "", Part::Refusal), &nowhere[..1]).await;

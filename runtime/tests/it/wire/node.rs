@@ -2,8 +2,8 @@
 
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{field, text};
-use ostler_cluster::session::{MULTIPLEX, Session, Stream};
-use ostler_cluster_double::Double;
+use ostler_cluster::session::{ClusterSession, MULTIPLEX, Stream};
+use ostler_cluster_double::ServerDouble;
 use ostler_testing::recorded::{self, Part, RecordedMessage, values};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
@@ -19,19 +19,19 @@ use crate::support::system::eventually;
 
 /// A node that runs what was recorded of a stock server.
 pub struct Placed {
-    pub double: Double,
+    pub double: ServerDouble,
     pub proxy: Proxy,
     pub agent: AgentProcess,
     /// A service.
     pub alloc: String,
     /// A service with a device.
     pub card: String,
-    connection: watch::Receiver<Option<Session>>,
+    connection: watch::Receiver<Option<ClusterSession>>,
 }
 
 impl Placed {
     pub async fn start() -> Self {
-        let double = Double::default();
+        let double = ServerDouble::default();
         let (told, connection) = watch::channel(None);
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -41,12 +41,12 @@ impl Placed {
                 if socket.read_u8().await.ok() != Some(MULTIPLEX) {
                     continue;
                 }
-                let (session, mut arrivals) = Session::drive(socket.compat(), true);
+                let (session, mut arrivals) = ClusterSession::drive(socket.compat(), true);
                 told.send_replace(Some(session));
                 let double = of_server.clone();
                 tokio::spawn(async move {
                     while let Some(stream) = arrivals.recv().await {
-                        tokio::spawn(double.clone().calls(stream));
+                        tokio::spawn(double.clone().answer_calls(stream));
                     }
                 });
             }
@@ -77,7 +77,7 @@ impl Placed {
             allocs.unwrap().iter().any(|alloc| field(alloc, "DeploymentStatus").is_some())
         };
         eventually("it is healthy", || node.said("Node.UpdateAlloc").iter().any(healthy)).await;
-        let runs = |id: &str| node.double.book().told_status(id) == "running";
+        let runs = |id: &str| node.double.book().reported_status(id) == "running";
         eventually("it runs too", || runs(&node.card)).await;
         node
     }

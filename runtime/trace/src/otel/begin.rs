@@ -1,4 +1,4 @@
-//! Traces are sent from here on, until the program ends.
+//! Starts to send traces, until the program ends.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use ostler_model::clock;
 use ostler_model::limits::{TRACE_END_WAIT, TRACE_SEND_WALL_MAX};
 use ostler_model::telemetry::TracesConfig;
 
-/// Where traces go below the address of a collector.
+/// The path of traces below the address of a collector.
 const PATH: &str = "/v1/traces";
-/// What the agent is called, unless the environment says so.
+/// The service name of the agent, unless the environment gives another one.
 const SERVICE: &str = "ostler";
 
-/// The program ends: what is to be sent is, within a time. Blocking.
+/// Send the rest of the spans at the end of the program, within a time limit. Blocking.
 pub(crate) fn end() {
-    let left = queue::of_process().end(TRACE_END_WAIT);
+    let left = queue::process_queue().wait_all_sent(TRACE_END_WAIT);
     if left > 0 {
         tracing::warn!(
             "spans of traces are lost: no collector took them within {} s of the end",
@@ -33,9 +33,9 @@ pub(crate) fn end() {
     }
 }
 
-/// Record traces and send them. What the configuration does not say, the variables of OpenTelemetry do
-/// (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
-/// Once in a process.
+/// Record traces and send them. Settings that the configuration does not have come from the
+/// variables of OpenTelemetry (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`,
+/// `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`). Call this once in a process.
 ///
 /// # Errors
 /// When an address is wrong, or there are no threads.
@@ -43,7 +43,7 @@ pub fn start(config: &TracesConfig) -> Result<Sending, String> {
     let client = Arc::new(CollectorClient::default());
     let mut builder = SpanExporter::builder()
         .with_http()
-        .with_http_client(Shared(Arc::clone(&client)))
+        .with_http_client(SharedClient(Arc::clone(&client)))
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(TRACE_SEND_WALL_MAX)
         .with_retry_policy(RetryPolicy::disabled());
@@ -55,14 +55,14 @@ pub fn start(config: &TracesConfig) -> Result<Sending, String> {
     let no_thread = |error| format!("traces: no thread to send them: {error}");
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
-    let sender = Sender { runtime, exporter, client, failing: false };
+    let sender = SpanSender { runtime, exporter, client, failing: false };
     let thread = std::thread::Builder::new().name("ostler-traces".to_owned());
-    thread.spawn(move || sender.send()).map_err(no_thread)?;
+    thread.spawn(move || sender.send_forever()).map_err(no_thread)?;
     recording::record(config.sample_percent);
-    Ok(Sending::begun())
+    Ok(Sending::new())
 }
 
-/// What is said of this agent with every span.
+/// The description of this agent that goes with every span.
 fn resource() -> Resource {
     let said = |name: &str| std::env::var(name).unwrap_or_default();
     let named = !said("OTEL_SERVICE_NAME").is_empty()
@@ -78,12 +78,12 @@ fn resource() -> Resource {
         .build()
 }
 
-/// The client, of which the exporter has one and its owner the other.
+/// The client, shared by the exporter and its owner.
 #[derive(Debug)]
-struct Shared(Arc<CollectorClient>);
+struct SharedClient(Arc<CollectorClient>);
 
 #[async_trait::async_trait]
-impl opentelemetry_http::HttpClient for Shared {
+impl opentelemetry_http::HttpClient for SharedClient {
     async fn send_bytes(
         &self,
         request: hyper::Request<bytes::Bytes>,
@@ -92,21 +92,21 @@ impl opentelemetry_http::HttpClient for Shared {
     }
 }
 
-struct Sender {
+struct SpanSender {
     runtime: Runtime,
     exporter: SpanExporter,
     client: Arc<CollectorClient>,
-    /// The last request failed, and that was said.
+    /// Whether the last request failed, which the log says already.
     failing: bool,
 }
 
-impl Sender {
-    /// Send what comes, for ever.
-    fn send(mut self) {
+impl SpanSender {
+    /// Send spans as they come, for ever.
+    fn send_forever(mut self) {
         loop {
-            let batch = queue::of_process().take();
+            let batch = queue::process_queue().take_batch();
             let count = batch.len();
-            match self.one(batch) {
+            match self.send_batch(batch) {
                 Ok(()) => {
                     recording::count_sent(count);
                     if std::mem::take(&mut self.failing) {
@@ -126,13 +126,12 @@ impl Sender {
         }
     }
 
-    fn one(&self, batch: Vec<SpanData>) -> Result<(), String> {
+    fn send_batch(&self, batch: Vec<SpanData>) -> Result<(), String> {
         let late = || format!("no answer within {} s", TRACE_SEND_WALL_MAX.as_secs());
         let send = async { clock::timeout(TRACE_SEND_WALL_MAX, self.exporter.export(batch)).await };
         match self.runtime.block_on(send) {
-            Some(sent) => {
-                sent.map_err(|error| self.client.trouble().unwrap_or_else(|| error.to_string()))
-            }
+            Some(sent) => sent
+                .map_err(|error| self.client.take_trouble().unwrap_or_else(|| error.to_string())),
             None => Err(late()),
         }
     }

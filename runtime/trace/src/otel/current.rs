@@ -1,20 +1,20 @@
-//! The span that code runs in, for lines of the log.
+//! The span in which code runs, for lines of the log.
 
 use std::cell::RefCell;
 
 thread_local! {
-    /// Those this thread is in, the innermost last.
+    /// The spans in which this thread is, the innermost last.
     static ENTERED: RefCell<Vec<(u128, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The trace and the span that this code runs in.
+/// The trace and the span in which this code runs.
 #[must_use]
 pub fn current() -> Option<(u128, u64)> {
-    // An error is a thread that ends.
+    // An error means that the thread is ending.
     ENTERED.try_with(|entered| entered.try_borrow().ok()?.last().copied()).ok().flatten()
 }
 
-/// This thread is in a span from now on.
+/// Note that this thread has entered a span.
 pub(super) fn enter(trace: u128, span: u64) {
     let _ends = ENTERED.try_with(|entered| {
         if let Ok(mut entered) = entered.try_borrow_mut() {
@@ -23,7 +23,7 @@ pub(super) fn enter(trace: u128, span: u64) {
     });
 }
 
-/// And not any more. Spans may be left in any order.
+/// Note that this thread has left a span. Spans may be left in any order.
 pub(super) fn exit(trace: u128, span: u64) {
     let _ends = ENTERED.try_with(|entered| {
         let Ok(mut entered) = entered.try_borrow_mut() else { return };

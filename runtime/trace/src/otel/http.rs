@@ -1,4 +1,5 @@
-//! One request to a collector: connect, TLS where it is spoken, head, body. Who asks bounds it in time.
+//! Sends one request to a collector: connect, TLS if it is used, head, body. The caller limits
+//! the time.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,11 +19,11 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use ostler_artifact::registry::machine_tls;
 use ostler_model::limits::TRACE_ANSWER_BYTES_MAX;
 
-/// Sends requests, each over a connection of its own: there are two a second at most.
+/// Sends requests, each over its own connection: there are two a second at most.
 #[derive(Default)]
 pub(super) struct CollectorClient {
     tls: OnceLock<Option<TlsConnector>>,
-    /// Why the last one was not answered: who asks is told only that it was not.
+    /// Why the last request was not answered. The exporter only learns that it was not.
     trouble: Mutex<Option<String>>,
 }
 
@@ -32,16 +33,16 @@ impl fmt::Debug for CollectorClient {
     }
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait CollectorStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> CollectorStream for T {}
 
 impl CollectorClient {
-    /// Why the last request was not answered.
-    pub(super) fn trouble(&self) -> Option<String> {
+    /// Take the reason why the last request was not answered.
+    pub(super) fn take_trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    async fn connect(&self, uri: &Uri) -> Result<Box<dyn Stream>, HttpError> {
+    async fn connect(&self, uri: &Uri) -> Result<Box<dyn CollectorStream>, HttpError> {
         let encrypted = uri.scheme_str() == Some("https");
         let host = uri.host().ok_or("its address has no host")?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -50,7 +51,7 @@ impl CollectorClient {
         if !encrypted {
             return Ok(Box::new(stream));
         }
-        // On the thread that sends, which nobody waits for.
+        // This runs on the sending thread, which nobody waits for.
         let tls = self.tls.get_or_init(machine_tls).as_ref();
         let tls = tls.ok_or("this machine has no certificate authorities")?;
         let name = ServerName::try_from(host.to_owned())?;
@@ -82,7 +83,7 @@ impl CollectorClient {
         tokio::select! {
             answer = &mut answer => answer,
             ended = connection => match ended {
-                // What came before the end is read.
+                // Whatever came before the end is read.
                 Ok(()) => answer.await,
                 Err(error) => Err(error.into()),
             },

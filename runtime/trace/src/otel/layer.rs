@@ -1,4 +1,4 @@
-//! Spans of `tracing` as those of OpenTelemetry.
+//! Turns spans of `tracing` into spans of OpenTelemetry.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::{TARGET, is_recording};
 use ostler_model::clock::{Clock, Timestamp};
 use ostler_model::limits::TRACE_TEXT_BYTES_MAX;
 
-/// The layer that sees the spans of traces, and nothing else.
+/// The layer that handles the spans of traces and nothing else.
 #[must_use]
 pub fn layer<S>() -> impl Layer<S>
 where
@@ -42,13 +42,13 @@ struct SpanLayer {
 }
 
 /// A span that has not ended.
-struct Open {
+struct OpenSpan {
     trace: u128,
     span: u64,
     parent: u64,
     name: &'static str,
     began: Timestamp,
-    said: Said,
+    said: SpanFields,
 }
 
 impl<S> Layer<S> for SpanLayer
@@ -57,61 +57,62 @@ where
 {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id).filter(|_| is_recording()) else { return };
-        let mut said = Said::default();
+        let mut said = SpanFields::default();
         attributes.record(&mut said);
         let ids = match (said.trace, said.span) {
             (0, _) | (_, 0) => span.parent().and_then(|above| {
                 let extensions = above.extensions();
-                let above = extensions.get::<Open>()?;
+                let above = extensions.get::<OpenSpan>()?;
                 Some((above.trace, span_id().get(), above.span))
             }),
             (trace, span) => Some((trace, span, said.parent)),
         };
-        // What is below no span of a trace is none of one.
+        // A span outside of any traced span belongs to no trace.
         let Some((trace, own, parent)) = ids else { return };
         let began = said.began.map_or_else(|| self.clock.now(), Timestamp::from_nanos);
         let name = attributes.metadata().name();
-        span.extensions_mut().insert(Open { trace, span: own, parent, name, began, said });
+        span.extensions_mut().insert(OpenSpan { trace, span: own, parent, name, began, said });
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if let Some(open) = span.extensions_mut().get_mut::<Open>() {
+        if let Some(open) = span.extensions_mut().get_mut::<OpenSpan>() {
             values.record(&mut open.said);
         }
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        if let Some((trace, span)) = ids_of(&context, id) {
+        if let Some((trace, span)) = span_ids(&context, id) {
             current::enter(trace, span);
         }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-        if let Some((trace, span)) = ids_of(&context, id) {
+        if let Some((trace, span)) = span_ids(&context, id) {
             current::exit(trace, span);
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        if let Some(open) = span.extensions_mut().remove::<Open>() {
-            queue::of_process().put(open.ended(self.clock.now(), self.scope.clone()));
+        if let Some(open) = span.extensions_mut().remove::<OpenSpan>() {
+            queue::process_queue()
+                .push_span(open.into_span_data(self.clock.now(), self.scope.clone()));
         }
     }
 }
 
-fn ids_of<S>(context: &Context<'_, S>, id: &Id) -> Option<(u128, u64)>
+fn span_ids<S>(context: &Context<'_, S>, id: &Id) -> Option<(u128, u64)>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let span = context.span(id)?;
     let extensions = span.extensions();
-    extensions.get::<Open>().map(|open| (open.trace, open.span))
+    extensions.get::<OpenSpan>().map(|open| (open.trace, open.span))
 }
 
-impl Open {
-    fn ended(self, now: Timestamp, scope: InstrumentationScope) -> SpanData {
+impl OpenSpan {
+    fn into_span_data(self, now: Timestamp, scope: InstrumentationScope) -> SpanData {
         let Self { trace, span, parent, name, began, said } = self;
         let (trace, span) = (TraceId::from(trace), SpanId::from(span));
         let status = said.error.map_or(Status::Unset, Status::error);
@@ -127,9 +128,9 @@ impl Open {
             parent_span_is_remote: said.remote,
             span_kind: if said.server { SpanKind::Server } else { SpanKind::Internal },
             name: said.name.map_or(Cow::Borrowed(name), Cow::Owned),
-            start_time: time_of(began),
-            // A clock that was set back makes no span that ends before it begins.
-            end_time: time_of(now.max(began)),
+            start_time: system_time(began),
+            // A clock that was set back must not make a span end before it begins.
+            end_time: system_time(now.max(began)),
             attributes: said.attributes,
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -140,17 +141,17 @@ impl Open {
     }
 }
 
-fn time_of(at: Timestamp) -> SystemTime {
+fn system_time(at: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(at.nanos())
 }
 
-/// What the fields of a span say. Those that begin with `otel.` are about the span itself.
+/// The values of a span's fields. Fields that begin with `otel.` describe the span itself.
 #[derive(Default)]
-struct Said {
+struct SpanFields {
     trace: u128,
     span: u64,
     parent: u64,
-    /// Nanoseconds since 1970.
+    /// When the span began, in nanoseconds since 1970.
     began: Option<u64>,
     remote: bool,
     server: bool,
@@ -159,17 +160,17 @@ struct Said {
     attributes: Vec<KeyValue>,
 }
 
-impl Said {
-    fn text(&mut self, field: &Field, text: String) {
+impl SpanFields {
+    fn put_text(&mut self, field: &Field, text: String) {
         match field.name() {
             "otel.name" => self.name = Some(text),
             "otel.kind" => self.server = text == "server",
             "error" => self.error = Some(text),
-            name => self.put(name, text.into()),
+            name => self.put_attribute(name, text.into()),
         }
     }
 
-    fn put(&mut self, name: &'static str, value: Value) {
+    fn put_attribute(&mut self, name: &'static str, value: Value) {
         let name = format!("ostler.{name}");
         match self.attributes.iter_mut().find(|known| known.key.as_str() == name) {
             Some(known) => known.value = value,
@@ -178,18 +179,18 @@ impl Said {
     }
 }
 
-fn cut(text: &str) -> String {
+fn cut_text(text: &str) -> String {
     let end = text.floor_char_boundary(TRACE_TEXT_BYTES_MAX);
     text.get(..end).unwrap_or_default().to_owned()
 }
 
-impl Visit for Said {
+impl Visit for SpanFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.text(field, cut(&format!("{value:?}")));
+        self.put_text(field, cut_text(&format!("{value:?}")));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field, cut(value));
+        self.put_text(field, cut_text(value));
     }
 
     fn record_u128(&mut self, field: &Field, value: u128) {
@@ -203,18 +204,18 @@ impl Visit for Said {
             "otel.span" => self.span = value,
             "otel.parent" => self.parent = value,
             "otel.start" => self.began = Some(value),
-            name => self.put(name, i64::try_from(value).unwrap_or(i64::MAX).into()),
+            name => self.put_attribute(name, i64::try_from(value).unwrap_or(i64::MAX).into()),
         }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field.name(), value.into());
+        self.put_attribute(field.name(), value.into());
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         match field.name() {
             "otel.remote" => self.remote = value,
-            name => self.put(name, value.into()),
+            name => self.put_attribute(name, value.into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The way of spans to who sends them: whoever ends a span never waits.
+//! The queue of spans to the sending thread. Ending a span never waits.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,40 +9,40 @@ use opentelemetry_sdk::trace::SpanData;
 use crate::recording::count_lost;
 use ostler_model::limits::{TRACE_BATCH_MAX, TRACE_BATCH_WAIT, TRACE_QUEUE_MAX};
 
-/// That of this process.
-static QUEUE: Queue = Queue::new();
+/// The queue of this process.
+static QUEUE: SpanQueue = SpanQueue::new();
 
-/// That of this process.
-pub(super) fn of_process() -> &'static Queue {
+/// The queue of this process.
+pub(super) fn process_queue() -> &'static SpanQueue {
     &QUEUE
 }
 
 /// Spans that wait to be sent.
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+pub(super) struct SpanQueue {
+    waiting: Mutex<WaitingSpans>,
     changed: Condvar,
 }
 
-struct Waiting {
+struct WaitingSpans {
     spans: VecDeque<SpanData>,
-    /// Some are taken out and not sent yet.
+    /// Whether some spans are taken out and not sent yet.
     busy: bool,
-    /// The program ends: nothing more is waited for.
+    /// Whether the program ends, so that no more spans are waited for.
     ends: bool,
 }
 
-impl Queue {
+impl SpanQueue {
     const fn new() -> Self {
-        let waiting = Waiting { spans: VecDeque::new(), busy: false, ends: false };
+        let waiting = WaitingSpans { spans: VecDeque::new(), busy: false, ends: false };
         Self { waiting: Mutex::new(waiting), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingSpans> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A span has ended.
-    pub(super) fn put(&self, span: SpanData) {
+    /// Push a span that has ended.
+    pub(super) fn push_span(&self, span: SpanData) {
         let mut waiting = self.lock();
         if waiting.spans.len() >= TRACE_QUEUE_MAX {
             drop(waiting);
@@ -51,21 +51,22 @@ impl Queue {
         waiting.spans.push_back(span);
         let count = waiting.spans.len();
         drop(waiting);
-        // In between nobody is woken: the first one is waited on for a while.
+        // The thread is not woken in between, because after the first span it waits for others.
         if count == 1 || count >= TRACE_BATCH_MAX {
             self.changed.notify_all();
         }
     }
 
-    /// The next ones, once there are some and they have waited for others.
-    pub(super) fn take(&self) -> Vec<SpanData> {
+    /// Take the next spans, once there are some and they have waited for others.
+    pub(super) fn take_batch(&self) -> Vec<SpanData> {
         let mut waiting = self.lock();
         waiting.busy = false;
         self.changed.notify_all();
         while waiting.spans.is_empty() {
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        let few = |waiting: &mut Waiting| waiting.spans.len() < TRACE_BATCH_MAX && !waiting.ends;
+        let few =
+            |waiting: &mut WaitingSpans| waiting.spans.len() < TRACE_BATCH_MAX && !waiting.ends;
         let waited = self.changed.wait_timeout_while(waiting, TRACE_BATCH_WAIT, few);
         let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
         waiting.busy = true;
@@ -73,12 +74,12 @@ impl Queue {
         waiting.spans.drain(..count).collect()
     }
 
-    /// Wait until all are sent, for a while; how many are not.
-    pub(super) fn end(&self, wait: Duration) -> usize {
+    /// Wait for a limited time until all spans are sent. Returns how many are not.
+    pub(super) fn wait_all_sent(&self, wait: Duration) -> usize {
         let mut waiting = self.lock();
         waiting.ends = true;
         self.changed.notify_all();
-        let unsent = |waiting: &mut Waiting| waiting.busy || !waiting.spans.is_empty();
+        let unsent = |waiting: &mut WaitingSpans| waiting.busy || !waiting.spans.is_empty();
         let waited = self.changed.wait_timeout_while(waiting, wait, unsent);
         let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let left = waiting.spans.len();
@@ -114,28 +115,28 @@ mod tests {
 
     #[test]
     fn who_ends_a_span_does_not_wait_and_the_end_of_the_program_waits_for_a_while() {
-        let queue = Queue::new();
+        let queue = SpanQueue::new();
         for _ in 0..TRACE_QUEUE_MAX + 7 {
-            queue.put(span());
+            queue.push_span(span());
         }
         assert_eq!(queue.lock().spans.len(), TRACE_QUEUE_MAX);
-        assert_eq!(queue.take().len(), TRACE_BATCH_MAX);
-        // A collector that does not answer: one request is under way, the others wait.
-        let left = queue.end(Duration::from_millis(1));
+        assert_eq!(queue.take_batch().len(), TRACE_BATCH_MAX);
+        // The collector does not answer: one request is under way, and the others wait.
+        let left = queue.wait_all_sent(Duration::from_millis(1));
         assert_eq!(left, TRACE_QUEUE_MAX - TRACE_BATCH_MAX + 1);
     }
 
     #[test]
     fn spans_wait_for_others_and_at_the_end_for_none() {
-        let queue = Queue::new();
-        queue.put(span());
-        assert_eq!(queue.take().len(), 1);
+        let queue = SpanQueue::new();
+        queue.push_span(span());
+        assert_eq!(queue.take_batch().len(), 1);
         std::thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(queue.end(Duration::from_secs(20)), 0));
-            // Sent: the thread asks for more.
+            scope.spawn(|| assert_eq!(queue.wait_all_sent(Duration::from_secs(20)), 0));
+            // The spans are sent, and the thread asks for more.
             scope.spawn(|| {
-                queue.put(span());
-                drop(queue.take());
+                queue.push_span(span());
+                drop(queue.take_batch());
                 queue.lock().busy = false;
                 queue.changed.notify_all();
             });

@@ -84,7 +84,7 @@ export function tone(state) {
   return found ? found[0] : 'rest';
 }
 
-// As `hides` in runtime/model/src/shown.rs; tabs and ends of lines stay.
+// As `is_hidden_char` in runtime/model/src/printable.rs; tabs and ends of lines stay.
 const HIDES = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/u;
 const ALL_THAT_HIDES = new RegExp(HIDES.source, 'gu');
 

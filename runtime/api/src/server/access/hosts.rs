@@ -1,24 +1,26 @@
-//! By which names the API may be asked for over TCP.
+//! The names by which requests over TCP may address the API.
 //!
-//! A page of somebody else in a browser may let a name of its own point to this machine and ask by it, as if
-//! the API were its own site; what it cannot do is ask by an address, or by a name that is not its own.
+//! Another site may let a name of its own point to this machine, so that its pages in a browser
+//! send requests to the API as if it were their own site. What they cannot do is to use an IP
+//! address, or a name that is not their own.
 
 use std::net::IpAddr;
 
 use axum::http::Uri;
 use axum::http::uri::Authority;
 
-/// The names, beside addresses and `localhost`.
+/// The names that are allowed, besides IP addresses and `localhost`.
 #[derive(Clone, Debug, Default)]
 pub(in crate::server) struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// These names, whatever their case.
+    /// The names, in any case.
     pub(in crate::server) fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
     }
 
-    /// May the API be asked for so? `host` is that of the header, with its port.
+    /// Whether requests may address the API like this. `host` is the value of the header, with its
+    /// port.
     pub(super) fn allow(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
@@ -27,7 +29,7 @@ impl Hosts {
     }
 }
 
-/// Is a page of this origin one of the host that is asked?
+/// Whether a page of this origin comes from the host that the request addresses.
 pub(super) fn is_of(origin: &str, host: &str) -> bool {
     let origin = origin.parse::<Uri>().ok();
     let web =

@@ -1,50 +1,51 @@
-//! What each path needs. One that is not here is for `admin` alone.
+//! What each path needs. A path that is not listed here is for `admin` alone.
 
 use axum::http::Method;
 
-use ostler_model::access::Level;
-use ostler_model::access::Level::{Admin, Operate, Read, Submit};
+use ostler_model::access::AccessLevel;
+use ostler_model::access::AccessLevel::{Admin, Operate, Read, Submit};
 
 /// What a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Nothing.
+    /// Anybody may send it, also without a token.
     Open,
-    /// Any token.
+    /// It needs any token.
     Token,
-    /// To come over the agent's socket.
+    /// It must come over the agent's socket.
     Socket,
-    /// A level in the scope.
-    Level(Level, Scope),
+    /// It needs this level in this scope.
+    Level(AccessLevel, AccessScope),
 }
 
-/// Where a level is needed.
+/// The place in which a level is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Everywhere.
+pub(super) enum AccessScope {
+    /// In all namespaces, and for the node itself.
     Node,
-    /// In the namespace that the query names; of `*` only what may be seen is shown.
+    /// In the namespace that the query names. With `*`, only what may be seen is shown.
     Named,
-    /// In any: the handler shows what may be seen, or asks again when it knows the namespace.
+    /// In any namespace. The handler shows only what may be seen, or checks again when it knows the
+    /// namespace.
     Shown,
-    /// In that of the allocation which the path names.
+    /// In the namespace of the allocation that the path names.
     Alloc,
-    /// The same, and the token may come after the upgrade to a WebSocket.
+    /// As `Alloc`, but the token may come after the upgrade to a WebSocket.
     Session,
-    /// In that of the deployment.
+    /// In the namespace of the deployment that the path names.
     Deployment,
-    /// In that of the evaluation's job.
+    /// In the namespace of the job of the evaluation that the path names.
     Evaluation,
 }
 
-use Scope::{Alloc, Deployment, Evaluation, Named, Node, Session, Shown};
+use AccessScope::{Alloc, Deployment, Evaluation, Named, Node, Session, Shown};
 
-/// What Nomad's servers have and a node alone has not.
+/// The beginnings of paths that only Nomad's servers have.
 const OF_OTHERS: [&str; 5] =
     ["/v1/plugin/", "/v1/volume/", "/v1/quota", "/v1/sentinel/", "/v1/recommendation"];
 
-/// What a request of this method for this path, as the router names it, needs; none where that was never
-/// decided.
+/// What a request needs, by its method and the path as the router names it. None for a path that is
+/// not listed.
 pub(super) fn need(method: &Method, path: &str) -> Option<Need> {
     let reads = method == Method::GET || method == Method::HEAD;
     let by = |read, write, scope| Need::Level(if reads { read } else { write }, scope);
@@ -76,7 +77,7 @@ pub(super) fn need(method: &Method, path: &str) -> Option<Need> {
         _ if path.starts_with("/v1/deployment/") => by(Read, Submit, Deployment),
         _ if path.starts_with("/v1/allocation/") => by(Read, Submit, Alloc),
         "/v1/client/allocation/{id}/exec" => Need::Level(Operate, Session),
-        // Nomad asks for it by GET.
+        // Nomad uses GET for this.
         "/v1/client/allocation/{id}/gc" => Need::Level(Submit, Alloc),
         "/v1/client/allocation/{id}/stats" | "/v1/client/allocation/{id}/checks" => {
             by(Read, Admin, Alloc)
@@ -95,9 +96,9 @@ pub(super) fn need(method: &Method, path: &str) -> Option<Need> {
         "/v1/namespaces" | "/v1/namespace" | "/v1/namespace/{name}" => Need::Level(Admin, Node),
         _ if path.starts_with("/v1/acl/") => Need::Level(Admin, Node),
         _ if path.starts_with("/v1/system/") => Need::Level(Operate, Node),
-        // Says that there is no such thing, or that only a cluster has it.
+        // The answer says that there is no such thing, or that only a cluster has it.
         _ if OF_OTHERS.iter().any(|of| path.starts_with(of)) => by(Read, Admin, Node),
-        // All else of the agent itself: servers to join, keys, profiles.
+        // Everything else of the agent itself: servers to join, keys, profiles.
         _ if path.starts_with("/v1/agent/") => Need::Level(Admin, Node),
         _ => return None,
     })

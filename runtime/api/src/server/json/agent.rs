@@ -1,4 +1,4 @@
-//! The agent about itself.
+//! What the agent says about itself.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use serde_json::Value;
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 use ostler_wire::{
-    AgentConfig, AgentHealth, AgentMember, AgentPart, AgentSelf, AgentVersion, Gauge, Metrics,
-    PartHealth, Text,
+    AgentHealth, AgentMember, AgentPart, AgentSelf, AgentSelfConfig, AgentVersion, MetricGauge,
+    MetricsSummary, PartHealth, Text,
 };
 
-/// What `/v1/agent/self` answers.
-pub(crate) fn own<'a>(
+/// The answer of `/v1/agent/self`.
+pub(crate) fn agent_self<'a>(
     node: &'a NodeView,
     data_dir: &'a str,
     counts: Value,
@@ -22,12 +22,13 @@ pub(crate) fn own<'a>(
     let version = env!("CARGO_PKG_VERSION");
     let mut client = texts(counts);
     client.insert("node_id".into(), node.id.to_string());
-    // By these `nomad check` judges: a node alone is its own server, which it never has to wait for.
+    // `nomad check` judges by these values. A node alone is its own server, which it never has to
+    // wait for.
     let alone = [("known_servers", "1"), ("heartbeat_ttl", "0s"), ("last_heartbeat", "0s")];
     client.extend(alone.map(|(name, value)| (name.into(), value.to_owned())));
     let own = BTreeMap::from([("version".into(), version.to_owned())]);
     AgentSelf {
-        config: AgentConfig {
+        config: AgentSelfConfig {
             region: super::REGION.into(),
             datacenter: (&node.datacenter).into(),
             node_name: (&node.name).into(),
@@ -59,22 +60,23 @@ fn texts(value: Value) -> BTreeMap<Text<'static>, String> {
     members.into_iter().map(|(name, value)| (name.into(), text(value))).collect()
 }
 
-/// What `/v1/agent/health` answers. Both parts are this one process: it runs allocations and takes jobs.
+/// The answer of `/v1/agent/health`. Both parts are this one process, which runs allocations and
+/// takes jobs.
 pub(crate) fn health(ok: bool, message: &str) -> AgentHealth<'_> {
     let part = || PartHealth { ok, message: message.into() };
     AgentHealth { client: part(), server: part() }
 }
 
-/// What `/v1/metrics` answers: every number of each object, named `<object>.<member>`.
-pub(crate) fn metrics(now: Timestamp, objects: &[(&str, Value)]) -> Metrics<'static> {
+/// The answer of `/v1/metrics`: every number of each object, named `ostler.<object>.<member>`.
+pub(crate) fn metrics(now: Timestamp, objects: &[(&str, Value)]) -> MetricsSummary<'static> {
     let mut gauges = Vec::new();
     for (object, members) in objects {
         for (name, value) in members.as_object().into_iter().flatten() {
             if let Some(value) = value.as_f64() {
                 let name = format!("ostler.{object}.{name}").into();
-                gauges.push(Gauge { name, value, ..Gauge::default() });
+                gauges.push(MetricGauge { name, value, ..MetricGauge::default() });
             }
         }
     }
-    Metrics { timestamp: now.to_string().into(), gauges, ..Metrics::default() }
+    MetricsSummary { timestamp: now.to_string().into(), gauges, ..MetricsSummary::default() }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::task::task_states;
-use super::{given, job, moment, word};
+use super::{alloc_resources, job, moment, word};
 use crate::server::evaluations;
 use ostler_agent::{AllocView, reason};
 use ostler_model::alloc::{AllocState, Allocation};
@@ -15,26 +15,26 @@ use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 use ostler_wire::{
     Absent, Alloc, AllocHealth, AllocMetric, AllocNetworkStatus, DesiredTransition, NodeScore,
-    RescheduleEvent, RescheduleTracker, Text,
+    RescheduleTracker, Text, WireRescheduleEvent,
 };
 
-/// An allocation as the shapes need it.
+/// The facts about an allocation that its JSON is made of.
 #[derive(Clone)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct AllocJsonInput<'a> {
     pub allocation: &'a Allocation,
     pub state: &'a AllocState,
     pub modify_index: u64,
     pub modify_time: Timestamp,
     pub node: &'a NodeView,
-    /// Who takes its place; only told in the full form.
+    /// The id of the allocation that replaces it; only in the full form.
     pub next: Option<AllocId>,
-    /// The evaluation that is to place its successor; empty where there is none.
+    /// The id of the evaluation that will place its successor; empty if there is none.
     pub followup: String,
-    /// It runs beside what it may replace.
+    /// Whether it is a canary, which runs beside the allocations that it may replace.
     pub canary: bool,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> AllocJsonInput<'a> {
     pub fn new(view: &'a AllocView, node: &'a NodeView) -> Self {
         Self {
             allocation: &view.allocation,
@@ -44,15 +44,15 @@ impl<'a> Seen<'a> {
             node,
             next: None,
             followup: match view.successor_at {
-                Some(_) => evaluations::followup(&view.allocation),
+                Some(_) => evaluations::followup_id(&view.allocation),
                 None => String::new(),
             },
             canary: view.canary,
         }
     }
 
-    /// With who takes its place.
-    pub fn before(self, next: Option<AllocId>) -> Self {
+    /// The same facts with the allocation that replaces it.
+    pub fn with_next(self, next: Option<AllocId>) -> Self {
         Self { next, ..self }
     }
 }
@@ -62,13 +62,13 @@ fn health(status: &DeploymentStatus, canary: bool) -> AllocHealth<'static> {
     AllocHealth { healthy, timestamp: changed_at.map(moment), canary, modify_index }
 }
 
-/// `AllocListStub`; `resources`: with what it was given.
-pub(crate) fn stub(seen: Seen<'_>, resources: bool) -> Alloc<'_, Value> {
+/// Nomad's `AllocListStub`, with the allocated resources if `resources` is set.
+pub(crate) fn stub(seen: AllocJsonInput<'_>, resources: bool) -> Alloc<'_, Value> {
     let allocation = seen.allocation;
     Alloc {
         job_type: Some(word(allocation.job.kind)),
         job_version: Some(allocation.job_version),
-        allocated_resources: resources.then(|| given::allocated(allocation)),
+        allocated_resources: resources.then(|| alloc_resources::allocated_resources(allocation)),
         followup_eval_id: Some(seen.followup.clone().into()),
         reschedule_tracker: Some(tracker(&seen)),
         preempted_allocations: Some(Absent),
@@ -77,16 +77,16 @@ pub(crate) fn stub(seen: Seen<'_>, resources: bool) -> Alloc<'_, Value> {
     }
 }
 
-/// `Allocation`.
-pub(crate) fn full(seen: Seen<'_>) -> Alloc<'_, Value> {
+/// Nomad's `Allocation`.
+pub(crate) fn full(seen: AllocJsonInput<'_>) -> Alloc<'_, Value> {
     let (allocation, datacenter) = (seen.allocation, seen.node.datacenter.clone());
     Alloc {
-        job: Some(job::of_alloc(allocation)),
-        resources: Some(given::all(allocation)),
-        shared_resources: Some(given::shared(allocation)),
-        task_resources: Some(given::by_task(allocation)),
-        allocated_resources: Some(given::allocated(allocation)),
-        // One node, so there was no choice.
+        job: Some(job::job_of_alloc(allocation)),
+        resources: Some(alloc_resources::all_tasks(allocation)),
+        shared_resources: Some(alloc_resources::shared_resources(allocation)),
+        task_resources: Some(alloc_resources::resources_by_task(allocation)),
+        allocated_resources: Some(alloc_resources::allocated_resources(allocation)),
+        // There is only one node, so there was no choice.
         metrics: Some(AllocMetric {
             nodes_evaluated: 1,
             nodes_available: BTreeMap::from([(datacenter, 1)]),
@@ -113,13 +113,13 @@ fn network(status: &NetworkStatus) -> AllocNetworkStatus<'_> {
     AllocNetworkStatus {
         interface_name: (&status.interface_name).into(),
         address: (&status.address).into(),
-        dns: status.dns.as_ref().map(given::dns),
+        dns: status.dns.as_ref().map(alloc_resources::dns),
     }
 }
 
-fn tracker(seen: &Seen<'_>) -> Option<RescheduleTracker> {
+fn tracker(seen: &AllocJsonInput<'_>) -> Option<RescheduleTracker> {
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let event = |event: &ostler_model::rollout::RescheduleEvent| RescheduleEvent {
+    let event = |event: &ostler_model::rollout::RescheduleEvent| WireRescheduleEvent {
         reschedule_time: event.time.nanos(),
         prev_alloc_id: event.previous,
         prev_node_id: seen.node.id.to_string(),
@@ -129,13 +129,13 @@ fn tracker(seen: &Seen<'_>) -> Option<RescheduleTracker> {
     (!events.is_empty()).then_some(RescheduleTracker { events })
 }
 
-fn common(seen: Seen<'_>) -> Alloc<'_, Value> {
-    let Seen { allocation, state, modify_index, modify_time, node, canary, .. } = seen;
-    // A canary is one before it has a verdict.
+fn common(seen: AllocJsonInput<'_>) -> Alloc<'_, Value> {
+    let AllocJsonInput { allocation, state, modify_index, modify_time, node, canary, .. } = seen;
+    // An allocation is marked as a canary even before it has a verdict.
     let first = canary.then(|| AllocHealth { canary, ..AllocHealth::default() });
     Alloc {
         id: allocation.id,
-        eval_id: evaluations::id(&allocation.job.id, allocation.create_index).into(),
+        eval_id: evaluations::evaluation_id(&allocation.job.id, allocation.create_index).into(),
         name: (&allocation.name).into(),
         namespace: allocation.job.namespace().into(),
         node_id: node.id.to_string().into(),

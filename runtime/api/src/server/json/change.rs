@@ -1,27 +1,27 @@
-//! Answers to requests that change something, or say what would.
+//! Answers to requests that change something or plan a change.
 
 use std::borrow::Cow;
 
-use ostler_agent::{ConfigProblem, DeviceExplanation, GroupPlan, Plan, Registered};
-use ostler_model::words::counted;
+use ostler_agent::{DeviceExplanation, GroupPlan, JobPlan, RegisterOutcome, TaskConfigProblem};
+use ostler_model::words::count_noun;
 use ostler_wire::{
-    self as wire, Annotations, Deregistered, DesiredUpdates, Effects, JobDiff, Text,
+    self as wire, Annotations, DesiredUpdates, Effects, JobDeregisterResponse, JobDiff, Text,
 };
 
 use super::metric;
 
-/// The answer to a registration. `index`, `eval_id`: those of what it did; `of_job`: what the job's text
-/// says that is not done.
-pub(crate) fn registered(
-    registered: Registered,
+/// The answer to a registration. `index` and `eval_id` are those of its change; `of_job` has
+/// warnings about parts of the job file that have no effect.
+pub(crate) fn register_response(
+    registered: RegisterOutcome,
     index: u64,
     eval_id: String,
     mut of_job: Vec<String>,
-) -> wire::Registered {
-    let Registered { job_modify_index, version, index: _, placed, updated, stopped, warnings } =
+) -> wire::JobRegisterResponse {
+    let RegisterOutcome { job_modify_index, version, index: _, placed, updated, stopped, warnings } =
         registered;
     of_job.extend_from_slice(&warnings);
-    wire::Registered {
+    wire::JobRegisterResponse {
         eval_id,
         eval_create_index: index,
         job_modify_index,
@@ -34,44 +34,48 @@ pub(crate) fn registered(
     }
 }
 
-/// Warnings in the one text that clients print: how many there are, and a line for each.
+/// The warnings in one text that clients print: their number, and a line for each.
 pub(crate) fn warnings_text(warnings: &[String]) -> String {
     if warnings.is_empty() {
         return String::new();
     }
     let lines: String = warnings.iter().map(|warning| format!("\n* {warning}")).collect();
-    format!("{}:\n{lines}", counted(warnings.len(), "warning"))
+    format!("{}:\n{lines}", count_noun(warnings.len(), "warning"))
 }
 
-/// The answer to the stop of a job. Without an evaluation (an empty `eval_id`) Nomad's command line waits
-/// for none.
-pub(crate) fn deregistered(index: u64, eval_id: String, warnings: Option<String>) -> Deregistered {
-    Deregistered {
+/// The answer to the stop of a job. With an empty `eval_id` Nomad's command line does not wait for
+/// an evaluation.
+pub(crate) fn deregister_response(
+    index: u64,
+    eval_id: String,
+    warnings: Option<String>,
+) -> JobDeregisterResponse {
+    JobDeregisterResponse {
         eval_create_index: if eval_id.is_empty() { 0 } else { index },
         eval_id,
         job_modify_index: index,
         index,
         known_leader: true,
         warnings,
-        ..Deregistered::default()
+        ..JobDeregisterResponse::default()
     }
 }
 
-/// Something wrong with a task's configuration.
-pub(crate) fn config_problem(problem: ConfigProblem) -> wire::ConfigProblem {
-    let ConfigProblem { group, task, path, message, suggestion, of_driver } = problem;
-    wire::ConfigProblem { group, task, path, message, suggestion, of_driver }
+/// An error in the configuration of a task.
+pub(crate) fn config_problem(problem: TaskConfigProblem) -> wire::WireConfigProblem {
+    let TaskConfigProblem { group, task, path, message, suggestion, of_driver } = problem;
+    wire::WireConfigProblem { group, task, path, message, suggestion, of_driver }
 }
 
-/// The answer to a plan. `datacenter`: the node's. `diff`: what differs, where that was asked for. `of_job`:
-/// what the job's text says that is not done.
+/// The answer to a plan. `datacenter` is that of the node, `diff` the difference if the request
+/// asks for it; `of_job` has warnings about parts of the job file that have no effect.
 pub(crate) fn plan<'a>(
-    plan: &'a Plan,
+    plan: &'a JobPlan,
     datacenter: &str,
     diff: Option<JobDiff<'a>>,
     of_job: &[String],
-) -> wire::Plan<'a, &'a [DeviceExplanation]> {
-    let Plan {
+) -> wire::JobPlanResponse<'a, &'a [DeviceExplanation]> {
+    let JobPlan {
         job_modify_index,
         version: _,
         known: _,
@@ -82,18 +86,18 @@ pub(crate) fn plan<'a>(
         warnings,
     } = plan;
     let groups = groups.iter().map(|(name, plan)| (Text::from(name.as_str()), updates(plan)));
-    wire::Plan {
+    wire::JobPlanResponse {
         annotations: Annotations { groups: groups.collect(), ..Annotations::default() },
-        failed_tg_allocs: metric::failed(waiting, datacenter),
+        failed_tg_allocs: metric::failed_placements(waiting, datacenter),
         job_modify_index: *job_modify_index,
         diff,
         warnings: warnings_text(&[of_job, warnings].concat()).into(),
         index: *job_modify_index,
         changes: Cow::Borrowed(changes),
-        waiting: plan.waits(),
+        waiting: plan.waiting_sentences(),
         devices,
         agent_warnings: Some(Cow::Borrowed(warnings)),
-        ..wire::Plan::default()
+        ..wire::JobPlanResponse::default()
     }
 }
 

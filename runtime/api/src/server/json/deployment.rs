@@ -5,10 +5,10 @@ use ostler_model::job::Job;
 use ostler_model::rollout::{DeployedGroup, Deployment};
 use ostler_wire::{self as wire, DeploymentState, NEVER};
 
-/// `Deployment`.
-pub(crate) fn deployment<'a>(job: &'a Job, of: &'a Deployment) -> wire::Deployment<'a> {
+/// Nomad's `Deployment`.
+pub(crate) fn deployment<'a>(job: &'a Job, of: &'a Deployment) -> wire::WireDeployment<'a> {
     let groups = of.groups.iter().map(|(name, group)| (name.as_str().into(), state(group)));
-    wire::Deployment {
+    wire::WireDeployment {
         id: (&*of.id).into(),
         namespace: job.namespace().into(),
         job_id: job.id.as_str().into(),

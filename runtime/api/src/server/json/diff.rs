@@ -1,5 +1,5 @@
-//! What differs between two versions of a job, as Nomad's command line prints it: from their JSON alone,
-//! so that each key of a job is in it. Pure.
+//! The difference between two versions of a job, as Nomad's command line prints it. It is made from
+//! the JSON of the jobs only, so that it covers every key. Pure.
 //!
 //! ```text
 //!   value of a key                         in the diff
@@ -23,10 +23,10 @@ const DELETED: &str = "Deleted";
 const EDITED: &str = "Edited";
 const NONE: &str = "None";
 
-/// What a group gets, by its name.
+/// Looks up the plan of a group by its name.
 type PlanOf<'a> = &'a dyn Fn(&str) -> Option<GroupPlan>;
 
-/// Of a job, from its version that runs, if there is one, to the new one.
+/// The difference from the present version of a job, if there is one, to the new one.
 pub(crate) fn job(
     id: &str,
     old: Option<&Value>,
@@ -35,16 +35,16 @@ pub(crate) fn job(
 ) -> JobDiff<'static> {
     let (old, new) = (old.and_then(Value::as_object), new.as_object());
     let (fields, objects) = members(old, new, &["ID", "TaskGroups"]);
-    let pairs = paired(list(old, "TaskGroups"), list(new, "TaskGroups"));
+    let pairs = pair_by_name(list(old, "TaskGroups"), list(new, "TaskGroups"));
     let groups: Vec<_> = pairs.into_iter().filter_map(|(old, new)| group(old, new, plan)).collect();
     let same = fields.is_empty() && objects.is_empty() && groups.iter().all(|g| g.kind == NONE);
     let kind = if same && old.is_some() { NONE } else { kind(old, new) };
     JobDiff {
         kind: kind.into(),
         id: id.to_owned().into(),
-        fields: some(fields),
-        objects: some(objects),
-        task_groups: some(groups),
+        fields: non_empty(fields),
+        objects: non_empty(objects),
+        task_groups: non_empty(groups),
     }
 }
 
@@ -58,9 +58,9 @@ fn group(old: Option<&Object>, new: Option<&Object>, plan: PlanOf<'_>) -> Option
             Some(vec![if more { "forces create" } else { "forces destroy" }.to_owned()]);
     }
     let planned = plan(name);
-    // Those that wait for their turn in a rolling update are not counted in the plan.
+    // The plan does not count allocations that wait for their turn in a rolling update.
     let replaced = planned.as_ref().is_none_or(|plan| plan.in_place == 0);
-    let pairs = paired(list(old, "Tasks"), list(new, "Tasks"));
+    let pairs = pair_by_name(list(old, "Tasks"), list(new, "Tasks"));
     let tasks: Vec<_> =
         pairs.into_iter().filter_map(|(old, new)| task(old, new, replaced)).collect();
     let updates = planned.map(updates).unwrap_or_default();
@@ -69,14 +69,14 @@ fn group(old: Option<&Object>, new: Option<&Object>, plan: PlanOf<'_>) -> Option
     Some(GroupDiff {
         kind: kind.into(),
         name: name.to_owned(),
-        fields: some(fields),
-        objects: some(objects),
-        tasks: some(tasks),
+        fields: non_empty(fields),
+        objects: non_empty(objects),
+        tasks: non_empty(tasks),
         updates: Some(updates).filter(|updates| !updates.is_empty()),
     })
 }
 
-/// Counts by the words of Nomad's command line.
+/// The counts of a plan, in the words of Nomad's command line.
 fn updates(plan: GroupPlan) -> std::collections::BTreeMap<String, u64> {
     let GroupPlan { place, in_place, destructive, canary, stop, later, waiting, ignore } = plan;
     let (place, ignore) = (place.saturating_add(waiting), ignore.saturating_add(later));
@@ -104,13 +104,13 @@ fn task(old: Option<&Object>, new: Option<&Object>, replaced: bool) -> Option<Ta
     Some(TaskDiff {
         kind: kind(old, new).into(),
         name: name_of(new.or(old)?).to_owned(),
-        fields: some(fields),
-        objects: some(objects),
+        fields: non_empty(fields),
+        objects: non_empty(objects),
         annotations: Some(vec![annotation.to_owned()]),
     })
 }
 
-/// Fields and objects of two objects that differ, but for these keys.
+/// The fields and objects in which two objects differ, except for the keys in `without`.
 fn members(
     old: Option<&Object>,
     new: Option<&Object>,
@@ -148,7 +148,7 @@ fn member(
     }
 }
 
-/// Maps of names that people choose.
+/// Maps whose keys are names that people choose.
 const MAPS: [&str; 2] = ["Env", "Meta"];
 
 fn is_flat(value: &Value) -> bool {
@@ -177,9 +177,9 @@ fn lists(
     if old.iter().chain(&new).any(Value::is_object) {
         let of = |items: &[Value]| items.iter().filter_map(Value::as_object).cloned().collect();
         let (old, new): (Vec<Object>, Vec<Object>) = (of(&old), of(&new));
-        // Of one thing: Constraints has objects of the name Constraint.
+        // Objects are named in the singular: `Constraints` has objects of the name `Constraint`.
         let name = key.strip_suffix('s').unwrap_or(key);
-        let pairs = paired(old.iter().collect(), new.iter().collect());
+        let pairs = pair_by_name(old.iter().collect(), new.iter().collect());
         objects.extend(pairs.into_iter().filter_map(|(old, new)| object(name, old, new)));
         return;
     }
@@ -195,7 +195,7 @@ fn object(name: &str, old: Option<&Object>, new: Option<&Object>) -> Option<Obje
         return None;
     }
     let (kind, name) = (kind(old, new).into(), name.to_owned());
-    Some(ObjectDiff { kind, name, fields: some(fields), objects: some(objects) })
+    Some(ObjectDiff { kind, name, fields: non_empty(fields), objects: non_empty(objects) })
 }
 
 fn field(name: &str, old: &str, new: &str) -> Option<FieldDiff> {
@@ -222,7 +222,7 @@ fn kind(old: Option<&Object>, new: Option<&Object>) -> &'static str {
     }
 }
 
-/// As people read it: a text without quotes, nothing as nothing.
+/// A value for people: a text without quotes, and null as an empty text.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -241,20 +241,21 @@ fn list<'a>(of: Option<&'a Object>, key: &str) -> Vec<&'a Object> {
     items.into_iter().flatten().filter_map(Value::as_object).collect()
 }
 
-/// Each old one with the new one of its name, or the one that is equal; those without another alone.
-fn paired<'a>(
+/// Pair each old object with the new object of the same name, or with an equal one. An object
+/// without a partner stands alone.
+fn pair_by_name<'a>(
     old: Vec<&'a Object>,
     new: Vec<&'a Object>,
 ) -> Vec<(Option<&'a Object>, Option<&'a Object>)> {
-    // Those of one name, or of one text where they have none, the first one first.
-    let mut places: BTreeMap<Known<'_>, VecDeque<usize>> = BTreeMap::new();
+    // The positions of new objects of one name, or of one text if they have no name, in order.
+    let mut places: BTreeMap<ObjectIdentity<'_>, VecDeque<usize>> = BTreeMap::new();
     for (place, one) in new.iter().enumerate() {
-        places.entry(known_by(one)).or_default().push_back(place);
+        places.entry(object_identity(one)).or_default().push_back(place);
     }
     let mut rest: Vec<Option<&Object>> = new.into_iter().map(Some).collect();
     let mut pairs = Vec::new();
     for one in old {
-        let place = places.get_mut(&known_by(one)).and_then(VecDeque::pop_front);
+        let place = places.get_mut(&object_identity(one)).and_then(VecDeque::pop_front);
         let same = place.and_then(|place| rest.get_mut(place)).and_then(Option::take);
         pairs.push((Some(one), same));
     }
@@ -262,22 +263,22 @@ fn paired<'a>(
     pairs
 }
 
-/// What tells an object of a list from the others.
+/// What identifies an object in a list.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Known<'a> {
+enum ObjectIdentity<'a> {
     ByName(&'a str),
-    /// All that it holds.
+    /// Its whole content as text, if it has no name.
     ByText(String),
 }
 
-fn known_by(object: &Object) -> Known<'_> {
+fn object_identity(object: &Object) -> ObjectIdentity<'_> {
     match name_of(object) {
-        "" => Known::ByText(serde_json::to_string(object).unwrap_or_default()),
-        name => Known::ByName(name),
+        "" => ObjectIdentity::ByText(serde_json::to_string(object).unwrap_or_default()),
+        name => ObjectIdentity::ByName(name),
     }
 }
 
-fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     Some(list).filter(|list| !list.is_empty())
 }
 

@@ -72,7 +72,7 @@ fn thousands_of_blocks_without_a_name_are_compared_in_no_time() {
         (json!({"Constraints": constraints(0)}), json!({"Constraints": constraints(1)}));
     let watch = ostler_model::clock::Stopwatch::start();
     let diff = job("web", Some(&old), &new, &plan);
-    // One was removed, one added; comparing each with each takes minutes.
+    // One was removed and one added. To compare each with each would take minutes.
     let objects = diff.objects.unwrap();
     let kinds: Vec<_> = objects.iter().map(|object| object.kind.as_str()).collect();
     assert_eq!(kinds, ["Deleted", "Added"]);

@@ -12,25 +12,26 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::GroupName;
 use ostler_model::job::Job;
 use ostler_model::saved::JobRecord;
-use ostler_wire::{GroupSummary, JobFacts, JobStub, JobSummary, Places};
+use ostler_wire::{EmptyPlaces, GroupSummary, JobFacts, JobStub, JobSummary};
 
-/// A job as the shapes need it.
+/// The facts about a job that its JSON is made of.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct JobJsonInput<'a> {
     pub record: &'a JobRecord,
     pub status: JobStatus,
     pub groups: &'a BTreeMap<GroupName, GroupCounts>,
-    /// Why something of it waits; empty when nothing does.
+    /// Why some allocation of it waits; empty if none does.
     pub waits_for: &'a str,
-    /// Places without an allocation.
+    /// The number of places without an allocation.
     pub places: PlaceCounts,
-    /// Index of the last change of the job or an allocation of it.
+    /// The index of the last change of the job or of one of its allocations.
     pub index: u64,
 }
 
-impl<'a> Seen<'a> {
-    /// An earlier version of it. `runs`: some allocation of that version does.
-    pub fn earlier(self, record: &'a JobRecord, runs: bool) -> Self {
+impl<'a> JobJsonInput<'a> {
+    /// The facts of an earlier version of the job. `runs` says whether an allocation of that
+    /// version runs.
+    pub fn with_version(self, record: &'a JobRecord, runs: bool) -> Self {
         let status = if runs { JobStatus::Running } else { JobStatus::Dead };
         Self { record, status, waits_for: "", places: PlaceCounts::default(), ..self }
     }
@@ -42,7 +43,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Why places of the job are empty, in one line; empty when none is.
+/// Why places of the job are empty, in one line; empty if no place is.
 pub(crate) fn waits_for(view: &JobView) -> String {
     let Some(first) = view.blocked.first() else { return String::new() };
     let more = match view.blocked.len() {
@@ -52,9 +53,9 @@ pub(crate) fn waits_for(view: &JobView) -> String {
     format!("group {} waits: {}{more}", first.group, first.refusal.problems())
 }
 
-/// `JobSummary`.
-pub(crate) fn summary(seen: Seen<'_>) -> JobSummary<'_> {
-    let Seen { record, groups, index, .. } = seen;
+/// Nomad's `JobSummary`.
+pub(crate) fn summary(seen: JobJsonInput<'_>) -> JobSummary<'_> {
+    let JobJsonInput { record, groups, index, .. } = seen;
     let counts = |counts: &GroupCounts| {
         let GroupCounts { queued, pending, running, complete, failed } = *counts;
         GroupSummary { queued, complete, failed, running, starting: pending, lost: 0 }
@@ -69,9 +70,9 @@ pub(crate) fn summary(seen: Seen<'_>) -> JobSummary<'_> {
     }
 }
 
-/// `JobListStub`.
-pub(crate) fn stub(seen: Seen<'_>) -> JobStub<'_> {
-    let Seen { record, status, waits_for, .. } = seen;
+/// Nomad's `JobListStub`.
+pub(crate) fn stub(seen: JobJsonInput<'_>) -> JobStub<'_> {
+    let JobJsonInput { record, status, waits_for, .. } = seen;
     let job = &record.job;
     JobStub {
         id: job.id.as_str().into(),
@@ -92,9 +93,9 @@ pub(crate) fn stub(seen: Seen<'_>) -> JobStub<'_> {
     }
 }
 
-/// The whole job with what the agent knows of it.
-pub(crate) fn full(seen: Seen<'_>) -> Value {
-    let Seen { record, status, waits_for, places, .. } = seen;
+/// The whole job, with what the agent knows about it.
+pub(crate) fn full(seen: JobJsonInput<'_>) -> Value {
+    let JobJsonInput { record, status, waits_for, places, .. } = seen;
     let PlaceCounts { waiting, complete, failed } = places;
     let facts = JobFacts {
         stop: record.stopped,
@@ -107,7 +108,7 @@ pub(crate) fn full(seen: Seen<'_>) -> Value {
         modify_index: record.modify_index,
         job_modify_index: record.job_modify_index,
         origin: Some(record.origin.clone()),
-        places: Places {
+        places: EmptyPlaces {
             waiting: waiting.into(),
             complete: complete.into(),
             failed: failed.into(),
@@ -116,14 +117,14 @@ pub(crate) fn full(seen: Seen<'_>) -> Value {
     with_facts(nomad_json(&record.job), json!(facts))
 }
 
-/// The job as an allocation knows it: as it was when placed.
-pub(super) fn of_alloc(alloc: &Allocation) -> Value {
-    with_facts(nomad_json(&alloc.job), of_no_record(alloc.job_version))
+/// The job as it was when the allocation was placed.
+pub(super) fn job_of_alloc(alloc: &Allocation) -> Value {
+    with_facts(nomad_json(&alloc.job), unregistered_facts(alloc.job_version))
 }
 
-/// A job that was read and is registered nowhere.
-pub(crate) fn parsed(job: &Job) -> Value {
-    let mut facts = of_no_record(0);
+/// A job that was parsed and is not registered.
+pub(crate) fn unregistered_job(job: &Job) -> Value {
+    let mut facts = unregistered_facts(0);
     if let Value::Object(members) = &mut facts {
         for name in ["SubmitTime", "Migrate", "Reschedule"] {
             members.insert(name.to_owned(), Value::Null);
@@ -132,8 +133,8 @@ pub(crate) fn parsed(job: &Job) -> Value {
     with_facts(nomad_json(job), facts)
 }
 
-/// What only a registered job has, empty.
-fn of_no_record(version: u64) -> Value {
+/// The fields that only a registered job has, with empty values.
+fn unregistered_facts(version: u64) -> Value {
     json!({
         "Stop": false, "Status": "", "StatusDescription": "", "Stable": false, "Version": version,
         "SubmitTime": 0, "CreateIndex": 0, "ModifyIndex": 0, "JobModifyIndex": 0, "NomadTokenID": "",

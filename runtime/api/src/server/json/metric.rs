@@ -1,4 +1,4 @@
-//! Why places of a group cannot be filled, as Nomad's tools show it.
+//! Why allocations of a group cannot be placed, as Nomad's tools show it.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use ostler_agent::BlockedPlacement;
 use ostler_control::admission::{Problem, Resource};
 use ostler_wire::AllocMetric;
 
-/// `FailedTGAllocs`: by group what cannot be placed until something of others becomes free; none when all
-/// can.
-pub(crate) fn failed(
+/// Nomad's `FailedTGAllocs`: by group, the allocations that cannot be placed until other jobs free
+/// resources. None if all can be placed.
+pub(crate) fn failed_placements(
     blocked: &[BlockedPlacement],
     datacenter: &str,
 ) -> Option<BTreeMap<String, AllocMetric>> {
@@ -26,7 +26,7 @@ pub(crate) fn failed(
     (!groups.is_empty()).then_some(groups)
 }
 
-/// There is one node, and it does not do.
+/// The metric of one allocation that the only node cannot take.
 fn metric(place: &BlockedPlacement, datacenter: &str) -> AllocMetric {
     let problems = || place.refusal.groups.iter().flat_map(|refusal| &refusal.problems);
     let of = |exhausted: bool| {
@@ -38,7 +38,7 @@ fn metric(place: &BlockedPlacement, datacenter: &str) -> AllocMetric {
         wanted.map(|problem| (named(problem), 1)).collect::<BTreeMap<String, u32>>()
     };
     let (filtered, exhausted) = (of(false), of(true));
-    // A node that is kept out is not looked at for what it has.
+    // The resources of a node that is ruled out are not considered.
     let out = u32::from(!filtered.is_empty());
     let another = problems().any(|problem| matches!(problem, Problem::Datacenter { .. }));
     AllocMetric {
@@ -52,7 +52,7 @@ fn metric(place: &BlockedPlacement, datacenter: &str) -> AllocMetric {
     }
 }
 
-/// What there is not enough of; `None`: the node does not do, whatever it has.
+/// The resource that is short. `None` if the node is ruled out whatever resources it has.
 fn dimension(problem: &Problem) -> Option<String> {
     match problem {
         Problem::Resource { resource: Resource::Cpu, .. } => Some("cpu".to_owned()),

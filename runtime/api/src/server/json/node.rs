@@ -9,27 +9,27 @@ use ostler_model::device::{DeviceGroup, HealthState};
 use ostler_model::scheduling::{DrainDeadline, NodeDrain, NodeScheduling};
 use ostler_node::{DriverView, NodeView};
 use ostler_wire::{
-    Cpu, Disk, DrainStrategy, DriverInfo, HostVolume, Memory, NEVER, NetworkResource, Node,
-    NodeAddress, NodeDevice, NodeDeviceLocality, NodeDevices, NodeEvent, NodeNetwork,
-    NodeResources, NodeStub, ReservedResources, Resources, Text,
+    Cpu, Disk, DrainStrategy, DriverInfo, HostVolumeInfo, LegacyResources, NEVER, NetworkResource,
+    NodeAddress, NodeDevice, NodeDeviceLocality, NodeDevices, NodeNetwork, NodeStub,
+    ReservedResources, Text, WireMemory, WireNode, WireNodeEvent, WireNodeResources,
 };
 
-/// Where the node is in its life, as Nomad says it.
+/// The status of the node in Nomad's terms.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeStatus<'a> {
-    /// `initializing`, `ready` or `down`.
+pub(crate) struct NodeStatusFields<'a> {
+    /// The status: `initializing`, `ready` or `down`.
     pub status: &'static str,
-    /// A sentence on it.
+    /// One sentence about the status.
     pub description: &'a str,
-    /// Index of the last change.
+    /// The index of the last change of the node.
     pub index: u64,
-    /// Of the first one.
+    /// The index at which the node was registered.
     pub created: u64,
-    /// Whether it takes what is new, and how it is emptied.
+    /// Whether the node takes new allocations, and how it is drained.
     pub scheduling: &'a NodeScheduling,
 }
 
-impl NodeStatus<'_> {
+impl NodeStatusFields<'_> {
     const fn eligibility(self) -> &'static str {
         if self.scheduling.ineligible { "ineligible" } else { "eligible" }
     }
@@ -51,20 +51,20 @@ fn drain(drain: &NodeDrain) -> DrainStrategy<'static> {
     }
 }
 
-fn event(event: &ostler_model::scheduling::NodeEvent) -> NodeEvent<'static> {
-    NodeEvent {
+fn event(event: &ostler_model::scheduling::NodeEvent) -> WireNodeEvent<'static> {
+    WireNodeEvent {
         message: event.kind.message().into(),
         subsystem: event.kind.subsystem().into(),
         timestamp: moment(event.at),
         create_index: event.index,
-        ..NodeEvent::default()
+        ..WireNodeEvent::default()
     }
 }
 
-/// `NodeListStub`; `resources`: with what it has.
+/// Nomad's `NodeListStub`, with the resources of the node if `resources` is set.
 pub(crate) fn stub<'a>(
     node: &'a NodeView,
-    status: NodeStatus<'a>,
+    status: NodeStatusFields<'a>,
     resources: bool,
 ) -> NodeStub<'a> {
     NodeStub {
@@ -79,7 +79,7 @@ pub(crate) fn stub<'a>(
         status_description: status.description.into(),
         drivers: drivers(node),
         host_volumes: host_volumes(node),
-        node_resources: resources.then(|| given(node)),
+        node_resources: resources.then(|| node_resources(node)),
         reserved_resources: resources.then(ReservedResources::default),
         create_index: status.created,
         modify_index: status.index,
@@ -87,25 +87,25 @@ pub(crate) fn stub<'a>(
     }
 }
 
-/// `Node`.
-pub(crate) fn full<'a>(node: &'a NodeView, status: NodeStatus<'a>) -> Node<'a> {
+/// Nomad's `Node`.
+pub(crate) fn full<'a>(node: &'a NodeView, status: NodeStatusFields<'a>) -> WireNode<'a> {
     let mut attributes = node.attribute_texts();
     // Nomad's command line reads the version of the node here.
     attributes.insert("nomad.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-    let node_resources = given(node);
-    Node {
+    let node_resources = node_resources(node);
+    WireNode {
         id: node.id.to_string().into(),
         datacenter: (&node.datacenter).into(),
         name: (&node.name).into(),
         attributes,
-        resources: Resources {
+        resources: LegacyResources {
             cpu: node_resources.cpu.cpu_shares,
             memory_mib: node_resources.memory.mib,
             disk_mib: node_resources.disk.mib,
             networks: Some(node_resources.networks.clone()),
-            ..Resources::default()
+            ..LegacyResources::default()
         },
-        reserved: Resources { networks: Some(Vec::new()), ..Resources::default() },
+        reserved: LegacyResources { networks: Some(Vec::new()), ..LegacyResources::default() },
         node_resources,
         meta: Cow::Borrowed(&node.meta),
         drain: status.scheduling.drain.is_some(),
@@ -118,7 +118,7 @@ pub(crate) fn full<'a>(node: &'a NodeView, status: NodeStatus<'a>) -> Node<'a> {
         host_volumes: host_volumes(node),
         create_index: status.created,
         modify_index: status.index,
-        ..Node::default()
+        ..WireNode::default()
     }
 }
 
@@ -126,10 +126,10 @@ fn drivers(node: &NodeView) -> BTreeMap<Text<'_>, DriverInfo<'_>> {
     node.drivers.iter().map(|(name, view)| (name.as_str().into(), driver(view))).collect()
 }
 
-fn host_volumes(node: &NodeView) -> Option<BTreeMap<Text<'_>, HostVolume<'_>>> {
+fn host_volumes(node: &NodeView) -> Option<BTreeMap<Text<'_>, HostVolumeInfo<'_>>> {
     let volumes = node.host_volumes.iter().map(|(name, volume)| {
         let path = volume.path.to_string_lossy();
-        (name.as_str().into(), HostVolume { path, read_only: volume.read_only })
+        (name.as_str().into(), HostVolumeInfo { path, read_only: volume.read_only })
     });
     (!node.host_volumes.is_empty()).then(|| volumes.collect())
 }
@@ -185,7 +185,7 @@ fn node_network<'a>(node: &NodeView, network: &NetworkResource<'a>) -> NodeNetwo
     }
 }
 
-fn given(node: &NodeView) -> NodeResources<'_> {
+fn node_resources(node: &NodeView) -> WireNodeResources<'_> {
     let prefix = if node.host_ip.is_ipv4() { 32 } else { 128 };
     let network = NetworkResource {
         mode: "host".into(),
@@ -196,16 +196,16 @@ fn given(node: &NodeView) -> NodeResources<'_> {
         ..NetworkResource::default()
     };
     let cores = &node.cores.ids;
-    // Free space of the data directory; 0 where the fingerprint does not say.
+    // The free space of the data directory; 0 if the fingerprint has none.
     let free = text(node, "unique.storage.bytesfree").parse::<u64>().unwrap_or(0);
-    NodeResources {
+    WireNodeResources {
         cpu: Cpu {
             cpu_shares: node.resources.cpu_mhz,
             total_cpu_cores: text(node, "cpu.numcores").parse().ok().filter(|_| !cores.is_empty()),
             reservable_cpu_cores: cores.iter().collect(),
             ..Cpu::default()
         },
-        memory: Memory { mib: node.resources.memory_mb },
+        memory: WireMemory { mib: node.resources.memory_mb },
         disk: Disk { mib: free / ostler_model::limits::MIB },
         node_networks: Some(vec![node_network(node, &network)]),
         networks: vec![network],
@@ -213,7 +213,7 @@ fn given(node: &NodeView) -> NodeResources<'_> {
     }
 }
 
-/// An attribute as text; empty when there is none.
+/// An attribute as text; empty if there is none.
 fn text(node: &NodeView, name: &str) -> String {
     node.attributes.get(name).map(ToString::to_string).unwrap_or_default()
 }

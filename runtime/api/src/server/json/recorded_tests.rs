@@ -1,12 +1,12 @@
-//! Our shapes against those of a real Nomad.
+//! Compares our shapes with those of a real Nomad.
 //!
-//! `recorded.json` has, by answer, the shape of what a single-node Nomad 1.0.18 answered its own
-//! command line: every key with the types its value had. `""` is an object's own type, `"*"` every
-//! key of a map, a list is its type and that of its items. Values are not kept. Jobs inside other
-//! answers are [`ostler_jobspec`]'s and compared there.
+//! `recorded.json` has, by answer, the shape of what a single-node Nomad 1.0.18 answered to its own
+//! command line: every key with the types of its value. `""` is the type of an object itself, `"*"`
+//! stands for every key of a map, and a list is its type and that of its items. Values are not
+//! recorded. Jobs inside other answers belong to [`ostler_jobspec`] and are compared there.
 //!
-//! Every recorded key must be in our answer with one of its types; what we leave out or write
-//! otherwise is listed here with the reason.
+//! Every recorded key must be in our answer with one of its types. Keys that we leave out or write
+//! in another form are listed here with the reason.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::alloc::{Seen, full, stub};
-use super::node::NodeStatus;
+use super::alloc::{AllocJsonInput, full, stub};
+use super::node::NodeStatusFields;
 use super::{agent, change, job, metric, node, stats};
-use ostler_agent::{GroupCounts, GroupPlan, JobStatus, PlaceCounts, Plan, Registered};
+use ostler_agent::{GroupCounts, GroupPlan, JobPlan, JobStatus, PlaceCounts, RegisterOutcome};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::attribute::Attribute;
 use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health, HealthState, Locality};
@@ -32,7 +32,9 @@ use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 use ostler_node::{DriverView, NodeView};
 use ostler_testing::fixtures;
-use ostler_wire::{AllocUsage, Done, JobDiff, Stopped, TaskUsage, Validated};
+use ostler_wire::{
+    AllocStopResponse, AllocUsage, GenericResponse, JobDiff, JobValidateResponse, TaskUsage,
+};
 
 /// Keys we do not write as Nomad does, by the end of their path, and why.
 const OTHERWISE: &[(&str, &str)] = &[
@@ -58,7 +60,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Everything of `shape` that is missing from `ours` or has another type.
+/// Every key of `shape` that is missing from `ours` or has another type there.
 fn differences(path: &str, shape: &Value, ours: Option<&Value>, found: &mut Vec<String>) {
     if OTHERWISE.iter().any(|(key, _)| path.ends_with(key)) && ours.is_some() {
         return;
@@ -126,7 +128,7 @@ fn the_comparison_finds_what_is_missing_or_of_another_type() {
 }
 
 fn node() -> NodeView {
-    let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "edge");
+    let mut node = NodeView::new(NodeId::new(Rng::from_seed(1).uuid()), "edge");
     node.attributes.insert("cpu.arch".to_owned(), Attribute::from("amd64"));
     node.meta.insert("rack".to_owned(), "r1".to_owned());
     let health = Health { state: HealthState::Healthy, reason: String::new() };
@@ -149,7 +151,7 @@ fn key() -> GroupKey {
 
 /// An allocation with every field set.
 fn allocation() -> (Allocation, AllocState) {
-    let rng = Rng::seeded(2);
+    let rng = Rng::from_seed(2);
     let mut alloc =
         fixtures::allocation(JobKind::Batch, vec![fixtures::task("web").unwrap()], &rng).unwrap();
     let web = alloc.task_group().unwrap().tasks[0].name.clone();
@@ -205,10 +207,10 @@ fn allocation() -> (Allocation, AllocState) {
     (alloc, state)
 }
 
-fn seen<'a>(of: &'a (Allocation, AllocState), node: &'a NodeView) -> Seen<'a> {
+fn seen<'a>(of: &'a (Allocation, AllocState), node: &'a NodeView) -> AllocJsonInput<'a> {
     let modify_time = Timestamp::from_nanos(8);
     let (next, followup, canary) = (None, String::new(), false);
-    Seen {
+    AllocJsonInput {
         allocation: &of.0,
         state: &of.1,
         modify_index: 13,
@@ -294,7 +296,7 @@ fn jobs_have_nomads_shapes_and_every_field_is_told() {
     let status = JobStatus::Pending;
     let places = PlaceCounts { waiting: 1, complete: 2, failed: 3 };
     let (groups, waits_for) = (&groups, "room");
-    let seen = job::Seen { record: &record, status, groups, waits_for, places, index: 6 };
+    let seen = job::JobJsonInput { record: &record, status, groups, waits_for, places, index: 6 };
     let stub = value(job::stub(seen));
     compare("job stub list", &json!([stub]));
     compare("job summary", &value(job::summary(seen)));
@@ -325,7 +327,7 @@ fn the_node_has_nomads_shapes() {
     let mut scheduling = NodeScheduling::default();
     scheduling.note(NodeEvent { at, index: 3, kind: NodeEventKind::Registered });
     let view = node();
-    let status = NodeStatus {
+    let status = NodeStatusFields {
         status: "ready",
         description: "",
         index: 9,
@@ -352,7 +354,7 @@ fn the_node_has_nomads_shapes() {
 #[test]
 fn answers_to_changes_have_nomads_shapes() {
     let placed = vec![allocation().0.id];
-    let registered = Registered {
+    let registered = RegisterOutcome {
         job_modify_index: 4,
         version: 1,
         index: Some(6),
@@ -361,7 +363,7 @@ fn answers_to_changes_have_nomads_shapes() {
         stopped: Vec::new(),
         warnings: vec!["careful".to_owned()],
     };
-    let register = value(change::registered(
+    let register = value(change::register_response(
         registered,
         6,
         "e".to_owned(),
@@ -376,11 +378,12 @@ fn answers_to_changes_have_nomads_shapes() {
     assert_eq!(register["EvalCreateIndex"], 6);
     let ours = json!({ "Version": 1, "Placed": placed, "Updated": [], "Stopped": [] });
     assert_eq!(register["Registered"], ours);
-    compare("deregister", &value(change::deregistered(5, String::new(), None)));
-    let stop = Stopped { eval_id: "e".to_owned(), index: 6, warnings: None };
+    compare("deregister", &value(change::deregister_response(5, String::new(), None)));
+    let stop = AllocStopResponse { eval_id: "e".to_owned(), index: 6, warnings: None };
     compare("alloc stop", &value(stop));
-    compare("done", &value(Done::default()));
-    let validate = Validated { driver_config_validated: true, ..Validated::default() };
+    compare("done", &value(GenericResponse::default()));
+    let validate =
+        JobValidateResponse { driver_config_validated: true, ..JobValidateResponse::default() };
     compare("validate", &value(validate));
 }
 
@@ -395,7 +398,7 @@ fn a_plan_has_nomads_shape_and_every_count() {
         ignore: 5,
         ..GroupPlan::default()
     };
-    let plan = Plan {
+    let plan = JobPlan {
         devices: Vec::new(),
         job_modify_index: 7,
         version: 2,
@@ -456,15 +459,16 @@ fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
         }),
     };
     let soon = [blocked(0, true, &memory)];
-    assert!(metric::failed(&soon, "dc1").is_none(), "that is only a matter of time");
+    assert!(metric::failed_placements(&soon, "dc1").is_none(), "that is only a matter of time");
     let full = [blocked(0, true, &memory), blocked(1, false, &memory), blocked(2, false, &memory)];
-    let shown = serde_json::to_value(metric::failed(&full, "dc1")).unwrap();
+    let shown = serde_json::to_value(metric::failed_placements(&full, "dc1")).unwrap();
     let web = &shown["web"];
     assert_eq!(web["DimensionExhausted"], json!({ "memory": 1 }), "{shown}");
     assert_eq!((&web["NodesExhausted"], &web["NodesFiltered"]), (&json!(1), &json!(0)));
     assert_eq!((&web["NodesEvaluated"], &web["CoalescedFailures"]), (&json!(1), &json!(1)));
     assert_eq!(web["NodesAvailable"], json!({ "dc1": 1 }));
-    let never = serde_json::to_value(metric::failed(&[blocked(0, false, &unknown)], "dc1"));
+    let never =
+        serde_json::to_value(metric::failed_placements(&[blocked(0, false, &unknown)], "dc1"));
     let web = &never.unwrap()["web"];
     assert_eq!((&web["NodesExhausted"], &web["NodesFiltered"]), (&json!(0), &json!(1)));
     let why = web["ConstraintFiltered"].as_object().unwrap().keys().next().unwrap();

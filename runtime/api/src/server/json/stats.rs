@@ -5,13 +5,13 @@ use ostler_model::stats as model;
 use ostler_model::time::Timestamp;
 use ostler_node::usage::{CoreShare, DiskUse, HostUsage};
 use ostler_wire::{
-    CpuStats, DeviceGroupStats, DeviceStats, HostCpu, HostDisk, HostMemory, HostStats, MemoryStats,
-    ResourceUsage, Text,
+    CpuStats, DeviceStats, HostCpu, HostDisk, HostMemory, HostStats, MemoryStats, ResourceUsage,
+    Text, WireDeviceGroupStats,
 };
 
-/// What the devices of some groups measure.
-pub(crate) fn devices(groups: &[model::DeviceGroupStats]) -> Vec<DeviceGroupStats<'_>> {
-    let groups = groups.iter().map(|group| DeviceGroupStats {
+/// The measurements of devices, by group.
+pub(crate) fn devices(groups: &[model::DeviceGroupStats]) -> Vec<WireDeviceGroupStats<'_>> {
+    let groups = groups.iter().map(|group| WireDeviceGroupStats {
         vendor: (&group.key.vendor).into(),
         kind: (&group.key.kind).into(),
         name: (&group.key.name).into(),
@@ -29,7 +29,8 @@ fn device(stats: &model::InstanceStats) -> DeviceStats<'_> {
     }
 }
 
-/// Of memory in bytes and per cent of a core, as far as they are known; `core_mhz`: speed of one core.
+/// The usage of a task from its memory in bytes and its per cent of a core, as far as they are
+/// known. `core_mhz` is the speed of one core.
 pub(crate) fn usage(
     memory_bytes: Option<u64>,
     percent: Option<f64>,
@@ -56,8 +57,8 @@ pub(crate) fn usage(
     }
 }
 
-/// Add memory and processor time of another; devices are merged by group, not added up, and stay as they
-/// are.
+/// Add the memory and the processor time of `other` to `sum`. Devices are not changed here: they
+/// are merged by group elsewhere.
 pub(crate) fn add(sum: &mut ResourceUsage<'_>, other: &ResourceUsage<'static>) {
     let (memory, more) = (&mut sum.memory_stats, &other.memory_stats);
     memory.rss = memory.rss.saturating_add(more.rss);
@@ -73,7 +74,8 @@ pub(crate) fn add(sum: &mut ResourceUsage<'_>, other: &ResourceUsage<'static>) {
     }
 }
 
-/// What the node uses. `shares`: one for each core; `core_mhz`: speed of one core, 0 when it is not known.
+/// What the machine uses. `shares` has one entry for each core; `core_mhz` is the speed of one
+/// core, 0 if it is unknown.
 pub(crate) fn host<'a>(
     usage: HostUsage,
     shares: &[CoreShare],

@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 
 use super::moment;
 use ostler_jobspec::units::parse_duration;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::task::{ExitResult, TaskState};
 use ostler_wire::{self as wire, LastExit, Text};
 
-/// All tasks of an allocation.
+/// The states of all tasks of an allocation, by name.
 pub(super) fn task_states(
-    tasks: &BTreeMap<TaskName, HeldOnce<TaskState>>,
-) -> BTreeMap<Text<'_>, wire::TaskState<'_>> {
+    tasks: &BTreeMap<TaskName, CowArc<TaskState>>,
+) -> BTreeMap<Text<'_>, wire::WireTaskState<'_>> {
     tasks.iter().map(|(name, state)| (name.as_str().into(), task_state(state))).collect()
 }
 
-fn task_state(state: &TaskState) -> wire::TaskState<'_> {
-    wire::TaskState {
+fn task_state(state: &TaskState) -> wire::WireTaskState<'_> {
+    wire::WireTaskState {
         state: state.status,
         failed: state.failed,
         restarts: state.restarts,
@@ -38,12 +38,12 @@ fn last_exit(exit: &ExitResult) -> LastExit<'_> {
     LastExit { exit_code, signal, oom_killed, error }
 }
 
-fn task_event(event: &TaskEvent) -> wire::TaskEvent<'_> {
+fn task_event(event: &TaskEvent) -> wire::WireTaskEvent<'_> {
     let TaskEvent { kind, time, message, details, fails_task } = event;
     let text = |key: &str| details.get(key).map_or("", String::as_str);
     let number = |key: &str| text(key).parse().unwrap_or(0);
     let duration = parse_duration(text("kill_timeout")).unwrap_or_default();
-    wire::TaskEvent {
+    wire::WireTaskEvent {
         kind: kind.as_str().into(),
         time: *time,
         message: text("message").into(),
@@ -65,7 +65,7 @@ fn task_event(event: &TaskEvent) -> wire::TaskEvent<'_> {
         task_signal_reason: text("task_signal_reason").into(),
         task_signal: text("task_signal").into(),
         driver_message: text("driver_message").into(),
-        ..wire::TaskEvent::default()
+        ..wire::WireTaskEvent::default()
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
             .detail("exit_code", -1)
             .detail("signal", 15)
             .detail("start_delay", 70)
-            .failing();
+            .with_task_failure();
         let state = TaskState {
             status: TaskStatus::Dead,
             failed: true,

@@ -1,4 +1,4 @@
-//! Credentials, tokens and TLS.
+//! Tests of credentials, tokens and TLS.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ const CERTIFICATE: &[u8] = include_bytes!("../../../fixtures/tls/server.der");
 const KEY: &[u8] = include_bytes!("../../../fixtures/tls/server-key.der");
 
 /// A client that knows a password for `host`.
-fn known_at(host: &str) -> Client {
-    let mut credentials = Credentials::default();
+fn known_at(host: &str) -> RegistryClient {
+    let mut credentials = RegistryCredentials::default();
     credentials.add(host, "me".into(), "pass word".into());
-    Client::new(ClientOptions { credentials, ..ClientOptions::default() })
+    RegistryClient::new(ClientOptions { credentials, ..ClientOptions::default() })
 }
 
 const BASIC: &str = "Basic bWU6cGFzcyB3b3Jk";
@@ -40,16 +40,16 @@ async fn a_password_is_shown_when_the_registry_asks_for_one() {
     server.push("1", COMPONENT, None);
     pull(&known_at(&server.host()), &server.reference(":1")).await.unwrap();
     assert_eq!(authorization(&server.asked()[0]), None, "not before it is asked for");
-    // Without any, with that of another, and with a wrong one.
+    // A client without credentials, one with those of another host, and one with wrong ones.
     for client in [client(), known_at("other.example")] {
         let refused = client.resolve(&server.reference(":1")).await.unwrap_err();
         assert!(matches!(refused, RegistryError::Refused { status: 401, .. }), "{refused}");
         assert!(refused.to_string().contains("OSTLER_REGISTRY_PASSWORD"), "{refused}");
     }
-    let mut credentials = Credentials::default();
+    let mut credentials = RegistryCredentials::default();
     credentials.add(&server.host(), "me".into(), "wrong".into());
     let before = server.asked().len();
-    let client = Client::new(ClientOptions { credentials, ..ClientOptions::default() });
+    let client = RegistryClient::new(ClientOptions { credentials, ..ClientOptions::default() });
     let refused = client.resolve(&server.reference(":1")).await.unwrap_err();
     assert!(matches!(refused, RegistryError::Refused { .. }), "{refused}");
     assert_eq!(server.asked().len(), before + 2, "no guessing");
@@ -61,9 +61,10 @@ async fn a_token_is_fetched_once_and_used_for_everything_else() {
         if asked.path.starts_with("/token") {
             let scope = "/token?service=reg+one&scope=repository%3Ateam%2Fplugin%3Apull";
             let known = asked.path == scope && authorization(asked) == Some(BASIC);
-            return Some(match known {
-                true => Reply::body(br#"{"access_token": "abc.def"}"#),
-                false => Reply::status(403),
+            return Some(if known {
+                Reply::body(br#"{"access_token": "abc.def"}"#)
+            } else {
+                Reply::status(403)
             });
         }
         let bearer = "Bearer realm=\"/token\",service=\"reg one\"";
@@ -81,9 +82,12 @@ async fn a_token_is_fetched_once_and_used_for_everything_else() {
 #[tokio::test]
 async fn tokens_that_cannot_stand_in_a_header_and_strange_challenges_are_refused() {
     for token in ["{}", "[", r#"{"token": ""}"#, "{\"token\": \"a\\r\\nX: y\"}"] {
-        let server = Server::with(move |asked, _| match asked.path.starts_with("/token") {
-            true => Some(Reply::body(token.as_bytes())),
-            false => Some(challenged("Bearer realm=\"/token\"")),
+        let server = Server::with(move |asked, _| {
+            if asked.path.starts_with("/token") {
+                Some(Reply::body(token.as_bytes()))
+            } else {
+                Some(challenged("Bearer realm=\"/token\""))
+            }
         })
         .await;
         let error = client().resolve(&server.reference(":1")).await.unwrap_err();
@@ -92,9 +96,12 @@ async fn tokens_that_cannot_stand_in_a_header_and_strange_challenges_are_refused
     let server = Server::with(|_, _| Some(challenged("Negotiate x"))).await;
     let error = client().resolve(&server.reference(":1")).await.unwrap_err();
     assert!(matches!(error, RegistryError::Challenge { .. }), "{error}");
-    let server = Server::with(|asked, _| match asked.path.starts_with("/token") {
-        true => Some(Reply::Endless),
-        false => Some(challenged("Bearer realm=\"/token\"")),
+    let server = Server::with(|asked, _| {
+        if asked.path.starts_with("/token") {
+            Some(Reply::Endless)
+        } else {
+            Some(challenged("Bearer realm=\"/token\""))
+        }
     })
     .await;
     let error = client().resolve(&server.reference(":1")).await.unwrap_err();
@@ -105,7 +112,7 @@ async fn tokens_that_cannot_stand_in_a_header_and_strange_challenges_are_refused
 async fn another_host_gets_the_request_and_none_of_the_credentials() {
     let blobs = Server::new().await;
     blobs.put("/blob", COMPONENT);
-    // The same machine by another name is another host.
+    // The same machine under another name is another host.
     let elsewhere = format!("http://127.0.0.1:{}/blob", blobs.host().split(':').nth(1).unwrap());
     let server = Server::with(move |asked, _| {
         if authorization(asked) != Some(BASIC) {
@@ -120,13 +127,13 @@ async fn another_host_gets_the_request_and_none_of_the_credentials() {
     assert_eq!(blobs.asked().len(), 1);
     assert_eq!(authorization(&blobs.asked()[0]), None);
 
-    // Nor does it get any by asking.
+    // Asking for credentials does not help either.
     let greedy = Server::with(|_, _| Some(challenged("Basic"))).await;
     let elsewhere = format!("http://{}/blob", greedy.host());
     let server = Server::with(move |_, _| Some(Reply::with(307, ("Location", &elsewhere)))).await;
-    let mut credentials = Credentials::default();
+    let mut credentials = RegistryCredentials::default();
     credentials.add(&greedy.host(), "me".into(), "pass word".into());
-    let client = Client::new(ClientOptions { credentials, ..ClientOptions::default() });
+    let client = RegistryClient::new(ClientOptions { credentials, ..ClientOptions::default() });
     let refused = client.resolve(&server.reference(":1")).await.unwrap_err();
     assert!(matches!(refused, RegistryError::Refused { .. }), "{refused}");
     assert!(greedy.asked().iter().all(|asked| authorization(asked).is_none()));
@@ -143,9 +150,10 @@ fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// This machine is asked without TLS: another server leads to the one that speaks it.
+/// Pull over TLS. This machine is asked without TLS, so another server redirects to the one
+/// with TLS.
 async fn over_tls(server: &Server, options: ClientOptions) -> Result<PulledPlugin, RegistryError> {
-    let client = Client::new(options);
+    let client = RegistryClient::new(options);
     let (reference, answer) = (server.reference(":1"), format!("https://{}", server.host()));
     let front = {
         let to = answer.clone();
@@ -154,7 +162,7 @@ async fn over_tls(server: &Server, options: ClientOptions) -> Result<PulledPlugi
         })
         .await
     };
-    let front: Reference =
+    let front: OciReference =
         reference.to_string().replace(&server.host(), &front.host()).parse().unwrap();
     pull(&client, &front).await
 }

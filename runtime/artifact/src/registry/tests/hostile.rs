@@ -1,4 +1,4 @@
-//! Registries that lie, stop, never stop, and lead astray.
+//! Tests of registries that lie, stop, never stop, and lead astray.
 
 use super::*;
 use ostler_model::limits::{
@@ -6,11 +6,14 @@ use ostler_model::limits::{
 };
 
 const SHORT: Duration = Duration::from_millis(200);
-/// For what is to come in time on any machine before the rest does not.
+/// Long enough on any machine for what must come in time.
 const ENOUGH: Duration = Duration::from_secs(3);
 
-/// What comes of a registry whose blobs are answered by `reply`.
-async fn blobs(client: Client, reply: impl Fn() -> Reply + Send + Sync + 'static) -> RegistryError {
+/// The error of a registry whose blobs are answered by `reply`.
+async fn blobs(
+    client: RegistryClient,
+    reply: impl Fn() -> Reply + Send + Sync + 'static,
+) -> RegistryError {
     let server = Server::with(move |asked, _| asked.path.contains("/blobs/").then(&reply)).await;
     server.push("1", COMPONENT, None);
     pull(&client, &server.reference(":1")).await.unwrap_err()
@@ -31,7 +34,8 @@ async fn a_body_that_is_cut_off_is_refused() {
     let reply = || Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n\0asm".to_vec());
     let cut = blobs(client(), reply).await;
     assert!(matches!(cut, RegistryError::Http { .. }), "{cut}");
-    // Without a length the end of the connection is the end of the body: only the manifest tells.
+    // Without a length, the end of the connection is the end of the body, and only the manifest
+    // shows that it is too short.
     let cut = blobs(client(), || Reply::Raw(b"HTTP/1.1 200 OK\r\n\r\n\0asm".to_vec())).await;
     assert!(matches!(cut, RegistryError::Short { .. }), "{cut}");
 }
@@ -44,7 +48,7 @@ async fn a_body_without_end_is_given_up_at_the_first_byte_too_many() {
     let endless = client().resolve(&server.reference(":1")).await.unwrap_err();
     let max = REGISTRY_MANIFEST_BYTES_MAX;
     assert!(matches!(endless, RegistryError::TooLarge { max: m, .. } if m == max), "{endless}");
-    // One that says so in its head is not even begun.
+    // A body that is too large by its head is not even read.
     let head = || Reply::Stall(b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999\r\n\r\n".to_vec());
     let server = Server::with(move |_, _| Some(head())).await;
     let large = client().resolve(&server.reference(":1")).await.unwrap_err();
@@ -60,9 +64,9 @@ async fn a_registry_that_stops_in_the_middle_is_given_up() {
     let server = Server::with(|_, _| Some(Reply::Stall(b"HTTP/1.1 200".to_vec()))).await;
     let silent = hurried(SHORT).resolve(&server.reference(":1")).await.unwrap_err();
     assert!(late(&silent, "answer"), "{silent}");
-    // Every piece in time, and all of it too late.
+    // Every piece comes in time, but all of it too late.
     let timeouts = Timeouts { pull: SHORT, ..Timeouts::default() };
-    let client = Client::new(ClientOptions { timeouts, ..ClientOptions::default() });
+    let client = RegistryClient::new(ClientOptions { timeouts, ..ClientOptions::default() });
     let slow = client.resolve(&server.reference(":1")).await.unwrap_err();
     assert!(late(&slow, "send everything"), "{slow}");
 }
@@ -79,17 +83,17 @@ async fn what_is_no_http_is_refused() {
 
 #[tokio::test]
 async fn a_manifest_of_another_digest_than_asked_for_or_said_is_refused() {
-    let wanted = Digest::of(b"wanted");
+    let wanted = Digest::compute(b"wanted");
     let server = Server::new().await;
     server.push("1", COMPONENT, None);
     let other = manifest(COMPONENT, None);
-    server.put(&format!("/v2/team/plugin/manifests/{}", wanted.tagged()), &other);
-    let reference = server.reference(&format!("@{}", wanted.tagged()));
+    server.put(&format!("/v2/team/plugin/manifests/{}", wanted.to_tagged()), &other);
+    let reference = server.reference(&format!("@{}", wanted.to_tagged()));
     let error = client().resolve(&reference).await.unwrap_err();
     assert!(matches!(error, RegistryError::Digest { .. }), "{error}");
 
     let server = Server::with(move |_, _| {
-        let said = vec![("Docker-Content-Digest".to_owned(), wanted.tagged())];
+        let said = vec![("Docker-Content-Digest".to_owned(), wanted.to_tagged())];
         Some(Reply::Full(200, said, manifest(COMPONENT, None)))
     })
     .await;

@@ -1,4 +1,4 @@
-//! Manifests: those of a plugin and all others.
+//! Tests of manifests: those of a plugin and all others.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -16,13 +16,13 @@ fn the_component_and_its_signature_are_found_among_other_layers() {
     let found = read(|value| {
         let other = json!({ "mediaType": "text/plain", "digest": "sha512:x", "size": 1 });
         value["layers"].as_array_mut().unwrap().insert(0, other);
-        // An empty configuration is what some tools push.
+        // Some tools push an empty configuration.
         value["config"]["mediaType"] = json!("application/vnd.oci.empty.v1+json");
     })
     .unwrap();
-    assert_eq!(found.component.digest, Digest::of(COMPONENT));
+    assert_eq!(found.component.digest, Digest::compute(COMPONENT));
     assert_eq!(found.component.size, COMPONENT.len() as u64);
-    assert_eq!(found.signature.unwrap().digest, Digest::of(SIGNATURE));
+    assert_eq!(found.signature.unwrap().digest, Digest::compute(SIGNATURE));
     // A manifest may leave its type to the header.
     let untyped = read(|value| drop(value.as_object_mut().unwrap().remove("mediaType")));
     assert!(untyped.is_ok());

@@ -1,5 +1,5 @@
-//! A registry: the pull half of the distribution specification over real sockets, and a script that
-//! is asked first and may answer anything.
+//! A registry for tests: the pull half of the distribution specification over real sockets, and a
+//! script that is asked first and may answer anything.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,9 +10,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::manifest;
 use ostler_model::digest::Digest;
-use ostler_model::oci::Reference;
+use ostler_model::oci::OciReference;
 
-/// A request as it came.
+/// A request as it came in.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub path: String,
@@ -20,9 +20,9 @@ pub struct Asked {
     pub headers: BTreeMap<String, String>,
 }
 
-/// What is answered.
+/// An answer of the script.
 pub enum Reply {
-    /// Status, further headers, body with its length.
+    /// A status, further headers, and a body with its length.
     Full(u16, Vec<(String, String)>, Vec<u8>),
     /// These bytes, then the connection ends.
     Raw(Vec<u8>),
@@ -50,12 +50,12 @@ type Script = dyn Fn(&Asked, usize) -> Option<Reply> + Send + Sync;
 
 struct Content {
     script: Box<Script>,
-    /// By path.
+    /// The content, by path.
     things: Mutex<BTreeMap<String, Vec<u8>>>,
     asked: Mutex<Vec<Asked>>,
 }
 
-/// A running registry; ends with this.
+/// A running registry, which ends when this is dropped.
 pub struct Server {
     port: u16,
     content: Arc<Content>,
@@ -69,13 +69,13 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// One that does everything right.
+    /// A registry that does everything right.
     pub async fn new() -> Self {
         Self::with(|_, _| None).await
     }
 
-    /// `script` gets each request and how many there were before; what it does not answer is
-    /// answered right.
+    /// A registry with a script. `script` gets each request and the number of requests before it.
+    /// What it does not answer is answered right.
     pub async fn with(
         script: impl Fn(&Asked, usize) -> Option<Reply> + Send + Sync + 'static,
     ) -> Self {
@@ -114,19 +114,19 @@ impl Server {
         format!("localhost:{}", self.port)
     }
 
-    /// Of `team/plugin`.
-    pub fn reference(&self, version: &str) -> Reference {
+    /// The reference of `team/plugin` with this version.
+    pub fn reference(&self, version: &str) -> OciReference {
         format!("oci://{}/team/plugin{version}", self.host()).parse().unwrap()
     }
 
     /// Put a component, and a signature, under a tag.
     pub fn push(&self, tag: &str, component: &[u8], signature: Option<&[u8]>) -> Digest {
         let manifest = manifest(component, signature);
-        let digest = Digest::of(&manifest);
+        let digest = Digest::compute(&manifest);
         self.put(&format!("/v2/team/plugin/manifests/{tag}"), &manifest);
-        self.put(&format!("/v2/team/plugin/manifests/{}", digest.tagged()), &manifest);
+        self.put(&format!("/v2/team/plugin/manifests/{}", digest.to_tagged()), &manifest);
         for blob in [component].into_iter().chain(signature) {
-            self.put(&format!("/v2/team/plugin/blobs/{}", Digest::of(blob).tagged()), blob);
+            self.put(&format!("/v2/team/plugin/blobs/{}", Digest::compute(blob).to_tagged()), blob);
         }
         digest
     }
@@ -140,7 +140,7 @@ impl Server {
     }
 }
 
-/// One request of one connection.
+/// Serve one request of one connection.
 async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, content: &Content) -> Option<()> {
     let asked = request(&mut stream).await?;
     let before = {

@@ -1,4 +1,4 @@
-//! The verdict, over every combination of what can be said.
+//! Tests the verdict, over every combination of its inputs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -27,14 +27,14 @@ struct Case {
 }
 
 impl Case {
-    fn signed(&self) -> Signed<'_> {
+    fn signed(&self) -> SignatureCheck<'_> {
         let key = &self.key;
         match self.signed {
-            0 => Signed::Not,
-            1 => Signed::Unreadable(SignatureError::NotText),
-            2 => Signed::Unknown { key: key.key.id() },
-            3 => Signed::Wrong { key },
-            _ => Signed::By { key, comment: "c".to_owned() },
+            0 => SignatureCheck::Not,
+            1 => SignatureCheck::Unreadable(SignatureError::NotText),
+            2 => SignatureCheck::Unknown { key: key.key.id() },
+            3 => SignatureCheck::Wrong { key },
+            _ => SignatureCheck::By { key, comment: "c".to_owned() },
         }
     }
 
@@ -73,7 +73,7 @@ fn kinds() -> impl Strategy<Value = PluginKind> {
 }
 
 fn digests() -> impl Strategy<Value = Digest> {
-    prop::sample::select(vec![Digest::of(b"1"), Digest::of(b"2")])
+    prop::sample::select(vec![Digest::compute(b"1"), Digest::compute(b"2")])
 }
 
 fn scopes() -> impl Strategy<Value = TrustScope> {
@@ -128,7 +128,7 @@ proptest! {
         }
         match voucher {
             Voucher::Key { .. } => {
-                prop_assert!(matches!(case.signed(), Signed::By { .. }), "nobody signed it");
+                prop_assert!(matches!(case.signed(), SignatureCheck::By { .. }), "nobody signed it");
                 prop_assert!(case.key.revoked.is_none() && case.covers(&case.key.scope));
             }
             Voucher::Digest { .. } => {
@@ -142,10 +142,10 @@ proptest! {
     #[test]
     fn what_is_revoked_damaged_or_not_what_was_pinned_is_never_used(case in cases()) {
         let listed = case.policy.trust().and_then(|trust| trust.digests.get(&case.digest));
-        let revoked_key = matches!(case.signed(), Signed::By { key, .. } if key.revoked.is_some());
+        let revoked_key = matches!(case.signed(), SignatureCheck::By { key, .. } if key.revoked.is_some());
         let never = listed.is_some_and(|listed| listed.revoked.is_some())
             || revoked_key
-            || matches!(case.signed(), Signed::Wrong { .. } | Signed::Unreadable(_))
+            || matches!(case.signed(), SignatureCheck::Wrong { .. } | SignatureCheck::Unreadable(_))
             || case.demand.digest.is_some_and(|pinned| pinned != case.digest)
             || matches!(case.policy.file, Some(Err(_)));
         if never {
@@ -194,7 +194,7 @@ fn case(trust: TrustFile, signed: u8) -> Case {
         name: "acme-x".into(),
         source: PluginSource::PluginDir,
         kind: Some(PluginKind::Device),
-        digest: Digest::of(b"1"),
+        digest: Digest::compute(b"1"),
         key,
         signed,
     }
@@ -204,11 +204,11 @@ fn case(trust: TrustFile, signed: u8) -> Case {
 fn a_refusal_prints_the_lines_that_would_mend_it() {
     let file = trust(&key_block("release", &Signer::new(1), "  plugins = [\"y\"]"));
     let refused = |signed| case(file.clone(), signed).verdict().unwrap_err().to_string();
-    let lines = format!("digest \"{}\" {{}}", Digest::of(b"1").tagged());
+    let lines = format!("digest \"{}\" {{}}", Digest::compute(b"1").to_tagged());
     let unsigned = refused(0);
     assert!(unsigned.contains("minisign -S -s SECRET_KEY -m /p/x.wasm\n"), "{unsigned}");
     assert!(unsigned.ends_with(&lines), "{unsigned}");
-    // The lines are such that the trust file takes them.
+    // These lines are such that the trust file accepts them.
     trust(&lines);
     let beyond = refused(4);
     assert!(beyond.contains("may not sign the device plugin acme-x"), "{beyond}");
@@ -221,7 +221,8 @@ fn a_refusal_prints_the_lines_that_would_mend_it() {
 
 #[test]
 fn a_digest_that_is_listed_for_another_name_is_not_to_be_listed_again() {
-    let line = format!("digest \"{}\" {{ plugins = [\"exec2\"] }}", Digest::of(b"1").tagged());
+    let line =
+        format!("digest \"{}\" {{ plugins = [\"exec2\"] }}", Digest::compute(b"1").to_tagged());
     let file = trust(&format!("{line}\n{}", key_block("release", &Signer::new(1), "")));
     let said = case(file, 0).verdict().unwrap_err().to_string();
     assert!(said.contains("trust.hcl:1") && said.contains("the device plugin acme-x"), "{said}");

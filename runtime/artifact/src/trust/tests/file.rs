@@ -1,4 +1,4 @@
-//! The trust file: what can be said, and where it says something wrong.
+//! Tests of the trust file: its content, and the place of each mistake.
 
 use proptest::prelude::*;
 
@@ -17,12 +17,12 @@ fn problems(text: &str) -> Vec<String> {
 
 #[test]
 fn everything_that_can_be_said_is_read() {
-    let (good, bad) = (Digest::of(b"good"), Digest::of(b"bad"));
+    let (good, bad) = (Digest::compute(b"good"), Digest::compute(b"bad"));
     let found = trust(&format!(
         "# whom we trust\nkey \"release\" {{\n  public_key = \"{KEY}\"\n  plugins = [\"acme-*\", \
          \"x\"]\n  kinds = [\"device\"]\n  revoked = \"lost\"\n}}\ndigest \"{}\" {{\n  plugins = \
          [\"x\"]\n}}\ndigest \"{bad}\" {{ revoked = \"loses files\" }}\n",
-        good.tagged()
+        good.to_tagged()
     ));
     let key = &found.keys[0];
     assert_eq!((key.name.as_str(), key.line), ("release", 2));
@@ -52,7 +52,7 @@ fn what_is_wrong_is_said_with_its_place() {
          digest \"{0}\" {{ revoked = \"\" }}\n\
          digest \"{0}\" {{}}\n\
          digset \"{0}\" {{}}\n",
-        Digest::of(b"").tagged()
+        Digest::compute(b"").to_tagged()
     );
     let found = problems(&text);
     let expected = [

@@ -1,4 +1,4 @@
-//! Signatures against keys and bytes, with the real cryptography.
+//! Tests of signatures against keys and bytes, with the real cryptography.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 const OLD_KEY: &str = "RWQBAgMEBQYHCOpKbGPinFIKvvVQexMuxfmVR3auvr57kkIe6mkURtIs";
-/// Made once, with a program of its own: the whole file is signed, not its hash.
+/// A signature that was made once by another program. The whole file is signed, not its hash.
 const OLD_FORM: &str = "untrusted comment: old form\n\
     RWQBAgMEBQYHCJ3oFnEdcsD7AENIw1sW7mhuHab8F0V8/tEundcrDAyuVI6VuBEdl8sXVRjgjx84yHSUdiWfxFy+hcBashYiUgg=\n\
     trusted comment: timestamp:1700000000\tfile:old.wasm\n\
@@ -21,7 +21,7 @@ static SIGNED: LazyLock<(TrustFile, String)> = LazyLock::new(|| {
     (trust(&key_block("release", &signer, "")), signer.sign(BYTES, "version 1"))
 });
 
-fn said<'a>(bytes: &[u8], signature: &str, trust: &'a TrustFile) -> Signed<'a> {
+fn said<'a>(bytes: &[u8], signature: &str, trust: &'a TrustFile) -> SignatureCheck<'a> {
     check(bytes, Some(&Signature::parse(signature.as_bytes())), Some(trust))
 }
 
@@ -29,7 +29,7 @@ fn said<'a>(bytes: &[u8], signature: &str, trust: &'a TrustFile) -> Signed<'a> {
 fn a_signature_by_a_known_key_is_trusted_with_its_comment() {
     let (trust, signature) = &*SIGNED;
     match said(BYTES, signature, trust) {
-        Signed::By { key, comment } => {
+        SignatureCheck::By { key, comment } => {
             assert_eq!((key.name.as_str(), comment.as_str()), ("release", "version 1"));
         }
         other => panic!("{other:?}"),
@@ -39,10 +39,10 @@ fn a_signature_by_a_known_key_is_trusted_with_its_comment() {
 #[test]
 fn the_old_form_is_read_too() {
     let trust = trust(&format!("key \"old\" {{ public_key = \"{OLD_KEY}\" }}"));
-    assert!(matches!(said(OLD_BYTES, OLD_FORM, &trust), Signed::By { .. }));
-    assert!(matches!(said(b"another", OLD_FORM, &trust), Signed::Wrong { .. }));
+    assert!(matches!(said(OLD_BYTES, OLD_FORM, &trust), SignatureCheck::By { .. }));
+    assert!(matches!(said(b"another", OLD_FORM, &trust), SignatureCheck::Wrong { .. }));
     let signature = Signer::new(1).sign_old(BYTES, "");
-    assert!(matches!(said(BYTES, &signature, &SIGNED.0), Signed::By { .. }));
+    assert!(matches!(said(BYTES, &signature, &SIGNED.0), SignatureCheck::By { .. }));
     assert_eq!(
         Signature::parse(OLD_FORM.as_bytes()).unwrap().key().to_string(),
         "0807060504030201"
@@ -52,25 +52,25 @@ fn the_old_form_is_read_too() {
 #[test]
 fn other_bytes_and_another_comment_are_not_what_was_signed() {
     let (trust, signature) = &*SIGNED;
-    assert!(matches!(said(b"\0asm plugim", signature, trust), Signed::Wrong { .. }));
+    assert!(matches!(said(b"\0asm plugim", signature, trust), SignatureCheck::Wrong { .. }));
     let comment = signature.replace("version 1", "version 2");
-    assert!(matches!(said(BYTES, &comment, trust), Signed::Wrong { .. }));
+    assert!(matches!(said(BYTES, &comment, trust), SignatureCheck::Wrong { .. }));
 }
 
 #[test]
 fn a_key_that_is_not_listed_is_named_by_its_number() {
     let signature = Signer::new(2).sign(BYTES, "");
     let number = Signature::parse(signature.as_bytes()).unwrap().key();
-    assert_eq!(said(BYTES, &signature, &SIGNED.0), Signed::Unknown { key: number });
+    assert_eq!(said(BYTES, &signature, &SIGNED.0), SignatureCheck::Unknown { key: number });
     let signature = Signature::parse(signature.as_bytes());
-    assert_eq!(check(BYTES, Some(&signature), None), Signed::Unknown { key: number });
+    assert_eq!(check(BYTES, Some(&signature), None), SignatureCheck::Unknown { key: number });
 }
 
 #[test]
 fn a_signature_under_the_number_of_another_key_is_wrong() {
-    // Somebody's own signature that claims to be by the trusted key.
+    // This is another signer's signature that claims to be by the trusted key.
     let forged = Signer::new(2).sign_as(Signer::new(1).number(), BYTES, "version 1");
-    assert!(matches!(said(BYTES, &forged, &SIGNED.0), Signed::Wrong { .. }));
+    assert!(matches!(said(BYTES, &forged, &SIGNED.0), SignatureCheck::Wrong { .. }));
 }
 
 #[test]
@@ -101,7 +101,7 @@ proptest! {
         let at = start + at % (bytes.len() - start);
         bytes[at] ^= flip;
         let said = check(BYTES, Some(&Signature::parse(&bytes)), Some(trust));
-        prop_assert!(!matches!(said, Signed::By { .. }), "{said:?}");
+        prop_assert!(!matches!(said, SignatureCheck::By { .. }), "{said:?}");
     }
 
     #[test]
@@ -109,7 +109,7 @@ proptest! {
         let (trust, signature) = &*SIGNED;
         let mut bytes = BYTES.to_vec();
         bytes[at] ^= flip;
-        prop_assert!(matches!(said(&bytes, signature, trust), Signed::Wrong { .. }), "wrong");
+        prop_assert!(matches!(said(&bytes, signature, trust), SignatureCheck::Wrong { .. }), "wrong");
     }
 }
 
@@ -131,7 +131,7 @@ proptest! {
         }
     }
 
-    /// The right shape with any content: this reaches the decoders behind.
+    /// These have the right shape with any content, which reaches the decoders behind.
     #[test]
     fn any_lines_are_a_signature_or_an_error(
         second in "[A-Za-z0-9+/=]{0,120}", third in "(trusted comment: )?\\PC{0,40}",

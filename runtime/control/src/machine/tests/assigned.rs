@@ -6,7 +6,7 @@ use ostler_model::resources::AllocatedPort;
 
 /// An allocation as a server places it, with a port of the node.
 pub(super) fn placed(job: &Job, seed: u64, port: u16) -> Allocation {
-    let rng = Rng::seeded(seed);
+    let rng = Rng::from_seed(seed);
     let alloc = fixtures::allocation(ostler_model::job::JobKind::Service, vec![task("t")], &rng);
     let id = AllocId::new(rng.uuid());
     let label = "http".to_owned();
@@ -21,13 +21,13 @@ pub(super) fn placed(job: &Job, seed: u64, port: u16) -> Allocation {
     Allocation { id, job, group: "g".parse().unwrap(), ports, ..alloc.unwrap() }
 }
 
-fn assign(play: &mut Play, allocs: &[&Allocation]) -> Change {
+fn assign(play: &mut Play, allocs: &[&Allocation]) -> DecidedChange {
     let allocs: Vec<_> = allocs.iter().map(|alloc| (*alloc).clone()).collect();
     let request = play.change("web", JobAction::Assign(allocs));
     play.changed(request).unwrap()
 }
 
-fn stop(play: &mut Play, alloc: AllocId) -> Change {
+fn stop(play: &mut Play, alloc: AllocId) -> DecidedChange {
     let reason = "the server says so".to_owned();
     let request = play.change("web", JobAction::StopAlloc { alloc, reason });
     play.changed(request).unwrap()
@@ -57,7 +57,7 @@ fn it_is_not_collected_before_servers_know_how_it_ended_however_full_the_disk_is
     let mut play = Play::new();
     let policy = GcPolicy { interval: 60 * SECOND, ..GcPolicy::default() };
     play.fs = Some(FsUse { disk_used: 95, disk_total: 100, ..FsUse::default() });
-    play.ask(Ask::Ready(Some(policy)));
+    play.ask(ControlRequest::Ready(Some(policy)));
     let one = placed(&job("web", 1), 1, 8001);
     assign(&mut play, &[&one]);
     stop(&mut play, one.id);
@@ -75,14 +75,14 @@ fn the_same_again_changes_nothing_and_a_newer_version_is_told() {
     let one = placed(&job("web", 1), 1, 8001);
     assign(&mut play, &[&one]);
     let writes = play.writes;
-    assert_eq!(assign(&mut play, &[&one]).done_at(), None);
+    assert_eq!(assign(&mut play, &[&one]).done_index(), None);
     assert_eq!(play.writes, writes);
     let next = Allocation { job: Arc::new(job("web", 3)), job_version: 1, ..one.clone() };
-    assert_eq!(assign(&mut play, &[&next]).updated(), [one.id]);
+    assert_eq!(assign(&mut play, &[&next]).updated_allocs(), [one.id]);
     let owner = &play.owners[&one.id];
     assert_eq!((owner.told, owner.newest.job_version), (1, 1));
     assert_eq!(owner.newest.ports, one.ports);
-    assert_eq!(assign(&mut play, &[&one]).done_at(), None, "an older answer of a server");
+    assert_eq!(assign(&mut play, &[&one]).done_index(), None, "an older answer of a server");
     assert_eq!(play.owners[&one.id].told, 1);
 }
 
@@ -91,14 +91,14 @@ fn a_stop_stays_whatever_an_older_answer_says() {
     let mut play = Play::new();
     let one = placed(&job("web", 1), 1, 8001);
     assign(&mut play, &[&one]);
-    assert_eq!(stop(&mut play, one.id).stopped(), [one.id]);
+    assert_eq!(stop(&mut play, one.id).stopped_allocs(), [one.id]);
     let newer = Allocation { job_version: 1, ..one.clone() };
-    assert_eq!(assign(&mut play, &[&newer]).done_at(), None);
+    assert_eq!(assign(&mut play, &[&newer]).done_index(), None);
     play.end_stopped();
-    assert_eq!(assign(&mut play, &[&newer]).done_at(), None);
+    assert_eq!(assign(&mut play, &[&newer]).done_index(), None);
     assert_eq!(play.live(), []);
     let never = Allocation { desired: DesiredStatus::Stop, ..placed(&job("web", 1), 2, 8002) };
-    assert_eq!(assign(&mut play, &[&never]).done_at(), None, "nothing is here to be stopped");
+    assert_eq!(assign(&mut play, &[&never]).done_index(), None, "nothing is here to be stopped");
 }
 
 #[test]
@@ -149,11 +149,11 @@ fn after_a_restart_they_are_the_servers_still() {
     let allocs = vec![(Arc::new(one.clone()), None), (Arc::new(stopped.clone()), Some(over))];
     let assigned = BTreeSet::from([one.id, stopped.id]);
     let restored = RestoredNode { allocs, assigned, own: true, ..RestoredNode::default() };
-    play.ask(Ask::Restore(Box::new(restored)));
+    play.ask(ControlRequest::Restore(Box::new(restored)));
     let placed_by = |id| play.machine.tables().alloc(id).map(|entry| entry.placed_by);
     assert_eq!(placed_by(one.id), Some(PlacedBy::Server));
     assert_eq!(placed_by(stopped.id), Some(PlacedBy::Server), "it is no purged job's");
     assert_eq!(play.removed, []);
     assert_eq!(play.live(), [one.id]);
-    assert_eq!(assign(&mut play, &[&one]).done_at(), None);
+    assert_eq!(assign(&mut play, &[&one]).done_index(), None);
 }

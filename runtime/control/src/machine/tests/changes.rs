@@ -34,7 +34,7 @@ fn a_drain_that_comes_before_an_owner_is_made_is_told_to_it_when_it_is() {
     let world = |play: &Play| (play.uptime, play.view.clone());
     // The owner is not made yet: its effects are kept back.
     let (uptime, view) = world(&play);
-    let rng = Rng::seeded(3);
+    let rng = Rng::from_seed(3);
     let world = World {
         now: Timestamp::default(),
         uptime,
@@ -45,9 +45,9 @@ fn a_drain_that_comes_before_an_owner_is_made_is_told_to_it_when_it_is() {
     let options = RegisterOptions::default();
     let asked = JobAction::Version(Arc::new(job("web", 1)), options);
     let (job, skip_shutdown_delay) = (JobId::new("web").unwrap(), false);
-    let ask = Ask::Change { job, asked, skip_shutdown_delay };
+    let ask = ControlRequest::Change { job, asked, skip_shutdown_delay };
     let effects = play.machine.step(&world, ControlEvent::Asked { request: 90, ask });
-    let ask = Ask::Drain(SECOND);
+    let ask = ControlRequest::Drain(SECOND);
     let drained = play.machine.step(&world, ControlEvent::Asked { request: 91, ask });
     let told = |effects: &[ControlEffect]| {
         effects.iter().any(|effect| {
@@ -73,7 +73,7 @@ fn a_destructive_update_waits_for_the_allocation_whose_place_it_takes() {
     play.disk_answers();
     play.disk_answers();
     let change = play.changed(update).unwrap();
-    let old: Vec<_> = change.stopped();
+    let old: Vec<_> = change.stopped_allocs();
     assert_eq!((change.placed.len(), old.len()), (1, 1));
     assert_eq!(change.placed[0].previous, Some(old[0]));
     assert!(play.owners.contains_key(&old[0]), "whom it waits for has an owner");
@@ -287,7 +287,7 @@ fn what_is_left_to_do_for_a_job_is_done_when_the_disk_takes_it_again() {
     let found = RestoredNode { jobs: jobs.collect(), own: true, ..RestoredNode::default() };
     let mut play = Play::new();
     play.disk = Disk::Hangs;
-    play.ask(Ask::Restore(Box::new(found)));
+    play.ask(ControlRequest::Restore(Box::new(found)));
     play.disk_answers();
     play.disk = Disk::Fails;
     play.disk_answers();

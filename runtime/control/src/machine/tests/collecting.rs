@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::AllocError;
-use crate::views::Collected;
+use crate::views::CollectOutcome;
 
 const FULL: FsUse = FsUse { disk_used: 95, disk_total: 100, inodes_used: 0, inodes_total: 0 };
 const ROOMY: FsUse = FsUse { disk_used: 10, disk_total: 100, inodes_used: 0, inodes_total: 0 };
@@ -16,7 +16,7 @@ fn ended(count: u32, policy: GcPolicy) -> (Play, Vec<AllocId>) {
     let mut play = Play::new();
     play.fs = Some(ROOMY);
     play.slow_removals = true;
-    play.ask(Ask::Ready(Some(policy)));
+    play.ask(ControlRequest::Ready(Some(policy)));
     play.register(&job("web", count));
     let ids = play.live();
     for id in &ids {
@@ -26,9 +26,9 @@ fn ended(count: u32, policy: GcPolicy) -> (Play, Vec<AllocId>) {
     (play, ids)
 }
 
-fn collected(play: &mut Play, request: RequestId) -> Result<Collected, AllocError> {
+fn collected(play: &mut Play, request: RequestId) -> Result<CollectOutcome, AllocError> {
     match play.answers.remove(&request) {
-        Some(Answer::Collected(result)) => result,
+        Some(ControlAnswer::Collected(result)) => result,
         other => panic!("not collected: {other:?}"),
     }
 }
@@ -97,7 +97,7 @@ fn a_removal_that_hangs_is_given_up_and_nothing_goes_in_its_place_at_once() {
     assert_eq!(play.removing, BTreeSet::from([ids[0]]), "it may free its room yet");
     play.pass(60 * SECOND);
     assert_eq!(play.removing, BTreeSet::from([ids[0], ids[1]]));
-    let again = play.ask(Ask::Collect(Some(ids[0])));
+    let again = play.ask(ControlRequest::Collect(Some(ids[0])));
     assert!(matches!(collected(&mut play, again), Err(AllocError::Stays { .. })), "at once");
     play.removal(ids[0], Ok(()));
     assert!(play.machine.tables().alloc(ids[0]).is_none(), "its end is seen when it comes");
@@ -114,11 +114,11 @@ fn a_disk_that_cannot_be_measured_leaves_the_count() {
 #[test]
 fn on_demand_one_goes_or_all_do_and_what_failed_before_is_tried_at_once() {
     let (mut play, ids) = ended(4, policy());
-    let one = play.ask(Ask::Collect(Some(ids[2])));
+    let one = play.ask(ControlRequest::Collect(Some(ids[2])));
     assert_eq!(play.removing, BTreeSet::from([ids[2]]));
     play.removal(ids[2], failed("busy", RemovalLeft::Everything));
     assert!(matches!(collected(&mut play, one), Err(AllocError::Stays { .. })));
-    let all = play.ask(Ask::Collect(None));
+    let all = play.ask(ControlRequest::Collect(None));
     while let Some(id) = play.removing.first().copied() {
         play.removal(
             id,
@@ -127,7 +127,7 @@ fn on_demand_one_goes_or_all_do_and_what_failed_before_is_tried_at_once() {
     }
     let done = collected(&mut play, all).unwrap();
     assert_eq!((done.allocs.len(), done.failed.len()), (3, 1));
-    let gone = play.ask(Ask::Collect(Some(ids[1])));
+    let gone = play.ask(ControlRequest::Collect(Some(ids[1])));
     assert!(matches!(collected(&mut play, gone), Err(AllocError::Unknown { .. })));
 }
 
@@ -136,20 +136,20 @@ fn what_runs_is_not_collected_and_what_is_about_to_end_gets_a_moment() {
     let mut play = Play::new();
     play.register(&job("web", 1));
     let id = play.live()[0];
-    let request = play.ask(Ask::Collect(Some(id)));
+    let request = play.ask(ControlRequest::Collect(Some(id)));
     assert!(matches!(collected(&mut play, request), Err(AllocError::NotOver { .. })));
     play.stop("web", false);
-    let request = play.ask(Ask::Collect(Some(id)));
+    let request = play.ask(ControlRequest::Collect(Some(id)));
     assert!(!play.is_answered(request));
     play.end(id);
     assert_eq!(collected(&mut play, request).unwrap().allocs, [id]);
     play.register(&changed(&job("web", 1), "x"));
     play.stop("web", false);
-    let request = play.ask(Ask::Collect(None));
+    let request = play.ask(ControlRequest::Collect(None));
     play.pass(4 * SECOND);
     assert!(!play.is_answered(request));
     play.pass(2 * SECOND);
-    assert_eq!(collected(&mut play, request).unwrap(), Collected::default());
+    assert_eq!(collected(&mut play, request).unwrap(), CollectOutcome::default());
 }
 
 #[test]
@@ -158,7 +158,8 @@ fn what_has_ended_without_a_record_of_it_is_not_passed_over_in_silence() {
     play.register(&job("web", 1));
     let id = play.live()[0];
     play.report(id, ClientStatus::Failed, false);
-    let (all, one) = (play.ask(Ask::Collect(None)), play.ask(Ask::Collect(Some(id))));
+    let (all, one) =
+        (play.ask(ControlRequest::Collect(None)), play.ask(ControlRequest::Collect(Some(id))));
     play.pass(6 * SECOND);
     let done = collected(&mut play, all).unwrap();
     let [(stays, why)] = done.failed.as_slice() else { panic!("{done:?}") };
@@ -190,7 +191,7 @@ fn a_removal_waits_until_it_is_on_record_how_the_place_ended() {
     let id = play.live()[0];
     play.end(id);
     play.disk = Disk::Hangs;
-    let request = play.ask(Ask::Collect(Some(id)));
+    let request = play.ask(ControlRequest::Collect(Some(id)));
     assert!(play.removed.is_empty());
     play.disk_answers();
     assert_eq!(play.removed, [id]);
@@ -203,7 +204,7 @@ fn a_removal_waits_until_it_is_on_record_how_the_place_ended() {
 #[test]
 fn one_whose_directory_stays_is_told_and_known_no_longer() {
     let (mut play, ids) = ended(1, policy());
-    let request = play.ask(Ask::Collect(Some(ids[0])));
+    let request = play.ask(ControlRequest::Collect(Some(ids[0])));
     play.removal(ids[0], failed("its directory stays", RemovalLeft::Directory));
     assert!(matches!(collected(&mut play, request), Err(AllocError::Stays { .. })));
     assert_eq!(play.machine.tables().count(), 0, "the next start removes it");
@@ -212,7 +213,7 @@ fn one_whose_directory_stays_is_told_and_known_no_longer() {
 #[test]
 fn records_that_the_disk_does_not_let_go_are_removed_when_it_does() {
     let (mut play, ids) = ended(1, policy());
-    let request = play.ask(Ask::Collect(Some(ids[0])));
+    let request = play.ask(ControlRequest::Collect(Some(ids[0])));
     play.removal(ids[0], failed("its records stay", RemovalLeft::Records));
     assert!(matches!(collected(&mut play, request), Err(AllocError::Stays { .. })));
     play.records.insert(format!("alloc {}", ids[0]), None);
@@ -231,7 +232,7 @@ fn records_that_the_disk_does_not_let_go_are_removed_when_it_does() {
 fn records_that_stay_while_those_of_others_are_removed_again_are_removed_too() {
     let (mut play, ids) = ended(2, policy());
     let record = |id: AllocId| format!("alloc {id}");
-    play.ask(Ask::Collect(None));
+    play.ask(ControlRequest::Collect(None));
     play.removal(ids[0], failed("its records stay", RemovalLeft::Records));
     play.records.insert(record(ids[0]), None);
     play.disk = Disk::Hangs;
@@ -264,11 +265,12 @@ fn a_purged_one_whose_removal_took_long_is_gone_in_the_end() {
 fn a_request_that_nobody_waits_for_gives_its_place_to_another_one() {
     let (mut play, ids) = ended(1, policy());
     let most = ostler_model::limits::COLLECT_REQUESTS_MAX;
-    let asked: Vec<RequestId> = (0..most).map(|_| play.ask(Ask::Collect(None))).collect();
-    let refused = play.ask(Ask::Collect(None));
+    let asked: Vec<RequestId> =
+        (0..most).map(|_| play.ask(ControlRequest::Collect(None))).collect();
+    let refused = play.ask(ControlRequest::Collect(None));
     assert!(matches!(collected(&mut play, refused), Err(AllocError::Busy)));
     play.feed(ControlEvent::AskerGone(asked[0]));
-    let last = play.ask(Ask::Collect(None));
+    let last = play.ask(ControlRequest::Collect(None));
     play.removal(ids[0], Ok(()));
     assert_eq!(collected(&mut play, asked[1]).unwrap().allocs, ids);
     assert!(collected(&mut play, last).is_ok() && !play.is_answered(asked[0]));

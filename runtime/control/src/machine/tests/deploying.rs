@@ -66,7 +66,11 @@ impl Play {
         }
     }
 
-    pub(super) fn ask_of(&mut self, job: &str, ask: DeploymentAsk) -> Result<Change, SubmitError> {
+    pub(super) fn ask_of(
+        &mut self,
+        job: &str,
+        ask: DeploymentAsk,
+    ) -> Result<DecidedChange, SubmitError> {
         let id = self.newest(job).id.clone();
         let request = self.change(job, JobAction::Deployment(id, ask));
         let result = self.changed(request);
@@ -193,7 +197,7 @@ fn canaries_run_beside_the_old_ones_until_they_are_accepted() {
     let canary = play.of_version(1)[0];
     assert!(play.alloc(canary).deployment.as_ref().unwrap().canary);
     assert_eq!(play.alloc(canary).previous, None, "it waits for nobody");
-    assert!(play.machine.tables().before(&play.alloc(canary)).is_empty());
+    assert!(play.machine.tables().earlier_allocs(&play.alloc(canary)).is_empty());
     assert_eq!(play.newest("a").description, description::NEEDS_PROMOTION);
     play.pass(10 * SECOND);
     let early = play.ask_of("a", DeploymentAsk::Promote(None)).unwrap_err();
@@ -282,7 +286,7 @@ fn what_fails_of_the_old_version_is_placed_again_as_it_was_while_canaries_wait()
     assert!(!now.contains(&old[0]) && !now.contains(&old[1]));
     for id in now {
         assert!(
-            play.machine.tables().before(&play.alloc(id)).is_empty(),
+            play.machine.tables().earlier_allocs(&play.alloc(id)).is_empty(),
             "no canary is waited for"
         );
     }
@@ -469,7 +473,7 @@ fn missing(play: &Play, count: u32, once: &BTreeSet<AllocId>) -> u32 {
             let healthy = once.contains(&alloc.id);
             alloc.index == index
                 && alloc.desired == DesiredStatus::Run
-                && !entry.client_status().terminal()
+                && !entry.client_status().is_terminal()
                 && (healthy || old)
         })
     };

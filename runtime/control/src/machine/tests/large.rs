@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::admission::looks;
-use crate::views::{JobOptions, Plan};
+use crate::views::{JobOptions, JobPlan};
 use ostler_model::ids::GroupName;
 use ostler_model::job::{Constraint, Operator};
 
@@ -32,12 +32,12 @@ fn elsewhere(job: &Job) -> Job {
 fn with_room_for(allocations: u64) -> Play {
     let mut play = Play::new();
     let (cpu_mhz, memory_mb) = (allocations * 100, allocations * 100);
-    play.view.resources = NodeResources { cpu_mhz, memory_mb };
+    play.view.resources = NodeTotals { cpu_mhz, memory_mb };
     play
 }
 
 /// A plan, and how much was looked at for it.
-fn planned(play: &Play, job: &Job) -> (Plan, usize) {
+fn planned(play: &Play, job: &Job) -> (JobPlan, usize) {
     let world = World {
         now: Timestamp::from_nanos(5),
         uptime: play.uptime,
@@ -45,7 +45,7 @@ fn planned(play: &Play, job: &Job) -> (Plan, usize) {
         rng: &play.rng,
         port_in_use: &|_| false,
     };
-    let tables = play.machine.tables().about(&job.id);
+    let tables = play.machine.tables().copy_for_job(&job.id);
     looks::take();
     (tables.plan(&world, job, JobOptions::default()), looks::take())
 }
@@ -101,7 +101,7 @@ fn what_a_large_job_would_replace_in_vain_is_looked_at_a_few_times_and_runs_on()
 fn a_plan_is_of_the_moment_when_what_it_needs_was_copied() {
     let mut play = with_room_for(4);
     let small = job("small", 2);
-    let tables = play.machine.tables().about(&small.id);
+    let tables = play.machine.tables().copy_for_job(&small.id);
     let request = play.register(&job("other", 3));
     assert_eq!(play.changed(request).unwrap().placed.len(), 3);
     let (later, _) = planned(&play, &small);

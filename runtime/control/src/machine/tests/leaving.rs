@@ -1,7 +1,7 @@
 //! Drain, leave, and what an earlier agent left.
 
 use super::*;
-use crate::held::{Held, HeldPlace};
+use crate::unowned_runs::{HeldPlace, UnownedRun};
 use ostler_model::device::GroupKey;
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::saved::SavedAllocState;
@@ -10,7 +10,7 @@ use ostler_model::saved::SavedAllocState;
 fn a_drain_stops_every_allocation_and_is_over_when_all_are() {
     let mut play = Play::new();
     play.register(&job("web", 3));
-    let drain = play.ask(Ask::Drain(60 * SECOND));
+    let drain = play.ask(ControlRequest::Drain(60 * SECOND));
     assert!(play.owners.values().all(|o| o.newest.desired == DesiredStatus::Stop));
     let refused = play.register(&job("db", 1));
     assert!(matches!(play.changed(refused), Err(SubmitError::Leaving)));
@@ -28,7 +28,7 @@ fn a_drain_stops_every_allocation_and_is_over_when_all_are() {
 fn what_does_not_end_by_the_deadline_of_a_drain_is_killed_and_waited_for_a_little() {
     let mut play = Play::new();
     play.register(&job("web", 1));
-    let drain = play.ask(Ask::Drain(5 * SECOND));
+    let drain = play.ask(ControlRequest::Drain(5 * SECOND));
     play.pass(6 * SECOND);
     assert!(play.killed > 0 && play.owners.values().all(|owner| owner.hurried));
     assert!(!play.is_answered(drain));
@@ -42,7 +42,7 @@ fn who_leaves_waits_for_changes_under_way_but_not_for_ever() {
     play.disk = Disk::Hangs;
     let change = play.register(&job("web", 1));
     let waits = play.register(&job("web", 2));
-    let leave = play.ask(Ask::Leave);
+    let leave = play.ask(ControlRequest::Leave);
     assert!(matches!(play.changed(waits), Err(SubmitError::Leaving)));
     assert!(!play.is_answered(leave));
     play.disk_answers();
@@ -51,7 +51,7 @@ fn who_leaves_waits_for_changes_under_way_but_not_for_ever() {
     let mut play = Play::new();
     play.disk = Disk::Hangs;
     play.register(&job("web", 1));
-    let leave = play.ask(Ask::Leave);
+    let leave = play.ask(ControlRequest::Leave);
     play.pass(21 * SECOND);
     assert!(play.is_answered(leave));
 }
@@ -65,9 +65,10 @@ fn holding_back(alloc: &Allocation) -> Play {
     };
     let (job_id, group, index) = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
     let place = Some(HeldPlace { alloc: alloc.id, job: job_id, group, index });
-    let holds = Holds::new(vec![Held { name: "9".into(), place, problem }], BTreeSet::new());
+    let holds =
+        UnownedRuns::new(vec![UnownedRun { name: "9".into(), place, problem }], BTreeSet::new());
     let mut play = Play::new();
-    play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
+    play.machine = Machine::new(NodeTables::new(0, Timestamp::default(), holds));
     play
 }
 
@@ -96,13 +97,13 @@ fn what_an_earlier_agent_left_gets_its_owners_and_what_is_missing_is_placed() {
     let (job_id, reason) = (JobId::new("web").unwrap(), "gone".to_owned());
     let asked = JobAction::StopAlloc { alloc: stopped, reason };
     // Its place is filled by another one, which the crash takes away.
-    before.ask(Ask::Change { job: job_id, asked, skip_shutdown_delay: false });
+    before.ask(ControlRequest::Change { job: job_id, asked, skip_shutdown_delay: false });
     let mut found = left(&before);
     found.allocs.retain(|(alloc, _)| ids.contains(&alloc.id));
 
     let mut play = Play::another();
-    let restore = play.ask(Ask::Restore(Box::new(found)));
-    assert!(matches!(play.answers.get(&restore), Some(Answer::Written(Ok(())))));
+    let restore = play.ask(ControlRequest::Restore(Box::new(found)));
+    assert!(matches!(play.answers.get(&restore), Some(ControlAnswer::Written(Ok(())))));
     assert_eq!(play.owners.len(), 4, "three of before and one new");
     let new = play.owners.values().find(|owner| !ids.contains(&owner.newest.id)).unwrap();
     assert_eq!(new.newest.previous, Some(stopped));
@@ -121,11 +122,12 @@ fn a_place_whose_run_lives_unowned_is_filled_when_that_has_ended() {
     };
     let (job_id, group, index) = (lost.job.id.clone(), lost.group.clone(), lost.index);
     let place = Some(HeldPlace { alloc: lost.id, job: job_id, group, index });
-    let holds = Holds::new(vec![Held { name: "7".into(), place, problem }], BTreeSet::new());
+    let holds =
+        UnownedRuns::new(vec![UnownedRun { name: "7".into(), place, problem }], BTreeSet::new());
     let mut play = Play::new();
-    play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
-    play.ask(Ask::Restore(Box::new(found)));
-    play.ask(Ask::Ready(None));
+    play.machine = Machine::new(NodeTables::new(0, Timestamp::default(), holds));
+    play.ask(ControlRequest::Restore(Box::new(found)));
+    play.ask(ControlRequest::Ready(None));
     assert_eq!((play.owners.len(), play.blocked("web")), (1, 1));
     play.pass(60 * SECOND);
     assert_eq!(play.owners.len(), 1);
@@ -141,7 +143,7 @@ fn an_allocation_with_a_run_that_lives_unowned_gets_its_owner_when_that_has_ende
     let found = left(&before);
     let alloc = found.allocs[0].0.clone();
     let mut play = holding_back(&alloc);
-    play.ask(Ask::Restore(Box::new(found)));
+    play.ask(ControlRequest::Restore(Box::new(found)));
     assert!(play.owners.is_empty() && play.blocked("web") == 1);
     play.feed(ControlEvent::RunEnded { name: "9".into() });
     play.pass(Duration::ZERO);
@@ -156,7 +158,7 @@ fn places_that_wait_are_not_looked_at_without_end_while_a_restore_is_being_writt
     let found = left(&before);
     let mut play = Play::new();
     play.disk = Disk::Hangs;
-    play.ask(Ask::Restore(Box::new(found)));
+    play.ask(ControlRequest::Restore(Box::new(found)));
     // Jobs are changed by nobody meanwhile, and what waits is looked at now and then.
     play.feed(ControlEvent::NodeChanged);
     play.pass(60 * SECOND);
@@ -173,7 +175,7 @@ fn a_drain_waits_for_what_is_stopping_already() {
     let mut play = Play::new();
     play.register(&job("web", 1));
     play.stop("web", false);
-    let drain = play.ask(Ask::Drain(5 * SECOND));
+    let drain = play.ask(ControlRequest::Drain(5 * SECOND));
     assert!(!play.is_answered(drain), "its tasks still run");
     play.pass(6 * SECOND);
     assert!(play.killed > 0);
@@ -187,7 +189,7 @@ fn a_drain_waits_for_what_has_failed_and_is_not_over() {
     play.register(&job("web", 1));
     let id = play.live()[0];
     play.report(id, ClientStatus::Failed, false);
-    let drain = play.ask(Ask::Drain(5 * SECOND));
+    let drain = play.ask(ControlRequest::Drain(5 * SECOND));
     assert!(!play.is_answered(drain), "its tasks still run");
 }
 
@@ -199,7 +201,7 @@ fn a_drain_stops_what_an_update_under_way_replaces() {
     let old = play.live()[0];
     play.disk = Disk::Hangs;
     play.register(&changed(&web, "b"));
-    let drain = play.ask(Ask::Drain(60 * SECOND));
+    let drain = play.ask(ControlRequest::Drain(60 * SECOND));
     assert_eq!(play.owners[&old].newest.desired, DesiredStatus::Stop, "told");
     let new: Vec<_> = play.owners.keys().copied().filter(|id| *id != old).collect();
     play.end(new[0]);
@@ -216,7 +218,7 @@ fn what_a_drain_stopped_is_not_said_to_run_when_an_update_is_taken_back() {
     let old = play.live()[0];
     play.disk = Disk::Hangs;
     play.register(&changed(&web, "b"));
-    play.ask(Ask::Drain(60 * SECOND));
+    play.ask(ControlRequest::Drain(60 * SECOND));
     play.disk = Disk::Fails;
     play.disk_answers();
     let entry = play.machine.tables().alloc(old).unwrap();
@@ -232,7 +234,7 @@ fn a_drain_is_newer_than_an_update_under_way() {
     let mut other = web;
     other.groups[0].count = 2;
     play.register(&other);
-    play.ask(Ask::Drain(60 * SECOND));
+    play.ask(ControlRequest::Drain(60 * SECOND));
     play.disk_answers();
     assert!(play.owners.values().all(|o| o.newest.desired == DesiredStatus::Stop));
 }
@@ -242,7 +244,7 @@ fn a_drain_does_not_wait_for_what_a_change_that_failed_has_placed() {
     let mut play = Play::new();
     play.disk = Disk::Hangs;
     play.register(&job("web", 1));
-    let drain = play.ask(Ask::Drain(60 * SECOND));
+    let drain = play.ask(ControlRequest::Drain(60 * SECOND));
     assert!(!play.is_answered(drain));
     play.disk = Disk::Fails;
     play.disk_answers();
@@ -256,8 +258,8 @@ fn a_drain_does_not_wait_for_a_run_that_nobody_owns() {
     let found = left(&before);
     let alloc = found.allocs[0].0.clone();
     let mut play = holding_back(&alloc);
-    play.ask(Ask::Restore(Box::new(found)));
-    let drain = play.ask(Ask::Drain(60 * SECOND));
+    play.ask(ControlRequest::Restore(Box::new(found)));
+    let drain = play.ask(ControlRequest::Drain(60 * SECOND));
     assert!(play.is_answered(drain));
 }
 
@@ -278,7 +280,7 @@ fn what_runs_goes_on_where_an_agent_was_killed_before_an_update_was_taken_back_w
     assert_eq!(found.allocs.len(), 4);
 
     let mut play = Play::new();
-    play.ask(Ask::Restore(Box::new(found)));
+    play.ask(ControlRequest::Restore(Box::new(found)));
     assert_eq!(play.live(), ids, "nothing is restarted, and what was placed for the update ends");
     play.end_stopped();
     play.pass(60 * SECOND);
@@ -299,7 +301,7 @@ fn an_allocation_whose_device_another_one_has_by_the_records_is_stopped() {
     let (first, second) = (found.allocs[0].0.id, found.allocs[1].0.id);
 
     let mut play = Play::another();
-    play.ask(Ask::Restore(Box::new(found)));
+    play.ask(ControlRequest::Restore(Box::new(found)));
     let desired = |id| play.machine.tables.alloc(id).unwrap().allocation.desired;
     assert_eq!((desired(first), desired(second)), (DesiredStatus::Run, DesiredStatus::Stop));
 }

@@ -59,9 +59,10 @@ fn what_is_too_many_runs_on_until_the_canaries_are_accepted() {
 fn what_is_too_many_runs_on_when_the_canaries_are_given_up() {
     for by_somebody in [true, false] {
         let (mut play, old) = six_to_four();
-        match by_somebody {
-            true => drop(play.ask_of("a", DeploymentAsk::Fail).unwrap()),
-            false => play.pass(700 * SECOND),
+        if by_somebody {
+            drop(play.ask_of("a", DeploymentAsk::Fail).unwrap());
+        } else {
+            play.pass(700 * SECOND);
         }
         play.end_stopped();
         play.pass(60 * SECOND);

@@ -8,7 +8,7 @@ const PLACES: u32 = 10_000;
 fn roomy(allocations: u32) -> Play {
     let mut play = Play::new();
     let (cpu_mhz, memory_mb) = (u64::from(allocations) * 100, u64::from(allocations) * 100);
-    play.view.resources = NodeResources { cpu_mhz, memory_mb };
+    play.view.resources = NodeTotals { cpu_mhz, memory_mb };
     play
 }
 
@@ -29,8 +29,8 @@ fn ten_thousand_places_are_filled_in_one_change_stopped_and_collected() {
     play.changed(request).unwrap();
     play.end_stopped();
     assert_eq!(play.status("many"), Some(JobStatus::Dead));
-    let request = play.ask(Ask::Collect(None));
-    let Some(Answer::Collected(Ok(collected))) = play.answers.remove(&request) else {
+    let request = play.ask(ControlRequest::Collect(None));
+    let Some(ControlAnswer::Collected(Ok(collected))) = play.answers.remove(&request) else {
         panic!("not collected")
     };
     assert_eq!(collected.allocs.len(), PLACES as usize);

@@ -13,9 +13,9 @@ pub(super) fn drain(deadline: Option<Duration>, ignore_system: bool) -> NodeAsk 
 
 impl Play {
     pub(super) fn schedule(&mut self, asked: NodeAsk) -> Result<u64, NodeAskError> {
-        let request = self.ask(Ask::Schedule(asked));
+        let request = self.ask(ControlRequest::Schedule(asked));
         match self.answers.remove(&request) {
-            Some(Answer::Scheduled(result)) => result,
+            Some(ControlAnswer::Scheduled(result)) => result,
             other => panic!("no answer: {other:?}"),
         }
     }

@@ -6,12 +6,12 @@ use proptest::strategy::Just;
 use super::deploying::{parallel, service};
 use super::*;
 use crate::deployments::DeploymentAsk;
-use crate::views::{GroupPlan, JobOptions, Plan};
+use crate::views::{GroupPlan, JobOptions, JobPlan};
 use ostler_model::job::JobKind;
 use ostler_model::rollout::{DeploymentPhase, ReschedulePolicy, UpdatePolicy};
 
 impl Play {
-    fn plan(&self, job: &Job) -> Plan {
+    fn plan(&self, job: &Job) -> JobPlan {
         let world = World {
             now: self.now(),
             uptime: self.uptime,
@@ -20,7 +20,7 @@ impl Play {
             port_in_use: &|_| false,
         };
         // Planned with a copy, as the node does.
-        self.machine.tables().about(&job.id).plan(&world, job, JobOptions::default())
+        self.machine.tables().copy_for_job(&job.id).plan(&world, job, JobOptions::default())
     }
 
     /// The place of each allocation that failed and is to run.
@@ -49,7 +49,7 @@ impl Play {
     }
 }
 
-fn only_group(plan: &Plan) -> GroupPlan {
+fn only_group(plan: &JobPlan) -> GroupPlan {
     assert_eq!(plan.groups.len(), 1);
     plan.groups.values().next().unwrap().clone()
 }
@@ -136,11 +136,11 @@ fn registered_as_planned(play: &mut Play, job: &Job) -> (Vec<AllocId>, GroupPlan
     assert_eq!(counts.waiting, number(waiting), "{counts:?} {:?}", change.blocked);
     let placed = counts.place + counts.canary + counts.destructive;
     assert_eq!(placed, number(change.placed.len() + soon), "{counts:?}");
-    assert_eq!(counts.in_place, number(change.updated().len()), "{counts:?}");
+    assert_eq!(counts.in_place, number(change.updated_allocs().len()), "{counts:?}");
     let stopped: Vec<_> =
-        change.stopped().into_iter().filter(|alloc| live.contains(alloc)).collect();
+        change.stopped_allocs().into_iter().filter(|alloc| live.contains(alloc)).collect();
     assert_eq!(counts.stop + counts.destructive, number(stopped.len()), "{counts:?}");
-    let gone = |id: &AllocId| stopped.contains(id) || change.updated().contains(id);
+    let gone = |id: &AllocId| stopped.contains(id) || change.updated_allocs().contains(id);
     let left: Vec<AllocId> = live.into_iter().filter(|id| !gone(id)).collect();
     // A failure that nothing is placed for stays as it is; canaries have no place that could be empty.
     let is_place = |alloc: &Allocation| !alloc.deployment.as_ref().is_some_and(|of| of.canary);
@@ -156,7 +156,7 @@ fn registered_as_planned(play: &mut Play, job: &Job) -> (Vec<AllocId>, GroupPlan
         newest.is_some_and(|alloc| alloc.id == id)
     };
     let stays = failed.iter().filter(|(index, id)| {
-        let stopped = change.stopped().contains(id);
+        let stopped = change.stopped_allocs().contains(id);
         !stopped && !placed.contains(index) && newest(*index, *id)
     });
     let soon: BTreeSet<u32> = change
@@ -290,7 +290,7 @@ fn a_batch_job_that_is_complete_is_run_again_only_when_that_is_asked() {
     let options = RegisterOptions { rerun: true, ..RegisterOptions::default() };
     let again = play.change("b", JobAction::Version(Arc::new(batch.clone()), options));
     let change = play.changed(again).unwrap();
-    assert_eq!((change.placed.len(), change.stopped().len()), (2, 0));
+    assert_eq!((change.placed.len(), change.stopped_allocs().len()), (2, 0));
     assert_eq!(change.record.unwrap().version, 1);
     // One is over, one runs: only the first is placed again.
     let live = play.live();
@@ -298,6 +298,9 @@ fn a_batch_job_that_is_complete_is_run_again_only_when_that_is_asked() {
     let options = RegisterOptions { rerun: true, ..RegisterOptions::default() };
     let again = play.change("b", JobAction::Version(Arc::new(batch), options));
     let change = play.changed(again).unwrap();
-    assert_eq!((change.placed.len(), change.updated().len(), change.stopped().len()), (1, 1, 0));
+    assert_eq!(
+        (change.placed.len(), change.updated_allocs().len(), change.stopped_allocs().len()),
+        (1, 1, 0)
+    );
     assert!(play.live().contains(&live[1]));
 }

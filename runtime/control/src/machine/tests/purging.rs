@@ -18,7 +18,7 @@ fn collecting() -> (Play, AllocId) {
     let ended = play.live()[0];
     play.end(ended);
     play.slow_removals = true;
-    play.ask(Ask::Collect(Some(ended)));
+    play.ask(ControlRequest::Collect(Some(ended)));
     assert!(play.removing.contains(&ended));
     (play, ended)
 }

@@ -15,13 +15,13 @@ struct History {
 impl History {
     fn new(seed: u64) -> Self {
         let mut play = Play::new();
-        play.rng = Rng::seeded(seed ^ 0x5eed);
-        play.ask(Ask::Ready(Some(GcPolicy { max_allocs: 6, ..GcPolicy::default() })));
-        Self { play, rng: Rng::seeded(seed), asked: Vec::new(), seed }
+        play.rng = Rng::from_seed(seed ^ 0x5eed);
+        play.ask(ControlRequest::Ready(Some(GcPolicy { max_allocs: 6, ..GcPolicy::default() })));
+        Self { play, rng: Rng::from_seed(seed), asked: Vec::new(), seed }
     }
 
     fn pick<T: Clone>(&self, from: &[T]) -> T {
-        from[usize::try_from(self.rng.below(from.len() as u64)).unwrap()].clone()
+        from[usize::try_from(self.rng.number_below(from.len() as u64)).unwrap()].clone()
     }
 
     fn any_owner(&self) -> Option<AllocId> {
@@ -32,22 +32,22 @@ impl History {
 
     fn step(&mut self) {
         let name = self.pick(&["a", "b", "c"]);
-        match self.rng.below(14) {
+        match self.rng.number_below(14) {
             0..=2 => {
-                let count = u32::try_from(self.rng.below(7)).unwrap();
+                let count = u32::try_from(self.rng.number_below(7)).unwrap();
                 let job = changed(&job(name, count), self.pick(&["x", "y"]));
                 let request = self.play.register(&job);
                 self.asked.push(request);
             }
             3 => {
-                let purge = self.rng.below(2) == 0;
+                let purge = self.rng.number_below(2) == 0;
                 let request = self.play.stop(name, purge);
                 self.asked.push(request);
             }
             4 => self.stop_one(),
             5 => {
-                let only = self.any_owner().filter(|_| self.rng.below(2) == 0);
-                let request = self.play.ask(Ask::Collect(only));
+                let only = self.any_owner().filter(|_| self.rng.number_below(2) == 0);
+                let request = self.play.ask(ControlRequest::Collect(only));
                 self.asked.push(request);
             }
             6 => self.play.disk = self.pick(&[Disk::Works, Disk::Works, Disk::Fails, Disk::Hangs]),
@@ -61,15 +61,15 @@ impl History {
                         RemovalLeft::Unknown,
                     ]);
                     let why = NotRemoved { why: "busy".into(), left };
-                    let result = if self.rng.below(3) == 0 { Err(why) } else { Ok(()) };
+                    let result = if self.rng.number_below(3) == 0 { Err(why) } else { Ok(()) };
                     self.play.removal(id, result);
                 }
-                self.play.slow_removals = self.rng.below(2) == 0;
+                self.play.slow_removals = self.rng.number_below(2) == 0;
             }
-            9 => self.play.pass(Duration::from_millis(self.rng.below(40_000))),
+            9 => self.play.pass(Duration::from_millis(self.rng.number_below(40_000))),
             10 | 11 => {
                 // Some of them want the same port.
-                let port = 8_000 + u16::try_from(self.rng.below(6)).unwrap();
+                let port = 8_000 + u16::try_from(self.rng.number_below(6)).unwrap();
                 let alloc = assigned::placed(&job(name, 1), self.rng.next_u64(), port);
                 let request = self.play.change(name, JobAction::Assign(vec![alloc]));
                 self.asked.push(request);
@@ -89,7 +89,8 @@ impl History {
         let Some(alloc) = self.any_owner() else { return };
         let job = self.play.owners[&alloc].newest.job.id.clone();
         let asked = JobAction::StopAlloc { alloc, reason: "random".into() };
-        let request = self.play.ask(Ask::Change { job, asked, skip_shutdown_delay: false });
+        let request =
+            self.play.ask(ControlRequest::Change { job, asked, skip_shutdown_delay: false });
         self.asked.push(request);
     }
 
@@ -158,7 +159,7 @@ fn whatever_happens_each_request_is_answered_once_and_the_node_comes_to_rest() {
     };
     for seed in seeds {
         let mut history = History::new(seed);
-        for _ in 0..history.rng.below(60) {
+        for _ in 0..history.rng.number_below(60) {
             history.step();
         }
         history.end();

@@ -149,13 +149,13 @@ fn one_that_waits_for_its_successor_is_not_collected_and_its_place_is_not_over()
     play.register(&followed("a", 1, endless(10)));
     let first = only(&play);
     play.fail(first);
-    play.ask(Ask::Collect(None));
+    play.ask(ControlRequest::Collect(None));
     assert!(play.machine.tables().alloc(first).is_some());
     play.pass(11 * SECOND);
     let second = only(&play);
     // Its successor waits for its data until it runs.
     play.report(second, ClientStatus::Running, false);
-    play.ask(Ask::Collect(None));
+    play.ask(ControlRequest::Collect(None));
     assert!(play.machine.tables().alloc(first).is_none());
     assert_eq!(only(&play), second);
     play.fail(second);

@@ -54,7 +54,7 @@ impl LedgerBook for Disk {
         })
     }
 
-    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
+    fn clear_holder<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             (self.cut)().await;
             self.disk.lock().unwrap().release(holder);

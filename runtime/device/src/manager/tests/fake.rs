@@ -17,16 +17,16 @@ use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::rng::Rng;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatValue};
-use ostler_node::Node;
-use ostler_node::watch::Watcher;
+use ostler_node::NodePublisher;
+use ostler_node::watch::ChangeWatcher;
 
-pub(super) fn node() -> Node {
+pub(super) fn node() -> NodePublisher {
     let id = ostler_node::NodeId::new(uuid::Uuid::from_u128(1));
-    Node::new(ostler_node::NodeView::new(id, "box"))
+    NodePublisher::new(ostler_node::NodeView::new(id, "box"))
 }
 
-pub(super) fn refresher(watcher: &Watcher) -> Refresher {
-    Refresher::new(watcher.clone(), Rng::seeded(1))
+pub(super) fn refresher(watcher: &ChangeWatcher) -> Refresher {
+    Refresher::new(watcher.clone(), Rng::from_seed(1))
 }
 
 pub(super) fn plugin(name: &str) -> PluginName {

@@ -28,7 +28,7 @@ impl LedgerBook for Notes {
         })
     }
 
-    fn released<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
+    fn clear_holder<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.calls.lock().unwrap().push(format!("released {}", holder.task));
         })
@@ -174,7 +174,7 @@ async fn an_instance_that_its_plugin_calls_unhealthy_is_fit_for_no_start_until_i
     two.bench.pass(11 * SECOND).await;
     let said = "device acme/gpu/a instance 1, which the task holds, is unhealthy: the fan stopped";
     assert_eq!(fit(), Err(said.to_owned()));
-    assert!(two.bench.manager.fit(&held).unwrap_err().recoverable());
+    assert!(two.bench.manager.fit(&held).unwrap_err().is_recoverable());
     two.p.script().fingerprint = Reply::traps();
     two.bench.pass(11 * SECOND).await;
     assert_eq!(fit(), Ok(()), "of a plugin that fails nothing is known: it is asked");
@@ -193,7 +193,7 @@ async fn a_device_pulled_out_unnoticed_may_come_back_and_its_task_is_started_the
     let gone = PluginCallError::NotFound("no card".into());
     two.q.script().reserve.push_back(Reply::No(gone));
     let error = two.reserve(&holder(1, "t")).await.unwrap_err();
-    assert!(error.recoverable(), "{error}");
+    assert!(error.is_recoverable(), "{error}");
     let said = "plugin q does not find instance 0 of the device group acme/gpu/b now: no card";
     assert_eq!(error.to_string(), said);
     assert_eq!(two.calls(), ["reserve a", "release a", "reserve b"], "nothing is held of it");
@@ -205,7 +205,7 @@ async fn nothing_is_asked_of_a_plugin_before_the_ledger_is_on_disk() {
     let two = Two::new().await;
     *two.notes.refuse.lock().unwrap() = true;
     let error = two.reserve(&holder(1, "t")).await.unwrap_err();
-    assert!(error.recoverable() && error.to_string().contains("the disk is full"), "{error}");
+    assert!(error.is_recoverable() && error.to_string().contains("the disk is full"), "{error}");
     assert_eq!(two.calls(), Vec::<String>::new());
 }
 
@@ -305,10 +305,10 @@ async fn a_device_that_vanished_stays_with_its_task_and_is_reserved_for_nobody()
     two.p.script().groups = vec![group("p", "a", &["1"])];
     two.bench.pass(11 * SECOND).await;
     let error = two.reserve(&holder(2, "t")).await.unwrap_err();
-    assert!(error.recoverable(), "{error}");
+    assert!(error.is_recoverable(), "{error}");
     assert!(error.to_string().contains("instance 0 of the device group acme/gpu/a"), "{error}");
     let error = two.reserve(&who).await.unwrap_err();
-    assert!(error.recoverable(), "its next start waits: {error}");
+    assert!(error.is_recoverable(), "its next start waits: {error}");
     assert_eq!(two.p.count("release"), 0, "nothing is taken from it");
     two.release(&who).await;
     assert_eq!(two.prepared(), 0);

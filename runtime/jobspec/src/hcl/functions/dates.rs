@@ -1,23 +1,23 @@
-//! Dates.
+//! Functions of dates and times.
 
 use std::fmt::Write as _;
 
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
-use super::super::value::Kind;
-use super::{Call, Function, Wrong};
+use super::super::value::ValKind;
+use super::{Function, FunctionCall, FunctionError};
 use crate::units::parse_duration;
 
 pub(super) const TABLE: &[(&str, Function)] = &[("formatdate", format_date), ("timeadd", time_add)];
 
-fn time(call: &Call<'_>, index: usize) -> Result<OffsetDateTime, Wrong> {
+fn time(call: &FunctionCall<'_>, index: usize) -> Result<OffsetDateTime, FunctionError> {
     let time = OffsetDateTime::parse(&call.text(index)?, &Rfc3339);
-    time.or_else(|_| call.wrong_at(index, "this is no time such as 2006-01-02T15:04:05Z"))
+    time.or_else(|_| call.fail_at(index, "this is no time such as 2006-01-02T15:04:05Z"))
 }
 
-fn time_add(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+fn time_add(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     let (time, text) = (time(&call, 0)?, call.text(1)?);
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -25,21 +25,22 @@ fn time_add(call: Call<'_>) -> Result<Kind, Wrong> {
     };
     let step = match parse_duration(digits).map(Duration::try_from) {
         Ok(Ok(step)) => step,
-        Ok(Err(_)) => return call.wrong_at(1, "the duration is too long"),
-        Err(error) => return call.wrong_at(1, error.to_string()),
+        Ok(Err(_)) => return call.fail_at(1, "the duration is too long"),
+        Err(error) => return call.fail_at(1, error.to_string()),
     };
     let moved = if negative { time.checked_sub(step) } else { time.checked_add(step) };
-    let Some(time) = moved else { return call.wrong("there is no such time") };
+    let Some(time) = moved else { return call.fail("there is no such time") };
     let date = (time.year(), u8::from(time.month()), time.day());
     let mut out = format!("{:04}-{:02}-{:02}", date.0, date.1, date.2);
     let _ = write!(out, "T{:02}:{:02}:{:02}", time.hour(), time.minute(), time.second());
     out.push_str(&zone(time, 1).unwrap_or_default());
-    Ok(Kind::literal(out))
+    Ok(ValKind::literal(out))
 }
 
-/// A run of one letter is a part of the time, `'…'` is itself, and so is everything else.
-fn format_date(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+/// Format a time. A run of one letter stands for a part of the time. Text in `'…'` and all other characters
+/// stand for themselves.
+fn format_date(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     let (pattern, time) = (call.text(0)?, time(&call, 1)?);
     call.pay(pattern.len().saturating_mul(4))?;
     let mut out = String::new();
@@ -52,7 +53,7 @@ fn format_date(mut call: Call<'_>) -> Result<Kind, Wrong> {
             }
             loop {
                 match letters.next() {
-                    None => return call.wrong_at(0, "a ' is never closed"),
+                    None => return call.fail_at(0, "a ' is never closed"),
                     Some('\'') if letters.next_if_eq(&'\'').is_none() => break,
                     Some(letter) => out.push(letter),
                 }
@@ -72,11 +73,11 @@ fn format_date(mut call: Call<'_>) -> Result<Kind, Wrong> {
             None => {
                 let run = letter.to_string().repeat(count.min(16));
                 return call
-                    .wrong_at(0, format!("{run} is no part of a time; quote letters with '"));
+                    .fail_at(0, format!("{run} is no part of a time; quote letters with '"));
             }
         }
     }
-    Ok(Kind::literal(out))
+    Ok(ValKind::literal(out))
 }
 
 fn part(time: OffsetDateTime, letter: char, count: usize) -> Option<String> {

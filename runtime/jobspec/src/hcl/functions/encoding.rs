@@ -1,4 +1,4 @@
-//! Base64, JSON, CSV, YAML and addresses.
+//! Functions for Base64, JSON, CSV, YAML and URLs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,8 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value as Json};
 
 use super::super::super::diagnostic::Span;
-use super::super::value::{Kind, Seq, Text, Val, to_number};
-use super::{Call, Function, Wrong, yaml};
+use super::super::value::{HclText, Seq, Val, ValKind, to_number};
+use super::{Function, FunctionCall, FunctionError, yaml};
 
 pub(super) const TABLE: &[(&str, Function)] = &[
     ("base64decode", base64_decode),
@@ -22,26 +22,26 @@ pub(super) const TABLE: &[(&str, Function)] = &[
     ("yamlencode", yaml::encode),
 ];
 
-fn base64_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+fn base64_encode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let text = call.text(0)?;
     call.pay(text.len() * 2)?;
-    Ok(Kind::literal(STANDARD.encode(text)))
+    Ok(ValKind::literal(STANDARD.encode(text)))
 }
 
-fn base64_decode(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+fn base64_decode(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let bytes = STANDARD.decode(call.text(0)?.as_bytes());
-    let Ok(bytes) = bytes else { return call.wrong_at(0, "this is no base64") };
+    let Ok(bytes) = bytes else { return call.fail_at(0, "this is no base64") };
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Kind::literal(text)),
-        Err(_) => call.wrong_at(0, "what this means is no text: a job file holds UTF-8 alone"),
+        Ok(text) => Ok(ValKind::literal(text)),
+        Err(_) => call.fail_at(0, "what this means is no text: a job file holds UTF-8 alone"),
     }
 }
 
-/// As Go writes a query: a blank is a plus.
-fn url_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+/// Encode a text for a URL, as Go writes a query: a blank becomes a plus.
+fn url_encode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let text = call.text(0)?;
     call.pay(text.len() * 3)?;
     let mut out = String::new();
@@ -56,23 +56,23 @@ fn url_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
             }
         }
     }
-    Ok(Kind::literal(out))
+    Ok(ValKind::literal(out))
 }
 
-/// What is known later is written as it is.
-fn json_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+/// Write a value as JSON. References that are known later are written as they are.
+fn json_encode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let value = call.take(0);
     let late = value.is_late();
     let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
-    // An escape is at most six times its letter.
+    // An escape takes at most six times the bytes of its character.
     call.pay(size)?;
-    let text = html_safe(&sorted(value).to_string());
+    let text = html_safe(&to_sorted_json(value).to_string());
     call.pay(text.len())?;
-    Ok(Kind::Text(Text::new(text, late)))
+    Ok(ValKind::Text(HclText::new(text, late)))
 }
 
-/// As Go writes JSON: what HTML would take for its own is escaped.
+/// The JSON with escapes for the characters that have a meaning in HTML, as Go writes it.
 pub(super) fn html_safe(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -86,78 +86,78 @@ pub(super) fn html_safe(json: &str) -> String {
     out
 }
 
-/// As JSON, members in the order of their names.
-pub(super) fn sorted(value: Val) -> Json {
+/// The value as JSON, with members in the order of their names.
+pub(super) fn to_sorted_json(value: Val) -> Json {
     match value.kind {
-        Kind::Object(members) => {
-            let member = |(name, (_, value)): (String, (Span, Val))| (name, sorted(value));
+        ValKind::Object(members) => {
+            let member = |(name, (_, value)): (String, (Span, Val))| (name, to_sorted_json(value));
             Json::Object(members.into_iter().map(member).collect::<Map<_, _>>())
         }
-        Kind::List(_, items) => Json::Array(items.into_iter().map(sorted).collect()),
+        ValKind::List(_, items) => Json::Array(items.into_iter().map(to_sorted_json).collect()),
         kind => Val::new(kind, value.span).into_tree().into_json(),
     }
 }
 
-fn json_decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+fn json_decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let text = call.text(0)?;
-    // Two bytes are a value in a list.
+    // Two bytes of the text can be a value in a list.
     call.pay(text.len().saturating_mul(8))?;
     match serde_json::from_str(&text) {
-        Ok(json) => Ok(of_json(json, call.span).kind),
-        Err(error) => call.wrong_at(0, format!("this is no JSON: {error}")),
+        Ok(json) => Ok(from_json(json, call.span).kind),
+        Err(error) => call.fail_at(0, format!("this is no JSON: {error}")),
     }
 }
 
-fn of_json(json: Json, span: Span) -> Val {
+fn from_json(json: Json, span: Span) -> Val {
     let kind = match json {
-        Json::Null => Kind::Null,
-        Json::Bool(truth) => Kind::Bool(truth),
+        Json::Null => ValKind::Null,
+        Json::Bool(truth) => ValKind::Bool(truth),
         Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(float) => to_number(float).map_or(Kind::Null, Kind::Number),
-            None => Kind::Number(number),
+            Some(float) => to_number(float).map_or(ValKind::Null, ValKind::Number),
+            None => ValKind::Number(number),
         },
-        Json::String(text) => Kind::literal(text),
+        Json::String(text) => ValKind::literal(text),
         Json::Array(items) => {
-            Kind::List(Seq::Tuple, items.into_iter().map(|item| of_json(item, span)).collect())
+            ValKind::List(Seq::Tuple, items.into_iter().map(|item| from_json(item, span)).collect())
         }
         Json::Object(members) => {
-            let member = |(name, value)| (name, (span, of_json(value, span)));
-            Kind::Object(members.into_iter().map(member).collect())
+            let member = |(name, value)| (name, (span, from_json(value, span)));
+            ValKind::Object(members.into_iter().map(member).collect())
         }
     };
     Val::new(kind, span)
 }
 
-/// An object for each line, with the names of the first one.
-fn csv_decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+/// Read CSV into a list with an object for each line. The first line has the names.
+fn csv_decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let text = call.text(0)?;
     let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
     let names: Vec<String> = match reader.headers() {
         Ok(names) => names.iter().map(str::to_owned).collect(),
-        Err(error) => return call.wrong_at(0, format!("this is no CSV: {error}")),
+        Err(error) => return call.fail_at(0, format!("this is no CSV: {error}")),
     };
     if names.is_empty() {
-        return call.wrong_at(0, "the first line, with the names, is missing");
+        return call.fail_at(0, "the first line, with the names, is missing");
     }
     let mut rows = Vec::new();
     for record in reader.records() {
         let record = match record {
             Ok(record) => record,
-            Err(error) => return call.wrong_at(0, format!("this is no CSV: {error}")),
+            Err(error) => return call.fail_at(0, format!("this is no CSV: {error}")),
         };
         let size: usize = names.iter().map(|name| name.len() + 64).sum();
         call.pay(record.as_slice().len().saturating_add(size))?;
         let span = call.span;
         let member = |(name, text): (&String, &str)| {
-            (name.clone(), (span, Val::new(Kind::literal(text), span)))
+            (name.clone(), (span, Val::new(ValKind::literal(text), span)))
         };
         let members: BTreeMap<_, _> = names.iter().zip(record.iter()).map(member).collect();
         if members.len() != names.len() {
-            return call.wrong_at(0, "two columns have the same name");
+            return call.fail_at(0, "two columns have the same name");
         }
-        rows.push(Kind::Object(members));
+        rows.push(ValKind::Object(members));
     }
-    Ok(Kind::list(rows, call.span))
+    Ok(ValKind::list(rows, call.span))
 }

@@ -1,11 +1,11 @@
-//! Files, where the one who runs the command reads the job file. What is in a file is text: nothing in
-//! it is replaced when the task starts.
+//! Functions of files, which work only where the command line reads the job file. The content of a file is plain
+//! text: nothing in it is replaced when the task starts.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::super::types::set;
-use super::super::value::{Kind, Val};
-use super::{Call, Function, Wrong};
+use super::super::value::{Val, ValKind};
+use super::{Function, FunctionCall, FunctionError};
 use crate::disk;
 
 pub(super) const TABLE: &[(&str, Function)] = &[
@@ -22,19 +22,19 @@ pub(super) const TABLE: &[(&str, Function)] = &[
     ("pathexpand", path_expand),
 ];
 
-/// The directory that paths are relative to.
-fn here<'a>(call: &Call<'a>) -> Result<&'a Path, Wrong> {
+/// The directory that paths are relative to. Without one, the call is an error.
+fn base_directory<'a>(call: &FunctionCall<'a>) -> Result<&'a Path, FunctionError> {
     let inputs = call.inputs;
     match &inputs.directory {
         Some(here) => Ok(here),
-        None => call.wrong(format!(
+        None => call.fail(format!(
             "{} works only where the command line reads the job file: the agent shows nobody its files",
             call.name
         )),
     }
 }
 
-/// Without `.`, `..` and doubled slashes, as far as that can be said without looking.
+/// The path without `.`, `..` and doubled slashes, as far as that is possible without reading the disk.
 fn clean(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -57,14 +57,17 @@ fn directory_of(path: &Path) -> String {
     }
 }
 
-fn path(call: Call<'_>, change: fn(&Path, &Path) -> String) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
-    let here = here(&call)?;
-    Ok(Kind::literal(change(Path::new(&call.text(0)?), here)))
+fn path(
+    call: FunctionCall<'_>,
+    change: fn(&Path, &Path) -> String,
+) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
+    let here = base_directory(&call)?;
+    Ok(ValKind::literal(change(Path::new(&call.text(0)?), here)))
 }
 
-/// A path, with `~` as the home of whoever runs the command.
-fn expanded(text: &str) -> Result<PathBuf, String> {
+/// The path of a text, in which `~` stands for the home directory of the user who runs the command.
+fn expand_home(text: &str) -> Result<PathBuf, String> {
     let Some(rest) = text.strip_prefix('~') else { return Ok(PathBuf::from(text)) };
     if !rest.is_empty() && !rest.starts_with('/') {
         return Err("only ~ alone is a home directory, not that of another user".to_owned());
@@ -75,47 +78,47 @@ fn expanded(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn at(call: &Call<'_>, index: usize) -> Result<PathBuf, Wrong> {
-    let here = here(call)?;
-    match expanded(&call.text(index)?) {
+fn path_argument(call: &FunctionCall<'_>, index: usize) -> Result<PathBuf, FunctionError> {
+    let here = base_directory(call)?;
+    match expand_home(&call.text(index)?) {
         Ok(path) => Ok(clean(&here.join(path))),
-        Err(message) => call.wrong_at(index, message),
+        Err(message) => call.fail_at(index, message),
     }
 }
 
-fn path_expand(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
-    here(&call)?;
-    match expanded(&call.text(0)?) {
-        Ok(path) => Ok(Kind::literal(path.display().to_string())),
-        Err(message) => call.wrong_at(0, message),
+fn path_expand(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
+    base_directory(&call)?;
+    match expand_home(&call.text(0)?) {
+        Ok(path) => Ok(ValKind::literal(path.display().to_string())),
+        Err(message) => call.fail_at(0, message),
     }
 }
 
-fn file(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
-    match disk::text(&at(&call, 0)?) {
-        Ok(text) => Ok(Kind::literal(text)),
-        Err(message) => call.wrong_at(0, message),
+fn file(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
+    match disk::text(&path_argument(&call, 0)?) {
+        Ok(text) => Ok(ValKind::literal(text)),
+        Err(message) => call.fail_at(0, message),
     }
 }
 
-fn file_exists(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
-    match disk::exists(&at(&call, 0)?) {
-        Ok(there) => Ok(Kind::Bool(there)),
-        Err(message) => call.wrong_at(0, message),
+fn file_exists(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
+    match disk::exists(&path_argument(&call, 0)?) {
+        Ok(there) => Ok(ValKind::Bool(there)),
+        Err(message) => call.fail_at(0, message),
     }
 }
 
-fn file_set(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
-    let (directory, pattern) = (at(&call, 0)?, call.text(1)?);
+fn file_set(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
+    let (directory, pattern) = (path_argument(&call, 0)?, call.text(1)?);
     let found = match disk::matching(&directory, &pattern) {
         Ok(found) => found,
-        Err(message) => return call.wrong(message),
+        Err(message) => return call.fail(message),
     };
     call.pay(found.iter().map(|path| path.len() + 64).sum())?;
     let span = call.span;
-    Ok(set(found.iter().map(|path| Val::new(Kind::literal(path), span)).collect()))
+    Ok(set(found.iter().map(|path| Val::new(ValKind::literal(path), span)).collect()))
 }

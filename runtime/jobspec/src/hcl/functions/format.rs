@@ -1,65 +1,65 @@
-//! `format` and `formatlist`: verbs as those of Go.
+//! `format` and `formatlist`, with verbs like those of Go.
 
 use serde_json::Number;
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::super::super::diagnostic::{Span, shown};
+use super::super::super::diagnostic::{Span, quote_text};
 use super::super::budget::Budget;
 use super::super::types::Type;
-use super::super::value::{Kind, Seq, Text, Val, number_text};
-use super::encoding::sorted;
-use super::{Call, Function, LATE, Wrong};
+use super::super::value::{HclText, Seq, Val, ValKind, number_text};
+use super::encoding::to_sorted_json;
+use super::{Function, FunctionCall, FunctionError, LATE};
 
 pub(super) const TABLE: &[(&str, Function)] =
     &[("format", format_one), ("formatlist", format_list)];
 
-/// From this many digits on, a number is written with an exponent where nothing else is said.
+/// From this many digits on, a number is written with an exponent, unless the verb has a precision.
 const GENERAL_DIGITS: i32 = 6;
-/// Widest field and most digits after the point.
+/// The widest field, and the largest number of digits after the point.
 const WIDTH_MAX: usize = 10_000;
 
-fn format_one(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, usize::MAX)?;
+fn format_one(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, usize::MAX)?;
     let pattern = call.raw(0)?;
     let arguments = std::mem::take(&mut call.arguments);
     let values: Vec<&Val> = arguments.iter().skip(1).collect();
-    format(&pattern, &values, call.span, call.budget).map(Kind::Text)
+    format(&pattern, &values, call.span, call.budget).map(ValKind::Text)
 }
 
-/// Once for each element of the lists among the arguments.
-fn format_list(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, usize::MAX)?;
+/// Format once for each element of the lists among the arguments.
+fn format_list(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, usize::MAX)?;
     let pattern = call.raw(0)?;
     let arguments = std::mem::take(&mut call.arguments);
     let values: Vec<&Val> = arguments.iter().skip(1).collect();
     let mut count = None;
     for value in &values {
-        let Kind::List(_, items) = &value.kind else { continue };
+        let ValKind::List(_, items) = &value.kind else { continue };
         if *count.get_or_insert(items.len()) != items.len() {
             let message = "the lists have not the same length".to_owned();
-            return Err(Wrong { at: value.span, message: Some(message) });
+            return Err(FunctionError { at: value.span, message: Some(message) });
         }
     }
     let mut texts = Vec::new();
     for index in 0..count.unwrap_or(1) {
         let one = |value: &&'_ Val| -> Option<Val> {
             match &value.kind {
-                Kind::List(_, items) => items.get(index).cloned(),
+                ValKind::List(_, items) => items.get(index).cloned(),
                 _ => Some((*value).clone()),
             }
         };
         let row: Vec<Val> = values.iter().filter_map(one).collect();
         let row: Vec<&Val> = row.iter().collect();
         let text = format(&pattern, &row, call.span, call.budget)?;
-        texts.push(Val::new(Kind::Text(text), call.span));
+        texts.push(Val::new(ValKind::Text(text), call.span));
     }
-    Ok(Kind::List(Seq::List, texts))
+    Ok(ValKind::List(Seq::List, texts))
 }
 
-/// One `%…` of a pattern.
+/// One verb of a pattern, with its flags.
 #[derive(Default)]
-struct Verb {
-    /// As it is written.
+struct FormatVerb {
+    /// The verb as it is written, for messages.
     text: String,
     zero: bool,
     sharp: bool,
@@ -70,8 +70,13 @@ struct Verb {
     precision: Option<usize>,
 }
 
-fn format(pattern: &Text, values: &[&Val], span: Span, budget: &mut Budget) -> Result<Text, Wrong> {
-    let wrong = |message: String| Wrong { at: span, message: Some(message) };
+fn format(
+    pattern: &HclText,
+    values: &[&Val],
+    span: Span,
+    budget: &mut Budget,
+) -> Result<HclText, FunctionError> {
+    let wrong = |message: String| FunctionError { at: span, message: Some(message) };
     let mut out = String::new();
     let late = pattern.is_late() || values.iter().any(|value| value.is_late());
     let mut letters = pattern.as_str().chars().peekable();
@@ -85,10 +90,10 @@ fn format(pattern: &Text, values: &[&Val], span: Span, budget: &mut Budget) -> R
             out.push('%');
             continue;
         }
-        let (verb, mode) = Verb::read(&mut letters, &mut next).map_err(wrong)?;
+        let (verb, mode) = FormatVerb::read(&mut letters, &mut next).map_err(wrong)?;
         let Some(value) = values.get(next) else {
             let there = if values.len() == 1 { "is" } else { "are" };
-            let text = shown(&verb.text);
+            let text = quote_text(&verb.text);
             return Err(wrong(format!("{text} needs a value: there {there} {}", values.len())));
         };
         next += 1;
@@ -96,10 +101,11 @@ fn format(pattern: &Text, values: &[&Val], span: Span, budget: &mut Budget) -> R
         let most = verb.width.unwrap_or(0).saturating_add(verb.precision.unwrap_or(0));
         let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
         if !budget.pay_bytes(most.saturating_add(size)) {
-            return Err(Wrong { at: span, message: None });
+            return Err(FunctionError { at: span, message: None });
         }
         let made = one(&verb, mode, value);
-        let made = made.map_err(|message| Wrong { at: value.span, message: Some(message) })?;
+        let made =
+            made.map_err(|message| FunctionError { at: value.span, message: Some(message) })?;
         out.push_str(&made);
     }
     if used < values.len() {
@@ -108,13 +114,13 @@ fn format(pattern: &Text, values: &[&Val], span: Span, budget: &mut Budget) -> R
             "more values than the format has places: {used} of {all} are used"
         )));
     }
-    Ok(Text::new(out, late))
+    Ok(HclText::new(out, late))
 }
 
 type Letters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-impl Verb {
-    /// What stands after a `%`, and its letter. `[n]` says which value is `next`.
+impl FormatVerb {
+    /// Read the part after a `%`. Returns the flags and the letter. An index `[n]` sets which value is `next`.
     fn read(letters: &mut Letters<'_>, next: &mut usize) -> Result<(Self, char), String> {
         let mut verb = Self { text: "%".to_owned(), ..Self::default() };
         while let Some(flag) = letters.next_if(|c| matches!(c, ' ' | '+' | '-' | '0' | '#')) {
@@ -132,7 +138,7 @@ impl Verb {
             verb.text.push('.');
             verb.precision = digits(letters, &mut verb.text)?;
             if verb.precision.is_none() {
-                return Err(format!("{} needs a number after its point", shown(&verb.text)));
+                return Err(format!("{} needs a number after its point", quote_text(&verb.text)));
             }
         }
         if letters.next_if_eq(&'[').is_some() {
@@ -145,7 +151,7 @@ impl Verb {
             verb.text.push(']');
         }
         let Some(mode) = letters.next() else {
-            return Err(format!("the format ends after {}", shown(&verb.text)));
+            return Err(format!("the format ends after {}", quote_text(&verb.text)));
         };
         verb.text.push(mode);
         Ok((verb, mode))
@@ -166,20 +172,22 @@ fn digits(letters: &mut Letters<'_>, text: &mut String) -> Result<Option<usize>,
     Ok(number)
 }
 
-/// A value as its verb wants it.
-fn one(verb: &Verb, mode: char, value: &Val) -> Result<String, String> {
-    // How long it will be is not known either.
+/// A value as the verb formats it.
+fn one(verb: &FormatVerb, mode: char, value: &Val) -> Result<String, String> {
+    // The length of a text that is known later is not known either.
     if value.is_late() && (verb.width.is_some() || verb.precision.is_some()) {
         return Err(LATE.to_owned());
     }
-    if value.kind == Kind::Null && mode != 'v' {
-        return Err(format!("{} needs a value, not null", shown(&verb.text)));
+    if value.kind == ValKind::Null && mode != 'v' {
+        return Err(format!("{} needs a value, not null", quote_text(&verb.text)));
     }
     match mode {
         'v' => match &value.kind {
-            Kind::Text(text) if !verb.sharp => Ok(padded(verb, text.as_str())),
-            Kind::Number(number) if !verb.sharp => Ok(padded(verb, &general(number, None, 'e'))),
-            _ => Ok(padded(verb, &sorted((*value).clone()).to_string())),
+            ValKind::Text(text) if !verb.sharp => Ok(pad_text(verb, text.as_str())),
+            ValKind::Number(number) if !verb.sharp => {
+                Ok(pad_text(verb, &general(number, None, 'e')))
+            }
+            _ => Ok(pad_text(verb, &to_sorted_json((*value).clone()).to_string())),
         },
         't' => {
             let converted = Type::Bool.convert((*value).clone()).map_err(|(_, message)| message)?;
@@ -194,8 +202,8 @@ fn one(verb: &Verb, mode: char, value: &Val) -> Result<String, String> {
                 None => text,
             };
             match mode {
-                'q' => Ok(padded(verb, &serde_json::Value::from(text).to_string())),
-                _ => Ok(padded(verb, &text)),
+                'q' => Ok(pad_text(verb, &serde_json::Value::from(text).to_string())),
+                _ => Ok(pad_text(verb, &text)),
             }
         }
         'b' | 'd' | 'o' | 'x' | 'X' | 'e' | 'E' | 'f' | 'g' | 'G' => {
@@ -209,17 +217,17 @@ fn one(verb: &Verb, mode: char, value: &Val) -> Result<String, String> {
             };
             let wrong = || format!("%{mode} needs {needs}");
             let converted = Type::Number.convert((*value).clone()).map_err(|_| wrong())?;
-            let Kind::Number(number) = converted.kind else { return Err(wrong()) };
+            let ValKind::Number(number) = converted.kind else { return Err(wrong()) };
             numeric(verb, mode, &number).ok_or_else(wrong)
         }
         _ => Err(format!(
             "{} is no verb: there are %s %q %v %t %d %b %o %x %X %e %E %f %g %G and %%",
-            shown(&verb.text)
+            quote_text(&verb.text)
         )),
     }
 }
 
-fn numeric(verb: &Verb, mode: char, number: &Number) -> Option<String> {
+fn numeric(verb: &FormatVerb, mode: char, number: &Number) -> Option<String> {
     let (negative, mut body) = match mode {
         'b' | 'd' | 'o' | 'x' | 'X' => {
             let whole = number.as_i64().map(i128::from).or(number.as_u64().map(i128::from))?;
@@ -273,7 +281,7 @@ fn numeric(verb: &Verb, mode: char, number: &Number) -> Option<String> {
     Some(if verb.minus { format!("{text:<width$}") } else { format!("{text:>width$}") })
 }
 
-/// `1.5e+06`
+/// A number with an exponent, such as `1.5e+06`.
 fn scientific(float: f64, precision: usize, mark: char) -> String {
     let text = format!("{float:.precision$e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -282,7 +290,7 @@ fn scientific(float: f64, precision: usize, mark: char) -> String {
     format!("{digits}{mark}{sign}{:02}", exponent.abs())
 }
 
-/// As few digits as say it; very large and very small numbers with an exponent.
+/// A number with the fewest digits that stand for it. Very large and very small numbers have an exponent.
 fn general(number: &Number, precision: Option<usize>, mark: char) -> String {
     let float = number.as_f64().unwrap_or(0.0);
     if float == 0.0 {
@@ -320,8 +328,8 @@ fn general(number: &Number, precision: Option<usize>, mark: char) -> String {
     }
 }
 
-/// Filled up to the width, which counts letters as people do.
-fn padded(verb: &Verb, text: &str) -> String {
+/// The text padded to the width of the verb, which counts letters as people do.
+fn pad_text(verb: &FormatVerb, text: &str) -> String {
     let wanted = verb.width.unwrap_or(0);
     let fill = wanted.saturating_sub(text.graphemes(true).count());
     let fill = if verb.zero { "0" } else { " " }.repeat(fill);

@@ -1,8 +1,8 @@
-//! Numbers.
+//! Functions of numbers.
 
-use super::super::operators::of_whole;
-use super::super::value::{Kind, rounded, to_number};
-use super::{Call, Function, Wrong};
+use super::super::operators::from_whole;
+use super::super::value::{ValKind, round_float, to_number};
+use super::{Function, FunctionCall, FunctionError};
 
 pub(super) const TABLE: &[(&str, Function)] = &[
     ("abs", |call| one(call, f64::abs)),
@@ -16,33 +16,36 @@ pub(super) const TABLE: &[(&str, Function)] = &[
     ("signum", signum),
 ];
 
-fn result(call: &Call<'_>, float: f64) -> Result<Kind, Wrong> {
-    match to_number(rounded(float)) {
-        Some(number) => Ok(Kind::Number(number)),
-        None => call.wrong("this has no result: the number is too large or none"),
+fn result(call: &FunctionCall<'_>, float: f64) -> Result<ValKind, FunctionError> {
+    match to_number(round_float(float)) {
+        Some(number) => Ok(ValKind::Number(number)),
+        None => call.fail("this has no result: the number is too large or none"),
     }
 }
 
-fn one(call: Call<'_>, compute: fn(f64) -> f64) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+fn one(call: FunctionCall<'_>, compute: fn(f64) -> f64) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let number = call.number(0)?;
-    // Whole numbers may be larger than a float can tell apart.
+    // A whole number may be larger than a float can hold exactly.
     if let (Some(whole), "ceil" | "floor") = (number.as_i64(), call.name) {
-        return Ok(Kind::Number(whole.into()));
+        return Ok(ValKind::Number(whole.into()));
     }
     if let (Some(whole), "abs") = (number.as_i64(), call.name) {
-        return Ok(Kind::Number(whole.unsigned_abs().into()));
+        return Ok(ValKind::Number(whole.unsigned_abs().into()));
     }
     result(&call, compute(call.float(0)?))
 }
 
-fn two(call: Call<'_>, compute: fn(f64, f64) -> f64) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+fn two(call: FunctionCall<'_>, compute: fn(f64, f64) -> f64) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     result(&call, compute(call.float(0)?, call.float(1)?))
 }
 
-fn outermost(call: Call<'_>, goes_before: fn(f64, f64) -> bool) -> Result<Kind, Wrong> {
-    call.takes(1, usize::MAX)?;
+fn outermost(
+    call: FunctionCall<'_>,
+    goes_before: fn(f64, f64) -> bool,
+) -> Result<ValKind, FunctionError> {
+    call.check_count(1, usize::MAX)?;
     let mut best = call.number(0)?;
     for index in 1..call.arguments.len() {
         let number = call.number(index)?;
@@ -51,20 +54,21 @@ fn outermost(call: Call<'_>, goes_before: fn(f64, f64) -> bool) -> Result<Kind, 
             best = number;
         }
     }
-    Ok(Kind::Number(best))
+    Ok(ValKind::Number(best))
 }
 
-fn signum(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
-    Ok(Kind::Number(call.whole(0)?.signum().into()))
+fn signum(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
+    Ok(ValKind::Number(call.whole(0)?.signum().into()))
 }
 
-/// Digits, small and large letters are digits up to base 62, in this order.
-fn parse_int(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+/// Parse a whole number. The digits are 0 to 9, then small letters, then capital letters; up to base 36 a capital
+/// letter counts as its small one.
+fn parse_int(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     let (text, base) = (call.text(0)?, call.whole(1)?);
     if !(2..=62).contains(&base) {
-        return call.wrong_at(1, "the base is 2 to 62");
+        return call.fail_at(1, "the base is 2 to 62");
     }
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -80,18 +84,18 @@ fn parse_int(call: Call<'_>) -> Result<Kind, Wrong> {
             _ => i128::MAX,
         };
         if value >= i128::from(base) {
-            return call.wrong_at(0, format!("this is no number of base {base}"));
+            return call.fail_at(0, format!("this is no number of base {base}"));
         }
         number = number.saturating_mul(base.into()).saturating_add(value);
         if number > i128::from(u64::MAX) {
-            return call.wrong_at(0, "the number is too large");
+            return call.fail_at(0, "the number is too large");
         }
     }
     if digits.is_empty() {
-        return call.wrong_at(0, format!("this is no number of base {base}"));
+        return call.fail_at(0, format!("this is no number of base {base}"));
     }
-    match of_whole(if negative { -number } else { number }) {
-        Some(number) => Ok(Kind::Number(number)),
-        None => call.wrong_at(0, "the number is too large"),
+    match from_whole(if negative { -number } else { number }) {
+        Some(number) => Ok(ValKind::Number(number)),
+        None => call.fail_at(0, "the number is too large"),
     }
 }

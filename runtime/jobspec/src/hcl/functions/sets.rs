@@ -1,37 +1,37 @@
-//! Sets.
+//! Functions of sets.
 
 use std::collections::BTreeSet;
 
-use super::super::types::{set, sort_key, unified};
-use super::super::value::{Kind, Seq, Val};
-use super::{Call, Function, Wrong};
+use super::super::types::{set, sort_key, unify_texts};
+use super::super::value::{Seq, Val, ValKind};
+use super::{Function, FunctionCall, FunctionError};
 
 pub(super) const TABLE: &[(&str, Function)] =
     &[("setintersection", intersection), ("setproduct", product), ("setunion", union)];
 
-fn union(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, usize::MAX)?;
+fn union(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, usize::MAX)?;
     let mut all = Vec::new();
     for index in 0..call.arguments.len() {
         all.extend(call.take_items(index)?.1);
     }
-    Ok(set(unified(all)))
+    Ok(set(unify_texts(all)))
 }
 
-fn intersection(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, usize::MAX)?;
-    let mut kept = unified(call.take_items(0)?.1);
+fn intersection(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, usize::MAX)?;
+    let mut kept = unify_texts(call.take_items(0)?.1);
     for index in 1..call.arguments.len() {
         let other: BTreeSet<String> =
-            unified(call.take_items(index)?.1).iter().map(sort_key).collect();
+            unify_texts(call.take_items(index)?.1).iter().map(sort_key).collect();
         kept.retain(|item| other.contains(&sort_key(item)));
     }
     Ok(set(kept))
 }
 
-/// All ways to take one element of each; a set where all of them are sets.
-fn product(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, usize::MAX)?;
+/// All ways to take one element from each collection. The result is a set if all of them are sets.
+fn product(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, usize::MAX)?;
     let (mut lists, mut sets, mut total) = (Vec::new(), true, 1_usize);
     for index in 0..call.arguments.len() {
         let (seq, items) = call.take_items(index)?;
@@ -53,7 +53,7 @@ fn product(mut call: Call<'_>) -> Result<Kind, Wrong> {
             ways.iter().flat_map(|way| items.iter().map(move |item| longer(way, item))).collect();
     }
     let span = call.span;
-    let ways = ways.into_iter().map(|way| Val::new(Kind::List(Seq::Tuple, way), span));
+    let ways = ways.into_iter().map(|way| Val::new(ValKind::List(Seq::Tuple, way), span));
     let seq = if sets { Seq::Set } else { Seq::List };
-    Ok(Kind::List(seq, ways.collect()))
+    Ok(ValKind::List(seq, ways.collect()))
 }

@@ -1,9 +1,9 @@
-//! Texts.
+//! Functions of texts.
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::super::value::{Kind, Text};
-use super::{Call, Function, Wrong, plain, raw};
+use super::super::value::{HclText, ValKind};
+use super::{Function, FunctionCall, FunctionError, plain, raw};
 
 pub(super) const TABLE: &[(&str, Function)] = &[
     ("chomp", |call| one(call, |text| text.trim_end_matches(['\r', '\n']).to_owned())),
@@ -18,60 +18,61 @@ pub(super) const TABLE: &[(&str, Function)] = &[
     ("substr", substr),
     ("title", |call| one(call, title)),
     ("trim", trim),
-    ("trimprefix", |call| without(call, |text, end| text.strip_prefix(end))),
+    ("trimprefix", |call| strip_affix(call, |text, end| text.strip_prefix(end))),
     ("trimspace", |call| one(call, |text| text.trim().to_owned())),
-    ("trimsuffix", |call| without(call, |text, end| text.strip_suffix(end))),
+    ("trimsuffix", |call| strip_affix(call, |text, end| text.strip_suffix(end))),
     ("upper", |call| one(call, |text| text.to_uppercase())),
 ];
 
-/// What each part of a text takes.
+/// The bytes that each part of a split text counts as.
 const PART_BYTES: usize = 64;
 
-fn one(call: Call<'_>, change: fn(&str) -> String) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
-    Ok(Kind::literal(change(&call.text(0)?)))
+fn one(call: FunctionCall<'_>, change: fn(&str) -> String) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
+    Ok(ValKind::literal(change(&call.text(0)?)))
 }
 
-fn without(
-    call: Call<'_>,
+fn strip_affix(
+    call: FunctionCall<'_>,
     cut: for<'t> fn(&'t str, &str) -> Option<&'t str>,
-) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     let (text, end) = (call.text(0)?, call.text(1)?);
-    Ok(Kind::literal(cut(&text, &end).unwrap_or(&text)))
+    Ok(ValKind::literal(cut(&text, &end).unwrap_or(&text)))
 }
 
-fn trim(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+fn trim(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     let (text, letters) = (call.text(0)?, call.text(1)?);
-    Ok(Kind::literal(text.trim_matches(|c| letters.contains(c))))
+    Ok(ValKind::literal(text.trim_matches(|c| letters.contains(c))))
 }
 
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
     for letter in text.chars() {
-        match inside {
-            true => out.push(letter),
-            false => out.extend(letter.to_uppercase()),
+        if inside {
+            out.push(letter);
+        } else {
+            out.extend(letter.to_uppercase());
         }
         inside = letter.is_alphanumeric() || letter == '_';
     }
     out
 }
 
-/// Lines after the first one begin with blanks.
-fn indent(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+/// Indent the lines after the first one.
+fn indent(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     let (blanks, text) = (call.count(0)?, call.raw(1)?);
     let lines = text.as_str().matches('\n').count().saturating_add(1);
     call.pay(lines.saturating_mul(blanks))?;
     let line = format!("\n{}", " ".repeat(blanks));
-    Ok(Kind::Text(text.map(|text| text.replace('\n', &line))))
+    Ok(ValKind::Text(text.map(|text| text.replace('\n', &line))))
 }
 
-fn join(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, usize::MAX)?;
+fn join(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, usize::MAX)?;
     let separator = call.raw(0)?;
     let mut texts = Vec::new();
     for index in 1..call.arguments.len() {
@@ -80,67 +81,66 @@ fn join(mut call: Call<'_>) -> Result<Kind, Wrong> {
         }
     }
     let bytes: usize = texts.iter().map(|text| text.as_str().len()).sum();
-    // The separator is repeated: look before it is done.
+    // The separator is repeated, so the budget is checked before.
     call.pay(bytes.saturating_add(separator.as_str().len().saturating_mul(texts.len())))?;
-    let mut out = Text::default();
+    let mut out = HclText::default();
     for (index, text) in texts.iter().enumerate() {
         if index > 0 {
             out.append(&separator);
         }
         out.append(text);
     }
-    Ok(Kind::Text(out))
+    Ok(ValKind::Text(out))
 }
 
-fn split(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(2, 2)?;
+fn split(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(2, 2)?;
     let (separator, text) = (call.text(0)?, call.text(1)?);
-    // Each part is a value, however short.
-    let parts = match separator.is_empty() {
-        true => text.len(),
-        false => text.matches(&separator).count(),
-    };
+    // Each part is a value of its own, however short it is.
+    let parts = if separator.is_empty() { text.len() } else { text.matches(&separator).count() };
     call.pay(parts.saturating_mul(PART_BYTES))?;
-    let parts: Vec<&str> = match separator.is_empty() {
-        true => text.graphemes(true).collect(),
-        false => text.split(&separator).collect(),
+    let parts: Vec<&str> = if separator.is_empty() {
+        text.graphemes(true).collect()
+    } else {
+        text.split(&separator).collect()
     };
-    Ok(Kind::list(parts.into_iter().map(Kind::literal), call.span))
+    Ok(ValKind::list(parts.into_iter().map(ValKind::literal), call.span))
 }
 
-fn replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(3, 3)?;
+fn replace(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(3, 3)?;
     let (text, from, to) = (call.text(0)?, call.text(1)?, call.text(2)?);
     let times = text.matches(from.as_str()).count();
     call.pay(times.saturating_mul(to.len()))?;
-    Ok(Kind::literal(text.replace(&from, &to)))
+    Ok(ValKind::literal(text.replace(&from, &to)))
 }
 
-fn regex_replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(3, 3)?;
+fn regex_replace(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(3, 3)?;
     let (text, pattern, to) = (call.text(0)?, call.text(1)?, call.text(2)?);
     let (pattern, paid) = call.budget.pattern(&pattern);
     let pattern = match pattern {
         Ok(pattern) if paid => pattern,
-        Err(error) if paid => return call.wrong_at(1, format!("the pattern is {error}")),
-        _ => return Err(Wrong { at: call.span, message: None }),
+        Err(error) if paid => return call.fail_at(1, format!("the pattern is {error}")),
+        _ => return Err(FunctionError { at: call.span, message: None }),
     };
     call.pay(pattern.price_of(&text))?;
     let references = to.matches('$').count();
     let mut out = String::new();
     pattern.replace(&text, &to, |found| {
         out.push_str(found.before);
-        // Each reference may stand for all that was found: look before it is done.
+        // Each reference may stand for the whole match, so the budget is checked before.
         call.pay(references.saturating_mul(found.length).saturating_add(to.len()))?;
         (found.becomes)(&mut out);
         Ok(())
     })?;
-    Ok(Kind::literal(out))
+    Ok(ValKind::literal(out))
 }
 
-/// Letters as people count them. A negative offset counts from the end, a negative length goes to it.
-fn substr(call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(3, 3)?;
+/// A part of a text, in letters as people count them. A negative offset counts from the end. With a negative length,
+/// the part goes up to the end.
+fn substr(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(3, 3)?;
     let (text, offset, length) = (call.text(0)?, call.whole(1)?, call.whole(2)?);
     let letters: Vec<&str> = text.graphemes(true).collect();
     let start = match usize::try_from(offset) {
@@ -152,10 +152,13 @@ fn substr(call: Call<'_>) -> Result<Kind, Wrong> {
     };
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let taken: String = letters.into_iter().skip(start).take(length).collect();
-    Ok(Kind::literal(taken))
+    Ok(ValKind::literal(taken))
 }
 
-/// The texts of a list, each known.
-pub(super) fn all(call: &Call<'_>, index: usize) -> Result<Vec<String>, Wrong> {
+/// The texts of a list, none of which may be known only later.
+pub(super) fn list_texts(
+    call: &FunctionCall<'_>,
+    index: usize,
+) -> Result<Vec<String>, FunctionError> {
     call.items(index)?.1.iter().map(plain).collect()
 }

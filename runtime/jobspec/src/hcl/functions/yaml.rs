@@ -1,4 +1,4 @@
-//! YAML. References (`*name`) are values of their own: what they take counts each time.
+//! Reads and writes YAML. A reference (`*name`) makes a copy of the value, and each copy counts in the budget.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,38 +6,38 @@ use std::fmt::Write as _;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::super::super::diagnostic::Span;
-use super::super::value::{Kind, Seq, Text, Val, number_text, parse_number};
-use super::encoding::sorted;
-use super::{Call, Wrong};
+use super::super::value::{HclText, Seq, Val, ValKind, number_text, parse_number};
+use super::encoding::to_sorted_json;
+use super::{FunctionCall, FunctionError};
 
-/// Deepest nesting.
+/// The deepest nesting of the YAML.
 const DEPTH_MAX: usize = 64;
 
-/// A list or an object that is being read.
-struct Open {
+/// A list or an object whose end was not read yet.
+struct YamlFrame {
     anchor: usize,
-    made: Made,
+    made: YamlContent,
 }
 
-enum Made {
+enum YamlContent {
     List(Vec<Val>),
-    /// And the name that the next value is of.
+    /// The members of an object, and the name that the next value belongs to.
     Object(BTreeMap<String, (Span, Val)>, Option<String>),
 }
 
-pub(super) fn decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+pub(super) fn decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let text = call.text(0)?;
-    // Two bytes are a value in a list.
+    // Two bytes of the text can be a value in a list.
     call.pay(text.len().saturating_mul(8))?;
     let span = call.span;
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<YamlFrame> = Vec::new();
     let mut anchors: BTreeMap<usize, Val> = BTreeMap::new();
     let mut document: Option<Val> = None;
     for event in Parser::new_from_str(&text) {
         let event = match event {
             Ok((event, _)) => event,
-            Err(error) => return call.wrong_at(0, format!("this is no YAML: {error}")),
+            Err(error) => return call.fail_at(0, format!("this is no YAML: {error}")),
         };
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -45,7 +45,7 @@ pub(super) fn decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
             }
             Event::Alias(anchor) => {
                 let Some(value) = anchors.get(&anchor) else {
-                    return call.wrong_at(0, "a reference in the YAML names what holds it");
+                    return call.fail_at(0, "a reference in the YAML names what holds it");
                 };
                 let value = value.clone();
                 call.pay(usize::try_from(value.size()).unwrap_or(usize::MAX))?;
@@ -53,29 +53,29 @@ pub(super) fn decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
             }
             Event::SequenceStart(anchor, ..) | Event::MappingStart(anchor, ..) => {
                 if open.len() >= DEPTH_MAX {
-                    return call.wrong_at(
+                    return call.fail_at(
                         0,
                         format!("nested too deeply; at most {DEPTH_MAX} levels are allowed"),
                     );
                 }
                 let made = match event {
-                    Event::SequenceStart(..) => Made::List(Vec::new()),
-                    _ => Made::Object(BTreeMap::new(), None),
+                    Event::SequenceStart(..) => YamlContent::List(Vec::new()),
+                    _ => YamlContent::Object(BTreeMap::new(), None),
                 };
-                open.push(Open { anchor, made });
+                open.push(YamlFrame { anchor, made });
                 continue;
             }
             Event::SequenceEnd | Event::MappingEnd => match open.pop() {
-                Some(Open { anchor, made: Made::List(items) }) => {
-                    (Val::new(Kind::List(Seq::Tuple, items), span), anchor)
+                Some(YamlFrame { anchor, made: YamlContent::List(items) }) => {
+                    (Val::new(ValKind::List(Seq::Tuple, items), span), anchor)
                 }
-                Some(Open { anchor, made: Made::Object(members, _) }) => {
-                    (Val::new(Kind::Object(members), span), anchor)
+                Some(YamlFrame { anchor, made: YamlContent::Object(members, _) }) => {
+                    (Val::new(ValKind::Object(members), span), anchor)
                 }
                 None => continue,
             },
             Event::DocumentStart(_) if document.is_some() => {
-                return call.wrong_at(0, "there is more than one document in the YAML");
+                return call.fail_at(0, "there is more than one document in the YAML");
             }
             _ => continue,
         };
@@ -84,26 +84,26 @@ pub(super) fn decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
             anchors.insert(anchor, value.clone());
         }
         if let Err(message) = put(&mut open, &mut document, value) {
-            return call.wrong_at(0, message);
+            return call.fail_at(0, message);
         }
     }
-    Ok(document.map_or(Kind::Null, |value| value.kind))
+    Ok(document.map_or(ValKind::Null, |value| value.kind))
 }
 
 /// Put a value where it belongs.
-fn put(open: &mut [Open], document: &mut Option<Val>, value: Val) -> Result<(), String> {
+fn put(open: &mut [YamlFrame], document: &mut Option<Val>, value: Val) -> Result<(), String> {
     match open.last_mut().map(|open| &mut open.made) {
         None => *document = Some(value),
-        Some(Made::List(items)) => items.push(value),
-        Some(Made::Object(members, name)) => match name.take() {
-            // Members of another object, which those written here go before.
+        Some(YamlContent::List(items)) => items.push(value),
+        Some(YamlContent::Object(members, name)) => match name.take() {
+            // The members of another object are merged. Members that are written here override them.
             Some(merged) if merged == "<<" => {
                 let sources = match value.kind {
-                    Kind::List(_, items) => items,
+                    ValKind::List(_, items) => items,
                     kind => vec![Val::new(kind, value.span)],
                 };
                 for source in sources {
-                    let Kind::Object(more) = source.kind else {
+                    let ValKind::Object(more) = source.kind else {
                         return Err("<< in YAML takes an object".to_owned());
                     };
                     for (name, member) in more {
@@ -116,7 +116,7 @@ fn put(open: &mut [Open], document: &mut Option<Val>, value: Val) -> Result<(), 
             }
             None => match value.kind.to_text() {
                 Some(text) => *name = Some(text.into_string()),
-                None if value.kind == Kind::Null => *name = Some("null".to_owned()),
+                None if value.kind == ValKind::Null => *name = Some("null".to_owned()),
                 None => return Err("a name in YAML must be a text".to_owned()),
             },
         },
@@ -124,60 +124,60 @@ fn put(open: &mut [Open], document: &mut Option<Val>, value: Val) -> Result<(), 
     Ok(())
 }
 
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Kind {
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> ValKind {
     let is = |name: &str| tag.is_some_and(|tag| tag.suffix == name);
     if style != ScalarStyle::Plain || is("str") {
-        return Kind::literal(text);
+        return ValKind::literal(text);
     }
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
-        "true" | "True" | "TRUE" => Kind::Bool(true),
-        "false" | "False" | "FALSE" => Kind::Bool(false),
+        "" | "~" | "null" | "Null" | "NULL" => ValKind::Null,
+        "true" | "True" | "TRUE" => ValKind::Bool(true),
+        "false" | "False" | "FALSE" => ValKind::Bool(false),
         _ => {
             let radix = |sign, base| {
                 let digits = text.strip_prefix(sign)?;
                 u64::from_str_radix(digits, base).ok().map(serde_json::Number::from)
             };
             let number = radix("0x", 16).or_else(|| radix("0o", 8)).or_else(|| parse_number(text));
-            number.map_or_else(|| Kind::literal(text), Kind::Number)
+            number.map_or_else(|| ValKind::literal(text), ValKind::Number)
         }
     }
 }
 
-pub(super) fn encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
-    call.takes(1, 1)?;
+pub(super) fn encode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
+    call.check_count(1, 1)?;
     let value = call.take(0);
-    // Each line is indented by its level.
+    // Each line is indented by its level, which is part of the cost.
     let indents = value.depth().saturating_mul(2);
     let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
     call.pay(size.saturating_add(size.saturating_mul(indents) / 32))?;
     let mut out = String::new();
     write(&value, 0, &mut out);
     let text = out.trim_start();
-    Ok(Kind::Text(Text::new(text, value.is_late())))
+    Ok(ValKind::Text(HclText::new(text, value.is_late())))
 }
 
-/// What stands after `name:` or `-`, with its line break.
+/// Write the value that stands after `name:` or `-`, with its line break.
 fn write(value: &Val, level: usize, out: &mut String) {
     match &value.kind {
-        Kind::List(_, items) if !items.is_empty() => {
-            // A list in a list begins on the line of its dash.
+        ValKind::List(_, items) if !items.is_empty() => {
+            // A list inside of a list begins on the line of its dash.
             for (index, item) in items.iter().enumerate() {
                 start(out, level, index);
                 out.push('-');
                 write_inside(item, level + 1, out);
             }
         }
-        Kind::Object(members) if !members.is_empty() => {
+        ValKind::Object(members) if !members.is_empty() => {
             for (index, (name, (_, member))) in members.iter().enumerate() {
                 start(out, level, index);
                 let _ = write!(out, "{}:", serde_json::Value::from(name.as_str()));
                 match &member.kind {
-                    Kind::List(_, items) if !items.is_empty() => {
+                    ValKind::List(_, items) if !items.is_empty() => {
                         out.push('\n');
                         write(member, level, out);
                     }
-                    Kind::Object(members) if !members.is_empty() => {
+                    ValKind::Object(members) if !members.is_empty() => {
                         out.push('\n');
                         write(member, level + 1, out);
                     }
@@ -189,7 +189,7 @@ fn write(value: &Val, level: usize, out: &mut String) {
     }
 }
 
-/// The blanks before an element; none where the line has begun with a dash.
+/// Write the blanks before an element; none where the line has begun with a dash.
 fn start(out: &mut String, level: usize, index: usize) {
     if index > 0 || out.is_empty() || out.ends_with('\n') {
         out.push_str(&"  ".repeat(level));
@@ -198,8 +198,8 @@ fn start(out: &mut String, level: usize, index: usize) {
 
 fn write_inside(value: &Val, level: usize, out: &mut String) {
     let nested = match &value.kind {
-        Kind::List(_, items) => !items.is_empty(),
-        Kind::Object(members) => !members.is_empty(),
+        ValKind::List(_, items) => !items.is_empty(),
+        ValKind::Object(members) => !members.is_empty(),
         _ => false,
     };
     out.push(' ');
@@ -208,8 +208,8 @@ fn write_inside(value: &Val, level: usize, out: &mut String) {
         return;
     }
     let text = match &value.kind {
-        Kind::Number(number) => number_text(number),
-        _ => sorted(value.clone()).to_string(),
+        ValKind::Number(number) => number_text(number),
+        _ => to_sorted_json(value.clone()).to_string(),
     };
     let _ = writeln!(out, "{text}");
 }

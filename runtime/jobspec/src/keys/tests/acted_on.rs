@@ -5,10 +5,10 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Bounds, Field, Keys as _, Schema, Shape};
+use super::super::{BlockSchema, Field, FieldBounds, FieldShape, Keys as _};
 use super::JobKeys;
 use super::samples::job_of_all_keys;
-use crate::json::{ENVELOPE, Unread};
+use crate::json::{ENVELOPE, EnvelopeRule};
 use crate::{JobBody, nomad_json, read_request};
 
 /// Keys that change nothing, and why.
@@ -66,7 +66,7 @@ fn outcome(job: &Json) -> Result<(Json, bool, String), String> {
 }
 
 /// Another value of the same form.
-fn other(schema: &Schema, field: &Field, value: &Json) -> Json {
+fn other(schema: &BlockSchema, field: &Field, value: &Json) -> Json {
     let pick = |words: [&str; 2]| json!(if *value == words[0] { words[1] } else { words[0] });
     match (schema.what, field.json) {
         ("a job", "Type") => pick(["service", "batch"]),
@@ -87,20 +87,20 @@ fn other(schema: &Schema, field: &Field, value: &Json) -> Json {
 
 fn other_of_shape(field: &Field, value: &Json) -> Json {
     match (field.shape, field.bounds) {
-        (Shape::Word(words), _) => {
+        (FieldShape::Word(words), _) => {
             json!(words.iter().find(|word| value != **word).expect("another word"))
         }
-        (Shape::Bool, _) => json!(!value.as_bool().unwrap_or_default()),
-        (Shape::Integer, Bounds::Whole(_, most) | Bounds::NotZero(_, most)) => {
+        (FieldShape::Bool, _) => json!(!value.as_bool().unwrap_or_default()),
+        (FieldShape::Integer, FieldBounds::Whole(_, most) | FieldBounds::NotZero(_, most)) => {
             let number = value.as_i64().unwrap_or_default();
             json!(if number < most { number + 1 } else { number - 1 })
         }
-        (Shape::Integer, _) => json!(value.as_i64().unwrap_or_default() + 1),
-        (Shape::Duration, _) => json!(value.as_u64().unwrap_or_default() + 1_000_000_000),
-        (Shape::TextList | Shape::TextLists, _) => json!(["other"]),
-        (Shape::TextMap, _) => json!({"OTHER": "text"}),
-        (Shape::TextListMap, _) => json!({"Other": ["one"]}),
-        (Shape::Free, _) => json!({"other": 7}),
+        (FieldShape::Integer, _) => json!(value.as_i64().unwrap_or_default() + 1),
+        (FieldShape::Duration, _) => json!(value.as_u64().unwrap_or_default() + 1_000_000_000),
+        (FieldShape::TextList | FieldShape::TextLists, _) => json!(["other"]),
+        (FieldShape::TextMap, _) => json!({"OTHER": "text"}),
+        (FieldShape::TextListMap, _) => json!({"Other": ["one"]}),
+        (FieldShape::Free, _) => json!({"other": 7}),
         _ => json!("other"),
     }
 }
@@ -109,12 +109,12 @@ fn is_of_form(field: &Field, said: &str) -> bool {
     said.contains("; valid are ") || said.contains(&format!(": {} must be a", field.json))
 }
 
-fn is_listed(list: &[(&str, &str, &str)], schema: &Schema, field: &Field) -> bool {
+fn is_listed(list: &[(&str, &str, &str)], schema: &BlockSchema, field: &Field) -> bool {
     list.iter().any(|(what, key, _)| *what == schema.what && *key == field.json)
 }
 
 /// Changes every key of the block at `path`, one at a time, and says which of them nobody noticed.
-fn unnoticed(whole: &Json, path: &str, schema: &'static Schema, found: &mut Vec<String>) {
+fn unnoticed(whole: &Json, path: &str, schema: &'static BlockSchema, found: &mut Vec<String>) {
     let before = outcome(whole);
     for field in schema.fields.iter().filter(|field| !field.json.is_empty()) {
         if is_listed(WITHOUT_EFFECT, schema, field) {
@@ -122,14 +122,14 @@ fn unnoticed(whole: &Json, path: &str, schema: &'static Schema, found: &mut Vec<
         }
         let at = format!("{path}/{}", field.json);
         match field.shape {
-            Shape::Unsupported { .. } => continue,
-            Shape::Served => {
+            FieldShape::Unsupported { .. } => continue,
+            FieldShape::Served => {
                 if !is_listed(OF_THE_KEEPER, schema, field) {
                     found.push(format!("{at} has no reason"));
                 }
                 continue;
             }
-            Shape::Block { schema, .. } => {
+            FieldShape::Block { schema, .. } => {
                 for inner in blocks_at(whole, &at) {
                     unnoticed(whole, &inner, schema, found);
                 }
@@ -177,14 +177,14 @@ fn every_key_of_a_job_changes_it_or_is_told_or_has_a_reason() {
 fn each_change(
     whole: &Json,
     path: &str,
-    schema: &'static Schema,
+    schema: &'static BlockSchema,
     look: &mut dyn FnMut(&str, &Json),
 ) {
     for field in schema.fields.iter().filter(|field| !field.json.is_empty()) {
         let at = format!("{path}/{}", field.json);
         match field.shape {
-            Shape::Unsupported { .. } | Shape::Served => {}
-            Shape::Block { schema, .. } => {
+            FieldShape::Unsupported { .. } | FieldShape::Served => {}
+            FieldShape::Block { schema, .. } => {
                 for inner in blocks_at(whole, &at) {
                     each_change(whole, &inner, schema, look);
                 }
@@ -249,11 +249,11 @@ fn what_stands_beside_a_job_and_is_not_acted_on_is_told_or_refused() {
             Ok(read) => read.parsed.warnings.to_string(),
             Err(error) => error.to_string(),
         };
-        assert_eq!(said(&[]).contains(key), *unread != Unread::Kept, "{key}: {}", said(&[]));
+        assert_eq!(said(&[]).contains(key), *unread != EnvelopeRule::Kept, "{key}: {}", said(&[]));
         assert_eq!(said(&[*key]), "", "{key}");
         let of_file = crate::read(text.as_bytes(), std::path::Path::new("-"), None);
         let of_file = of_file.map_or_else(|e| e.to_string(), |read| read.warnings.to_string());
-        assert_eq!(of_file.contains(key), *unread != Unread::Kept, "{key}: {of_file}");
+        assert_eq!(of_file.contains(key), *unread != EnvelopeRule::Kept, "{key}: {of_file}");
         // As clients send what they do not use.
         for nothing in [json!(null), json!(""), json!(0), json!(false)] {
             let text = json!({"Job": job, *key: nothing}).to_string();

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::super::{Bounds, Field, Form, Keys as _, Schema, Shape};
+use super::super::{BlockForm, BlockSchema, Field, FieldBounds, FieldShape, Keys as _};
 use super::{AgentKeys, TrustFileKeys};
 use crate::{Syntax, parse_agent_config, parse_trust_file};
 
@@ -14,7 +14,7 @@ const ONES: &str = "111111111111111111111111111111111111111111111111111111111111
 const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
 
 /// Two values of a key.
-fn values(schema: &Schema, field: &Field) -> [String; 2] {
+fn values(schema: &BlockSchema, field: &Field) -> [String; 2] {
     let own = |one: &str, other: &str| [one, other].map(str::to_owned);
     match (schema.what, field.hcl) {
         ("a plugin block", "source") => own("\"oci://r.example/p:1\"", "\"oci://r.example/p:2\""),
@@ -45,17 +45,19 @@ fn values(schema: &Schema, field: &Field) -> [String; 2] {
 fn of_shape(field: &Field) -> [String; 2] {
     let own = |one: &str, other: &str| [one, other].map(str::to_owned);
     match (field.shape, field.bounds) {
-        (Shape::Bool, _) => own("true", "false"),
-        (Shape::Integer, Bounds::Whole(least, _)) => [least, least + 1].map(|n| n.to_string()),
-        (Shape::Duration, Bounds::Time(least, _)) => {
+        (FieldShape::Bool, _) => own("true", "false"),
+        (FieldShape::Integer, FieldBounds::Whole(least, _)) => {
+            [least, least + 1].map(|n| n.to_string())
+        }
+        (FieldShape::Duration, FieldBounds::Time(least, _)) => {
             let millis = least.as_millis().max(1_000);
             [millis, millis + 1_000].map(|time| format!("\"{time}ms\""))
         }
-        (Shape::Word(words), _) => [words[0], words[1]].map(|word| format!("{word:?}")),
-        (Shape::TextList, _) => own("[\"X\"]", "[\"Y\"]"),
-        (Shape::TextLists, _) => own("[[\"x\"]]", "[[\"y\"]]"),
-        (Shape::Text, _) => own("\"x\"", "\"y\""),
-        (Shape::Free, _) => own("{ a = 1 }", "{ a = 2 }"),
+        (FieldShape::Word(words), _) => [words[0], words[1]].map(|word| format!("{word:?}")),
+        (FieldShape::TextList, _) => own("[\"X\"]", "[\"Y\"]"),
+        (FieldShape::TextLists, _) => own("[[\"x\"]]", "[[\"y\"]]"),
+        (FieldShape::Text, _) => own("\"x\"", "\"y\""),
+        (FieldShape::Free, _) => own("{ a = 1 }", "{ a = 2 }"),
         _ => panic!("no values of {}", field.hcl),
     }
 }
@@ -78,7 +80,7 @@ fn beside(what: &str, key: &str) -> &'static str {
 }
 
 /// The label of a block.
-fn label(schema: &Schema) -> String {
+fn label(schema: &BlockSchema) -> String {
     match schema.what {
         "a digest block" => format!("sha256:{ZEROES}"),
         "files" | "command" | "device_nodes" => "/dev/x".to_owned(),
@@ -89,15 +91,16 @@ fn label(schema: &Schema) -> String {
 
 /// Tries every key below `schema`, whose block stands between `open` and `close`.
 fn unnoticed(
-    schema: &'static Schema,
+    schema: &'static BlockSchema,
     (open, close): (&str, &str),
     labelled: bool,
     read: &dyn Fn(&str) -> Result<String, String>,
     found: &mut Vec<String>,
 ) {
     for field in schema.fields {
-        if let Shape::Block { schema: inner, form } = field.shape {
-            let is_named = matches!(form, Form::List | Form::ByName) && inner.label.is_some();
+        if let FieldShape::Block { schema: inner, form } = field.shape {
+            let is_named =
+                matches!(form, BlockForm::List | BlockForm::ByName) && inner.label.is_some();
             let name = if is_named {
                 format!("{} {:?}", field.hcl, label(inner))
             } else {
@@ -112,7 +115,7 @@ fn unnoticed(
             unnoticed(inner, (&open, &format!("}}\n{close}")), labelled || is_named, read, found);
             continue;
         }
-        if !labelled || matches!(field.shape, Shape::Unsupported { .. } | Shape::Served) {
+        if !labelled || matches!(field.shape, FieldShape::Unsupported { .. } | FieldShape::Served) {
             continue;
         }
         let name = field.name(Syntax::Hcl);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::super::{Bounds, Field, Form, Keys as _, MOST, Schema, Shape};
+use super::super::{BlockForm, BlockSchema, Field, FieldBounds, FieldShape, Keys as _, MOST};
 use super::{AgentKeys, Described, JobKeys, TrustFileKeys, blocks};
 use ostler_model::config::{GcConfig, LimitOverrides, WasmConfig};
 use ostler_model::isolation::USER_DEFAULT;
@@ -61,7 +61,7 @@ pub(crate) fn limit_defaults() -> LimitOverrides {
 
 #[test]
 fn defaults_in_words_are_those_of_the_limits() {
-    let words = |schema: &Schema, key: &str| {
+    let words = |schema: &BlockSchema, key: &str| {
         schema.fields.iter().find(|field| field.hcl == key).unwrap().doc.unless.to_owned()
     };
     let time = |time: Duration| format!("`{}`", humantime::format_duration(time));
@@ -94,7 +94,7 @@ fn what_a_plugin_may_use_by_default_is_what_the_limits_say() {
 }
 
 /// What stands in the reference for the default of a key.
-pub(super) fn default(schema: &Schema, index: usize) -> Option<String> {
+pub(super) fn default(schema: &BlockSchema, index: usize) -> Option<String> {
     let field = &schema.fields[index];
     if !field.doc.unless.is_empty() {
         return Some(field.doc.unless.to_owned());
@@ -108,7 +108,7 @@ pub(super) fn default(schema: &Schema, index: usize) -> Option<String> {
 
 fn shown(field: &Field, value: &Json) -> String {
     match (field.shape, value) {
-        (Shape::Duration, value) => {
+        (FieldShape::Duration, value) => {
             let time = Duration::from_nanos(value.as_u64().unwrap());
             format!("`{}`", humantime::format_duration(time))
         }
@@ -127,31 +127,39 @@ fn shape(field: &Field, all: &[Described]) -> String {
         format!("duration, `{least}` to `{most}`")
     };
     match (field.shape, field.bounds) {
-        (Shape::Text, _) => "text".to_owned(),
-        (Shape::Word(known), _) => words(known),
-        (Shape::Integer, Bounds::Whole(least, MOST) | Bounds::NotZero(least, MOST)) => {
+        (FieldShape::Text, _) => "text".to_owned(),
+        (FieldShape::Word(known), _) => words(known),
+        (
+            FieldShape::Integer,
+            FieldBounds::Whole(least, MOST) | FieldBounds::NotZero(least, MOST),
+        ) => {
             format!("whole number from {least}")
         }
-        (Shape::Integer, Bounds::Whole(least, most) | Bounds::NotZero(least, most)) => {
+        (
+            FieldShape::Integer,
+            FieldBounds::Whole(least, most) | FieldBounds::NotZero(least, most),
+        ) => {
             format!("whole number, {least} to {most}")
         }
-        (Shape::Integer, _) => panic!("{} is not bounded", field.hcl),
-        (Shape::Bool, _) => "`true`, `false`".to_owned(),
-        (Shape::Duration, Bounds::Time(least, most)) => times(least, most),
-        (Shape::Duration, _) => "duration".to_owned(),
-        (Shape::TextList, _) => "list of texts".to_owned(),
-        (Shape::TextLists, _) => "list of lists of texts".to_owned(),
-        (Shape::TextMap, _) => "names and texts".to_owned(),
-        (Shape::TextListMap, _) => "names and lists of texts".to_owned(),
-        (Shape::Free, _) => "anything".to_owned(),
-        (Shape::Any, _) => "value".to_owned(),
-        (Shape::Block { schema, form }, _) => {
-            let what = if form != Form::One { "blocks" } else { "block" };
+        (FieldShape::Integer, _) => panic!("{} is not bounded", field.hcl),
+        (FieldShape::Bool, _) => "`true`, `false`".to_owned(),
+        (FieldShape::Duration, FieldBounds::Time(least, most)) => times(least, most),
+        (FieldShape::Duration, _) => "duration".to_owned(),
+        (FieldShape::TextList, _) => "list of texts".to_owned(),
+        (FieldShape::TextLists, _) => "list of lists of texts".to_owned(),
+        (FieldShape::TextMap, _) => "names and texts".to_owned(),
+        (FieldShape::TextListMap, _) => "names and lists of texts".to_owned(),
+        (FieldShape::Free, _) => "anything".to_owned(),
+        (FieldShape::Any, _) => "value".to_owned(),
+        (FieldShape::Block { schema, form }, _) => {
+            let what = if form != BlockForm::One { "blocks" } else { "block" };
             let label = if schema.label.is_some() { " with a label" } else { "" };
             let name = all.iter().find(|block| block.schema.what == schema.what).unwrap();
             format!("[{what}](#{}){label}", name.title().replace(", ", "-"))
         }
-        (Shape::Unsupported { .. } | Shape::Served, _) => panic!("{} is not there", field.hcl),
+        (FieldShape::Unsupported { .. } | FieldShape::Served, _) => {
+            panic!("{} is not there", field.hcl)
+        }
     }
 }
 
@@ -175,7 +183,7 @@ fn section(out: &mut String, block: &Described, all: &[Described], root: &str, j
     writeln!(out, "| key |{head} value | without it | what it does |\n|---|{line}---|---|---|")
         .unwrap();
     for (index, field) in schema.fields.iter().enumerate() {
-        if matches!(field.shape, Shape::Unsupported { .. } | Shape::Served) {
+        if matches!(field.shape, FieldShape::Unsupported { .. } | FieldShape::Served) {
             continue;
         }
         let name =
@@ -189,7 +197,7 @@ fn section(out: &mut String, block: &Described, all: &[Described], root: &str, j
     if !later.is_empty() {
         writeln!(out, "\nNot supported: {}.", later.join(", ")).unwrap();
     }
-    let served = schema.fields.iter().filter(|field| matches!(field.shape, Shape::Served));
+    let served = schema.fields.iter().filter(|field| matches!(field.shape, FieldShape::Served));
     let served: Vec<&str> = served.map(|field| field.json).collect();
     if !served.is_empty() {
         writeln!(out, "\nIn JSON, read by servers and skipped: {}.", words(&served)).unwrap();
@@ -209,7 +217,7 @@ fn a_line_that_goes_on_with_a_comma_has_no_blank_before_it() {
 
 /// A key that Nomad has: what of it is accepted, and the next step.
 fn unsupported(field: &Field) -> Option<String> {
-    let Shape::Unsupported { hint, neutral, missed, .. } = field.shape else { return None };
+    let FieldShape::Unsupported { hint, neutral, missed, .. } = field.shape else { return None };
     let name = if field.hcl.is_empty() { field.json } else { field.hcl };
     let scalar = |value: &&&str| !value.starts_with('{');
     let known = neutral.iter().chain(missed.iter().flat_map(|missed| missed.values));
@@ -223,7 +231,7 @@ fn unsupported(field: &Field) -> Option<String> {
     Some(format!("`{name}`{json}{said}"))
 }
 
-fn page(intro: &str, roots: &[(&str, &'static Schema)]) -> String {
+fn page(intro: &str, roots: &[(&str, &'static BlockSchema)]) -> String {
     let mut out = intro.trim_start().to_owned();
     for (root, schema) in roots {
         let json = schema.fields.iter().any(|field| !field.json.is_empty());

@@ -5,19 +5,19 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::super::{Bounds, Field, Form, Keys as _, Schema, Shape};
+use super::super::{BlockForm, BlockSchema, Field, FieldBounds, FieldShape, Keys as _};
 use super::{AgentKeys, JobKeys, TrustFileKeys};
 use crate::{Syntax, nomad_json, parse, parse_agent_config, parse_trust_file};
 
 /// What stands at a key of a job so that all of them together are a job that can be used.
-fn sample(schema: &'static Schema, field: &'static Field) -> Json {
+fn sample(schema: &'static BlockSchema, field: &'static Field) -> Json {
     match (schema.what, field.json) {
         ("a job", "ID") => json!("j"),
         ("a job", "Region") => json!("global"),
         ("a job", "Namespace") => json!("default"),
         // A main task cannot have a lifecycle, and no other one can lead.
         ("a group", "Tasks") => {
-            let Shape::Block { schema: task, .. } = field.shape else { panic!() };
+            let FieldShape::Block { schema: task, .. } = field.shape else { panic!() };
             let (mut main, mut side) = (block(task, "main"), block(task, "side"));
             main.remove("Lifecycle");
             side.remove("Leader");
@@ -35,7 +35,7 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         }
         // Each has one text, and one way to tell the task.
         ("a task", "Templates") => {
-            let Shape::Block { schema: template, .. } = field.shape else { panic!() };
+            let FieldShape::Block { schema: template, .. } = field.shape else { panic!() };
             let (mut inline, mut file) = (block(template, ""), block(template, ""));
             inline.retain(|key, _| !["SourcePath", "ChangeSignal"].contains(&key.as_str()));
             let of_inline = ["EmbeddedTmpl", "ChangeScript", "Envvars"];
@@ -81,7 +81,7 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
 
 /// A check of each kind with all its keys.
 fn checks(field: &'static Field) -> Json {
-    let Shape::Block { schema, .. } = field.shape else { panic!() };
+    let FieldShape::Block { schema, .. } = field.shape else { panic!() };
     let of_kind = |kind: &str, without: &[&str]| {
         let mut check = block(schema, "");
         check.retain(|key, _| !without.contains(&key.as_str()));
@@ -103,30 +103,35 @@ fn checks(field: &'static Field) -> Json {
 
 fn of_shape(field: &'static Field) -> Json {
     match (field.shape, field.bounds) {
-        (Shape::Text, _) => json!("x"),
-        (Shape::Word(words), _) => json!(words[0]),
-        (Shape::Integer, Bounds::Whole(least, most) | Bounds::NotZero(least, most)) => {
+        (FieldShape::Text, _) => json!("x"),
+        (FieldShape::Word(words), _) => json!(words[0]),
+        (
+            FieldShape::Integer,
+            FieldBounds::Whole(least, most) | FieldBounds::NotZero(least, most),
+        ) => {
             json!(1.clamp(least, most))
         }
-        (Shape::Bool, _) => json!(true),
-        (Shape::Duration, _) => json!(7_000_000_000_u64),
-        (Shape::TextList, _) => json!(["x", "y"]),
-        (Shape::TextMap, _) => json!({"NAME": "text"}),
-        (Shape::TextListMap, _) => json!({"Name": ["one", "two"]}),
-        (Shape::Free, _) => json!({"a": [1, {"b": null}]}),
-        (Shape::Block { schema, form: Form::List }, _) => json!([block(schema, "x")]),
-        (Shape::Block { schema, form: Form::ByName }, _) => json!({"x": block(schema, "x")}),
-        (Shape::Block { schema, form: Form::One }, _) => Json::Object(block(schema, "x")),
+        (FieldShape::Bool, _) => json!(true),
+        (FieldShape::Duration, _) => json!(7_000_000_000_u64),
+        (FieldShape::TextList, _) => json!(["x", "y"]),
+        (FieldShape::TextMap, _) => json!({"NAME": "text"}),
+        (FieldShape::TextListMap, _) => json!({"Name": ["one", "two"]}),
+        (FieldShape::Free, _) => json!({"a": [1, {"b": null}]}),
+        (FieldShape::Block { schema, form: BlockForm::List }, _) => json!([block(schema, "x")]),
+        (FieldShape::Block { schema, form: BlockForm::ByName }, _) => {
+            json!({"x": block(schema, "x")})
+        }
+        (FieldShape::Block { schema, form: BlockForm::One }, _) => Json::Object(block(schema, "x")),
         _ => panic!("no sample of {}", field.json),
     }
 }
 
 fn is_supported(field: &Field) -> bool {
-    !matches!(field.shape, Shape::Unsupported { .. } | Shape::Served)
+    !matches!(field.shape, FieldShape::Unsupported { .. } | FieldShape::Served)
 }
 
 /// A block with all its keys.
-fn block(schema: &'static Schema, label: &str) -> Map<String, Json> {
+fn block(schema: &'static BlockSchema, label: &str) -> Map<String, Json> {
     let written = |field: &&Field| {
         // Each check has it.
         let elsewhere = (schema.what, field.json) == ("a service", "CheckRestart");
@@ -134,7 +139,7 @@ fn block(schema: &'static Schema, label: &str) -> Map<String, Json> {
         let elsewhere = elsewhere || (schema.what, field.json) == ("a service", "TaskName");
         // Told, and of no effect.
         let elsewhere = elsewhere || (schema.what, field.json) == ("a network of a task", "DNS");
-        let read_only = matches!(field.bounds, Bounds::Unwritten);
+        let read_only = matches!(field.bounds, FieldBounds::Unwritten);
         is_supported(field) && !field.json.is_empty() && !read_only && !elsewhere
     };
     let label = schema.label.map(|member| (member.to_owned(), json!(label)));
@@ -187,38 +192,38 @@ fn every_key_of_a_job_is_read_and_written_as_it_was() {
 /// Something that no key takes, in its place.
 fn wrong(field: &Field) -> (Json, &'static str) {
     match field.shape {
-        Shape::Unsupported { .. } => (json!("no such value"), "[[]]"),
+        FieldShape::Unsupported { .. } => (json!("no such value"), "[[]]"),
         _ => (json!([[1], {"a": 1}, [{}]]), "[[1], { a = 1 }, [{}]]"),
     }
 }
 
 /// What is done with each key: its block, itself, its name, and what makes a file of a value.
-type Check<'a> = &'a dyn Fn(&'static Schema, &'static Field, &str, &dyn Fn(&str) -> String);
+type Check<'a> = &'a dyn Fn(&'static BlockSchema, &'static Field, &str, &dyn Fn(&str) -> String);
 
 /// Every block that can be reached, with a file that has nothing else around `key = value`.
-fn each_key(root: &'static Schema, syntax: Syntax, open: &str, close: &str, check: Check<'_>) {
+fn each_key(root: &'static BlockSchema, syntax: Syntax, open: &str, close: &str, check: Check<'_>) {
     for field in root.fields.iter().filter(|field| !field.name(syntax).is_empty()) {
         let name = field.name(syntax);
         check(root, field, name, &|value| match syntax {
             Syntax::Hcl => format!("{open}\n{name} = {value}\n{close}"),
             Syntax::Json => format!("{open}\"{name}\": {value}{close}"),
         });
-        if let Shape::Block { schema, form } = field.shape {
+        if let FieldShape::Block { schema, form } = field.shape {
             let (open, close) = match (syntax, form, schema.label) {
                 (Syntax::Hcl, _, None) => (format!("{open}\n{name} {{"), format!("}}\n{close}")),
                 (Syntax::Hcl, _, Some(_)) => {
                     (format!("{open}\n{name} \"x\" {{"), format!("}}\n{close}"))
                 }
-                (Syntax::Json, Form::ByName, _) => {
+                (Syntax::Json, BlockForm::ByName, _) => {
                     (format!("{open}\"{name}\":{{\"x\":{{"), format!("}}}}{close}"))
                 }
-                (Syntax::Json, Form::One, _) => {
+                (Syntax::Json, BlockForm::One, _) => {
                     (format!("{open}\"{name}\":{{"), format!("}}{close}"))
                 }
-                (Syntax::Json, Form::List, None) => {
+                (Syntax::Json, BlockForm::List, None) => {
                     (format!("{open}\"{name}\":[{{"), format!("}}]{close}"))
                 }
-                (Syntax::Json, Form::List, Some(label)) => {
+                (Syntax::Json, BlockForm::List, Some(label)) => {
                     (format!("{open}\"{name}\":[{{\"{label}\":\"x\","), format!("}}]{close}"))
                 }
             };
@@ -228,7 +233,7 @@ fn each_key(root: &'static Schema, syntax: Syntax, open: &str, close: &str, chec
 }
 
 /// A value that no key takes is refused at every key, under the name of the key.
-fn refuses(root: &'static Schema, syntax: Syntax, read: &dyn Fn(&str) -> String) {
+fn refuses(root: &'static BlockSchema, syntax: Syntax, read: &dyn Fn(&str) -> String) {
     let (open, close) = match (root.what, syntax) {
         ("a job", Syntax::Hcl) => ("job \"j\" {", "}"),
         (_, Syntax::Hcl) => ("", ""),
@@ -239,7 +244,7 @@ fn refuses(root: &'static Schema, syntax: Syntax, read: &dyn Fn(&str) -> String)
         let text = file(&if syntax == Syntax::Json { json.to_string() } else { hcl.to_owned() });
         let found = read(&text);
         let named = found.lines().any(|line| line.contains(&format!(": {name} ")));
-        let served = matches!(field.shape, Shape::Served);
+        let served = matches!(field.shape, FieldShape::Served);
         assert_eq!(named, !served, "{}: {name}\n{text}\n{found}", schema.what);
     });
 }
@@ -273,7 +278,7 @@ fn what_is_not_supported_is_taken_or_refused_alike_in_both_syntaxes() {
         };
         let all = std::cell::RefCell::new(BTreeMap::new());
         each_key(JobKeys::SCHEMA, syntax, open, close, &|schema, field, name, file| {
-            let Shape::Unsupported { neutral, missed, .. } = field.shape else { return };
+            let FieldShape::Unsupported { neutral, missed, .. } = field.shape else { return };
             if field.hcl.is_empty() || field.json.is_empty() {
                 return;
             }

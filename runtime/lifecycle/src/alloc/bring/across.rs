@@ -1,4 +1,5 @@
-//! The same from one file system to another, where nothing can be renamed: `secrets` is held in memory.
+//! Moves a file from one file system to another by a copy, because `secrets` may be a file
+//! system in memory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,13 +12,14 @@ use rustix::io::Errno;
 use super::give;
 use ostler_model::ports::FileOwner;
 
-/// What a file is called until it is whole.
+/// The name of a file until it is whole.
 const UNFINISHED: &str = ".ostler-unfinished";
 
-/// Copy one file or link into another directory and put it there at once, in place of a file or a link.
+/// Copy one file or link into another directory. The copy atomically replaces a file or a link of
+/// the new name.
 ///
 /// # Errors
-/// It is something else; the file system there is full. Nothing new is there then.
+/// When it is neither file nor link, or the file system is full. Nothing new is there then.
 pub(super) fn copy(
     from: BorrowedFd<'_>,
     name: &OsStr,
@@ -25,7 +27,7 @@ pub(super) fn copy(
     new_name: &OsStr,
     owner: Option<FileOwner>,
 ) -> Result<(), Errno> {
-    // Left by an agent that was killed meanwhile.
+    // An agent that was killed may have left such a file.
     match rustix::fs::unlinkat(to, UNFINISHED, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! A program inside a task, as a check: how it ends says how the service is.
+//! A check that is a program inside a task: its exit code says how the service is.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use ostler_model::limits::{CHECK_OUTPUT_BYTES_MAX, CHECK_SCRIPT_START_MAX};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_probe::CheckAnswer;
 
-/// Run it to its end, or until the time is over; what it started in its session ends with it. What left its
-/// session is the task's, and ends with that.
+/// Run the program to its end, or until the timeout. What the program started in its session ends
+/// with it. Processes that left the session belong to the task and end with the task.
 pub(super) async fn run(
     tasks: Weak<ByTask<TaskHandle>>,
     task: &TaskName,
@@ -24,34 +24,35 @@ pub(super) async fn run(
 ) -> CheckAnswer {
     let handle = tasks.upgrade().and_then(|tasks| tasks.get(task).cloned());
     let Some(handle) = handle else {
-        return CheckAnswer::critical(&format!("task {task} has ended"));
+        return CheckAnswer::new_critical(&format!("task {task} has ended"));
     };
-    // Whoever may give a task its program may have programs run beside it.
+    // Whoever may give a task its program may also run programs beside it.
     let command = ExecCommand { argv: argv.to_vec(), terminal: None, on_node: Ok(()) };
     let session = match clock::timeout(CHECK_SCRIPT_START_MAX, handle.exec(command)).await {
-        None => return CheckAnswer::critical("the task did not take the script in time"),
+        None => return CheckAnswer::new_critical("the task did not take the script in time"),
         Some(Err(error)) => {
-            return CheckAnswer::critical(&format!("the script does not run: {error}"));
+            return CheckAnswer::new_critical(&format!("the script does not run: {error}"));
         }
         Some(Ok(session)) => session,
     };
-    match clock::timeout(timeout, ended(session)).await {
+    match clock::timeout(timeout, await_answer(session)).await {
         Some(answer) => answer,
         None => {
             let timeout = humantime::format_duration(timeout);
-            CheckAnswer::critical(&format!(
+            CheckAnswer::new_critical(&format!(
                 "the script did not end within the timeout of {timeout}"
             ))
         }
     }
 }
 
-async fn ended(session: ExecSession) -> CheckAnswer {
+async fn await_answer(session: ExecSession) -> CheckAnswer {
     let ExecSession { stdin, stdout, stderr, resize: _, end } = session;
-    // It reads nothing.
+    // The program reads nothing.
     drop(stdin);
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let (end, (), ()) = tokio::join!(end, heard(Some(stdout), &mut out), heard(stderr, &mut err));
+    let (end, (), ()) =
+        tokio::join!(end, read_output(Some(stdout), &mut out), read_output(stderr, &mut err));
     out.extend_from_slice(&err);
     let said = String::from_utf8_lossy(&out);
     let (status, fallback) = match end {
@@ -67,8 +68,9 @@ async fn ended(session: ExecSession) -> CheckAnswer {
     }
 }
 
-/// The beginning of what it says; the rest is read too, so that it does not wait for a reader.
-async fn heard(from: Option<Box<dyn AsyncRead + Send + Unpin>>, into: &mut Vec<u8>) {
+/// Read the output of the program and store its beginning. The rest is read too, so that the
+/// program does not wait for a reader.
+async fn read_output(from: Option<Box<dyn AsyncRead + Send + Unpin>>, into: &mut Vec<u8>) {
     let Some(mut from) = from else { return };
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {

@@ -1,4 +1,5 @@
-//! What a check says after its answers, and when it restarts what it asks: pure, no clock, no I/O.
+//! The status of a check after its answers, and when the check restarts what it asks. Pure: no
+//! clock, no I/O.
 //!
 //! ```text
 //! answer ─► good (passing, warning)  in a row ≥ success_before_passing ──► that
@@ -8,23 +9,23 @@
 //!
 //! what it says, after grace: unhealthy in a row = limit ─► restart; counted anew, with another grace
 //! ```
-//! A count of 0 is one of 1: the first answer decides.
+//! A threshold of 0 counts as 1: the first answer decides.
 
 use std::time::Duration;
 
 use ostler_model::job::{Check, CheckRestart, CheckStatus};
 use ostler_model::time::Timestamp;
 
-/// The answers of one check since what it asks was started.
+/// The answers of one check since the start of what it asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckMachine {
     status: CheckStatus,
     success_before_passing: u32,
     failures_before_critical: u32,
-    /// Absent: a check that has not failed often enough says what it said.
+    /// `None`: a check that has not failed often enough keeps its status.
     failures_before_warning: Option<u32>,
     restart: Option<CheckRestart>,
-    /// Answers in a row that were good, or bad; one of them is 0.
+    /// Good answers in a row, and bad answers in a row; one of the two is 0.
     good: u32,
     bad: u32,
     /// Unhealthy answers in a row since the end of the grace.
@@ -33,7 +34,7 @@ pub struct CheckMachine {
 }
 
 impl CheckMachine {
-    /// Of something that was started then.
+    /// A check of something that was started at `started`.
     #[must_use]
     pub fn new(check: &Check, started: Timestamp) -> Self {
         let grace = check.restart.map_or(Duration::ZERO, |restart| restart.grace);
@@ -50,13 +51,13 @@ impl CheckMachine {
         }
     }
 
-    /// What it says.
+    /// The status after all answers so far.
     #[must_use]
     pub const fn status(&self) -> CheckStatus {
         self.status
     }
 
-    /// Take an answer; whether what it asks is to be restarted for it.
+    /// Take an answer. Returns whether what the check asks is to be restarted.
     pub fn step(&mut self, now: Timestamp, answer: CheckStatus) -> bool {
         match answer {
             CheckStatus::Pending => return false,
@@ -77,10 +78,10 @@ impl CheckMachine {
                 }
             }
         }
-        self.restarts(now)
+        self.needs_restart(now)
     }
 
-    fn restarts(&mut self, now: Timestamp) -> bool {
+    fn needs_restart(&mut self, now: Timestamp) -> bool {
         let Some(restart) = self.restart else { return false };
         let unhealthy = match self.status {
             CheckStatus::Critical => true,
@@ -98,7 +99,8 @@ impl CheckMachine {
         if self.unhealthy < restart.limit {
             return false;
         }
-        // Where it is not restarted, for whatever reason, it is asked for again in time.
+        // If the restart does not happen, for whatever reason, the check demands it again
+        // after the grace.
         self.unhealthy = 0;
         self.grace_until = now.plus(restart.grace);
         true

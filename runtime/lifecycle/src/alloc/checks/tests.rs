@@ -17,12 +17,12 @@ use ostler_probe::CheckTarget;
 const PATIENCE: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn means(places: usize) -> Means {
-    Means {
+fn means(places: usize) -> CheckMeans {
+    CheckMeans {
         places: Arc::new(Semaphore::new(places)),
         tasks: Weak::new(),
         clock: Clock::fixed(Timestamp::from_nanos(5)),
-        rng: Rng::seeded(1),
+        rng: Rng::from_seed(1),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Opening and making directories one name at a time, without following what a task put there.
+//! Opens and makes directories one name at a time, without following links that a task put there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,7 +52,8 @@ pub(in super::super) fn open_same_mount<P: rustix::path::Arg + Copy>(
     open_same_device(parent, name, flags)
 }
 
-/// The same where that cannot be asked for: only other devices are told.
+/// As [`open_same_mount`], for kernels without `openat2`. It finds mount points of
+/// other devices only.
 fn open_same_device<P: rustix::path::Arg>(
     parent: BorrowedFd<'_>,
     name: P,
@@ -64,7 +65,7 @@ fn open_same_device<P: rustix::path::Arg>(
     if same { Ok(child) } else { Err(Errno::XDEV) }
 }
 
-/// What stands at a name where a directory should be.
+/// A word for what is at a name where a directory should be.
 pub(in super::super) fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static str {
     let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
         return "something else";
@@ -79,7 +80,7 @@ pub(in super::super) fn what_is(parent: BorrowedFd<'_>, name: &str) -> &'static 
     }
 }
 
-/// Make a directory unless it is there, open it, and see to its mode (the umask may have cut it).
+/// Make a directory unless it is there, open it and set its mode (the umask may have cut the mode).
 pub(in super::super) fn ensure(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -97,7 +98,7 @@ pub(in super::super) fn ensure(
     Ok(dir)
 }
 
-/// The same where nothing is to be done in it now: a new one is not opened.
+/// As [`ensure`] for a directory that is not used now: a new one is not opened.
 pub(in super::super) fn ensure_closed(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -119,7 +120,8 @@ fn has_mode(found: &Stat, mode: Mode) -> bool {
     Mode::from_raw_mode(found.st_mode) == mode
 }
 
-/// The same for a directory that may have been opened to everybody meanwhile: that stays.
+/// As [`ensure_closed`] for a directory that may have become writable for everybody since:
+/// that mode stays.
 pub(in super::super) fn ensure_shared(
     parent: BorrowedFd<'_>,
     name: &str,
@@ -154,7 +156,7 @@ pub(in super::super) fn is_dots(name: &std::ffi::CStr) -> bool {
     name == c"." || name == c".."
 }
 
-/// Puts action and path to a cause.
+/// Makes an [`AllocDirError`] of an action, a path and the error of the system.
 pub(in super::super) fn io_error<'a>(
     action: &'static str,
     path: &'a Path,

@@ -1,10 +1,10 @@
-//! Why something with an allocation directory did not work, and what to do about it.
+//! The errors of allocation directories, with what to do about them.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::alloc::remove::Undeleted;
+use crate::alloc::remove::UndeletedParts;
 use ostler_model::ids::{AllocId, TaskName};
 
 /// Why an allocation directory could not be made, opened or removed.
@@ -15,9 +15,9 @@ pub enum AllocDirError {
     Io {
         /// What was tried: `create`, `open` …
         action: &'static str,
-        /// On what.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -27,15 +27,15 @@ pub enum AllocDirError {
         .path.display()
     )]
     NotDirectory {
-        /// Where.
+        /// Path where the directory should be.
         path: PathBuf,
-        /// What is there: `a symbolic link`, `a file`.
+        /// What is there instead: `a symbolic link`, `a file`.
         found: &'static str,
     },
     /// The allocation has no directory.
     #[error("allocation directory {} does not exist", .path.display())]
     Missing {
-        /// Where it should be.
+        /// Path where the directory should be.
         path: PathBuf,
     },
     /// Parts could not be removed; the rest is gone.
@@ -43,8 +43,8 @@ pub enum AllocDirError {
     Left {
         /// The allocation's directory.
         path: PathBuf,
-        /// What is left of it, and why.
-        left: Undeleted,
+        /// What is left of the directory, and why.
+        left: UndeletedParts,
     },
     /// Somebody else is changing the directory and does not come to an end.
     #[error(
@@ -53,20 +53,20 @@ pub enum AllocDirError {
         .waited.as_secs()
     )]
     Busy {
-        /// Whose.
+        /// The allocation whose directory is busy.
         alloc: AllocId,
-        /// How long was waited for it.
+        /// How long the caller waited.
         waited: Duration,
     },
     /// The task has the name of the shared directory.
     #[error("no task can be named {name:?}: the allocation's shared directory has this name")]
     ReservedTaskName {
-        /// The name.
+        /// Name of the task: `alloc`.
         name: TaskName,
     },
 }
 
-/// The cause with the next step, for causes that have one.
+/// The text of an error, with the next step for errors that have one.
 pub(in super::super) fn hint(source: &io::Error) -> String {
     let step = match source.kind() {
         io::ErrorKind::ReadOnlyFilesystem => {

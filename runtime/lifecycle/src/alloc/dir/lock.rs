@@ -1,8 +1,9 @@
-//! One user at a time for the directory of an allocation.
+//! Locks on the directories of allocations.
 //!
-//! Building, moving and removing take several steps each. They come from different owners (the
-//! allocation itself, its successor, garbage collection), so each holds the directories it changes.
-//! Several are taken at once or not at all, so nobody waits while holding one.
+//! Building, moving and removing a directory take several steps each. They come from different
+//! owners (the allocation itself, its successor, garbage collection), so each locks the
+//! directories that it changes. Several locks are taken together or not at all, so nobody waits
+//! while holding one.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -11,17 +12,18 @@ use super::AllocDirError;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::ALLOC_DIR_LOCK_WALL_MAX;
 
-/// Directories somebody changes now. Ids are unique for ever, so the root is no part of the key.
+/// The allocations whose directories are locked now. Ids are unique for ever, so the root is not
+/// part of the key.
 static BUSY: Mutex<BTreeSet<AllocId>> = Mutex::new(BTreeSet::new());
 static FREED: Condvar = Condvar::new();
 
-/// Holds directories until dropped.
+/// Locks directories until it is dropped.
 #[derive(Debug)]
 #[must_use]
-pub(in super::super) struct Held(Vec<AllocId>);
+pub(in super::super) struct AllocDirLock(Vec<AllocId>);
 
-impl Held {
-    /// Wait until nobody changes the directory of any of `allocs`, and hold them all. Blocks.
+impl AllocDirLock {
+    /// Wait until the directories of all `allocs` are free, and lock them. Blocks.
     ///
     /// # Errors
     /// [`AllocDirError::Busy`] when one is not free within [`ALLOC_DIR_LOCK_WALL_MAX`].
@@ -39,7 +41,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for AllocDirLock {
     fn drop(&mut self) {
         let mut busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
         for alloc in &self.0 {

@@ -220,7 +220,7 @@ fn building_listing_and_destroying_at_once_end_with_a_whole_directory_or_none() 
 #[test]
 fn a_directory_somebody_holds_is_waited_for() {
     let root = tempfile::tempdir().unwrap();
-    let held = Held::take(&[other(20), other(21)]).unwrap();
+    let held = AllocDirLock::take(&[other(20), other(21)]).unwrap();
     let (sender, made) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -289,7 +289,7 @@ fn what_is_left_is_named_with_the_directory_and_the_next_step() {
     let entry = UndeletedEntry { path: "x/alloc/data/db".into(), why: UndeletedReason::MountPoint };
     let error = AllocDirError::Left {
         path: "/allocs/x".into(),
-        left: Undeleted { entries: vec![entry], count: 3 },
+        left: UndeletedParts { entries: vec![entry], count: 3 },
     };
     assert_eq!(
         error.to_string(),

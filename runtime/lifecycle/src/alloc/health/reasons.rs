@@ -1,13 +1,13 @@
-//! The words of a verdict: who is to blame, and only them.
+//! The texts of a verdict. They name the tasks and checks that are to blame, and no others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{CheckId, CheckResult, Duty, HealthMachine, HealthVerdict, Watched};
+use super::{CheckId, CheckResult, Duty, HealthMachine, HealthVerdict, WatchedTask};
 use crate::task::events::short_duration;
 use ostler_model::ids::TaskName;
 use ostler_model::limits::{HEALTH_REASON_BYTES_MAX, HEALTH_TEXT_BYTES_MAX};
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -17,7 +17,7 @@ const QUOTE_BYTES_MAX: usize = 256;
 /// Reasons against a task (`Some`) or the group as a whole.
 type Reasons = Vec<(Option<TaskName>, String)>;
 
-/// What was last said of a task: the event that made it fail, else the newest.
+/// Text of the event that made a task fail, or else of its newest event.
 pub(super) fn last_event(state: &TaskState) -> String {
     let failing = state.events.iter().rev().find(|event| event.fails_task);
     let event = failing.or(state.events.last());
@@ -29,7 +29,7 @@ pub(super) fn last_event(state: &TaskState) -> String {
 }
 
 impl HealthMachine {
-    pub(super) fn healthy(&self) -> HealthVerdict {
+    pub(super) fn healthy_verdict(&self) -> HealthVerdict {
         let time = short_duration(self.policy.min_healthy_time);
         let text = match self.expected.len() {
             0 => format!("all tasks have run for {time}"),
@@ -39,40 +39,42 @@ impl HealthMachine {
         HealthVerdict { healthy: true, text, tasks: Vec::new() }
     }
 
-    pub(super) fn said(&self, healthy: bool) -> HealthVerdict {
+    pub(super) fn requested_verdict(&self, healthy: bool) -> HealthVerdict {
         let text = if healthy { "set healthy by request" } else { "set unhealthy by request" };
         let tasks = if healthy {
             Vec::new()
         } else {
-            self.mains().map(|task| (task.clone(), text.to_owned())).collect()
+            self.main_tasks().map(|task| (task.clone(), text.to_owned())).collect()
         };
         HealthVerdict { healthy, text: text.to_owned(), tasks }
     }
 
-    /// Some task will never be what it should be.
-    pub(super) fn broken(&self) -> HealthVerdict {
+    /// The verdict when some task can no longer become good.
+    pub(super) fn broken_verdict(&self) -> HealthVerdict {
         let broken = self.tasks.iter().filter(|task| task.is_broken());
-        let reason = |task: &Watched| {
+        let reason = |task: &WatchedTask| {
             let what =
                 if task.failed { "the task failed" } else { "the task ended but should run" };
-            (Some(task.name.clone()), with_last(what.to_owned(), task))
+            (Some(task.name.clone()), with_last_event(what.to_owned(), task))
         };
-        self.unhealthy(broken.map(reason).collect())
+        self.unhealthy_verdict(broken.map(reason).collect())
     }
 
-    /// The deadline is over.
-    pub(super) fn late(&self, now: Timestamp) -> HealthVerdict {
+    /// The verdict when the deadline is over.
+    pub(super) fn late_verdict(&self, now: Timestamp) -> HealthVerdict {
         let mut reasons: Reasons = Vec::new();
         for task in &self.tasks {
-            reasons.extend(self.late_task(task).map(|reason| (Some(task.name.clone()), reason)));
+            reasons.extend(
+                self.late_task_reason(task).map(|reason| (Some(task.name.clone()), reason)),
+            );
         }
         for id in &self.expected {
-            reasons.extend(self.late_check(id, now).map(|reason| (id.task.clone(), reason)));
+            reasons.extend(self.late_check_reason(id, now).map(|reason| (id.task.clone(), reason)));
         }
-        self.unhealthy(reasons)
+        self.unhealthy_verdict(reasons)
     }
 
-    fn late_task(&self, task: &Watched) -> Option<String> {
+    fn late_task_reason(&self, task: &WatchedTask) -> Option<String> {
         let deadline = short_duration(self.policy.healthy_deadline);
         if !task.is_good() {
             let what = match (task.duty, task.status) {
@@ -80,7 +82,10 @@ impl HealthMachine {
                 (Duty::Succeed, TaskStatus::Running) => "the task has not finished yet",
                 (Duty::Succeed, _) => "the task has not run yet",
             };
-            return Some(with_last(format!("{what} at the healthy_deadline of {deadline}"), task));
+            return Some(with_last_event(
+                format!("{what} at the healthy_deadline of {deadline}"),
+                task,
+            ));
         }
         let since = task.good_since().filter(|since| self.too_late(*since))?;
         let (ran, least) = (self.until_deadline(since), self.policy.min_healthy_time);
@@ -90,7 +95,7 @@ impl HealthMachine {
         ))
     }
 
-    fn late_check(&self, id: &CheckId, now: Timestamp) -> Option<String> {
+    fn late_check_reason(&self, id: &CheckId, now: Timestamp) -> Option<String> {
         let result = self.results.get(id);
         let (check, service) = match result {
             Some(result) => (&result.name, &result.service),
@@ -102,8 +107,8 @@ impl HealthMachine {
                 Some(format!("{name} was not answered yet"))
             }
             Some(CheckResult { passing: false, output, since, .. }) => {
-                let time = short_duration(whole(now.since(*since)));
-                let output = cut(shown(output.trim(), QUOTE_BYTES_MAX), QUOTE_BYTES_MAX);
+                let time = short_duration(whole_seconds(now.since(*since)));
+                let output = cut(printable_line(output.trim(), QUOTE_BYTES_MAX), QUOTE_BYTES_MAX);
                 Some(format!("{name} fails (for {time}): {output}"))
             }
             Some(CheckResult { since, .. }) if self.too_late(*since) => Some(format!(
@@ -116,20 +121,20 @@ impl HealthMachine {
         }
     }
 
-    /// Good since then is not long enough before the deadline.
+    /// Does `since` leave less than `min_healthy_time` before the deadline?
     fn too_late(&self, since: Timestamp) -> bool {
         since.plus(self.policy.min_healthy_time) > self.deadline
     }
 
     fn until_deadline(&self, since: Timestamp) -> String {
-        short_duration(whole(self.deadline.since(since)))
+        short_duration(whole_seconds(self.deadline.since(since)))
     }
 
-    fn mains(&self) -> impl Iterator<Item = &TaskName> {
+    fn main_tasks(&self) -> impl Iterator<Item = &TaskName> {
         self.tasks.iter().filter(|task| task.is_main).map(|task| &task.name)
     }
 
-    fn unhealthy(&self, reasons: Reasons) -> HealthVerdict {
+    fn unhealthy_verdict(&self, reasons: Reasons) -> HealthVerdict {
         let mut texts = Vec::with_capacity(reasons.len());
         let mut tasks: BTreeMap<&TaskName, Vec<&str>> = BTreeMap::new();
         for (task, reason) in &reasons {
@@ -140,7 +145,7 @@ impl HealthMachine {
                 }
                 None => {
                     texts.push(reason.clone());
-                    for task in self.mains() {
+                    for task in self.main_tasks() {
                         tasks.entry(task).or_default().push(reason);
                     }
                 }
@@ -157,7 +162,7 @@ impl HealthMachine {
     }
 }
 
-fn with_last(what: String, task: &Watched) -> String {
+fn with_last_event(what: String, task: &WatchedTask) -> String {
     match task.last_event.as_str() {
         "" => what,
         last => format!("{what} (last: {last})"),
@@ -165,7 +170,7 @@ fn with_last(what: String, task: &Watched) -> String {
 }
 
 /// Without the parts of a second.
-fn whole(duration: Duration) -> Duration {
+fn whole_seconds(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs())
 }
 

@@ -149,7 +149,7 @@ impl History {
         ))
     }
 
-    fn states(&self, second: usize) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
+    fn states(&self, second: usize) -> BTreeMap<TaskName, CowArc<TaskState>> {
         let state = |line: &[Now]| match line[second] {
             Now::Pending => TaskState::default(),
             Now::Succeeded => dead(),

@@ -65,11 +65,11 @@ fn dead() -> TaskState {
 
 fn failed(message: &str) -> TaskState {
     let mut state = dead();
-    state.push_event(TaskEvent::new(EventKind::NotRestarting, at(1), message).failing());
+    state.push_event(TaskEvent::new(EventKind::NotRestarting, at(1), message).with_task_failure());
     state
 }
 
-fn states(states: &[(&str, TaskState)]) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
+fn states(states: &[(&str, TaskState)]) -> BTreeMap<TaskName, CowArc<TaskState>> {
     states.iter().map(|(name, state)| (task(name), state.clone().into())).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What hooks leave running: ends with the allocation's owner, whatever way that ends.
+//! What hooks leave running. It ends with the allocation's owner, in whatever way the owner ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,14 +6,14 @@ use futures_util::FutureExt as _;
 use tokio::task::AbortHandle;
 
 #[derive(Default)]
-struct Inner {
-    /// With the number of each. Few, and mostly none.
+struct BackgroundInner {
+    /// Name, number and handle of each future that runs. There are few, mostly none.
     running: Vec<(&'static str, u64, AbortHandle)>,
     next: u64,
     closed: bool,
 }
 
-impl Inner {
+impl BackgroundInner {
     fn take(
         &mut self,
         such: impl Fn(&(&'static str, u64, AbortHandle)) -> bool,
@@ -27,13 +27,13 @@ impl Inner {
     }
 }
 
-/// Tasks of hooks, one per name. Clones share them.
+/// The futures that hooks leave running, one per name. Clones share them.
 #[derive(Clone, Default)]
-pub struct Background(Arc<Mutex<Inner>>);
+pub struct Background(Arc<Mutex<BackgroundInner>>);
 
 impl Background {
-    /// Run something beside the owner, in place of what runs under this name. Nothing is run once
-    /// the owner has ended. Needs a tokio runtime.
+    /// Run a future beside the owner, in place of the one that runs under this name. Nothing is run
+    /// once the owner has ended. Needs a tokio runtime.
     pub fn run(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
         let mut inner = self.lock();
         if inner.closed {
@@ -44,9 +44,9 @@ impl Background {
         let all = Arc::downgrade(&self.0);
         // Not an async block around it, which would have room for the future twice.
         let running = future.map(move |()| {
-            // A handle that is kept keeps the memory of its future.
+            // A stored handle would keep the memory of its future.
             if let Some(all) = all.upgrade() {
-                Self(all).ended(name, number);
+                Self(all).remove_ended(name, number);
             }
         });
         let handle = tokio::spawn(running).abort_handle();
@@ -57,17 +57,17 @@ impl Background {
         inner.running.push((name, number, handle));
     }
 
-    fn ended(&self, name: &'static str, number: u64) {
+    fn remove_ended(&self, name: &'static str, number: u64) {
         let _ended = self.lock().take(|(of, its, _)| (*of, *its) == (name, number));
     }
 
-    /// Does something run under this name?
+    /// Does a future run under this name?
     #[must_use]
-    pub fn runs(&self, name: &'static str) -> bool {
+    pub fn is_running(&self, name: &'static str) -> bool {
         self.lock().running.iter().any(|(of, ..)| *of == name)
     }
 
-    /// End what runs under this name.
+    /// End the future that runs under this name.
     pub fn stop(&self, name: &'static str) {
         if let Some(running) = self.lock().take(|(of, ..)| *of == name) {
             running.abort();
@@ -83,12 +83,12 @@ impl Background {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, BackgroundInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Closes the background when it is dropped: held by the owner.
+/// Closes the background when it is dropped. The owner holds it.
 pub(in crate::alloc) struct CloseOnDrop(pub(in crate::alloc) Background);
 
 impl Drop for CloseOnDrop {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::{AllocHook, AllocScope, Blame, FirstRun, HookFailure, HookResult, News};
+use super::{AllocHook, AllocScope, Blame, FirstRun, HookFailure, HookNews, HookResult};
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use crate::alloc::secrets;
 use ostler_logs::TaskLogs;
@@ -14,36 +14,36 @@ use ostler_model::clock;
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::limits::{ALLOC_DIRS_MADE_AT_ONCE_MAX, HOOK_WALL_MAX};
 
-/// Said to every task.
+/// The event for every task when the directory was lost.
 const GONE: &str = "the allocation's directory was gone and is made again: what was written there, \
                     output included, is lost";
 
-/// Directories that are made at a time. A job of a thousand places asks for as many at once, and each would
-/// have a thread of its own, of which only so many can run.
+/// Permits for making directories. A job with a count of a thousand asks for as many directories at
+/// once, and each would need a blocking thread of its own, of which there are only so many.
 static MAKING: Semaphore = Semaphore::const_new(ALLOC_DIRS_MADE_AT_ONCE_MAX);
 
-/// How long a directory waits for its turn: then it is made beside the others.
+/// How long a directory waits for a permit. After this time it is made without one.
 const TURN_WALL_MAX: Duration = Duration::from_secs(HOOK_WALL_MAX.as_secs() / 4);
 
-pub(super) struct DirHook;
+pub(super) struct AllocDirHook;
 
-impl AllocHook for DirHook {
+impl AllocHook for AllocDirHook {
     fn name(&self) -> &'static str {
         "alloc_dir"
     }
 
-    /// A task that was started before had its data there. While a run of it lives, an empty directory
-    /// in the place of one that is gone would let it go on as if it had never written anything
-    /// (nomad #27933). Where none lives (a power cut took what was not on the disk yet), the task
-    /// starts anew, and is told what is lost.
+    /// A task that was started before had its data in the directory. While a run of the task lives,
+    /// a lost directory is not made again: the run would go on as if it had never written anything
+    /// (nomad #27933). Where no run lives (a power cut took what was not on the disk yet), the task
+    /// starts anew, and people are told what is lost.
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
         let (started, lives) = (scope.started_before, Arc::clone(&scope.lives));
-        // What comes from a previous allocation may come with a directory built anew.
+        // Data of a previous allocation may arrive by a directory that is built anew.
         let new = !started && scope.allocation.previous.is_none();
         let (allocation, first) = (Arc::clone(&scope.allocation), Arc::clone(&scope.first));
         Box::pin(async move {
-            // Nobody waits for ever behind directories that a disk does not make.
+            // The wait is bounded, because a disk that hangs must not hold up all others for ever.
             let _turn = clock::timeout(TURN_WALL_MAX, MAKING.acquire()).await;
             let make = move || {
                 let gone = match started.then(|| AllocDir::open(&root, id)) {
@@ -60,7 +60,7 @@ impl AllocHook for DirHook {
             let gone = scope.on_disk(make).await?.map_err(|e: AllocDirError| failure(&e))?;
             if gone {
                 let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), GONE);
-                scope.tell(News::Say(event)).await;
+                scope.tell(HookNews::Say(event)).await;
             }
             Ok(())
         })
@@ -74,8 +74,9 @@ impl AllocHook for DirHook {
     }
 }
 
-/// The directories of the tasks, and the log files of those that begin at once, while a thread is at it
-/// that may block. What fails here is done, and told, when its task is to start.
+/// Make the directories of the tasks, and the log files of tasks that begin at once, while
+/// this thread may block anyway. What fails here is tried again, and reported, when its task
+/// is to start.
 fn make_for_first_runs(dir: &AllocDir, allocation: &Allocation, first: &[FirstRun]) {
     let tasks = allocation.task_group().map(|group| group.tasks.as_slice()).unwrap_or_default();
     for task in tasks {
@@ -94,7 +95,7 @@ fn make_for_first_runs(dir: &AllocDir, allocation: &Allocation, first: &[FirstRu
 }
 
 fn failure(error: &AllocDirError) -> HookFailure {
-    let failure = HookFailure::of(error);
+    let failure = HookFailure::from_error(error);
     let busy = matches!(error, AllocDirError::Busy { .. });
     if busy { HookFailure { blame: Blame::Node, ..failure } } else { failure }
 }
@@ -119,7 +120,7 @@ mod tests {
     async fn a_directory_that_was_being_made_when_its_hook_was_dropped_is_removed_all_the_same() {
         let root = tempfile::tempdir().unwrap();
         let tasks = vec![fixtures::task("web").unwrap()];
-        let allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(1)).unwrap();
+        let allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::from_seed(1)).unwrap();
         let id = allocation.id;
         let scope = AllocScope {
             allocation: Arc::new(allocation.clone()),
@@ -136,7 +137,7 @@ mod tests {
             store: StateStore::in_memory().unwrap(),
             disk_watch: crate::alloc::DiskWatch::new(
                 root.path().to_owned(),
-                Arc::new(crate::alloc::OnDisk),
+                Arc::new(crate::alloc::DirectoryMeter),
                 Clock::default(),
             ),
             first: Arc::new([]),
@@ -148,7 +149,7 @@ mod tests {
             node: Arc::default(),
             drivers: Arc::new(ostler_testing::fake_driver::FakeNode::new()),
             tasks: std::sync::Weak::new(),
-            rng: Rng::seeded(1),
+            rng: Rng::from_seed(1),
             other_nodes: None,
             networks: Arc::new(ostler_model::network::HostNetworkOnly),
             network: Default::default(),
@@ -170,7 +171,8 @@ mod tests {
         };
         begins.await.unwrap();
         slow.abort();
-        let (removed, ()) = tokio::join!(DirHook.destroy(&scope), async { go.send(()).unwrap() });
+        let (removed, ()) =
+            tokio::join!(AllocDirHook.destroy(&scope), async { go.send(()).unwrap() });
         removed.unwrap();
         assert!(!root.path().join(id.to_string()).exists());
     }

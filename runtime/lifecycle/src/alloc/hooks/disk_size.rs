@@ -1,9 +1,9 @@
-//! Ends an allocation whose directory is larger than its `ephemeral_disk` may be; where the job states no size,
-//! people are told.
+//! Ends an allocation whose directory is larger than its `ephemeral_disk` allows. Where the job
+//! states no size, people are told and the allocation runs on.
 //!
-//! Measured again and again while it runs: the disk is shared, and a quota of the file system would
-//! need the agent to be root. All are measured by one ([`crate::alloc::disk_watch`]), which asks little of
-//! the disk while little is written.
+//! The directory is measured repeatedly while the allocation runs, because the disk is shared and a
+//! quota of the file system would need the agent to be root. One watch measures all allocations
+//! ([`crate::alloc::disk_watch`]); it asks little of the disk while little is written.
 
 use super::{AllocHook, AllocScope, HookResult};
 
@@ -20,7 +20,7 @@ impl AllocHook for DiskSizeHook {
         Box::pin(async move {
             if let Some(group) = scope.allocation.task_group() {
                 let (id, disk) = (scope.allocation.id, group.ephemeral_disk);
-                // Another may have left its data, or an earlier run its own.
+                // A previous allocation, or an earlier run, may have left data in the directory.
                 let new = !scope.started_before && scope.allocation.previous.is_none();
                 scope.disk_watch.watch(id, disk, new, scope.owner.clone());
             }

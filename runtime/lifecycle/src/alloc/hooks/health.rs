@@ -1,13 +1,13 @@
-//! Watches an allocation until it is judged healthy or not.
+//! Watches an allocation until there is a verdict on its health.
 //!
-//! The decision is [`crate::alloc::health`]'s; here its inputs are brought together: the task states
-//! from the owner, the results of the checks, the timer.
+//! [`crate::alloc::health`] decides. This hook brings the inputs together: the task states from the
+//! owner, the results of the checks and the timer.
 
 use std::sync::Arc;
 
-use super::{AllocHook, AllocScope, HookResult, News};
+use super::{AllocHook, AllocScope, HookNews, HookResult};
 use crate::alloc::health::{CheckResult, HealthEffect, HealthInput, HealthMachine};
-use crate::fire;
+use crate::wait_for_timer;
 use crate::watch;
 use ostler_model::alloc::AllocState;
 use ostler_model::clock;
@@ -24,7 +24,7 @@ impl AllocHook for HealthHook {
 
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            begin(scope);
+            start_watching(scope);
             Ok(())
         })
     }
@@ -33,8 +33,8 @@ impl AllocHook for HealthHook {
         self.prerun(scope)
     }
 
-    /// What ends because it was asked to is not held against it. What had failed before is: the
-    /// watch may not have seen it yet.
+    /// A task that ends because it was asked to does not count against the allocation. A task that
+    /// failed before does: the watch may not have seen it yet.
     fn pre_kill<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
             scope.background.stop(NAME);
@@ -49,24 +49,24 @@ impl AllocHook for HealthHook {
     }
 }
 
-fn begin(scope: &AllocScope) {
+fn start_watching(scope: &AllocScope) {
     match watcher(scope) {
         Some(watcher) => scope.background.run(NAME, watcher.watch()),
         None => scope.background.stop(NAME),
     }
 }
 
-/// Something to judge by, where somebody asked for a verdict and there is none.
-fn watcher(scope: &AllocScope) -> Option<Watcher> {
+/// A watcher, where the group asks for a verdict and there is none yet.
+fn watcher(scope: &AllocScope) -> Option<HealthWatcher> {
     let allocation = &scope.allocation;
     let judged = scope.state.borrow().health.as_ref().is_some_and(|known| {
         known.healthy.is_some() && known.deployment.as_deref() == allocation.deployment_id()
     });
     let group = allocation.task_group().filter(|_| !judged)?;
     let since = allocation.deployment.as_ref().map(|deployment| deployment.since);
-    // A server that placed it may have another time of day.
+    // The clock of the server that placed the allocation may differ from this node's.
     let since = since.unwrap_or(allocation.created_at).min(scope.clock.now());
-    Some(Watcher {
+    Some(HealthWatcher {
         scope: scope.clone(),
         machine: HealthMachine::new(group.health?, group, since),
         results: scope.services.results.subscribe(),
@@ -74,20 +74,21 @@ fn watcher(scope: &AllocScope) -> Option<Watcher> {
     })
 }
 
-struct Watcher {
+struct HealthWatcher {
     scope: AllocScope,
     machine: HealthMachine,
-    /// What the checks of its services say.
+    /// Follows the results of the checks.
     results: watch::Subscriber<Arc<[CheckResult]>>,
     timer: Option<BoxFuture<'static, ()>>,
 }
 
-impl Watcher {
+impl HealthWatcher {
     async fn watch(mut self) {
         let mut states = self.scope.state.clone();
         let now = states.borrow_and_update().clone();
         let results = Arc::clone(&self.results.borrow_and_update());
-        let mut judged = self.feed(HealthInput::Checks(&results)).await || self.tasks(&now).await;
+        let mut judged =
+            self.feed(HealthInput::Checks(&results)).await || self.feed_tasks(&now).await;
         while !judged {
             judged = tokio::select! {
                 biased;
@@ -96,10 +97,10 @@ impl Watcher {
                         return;
                     }
                     let now = states.borrow_and_update().clone();
-                    self.tasks(&now).await
+                    self.feed_tasks(&now).await
                 }
-                results = changed(&mut self.results) => self.feed(HealthInput::Checks(&results)).await,
-                () = fire(&mut self.timer) => {
+                results = next_results(&mut self.results) => self.feed(HealthInput::Checks(&results)).await,
+                () = wait_for_timer(&mut self.timer) => {
                     self.timer = None;
                     self.feed(HealthInput::TimerFired).await
                 }
@@ -107,18 +108,18 @@ impl Watcher {
         }
     }
 
-    async fn tasks(&mut self, state: &AllocState) -> bool {
+    async fn feed_tasks(&mut self, state: &AllocState) -> bool {
         self.feed(HealthInput::Tasks(&state.tasks)).await
     }
 
-    /// One step; has it been judged?
+    /// One step of the machine. Returns whether there is a verdict.
     async fn feed(&mut self, input: HealthInput<'_>) -> bool {
         for effect in self.machine.step(self.scope.clock.now(), input) {
             match effect {
                 HealthEffect::Timer(after) => self.timer = Some(Box::pin(clock::sleep(after))),
                 HealthEffect::Verdict(verdict) => {
                     let (healthy, reasons) = (verdict.healthy, verdict.tasks);
-                    self.scope.tell(News::Verdict { healthy, reasons }).await;
+                    self.scope.tell(HookNews::Verdict { healthy, reasons }).await;
                 }
             }
         }
@@ -126,7 +127,7 @@ impl Watcher {
     }
 }
 
-async fn changed(results: &mut watch::Subscriber<Arc<[CheckResult]>>) -> Arc<[CheckResult]> {
+async fn next_results(results: &mut watch::Subscriber<Arc<[CheckResult]>>) -> Arc<[CheckResult]> {
     if results.changed().await.is_ok() {
         return Arc::clone(&results.borrow_and_update());
     }

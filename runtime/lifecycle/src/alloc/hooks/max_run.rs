@@ -1,9 +1,9 @@
-//! Ends an allocation that has run as long as it may.
+//! Ends an allocation that has run for its `max_run_duration`.
 //!
-//! The time counts from when the allocation was placed, so that a restart of the agent gives it no
-//! more, and a deadline that passed meanwhile ends it at once.
+//! The time counts from when the allocation was placed. So a restart of the agent gives it no more
+//! time, and a deadline that passed while no agent ran ends it at once.
 
-use super::{AllocHook, AllocScope, HookResult, News};
+use super::{AllocHook, AllocScope, HookNews, HookResult};
 use crate::task::events::short_duration;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::clock;
@@ -19,7 +19,7 @@ impl AllocHook for MaxRunHook {
 
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            watch(scope);
+            start_deadline(scope);
             Ok(())
         })
     }
@@ -36,19 +36,19 @@ impl AllocHook for MaxRunHook {
     }
 }
 
-fn watch(scope: &AllocScope) {
+fn start_deadline(scope: &AllocScope) {
     let Some(most) = scope.allocation.task_group().and_then(|g| g.max_run_duration) else {
         scope.background.stop(NAME);
         return;
     };
     let deadline = scope.allocation.created_at.plus(most);
     let owner = scope.owner.clone();
-    // A server that placed it may have another time of day.
+    // The clock of the server that placed the allocation may differ from this node's.
     let left = deadline.since(scope.clock.now()).min(most);
     scope.background.run(NAME, async move {
         clock::sleep(left).await;
         let description = format!("Allocation ran as long as it may: {}", short_duration(most));
-        let force = News::Force { status: ClientStatus::Complete, description, event: None };
+        let force = HookNews::Force { status: ClientStatus::Complete, description, event: None };
         // The owner is gone: it has ended already.
         let _gone = owner.send(Box::new(force)).await;
     });

@@ -1,19 +1,19 @@
-//! Takes over what the previous allocation kept on its disk.
+//! Takes over the data that the previous allocation has on its disk.
 //!
-//! Failing to is not the allocation's failure: it says so and starts with an empty directory, and
-//! the data stays with the previous allocation until that is collected. Half of the data is worse
-//! than none, but none of it is thrown away: what cannot be given back stays here.
+//! An allocation does not fail when this fails. It tells people, starts with an empty directory,
+//! and the data stays with the previous allocation until that one is collected. Half of the data is
+//! worse than none, but no data is thrown away: what cannot be given back stays here.
 //!
-//! A previous one that never started took nothing over that it used: its own previous one has the data,
-//! and so on. What is on record of them is durable, because they are over.
+//! A previous allocation that never started used no data. Then the allocation before it has the
+//! data, and so on. The records of these allocations are durable, because the allocations are over.
 //!
-//! What another node has is fetched, where the group says `migrate` and this is a node of a cluster.
+//! Data on another node is fetched, where the group says `migrate` and this node is in a cluster.
 
 use std::time::Duration;
 
 use super::fetch::DiskFetch;
-use super::{AllocHook, AllocScope, HookFailure, HookResult, News};
-use crate::alloc::migrate::{self, Inherited, NotTakenOver};
+use super::{AllocHook, AllocScope, HookFailure, HookNews, HookResult};
+use crate::alloc::migrate::{self, InheritedData, TakeOverError};
 use crate::task::handle::LocalState;
 use ostler_model::alloc::Allocation;
 use ostler_model::causes::chain;
@@ -22,7 +22,7 @@ use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
 use ostler_model::task::TaskState;
-use ostler_state::{Key, Prefix, StateError, StateStore};
+use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
 pub(super) struct MigrateHook;
 
@@ -31,8 +31,8 @@ impl AllocHook for MigrateHook {
         "disk_migration"
     }
 
-    /// What is moved on this node is moved soon. What is fetched takes as long as it takes, within a bound of
-    /// its own; a stop drops it.
+    /// No bound. A move on this node takes little time. A fetch has a bound of its own, and a
+    /// stop drops it.
     fn wall(&self) -> Option<Duration> {
         None
     }
@@ -40,8 +40,7 @@ impl AllocHook for MigrateHook {
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
             let allocation = &scope.allocation;
-            // Tasks that ran have written to the data that was moved before: it is not moved
-            // again.
+            // The data was moved before the tasks started, and they have written to it since.
             let (Some(group), Some(from), false) =
                 (allocation.task_group(), allocation.previous, scope.started_before)
             else {
@@ -53,22 +52,23 @@ impl AllocHook for MigrateHook {
             let (root, to) = (scope.alloc_root.clone(), allocation.id);
             let tasks: Vec<TaskName> = group.tasks.iter().map(|t| t.name.clone()).collect();
             let store = scope.store.clone();
-            let moving = move || migrate::inherit(&root, &line(&store, from), to, &tasks);
+            let moving =
+                move || migrate::inherit(&root, &find_predecessors(&store, from), to, &tasks);
             let moving = clock::timeout(HOOK_WALL_MAX, scope.on_disk(moving)).await;
-            let late = || HookFailure::late(HOOK_WALL_MAX);
-            let Some(Inherited { from, moved }) = moving.ok_or_else(late)?? else {
-                return fetch(scope, from).await;
+            let late = || HookFailure::from_timeout(HOOK_WALL_MAX);
+            let Some(InheritedData { from, moved }) = moving.ok_or_else(late)?? else {
+                return fetch_data(scope, from).await;
             };
             let text = match moved {
                 Ok(moved) => {
                     let items: Vec<String> = moved.items.iter().map(ToString::to_string).collect();
                     format!("took over from allocation {from}: {}", items.join(", "))
                 }
-                Err(NotTakenOver { error, stays: None }) => format!(
+                Err(TakeOverError { error, stays: None }) => format!(
                     "data of allocation {from} was not taken over, starting without: {}",
                     chain(&error)
                 ),
-                Err(NotTakenOver { error, stays: Some(why) }) => format!(
+                Err(TakeOverError { error, stays: Some(why) }) => format!(
                     "data of allocation {from} was not taken over as a whole: {}; what was moved \
                      before stays here, because it could not be taken back: {}",
                     chain(&error),
@@ -77,15 +77,16 @@ impl AllocHook for MigrateHook {
             };
             let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), text)
                 .detail("previous_alloc", from);
-            scope.tell(News::Say(event)).await;
+            scope.tell(HookNews::Say(event)).await;
             Ok(())
         })
     }
 }
 
-/// Nobody on this node has it: another one may.
-async fn fetch(scope: &AllocScope, from: AllocId) -> Result<(), HookFailure> {
-    let (Some(group), Some(others)) = (scope.allocation.task_group(), scope.elsewhere(from)) else {
+/// Fetch the data from another node, because no allocation of this node has it.
+async fn fetch_data(scope: &AllocScope, from: AllocId) -> Result<(), HookFailure> {
+    let (Some(group), Some(others)) = (scope.allocation.task_group(), scope.other_nodes_for(from))
+    else {
         return Ok(());
     };
     if !group.ephemeral_disk.migrate {
@@ -100,17 +101,17 @@ async fn fetch(scope: &AllocScope, from: AllocId) -> Result<(), HookFailure> {
     };
     let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), text)
         .detail("previous_alloc", from);
-    scope.tell(News::Say(event)).await;
+    scope.tell(HookNews::Say(event)).await;
     Ok(())
 }
 
 /// The allocation `from`, and those before it as long as each never started.
-fn line(store: &StateStore, from: AllocId) -> Vec<AllocId> {
+fn find_predecessors(store: &StateStore, from: AllocId) -> Vec<AllocId> {
     let mut line = vec![from];
     let mut at = from;
     loop {
-        match before(store, at) {
-            // An allocation has one place in a line; a record that says otherwise is not followed.
+        match find_predecessor(store, at) {
+            // An allocation stands in the line once. A record that says otherwise is not followed.
             Ok(Some(before)) if !line.contains(&before) => {
                 line.push(before);
                 at = before;
@@ -124,17 +125,19 @@ fn line(store: &StateStore, from: AllocId) -> Vec<AllocId> {
     }
 }
 
-/// Whose place `alloc` was to take; `None` when it started, or is not on record.
-fn before(store: &StateStore, alloc: AllocId) -> Result<Option<AllocId>, StateError> {
-    for record in store.scan(&Prefix::Tasks(alloc))? {
+/// The allocation whose place `alloc` was to take. `None` when `alloc` started or is not on record.
+fn find_predecessor(store: &StateStore, alloc: AllocId) -> Result<Option<AllocId>, StateError> {
+    for record in store.scan(&KeyPrefix::Tasks(alloc))? {
         let started = match record.key {
-            Key::TaskState(..) => record.decode::<TaskState>()?.started_at.is_some(),
-            Key::TaskLocal(..) => record.decode::<LocalState>()?.run.is_some(),
+            RecordKey::TaskState(..) => record.decode::<TaskState>()?.started_at.is_some(),
+            RecordKey::TaskLocal(..) => record.decode::<LocalState>()?.run.is_some(),
             _ => false,
         };
         if started {
             return Ok(None);
         }
     }
-    Ok(store.get::<Allocation>(&Key::Alloc(alloc))?.and_then(|allocation| allocation.previous))
+    Ok(store
+        .get::<Allocation>(&RecordKey::Alloc(alloc))?
+        .and_then(|allocation| allocation.previous))
 }

@@ -1,23 +1,24 @@
-//! Makes the network that an allocation has of its own, and takes it away when nothing of it runs any more.
+//! Makes the allocation's own network, and takes it away when nothing of the allocation
+//! runs any more.
 
 use std::time::Duration;
 
-use super::{AllocHook, AllocScope, Blame, HookFailure, HookResult, News};
+use super::{AllocHook, AllocScope, Blame, HookFailure, HookNews, HookResult};
 use crate::task::env::TaskEnv;
 use ostler_model::causes;
-use ostler_model::network::{AllocNetwork, InLine, NetworkError, is_hostname};
+use ostler_model::network::{AllocNetwork, NetworkError, NetworkWaitObserver, is_hostname};
 use ostler_model::ports::BoxFuture;
-use ostler_state::Key;
+use ostler_state::RecordKey;
 
 pub(super) struct NetworkHook;
 
-/// Tells people of the wait of an allocation.
-struct Waiting<'a>(&'a AllocScope);
+/// Reports to people that an allocation waits for its network.
+struct NetworkWaitReporter<'a>(&'a AllocScope);
 
-impl InLine for Waiting<'_> {
-    fn waits(&self, waits: bool) -> BoxFuture<'_, ()> {
+impl NetworkWaitObserver for NetworkWaitReporter<'_> {
+    fn set_waiting(&self, waits: bool) -> BoxFuture<'_, ()> {
         let what = waits.then(|| IN_LINE.to_owned());
-        Box::pin(self.0.tell(News::Waiting(what)))
+        Box::pin(self.0.tell(HookNews::Waiting(what)))
     }
 }
 
@@ -28,27 +29,29 @@ impl AllocHook for NetworkHook {
         "network"
     }
 
-    /// How long others before this one take says nothing of it. What it does in its turn has bounds of its own: of
-    /// each plugin and of each access to the disk. A stop breaks it off, and then takes away what was half made.
+    /// No bound, because the wait depends on the allocations whose turn comes first. The work of a
+    /// turn has bounds of its own, for each plugin and each access to the disk. A stop breaks the
+    /// hook off, and then takes away what was half made.
     fn wall(&self) -> Option<Duration> {
         None
     }
 
-    /// After a restart of the agent it is found as it was made.
+    /// After a restart of the agent the hook finds the network as it was made.
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            let made = scope.networks.set_up(&scope.allocation, &Waiting(scope)).await;
+            let made = scope.networks.set_up(&scope.allocation, &NetworkWaitReporter(scope)).await;
             let made = made.map_err(failure)?;
             let Some(mut made) = made else { return Ok(()) };
             made.hostname = hostname(scope, &made)?;
             let status = made.status.clone();
-            // For people who look into the state: what counts is what keeps the network.
-            let key = Key::NetworkStatus(scope.allocation.id);
+            // This record is for people who look into the state. What keeps the network
+            // has its own.
+            let key = RecordKey::NetworkStatus(scope.allocation.id);
             if let Err(error) = scope.store.put_later(&key, &status).await {
                 tracing::warn!(alloc = %scope.allocation.id, %error, "the network is not on record");
             }
             scope.network.set(made);
-            scope.tell(News::Network(status)).await;
+            scope.tell(HookNews::Network(status)).await;
             Ok(())
         })
     }
@@ -56,18 +59,19 @@ impl AllocHook for NetworkHook {
     fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
             scope.network.clear();
-            let gone = scope.networks.tear_down(&scope.allocation, &Waiting(scope)).await;
+            let gone =
+                scope.networks.tear_down(&scope.allocation, &NetworkWaitReporter(scope)).await;
             gone.map_err(failure)
         })
     }
 
-    /// What could not be taken away before.
+    /// Takes away what post-run could not.
     fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         self.postrun(scope)
     }
 }
 
-/// The name with its variables replaced.
+/// The host name with its variables replaced; `None` where the group names none.
 fn hostname(scope: &AllocScope, network: &AllocNetwork) -> Result<Option<String>, HookFailure> {
     let alloc = &scope.allocation;
     let asked = alloc.task_group().and_then(|group| group.network.as_ref()?.hostname.as_ref());
@@ -79,9 +83,10 @@ fn hostname(scope: &AllocScope, network: &AllocNetwork) -> Result<Option<String>
     let env = TaskEnv::of_group(alloc, &scope.node, Some(network));
     let env = env.map_err(|error| wrong(causes::chain(&error)))?;
     let name = env.interpolate(asked).map_err(|error| wrong(causes::chain(&error)))?;
-    match is_hostname(&name) {
-        true => Ok(Some(name)),
-        false => Err(wrong(format!("{name:?} is no name of a host"))),
+    if is_hostname(&name) {
+        Ok(Some(name))
+    } else {
+        Err(wrong(format!("{name:?} is no name of a host")))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Calling hooks: each bounded and timed, a panic of one is that one's failure.
+//! Calls hooks. Each call is bounded and timed, and a panic counts as a failure of that hook alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -11,14 +11,14 @@ use tracing::field::Empty;
 
 use super::{AllocHook, AllocHookError, AllocScope, HookFailure, HookResult};
 use ostler_model::clock;
-use ostler_trace::{child_of, run_in};
+use ostler_trace::{child_span, run_in};
 
 /// Which call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookKind {
     /// Before any task.
     Prerun,
-    /// What is asked changed.
+    /// The allocation has a newer copy.
     Update,
     /// Before every task is started again.
     PreRestart,
@@ -26,12 +26,12 @@ pub enum HookKind {
     PreKill,
     /// After all tasks.
     Postrun,
-    /// On removal.
+    /// When the allocation is removed.
     Destroy,
 }
 
 impl HookKind {
-    /// Its name.
+    /// The name of the call in traces: `prerun`, `pre_kill` …
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,9 +48,9 @@ impl HookKind {
 /// How the calls of one hook went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookTime {
-    /// Its name.
+    /// Name of the hook: `alloc_dir`, `network` …
     pub hook: &'static str,
-    /// Which call.
+    /// Which call of the hook the times are of.
     pub kind: HookKind,
     /// How often it was called and has returned.
     pub calls: u32,
@@ -62,8 +62,8 @@ pub struct HookTime {
     pub longest: Duration,
 }
 
-/// How the hooks of one allocation went: an entry for each hook and kind that was called. Clones
-/// share it.
+/// How the hooks of one allocation went: an entry for each hook and kind that was called.
+/// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct HookTimes(Arc<Mutex<Vec<HookTime>>>);
 
@@ -96,22 +96,22 @@ impl HookTimes {
 
 const PANICKED: &str = "internal error: the hook panicked";
 
-/// A hook's future whose panic is an error.
-struct Guarded<'a>(HookResult<'a>);
+/// The future of a hook. A panic of the future becomes an error.
+struct PanicGuard<'a>(HookResult<'a>);
 
-impl Future for Guarded<'_> {
+impl Future for PanicGuard<'_> {
     type Output = Result<(), HookFailure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let hook = self.0.as_mut();
-        // The future is not polled again after a panic, so a broken invariant of it is not seen.
+        // The future is not polled again after a panic, so nobody sees an invariant that it broke.
         catch_unwind(AssertUnwindSafe(|| hook.poll(context)))
             .unwrap_or_else(|_| Poll::Ready(Err(HookFailure::from(PANICKED.to_owned()))))
     }
 }
 
 fn span(hook: &dyn AllocHook, kind: HookKind, scope: &AllocScope) -> Span {
-    let (ids, hook) = (child_of(&scope.trace), hook.name());
+    let (ids, hook) = (child_span(&scope.trace), hook.name());
     ostler_trace::span!(ids, "allocation hook", hook, call = kind.name(), error = Empty)
 }
 
@@ -130,7 +130,7 @@ async fn call_within(
     scope: &AllocScope,
 ) -> Result<(), AllocHookError> {
     let watch = clock::Stopwatch::start();
-    let future = Guarded(match kind {
+    let future = PanicGuard(match kind {
         HookKind::Prerun => hook.prerun(scope),
         HookKind::Update => hook.update(scope),
         HookKind::PreRestart => hook.pre_restart(scope),
@@ -139,9 +139,9 @@ async fn call_within(
         HookKind::Destroy => hook.destroy(scope),
     });
     let result = match hook.wall() {
-        Some(wall) => {
-            clock::timeout(wall, future).await.unwrap_or_else(|| Err(HookFailure::late(wall)))
-        }
+        Some(wall) => clock::timeout(wall, future)
+            .await
+            .unwrap_or_else(|| Err(HookFailure::from_timeout(wall))),
         None => future.await,
     };
     let elapsed = watch.elapsed();
@@ -150,7 +150,7 @@ async fn call_within(
     result.map_err(|failure| AllocHookError { hook: hook.name(), failure })
 }
 
-async fn until_error(
+async fn call_until_error(
     hooks: &[Arc<dyn AllocHook>],
     kind: HookKind,
     scope: &AllocScope,
@@ -161,7 +161,7 @@ async fn until_error(
     Ok(())
 }
 
-async fn all(hooks: &[Arc<dyn AllocHook>], kind: HookKind, scope: &AllocScope) {
+async fn call_all(hooks: &[Arc<dyn AllocHook>], kind: HookKind, scope: &AllocScope) {
     for hook in hooks {
         if let Err(error) = call(hook.as_ref(), kind, scope).await {
             tracing::error!(alloc = %scope.allocation.id, ?kind, %error, "hook of an allocation failed");
@@ -177,7 +177,7 @@ pub async fn prerun(
     hooks: &[Arc<dyn AllocHook>],
     scope: &AllocScope,
 ) -> Result<(), AllocHookError> {
-    until_error(hooks, HookKind::Prerun, scope).await
+    call_until_error(hooks, HookKind::Prerun, scope).await
 }
 
 /// Run all hooks before a restart of the whole allocation.
@@ -188,25 +188,25 @@ pub async fn pre_restart(
     hooks: &[Arc<dyn AllocHook>],
     scope: &AllocScope,
 ) -> Result<(), AllocHookError> {
-    until_error(hooks, HookKind::PreRestart, scope).await
+    call_until_error(hooks, HookKind::PreRestart, scope).await
 }
 
 /// Run all update hooks; errors are logged.
 pub async fn update(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    all(hooks, HookKind::Update, scope).await;
+    call_all(hooks, HookKind::Update, scope).await;
 }
 
 /// Run all pre-kill hooks; errors are logged.
 pub async fn pre_kill(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    all(hooks, HookKind::PreKill, scope).await;
+    call_all(hooks, HookKind::PreKill, scope).await;
 }
 
 /// Run all post-run hooks; errors are logged.
 pub async fn postrun(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    all(hooks, HookKind::Postrun, scope).await;
+    call_all(hooks, HookKind::Postrun, scope).await;
 }
 
 /// Run all destroy hooks; errors are logged.
 pub async fn destroy(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    all(hooks, HookKind::Destroy, scope).await;
+    call_all(hooks, HookKind::Destroy, scope).await;
 }

@@ -1,17 +1,18 @@
-//! Keeps the services of an allocation in the list of the node, and asks their checks, for as long as
-//! they are there.
+//! Keeps the services of an allocation in the list of the node, and asks their checks, for as long
+//! as the services are up.
 //!
-//! Level-triggered on the states of the tasks: what runs says what is offered, so nothing of it is saved
-//! and a new agent has the same. The end comes before the first task is told to stop: others have the
-//! group's `shutdown_delay` to look elsewhere.
+//! The hook is level-triggered on the states of the tasks. What runs decides what is offered,
+//! so nothing is saved and a new agent offers the same. The services leave the list before the
+//! first task is told to stop, so that their users have the group's `shutdown_delay` to look
+//! for another instance.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{AllocHook, AllocScope, HookResult, News};
-use crate::alloc::checks::{Checks, Means};
+use super::{AllocHook, AllocScope, HookNews, HookResult};
+use crate::alloc::checks::{CheckMeans, Checks};
 use crate::alloc::health::CheckId;
-use crate::alloc::services::offered;
+use crate::alloc::services::offer;
 use crate::alloc::services::resolve::{self, AskedCheck, Question, ServiceNetworks};
 use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
 use crate::task::hooks::environment_of_task;
@@ -37,7 +38,7 @@ impl AllocHook for ServicesHook {
 
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            begin(scope);
+            start_offering(scope);
             Ok(())
         })
     }
@@ -45,7 +46,7 @@ impl AllocHook for ServicesHook {
     fn update<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
             scope.services.newest.send_replace(Arc::clone(&scope.allocation));
-            begin(scope);
+            start_offering(scope);
             Ok(())
         })
     }
@@ -59,58 +60,60 @@ impl AllocHook for ServicesHook {
     }
 }
 
-/// Once; what runs sees newer copies by itself. Most allocations offer nothing, and nothing runs.
-fn begin(scope: &AllocScope) {
+/// Start the loop that offers services, unless it runs. The loop sees newer copies by itself.
+/// Nothing runs for an allocation without services.
+fn start_offering(scope: &AllocScope) {
     let offers = |group: &TaskGroup| !group.services.is_empty();
-    if scope.allocation.task_group().is_some_and(offers) && !scope.background.runs(NAME) {
-        scope.background.run(NAME, Offering::new(scope.clone()).run());
+    if scope.allocation.task_group().is_some_and(offers) && !scope.background.is_running(NAME) {
+        scope.background.run(NAME, OfferLoop::new(scope.clone()).run());
     }
 }
 
-/// Whoever ends this way or another offers nothing any more.
-struct Offered(AllocScope);
+/// Takes the services of an allocation off the list when it is dropped, in whatever way
+/// the loop ends.
+struct OfferGuard(AllocScope);
 
-impl Drop for Offered {
+impl Drop for OfferGuard {
     fn drop(&mut self) {
         self.0.services.offer(self.0.allocation.id, Vec::new());
     }
 }
 
-struct Offering {
-    scope: Offered,
+struct OfferLoop {
+    scope: OfferGuard,
     checks: Checks,
-    /// What was said of services.
-    said: BTreeMap<CheckId, Vec<Trouble>>,
+    /// The troubles of each service that were reported.
+    said: BTreeMap<CheckId, Vec<ServiceTrouble>>,
 }
 
-/// What people are told of a service.
+/// A trouble of a service that people are told of.
 #[derive(Debug, PartialEq, Eq)]
-enum Trouble {
-    /// It cannot be listed.
+enum ServiceTrouble {
+    /// The service cannot be listed, for this reason.
     NotListed(String),
-    /// It is listed with texts that stay as they stand.
+    /// The service is listed with references that nobody knows; their text stays as it is.
     Unknown(Vec<UnknownReference>),
 }
 
-impl Offering {
+impl OfferLoop {
     fn new(scope: AllocScope) -> Self {
-        let means = Means {
+        let means = CheckMeans {
             places: scope.services.node.places(),
             tasks: scope.tasks.clone(),
             clock: scope.clock.clone(),
             rng: scope.rng.clone(),
         };
-        Self { scope: Offered(scope), checks: Checks::new(means), said: BTreeMap::new() }
+        Self { scope: OfferGuard(scope), checks: Checks::new(means), said: BTreeMap::new() }
     }
 
     async fn run(mut self) {
         let scope = &self.scope.0;
         let (mut states, mut newest) = (scope.state.clone(), scope.services.newest.subscribe());
         loop {
-            // Seen before looking: what comes later wakes the wait below.
+            // Marked as seen before the look, so that a later change wakes the wait below.
             let state = states.borrow_and_update().clone();
             let allocation = Arc::clone(&newest.borrow_and_update());
-            self.look(&allocation, &state).await;
+            self.offer_services(&allocation, &state).await;
             let gone = loop {
                 tokio::select! {
                     biased;
@@ -120,7 +123,7 @@ impl Offering {
                         if let Some(asked) = self.checks.take(answered) {
                             self.restart(&asked).await;
                         }
-                        self.tell();
+                        self.publish_results();
                     }
                 }
             };
@@ -130,7 +133,7 @@ impl Offering {
         }
     }
 
-    fn tell(&self) {
+    fn publish_results(&self) {
         let results = self.checks.results();
         self.scope.0.services.results.send_if_modified(|known| {
             let differs = **known != *results;
@@ -141,18 +144,24 @@ impl Offering {
         });
     }
 
-    /// Offer and ask what is there now.
-    async fn look(&mut self, allocation: &Allocation, state: &AllocState) {
+    /// List the services that are up now and ask their checks.
+    async fn offer_services(&mut self, allocation: &Allocation, state: &AllocState) {
         let Some(group) = allocation.task_group() else { return };
         let (mut instances, mut wanted, mut told) = (Vec::new(), Vec::new(), Vec::new());
-        let mut around = Around { scope: &self.scope.0, allocation, group, envs: BTreeMap::new() };
+        let mut around =
+            ServiceEnvs { scope: &self.scope.0, allocation, group, envs: BTreeMap::new() };
         let own = self.scope.0.network.get();
         for service in &group.services {
-            let Some(started) = offered::since(service, group, state) else { continue };
+            let Some(started) = offer::offered_since(service, group, state) else { continue };
             let of_task = service.task.as_ref();
             let of_driver = of_task.and_then(|task| self.scope.0.network.of_driver(task));
-            let networks =
-                networks(&self.scope.0, allocation, own.as_deref(), of_driver.as_deref(), service);
+            let networks = service_networks(
+                &self.scope.0,
+                allocation,
+                own.as_deref(),
+                of_driver.as_deref(),
+                service,
+            );
             let env = around.env(service.task.as_ref()).await;
             let called = |check: &Check| match &env {
                 Ok(env) => resolve::check_name(check, env),
@@ -162,14 +171,14 @@ impl Offering {
             let instance = env.and_then(|env| {
                 let unknown = references::unknown_of_service(service, env);
                 if !unknown.is_empty() {
-                    told.push((service, Trouble::Unknown(unknown)));
+                    told.push((service, ServiceTrouble::Unknown(unknown)));
                 }
                 resolve::instance(service, allocation, env, networks).map_err(|error| chain(&error))
             });
             let name = instance.as_ref().map_or(&service.name, |instance| &instance.name).clone();
             for (check, called) in service.checks.iter().zip(names) {
                 wanted.push(AskedCheck {
-                    id: CheckId::of(service, check),
+                    id: CheckId::from_check(service, check),
                     check: Arc::new(check.clone()),
                     service: name.clone(),
                     name: called,
@@ -182,25 +191,30 @@ impl Offering {
             }
             match instance {
                 Ok(instance) => instances.push(instance),
-                Err(why) => told.push((service, Trouble::NotListed(why))),
+                Err(why) => told.push((service, ServiceTrouble::NotListed(why))),
             }
         }
         self.checks.set(wanted);
         self.scope.0.services.offer(allocation.id, instances);
-        self.tell();
+        self.publish_results();
         for (service, trouble) in told {
-            self.say(allocation, service, trouble).await;
+            self.report_trouble(allocation, service, trouble).await;
         }
     }
 
-    /// Each trouble of a service once.
-    async fn say(&mut self, allocation: &Allocation, service: &Service, trouble: Trouble) {
+    /// Report a trouble of a service, unless it was reported before.
+    async fn report_trouble(
+        &mut self,
+        allocation: &Allocation,
+        service: &Service,
+        trouble: ServiceTrouble,
+    ) {
         let event = match &trouble {
-            Trouble::NotListed(why) => {
+            ServiceTrouble::NotListed(why) => {
                 tracing::warn!(alloc = %allocation.id, service = %service.name, why, "service not listed");
                 events::service_not_listed(self.now(), &service.name, why)
             }
-            Trouble::Unknown(unknown) => events::unknown_references(self.now(), unknown),
+            ServiceTrouble::Unknown(unknown) => events::unknown_references(self.now(), unknown),
         };
         let id = CheckId {
             task: service.task.clone(),
@@ -212,13 +226,14 @@ impl Offering {
         if said.contains(&trouble) {
             return;
         }
-        // Of one kind the newest.
-        let same = |one: &Trouble| std::mem::discriminant(one) == std::mem::discriminant(&trouble);
+        // Of each kind of trouble only the newest is remembered.
+        let same =
+            |one: &ServiceTrouble| std::mem::discriminant(one) == std::mem::discriminant(&trouble);
         said.retain(|one| !same(one));
         said.push(trouble);
         let news = match service.task.as_ref().or(service.runs_in.as_ref()) {
-            Some(task) => News::SayTo(task.clone(), event),
-            None => News::Say(event),
+            Some(task) => HookNews::SayTo(task.clone(), event),
+            None => HookNews::Say(event),
         };
         self.scope.0.tell(news).await;
     }
@@ -227,10 +242,10 @@ impl Offering {
         self.scope.0.clock.now()
     }
 
-    /// A check asks for a restart: of the service's task, or of all that run.
+    /// Restart what a check demands: the task of the service, or all tasks that run.
     async fn restart(&self, asked: &AskedCheck) {
         let Some(tasks) = self.scope.0.tasks.upgrade() else { return };
-        let reason = events::unhealthy(&asked.name);
+        let reason = events::unhealthy_reason(&asked.name);
         let such = |name: &TaskName| asked.id.task.as_ref().is_none_or(|task| task == name);
         let targets: Vec<_> = tasks.iter().filter(|(name, _)| such(name)).collect();
         for (name, task) in targets {
@@ -238,22 +253,22 @@ impl Offering {
                 continue;
             }
             if let Err(error) = task.restart_unhealthy(&reason).await {
-                // It is being ended by somebody else.
+                // Somebody else is ending the task.
                 tracing::debug!(task = %name, %error, "not restarted for its check");
             }
         }
     }
 }
 
-/// What texts of services may refer to, built once for each task.
-struct Around<'a> {
+/// The variables that texts of services may refer to, built once for each task.
+struct ServiceEnvs<'a> {
     scope: &'a AllocScope,
     allocation: &'a Allocation,
     group: &'a TaskGroup,
     envs: BTreeMap<Option<&'a TaskName>, Result<TaskEnv, String>>,
 }
 
-impl<'a> Around<'a> {
+impl<'a> ServiceEnvs<'a> {
     /// The variables of a task, or of the group as a whole.
     async fn env(&mut self, task: Option<&'a TaskName>) -> Result<&TaskEnv, String> {
         let (scope, allocation) = (self.scope, self.allocation);
@@ -266,7 +281,7 @@ impl<'a> Around<'a> {
                     let of_group = TaskEnv::of_group(allocation, &scope.node, network.as_deref());
                     of_group.map_err(|error| chain(&error))
                 }
-                Some(name) => of_task(scope, allocation, self.group, name).await,
+                Some(name) => build_task_env(scope, allocation, self.group, name).await,
             },
         };
         self.envs.entry(task).or_insert(built).as_ref().map_err(Clone::clone)
@@ -287,7 +302,7 @@ impl<'a> Around<'a> {
     }
 }
 
-async fn of_task(
+async fn build_task_env(
     scope: &AllocScope,
     allocation: &Allocation,
     group: &TaskGroup,
@@ -310,12 +325,12 @@ async fn of_task(
         hook_env: &[],
         network: network.as_deref(),
     };
-    // Its tasks have no user yet.
+    // The user of the allocation's tasks is not known here.
     let of_alloc = AllocUser::NotKnown;
     environment_of_task(input, driver.as_deref(), of_alloc).await.map_err(|error| chain(&error))
 }
 
-fn networks<'a>(
+fn service_networks<'a>(
     scope: &'a AllocScope,
     allocation: &'a Allocation,
     own: Option<&'a AllocNetwork>,

@@ -1,18 +1,18 @@
-//! What the states of the tasks, and what is done so far, ask for now.
+//! Decides what to do by the states of the tasks and by what is done so far.
 
 use super::plan::KillPlan;
 use super::{AllocEffect, AllocMachine, AllocPhase, Hooks, Restart};
-use crate::alloc::coordinator::Gate;
+use crate::alloc::coordinator::TaskGate;
 use crate::alloc::status::{is_poststop, kill_order, kill_reason};
 use ostler_model::time::Timestamp;
 
 impl AllocMachine {
     /// Look at the states: gates, reasons to stop, next stage of a stop, the end.
-    pub(super) fn look(&mut self, now: Timestamp) {
+    pub(super) fn apply_states(&mut self, now: Timestamp) {
         if !matches!(self.phase, AllocPhase::Preparing | AllocPhase::Running) {
             return;
         }
-        // What is known of the tasks is from before they were told to run again.
+        // The known states are from before the tasks were told to run again.
         let asking = matches!(self.restart, Some(Restart::Asking)) && !self.gone;
         if asking && self.plan.is_none() {
             return;
@@ -21,7 +21,7 @@ impl AllocMachine {
             && let Some(reason) = kill_reason(&self.group, &self.states)
         {
             let order = kill_order(&self.group);
-            self.begin(KillPlan::new(Some(reason.event(now)), &reason.to_string(), order));
+            self.begin_plan(KillPlan::new(Some(reason.event(now)), &reason.to_string(), order));
         }
         self.advance_plan();
         if self.prepared && !asking {
@@ -33,8 +33,9 @@ impl AllocMachine {
         }
     }
 
-    /// Tell the tasks whose gate changed. While a stop is under way only poststop tasks may start, and
-    /// none once all are told to finish: pre-run hooks of a restored allocation may end after that.
+    /// Tell the tasks whose gate changed. While a stop is under way only poststop tasks may start.
+    /// Once all tasks are told to finish none may start, although pre-run hooks of a restored
+    /// allocation may end after that.
     pub(super) fn set_gates(&mut self) {
         if self.finishing {
             return;
@@ -42,7 +43,7 @@ impl AllocMachine {
         let mut changes = Vec::new();
         for task in &self.group.tasks {
             let allowed = self.prepared && (self.plan.is_none() || is_poststop(task));
-            let wanted = if allowed { self.coordinator.gate(&task.name) } else { Gate::Closed };
+            let wanted = if allowed { self.coordinator.gate(&task.name) } else { TaskGate::Closed };
             if self.gates.get(&task.name) != Some(&wanted) {
                 self.gates.insert(task.name.clone(), wanted);
                 changes.push((task.name.clone(), wanted));
@@ -78,7 +79,7 @@ impl AllocMachine {
             self.phase = AllocPhase::Cleaning;
             self.effects.push(AllocEffect::PostHooks);
         } else if !self.finishing && self.verdict.is_none() {
-            // Not before a verdict is told: a task that is gone hears nothing any more.
+            // The verdict comes first, because a task that is gone gets no events any more.
             self.finishing = true;
             self.effects.push(AllocEffect::FinishTasks);
         }

@@ -1,4 +1,4 @@
-//! Ending the tasks of an allocation: stage after stage, hooks and delay before the first.
+//! Ends the tasks of an allocation stage by stage, after the hooks and the delay.
 //!
 //! ```text
 //!   pre-kill hooks ─► [group shutdown_delay] ─► leader ─► mains ─► sidecars ─► (poststop: when forced)
@@ -20,19 +20,19 @@ use ostler_model::task::TaskStatus;
 pub(super) struct KillPlan {
     event: Option<TaskEvent>,
     reason: String,
-    /// Stages not begun.
+    /// The stages that have not begun.
     rest: VecDeque<Vec<TaskName>>,
-    /// Tasks of the stages begun.
+    /// The tasks of the stages that have begun.
     begun: BTreeSet<TaskName>,
-    /// Tasks that were told.
+    /// The tasks that were told to end.
     asked: BTreeSet<TaskName>,
-    /// The group's `shutdown_delay`, before it begins.
+    /// The group's `shutdown_delay`, until it begins.
     delay: Option<Duration>,
-    /// It is running.
+    /// The group's `shutdown_delay` runs.
     delayed: bool,
-    /// Do not wait for hooks.
+    /// Do not wait for the pre-kill hooks.
     hurry: bool,
-    /// Nor for the delays of tasks.
+    /// Do not wait for the delays of tasks.
     skip: bool,
 }
 
@@ -67,13 +67,13 @@ impl KillPlan {
 }
 
 impl AllocMachine {
-    /// A restart that is being told to the tasks is answered still.
-    pub(super) fn begin(&mut self, plan: KillPlan) {
+    /// Begin a stop. A restart that the tasks are being told of is still answered.
+    pub(super) fn begin_plan(&mut self, plan: KillPlan) {
         self.restart = self.restart.take().filter(|restart| matches!(restart, Restart::Asking));
         self.plan = Some(plan);
     }
 
-    /// Take the plan as far as the states allow.
+    /// Advance the plan as far as the states allow.
     pub(super) fn advance_plan(&mut self) {
         let Some(mut plan) = self.plan.take() else {
             return;
@@ -93,9 +93,9 @@ impl AllocMachine {
 
     fn advance_stages(&mut self, plan: &mut KillPlan) {
         while !plan.delayed {
-            let due = self.live(plan.begun.iter());
-            // A task that was dead when its stage began may have been started again by a restart
-            // that was on its way.
+            let due = self.live_tasks(plan.begun.iter());
+            // A restart that was on its way may have started a task again that was dead when
+            // its stage began.
             let not_asked: Vec<_> = due.iter().filter(|t| !plan.asked.contains(*t)).collect();
             if !not_asked.is_empty() {
                 let tasks: Vec<TaskName> = not_asked.into_iter().cloned().collect();
@@ -107,7 +107,7 @@ impl AllocMachine {
                     skip_shutdown_delay: plan.skip,
                 });
             }
-            // A task whose processes do not end holds up the next stage no longer.
+            // A task whose processes do not end does not hold up the next stage.
             if due.iter().any(|task| !self.states.get(task).is_some_and(|state| is_undead(state))) {
                 return;
             }
@@ -118,7 +118,10 @@ impl AllocMachine {
         }
     }
 
-    pub(super) fn live<'a>(&self, tasks: impl Iterator<Item = &'a TaskName>) -> Vec<TaskName> {
+    pub(super) fn live_tasks<'a>(
+        &self,
+        tasks: impl Iterator<Item = &'a TaskName>,
+    ) -> Vec<TaskName> {
         tasks.filter(|t| !self.is_dead(t)).cloned().collect()
     }
 
@@ -126,7 +129,7 @@ impl AllocMachine {
         self.states.get(task).is_some_and(|s| s.status == TaskStatus::Dead)
     }
 
-    /// Somebody wants it to end.
+    /// Stop the allocation for this reason.
     pub(super) fn stop(&mut self, reason: &str, skip: bool) {
         if self.plan.is_some() {
             self.stop_again(reason, skip);
@@ -139,17 +142,17 @@ impl AllocMachine {
             return;
         }
         let order = kill_order(&self.group);
-        let any_live = order.iter().any(|stage| !self.live(stage.iter()).is_empty());
+        let any_live = order.iter().any(|stage| !self.live_tasks(stage.iter()).is_empty());
         let mut plan = KillPlan::new(None, reason, order);
         plan.skip = skip;
         plan.delay = self.group.shutdown_delay.filter(|d| any_live && !skip && !d.is_zero());
-        self.begin(plan);
+        self.begin_plan(plan);
     }
 
-    /// Asked again: no more waiting, and poststop tasks need not run to their end.
+    /// A second stop: all waits end, and the poststop tasks need not run to their end.
     fn stop_again(&mut self, reason: &str, skip: bool) {
         let poststop = poststop_tasks(&self.group);
-        let live = self.live(poststop.iter());
+        let live = self.live_tasks(poststop.iter());
         let others_dead =
             self.group.tasks.iter().all(|t| poststop.contains(&t.name) || self.is_dead(&t.name));
         let Some(mut plan) = self.plan.take() else {
@@ -160,7 +163,7 @@ impl AllocMachine {
         let mut told = Vec::new();
         if skip && !plan.skip {
             plan.skip = true;
-            told = self.live(plan.asked.iter());
+            told = self.live_tasks(plan.asked.iter());
         }
         if others_dead {
             // A task that is being killed is not told again.
@@ -178,8 +181,8 @@ impl AllocMachine {
         self.plan = Some(plan);
     }
 
-    /// End every task, poststop tasks too, and open no gate any more. What runs ends in order; where
-    /// nothing can run, all end at once.
+    /// End every task, poststop tasks too, and open no gate any more. Tasks that run end in order.
+    /// Where no task was started, all end at once.
     pub(super) fn end_all(&mut self, event: Option<TaskEvent>, reason: &str) {
         self.prepared = false;
         let poststop = poststop_tasks(&self.group);
@@ -196,6 +199,6 @@ impl AllocMachine {
             let all: BTreeSet<TaskName> = self.group.tasks.iter().map(|t| t.name.clone()).collect();
             vec![all.into_iter().collect()]
         };
-        self.begin(KillPlan::new(event, reason, stages));
+        self.begin_plan(KillPlan::new(event, reason, stages));
     }
 }

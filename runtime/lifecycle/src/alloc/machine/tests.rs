@@ -30,11 +30,11 @@ fn group(delay: Option<Duration>) -> TaskGroup {
         fixtures::lifecycle(task("side"), LifecycleHook::Prestart, true),
         fixtures::lifecycle(task("last"), LifecycleHook::Poststop, false),
     ];
-    let allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(1)).unwrap();
+    let allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::from_seed(1)).unwrap();
     TaskGroup { shutdown_delay: delay, ..allocation.task_group().unwrap().clone() }
 }
 
-fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
+fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, CowArc<TaskState>> {
     of.iter()
         .map(|(task, status)| {
             (name(task), TaskState { status: *status, ..TaskState::default() }.into())
@@ -42,8 +42,8 @@ fn states(of: &[(&str, TaskStatus)]) -> BTreeMap<TaskName, HeldOnce<TaskState>> 
         .collect()
 }
 
-fn all(group: &TaskGroup, status: TaskStatus) -> BTreeMap<TaskName, HeldOnce<TaskState>> {
-    let state = HeldOnce::from(TaskState { status, ..TaskState::default() });
+fn all(group: &TaskGroup, status: TaskStatus) -> BTreeMap<TaskName, CowArc<TaskState>> {
+    let state = CowArc::from(TaskState { status, ..TaskState::default() });
     group.tasks.iter().map(|t| (t.name.clone(), state.clone())).collect()
 }
 
@@ -233,7 +233,7 @@ fn a_restart_of_all_runs_its_hooks_closes_the_gates_and_begins_anew() {
             AllocEffect::Gates(changes) => changes.clone(),
             _ => Vec::new(),
         });
-        changes.filter(|(_, gate)| *gate == Gate::Open).map(|(t, _)| t.to_string()).collect()
+        changes.filter(|(_, gate)| *gate == TaskGate::Open).map(|(t, _)| t.to_string()).collect()
     };
     let now =
         [("pre", Dead), ("lead", Running), ("main", Running), ("side", Running), ("last", Pending)];
@@ -307,7 +307,7 @@ fn nothing_but_poststop_may_start_once_a_stop_is_under_way() {
     ];
     machine.step(NOW, AllocInput::Tasks(states(&prestart)));
     let effects = machine.step(NOW, stop());
-    let closed = [("pre", Gate::Closed), ("side", Gate::Closed)].map(|(t, g)| (name(t), g));
+    let closed = [("pre", TaskGate::Closed), ("side", TaskGate::Closed)].map(|(t, g)| (name(t), g));
     assert!(effects.contains(&AllocEffect::Gates(closed.to_vec())), "{effects:?}");
     machine.step(NOW, AllocInput::PreKilled);
     // A prestart task that was killed did not fail: the coordinator takes it as done.
@@ -317,7 +317,10 @@ fn nothing_but_poststop_may_start_once_a_stop_is_under_way() {
     assert!(!effects.iter().any(|e| matches!(e, AllocEffect::Gates(_))), "{effects:?}");
     let others = [("pre", Dead), ("lead", Dead), ("main", Dead), ("side", Dead), ("last", Pending)];
     let effects = machine.step(NOW, AllocInput::Tasks(states(&others)));
-    assert!(effects.contains(&AllocEffect::Gates(vec![(name("last"), Gate::Open)])), "{effects:?}");
+    assert!(
+        effects.contains(&AllocEffect::Gates(vec![(name("last"), TaskGate::Open)])),
+        "{effects:?}"
+    );
 }
 
 #[test]
@@ -333,7 +336,7 @@ fn a_forced_status_wins_over_the_tasks_and_ends_poststop_tasks_too() {
     // The first one stays.
     machine.step(NOW, force(ClientStatus::Complete, "too long"));
     let mut now = all(&group(None), TaskStatus::Dead);
-    now.insert(name("last"), HeldOnce::default());
+    now.insert(name("last"), CowArc::default());
     assert_eq!(killed(&machine.step(NOW, AllocInput::Tasks(now))), [["last"]]);
     let public = machine.public();
     assert_eq!(public.client_status, ClientStatus::Failed);
@@ -368,7 +371,7 @@ fn a_stop_while_all_are_told_to_run_again_opens_no_poststop_gate_by_what_was_kno
     let mut machine = running();
     machine.step(NOW, AllocInput::RestartAll { reason: "anew".to_owned() });
     let mut dead = all(&group(None), TaskStatus::Dead);
-    dead.insert(name("last"), HeldOnce::default());
+    dead.insert(name("last"), CowArc::default());
     machine.step(NOW, AllocInput::Tasks(dead.clone()));
     machine.step(NOW, AllocInput::RestartReady { ok: true });
     let gates =
@@ -378,7 +381,10 @@ fn a_stop_while_all_are_told_to_run_again_opens_no_poststop_gate_by_what_was_kno
     // None of them was started.
     machine.step(NOW, AllocInput::Tasks(dead));
     let effects = machine.step(NOW, AllocInput::RestartAsked);
-    assert!(effects.contains(&AllocEffect::Gates(vec![(name("last"), Gate::Open)])), "{effects:?}");
+    assert!(
+        effects.contains(&AllocEffect::Gates(vec![(name("last"), TaskGate::Open)])),
+        "{effects:?}"
+    );
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! The words of the machine: phases, inputs, effects.
+//! The phases, inputs and effects of the machine.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::alloc::coordinator::Gate;
+use crate::alloc::coordinator::TaskGate;
 use ostler_model::alloc::ClientStatus;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
-use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
 use ostler_model::saved::{DeploymentStatus, NetworkStatus, SavedAllocState};
@@ -29,14 +29,14 @@ pub enum AllocPhase {
     Destroyed,
     /// The agent leaves; the owners of the tasks are ending.
     Leaving,
-    /// The agent left; tasks run on, or what was left to do is the next agent's.
+    /// The agent left. Tasks run on, or the next agent does what was left to do.
     Left,
 }
 
 impl AllocPhase {
     /// Has the run ended, one way or another?
     #[must_use]
-    pub fn ended(self) -> bool {
+    pub fn has_ended(self) -> bool {
         matches!(self, Self::Done | Self::Destroying | Self::Destroyed | Self::Left)
     }
 }
@@ -44,38 +44,39 @@ impl AllocPhase {
 /// What is known of an allocation of an earlier agent, beside the states of its tasks.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedAlloc {
-    /// Its state as written last.
+    /// The state of the allocation as it was written last.
     pub saved: Option<SavedAllocState>,
-    /// The verdict on its health.
+    /// The verdict on the health.
     pub health: Option<DeploymentStatus>,
-    /// Some task of it was started, or may have been.
+    /// Some task was started, or may have been.
     pub started: bool,
-    /// It is to be stopped, for this reason.
+    /// The allocation is to be stopped, for this reason.
     pub stop: Option<String>,
-    /// What could not be read of its records.
+    /// What could not be read of the records.
     pub trouble: Option<String>,
 }
 
 /// Whose fault it is that a hook failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The allocation's, or that of what it asks for.
+    /// The fault of the allocation, or of what it asks for.
     Alloc,
-    /// The node's: short of descriptors, memory or space, a disk that fails. A later try may work.
+    /// The fault of the node: it is short of descriptors, memory or space, or its disk fails. A
+    /// later try may work.
     Node,
-    /// Nobody knows: it did not end in its time.
+    /// The fault is not known: the hook did not end in its time.
     Nobody,
 }
 
 impl Blame {
-    /// The node's, or else the allocation's.
+    /// [`Blame::Node`] where `node` is true, else [`Blame::Alloc`].
     #[must_use]
     pub const fn of_the_node(node: bool) -> Self {
         if node { Self::Node } else { Self::Alloc }
     }
 }
 
-/// What happened.
+/// An input of the machine: what happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AllocInput {
     /// Pre-run hooks are done.
@@ -89,60 +90,60 @@ pub enum AllocInput {
     },
     /// A hook, before the first task or after the last, waits for something outside, or no longer.
     Waiting {
-        /// For people.
+        /// What the hook waits for, for people; `None` when it waits no longer.
         what: Option<String>,
     },
-    /// It has a network of its own.
+    /// The allocation has this network of its own.
     Network(NetworkStatus),
-    /// States of all tasks, newest.
-    Tasks(BTreeMap<TaskName, HeldOnce<TaskState>>),
+    /// The newest states of all tasks.
+    Tasks(BTreeMap<TaskName, CowArc<TaskState>>),
     /// The owners of all tasks have ended.
     TasksGone,
     /// A newer copy of the group, differing in what may change in place.
     Update {
-        /// The newest.
+        /// The newest copy of the group.
         group: Box<TaskGroup>,
-        /// Update hooks are to hear of it: it is not also a stop.
+        /// The update hooks are to run, because the update is not also a stop.
         hooks: bool,
     },
-    /// Somebody wants it to end.
+    /// The allocation is to stop.
     Stop {
         /// `kill_reason` of the tasks' events.
         reason: String,
         /// Wait for no `shutdown_delay`.
         skip_shutdown_delay: bool,
     },
-    /// It ends with this status, whatever its tasks say; poststop tasks do not run.
+    /// The allocation ends with this status, whatever its tasks say; poststop tasks do not run.
     Force {
-        /// The status.
+        /// The client status that the allocation ends with.
         status: ClientStatus,
-        /// A sentence on it; `kill_reason` of the tasks' events too.
+        /// A sentence on the status; it is the `kill_reason` of the tasks' events too.
         description: String,
-        /// Said to each task first.
+        /// An event for each task before the end.
         event: Option<TaskEvent>,
     },
     /// Pre-kill hooks are done.
     PreKilled,
-    /// Every task is to run again, from the first prestart task on. Ask
-    /// [`super::AllocMachine::restart_refusal`] first.
+    /// Every task is to run again, from the first prestart task on.
+    /// Ask [`super::AllocMachine::restart_refusal`] first.
     RestartAll {
         /// For the tasks' events.
         reason: String,
     },
     /// Hooks before a restart are done, or one of them failed.
     RestartReady {
-        /// None failed.
+        /// No hook failed.
         ok: bool,
     },
-    /// Every task has been told to run again, and what they are since was given.
+    /// Every task has been told to run again, and the machine has their states since.
     RestartAsked,
-    /// It belongs to this deployment of servers from now on: it is judged for it.
+    /// The allocation belongs to this deployment of servers from now on, and verdicts are for it.
     Deployed(Option<Box<str>>),
-    /// The allocation was judged.
+    /// There is a verdict on the health.
     Verdict {
-        /// The verdict.
+        /// The allocation is healthy.
         healthy: bool,
-        /// Why not, by task.
+        /// Why the allocation is not healthy, by task.
         reasons: Vec<(TaskName, String)>,
     },
     /// The verdict is durable.
@@ -155,7 +156,7 @@ pub enum AllocInput {
     Cleaned,
     /// Post-run hooks are done, and the agent leaves before the end could be made durable.
     NotSaved,
-    /// Remove it; stops it first when needed.
+    /// The allocation is to be removed; it is stopped first when it runs.
     Destroy,
     /// Destroy hooks are done.
     Destroyed,
@@ -166,7 +167,7 @@ pub enum AllocInput {
 pub enum AllocEffect {
     /// Run the pre-run hooks; answer `HooksDone` or `HooksFailed`.
     PreHooks,
-    /// The same after this time: they failed.
+    /// Run the pre-run hooks after this time, because they failed; answers as for `PreHooks`.
     PreHooksAfter(Duration),
     /// Drop the pre-run hooks that run.
     AbandonPreHooks,
@@ -179,16 +180,16 @@ pub enum AllocEffect {
     /// Run the pre-kill hooks; answer `PreKilled`.
     PreKillHooks,
     /// Open or close gates.
-    Gates(Vec<(TaskName, Gate)>),
+    Gates(Vec<(TaskName, TaskGate)>),
     /// Kill these tasks.
     Kill {
-        /// All at once.
+        /// The tasks to kill, all at once.
         tasks: Vec<TaskName>,
-        /// Said to each first.
+        /// An event for each task before it is killed.
         event: Option<TaskEvent>,
         /// `kill_reason` of the `Killing` event.
         reason: String,
-        /// Wait for no `shutdown_delay`; one under way ends.
+        /// Wait for no `shutdown_delay`; a delay that runs already ends.
         skip_shutdown_delay: bool,
     },
     /// Tell every task to run again; answer `RestartAsked`.
@@ -198,7 +199,7 @@ pub enum AllocEffect {
     },
     /// Tell every task that it need not wait for a restart any more.
     FinishTasks,
-    /// Tell tasks these events.
+    /// Add these events to tasks.
     Notes(Vec<(TaskName, TaskEvent)>),
     /// Write the verdict; answer `HealthSaved` when it is durable.
     SaveHealth(DeploymentStatus),
@@ -215,10 +216,10 @@ pub enum AllocEffect {
 /// Why the allocation cannot be restarted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartRefusal {
-    /// It has ended.
+    /// The allocation has ended.
     Ended,
-    /// It is being ended.
+    /// The allocation is being ended.
     Ending,
-    /// It is being restarted.
+    /// The allocation is being restarted.
     Restarting,
 }

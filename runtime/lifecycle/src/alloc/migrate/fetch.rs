@@ -1,4 +1,5 @@
-//! The place in which data from another node is put together, and the move out of it.
+//! The directory in which data from another node is put together, and the move out
+//! of that directory.
 //!
 //! ```text
 //! <to>/data fetch/alloc/data          made anew for each try, in a directory that no task sees
@@ -6,15 +7,15 @@
 //!     │ whole, synced ─► journal {from, fetched} ─► rename … ─► journal {done} ─► the place is removed
 //!     └── a crash before the journal: fetched again; after it: the move goes on
 //! ```
-//! So tasks find all of it or nothing. What is lost here is still on the other node.
+//! So tasks find all of the data or none. Data that is lost here is still on the other node.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use super::take_over::take_over_from;
-use super::{MigratedData, NotTakenOver, Origin};
+use super::{DataOrigin, MigratedData, TakeOverError};
 use crate::alloc::dir::at::{ensure, io_error};
-use crate::alloc::dir::lock::Held;
+use crate::alloc::dir::lock::AllocDirLock;
 use crate::alloc::dir::{AllocDir, AllocDirError, PRIVATE};
 use crate::alloc::remove::remove_tree;
 use ostler_model::ids::{AllocId, TaskName};
@@ -22,21 +23,21 @@ use ostler_model::ids::{AllocId, TaskName};
 /// A name with a space: no task, so no task's directory, can have it.
 const NAME: &str = "data fetch";
 
-/// The place, empty at first.
+/// The directory for fetched data, empty at first.
 #[derive(Debug)]
 pub struct FetchedDir(AllocDir);
 
 impl FetchedDir {
-    /// Make it in the directory of `to`. What an earlier try left is removed.
+    /// Make the directory in that of the allocation `to`. What an earlier try left is removed.
     ///
     /// # Errors
-    /// When that cannot be removed, or the operating system refuses.
+    /// When the leftovers cannot be removed, or the operating system refuses.
     pub fn create(root: &Path, to: AllocId) -> Result<Self, AllocDirError> {
-        let _held = Held::take(&[to])?;
+        let _held = AllocDirLock::take(&[to])?;
         let target = AllocDir::open(root, to)?;
         clear(&target)?;
         drop(ensure(target.fd(), NAME, PRIVATE, &target.path().join(NAME))?);
-        match fetched(&target)? {
+        match open_fetched(&target)? {
             Some(place) => Ok(Self(place)),
             None => Err(AllocDirError::Missing { path: target.path().join(NAME) }),
         }
@@ -48,21 +49,21 @@ impl FetchedDir {
         self.0.fd()
     }
 
-    /// Wait until everything in it is on the disk.
+    /// Wait until everything in the directory is on the disk.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// When the disk does not take the data.
     pub fn sync(&self) -> Result<(), AllocDirError> {
-        // One by one would wait for the disk as often as there are files.
+        // Syncing the files one by one would wait for the disk once for each file.
         rustix::fs::syncfs(self.fd()).map_err(|e| io_error("sync", self.0.path())(e.into()))
     }
 
-    /// Remove it, with what is in it.
+    /// Remove the directory with everything in it.
     ///
     /// # Errors
-    /// When something stays.
+    /// When something cannot be removed.
     pub fn remove(root: &Path, to: AllocId) -> Result<(), AllocDirError> {
-        let _held = Held::take(&[to])?;
+        let _held = AllocDirLock::take(&[to])?;
         match AllocDir::open(root, to) {
             Ok(target) => clear(&target),
             Err(AllocDirError::Missing { .. }) => Ok(()),
@@ -71,8 +72,8 @@ impl FetchedDir {
     }
 }
 
-/// What was fetched of `from` as a whole, and is synced, goes to its places. When that fails for good, the
-/// directory of `to` is built anew.
+/// Move the fetched data of `from`, which is whole and synced, to its places. When the move fails
+/// for good, the directory of `to` is built anew.
 ///
 /// # Errors
 /// See [`NotTakenOver`].
@@ -81,23 +82,23 @@ pub fn move_fetched(
     from: AllocId,
     to: AllocId,
     tasks: &[TaskName],
-) -> Result<MigratedData, NotTakenOver> {
-    take_over_from(Origin::Fetched, root, from, to, tasks, &mut |_| Ok(()))
+) -> Result<MigratedData, TakeOverError> {
+    take_over_from(DataOrigin::Fetched, root, from, to, tasks, &mut |_| Ok(()))
 }
 
-/// The place, where there is one.
-pub(super) fn fetched(target: &AllocDir) -> Result<Option<AllocDir>, AllocDirError> {
-    target.below(NAME)
+/// The directory for fetched data, where there is one.
+pub(super) fn open_fetched(target: &AllocDir) -> Result<Option<AllocDir>, AllocDirError> {
+    target.open_below(NAME)
 }
 
-/// Remove the place, which nothing is needed of any more: the data is where it belongs.
+/// Remove the directory for fetched data once the data is at its places. An error is only logged.
 pub(super) fn clear_away(target: &AllocDir) {
     if let Err(error) = clear(target) {
         tracing::warn!(%error, "what is left of a fetch stays until the allocation is removed");
     }
 }
 
-/// Remove the place; nothing where there is none.
+/// Remove the directory for fetched data, where there is one.
 fn clear(target: &AllocDir) -> Result<(), AllocDirError> {
     let path = || target.path().join(NAME);
     remove_tree(target.fd(), NAME).map_err(|left| AllocDirError::Left { path: path(), left })
@@ -148,7 +149,7 @@ mod tests {
             let (scene, mut met) = (fetched_scene(), 0);
             let tasks = scene.tasks();
             let stopped = move_from(
-                Origin::Fetched,
+                DataOrigin::Fetched,
                 scene.root.path(),
                 scene.from,
                 scene.to,

@@ -1,38 +1,39 @@
-//! Data of a line of allocations of which only the oldest ever started.
+//! Takes over the data of a line of allocations of which only the oldest ever started.
 //!
 //! ```text
 //!   first (started) ◄── second (never started) ◄── third (never started) ◄── to
 //!     data here, as a rule     or here, when it ended after its move         takes the nearest there is
 //! ```
-//! The directory of one that never started has nothing of its own: what is in it came from before it.
+//! An allocation that never started has no data of its own: what is in its directory came from the
+//! one before it.
 
 use std::path::Path;
 
 use super::journal::Journal;
-use super::{MigrateError, MigratedData, NotTakenOver, move_in_steps, take_over};
+use super::{MigrateError, MigratedData, TakeOverError, move_in_steps, take_over};
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use ostler_model::ids::{AllocId, TaskName};
 
-/// What became of the data of a line.
+/// What became of the data of a line of allocations.
 #[derive(Debug)]
-pub struct Inherited {
-    /// Whose directory it came from, or should have.
+pub struct InheritedData {
+    /// The allocation whose directory the data came from, or should have come from.
     pub from: AllocId,
-    /// What was moved.
-    pub moved: Result<MigratedData, NotTakenOver>,
+    /// The directories that were moved, or why they were not.
+    pub moved: Result<MigratedData, TakeOverError>,
 }
 
-/// As [`take_over`], from the first of `line` that has anything to be moved. `line` is the allocation
-/// whose place is taken, then that whose place that one had, and so on; all but the last never started.
-/// `None`: nobody has anything.
+/// As [`take_over`], from the first allocation of `line` that has data. `line` begins with the
+/// allocation whose place is taken; each further one had the place before. All but the last never
+/// started. `None`: no allocation has data.
 #[must_use]
 pub fn inherit(
     root: &Path,
     line: &[AllocId],
     to: AllocId,
     tasks: &[TaskName],
-) -> Option<Inherited> {
-    // What was begun goes on, and what was done stays done.
+) -> Option<InheritedData> {
+    // A move that was begun goes on, and a move that is done stays done.
     let begun = read(root, to).ok().flatten().map(|journal| journal.from);
     let line = match begun.filter(|from| line.contains(from)) {
         Some(from) => vec![from],
@@ -40,16 +41,16 @@ pub fn inherit(
     };
     for from in line {
         let moved = finish(root, from, tasks)
-            .map_err(|error| NotTakenOver { error, stays: None })
+            .map_err(|error| TakeOverError { error, stays: None })
             .and_then(|()| take_over(root, from, to, tasks));
         if !moved.as_ref().is_ok_and(MigratedData::is_nothing) {
-            return Some(Inherited { from, moved });
+            return Some(InheritedData { from, moved });
         }
     }
     None
 }
 
-/// Finish the move that `alloc` was ended in.
+/// Finish a move to `alloc` that was interrupted by its end.
 fn finish(root: &Path, alloc: AllocId, tasks: &[TaskName]) -> Result<(), MigrateError> {
     match read(root, alloc)? {
         Some(Journal { from, done: false, .. }) => {
@@ -76,7 +77,7 @@ mod tests {
     use ostler_model::rng::Rng;
 
     fn third(scene: &Scene) -> AllocId {
-        let id = AllocId::new(Rng::seeded(99).uuid());
+        let id = AllocId::new(Rng::from_seed(99).uuid());
         AllocDir::create(scene.root.path(), id).unwrap();
         id
     }
@@ -129,7 +130,7 @@ mod tests {
     fn where_nobody_has_anything_nothing_is_moved_and_nobody_is_named() {
         let scene = Scene::new();
         let root = scene.root.path();
-        let gone = AllocId::new(Rng::seeded(98).uuid());
+        let gone = AllocId::new(Rng::from_seed(98).uuid());
         let empty = third(&scene);
         assert!(inherit(root, &[gone, empty], scene.to, &scene.tasks()).is_none());
         assert!(inherit(root, &[], scene.to, &scene.tasks()).is_none());

@@ -14,29 +14,29 @@ use crate::alloc::dir::at::io_error;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::MIGRATE_JOURNAL_BYTES_MAX;
 
-/// A name with spaces: no task, so no task's directory, can have it.
+/// Name of the journal. It has a space, so no task's directory can have this name.
 const NAME: &str = "data move.json";
-/// Where it is written before it takes its name.
+/// Name of the file that the journal is written to before it gets its own name.
 const NEW: &str = "data move.json.new";
 
-/// What is to be moved to the allocation whose directory this lies in.
+/// The move to the allocation whose directory the journal lies in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Journal {
-    /// Where from.
+    /// The allocation that the data comes from.
     pub(super) from: AllocId,
-    /// What, sorted.
+    /// The directories to move, sorted.
     pub(super) items: Vec<MovedDir>,
-    /// All of it was moved.
+    /// All directories were moved.
     pub(super) done: bool,
-    /// It was fetched from another node: it lies below this directory.
+    /// The data was fetched from another node and lies below this directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fetched: bool,
 }
 
 impl Journal {
-    /// The journal in the directory of an allocation, if one was begun. A task that runs as the
-    /// agent's user can write it, so it is read as anything from outside.
+    /// Read the journal in the directory of an allocation; `None` where no move was begun. A task
+    /// that runs as the agent's user can write the file, so it is not trusted.
     pub(super) fn read(alloc: &AllocDir) -> Result<Option<Self>, MigrateError> {
         let path = alloc.path().join(NAME);
         let wrong = |reason: String| MigrateError::Journal { path: path.clone(), reason };
@@ -62,8 +62,8 @@ impl Journal {
         serde_json::from_slice(&bytes).map(Some).map_err(|e| wrong(e.to_string()))
     }
 
-    /// Write it so that after a crash the old or the new one is there, and the new one once this
-    /// returned.
+    /// Write the journal atomically: after a crash the old or the new one is there. Once this has
+    /// returned it is the new one.
     pub(super) fn write(&self, alloc: &AllocDir, step: Step<'_>) -> Result<(), MigrateError> {
         let path: PathBuf = alloc.path().join(NAME);
         let failed = |e: io::Error| MigrateError::from(io_error("write", &path)(e));

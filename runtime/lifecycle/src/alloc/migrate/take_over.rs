@@ -1,5 +1,5 @@
-//! A move with what becomes of it when it fails: nothing is lost, and a program finds an empty
-//! directory or a whole one wherever that can be had.
+//! Moves data, and cleans up when the move fails: nothing is lost, and wherever possible a program
+//! finds the whole data or an empty directory.
 //!
 //! ```text
 //!   move ─ failed ─► once more ─ failed ─► give back what was moved ─ all back ─► new directory rebuilt
@@ -11,24 +11,24 @@
 use std::path::Path;
 
 use super::journal::Journal;
-use super::{MigrateError, MigratedData, Origin, Step, has_content, move_from, move_item};
-use crate::alloc::dir::lock::Held;
+use super::{DataOrigin, MigrateError, MigratedData, Step, has_content, move_from, move_item};
+use crate::alloc::dir::lock::AllocDirLock;
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use ostler_model::ids::{AllocId, TaskName};
 
-/// Why the data of another allocation is not there, at least not all of it.
+/// Why the data of another allocation was not taken over, at least not all of it.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct NotTakenOver {
+pub struct TakeOverError {
     /// Why the move failed.
     #[source]
     pub error: MigrateError,
-    /// Why it could not be taken back either: what had been moved is still at the new allocation.
-    /// Without it everything is at the old one, and the new directory is empty.
+    /// Why the data could not be given back either: what had been moved is still at the new
+    /// allocation. `None`: all data is at the old allocation, and the new directory is empty.
     pub stays: Option<MigrateError>,
 }
 
-/// As [`super::move_data`], and when that fails for good: what was moved goes back to `from`, and
+/// As [`super::move_data`]. When the move fails for good, what was moved goes back to `from`, and
 /// the directory of `to` is built anew.
 ///
 /// # Errors
@@ -38,20 +38,20 @@ pub fn take_over(
     from: AllocId,
     to: AllocId,
     tasks: &[TaskName],
-) -> Result<MigratedData, NotTakenOver> {
-    take_over_from(Origin::Here, root, from, to, tasks, &mut |_| Ok(()))
+) -> Result<MigratedData, TakeOverError> {
+    take_over_from(DataOrigin::Here, root, from, to, tasks, &mut |_| Ok(()))
 }
 
-/// The same for data that was fetched: then it goes nowhere back.
+/// As [`take_over`], from any origin. Fetched data does not go back.
 pub(super) fn take_over_from(
-    origin: Origin,
+    origin: DataOrigin,
     root: &Path,
     from: AllocId,
     to: AllocId,
     tasks: &[TaskName],
     step: Step<'_>,
-) -> Result<MigratedData, NotTakenOver> {
-    // What stopped half-way goes on where it stopped.
+) -> Result<MigratedData, TakeOverError> {
+    // The second try goes on where the first one stopped.
     let moved = move_from(origin, root, from, to, tasks, &mut *step)
         .or_else(|_| move_from(origin, root, from, to, tasks, &mut *step));
     moved.map_err(|error| {
@@ -60,24 +60,24 @@ pub(super) fn take_over_from(
             let rebuilt = AllocDir::destroy(root, to).and_then(|()| AllocDir::create(root, to));
             rebuilt.map(drop).map_err(MigrateError::from)
         });
-        NotTakenOver { error, stays: back.err() }
+        TakeOverError { error, stays: back.err() }
     })
 }
 
-/// Every item of an unfinished move to `to` is at `from` again.
+/// Move every item of an unfinished move to `to` back to `from`.
 fn give_back(root: &Path, from: AllocId, to: AllocId, step: Step<'_>) -> Result<(), MigrateError> {
     if from == to {
         return Err(MigrateError::Same { alloc: to });
     }
-    let _held = Held::take(&[from, to])?;
+    let _held = AllocDirLock::take(&[from, to])?;
     let target = AllocDir::open(root, to)?;
     let journal = match Journal::read(&target)? {
         None => return Ok(()),
-        // The data of somebody else, or a whole move: not to be touched.
+        // The data of another allocation, or of a whole move, must not be touched.
         Some(journal) if journal.from != from || journal.done => {
             return Err(MigrateError::OtherUnfinished { begun: journal.from, from, to });
         }
-        // The other node has it still.
+        // The other node still has the data.
         Some(journal) if journal.fetched => return Ok(()),
         Some(journal) => journal,
     };
@@ -89,7 +89,8 @@ fn give_back(root: &Path, from: AllocId, to: AllocId, step: Step<'_>) -> Result<
     }
     let source = AllocDir::open(root, from)?;
     for (item, _) in moved {
-        // What has content at both was never moved: what is at the new place is not from here.
+        // An item with content at both places was never moved: the content at the new
+        // place is another.
         if !has_content(&source, item)? {
             move_item(&target, &source, item, &mut *step)?;
         }
@@ -112,13 +113,14 @@ mod tests {
     fn go(
         scene: &Scene,
         mut fails: impl FnMut(usize) -> bool,
-    ) -> (usize, Result<MigratedData, NotTakenOver>) {
+    ) -> (usize, Result<MigratedData, TakeOverError>) {
         let mut met = 0;
         let (root, tasks) = (scene.root.path(), scene.tasks());
-        let result = take_over_from(Origin::Here, root, scene.from, scene.to, &tasks, &mut |_| {
-            met += 1;
-            if fails(met - 1) { Err(broken()) } else { Ok(()) }
-        });
+        let result =
+            take_over_from(DataOrigin::Here, root, scene.from, scene.to, &tasks, &mut |_| {
+                met += 1;
+                if fails(met - 1) { Err(broken()) } else { Ok(()) }
+            });
         (met, result)
     }
 
@@ -180,7 +182,7 @@ mod tests {
         let failed = take_over(scene.root.path(), other.from, scene.to, &scene.tasks());
         assert!(matches!(
             failed.unwrap_err(),
-            NotTakenOver { error: MigrateError::OtherUnfinished { .. }, stays: Some(_) }
+            TakeOverError { error: MigrateError::OtherUnfinished { .. }, stays: Some(_) }
         ));
         assert_eq!(scene.files(), before);
     }

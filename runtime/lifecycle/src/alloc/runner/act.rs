@@ -1,28 +1,28 @@
-//! Effects of the machine, as calls beside the owner.
+//! Carries out the effects of the machine, as calls beside the owner.
 
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 
-use super::{Call, Failed, Runner, Turn};
+use super::{AllocCall, AllocCallFailure, AllocRunnerLoop, HookTurn};
 use crate::alloc::hooks::{self, AllocHook, AllocScope};
 use crate::alloc::machine::AllocEffect;
-use crate::task::handle::durable;
+use crate::task::handle::await_write;
 use crate::task::{KillRequest, TaskHandle};
 use ostler_model::clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
 use ostler_state::StateStore;
 
-impl Runner {
-    /// Do what the machine says.
+impl AllocRunnerLoop {
+    /// Carry out one effect of the machine.
     pub(super) fn act(&mut self, effect: AllocEffect) {
         match effect {
-            AllocEffect::AbandonPreHooks => self.abort(Call::Pre),
-            AllocEffect::AbandonPostHooks => self.abort(Call::Post),
+            AllocEffect::AbandonPreHooks => self.abort(AllocCall::Pre),
+            AllocEffect::AbandonPostHooks => self.abort(AllocCall::Post),
             AllocEffect::UpdateHooks => match self.update_hooks {
-                Turn::Idle => self.run_update_hooks(),
-                Turn::Running | Turn::Again => self.update_hooks = Turn::Again,
+                HookTurn::Idle => self.run_update_hooks(),
+                HookTurn::Running | HookTurn::Again => self.update_hooks = HookTurn::Again,
             },
             AllocEffect::PreHooks
             | AllocEffect::PreHooksAfter(_)
@@ -68,30 +68,30 @@ impl Runner {
     fn run_hooks(&mut self, effect: &AllocEffect) {
         let (hooks, scope) = (self.hooks.clone(), self.scope.clone());
         match effect {
-            AllocEffect::PreHooks => self.call(Call::Pre, async move {
-                hooks::prerun(&hooks, &scope).await.map_err(Failed::from)
+            AllocEffect::PreHooks => self.call(AllocCall::Pre, async move {
+                hooks::prerun(&hooks, &scope).await.map_err(AllocCallFailure::from)
             }),
             AllocEffect::PreHooksAfter(pause) => {
                 let pause = clock::sleep(*pause);
-                self.call(Call::Pre, async move {
+                self.call(AllocCall::Pre, async move {
                     pause.await;
-                    hooks::prerun(&hooks, &scope).await.map_err(Failed::from)
+                    hooks::prerun(&hooks, &scope).await.map_err(AllocCallFailure::from)
                 });
             }
-            AllocEffect::RestartHooks => self.call(Call::RestartHooks, async move {
-                hooks::pre_restart(&hooks, &scope).await.map_err(Failed::from)
+            AllocEffect::RestartHooks => self.call(AllocCall::RestartHooks, async move {
+                hooks::pre_restart(&hooks, &scope).await.map_err(AllocCallFailure::from)
             }),
-            AllocEffect::PreKillHooks => self.call(Call::PreKill, async move {
+            AllocEffect::PreKillHooks => self.call(AllocCall::PreKill, async move {
                 hooks::pre_kill(&hooks, &scope).await;
                 Ok(())
             }),
-            AllocEffect::PostHooks => self.call(Call::Post, async move {
+            AllocEffect::PostHooks => self.call(AllocCall::Post, async move {
                 hooks::postrun(&hooks, &scope).await;
                 Ok(())
             }),
             AllocEffect::DestroyHooks => {
                 let store = self.store.clone();
-                self.call(Call::Destroy, async move {
+                self.call(AllocCall::Destroy, async move {
                     destroy(&hooks, &scope, &store).await;
                     Ok(())
                 });
@@ -100,11 +100,11 @@ impl Runner {
         }
     }
 
-    /// One call of the update hooks at a time, with the newest copy.
+    /// Run the update hooks with the newest copy. One call runs at a time.
     pub(super) fn run_update_hooks(&mut self) {
-        self.update_hooks = Turn::Running;
+        self.update_hooks = HookTurn::Running;
         let (hooks, scope) = (self.hooks.clone(), self.scope.clone());
-        self.call(Call::Update, async move {
+        self.call(AllocCall::Update, async move {
             hooks::update(&hooks, &scope).await;
             Ok(())
         });
@@ -120,7 +120,8 @@ impl Runner {
         self.tasks.keys().cloned().collect()
     }
 
-    /// Send something to a task, beside the owner: its queue may be full.
+    /// Send something to a task. This runs beside the owner, because the queue of the task
+    /// may be full.
     fn send<F>(&mut self, task: &TaskName, send: impl FnOnce(TaskHandle) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -129,7 +130,7 @@ impl Runner {
             return;
         };
         let sending = send(handle.clone());
-        self.call(Call::Request, async move {
+        self.call(AllocCall::Request, async move {
             sending.await;
             Ok(())
         });
@@ -137,26 +138,26 @@ impl Runner {
 
     pub(super) fn call(
         &mut self,
-        call: Call,
-        future: impl Future<Output = Result<(), Failed>> + Send + 'static,
+        call: AllocCall,
+        future: impl Future<Output = Result<(), AllocCallFailure>> + Send + 'static,
     ) {
-        // Not an async block around it, which would have room for the future twice.
+        // No async block around the future: that would take room for the future twice.
         let abort = self.calls.spawn(future.map(move |result| (call, result)));
         self.kinds.insert(call, abort);
     }
 
-    fn abort(&mut self, call: Call) {
+    fn abort(&mut self, call: AllocCall) {
         self.kinds.abort(|known| *known == call);
     }
 }
 
-/// Remove what is left of an allocation: directory, then records. The records go last, so that a
-/// crash in between leaves something to find the directory by. No record can come back: the store
-/// drops every later write of the allocation.
+/// Remove what is left of an allocation: first the directory, then the records. The records go
+/// last, so that after a crash in between the directory can still be found. No record can come
+/// back, because the store drops every later write of the allocation.
 async fn destroy(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope, store: &StateStore) {
     hooks::destroy(hooks, scope).await;
     let id = scope.allocation.id;
-    match durable(store.destroy_alloc(id)).await {
+    match await_write(store.destroy_alloc(id)).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::error!(alloc = %id, %error, "records not removed"),
         None => tracing::error!(alloc = %id, "records not removed in time"),

@@ -1,6 +1,6 @@
-//! Restarts and signals: who is asked, and what the asker hears.
+//! Restarts, signals and commands: passes them to tasks and answers the asker.
 
-use super::{Call, Runner, answer};
+use super::{AllocCall, AllocRunnerLoop, send_answer};
 use crate::alloc::machine::{AllocInput, RestartRefusal};
 use crate::alloc::{Reply, RestartScope};
 use crate::task::{ExecRequest, RequestError, TaskHandle};
@@ -8,10 +8,10 @@ use ostler_model::ids::TaskName;
 use ostler_model::ports::BoxFuture;
 use ostler_model::task::TaskStatus;
 
-impl Runner {
+impl AllocRunnerLoop {
     pub(super) fn restart(&mut self, scope: RestartScope, reason: String, reply: Reply) {
         if let Some(refusal) = self.machine.restart_refusal() {
-            answer(reply, Err(refused(refusal)));
+            send_answer(reply, Err(refusal_error(refusal)));
             return;
         }
         let task = match scope {
@@ -35,12 +35,12 @@ impl Runner {
         if let Err(error) = result
             && let Some(reply) = self.restart.take()
         {
-            answer(reply, Err(RequestError::Hook(error)));
+            send_answer(reply, Err(RequestError::Hook(error)));
         }
         // The machine asks the tasks, unless a stop came meanwhile.
         self.feed(AllocInput::RestartReady { ok });
         if let Some(reply) = self.restart.take() {
-            answer(reply, Err(RequestError::Stopping));
+            send_answer(reply, Err(RequestError::Stopping));
         }
     }
 
@@ -48,19 +48,19 @@ impl Runner {
     pub(super) fn force_restart(&mut self, reason: String) {
         let targets: Vec<TaskHandle> = self.tasks.values().cloned().collect();
         let reply = self.restart.take();
-        self.call(Call::ForceRestart, async move {
+        self.call(AllocCall::ForceRestart, async move {
             let mut errors = Vec::new();
             for target in targets {
                 errors.extend(target.force_restart(&reason).await.err());
             }
             if let Some(reply) = reply {
-                answer(reply, joined(errors));
+                send_answer(reply, join_errors(errors));
             }
             Ok(())
         });
     }
 
-    /// Have a command run inside a task, beside the owner.
+    /// Run a command inside a task, beside the owner.
     pub(super) fn exec(&mut self, task: &TaskName, request: ExecRequest) {
         let ExecRequest { command, reply } = request;
         let Some(handle) = self.tasks.get(task).cloned() else {
@@ -68,7 +68,7 @@ impl Runner {
             let _gone = reply.send(Err(RequestError::UnknownTask { task: task.clone() }));
             return;
         };
-        self.call(Call::Request, async move {
+        self.call(AllocCall::Request, async move {
             let _gone = reply.send(handle.exec(command).await);
             Ok(())
         });
@@ -85,7 +85,7 @@ impl Runner {
             Some(name) => match self.tasks.get(name) {
                 Some(handle) => vec![handle.clone()],
                 None => {
-                    answer(reply, Err(RequestError::UnknownTask { task: name.clone() }));
+                    send_answer(reply, Err(RequestError::UnknownTask { task: name.clone() }));
                     return;
                 }
             },
@@ -96,21 +96,21 @@ impl Runner {
             }
         };
         if targets.is_empty() {
-            answer(reply, Err(RequestError::NothingRunning));
+            send_answer(reply, Err(RequestError::NothingRunning));
             return;
         }
-        self.call(Call::Request, async move {
+        self.call(AllocCall::Request, async move {
             let mut errors = Vec::new();
             for target in targets {
                 errors.extend(ask(target).await.err());
             }
-            answer(reply, joined(errors));
+            send_answer(reply, join_errors(errors));
             Ok(())
         });
     }
 }
 
-fn refused(refusal: RestartRefusal) -> RequestError {
+fn refusal_error(refusal: RestartRefusal) -> RequestError {
     match refusal {
         RestartRefusal::Ended => RequestError::Gone,
         RestartRefusal::Ending => RequestError::Stopping,
@@ -118,7 +118,7 @@ fn refused(refusal: RestartRefusal) -> RequestError {
     }
 }
 
-fn joined(mut errors: Vec<RequestError>) -> Result<(), RequestError> {
+fn join_errors(mut errors: Vec<RequestError>) -> Result<(), RequestError> {
     match (errors.pop(), errors.is_empty()) {
         (None, _) => Ok(()),
         (Some(error), true) => Err(error),

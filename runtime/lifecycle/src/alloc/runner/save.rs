@@ -1,33 +1,33 @@
-//! The saved state of an allocation: follows the task states while it lives, and is durable before
-//! its end is told. The verdict on its health is durable before it is told. Where the store refuses,
-//! both are written again until they are: an end that only this agent knows would be none for the
-//! next one, which would run the allocation again, perhaps beside the one that has its place by then.
+//! Writes the saved state of an allocation. It follows the task states while the allocation lives,
+//! and is durable before the end is published. The verdict on the health is durable before it is
+//! published. Where the store refuses, both are written again until they are durable. The next
+//! agent would not know of an end that is not durable: it would run the allocation again, perhaps
+//! beside the one that has its place by then.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Call, Failed, Runner};
+use super::{AllocCall, AllocCallFailure, AllocRunnerLoop};
 use crate::alloc::machine::AllocPhase;
-use crate::task::handle::durable;
+use crate::task::handle::await_write;
 use ostler_model::clock;
 use ostler_model::limits::STATE_LASTING_PAUSES;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
-use ostler_state::{Key, StateError, StateStore};
+use ostler_state::{RecordKey, StateError, StateStore};
 
-impl Runner {
-    /// Write the saved state when it differs from the one written last, one write at a time, so
-    /// that an older one never follows a newer one.
+impl AllocRunnerLoop {
+    /// Write the saved state when it differs from the one written last. One write runs at a time,
+    /// so that an older state never follows a newer one.
     pub(super) fn save_if_due(&mut self) {
         let phase = self.machine.phase();
-        // The end is durable by then, and records of a removed allocation must not be written
-        // again.
-        if phase.ended() {
+        // The end is durable by now, and records of a removed allocation must not be written again.
+        if phase.has_ended() {
             return;
         }
         let last = self.cleaned && phase == AllocPhase::Cleaning && !self.last_saved;
-        let (public, forced) = (self.machine.public(), self.machine.forced());
+        let (public, forced) = (self.machine.public(), self.machine.is_forced());
         let same = |saved: &SavedAllocState| {
             saved.client_status == public.client_status
                 && saved.client_description == public.client_description
@@ -42,19 +42,21 @@ impl Runner {
             forced,
             finished: self.cleaned,
         };
-        // It cannot be derived from other records, so it is durable at once.
+        // A forced status cannot be derived from other records, so it must be durable at once.
         let newly_forced = now.forced && !self.saved.as_ref().is_some_and(|saved| saved.forced);
         self.saving = true;
         self.saved = Some(now.clone());
         let (store, id) = (self.store.clone(), self.scope.allocation.id);
-        let key = Key::AllocState(id);
+        let key = RecordKey::AllocState(id);
         if last {
             let closing = self.closing.clone();
-            self.call(Call::SaveLast, async move {
-                until_durable(&store, &key, &now, &closing).await.map_err(Failed::from)
+            self.call(AllocCall::SaveLast, async move {
+                write_until_durable(&store, &key, &now, &closing)
+                    .await
+                    .map_err(AllocCallFailure::from)
             });
         } else {
-            self.call(Call::Save, async move {
+            self.call(AllocCall::Save, async move {
                 let written = async {
                     if newly_forced {
                         store.put(&key, &now).await
@@ -62,7 +64,7 @@ impl Runner {
                         store.put_later(&key, &now).await
                     }
                 };
-                match durable(written).await {
+                match await_write(written).await {
                     Some(Ok(_)) => {}
                     Some(Err(error)) => tracing::error!(%key, %error, "state not written"),
                     None => tracing::error!(%key, "state not written in time"),
@@ -74,28 +76,30 @@ impl Runner {
 
     /// Write the verdict on the health.
     pub(super) fn save_health(&mut self, verdict: DeploymentStatus) {
-        let key = Key::DeploymentStatus(self.scope.allocation.id);
+        let key = RecordKey::DeploymentStatus(self.scope.allocation.id);
         let (store, closing) = (self.store.clone(), self.closing.clone());
-        self.call(Call::SaveHealth, async move {
-            until_durable(&store, &key, &verdict, &closing).await.map_err(Failed::from)
+        self.call(AllocCall::SaveHealth, async move {
+            write_until_durable(&store, &key, &verdict, &closing)
+                .await
+                .map_err(AllocCallFailure::from)
         });
     }
 }
 
-/// Write until it is durable; a store that refuses is asked again, until `closing` or until it is
-/// closed itself. An error: it is not durable.
-async fn until_durable<T: Serialize + Sync>(
+/// Write a value until it is durable. A store that refuses is asked again until `closing` is
+/// cancelled, or until the store itself is closed. An error means that the value is not durable.
+async fn write_until_durable<T: Serialize + Sync>(
     store: &StateStore,
-    key: &Key,
+    key: &RecordKey,
     value: &T,
     closing: &CancellationToken,
 ) -> Result<(), String> {
     let mut pauses = STATE_LASTING_PAUSES.into_iter();
     let mut pause = Duration::ZERO;
     loop {
-        // Seen before the try: one more is made when it comes during the pause.
+        // Read before the try: when `closing` comes during the pause, one more try is made.
         let last = closing.is_cancelled();
-        let (error, closed) = match durable(store.put(key, value)).await {
+        let (error, closed) = match await_write(store.put(key, value)).await {
             Some(Ok(_)) => return Ok(()),
             Some(Err(error)) => (error.to_string(), matches!(error, StateError::Closed { .. })),
             None => ("the disk did not answer in time".to_owned(), false),

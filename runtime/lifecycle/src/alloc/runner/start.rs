@@ -1,4 +1,4 @@
-//! Making an owner: of a new allocation, or of one of an earlier agent.
+//! Starts the owner of a new allocation, or of one of an earlier agent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Inbox, Runner, Turn};
-use crate::alloc::coordinator::Gate;
+use super::{AllocInbox, AllocRunnerLoop, HookTurn};
+use crate::alloc::coordinator::TaskGate;
 use crate::alloc::hooks::background::CloseOnDrop;
 use crate::alloc::hooks::{AllocHook, AllocScope, Background, FirstRun, HookTimes};
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
@@ -16,13 +16,13 @@ use crate::alloc::phases::Phases;
 use crate::alloc::services::AllocServices;
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, AllocWay, RestoredAlloc};
 use crate::by_task::ByTask;
-use crate::kinds::Kinds;
+use crate::kinds::CallKinds;
 use crate::queue;
-use crate::task::hooks::{Fetched, TaskHook};
+use crate::task::hooks::{FetchedArtifacts, TaskHook};
 use crate::task::{LogSlot, MadeDirs, NetworkSlot, RestoredTask, TaskHandle, TaskScope};
 use crate::watch;
 use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::held_once::HeldOnce;
+use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
 use ostler_model::limits::RUNNER_QUEUE_MAX;
@@ -56,7 +56,7 @@ pub fn restore(
     start(config, Some(restored), alloc_hooks, task_hooks)
 }
 
-/// Why an allocation that is to stop is.
+/// The reason of an allocation that is to stop.
 pub(super) fn stop_reason(allocation: &Allocation) -> String {
     match allocation.desired_description.as_str() {
         "" => "allocation stopped".to_owned(),
@@ -81,8 +81,8 @@ fn start(
     let members = Members::start(&config, &group, restored.as_ref(), task_hooks);
     let saved = restored.as_ref().and_then(|restored| restored.saved.clone());
     let started_before = restored.as_ref().is_some_and(was_started);
-    let lives = lives(&config, restored.as_ref());
-    let (machine, first) = machine(&config, group, &members, restored);
+    let lives = liveness_check(&config, restored.as_ref());
+    let (machine, first) = build_machine(&config, group, &members, restored);
     let (requests, requests_inbox) = queue::channel(RUNNER_QUEUE_MAX);
     let (owner, news) = queue::channel(RUNNER_QUEUE_MAX);
     let (newest, updates) = watch::channel(Arc::clone(&allocation));
@@ -132,7 +132,7 @@ fn start(
         network: members.network,
         trace: config.trace,
     };
-    let runner = Box::new(Runner {
+    let runner = Box::new(AllocRunnerLoop {
         scope,
         hooks: alloc_hooks,
         machine,
@@ -141,9 +141,9 @@ fn start(
         tick: members.tick,
         timer: None,
         calls: JoinSet::new(),
-        kinds: Kinds::default(),
+        kinds: CallKinds::default(),
         tasks_gone: false,
-        update_hooks: Turn::Idle,
+        update_hooks: HookTurn::Idle,
         restart: None,
         state,
         phase,
@@ -157,31 +157,31 @@ fn start(
         clock: config.clock,
         _close: close,
     });
-    runner.begin(first, Inbox { requests: requests_inbox, updates, news });
+    runner.spawn_owner(first, AllocInbox { requests: requests_inbox, updates, news });
     Ok(handle)
 }
 
-impl Runner {
-    fn begin(mut self: Box<Self>, first: Vec<AllocEffect>, inbox: Inbox) {
+impl AllocRunnerLoop {
+    fn spawn_owner(mut self: Box<Self>, first: Vec<AllocEffect>, inbox: AllocInbox) {
         for effect in first {
             self.act(effect);
         }
         self.save_if_due();
-        tokio::spawn(self.own(inbox));
+        tokio::spawn(self.run_owner(inbox));
     }
 }
 
-/// The owners of the tasks, and the ways to them.
+/// The handles of the tasks' owners, and what the allocation shares with them.
 struct Members {
     tasks: Arc<ByTask<TaskHandle>>,
-    /// Of all tasks, also of those that need no owner any more.
-    states: BTreeMap<TaskName, HeldOnce<TaskState>>,
-    gates: ByTask<watch::Publisher<Gate>>,
+    /// The states of all tasks, also of those that need no owner any more.
+    states: BTreeMap<TaskName, CowArc<TaskState>>,
+    gates: ByTask<watch::Publisher<TaskGate>>,
     logs: ByTask<LogSlot>,
     logs_changed: watch::Subscriber<u64>,
-    /// What the allocation makes for them.
+    /// What the allocation makes for their first runs.
     first: Vec<FirstRun>,
-    /// The network that they will be in.
+    /// The network that the tasks will be in.
     network: NetworkSlot,
     tick: Arc<Notify>,
 }
@@ -221,7 +221,7 @@ impl Members {
                 logs: slot.clone(),
                 secrets_in_memory: config.secrets_in_memory,
             });
-            let (gate, gate_seen) = watch::channel(Gate::Closed);
+            let (gate, gate_seen) = watch::channel(TaskGate::Closed);
             let scope = TaskScope {
                 allocation: Arc::clone(&config.allocation),
                 task: task.clone(),
@@ -240,7 +240,7 @@ impl Members {
                 variables: Arc::clone(&config.variables),
                 hooks: hooks.to_vec(),
                 artifacts: config.artifacts.clone(),
-                fetched: Fetched::default(),
+                fetched: FetchedArtifacts::default(),
                 logs: slot,
                 made,
                 at_once: at_once
@@ -263,7 +263,7 @@ impl Members {
     }
 }
 
-fn machine(
+fn build_machine(
     config: &AllocRunnerConfig,
     group: TaskGroup,
     members: &Members,
@@ -297,8 +297,8 @@ fn machine(
     (machine, first)
 }
 
-/// A look at the runs on record: does one live?
-fn lives(
+/// A function that asks the host whether one of the runs on record lives.
+fn liveness_check(
     config: &AllocRunnerConfig,
     restored: Option<&RestoredAlloc>,
 ) -> Arc<dyn Fn() -> bool + Send + Sync> {
@@ -313,7 +313,7 @@ fn lives(
             };
             match workloads.adopt(&run.id, &run.identities, workload) {
                 Adoption::Running | Adoption::NotNow(_) => true,
-                // The host does not run a polled workload: only the driver knows.
+                // The host does not run a polled workload, so only its driver knows.
                 Adoption::Unknown => matches!(workload, Workload::Poll(_)),
                 _ => false,
             }
@@ -321,7 +321,7 @@ fn lives(
     })
 }
 
-/// Was some task of it started, or may have been?
+/// Was some task of the allocation started, or may one have been?
 fn was_started(restored: &RestoredAlloc) -> bool {
     restored.tasks.values().any(|RestoredTask { state, local }| {
         let begun = |s: &TaskState| s.status == TaskStatus::Running || s.started_at.is_some();

@@ -100,7 +100,7 @@ impl Bench {
     }
 
     pub fn run(&self, tasks: Vec<Task>) -> AllocHandle {
-        self.run_allocation(fixtures::allocation(self.kind, tasks, &Rng::seeded(7)).unwrap())
+        self.run_allocation(fixtures::allocation(self.kind, tasks, &Rng::from_seed(7)).unwrap())
     }
 
     pub fn run_allocation(&self, allocation: Allocation) -> AllocHandle {
@@ -118,14 +118,14 @@ impl Bench {
             artifacts: None,
             state: self.store.clone(),
             clock: self.clock.clone(),
-            rng: Rng::seeded(1),
+            rng: Rng::from_seed(1),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             users: Default::default(),
             secrets_in_memory: false,
             previous: Vec::new(),
             disk_watch: super::super::DiskWatch::new(
                 self.root.path().to_owned(),
-                Arc::new(super::super::OnDisk),
+                Arc::new(super::super::DirectoryMeter),
                 self.clock.clone(),
             ),
             services: self.services.clone(),

@@ -1,5 +1,5 @@
-//! What a service is once its `${…}` are replaced: its entry in the list of the node, and the questions
-//! of its checks. Pure.
+//! Replaces the references of a service. The result is its entry in the list of the node, and the
+//! questions of its checks. Pure.
 //!
 //! Where it is reached ([`reached`]) is decided in one place, by what the allocation's network is:
 //!
@@ -23,28 +23,28 @@ use ostler_model::ids::TaskName;
 use ostler_model::job::{AddressMode, Check, CheckKind, HttpCheck, Service};
 use ostler_model::limits::SERVICE_NAME_BYTES_MAX;
 use ostler_model::network::DriverNetwork;
+use ostler_model::printable::has_hidden;
 use ostler_model::resources::AllocatedPort;
 use ostler_model::service::ServiceInstance;
-use ostler_model::shown::has_hidden;
 use ostler_probe::CheckTarget;
 
-/// What there is of networks around a service.
+/// The networks and ports by which a service may be reached.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServiceNetworks<'a> {
     /// The ports of the allocation.
     pub ports: &'a [AllocatedPort],
-    /// The task that the service stands in: its own ports count, those of other tasks do not.
+    /// The task that the service stands in. Ports of that task count, ports of other tasks do not.
     pub task: Option<&'a TaskName>,
     /// The node's address.
     pub host_ip: &'a str,
     /// The address of the allocation in a network of its own.
     pub alloc_ip: Option<&'a str>,
-    /// What the driver gave the task.
+    /// The network that the driver gave the task.
     pub of_driver: Option<&'a DriverNetwork>,
 }
 
 impl<'a> ServiceNetworks<'a> {
-    /// The port of this label: of the task before that of its group.
+    /// The port of this label. A port of the task goes before one of the group.
     fn port(&self, label: &str) -> Option<&'a AllocatedPort> {
         let of = |task: Option<&TaskName>| {
             self.ports.iter().find(|port| port.label == label && port.task.as_ref() == task)
@@ -56,55 +56,55 @@ impl<'a> ServiceNetworks<'a> {
 /// Why a service is not listed, or a check has nothing to ask.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// A text has a reference nobody knows.
+    /// References of a text cannot be replaced.
     #[error("{what}: {source}")]
     Text {
-        /// Which.
+        /// Which text: `name`, `port`, `tags` …
         what: &'static str,
         /// What is wrong with it.
         #[source]
         source: InterpolateError,
     },
-    /// The name is none.
+    /// The name is no name of a service.
     #[error(
         "{name:?} is no name of a service: letters, digits and dashes, at most {SERVICE_NAME_BYTES_MAX}"
     )]
     Name {
-        /// With all references replaced.
+        /// The name with all references replaced.
         name: String,
     },
-    /// It would be more than a line where it is written.
+    /// A text has characters that do not show, which could break the line where it is printed.
     #[error("{what} {text:?} has characters that do not show")]
     Hidden {
-        /// Which.
+        /// Which text: `name`, `port`, `tags` …
         what: &'static str,
-        /// With all references replaced.
+        /// The text with all references replaced.
         text: String,
     },
-    /// Neither a label nor a number.
+    /// The port is neither a label of the allocation nor a number.
     #[error("the allocation has no port {port:?}")]
     Port {
-        /// The port.
+        /// The port with all references replaced.
         port: String,
     },
-    /// There is nothing to connect to.
+    /// Neither check nor service has a port to connect to.
     #[error("the check has no port; give it or its service one")]
     NoPort,
-    /// No such network.
+    /// The task lacks the network that the mode needs.
     #[error("address_mode {mode} needs {needed}, which this task does not have")]
     NoNetwork {
-        /// The mode.
+        /// The mode: `alloc`, `driver`, or `script` for a script that has no task.
         mode: &'static str,
-        /// What it needs.
+        /// What the mode needs.
         needed: &'static str,
     },
 }
 
-/// Where something is reached: an address or name, and a port or 0 for none.
+/// Where a service or check is reached: an address or host name, and a port, or 0 for no port.
 ///
 /// # Errors
-/// When the port is not there, or the network.
-pub fn reached(
+/// When the port or the network does not exist.
+pub fn resolve_address(
     mode: AddressMode,
     own: Option<&str>,
     port: Option<&str>,
@@ -131,7 +131,7 @@ pub fn reached(
     match mode {
         AddressMode::Auto => Ok((own.unwrap_or_default().to_owned(), outside)),
         AddressMode::Host => {
-            Ok((usable(label.map_or(networks.host_ip, |port| &port.host_ip)), outside))
+            Ok((usable_address(label.map_or(networks.host_ip, |port| &port.host_ip)), outside))
         }
         AddressMode::Alloc => {
             let ip = networks.alloc_ip.ok_or_else(|| {
@@ -147,8 +147,8 @@ pub fn reached(
     }
 }
 
-/// An address that can be connected to: where all are listened at, the loopback's.
-fn usable(ip: &str) -> String {
+/// An address that can be connected to. The loopback address stands for the unspecified address.
+fn usable_address(ip: &str) -> String {
     match ip.parse() {
         Ok(IpAddr::V4(ip)) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
         Ok(IpAddr::V6(ip)) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.to_string(),
@@ -156,29 +156,29 @@ fn usable(ip: &str) -> String {
     }
 }
 
-/// What is asked.
+/// The question of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Over the network.
+    /// A question over the network.
     Network {
-        /// What; no script.
+        /// The kind of the check; never a script.
         kind: CheckKind,
-        /// Where.
+        /// Host and port that are asked.
         target: CheckTarget,
     },
     /// A program inside a task.
     Script {
-        /// Which task.
+        /// The task that the program runs in.
         task: TaskName,
         /// Program and arguments.
         argv: Vec<String>,
     },
 }
 
-/// The entry of a service in the list of the node. Its indexes are the list's to give.
+/// The entry of a service in the list of the node. The list sets the indexes of the entry.
 ///
 /// # Errors
-/// What of it has no meaning.
+/// When a text of the service has no meaning.
 pub fn instance(
     service: &Service,
     allocation: &Allocation,
@@ -187,7 +187,7 @@ pub fn instance(
 ) -> Result<ServiceInstance, ResolveError> {
     let text = |what| {
         move |text: &str| {
-            let text = replaced(env, what, text)?;
+            let text = replace_references(env, what, text)?;
             if has_hidden(&text) { Err(ResolveError::Hidden { what, text }) } else { Ok(text) }
         }
     };
@@ -199,7 +199,7 @@ pub fn instance(
     let port = service.port.as_deref().map(text("port")).transpose()?;
     let own = service.address.as_deref().map(text("address")).transpose()?;
     let (address, number) =
-        reached(service.address_mode, own.as_deref(), port.as_deref(), networks)?;
+        resolve_address(service.address_mode, own.as_deref(), port.as_deref(), networks)?;
     let canary = allocation.deployment.as_ref().is_some_and(|deployment| deployment.canary);
     let of_canary = canary && !service.canary_tags.is_empty();
     let tags = if of_canary { &service.canary_tags } else { &service.tags };
@@ -233,17 +233,18 @@ pub fn instance(
     })
 }
 
-/// What a check asks. `script_env` is that of the task a script runs in.
+/// The question of a check. For a script, `env` is the environment of the task that the
+/// script runs in.
 ///
 /// # Errors
-/// What of it has no meaning.
+/// When a text of the check has no meaning.
 pub fn question(
     check: &Check,
     service: &Service,
     env: &TaskEnv,
     networks: ServiceNetworks<'_>,
 ) -> Result<Question, ResolveError> {
-    let text = |what| move |text: &str| replaced(env, what, text);
+    let text = |what| move |text: &str| replace_references(env, what, text);
     let kind = match &check.kind {
         CheckKind::Script { command, args } => {
             let mut argv = vec![text("command")(command)?];
@@ -255,7 +256,7 @@ pub fn question(
             return Ok(Question::Script { task: task.clone(), argv });
         }
         CheckKind::Tcp => CheckKind::Tcp,
-        CheckKind::Http(http) => CheckKind::Http(Box::new(replaced_http(http, env)?)),
+        CheckKind::Http(http) => CheckKind::Http(Box::new(replace_in_http(http, env)?)),
         CheckKind::Grpc { service, tls } => {
             CheckKind::Grpc { service: text("grpc_service")(service)?, tls: tls.clone() }
         }
@@ -263,12 +264,12 @@ pub fn question(
     let port = check.port.as_deref().or(service.port.as_deref()).ok_or(ResolveError::NoPort)?;
     let port = text("port")(port)?;
     let own = service.address.as_deref().map(text("address")).transpose()?;
-    // A mode of the check's own is another than the service's, with its own address or not.
+    // A mode of the check replaces that of the service, and with it the service's own address.
     let (mode, own) = match check.address_mode {
         Some(mode) => (mode, None),
         None => (service.address_mode, own),
     };
-    let (host, port) = reached(mode, own.as_deref(), Some(&port), networks)?;
+    let (host, port) = resolve_address(mode, own.as_deref(), Some(&port), networks)?;
     Ok(Question::Network { kind, target: CheckTarget { host, port } })
 }
 
@@ -278,46 +279,51 @@ pub fn script_task<'a>(check: &'a Check, service: &'a Service) -> Option<&'a Tas
     check.task.as_ref().or(service.task.as_ref()).or(service.runs_in.as_ref())
 }
 
-fn replaced_http(http: &HttpCheck, env: &TaskEnv) -> Result<HttpCheck, ResolveError> {
+fn replace_in_http(http: &HttpCheck, env: &TaskEnv) -> Result<HttpCheck, ResolveError> {
     let mut headers = BTreeMap::new();
     for (name, values) in &http.headers {
-        let values = values.iter().map(|value| replaced(env, "header", value));
-        headers.insert(replaced(env, "header", name)?, values.collect::<Result<_, _>>()?);
+        let values = values.iter().map(|value| replace_references(env, "header", value));
+        headers.insert(replace_references(env, "header", name)?, values.collect::<Result<_, _>>()?);
     }
-    let path = replaced(env, "path", &http.path)?;
+    let path = replace_references(env, "path", &http.path)?;
     let path = if path.starts_with('/') { path } else { format!("/{path}") };
-    let body = replaced(env, "body", &http.body)?;
+    let body = replace_references(env, "body", &http.body)?;
     Ok(HttpCheck { path, headers, body, ..http.clone() })
 }
 
-fn replaced(env: &TaskEnv, what: &'static str, text: &str) -> Result<String, ResolveError> {
+fn replace_references(
+    env: &TaskEnv,
+    what: &'static str,
+    text: &str,
+) -> Result<String, ResolveError> {
     if !text.contains("${") {
         return Ok(text.to_owned());
     }
     env.interpolate(text).map_err(|source| ResolveError::Text { what, source })
 }
 
-/// The name of a check with what it refers to; as it is written where that cannot be said.
+/// The name of a check with its references replaced, or as it is written where that
+/// is not possible.
 #[must_use]
 pub fn check_name(check: &Check, env: &TaskEnv) -> String {
-    let text = replaced(env, "name", &check.name).ok().filter(|text| !has_hidden(text));
+    let text = replace_references(env, "name", &check.name).ok().filter(|text| !has_hidden(text));
     text.unwrap_or_else(|| check.name.clone())
 }
 
-/// One check of a service that is there, with all that asking it takes.
+/// One check of a service that is up, with all that is needed to ask it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedCheck {
-    /// Which.
+    /// The id of the check in the words of the job file.
     pub id: CheckId,
-    /// As the job file has it.
+    /// The check as it stands in the job file.
     pub check: Arc<Check>,
-    /// The service by its name in the list.
+    /// Name of the service in the list of the node.
     pub service: String,
-    /// The check by its name, with what that refers to.
+    /// Name of the check with its references replaced.
     pub name: String,
-    /// What is asked, or why nothing can be.
+    /// The question, or why the check has none.
     pub question: Result<Question, String>,
-    /// The start of what it asks.
+    /// When the run that the check asks was started.
     pub started: ostler_model::time::Timestamp,
 }
 

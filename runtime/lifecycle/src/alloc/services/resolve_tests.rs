@@ -44,21 +44,21 @@ fn each_mode_has_its_address_and_its_port() {
         (Driver, Some("admin"), all, at("172.17.0.3", 8081)),
         (Auto, Some("admin"), all, at("172.17.0.3", 8081)),
     ] {
-        assert_eq!(reached(mode, None, port, networks), expected, "{mode:?} {port:?}");
+        assert_eq!(resolve_address(mode, None, port, networks), expected, "{mode:?} {port:?}");
     }
-    assert_eq!(reached(Auto, Some("x.example"), Some("web"), all), at("x.example", 8080));
-    let none = |mode| reached(mode, None, Some("web"), host).unwrap_err().to_string();
+    assert_eq!(resolve_address(Auto, Some("x.example"), Some("web"), all), at("x.example", 8080));
+    let none = |mode| resolve_address(mode, None, Some("web"), host).unwrap_err().to_string();
     assert!(none(Alloc).starts_with("address_mode alloc needs a network"), "{}", none(Alloc));
     assert!(none(Driver).starts_with("address_mode driver needs a driver"), "{}", none(Driver));
     for wrong in ["other", "0", "65536", ""] {
-        let error = reached(Auto, None, Some(wrong), host).unwrap_err();
+        let error = resolve_address(Auto, None, Some(wrong), host).unwrap_err();
         assert_eq!(error, ResolveError::Port { port: wrong.to_owned() });
     }
     let anywhere = AllocatedPort { host_ip: "0.0.0.0".to_owned(), ..port("web", 8080, 80) };
     let ports = [anywhere];
     let networks = ServiceNetworks { ports: &ports, host_ip: "::", ..ServiceNetworks::default() };
-    assert_eq!(reached(Host, None, Some("web"), networks), at("127.0.0.1", 8080));
-    assert_eq!(reached(Host, None, Some("1"), networks), at("::1", 1));
+    assert_eq!(resolve_address(Host, None, Some("web"), networks), at("127.0.0.1", 8080));
+    assert_eq!(resolve_address(Host, None, Some("1"), networks), at("::1", 1));
 }
 
 fn group(services: &str) -> TaskGroup {
@@ -73,7 +73,7 @@ fn group(services: &str) -> TaskGroup {
 /// An allocation of a group, with variables of that.
 fn allocation(group: TaskGroup) -> (Allocation, TaskEnv) {
     let tasks = vec![fixtures::task("t").unwrap()];
-    let mut allocation = fixtures::allocation(JobKind::Service, tasks, &Rng::seeded(1)).unwrap();
+    let mut allocation = fixtures::allocation(JobKind::Service, tasks, &Rng::from_seed(1)).unwrap();
     allocation.group = group.name.clone();
     Arc::make_mut(&mut allocation.job).groups = vec![group];
     allocation.ports = vec![port("web", 8080, 8080)];
@@ -206,7 +206,7 @@ fn a_label_is_the_tasks_own_port_before_the_groups_and_never_that_of_another_tas
     let (own, third) = (TaskName::new("own").unwrap(), TaskName::new("third").unwrap());
     let reached_by = |task, ports| {
         let networks = ServiceNetworks { ports, task, ..ServiceNetworks::default() };
-        reached(AddressMode::Host, None, Some("web"), networks)
+        resolve_address(AddressMode::Host, None, Some("web"), networks)
     };
     assert_eq!(reached_by(Some(&own), &ports[..]), at("10.0.0.1", 3));
     assert_eq!(reached_by(Some(&third), &ports[..]), at("10.0.0.1", 2));

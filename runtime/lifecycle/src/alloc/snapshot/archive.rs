@@ -1,7 +1,8 @@
-//! Reads a tar archive entry by entry, each part of it bounded.
+//! Reads a tar archive entry by entry. Each part of an entry is bounded.
 //!
-//! The crate `tar` reads headers. It is not what goes from one to the next: it would read a name of any length
-//! into memory, and takes an archive that was cut off between two entries for a whole one.
+//! The crate `tar` reads headers only. It does not go from one entry to the next here, because it
+//! would read a name of any length into memory and would take an archive that was cut off between
+//! two entries for a whole one.
 
 use std::io::{self, Read};
 
@@ -10,69 +11,70 @@ use ostler_model::limits::{
 };
 use tar::{EntryType, Header, PaxExtensions};
 
-/// Header, and unit of everything.
+/// Size of a header and of every block, bytes.
 const BLOCK: usize = 512;
 
 /// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// It ends before its end is said.
+    /// The archive ends without its end mark.
     #[error("it ended before it was whole")]
     Cut,
-    /// A header is none.
+    /// A header cannot be read.
     #[error("what should describe an entry cannot be read: {0}")]
     Header(String),
-    /// More than is taken.
+    /// The description of an entry is longer than the bound.
     #[error("the description of an entry is longer than is taken")]
     TooLong,
-    /// Where it comes from failed.
+    /// The source of the bytes failed.
     #[error("{0}")]
     Read(#[source] io::Error),
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArchiveEntryKind {
-    /// A directory.
+    /// A directory, without its entries.
     Directory,
     /// A file, whose bytes follow.
     File,
-    /// A link, and what it says.
+    /// A symbolic link, and its target.
     Symlink(Vec<u8>),
     /// Another name of an entry that came before.
     HardLink(Vec<u8>),
-    /// Something that is not moved; for people.
+    /// Something that is not moved, with a word for people.
     Other(&'static str),
 }
 
-/// An entry, without what is in it.
+/// The description of an entry, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchiveEntry {
-    /// As it stands there.
+    /// The path as it stands in the archive.
     pub path: Vec<u8>,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: ArchiveEntryKind,
-    /// Its rights.
+    /// The permission bits, as in `st_mode`.
     pub mode: u32,
-    /// User and group.
+    /// User id and group id.
     pub owner: Option<(u32, u32)>,
-    /// Seconds since 1970.
+    /// When the entry was modified, seconds since 1970.
     pub changed: u64,
-    /// Bytes that follow.
+    /// Length of the content that follows, bytes.
     pub size: u64,
 }
 
 /// See the module.
 pub struct ArchiveReader<R> {
     from: R,
-    /// Bytes of the present entry that were not read yet, and of what fills up its last block.
+    /// Bytes of the present entry that were not read yet.
     left: u64,
+    /// Bytes that fill up the last block of the present entry.
     padding: u64,
 }
 
-/// What stood before a header and goes before what it says.
+/// Values that stood before a header and override those of the header.
 #[derive(Default)]
-struct Described {
+struct HeaderOverrides {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
@@ -81,44 +83,48 @@ struct Described {
 }
 
 impl<R: Read> ArchiveReader<R> {
-    /// Nothing is read yet.
+    /// A reader that has read nothing yet.
     pub const fn new(from: R) -> Self {
         Self { from, left: 0, padding: 0 }
     }
 
-    /// The next entry; what was not read of the last one is skipped. `None`: that was all, and the archive
-    /// says so.
+    /// The next entry. The unread rest of the entry before is skipped. `None`: the end mark of
+    /// the archive came.
     ///
     /// # Errors
     /// See [`ArchiveError`].
     pub fn next_entry(&mut self) -> Result<Option<ArchiveEntry>, ArchiveError> {
-        let mut described = Described::default();
+        let mut described = HeaderOverrides::default();
         for _ in 0..=MOVED_EXTENSIONS_MAX {
-            self.skip()?;
-            let Some(header) = self.header()? else {
-                self.end()?;
+            self.skip_content()?;
+            let Some(header) = self.read_header()? else {
+                self.read_end()?;
                 return Ok(None);
             };
-            let size = header.entry_size().map_err(unread)?;
+            let size = header.entry_size().map_err(header_error)?;
             let kind = header.entry_type();
             let of_gnu = header.as_gnu().is_some() || header.as_ustar().is_some();
             match kind {
-                EntryType::GNULongName if of_gnu => described.path = Some(self.name(size)?),
-                EntryType::GNULongLink if of_gnu => described.link = Some(self.name(size)?),
-                EntryType::XHeader => described.read(&self.extension(size)?)?,
-                // For all that follow; nothing of it is needed.
-                EntryType::XGlobalHeader => drop(self.extension(size)?),
+                EntryType::GNULongName if of_gnu => {
+                    described.path = Some(self.read_long_name(size)?)
+                }
+                EntryType::GNULongLink if of_gnu => {
+                    described.link = Some(self.read_long_name(size)?)
+                }
+                EntryType::XHeader => described.read(&self.read_extension(size)?)?,
+                // It concerns all entries that follow; nothing in it is needed.
+                EntryType::XGlobalHeader => drop(self.read_extension(size)?),
                 _ => {
                     let size = described.size.unwrap_or(size);
-                    self.begin(size)?;
-                    return entry(&header, described, size).map(Some);
+                    self.begin_content(size)?;
+                    return build_entry(&header, described, size).map(Some);
                 }
             }
         }
         Err(ArchiveError::TooLong)
     }
 
-    /// More of the present entry; none of it is left where nothing is read.
+    /// Read more of the present entry. Returns 0 at its end.
     ///
     /// # Errors
     /// See [`ArchiveError`].
@@ -135,9 +141,9 @@ impl<R: Read> ArchiveReader<R> {
         Ok(count)
     }
 
-    fn begin(&mut self, size: u64) -> Result<(), ArchiveError> {
+    fn begin_content(&mut self, size: u64) -> Result<(), ArchiveError> {
         let block = BLOCK as u64;
-        // A length that no file can have.
+        // No file can have a length beyond `i64`.
         if i64::try_from(size).is_err() {
             return Err(ArchiveError::Header("a length that no file can have".to_owned()));
         }
@@ -146,7 +152,7 @@ impl<R: Read> ArchiveReader<R> {
         Ok(())
     }
 
-    fn skip(&mut self) -> Result<(), ArchiveError> {
+    fn skip_content(&mut self) -> Result<(), ArchiveError> {
         let mut piece = [0; 8 * BLOCK];
         while self.read(&mut piece)? > 0 {}
         self.left = std::mem::take(&mut self.padding);
@@ -154,26 +160,27 @@ impl<R: Read> ArchiveReader<R> {
         Ok(())
     }
 
-    /// `None`: one of the two empty blocks that are the end.
-    fn header(&mut self) -> Result<Option<Header>, ArchiveError> {
+    /// Read a header. `None`: the first of the two empty blocks that mark the end.
+    fn read_header(&mut self) -> Result<Option<Header>, ArchiveError> {
         let mut header = Header::new_old();
-        self.whole(header.as_mut_bytes())?;
+        self.read_whole(header.as_mut_bytes())?;
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        let said = header.cksum().map_err(unread)?;
+        let said = header.cksum().map_err(header_error)?;
         let mut summed = header.clone();
         summed.set_cksum();
-        if summed.cksum().map_err(unread)? != said {
+        if summed.cksum().map_err(header_error)? != said {
             return Err(ArchiveError::Header("its sum is another one".to_owned()));
         }
         Ok(Some(header))
     }
 
-    /// Behind the first of the two blocks. What comes from a network is whole only when that says so too.
-    fn end(&mut self) -> Result<(), ArchiveError> {
+    /// Read the second of the two empty blocks, and what follows. Bytes from a network are whole
+    /// only when the source ends there too.
+    fn read_end(&mut self) -> Result<(), ArchiveError> {
         let mut second = [1; BLOCK];
-        self.whole(&mut second)?;
+        self.read_whole(&mut second)?;
         if second.iter().any(|byte| *byte != 0) {
             return Err(ArchiveError::Header("an empty block".to_owned()));
         }
@@ -185,18 +192,18 @@ impl<R: Read> ArchiveReader<R> {
         }
     }
 
-    fn whole(&mut self, into: &mut [u8]) -> Result<(), ArchiveError> {
+    fn read_whole(&mut self, into: &mut [u8]) -> Result<(), ArchiveError> {
         self.from.read_exact(into).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => ArchiveError::Cut,
             _ => ArchiveError::Read(error),
         })
     }
 
-    fn extension(&mut self, size: u64) -> Result<Vec<u8>, ArchiveError> {
+    fn read_extension(&mut self, size: u64) -> Result<Vec<u8>, ArchiveError> {
         if size > MOVED_EXTENSION_BYTES_MAX {
             return Err(ArchiveError::TooLong);
         }
-        self.begin(size)?;
+        self.begin_content(size)?;
         let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
         let mut at = 0;
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
@@ -205,9 +212,9 @@ impl<R: Read> ArchiveReader<R> {
         Ok(bytes)
     }
 
-    /// A name in an entry of its own, which ends with a zero as a rule.
-    fn name(&mut self, size: u64) -> Result<Vec<u8>, ArchiveError> {
-        let mut name = self.extension(size)?;
+    /// Read a name that stands in an entry of its own. The name usually ends with a zero byte.
+    fn read_long_name(&mut self, size: u64) -> Result<Vec<u8>, ArchiveError> {
+        let mut name = self.read_extension(size)?;
         if name.last() == Some(&0) {
             name.pop();
         }
@@ -215,10 +222,10 @@ impl<R: Read> ArchiveReader<R> {
     }
 }
 
-impl Described {
+impl HeaderOverrides {
     fn read(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         for extension in PaxExtensions::new(bytes) {
-            let extension = extension.map_err(unread)?;
+            let extension = extension.map_err(header_error)?;
             let value = extension.value_bytes();
             let number = || -> Result<u64, ArchiveError> {
                 let text = std::str::from_utf8(value).ok();
@@ -231,7 +238,7 @@ impl Described {
                 b"size" => self.size = Some(number()?),
                 b"uid" => self.uid = Some(number()?),
                 b"gid" => self.gid = Some(number()?),
-                // A file that is told in parts: its parts are not what follows.
+                // A sparse file: its content does not simply follow.
                 key if key.starts_with(b"GNU.sparse.") => {
                     return Err(ArchiveError::Header("a file in parts".to_owned()));
                 }
@@ -242,7 +249,11 @@ impl Described {
     }
 }
 
-fn entry(header: &Header, described: Described, size: u64) -> Result<ArchiveEntry, ArchiveError> {
+fn build_entry(
+    header: &Header,
+    described: HeaderOverrides,
+    size: u64,
+) -> Result<ArchiveEntry, ArchiveError> {
     let path = described.path.unwrap_or_else(|| header.path_bytes().into_owned());
     let link = described.link.or_else(|| header.link_name_bytes().map(|name| name.into_owned()));
     let link = link.unwrap_or_default();
@@ -251,7 +262,7 @@ fn entry(header: &Header, described: Described, size: u64) -> Result<ArchiveEntr
     }
     let kind = match header.entry_type() {
         EntryType::Directory => ArchiveEntryKind::Directory,
-        // A very old one says directory by its name.
+        // Very old archives mark a directory by its name alone.
         EntryType::Regular if path.ends_with(b"/") => ArchiveEntryKind::Directory,
         EntryType::Regular | EntryType::Continuous => ArchiveEntryKind::File,
         EntryType::Symlink => ArchiveEntryKind::Symlink(link),
@@ -265,21 +276,21 @@ fn entry(header: &Header, described: Described, size: u64) -> Result<ArchiveEntr
     };
     let id = |described: Option<u64>, header: io::Result<u64>| {
         let id = described.or_else(|| header.ok()).and_then(|id| u32::try_from(id).ok());
-        // The largest one means that nothing is to be changed.
+        // The largest id means "do not change" to the kernel.
         id.filter(|id| *id < u32::MAX)
     };
     let owner = id(described.uid, header.uid()).zip(id(described.gid, header.gid()));
     Ok(ArchiveEntry {
         path,
         kind,
-        mode: header.mode().map_err(unread)?,
+        mode: header.mode().map_err(header_error)?,
         owner,
         changed: header.mtime().unwrap_or_default(),
         size,
     })
 }
 
-fn unread(error: io::Error) -> ArchiveError {
+fn header_error(error: io::Error) -> ArchiveError {
     ArchiveError::Header(error.to_string())
 }
 

@@ -1,4 +1,5 @@
-//! Makes the archive of an allocation that has ended. Blocks on the disk and on whoever takes the bytes.
+//! Makes the archive of an allocation that has ended. Blocks on the disk and on the receiver
+//! of the bytes.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
@@ -21,23 +22,23 @@ use ostler_model::limits::{MOVED_DEPTH_MAX, MOVED_ENTRIES_MAX, MOVED_PATH_BYTES_
 /// Why an archive was not made as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    /// The allocation's directory.
+    /// The allocation's directory cannot be opened.
     #[error(transparent)]
     Dir(#[from] AllocDirError),
-    /// Something in it cannot be read: whoever takes the archive is told.
+    /// Something in the directory cannot be read. The receiver of the archive is told.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// What.
+        /// Path of the file or directory, below the allocation's directory.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system, or what else is wrong.
         source: io::Error,
     },
-    /// Whoever takes the bytes took no more.
+    /// The receiver takes no more bytes.
     #[error("nobody takes it any more: {0}")]
     Untaken(#[source] io::Error),
 }
 
-/// What was sent.
+/// Counts of what was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackedDisk {
     /// Files, directories and links.
@@ -50,7 +51,7 @@ pub struct PackedDisk {
 /// symbolic link is left out.
 ///
 /// # Errors
-/// See [`PackError`]. Whoever takes the archive knows by it that it is not whole.
+/// See [`PackError`]. The receiver can see by the archive that it is not whole.
 pub fn pack(
     root: &Path,
     alloc: AllocId,
@@ -58,8 +59,8 @@ pub fn pack(
     out: impl Write,
 ) -> Result<PackedDisk, PackError> {
     let dir = AllocDir::open(root, alloc)?;
-    let mut packing = Packing { out: Builder::new(out), packed: PackedDisk::default() };
-    // Headers are made here; nothing of the file system is looked at by name.
+    let mut packing = ArchivePacker { out: Builder::new(out), packed: PackedDisk::default() };
+    // Headers are made in this module, so that `tar` opens nothing by name.
     let items = std::iter::once(MovedDir::Data).chain(tasks.iter().cloned().map(MovedDir::Local));
     for item in items {
         match packing.item(&dir, &item) {
@@ -76,20 +77,20 @@ pub fn pack(
     Ok(packing.packed)
 }
 
-struct Packing<W: Write> {
+struct ArchivePacker<W: Write> {
     out: Builder<W>,
     packed: PackedDisk,
 }
 
 /// A directory that is being sent.
-struct Level {
+struct PackLevel {
     dir: OwnedFd,
     entries: Dir,
     path: PathBuf,
 }
 
-impl<W: Write> Packing<W> {
-    /// An entry in the place of the rest.
+impl<W: Write> ArchivePacker<W> {
+    /// Send the entry that says why the rest is missing.
     fn tell(&mut self, alloc: AllocId, error: &PackError) -> io::Result<()> {
         let text = error.to_string();
         let mut header = Header::new_gnu();
@@ -107,16 +108,16 @@ impl<W: Write> Packing<W> {
         let above = match open_same_mount(alloc.fd(), above, DIRECTORY_FLAGS) {
             // The task never came to be prepared.
             Err(Errno::NOENT) => return Ok(()),
-            opened => opened.map_err(unreadable(&path))?,
+            opened => opened.map_err(unreadable_error(&path))?,
         };
         let own: OsString = own.into();
         match open_same_mount(above.as_fd(), own.as_os_str(), DIRECTORY_FLAGS) {
             Err(Errno::NOENT) => Ok(()),
-            opened => self.tree(opened.map_err(unreadable(&path))?, path),
+            opened => self.tree(opened.map_err(unreadable_error(&path))?, path),
         }
     }
 
-    /// A directory with all that is in it, one level after the other open.
+    /// Send a directory with everything below it.
     fn tree(&mut self, dir: OwnedFd, path: PathBuf) -> Result<(), PackError> {
         let mut levels = vec![self.enter(dir, path)?];
         while let Some(level) = levels.last_mut() {
@@ -124,7 +125,7 @@ impl<W: Write> Packing<W> {
                 levels.pop();
                 continue;
             };
-            let found = found.map_err(unreadable(&level.path))?;
+            let found = found.map_err(unreadable_error(&level.path))?;
             let name = found.file_name();
             if is_dots(name) {
                 continue;
@@ -143,38 +144,38 @@ impl<W: Write> Packing<W> {
         Ok(())
     }
 
-    fn enter(&mut self, dir: OwnedFd, path: PathBuf) -> Result<Level, PackError> {
-        let stat = rustix::fs::fstat(&dir).map_err(unreadable(&path))?;
+    fn enter(&mut self, dir: OwnedFd, path: PathBuf) -> Result<PackLevel, PackError> {
+        let stat = rustix::fs::fstat(&dir).map_err(unreadable_error(&path))?;
         let mut header = header(&stat, EntryType::Directory, 0);
         self.append(&mut header, &path, io::empty())?;
-        let entries = Dir::read_from(&dir).map_err(unreadable(&path))?;
-        Ok(Level { dir, entries, path })
+        let entries = Dir::read_from(&dir).map_err(unreadable_error(&path))?;
+        Ok(PackLevel { dir, entries, path })
     }
 
-    /// A directory is returned, open; everything else is sent.
+    /// Send one entry of a directory. A directory is not sent but returned, open.
     fn entry(
         &mut self,
-        level: &Level,
+        level: &PackLevel,
         name: &CStr,
         path: &Path,
     ) -> Result<Option<OwnedFd>, PackError> {
         let stat = rustix::fs::statat(&level.dir, name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(unreadable(path))?;
+            .map_err(unreadable_error(path))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let below = open_same_mount(level.dir.as_fd(), name, DIRECTORY_FLAGS);
-                below.map(Some).map_err(unreadable(path))
+                below.map(Some).map_err(unreadable_error(path))
             }
             FileType::RegularFile => {
-                // What is there now is looked at again when it is open: a pipe would hold the open up.
+                // A pipe in its place would block the open. The open file is looked at again.
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(&level.dir, name, flags, Mode::empty())
-                    .map_err(unreadable(path))?;
+                    .map_err(unreadable_error(path))?;
                 self.file(file.into(), path).map(|()| None)
             }
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&level.dir, name, Vec::new())
-                    .map_err(unreadable(path))?;
+                    .map_err(unreadable_error(path))?;
                 let mut header = header(&stat, EntryType::Symlink, 0);
                 self.count(path)?;
                 let target = OsStr::from_bytes(target.to_bytes());
@@ -189,13 +190,13 @@ impl<W: Write> Packing<W> {
     }
 
     fn file(&mut self, file: File, path: &Path) -> Result<(), PackError> {
-        let stat = rustix::fs::fstat(&file).map_err(unreadable(path))?;
+        let stat = rustix::fs::fstat(&file).map_err(unreadable_error(path))?;
         if !FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(too_much(path.to_owned(), "it is no file any more"));
         }
         let size = u64::try_from(stat.st_size).unwrap_or_default();
         let mut header = header(&stat, EntryType::Regular, size);
-        let mut whole = Whole { file, left: size, trouble: None };
+        let mut whole = ExactReader { file, left: size, trouble: None };
         self.append(&mut header, path, &mut whole)?;
         self.packed.bytes = self.packed.bytes.saturating_add(size);
         match whole.trouble {
@@ -227,7 +228,7 @@ fn too_much(path: PathBuf, why: &'static str) -> PackError {
     PackError::Unreadable { path, source: io::Error::other(why) }
 }
 
-fn unreadable(path: &Path) -> impl FnOnce(Errno) -> PackError {
+fn unreadable_error(path: &Path) -> impl FnOnce(Errno) -> PackError {
     let path = path.to_owned();
     move |error| PackError::Unreadable { path, source: error.into() }
 }
@@ -243,15 +244,15 @@ fn header(stat: &Stat, kind: EntryType, size: u64) -> Header {
     header
 }
 
-/// Exactly so many bytes of a file, as its header has said. What cannot be read is zeros, so that what comes
-/// after it can be read: that it is not whole.
-struct Whole {
+/// Reads exactly as many bytes of a file as its header says. Bytes that cannot be read become
+/// zeros, so that the entry can follow which says that the archive is not whole.
+struct ExactReader {
     file: File,
     left: u64,
     trouble: Option<io::Error>,
 }
 
-impl Read for Whole {
+impl Read for ExactReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
         let into = into.get_mut(..most).unwrap_or_default();

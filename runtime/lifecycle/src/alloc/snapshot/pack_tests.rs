@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::*;
-use crate::alloc::snapshot::{UnpackBounds, UnpackError, Unpacked, unpack_into};
+use crate::alloc::snapshot::{DiskUnpackError, UnpackBounds, UnpackReport, unpack_into};
 use ostler_model::limits::MIB;
 use ostler_model::rng::Rng;
 
@@ -20,7 +20,7 @@ struct Scene {
 impl Scene {
     fn new(seed: u64) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let alloc = AllocId::new(Rng::seeded(seed).uuid());
+        let alloc = AllocId::new(Rng::from_seed(seed).uuid());
         let tasks: Vec<TaskName> = ["web", "never"].map(|name| name.parse().unwrap()).into();
         let dir = AllocDir::create(root.path(), alloc).unwrap();
         fs::create_dir(dir.data().join("db")).unwrap();
@@ -41,7 +41,7 @@ impl Scene {
         (pack(self.root.path(), self.alloc, &self.tasks, &mut bytes), bytes)
     }
 
-    fn take(&self, bytes: &[u8]) -> Result<Unpacked, UnpackError> {
+    fn take(&self, bytes: &[u8]) -> Result<UnpackReport, DiskUnpackError> {
         let top = fs::File::open(self.to.path()).unwrap();
         let tasks: BTreeSet<_> = self.tasks.iter().cloned().collect();
         unpack_into(top.as_fd(), bytes, self.alloc, &tasks, UnpackBounds::of_disk(MIB))
@@ -51,7 +51,7 @@ impl Scene {
         let (packed, bytes) = self.pack();
         assert!(matches!(packed, Err(PackError::Unreadable { .. })), "{packed:?}");
         match self.take(&bytes) {
-            Err(UnpackError::Sender(why)) => why,
+            Err(DiskUnpackError::Sender(why)) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -120,7 +120,7 @@ fn a_file_that_becomes_shorter_while_it_is_sent_is_told() {
     let scene = Scene::new(6);
     let path = scene.old("alloc/data/db/rows");
     let file = fs::File::open(&path).unwrap();
-    let mut whole = Whole { file, left: 3_000, trouble: None };
+    let mut whole = ExactReader { file, left: 3_000, trouble: None };
     let mut bytes = Vec::new();
     whole.read_to_end(&mut bytes).unwrap();
     assert_eq!((bytes.len(), &bytes[..8]), (3_000, &b"one, two"[..]));

@@ -10,15 +10,15 @@ fn from() -> AllocId {
     "aaaaaaaa-0000-4000-8000-000000000001".parse().unwrap()
 }
 
-fn of(path: &[u8], kind: ArchiveEntryKind) -> Result<Placed, BadName> {
+fn of(path: &[u8], kind: ArchiveEntryKind) -> Result<EntryPlacement, BadEntryName> {
     let entry =
         ArchiveEntry { path: path.to_vec(), kind, mode: 0o644, owner: None, changed: 0, size: 0 };
     let tasks = ["web", "db"].map(|name| name.parse().unwrap()).into();
-    placed(&entry, from(), &tasks)
+    place_entry(&entry, from(), &tasks)
 }
 
-fn at(item: MovedDir, below: &[&str]) -> Result<Placed, BadName> {
-    Ok(Placed::At(item, below.iter().map(OsString::from).collect()))
+fn at(item: MovedDir, below: &[&str]) -> Result<EntryPlacement, BadEntryName> {
+    Ok(EntryPlacement::At(item, below.iter().map(OsString::from).collect()))
 }
 
 #[test]
@@ -28,9 +28,9 @@ fn what_moves_has_a_place_and_what_belongs_to_a_task_that_is_gone_has_none() {
     assert_eq!(of(b"./alloc/data/", ArchiveEntryKind::Directory), at(MovedDir::Data, &[]));
     assert_eq!(of(b"alloc/data/a/b", ArchiveEntryKind::File), at(MovedDir::Data, &["a", "b"]));
     assert_eq!(of(b"web/local/..a", ArchiveEntryKind::File), at(web(), &["..a"]));
-    assert_eq!(of(b"old/local/a", ArchiveEntryKind::File), Ok(Placed::NotMoved));
+    assert_eq!(of(b"old/local/a", ArchiveEntryKind::File), Ok(EntryPlacement::NotMoved));
     let marker = format!("NOMAD-{}-ERROR.log", from());
-    assert_eq!(of(marker.as_bytes(), ArchiveEntryKind::File), Ok(Placed::SenderFailed));
+    assert_eq!(of(marker.as_bytes(), ArchiveEntryKind::File), Ok(EntryPlacement::SenderFailed));
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_name_that_leads_elsewhere_is_refused() {
         b"alloc/data/x\0y",
         b"alloc/data/x//",
     ] {
-        assert_eq!(of(path, ArchiveEntryKind::File), Err(BadName::Path), "{path:?}");
+        assert_eq!(of(path, ArchiveEntryKind::File), Err(BadEntryName::Path), "{path:?}");
     }
     for path in [
         &b"alloc"[..],
@@ -58,12 +58,12 @@ fn a_name_that_leads_elsewhere_is_refused() {
         b"NOMAD-aaaaaaaa-0000-4000-8000-000000000002-ERROR.log",
         b"data move.json/local/x",
     ] {
-        assert_eq!(of(path, ArchiveEntryKind::File), Err(BadName::Elsewhere), "{path:?}");
+        assert_eq!(of(path, ArchiveEntryKind::File), Err(BadEntryName::Elsewhere), "{path:?}");
     }
     let deep = format!("alloc/data{}", "/d".repeat(MOVED_DEPTH_MAX));
-    assert_eq!(of(deep.as_bytes(), ArchiveEntryKind::File), Err(BadName::TooLong));
+    assert_eq!(of(deep.as_bytes(), ArchiveEntryKind::File), Err(BadEntryName::TooLong));
     let long = format!("alloc/data/{}", "n".repeat(256));
-    assert_eq!(of(long.as_bytes(), ArchiveEntryKind::File), Err(BadName::TooLong));
+    assert_eq!(of(long.as_bytes(), ArchiveEntryKind::File), Err(BadEntryName::TooLong));
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn what_moves_is_a_directory() {
         ArchiveEntryKind::Symlink(b"x".to_vec()),
         ArchiveEntryKind::Other("a device"),
     ] {
-        assert_eq!(of(b"alloc/data", kind.clone()), Err(BadName::Elsewhere));
-        assert_eq!(of(b"web/local", kind), Err(BadName::Elsewhere));
+        assert_eq!(of(b"alloc/data", kind.clone()), Err(BadEntryName::Elsewhere));
+        assert_eq!(of(b"web/local", kind), Err(BadEntryName::Elsewhere));
     }
 }
 
@@ -83,13 +83,13 @@ fn a_link_stays_where_it_does_not_lead_out_and_nothing_else_stays_that_is_no_fil
     let link =
         |target: &str| of(b"web/local/a/l", ArchiveEntryKind::Symlink(target.into())).unwrap();
     for inside in ["b", "../b", "../../../alloc/data/x", "./b/./c", "../../..", "b//c/"] {
-        assert!(matches!(link(inside), Placed::At(..)), "{inside}");
+        assert!(matches!(link(inside), EntryPlacement::At(..)), "{inside}");
     }
     for outside in ["/etc/passwd", "../../../..", "b/../../../../..", "b/..", "", "b\0c"] {
-        assert!(matches!(link(outside), Placed::LeftOut(_)), "{outside}");
+        assert!(matches!(link(outside), EntryPlacement::LeftOut(_)), "{outside}");
     }
     let device = of(b"alloc/data/null", ArchiveEntryKind::Other("a device"));
-    assert_eq!(device, Ok(Placed::LeftOut("a device")));
+    assert_eq!(device, Ok(EntryPlacement::LeftOut("a device")));
 }
 
 /// Where the kernel goes from a directory, with these links; `None`: above the top.
@@ -130,7 +130,7 @@ proptest! {
             (at, to.join("/"))
         });
         let taken: Vec<_> = made
-            .filter(|(at, to)| matches!(of(at.as_bytes(), ArchiveEntryKind::Symlink(to.clone().into_bytes())), Ok(Placed::At(..))))
+            .filter(|(at, to)| matches!(of(at.as_bytes(), ArchiveEntryKind::Symlink(to.clone().into_bytes())), Ok(EntryPlacement::At(..))))
             .collect();
         // What lies below a link is not unpacked.
         let below = |at: &str| taken.iter().any(|(other, _)| at.starts_with(&format!("{other}/")));
@@ -143,7 +143,7 @@ proptest! {
 
     #[test]
     fn whatever_has_a_place_has_plain_names(path in prop_oneof!["(alloc/data|web/local|db)(/[a-b.]{0,3}){0,5}/?", ".{0,30}"].prop_map(String::into_bytes)) {
-        if let Ok(Placed::At(_, below)) = of(&path, ArchiveEntryKind::File) {
+        if let Ok(EntryPlacement::At(_, below)) = of(&path, ArchiveEntryKind::File) {
             for name in below {
                 let parts: Vec<_> = Path::new(&name).components().collect();
                 prop_assert!(matches!(parts.as_slice(), [Component::Normal(_)]), "{name:?}");

@@ -1,4 +1,4 @@
-//! Puts an archive below a directory that nobody else uses. Blocks on the disk.
+//! Unpacks an archive into a directory that nobody else uses. Blocks on the disk.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,119 +10,119 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::archive::{ArchiveEntry, ArchiveEntryKind, ArchiveError, ArchiveReader};
-use super::place::{BadName, Placed, placed};
+use super::place::{BadEntryName, EntryPlacement, place_entry};
 use crate::alloc::dir::at::DIRECTORY_FLAGS;
 use crate::alloc::migrate::MovedDir;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::{MOVED_ENTRIES_MAX, MOVED_LEFT_NAMED_MAX, MOVED_REASON_BYTES_MAX};
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
-/// Written or left out as one: what file systems keep.
+/// Size of the unit that is written or left out as a hole, bytes: the page of most file systems.
 const PAGE: usize = 4_096;
-/// Read at once.
+/// Bytes that are read at once.
 const PIECE: usize = 16 * PAGE;
-/// What stays of a mode: who may read, write and execute.
+/// The part of a mode that is kept: who may read, write and execute.
 const RIGHTS: u32 = 0o777;
-/// Its owner may do everything with a directory: what goes in it comes later.
+/// The owner may do everything with a new directory, because its entries come later.
 const OWN_DIRECTORY: u32 = 0o700;
 
-/// What is taken at most.
+/// The bounds of an archive.
 #[derive(Clone, Copy, Debug)]
 pub struct UnpackBounds {
-    /// Bytes that files have on the disk.
+    /// Most bytes that the files may have on the disk.
     pub bytes: u64,
-    /// Files, directories and links.
+    /// Most files, directories and links together.
     pub entries: u64,
 }
 
 impl UnpackBounds {
-    /// As many bytes as the allocation's disk may have.
+    /// The bounds for a disk that may have this many bytes.
     #[must_use]
     pub const fn of_disk(bytes: u64) -> Self {
         Self { bytes, entries: MOVED_ENTRIES_MAX }
     }
 }
 
-/// Why an archive was not taken.
+/// Why an archive was refused.
 #[derive(Debug, thiserror::Error)]
-pub enum UnpackError {
-    /// It cannot be read.
+pub enum DiskUnpackError {
+    /// The archive cannot be read.
     #[error("what came cannot be unpacked: {0}")]
     Archive(#[from] ArchiveError),
-    /// The node that sends it says so.
+    /// The sending node says that it could not send the rest.
     #[error("the other node could not send all of it: {0}")]
     Sender(String),
-    /// A name that none of what moves has.
+    /// An entry has a name that is refused.
     #[error("what came was refused: {name:?} {why}")]
     Name {
-        /// Which.
+        /// The path of the entry as people are shown it.
         name: String,
-        /// Why.
+        /// Why the name is refused, as the end of a sentence.
         why: String,
     },
-    /// More than the disk may have.
+    /// The archive has more bytes than the disk may have.
     #[error("it has more than the {} MiB that ephemeral_disk allows", bytes / 1_048_576)]
     TooLarge {
-        /// How much it may have.
+        /// Most bytes that the disk may have.
         bytes: u64,
     },
-    /// More than is taken.
+    /// The archive has more entries than are allowed.
     #[error("it has more than {entries} files")]
     TooMany {
-        /// How many it may have.
+        /// Most entries that are allowed.
         entries: u64,
     },
     /// The operating system refused.
     #[error("cannot {action} {name:?}: {}", crate::alloc::dir::hint(source))]
     Io {
-        /// What was tried.
+        /// What was tried: `open`, `make` …
         action: &'static str,
-        /// With what.
+        /// The path of the entry as people are shown it.
         name: String,
-        /// Why not.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// What stayed behind.
+/// The entries that were left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// The first few, each with what it is.
+pub struct LeftOutEntries {
+    /// The first few entries, each with its kind.
     pub named: Vec<String>,
-    /// How many in all.
+    /// How many entries were left out in all.
     pub count: u64,
 }
 
-/// What came.
+/// Counts of what was unpacked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unpacked {
-    /// Files, without directories and links.
+pub struct UnpackReport {
+    /// Number of files, without directories and links.
     pub files: u64,
-    /// Bytes of them.
+    /// Bytes of the files together.
     pub bytes: u64,
-    /// What did not.
-    pub left_out: LeftOut,
+    /// The entries that were left out.
+    pub left_out: LeftOutEntries,
 }
 
-/// Unpack what moves from the allocation `from` to one with these tasks, below `top`, which is empty: as
-/// `alloc/data` and `<task>/local`.
+/// Unpack the data of the allocation `from` below `top`, for an allocation with these tasks. `top`
+/// is empty; the data comes to `alloc/data` and `<task>/local` in it.
 ///
 /// # Errors
-/// See [`UnpackError`]. What is below `top` then is nothing to be used.
+/// See [`UnpackError`]. Nothing below `top` may be used then.
 pub fn unpack_into(
     top: BorrowedFd<'_>,
     archive: impl Read,
     from: AllocId,
     tasks: &BTreeSet<TaskName>,
     bounds: UnpackBounds,
-) -> Result<Unpacked, UnpackError> {
+) -> Result<UnpackReport, DiskUnpackError> {
     let mut archive = ArchiveReader::new(archive);
-    let mut unpacking = Unpacking {
+    let mut unpacking = ArchiveUnpacker {
         top,
         parent: None,
         root: rustix::process::geteuid().is_root(),
         bounds,
-        done: Unpacked::default(),
+        done: UnpackReport::default(),
         piece: vec![0; PIECE],
         written: 0,
     };
@@ -130,53 +130,58 @@ pub fn unpack_into(
     while let Some(entry) = archive.next_entry()? {
         entries = entries.saturating_add(1);
         if entries > bounds.entries {
-            return Err(UnpackError::TooMany { entries: bounds.entries });
+            return Err(DiskUnpackError::TooMany { entries: bounds.entries });
         }
-        match placed(&entry, from, tasks).map_err(|why| bad_name(&entry, why))? {
-            Placed::At(item, below) => unpacking.make(&mut archive, &entry, &item, &below)?,
-            Placed::SenderFailed => return Err(sender_failed(&mut archive)),
-            Placed::NotMoved => {}
-            Placed::LeftOut(what) => unpacking.leave_out(&entry, what),
+        match place_entry(&entry, from, tasks).map_err(|why| bad_name(&entry, why))? {
+            EntryPlacement::At(item, below) => {
+                unpacking.make(&mut archive, &entry, &item, &below)?
+            }
+            EntryPlacement::SenderFailed => return Err(sender_error(&mut archive)),
+            EntryPlacement::NotMoved => {}
+            EntryPlacement::LeftOut(what) => unpacking.leave_out(&entry, what),
         }
     }
     Ok(unpacking.done)
 }
 
 fn name_of(entry: &ArchiveEntry) -> String {
-    shown(String::from_utf8_lossy(&entry.path), MOVED_REASON_BYTES_MAX)
+    printable_line(String::from_utf8_lossy(&entry.path), MOVED_REASON_BYTES_MAX)
 }
 
-fn bad_name(entry: &ArchiveEntry, why: BadName) -> UnpackError {
-    UnpackError::Name { name: name_of(entry), why: why.to_string() }
+fn bad_name(entry: &ArchiveEntry, why: BadEntryName) -> DiskUnpackError {
+    DiskUnpackError::Name { name: name_of(entry), why: why.to_string() }
 }
 
 /// The content of the entry is the reason.
-fn sender_failed(archive: &mut ArchiveReader<impl Read>) -> UnpackError {
+fn sender_error(archive: &mut ArchiveReader<impl Read>) -> DiskUnpackError {
     let (mut reason, mut piece) = (Vec::new(), [0; MOVED_REASON_BYTES_MAX]);
     while reason.len() < MOVED_REASON_BYTES_MAX {
         match archive.read(&mut piece) {
             Ok(count @ 1..) => reason.extend_from_slice(piece.get(..count).unwrap_or_default()),
-            // What is there says enough.
+            // The part of the reason that came says enough.
             Ok(0) | Err(_) => break,
         }
     }
-    UnpackError::Sender(shown(String::from_utf8_lossy(&reason), MOVED_REASON_BYTES_MAX))
+    DiskUnpackError::Sender(printable_line(
+        String::from_utf8_lossy(&reason),
+        MOVED_REASON_BYTES_MAX,
+    ))
 }
 
-struct Unpacking<'a> {
+struct ArchiveUnpacker<'a> {
     top: BorrowedFd<'a>,
-    /// The directory that the last entry lies in: the next one does as well, mostly.
+    /// The directory of the last entry. The next entry mostly lies in the same one.
     parent: Option<(Vec<OsString>, OwnedFd)>,
-    /// Owners can be given.
+    /// The agent is root and can set owners.
     root: bool,
     bounds: UnpackBounds,
-    done: Unpacked,
+    done: UnpackReport,
     piece: Vec<u8>,
-    /// Bytes on the disk.
+    /// Bytes that were written to the disk so far.
     written: u64,
 }
 
-impl Unpacking<'_> {
+impl ArchiveUnpacker<'_> {
     fn leave_out(&mut self, entry: &ArchiveEntry, what: &str) {
         let left_out = &mut self.done.left_out;
         left_out.count = left_out.count.saturating_add(1);
@@ -191,45 +196,47 @@ impl Unpacking<'_> {
         entry: &ArchiveEntry,
         item: &MovedDir,
         below: &[OsString],
-    ) -> Result<(), UnpackError> {
+    ) -> Result<(), DiskUnpackError> {
         let (above, own) = item.place();
         let mut names = vec![OsString::from(above), OsString::from(own)];
         names.extend(below.iter().cloned());
         let Some(name) = names.pop() else { return Ok(()) };
-        self.enter(names).map_err(failed("open the directory of", entry))?;
+        self.enter(names).map_err(io_failure("open the directory of", entry))?;
         let Some((_, parent)) = &self.parent else { return Ok(()) };
         let owner = entry.owner.filter(|_| self.root);
         match &entry.kind {
             ArchiveEntryKind::Directory => {
-                let dir = make_directory(parent.as_fd(), &name).map_err(failed("make", entry))?;
+                let dir =
+                    make_directory(parent.as_fd(), &name).map_err(io_failure("make", entry))?;
                 let mode = entry.mode & RIGHTS | OWN_DIRECTORY;
-                give(&dir, owner, mode).map_err(failed("set owner and mode of", entry))
+                give(&dir, owner, mode).map_err(io_failure("set owner and mode of", entry))
             }
             ArchiveEntryKind::Symlink(target) => {
                 let target = target.as_slice();
-                rustix::fs::symlinkat(target, parent, &name).map_err(failed("make", entry))?;
+                rustix::fs::symlinkat(target, parent, &name).map_err(io_failure("make", entry))?;
                 let Some((uid, gid)) = owner else { return Ok(()) };
                 let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
                 rustix::fs::chownat(parent, &name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
-                    .map_err(failed("set the owner of", entry))
+                    .map_err(io_failure("set the owner of", entry))
             }
             ArchiveEntryKind::File => {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let (flags, mode) = (flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600));
                 let file = rustix::fs::openat(parent, &name, flags, mode);
-                let file = File::from(file.map_err(failed("make", entry))?);
+                let file = File::from(file.map_err(io_failure("make", entry))?);
                 self.fill(archive, entry, &file)?;
                 give(&file, owner, entry.mode & RIGHTS)
                     .and_then(|()| set_time(&file, entry.changed))
-                    .map_err(failed("set owner, mode and time of", entry))
+                    .map_err(io_failure("set owner, mode and time of", entry))
             }
-            // They have no place.
+            // Such entries are left out before.
             ArchiveEntryKind::HardLink(_) | ArchiveEntryKind::Other(_) => Ok(()),
         }
     }
 
-    /// Open the directory of these names, each in the one before, never through a link. The first two are
-    /// made where they are not there: archives do not have them all.
+    /// Open the directory of these names, each in the one before, never through a link. The
+    /// first two directories are made where they are missing, because not all archives have
+    /// entries for them.
     fn enter(&mut self, names: Vec<OsString>) -> Result<(), Errno> {
         if self.parent.as_ref().is_some_and(|(known, _)| *known == names) {
             return Ok(());
@@ -247,14 +254,16 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    /// What is all zero is not written: files of databases are mostly holes.
+    /// Write the content of a file. Pages of zeros are not written, because files of databases
+    /// are mostly holes.
     fn fill(
         &mut self,
         archive: &mut ArchiveReader<impl Read>,
         entry: &ArchiveEntry,
         mut file: &File,
-    ) -> Result<(), UnpackError> {
-        let unwritten = |source| UnpackError::Io { action: "write", name: name_of(entry), source };
+    ) -> Result<(), DiskUnpackError> {
+        let unwritten =
+            |source| DiskUnpackError::Io { action: "write", name: name_of(entry), source };
         let (bounds, mut piece) = (self.bounds, std::mem::take(&mut self.piece));
         loop {
             let filled = fill_piece(archive, &mut piece)?;
@@ -268,7 +277,7 @@ impl Unpacking<'_> {
                 let length = u64::try_from(page.len()).unwrap_or(u64::MAX);
                 self.written = self.written.saturating_add(length);
                 if self.written > bounds.bytes {
-                    return Err(UnpackError::TooLarge { bytes: bounds.bytes });
+                    return Err(DiskUnpackError::TooLarge { bytes: bounds.bytes });
                 }
                 file.write_all(page).map_err(unwritten)?;
             }
@@ -279,12 +288,12 @@ impl Unpacking<'_> {
         self.piece = piece;
         self.done.files = self.done.files.saturating_add(1);
         self.done.bytes = self.done.bytes.saturating_add(entry.size);
-        // What ends with zeros has its length by this.
+        // This sets the length of a file that ends with zeros.
         file.set_len(entry.size).map_err(unwritten)
     }
 }
 
-/// As much as there is of the present entry; less than the piece only at its end.
+/// Fill a piece from the present entry. Only the last piece of an entry is not full.
 fn fill_piece(
     archive: &mut ArchiveReader<impl Read>,
     piece: &mut [u8],
@@ -303,7 +312,7 @@ fn open_directory(at: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(at, name, DIRECTORY_FLAGS | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Made, or there already.
+/// Make a directory unless it is there, and open it.
 fn make_directory(at: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     match rustix::fs::mkdirat(at, name, Mode::from_raw_mode(OWN_DIRECTORY)) {
         Ok(()) | Err(Errno::EXIST) => open_directory(at, name),
@@ -311,7 +320,7 @@ fn make_directory(at: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Owner first: a change of it may change the mode.
+/// Set owner and mode. The owner comes first, because a change of the owner may change the mode.
 fn give(of: impl AsFd, owner: Option<(u32, u32)>, mode: u32) -> Result<(), Errno> {
     if let Some((uid, gid)) = owner {
         rustix::fs::fchown(&of, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
@@ -325,9 +334,9 @@ fn set_time(of: &File, seconds: u64) -> Result<(), Errno> {
     rustix::fs::futimens(of, &Timestamps { last_access: time, last_modification: time })
 }
 
-fn failed(action: &'static str, entry: &ArchiveEntry) -> impl FnOnce(Errno) -> UnpackError {
+fn io_failure(action: &'static str, entry: &ArchiveEntry) -> impl FnOnce(Errno) -> DiskUnpackError {
     let name = name_of(entry);
-    move |error| UnpackError::Io { action, name, source: error.into() }
+    move |error| DiskUnpackError::Io { action, name, source: error.into() }
 }
 
 #[cfg(test)]

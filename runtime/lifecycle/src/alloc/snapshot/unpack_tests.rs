@@ -75,7 +75,11 @@ impl Scene {
         self.dir.path().join("new").join(path)
     }
 
-    fn take_bounded(&self, made: &[u8], bounds: UnpackBounds) -> Result<Unpacked, UnpackError> {
+    fn take_bounded(
+        &self,
+        made: &[u8],
+        bounds: UnpackBounds,
+    ) -> Result<UnpackReport, DiskUnpackError> {
         let top = fs::File::open(self.dir.path().join("new")).unwrap();
         let taken = unpack_into(top.as_fd(), made, FROM.parse().unwrap(), &tasks(), bounds);
         // Whatever came: nothing beside the directory.
@@ -85,7 +89,7 @@ impl Scene {
         taken
     }
 
-    fn take(&self, made: Made) -> Result<Unpacked, UnpackError> {
+    fn take(&self, made: Made) -> Result<UnpackReport, DiskUnpackError> {
         self.take_bounded(&made.into_bytes(), UnpackBounds::of_disk(MIB))
     }
 
@@ -239,7 +243,7 @@ fn more_than_the_disk_may_have_is_refused_whatever_a_header_says() {
     promised[..512].copy_from_slice(header.as_bytes());
     let scene = Scene::new();
     let error = scene.take_bounded(&promised, UnpackBounds::of_disk(MIB)).unwrap_err();
-    assert!(matches!(error, UnpackError::Archive(_)), "{error}");
+    assert!(matches!(error, DiskUnpackError::Archive(_)), "{error}");
     assert!(fs::metadata(scene.new_place("alloc/data/x")).unwrap().len() == 0);
 }
 
@@ -252,7 +256,7 @@ fn more_files_than_are_taken_are_refused() {
     let scene = Scene::new();
     let bounds = UnpackBounds { bytes: MIB, entries: 10 };
     let error = scene.take_bounded(&made.into_bytes(), bounds).unwrap_err();
-    assert!(matches!(error, UnpackError::TooMany { entries: 10 }), "{error}");
+    assert!(matches!(error, DiskUnpackError::TooMany { entries: 10 }), "{error}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Fetches what the task brings along.
+//! Fetches the artifacts of the task.
 //!
-//! What came stays: a later run of the task does not fetch it again, and a task that runs on under a new
-//! agent has it. Of one that ended while no agent was there nothing is taken for granted: its directory may be
-//! another one by now ([`crate::alloc::hooks`]), and what its next run needs is fetched then. Each thing is made where no task sees it and moved into the task's directory when it is whole,
-//! so that a kill in between leaves nothing half.
+//! An artifact that was fetched stays: a later run of the task does not fetch it again, and a task
+//! that runs on under a new agent has it. If the task ended while no agent was there, its directory
+//! may be another one by now ([`crate::alloc::hooks`]), so the next run fetches its artifacts
+//! again. Each artifact is made where no task sees it, and moved into the task's directory when it
+//! is whole, so that a kill leaves nothing half done.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,8 +21,8 @@ use crate::alloc::size;
 use crate::task::env::TaskEnv;
 use crate::task::{TaskScope, events, notes};
 use ostler_model::artifact::{
-    ArtifactAsk, ArtifactError, ArtifactSource, Artifacts, FetchProgress, TaskArtifact,
-    shown_source,
+    ArtifactError, ArtifactRequest, ArtifactSource, Artifacts, FetchProgress, TaskArtifact,
+    public_source,
 };
 use ostler_model::causes;
 use ostler_model::clock::{self, Stopwatch};
@@ -31,35 +32,36 @@ use ostler_model::task_path::{TaskPath, TaskView, destination};
 
 pub(super) struct ArtifactsHook;
 
-/// What of a task's artifacts is in its directory.
+/// Which artifacts of a task are in its directory.
 #[derive(Clone, Debug, Default)]
-pub struct Fetched(Arc<Mutex<Known>>);
+pub struct FetchedArtifacts(Arc<Mutex<FetchedArtifactsInner>>);
 
 #[derive(Debug, Default)]
-struct Known {
-    /// The directory that they are in: another one has none of them.
+struct FetchedArtifactsInner {
+    /// Device and inode of the directory that has the artifacts. Another directory has
+    /// none of them.
     dir: Option<(u64, u64)>,
-    /// By their number in the task.
+    /// The numbers of the artifacts in the task.
     artifacts: BTreeSet<usize>,
 }
 
-impl Fetched {
-    /// What is in the directory `dir`.
-    fn of(&self, dir: &Path) -> MutexGuard<'_, Known> {
+impl FetchedArtifacts {
+    /// The artifacts in the directory `dir`; none where it is not the known directory.
+    fn lock_for_dir(&self, dir: &Path) -> MutexGuard<'_, FetchedArtifactsInner> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = std::fs::symlink_metadata(dir).ok().map(|meta| (meta.dev(), meta.ino()));
         if known.dir != now {
-            *known = Known { dir: now, artifacts: BTreeSet::new() };
+            *known = FetchedArtifactsInner { dir: now, artifacts: BTreeSet::new() };
         }
         known
     }
 }
 
-/// One artifact, its texts replaced.
-struct Wanted {
+/// One artifact with its references replaced.
+struct ResolvedArtifact {
     number: usize,
     shown: String,
-    ask: ArtifactAsk,
+    ask: ArtifactRequest,
     destination: TaskPath,
 }
 
@@ -85,15 +87,16 @@ impl TaskHook for ArtifactsHook {
                 return Err(HookError::setup("the task directory comes before its artifacts"));
             };
             if preparation.goes_on {
-                // It was started with them, and no directory is made anew under a run that lives.
+                // The run was started with its artifacts, and no directory is made anew under
+                // a live run.
                 if !preparation.ended {
-                    let mut known = scope.fetched.of(&task_dir.path);
+                    let mut known = scope.fetched.lock_for_dir(&task_dir.path);
                     known.artifacts.extend(0..scope.task.artifacts.len());
                 }
                 return Ok(());
             }
-            let have = scope.fetched.of(&task_dir.path).artifacts.clone();
-            let wanted = wanted(scope, preparation, &have).await?;
+            let have = scope.fetched.lock_for_dir(&task_dir.path).artifacts.clone();
+            let wanted = missing_artifacts(scope, preparation, &have).await?;
             if wanted.is_empty() {
                 return Ok(());
             }
@@ -106,28 +109,28 @@ impl TaskHook for ArtifactsHook {
     }
 }
 
-/// The artifacts that are not there yet.
-async fn wanted(
+/// The artifacts that are not in the task's directory yet.
+async fn missing_artifacts(
     scope: &TaskScope,
     preparation: &Preparation,
     have: &BTreeSet<usize>,
-) -> Result<Vec<Wanted>, HookError> {
+) -> Result<Vec<ResolvedArtifact>, HookError> {
     let (dirs, env) = (config::dirs(preparation)?, config::environment(scope, preparation).await?);
     let sees = preparation.driver.as_ref().map(|driver| driver.capabilities().fs_isolation);
     let view = dirs.view(&scope.task.name, sees.unwrap_or(FsIsolation::None));
     let missing = scope.task.artifacts.iter().enumerate().filter(|(n, _)| !have.contains(n));
-    missing.map(|(number, artifact)| one(number, artifact, &env, view)).collect()
+    missing.map(|(number, artifact)| resolve_artifact(number, artifact, &env, view)).collect()
 }
 
-fn one(
+fn resolve_artifact(
     number: usize,
     artifact: &TaskArtifact,
     env: &TaskEnv,
     view: TaskView<'_>,
-) -> Result<Wanted, HookError> {
-    let shown = shown_source(&artifact.source);
+) -> Result<ResolvedArtifact, HookError> {
+    let shown = public_source(&artifact.source);
     let refused = |error: &(dyn std::error::Error + 'static)| {
-        failed(&shown, &ArtifactError::lasting(causes::chain(error)))
+        download_error(&shown, &ArtifactError::permanent(causes::chain(error)))
     };
     let filled = |text: &str| env.interpolate(text).map_err(|error| refused(&error));
     let map = |texts: &std::collections::BTreeMap<String, String>| {
@@ -140,77 +143,78 @@ fn one(
     let place = destination(&filled(&artifact.destination)?, view);
     let place = place.map_err(|error| refused(&error))?;
     let headers = map(&artifact.headers)?;
-    let ask = ArtifactAsk { source, headers, mode: artifact.mode, room_bytes: None };
-    Ok(Wanted { number, shown, ask, destination: place })
+    let ask = ArtifactRequest { source, headers, mode: artifact.mode, room_bytes: None };
+    Ok(ResolvedArtifact { number, shown, ask, destination: place })
 }
 
 async fn fetch(
     scope: &TaskScope,
     preparation: &Preparation,
-    wanted: Wanted,
+    wanted: ResolvedArtifact,
 ) -> Result<(), HookError> {
-    let Wanted { number, shown, ask, destination } = wanted;
-    let artifacts = fetcher(scope).map_err(|error| failed(&shown, &error))?;
+    let ResolvedArtifact { number, shown, ask, destination } = wanted;
+    let artifacts = fetcher(scope).map_err(|error| download_error(&shown, &error))?;
     let room_bytes = room(scope).await?;
-    let ask = ArtifactAsk { room_bytes, ..ask };
+    let ask = ArtifactRequest { room_bytes, ..ask };
     let watch = Stopwatch::start();
-    let progress = progress(scope, preparation, shown.clone());
-    let staged = artifacts.fetch(ask, progress).await.map_err(|error| failed(&shown, &error))?;
+    let progress = progress_reporter(scope, preparation, shown.clone());
+    let staged =
+        artifacts.fetch(ask, progress).await.map_err(|error| download_error(&shown, &error))?;
     let (root, alloc, owner) = (scope.alloc_root.clone(), scope.allocation.id, preparation.owner);
-    let found = staged.path.symlink_metadata().map_err(HookError::passing)?;
-    // What an archive becomes was bounded while it was unpacked.
+    let found = staged.path.symlink_metadata().map_err(HookError::passing_setup)?;
+    // The size of an archive's content was bounded while it was unpacked.
     if let Some(room) = room_bytes.filter(|room| found.is_file() && found.len() > *room) {
         let reason = format!(
             "it has {} bytes, and the allocation's ephemeral_disk.size leaves {room}; a larger size allows more",
             found.len()
         );
-        return Err(failed(&shown, &ArtifactError::lasting(reason)));
+        return Err(download_error(&shown, &ArtifactError::permanent(reason)));
     }
-    let brought = clock::blocking(move || {
+    let brought = clock::run_blocking(move || {
         bring(&root, alloc, &destination, &staged.path, &staged.outcome, owner)
     });
-    let brought = brought.await.map_err(HookError::passing)?;
+    let brought = brought.await.map_err(HookError::passing_setup)?;
     brought.map_err(|error| match HookError::on_disk(&error) {
         HookError::Setup { error, recoverable } => {
-            failed(&shown, &ArtifactError { reason: error, recoverable })
+            download_error(&shown, &ArtifactError { reason: error, recoverable })
         }
         other => other,
     })?;
     tracing::debug!(task = %scope.task.name, artifact = %shown, elapsed = ?watch.elapsed(), "artifact fetched");
     if let Some(task_dir) = &preparation.task_dir {
-        scope.fetched.of(&task_dir.path).artifacts.insert(number);
+        scope.fetched.lock_for_dir(&task_dir.path).artifacts.insert(number);
     }
     Ok(())
 }
 
-/// Bytes that the allocation may still hold; none where its job states no size.
+/// How many bytes the allocation may still write; `None` where its job states no size.
 async fn room(scope: &TaskScope) -> Result<Option<u64>, HookError> {
     let disk = scope.allocation.task_group().map(|group| group.ephemeral_disk);
     let Some(disk) = disk.filter(|disk| disk.size_stated) else { return Ok(None) };
     let (root, alloc) = (scope.alloc_root.clone(), scope.allocation.id);
-    let measured = clock::blocking(move || {
+    let measured = clock::run_blocking(move || {
         let cancel = CancellationToken::new();
         size::measure(&root, alloc, &cancel)
     });
-    let used = measured.await.map_err(HookError::passing)?;
+    let used = measured.await.map_err(HookError::passing_setup)?;
     let used = used.map_err(|error| HookError::on_disk(&error))?;
     Ok(Some(u64::from(disk.size_mb).saturating_mul(MIB).saturating_sub(used.bytes)))
 }
 
 pub(super) fn fetcher(scope: &TaskScope) -> Result<Arc<dyn Artifacts>, ArtifactError> {
-    let none = || ArtifactError::lasting("this agent fetches nothing");
+    let none = || ArtifactError::permanent("this agent fetches nothing");
     scope.artifacts.clone().ok_or_else(none)
 }
 
-pub(super) fn failed(shown: &str, error: &ArtifactError) -> HookError {
+pub(super) fn download_error(shown: &str, error: &ArtifactError) -> HookError {
     HookError::Artifact {
         error: format!("failed to download artifact {shown:?}: {}", error.reason),
         recoverable: error.recoverable,
     }
 }
 
-/// Says how far a download is that takes long.
-pub(super) fn progress(
+/// A function that reports the progress of a long download.
+pub(super) fn progress_reporter(
     scope: &TaskScope,
     preparation: &Preparation,
     shown: String,

@@ -1,13 +1,13 @@
-//! Builds the environment, replaces `${…}`, and checks the result against the driver's schema.
-//! Runs last: the variables of devices are part of the environment, and what is checked is what
-//! the driver will get.
+//! Builds the environment, replaces `${…}`, and checks the result against the driver's schema. It
+//! runs after the hooks whose variables are part of the environment, such as `devices`, and checks
+//! what the driver will get.
 
 use super::{HookError, Preparation, TaskHook};
 use crate::task::TaskScope;
 use crate::task::env::{EnvError, EnvInput, TaskDirs, TaskEnv};
 use crate::task::{events, references};
 use ostler_model::causes;
-use ostler_model::ports::{AllocUser, BoxFuture, Diagnostic, Driver};
+use ostler_model::ports::{AllocUser, BoxFuture, Diagnostic, TaskDriver};
 
 pub(super) struct ConfigHook;
 
@@ -28,7 +28,7 @@ impl TaskHook for ConfigHook {
             let mut env = environment(scope, preparation).await?;
             env.add(std::mem::take(&mut preparation.template_env))
                 .map_err(|e| HookError::setup(causes::chain(&e)))?;
-            let unknown = references::unknown(&scope.task, &env);
+            let unknown = references::unknown_of_task(&scope.task, &env);
             if !unknown.is_empty() && !preparation.goes_on {
                 preparation.say(events::unknown_references(scope.clock.now(), &unknown));
             }
@@ -51,7 +51,7 @@ impl TaskHook for ConfigHook {
     }
 }
 
-/// The task's directories as it sees them.
+/// The task's directories as the task sees them.
 pub(super) fn dirs(preparation: &Preparation) -> Result<TaskDirs, HookError> {
     let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir) else {
         return Err(HookError::setup("driver and task directory come before config"));
@@ -61,7 +61,7 @@ pub(super) fn dirs(preparation: &Preparation) -> Result<TaskDirs, HookError> {
         .map_err(|e| HookError::setup(causes::chain(&e)))
 }
 
-/// The environment of the task before that of its templates.
+/// The environment of the task without the variables of its templates.
 pub(super) async fn environment(
     scope: &TaskScope,
     preparation: &Preparation,
@@ -77,7 +77,7 @@ pub(super) async fn environment(
         hook_env: &preparation.reservation.env,
         network: network.as_deref(),
     };
-    let env = of_task(input, preparation.driver.as_deref(), preparation.alloc_user).await;
+    let env = env_with_driver(input, preparation.driver.as_deref(), preparation.alloc_user).await;
     env.map_err(|e| HookError::setup(causes::chain(&e)))
 }
 
@@ -85,19 +85,20 @@ pub(super) async fn environment(
 ///
 /// # Errors
 /// As [`TaskEnv::build`].
-pub async fn of_task(
+pub async fn env_with_driver(
     input: EnvInput<'_>,
-    driver: Option<&dyn Driver>,
+    driver: Option<&dyn TaskDriver>,
     of_alloc: AllocUser,
 ) -> Result<TaskEnv, EnvError> {
     let env = TaskEnv::build(&input)?;
     let Some(driver) = driver else { return Ok(env) };
-    // A name that cannot be made is told where the user is needed.
+    // A name that cannot be interpolated is reported where the user is needed.
     let user = input.task.user.as_ref().and_then(|user| env.interpolate(user).ok());
     let of_driver = driver.usual_env(user, of_alloc).await;
-    match of_driver.is_empty() {
-        true => Ok(env),
-        false => TaskEnv::build(&EnvInput { of_driver: &of_driver, ..input }),
+    if of_driver.is_empty() {
+        Ok(env)
+    } else {
+        TaskEnv::build(&EnvInput { of_driver: &of_driver, ..input })
     }
 }
 

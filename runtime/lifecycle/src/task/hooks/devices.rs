@@ -1,7 +1,9 @@
-//! Asks how the task uses the devices assigned to it, before each run; gives them back at the end.
+//! Asks the plugins, before each run, how the task uses the devices that are assigned to it.
+//! Releases the devices at the end.
 //!
-//! A run is not begun on a device that its plugin calls unhealthy: the task is told which and why,
-//! and its restart policy says what becomes of it. A run that goes on keeps what it holds.
+//! A run does not begin on a device that its plugin calls unhealthy. An event of the task
+//! says which device and why, and the restart policy decides what follows. A run that goes on
+//! keeps its devices.
 
 use super::{HookError, Preparation, TaskHook};
 use crate::task::TaskScope;

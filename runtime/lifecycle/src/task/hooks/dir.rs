@@ -1,5 +1,5 @@
-//! Builds the task's directories, on a thread that may block; those of the first run are made with the
-//! allocation's.
+//! Makes the task's directories on a blocking thread. For the first run they are made together with
+//! those of the allocation.
 
 use std::sync::PoisonError;
 
@@ -9,9 +9,9 @@ use crate::alloc::secrets;
 use crate::task::TaskScope;
 use ostler_model::ports::BoxFuture;
 
-pub(super) struct DirHook;
+pub(super) struct TaskDirHook;
 
-impl TaskHook for DirHook {
+impl TaskHook for TaskDirHook {
     fn name(&self) -> &'static str {
         "task_dir"
     }
@@ -31,13 +31,15 @@ impl TaskHook for DirHook {
                 preparation.task_dir = Some(task_dir);
                 return Ok(());
             }
-            let build = ostler_model::clock::blocking(move || {
+            let build = ostler_model::clock::run_blocking(move || {
                 let dir = AllocDir::open(&root, id)?;
                 let task_dir = secrets::create_task(&dir, &task, in_memory)?;
                 Ok::<_, crate::alloc::dir::AllocDirError>((dir.shared(), task_dir))
             });
-            let (shared, task_dir) =
-                build.await.map_err(HookError::passing)?.map_err(|e| HookError::on_disk(&e))?;
+            let (shared, task_dir) = build
+                .await
+                .map_err(HookError::passing_setup)?
+                .map_err(|e| HookError::on_disk(&e))?;
             preparation.alloc_dir = shared;
             preparation.task_dir = Some(task_dir);
             Ok(())

@@ -1,4 +1,4 @@
-//! How a task resolves names, where its group says so: a `resolv.conf` of its own in place of the node's.
+//! Gives a task a `resolv.conf` of its own in place of the node's, where its group asks for that.
 
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -12,7 +12,8 @@ use ostler_model::ids::TaskName;
 use ostler_model::ports::{BoxFuture, FsIsolation};
 use ostler_model::saved::DnsConfig;
 
-/// Beside the directories of the tasks, where no task can write, under a name that none can have.
+/// Name of the file. It lies beside the directories of the tasks, where no task can write, and no
+/// task can have its name.
 const FILE: &str = "resolv.conf of tasks";
 const PLACE: &str = "/etc/resolv.conf";
 
@@ -55,8 +56,9 @@ impl TaskHook for DnsHook {
                 return Err(HookError::setup("the allocation has no directory"));
             };
             let task = scope.task.name.clone();
-            let written = clock::blocking(move || write(&dir, &task, &dns)).await;
-            let path = written.map_err(HookError::passing)?.map_err(|e| HookError::on_disk(&e))?;
+            let written = clock::run_blocking(move || write(&dir, &task, &dns)).await;
+            let path =
+                written.map_err(HookError::passing_setup)?.map_err(|e| HookError::on_disk(&e))?;
             let host_path = path.to_str().map(str::to_owned);
             let host_path =
                 host_path.ok_or_else(|| HookError::setup("the data directory is no text"))?;
@@ -67,12 +69,12 @@ impl TaskHook for DnsHook {
     }
 }
 
-/// All tasks of an allocation have the same, and each may write it while another does.
+/// Write the file. All tasks of an allocation share it, and several may write it at the same time.
 fn write(dir: &Path, task: &TaskName, dns: &DnsConfig) -> std::io::Result<PathBuf> {
     let (path, new) = (dir.join(FILE), dir.join(format!("{FILE}, new for {task}")));
     let mut file =
         std::fs::File::options().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-    // Whatever the agent's umask is: the task's user reads it.
+    // The task's user must be able to read the file, whatever the agent's umask is.
     file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
     file.write_all(dns.resolv_conf().as_bytes())?;
     std::fs::rename(&new, &path)?;

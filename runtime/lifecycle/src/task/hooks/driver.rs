@@ -1,5 +1,5 @@
-//! Finds the driver. One that is not ready, or may still be loaded, is waited for; one that does not
-//! exist fails the task.
+//! Finds the driver of the task. The task waits for a driver that is not ready or may still be
+//! loaded. A driver that does not exist fails the task.
 
 use super::{HookError, Preparation, TaskHook};
 use crate::task::TaskScope;

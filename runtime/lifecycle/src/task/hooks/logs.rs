@@ -1,4 +1,4 @@
-//! Opens the task's log files, once for all its runs; closes them at the end so that followers end.
+//! Opens the task's log files once for all its runs. Closes them at the end, so that followers end.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ impl TaskHook for LogsHook {
             }
             let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
             let (task, limits) = (scope.task.name.clone(), scope.task.logs);
-            let open = ostler_model::clock::blocking(move || {
+            let open = ostler_model::clock::run_blocking(move || {
                 let dir = AllocDir::open(&root, id)
                     .and_then(|dir| dir.logs_dir())
                     .map_err(|e| HookError::on_disk(&e))?;
                 TaskLogs::open(&dir, &task, &limits).map_err(|e| HookError::on_disk(&e))
             });
-            let logs = open.await.map_err(HookError::passing)??;
+            let logs = open.await.map_err(HookError::passing_setup)??;
             preparation.logs = Some(scope.logs.set(Arc::new(logs)));
             Ok(())
         })
@@ -42,8 +42,8 @@ impl TaskHook for LogsHook {
     fn stop<'a>(&'a self, scope: &'a TaskScope) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Some(logs) = scope.logs.get() {
-                // Closing flushes to the disk.
-                let closed = ostler_model::clock::blocking(move || logs.close()).await;
+                // Closing blocks, because it flushes to the disk.
+                let closed = ostler_model::clock::run_blocking(move || logs.close()).await;
                 if let Err(error) = closed {
                     tracing::warn!(task = %scope.task.name, %error, "log files not closed in order");
                 }

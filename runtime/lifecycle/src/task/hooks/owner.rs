@@ -1,9 +1,10 @@
-//! Finds out whom the task runs as, and gives it its directories before anything comes into them.
+//! Finds the user that the task runs as, and gives that user the task's directories before anything
+//! comes into them.
 
 use std::path::Path;
 
 use super::{HookError, Preparation, TaskHook, config};
-use crate::alloc::owner::{self, DataOf, HandOver};
+use crate::alloc::owner::{self, DataHandOver, HandOver};
 use crate::alloc::users::{AllocUserError, AllocUsers};
 use crate::task::TaskScope;
 use ostler_model::alloc::Allocation;
@@ -33,13 +34,14 @@ impl TaskHook for OwnerHook {
                     let env = config::environment(scope, preparation).await?;
                     match env.interpolate(user) {
                         Ok(name) if env.unknown_in([user.as_str()]).is_empty() => Some(name),
-                        // A variable of its templates, or none: `config` says so.
+                        // A variable of the task's templates, or an unknown one,
+                        // which `config` reports.
                         _ => return Ok(()),
                     }
                 }
             };
             let found = driver.owner(user).await.map_err(|error| HookError::plugin(&error))?;
-            let asked = Asked {
+            let asked = OwnerInput {
                 found,
                 whole: driver.capabilities().fs_isolation == FsIsolation::None,
                 goes_on: preparation.goes_on,
@@ -49,8 +51,10 @@ impl TaskHook for OwnerHook {
             if found == TaskOwner::Agent {
                 return Ok(());
             }
-            let given = clock::blocking(move || give(&root, &users, &allocation, &task, asked));
-            let given = given.await.map_err(HookError::passing)?;
+            let given = clock::run_blocking(move || {
+                give_directories(&root, &users, &allocation, &task, asked)
+            });
+            let given = given.await.map_err(HookError::passing_setup)?;
             let (owner, alloc_user) = given.map_err(|error| match &error {
                 AllocUserError::NoneFree(_) => HookError::Node { error: error.to_string() },
                 AllocUserError::Dir(error) => HookError::on_disk(error),
@@ -61,44 +65,44 @@ impl TaskHook for OwnerHook {
     }
 }
 
-/// What is known of a task before its directories are looked at.
+/// What is known of a task's owner before its directories are looked at.
 #[derive(Clone, Copy)]
-struct Asked {
+struct OwnerInput {
     found: TaskOwner,
-    /// It sees the directory around its own.
+    /// The task sees the directory around its own.
     whole: bool,
-    /// It runs, and has what it has.
+    /// The task runs already, so its directories keep their owner.
     goes_on: bool,
 }
 
-/// Blocks.
-fn give(
+/// Find the owner of the task's files, and hand it the directories. Blocks on the disk.
+fn give_directories(
     root: &Path,
     users: &AllocUsers,
     allocation: &Allocation,
     task: &Task,
-    asked: Asked,
+    asked: OwnerInput,
 ) -> Result<(FileOwner, AllocUser), AllocUserError> {
     let tasks = allocation.task_group().map(|group| group.tasks.as_slice()).unwrap_or_default();
     let named = tasks.iter().filter(|task| task.user.is_some()).count();
     let (owner, alloc_user, data) = match asked.found {
-        TaskOwner::Agent => (owner::agent(), AllocUser::NotKnown, DataOf::Nobody),
-        // Where a sibling names no user, what was an allocation's is that one's.
+        TaskOwner::Agent => (owner::agent_owner(), AllocUser::NotKnown, DataHandOver::Nobody),
+        // Where a sibling names no user, data of an allocation's own id goes to that sibling.
         TaskOwner::User(user) => {
             let all = task.user.is_none() || named == tasks.len();
-            let data = if all { DataOf::OwnIds } else { DataOf::Nobody };
+            let data = if all { DataHandOver::OwnIds } else { DataHandOver::Nobody };
             (user, AllocUser::NotKnown, data)
         }
-        TaskOwner::OfAlloc { otherwise } => match users.of(root, allocation, otherwise)? {
+        TaskOwner::OfAlloc { otherwise } => match users.assign_user(root, allocation, otherwise)? {
             AllocUser::Own(id) => {
-                // One that names the shared user wants to keep what it wrote.
+                // A sibling that names the shared user keeps what it wrote.
                 let data = match named {
-                    0 => DataOf::OwnIdsAnd(otherwise),
-                    _ => DataOf::OwnIds,
+                    0 => DataHandOver::OwnIdsAnd(otherwise),
+                    _ => DataHandOver::OwnIds,
                 };
                 (FileOwner { uid: id, gid: id }, AllocUser::Own(id), data)
             }
-            shared => (otherwise, shared, DataOf::OwnIds),
+            shared => (otherwise, shared, DataHandOver::OwnIds),
         },
     };
     if !asked.goes_on {

@@ -1,10 +1,10 @@
-//! Writes what the job was dispatched with into the task's directory.
+//! Writes the payload that the job was dispatched with into the task's directory.
 
 use std::io::Write as _;
 
 use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::{AllocDir, AllocDirError};
-use crate::alloc::owner::{give, open_made};
+use crate::alloc::owner::{give_file, open_or_create};
 use crate::task::TaskScope;
 use ostler_model::clock;
 use ostler_model::job::TaskPayload;
@@ -29,7 +29,7 @@ impl TaskHook for PayloadHook {
             let (root, id, task) =
                 (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
             let owner = preparation.owner;
-            let written = clock::blocking(move || {
+            let written = clock::run_blocking(move || {
                 let dir = AllocDir::open(&root, id)?;
                 write(&dir.local_dir(&task)?, &payload, owner).map_err(|source| AllocDirError::Io {
                     action: "write",
@@ -37,12 +37,16 @@ impl TaskHook for PayloadHook {
                     source,
                 })
             });
-            written.await.map_err(HookError::passing)?.map_err(|error| HookError::on_disk(&error))
+            written
+                .await
+                .map_err(HookError::passing_setup)?
+                .map_err(|error| HookError::on_disk(&error))
         })
     }
 }
 
-/// A run before may have put anything in its place; no path leads out of the directory.
+/// Write the payload. An earlier run may have put anything in its place; no path leads out
+/// of the directory.
 fn write(
     local: &cap_std::fs::Dir,
     payload: &TaskPayload,
@@ -50,7 +54,7 @@ fn write(
 ) -> std::io::Result<()> {
     let path = std::path::Path::new(&payload.file);
     let name = path.file_name().ok_or_else(|| std::io::Error::other("it has no name"))?;
-    let dir = open_made(local, path.parent().unwrap_or(std::path::Path::new("")), owner)?;
+    let dir = open_or_create(local, path.parent().unwrap_or(std::path::Path::new("")), owner)?;
     match dir.remove_file(name) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -59,7 +63,7 @@ fn write(
     options.write(true).create_new(true);
     let mut file = dir.open_with(name, &options)?;
     if let Some(owner) = owner {
-        give(&file, owner)?;
+        give_file(&file, owner)?;
     }
     file.write_all(&payload.bytes)
 }

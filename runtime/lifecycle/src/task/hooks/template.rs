@@ -1,5 +1,5 @@
-//! Renders the task's templates into its directories. Of a run that goes on nothing is touched: its files
-//! are looked at while it runs ([`crate::task::templates::follow`]).
+//! Renders the task's templates into its directories. The files of a run that goes on are not
+//! touched here; they are checked while it runs ([`crate::task::templates::follow`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,16 +34,16 @@ impl TaskHook for TemplateHook {
             if scope.task.templates.is_empty() {
                 return Ok(());
             }
-            let rendering = rendering(scope, preparation).await?;
+            let rendering = build_rendering(scope, preparation).await?;
             if preparation.goes_on {
                 preparation.templates = Some(Arc::new(Templates::of_earlier_agent(rendering)));
                 return Ok(());
             }
             if scope.task.templates.iter().any(|template| template.may_call("nomadService")) {
-                rendering.sources.restored().await;
+                rendering.sources.wait_restored().await;
             }
-            let (templates, env) = rendered(scope, preparation, rendering).await?;
-            // Most have nothing that could change: nothing of them is kept.
+            let (templates, env) = render_when_ready(scope, preparation, rendering).await?;
+            // Most templates depend on nothing that could change, so nothing of them is kept.
             preparation.templates = Some(templates).filter(Templates::may_change).map(Arc::new);
             preparation.template_env = env;
             Ok(())
@@ -51,25 +51,25 @@ impl TaskHook for TemplateHook {
     }
 }
 
-/// Render them; what is not there yet is waited for, and that is said.
-async fn rendered(
+/// Render the templates. Wait for what is missing, and report the wait.
+async fn render_when_ready(
     scope: &TaskScope,
     preparation: &Preparation,
     rendering: Rendering,
 ) -> Result<(Templates, BTreeMap<String, String>), HookError> {
     let (began, mut said) = (Stopwatch::start(), None);
     loop {
-        // Before they are rendered: what comes meanwhile ends the wait below.
+        // Read before the rendering, so that a change in between ends the wait below.
         let since = rendering.sources.indexes();
         let (again, now) = (rendering.clone(), scope.clock.now());
-        // When the task is to end, nobody waits for it.
+        // The rendering is given up when the task is to end.
         let rendered =
-            clock::blocking_while_wanted(move |wanted| Templates::render(again, now, wanted));
+            clock::run_blocking_cancellable(move |wanted| Templates::render(again, now, wanted));
         let rendered = clock::timeout(HOOK_WALL_MAX, rendered).await;
         let rendered = rendered.ok_or(HookError::TimedOut { hook: "template" })?;
-        let missing = match rendered.map_err(HookError::passing)? {
+        let missing = match rendered.map_err(HookError::passing_setup)? {
             Err(error @ RenderError::Missing { .. }) => error,
-            result => return result.map_err(failed),
+            result => return result.map_err(render_failure),
         };
         let text = missing.to_string();
         if said.as_ref() != Some(&text) {
@@ -77,18 +77,21 @@ async fn rendered(
             said = Some(text);
         }
         let left = TEMPLATE_MISSING_WALL_MAX.saturating_sub(began.elapsed());
-        let changed = clock::timeout(left, rendering.sources.any_changed(since)).await;
-        changed.ok_or_else(|| failed(missing))?;
+        let changed = clock::timeout(left, rendering.sources.wait_any_changed(since)).await;
+        changed.ok_or_else(|| render_failure(missing))?;
         clock::sleep(TEMPLATE_TOLD_PAUSE).await;
     }
 }
 
-async fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rendering, HookError> {
+async fn build_rendering(
+    scope: &TaskScope,
+    preparation: &Preparation,
+) -> Result<Rendering, HookError> {
     let Some(driver) = &preparation.driver else {
         return Err(HookError::setup("the driver comes before template"));
     };
     let capabilities = driver.capabilities();
-    // Before it runs: what its change mode asks for could not be done.
+    // Checked before the run: a change mode must be one that the driver can carry out.
     for template in &scope.task.templates {
         let (what, can) = match &template.change {
             ChangeMode::Signal(_) => ("sends no signals to", capabilities.send_signals),
@@ -108,16 +111,16 @@ async fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rende
         alloc: scope.allocation.id,
         env: config::environment(scope, preparation).await?,
         dirs: config::dirs(preparation)?,
-        sources: Sources::of(scope),
+        sources: Sources::from_scope(scope),
         sees: capabilities.fs_isolation,
         owner: preparation.owner,
     })
 }
 
-fn failed(error: RenderError) -> HookError {
+fn render_failure(error: RenderError) -> HookError {
     match error {
         RenderError::Disk { node: true, .. } => HookError::Node { error: error.to_string() },
-        RenderError::Disk { .. } | RenderError::Missing { .. } => HookError::passing(error),
+        RenderError::Disk { .. } | RenderError::Missing { .. } => HookError::passing_setup(error),
         RenderError::Template(_) => HookError::setup(error),
     }
 }

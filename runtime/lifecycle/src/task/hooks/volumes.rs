@@ -1,5 +1,5 @@
-//! Mounts the volumes of the group that the task names. What the operator offers as a volume is thereby
-//! granted to whatever driver runs the task, at the path and with the rights that are said here.
+//! Mounts the volumes of the group that the task names. By offering a volume the operator grants it
+//! to whatever driver runs the task, at the path and with the rights that are set here.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ impl TaskHook for VolumesHook {
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
             for mount in &scope.task.volume_mounts {
-                let mount = mounted(scope, preparation, mount).await?;
+                let mount = resolve_mount(scope, preparation, mount).await?;
                 preparation.reservation.mounts.push(mount);
             }
             Ok(())
@@ -32,16 +32,16 @@ impl TaskHook for VolumesHook {
     }
 }
 
-/// Where a task with files of its own finds what is its own.
+/// The directories of a task whose driver gives it a root file system of its own.
 const OWN_PLACES: [&str; 3] = ["/alloc", "/local", "/secrets"];
 
-/// Would a directory that is shown there cover all of the place?
+/// Would a mount at `destination` hide the whole of `place`?
 fn covers(destination: &str, place: &str) -> bool {
     let destination: PathBuf = Path::new(destination).components().collect();
     Path::new(place).starts_with(&destination)
 }
 
-async fn mounted(
+async fn resolve_mount(
     scope: &TaskScope,
     preparation: &Preparation,
     mount: &VolumeMount,
@@ -51,9 +51,9 @@ async fn mounted(
     let request = group.and_then(|group| group.volumes.get(name));
     let request =
         request.ok_or_else(|| HookError::Invalid(format!("the group has no volume {name}")))?;
-    // The node may be another one since the allocation was placed.
+    // The node may offer other volumes than when the allocation was placed.
     let volume = scope.node.host_volumes.get(&request.source);
-    let volume = request.met_by(volume).map_err(|why| {
+    let volume = request.check_volume(volume).map_err(|why| {
         HookError::setup(format!("volume {name} (source {}): {why}", request.source))
     })?;
     let own_files = preparation
@@ -85,10 +85,13 @@ async fn mounted(
         )));
     }
     let path = volume.path.clone();
-    let found = clock::blocking(move || directory(&path)).await;
-    let found = found.map_err(HookError::passing)?;
+    let found = clock::run_blocking(move || directory(&path)).await;
+    let found = found.map_err(HookError::passing_setup)?;
     let host_path = found.map_err(|why| {
-        HookError::passing(format!("volume {name} is at {}, which {why}", volume.path.display()))
+        HookError::passing_setup(format!(
+            "volume {name} is at {}, which {why}",
+            volume.path.display()
+        ))
     })?;
     let host_path = host_path
         .to_str()
@@ -98,7 +101,7 @@ async fn mounted(
     Ok(Mount { host_path, task_path: destination, read_only })
 }
 
-/// The directory itself: what is mounted follows no links.
+/// The path of a directory with all links resolved, because a mount follows no links.
 fn directory(path: &Path) -> Result<PathBuf, String> {
     let found = path.canonicalize().map_err(|error| format!("cannot be used: {error}"))?;
     if found.is_dir() { Ok(found) } else { Err("is no directory".to_owned()) }

@@ -14,13 +14,13 @@ fn restarts() -> [TaskInput; 3] {
     let reason = || "wanted".to_owned();
     [
         TaskInput::Restart { reason: reason(), failure: false },
-        TaskInput::Restart { reason: events::unhealthy("up"), failure: true },
+        TaskInput::Restart { reason: events::unhealthy_reason("up"), failure: true },
         TaskInput::ForceRestart { reason: reason() },
     ]
 }
 
-fn later(seconds: u64) -> At {
-    At { now: at().now.plus(Duration::from_secs(seconds)), random: 0 }
+fn later(seconds: u64) -> StepContext {
+    StepContext { now: at().now.plus(Duration::from_secs(seconds)), random: 0 }
 }
 
 /// What is waited for now.
@@ -40,19 +40,19 @@ fn every_restart_of_a_run_waits_for_the_delay_and_an_exit_by_itself_does_not() {
     for restart in restarts() {
         let mut machine = running();
         let effects = drive(&mut machine, [restart]);
-        assert_eq!((machine.state(), waits(&effects)), (State::ShutdownDelay, Some(DELAY)));
+        assert_eq!((machine.state(), waits(&effects)), (MachineState::ShutdownDelay, Some(DELAY)));
         assert!(!stops(&effects), "{effects:?}");
         assert_eq!(kinds(&machine)[3..], ["Restart Signaled", "Waiting for shutdown delay"]);
         assert_eq!(machine.public().status, TaskStatus::Running);
         assert!(stops(&drive(&mut machine, [TaskInput::TimerFired])));
         let exit = TaskInput::ExitRead(ExitResult::default());
         drive(&mut machine, [TaskInput::WorkloadEnded, exit, TaskInput::Forgotten]);
-        assert_eq!((machine.state(), machine.public().restarts), (State::Delaying, 1));
+        assert_eq!((machine.state(), machine.public().restarts), (MachineState::Delaying, 1));
     }
     let mut machine = running();
     let exit = TaskInput::ExitRead(ExitResult { exit_code: 1, ..ExitResult::default() });
     drive(&mut machine, [TaskInput::WorkloadEnded, exit, TaskInput::Forgotten]);
-    assert_eq!(machine.state(), State::Delaying);
+    assert_eq!(machine.state(), MachineState::Delaying);
     assert!(!kinds(&machine).contains(&"Waiting for shutdown delay"));
 }
 
@@ -69,13 +69,13 @@ fn a_kill_while_a_restart_waits_ends_with_the_rest_of_the_wait_or_at_once_and_no
             assert!(stops(&effects), "{effects:?}");
             assert_eq!(said, "Skipping shutdown_delay");
         } else {
-            assert_eq!((&effects[..], machine.state()), (&[][..], State::ShutdownDelay));
+            assert_eq!((&effects[..], machine.state()), (&[][..], MachineState::ShutdownDelay));
             assert!(said.contains("shutdown_delay of 40s"), "{said}");
             assert!(stops(&machine.step(later(60), TaskInput::TimerFired)));
         }
         let exit = TaskInput::ExitRead(ExitResult::default());
         drive(&mut machine, [TaskInput::WorkloadEnded, exit, TaskInput::Forgotten]);
-        assert_eq!(machine.state(), State::Ending, "skips: {skip_delay}");
+        assert_eq!(machine.state(), MachineState::Ending, "skips: {skip_delay}");
     }
 }
 
@@ -94,12 +94,12 @@ fn a_restart_that_waits_when_its_agent_goes_is_carried_out_by_the_next_one() {
         let (mut next, first) = TaskMachine::restore(rules(3, Some(DELAY)), at().now, found);
         assert_eq!(first, [TaskEffect::Recover]);
         let effects = drive(&mut next, [TaskInput::Recovered { ended: false }]);
-        assert_eq!((next.state(), waits(&effects)), (State::ShutdownDelay, Some(DELAY)));
-        assert_eq!(next.intent, Some(Intent::Restart { failure }));
+        assert_eq!((next.state(), waits(&effects)), (MachineState::ShutdownDelay, Some(DELAY)));
+        assert_eq!(next.intent, Some(EndIntent::Restart { failure }));
         drive(&mut next, [TaskInput::TimerFired, TaskInput::WorkloadEnded]);
         let exit = TaskInput::ExitRead(ExitResult::default());
         drive(&mut next, [exit, TaskInput::Forgotten]);
-        assert_eq!((next.state(), next.public().restarts), (State::Delaying, 1));
+        assert_eq!((next.state(), next.public().restarts), (MachineState::Delaying, 1));
         // It was carried out: an agent after that one restarts nothing.
         drive(&mut next, [TaskInput::TimerFired]);
         to_running(&mut next);
@@ -108,6 +108,6 @@ fn a_restart_that_waits_when_its_agent_goes_is_carried_out_by_the_next_one() {
             RecordedTask { state, tracker: None, run, complete: false, delayed_until: None };
         let (mut last, _) = TaskMachine::restore(rules(3, Some(DELAY)), at().now, found);
         drive(&mut last, [TaskInput::Recovered { ended: false }]);
-        assert_eq!(last.state(), State::Running);
+        assert_eq!(last.state(), MachineState::Running);
     }
 }

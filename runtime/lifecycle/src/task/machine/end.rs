@@ -1,4 +1,4 @@
-//! How a run ends and what follows.
+//! How a run ends, and what follows.
 //!
 //! ```text
 //!   Exited ── exit read ─► decided ─► Forgetting ── durable, forgotten ─► Delaying | Idle | Ending
@@ -10,57 +10,57 @@ use std::time::Duration;
 
 use super::super::events;
 use super::super::restart::{Ending, RestartDecision};
-use super::{At, Intent, State, TaskEffect, TaskMachine};
+use super::{EndIntent, MachineState, StepContext, TaskEffect, TaskMachine};
 use ostler_model::limits::END_RETRY;
 use ostler_model::task::{ExitResult, TaskStatus};
 
-/// What follows a run.
+/// What follows when a run is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum AfterRun {
     /// Start again after a wait.
     Restart(Duration),
     /// Start again at once: the run did not count, or somebody asked for it.
     Again,
-    /// Start again, though it counted as dead.
+    /// Start again, although the task counted as dead.
     Revive,
-    /// Nothing.
+    /// No run follows.
     End,
 }
 
 impl TaskMachine {
-    pub(super) fn exit_read(&mut self, at: At, exit: ExitResult) {
-        self.public.push_event(events::terminated(at.now, &exit));
-        let success = exit.successful();
+    pub(super) fn exit_read(&mut self, at: StepContext, exit: ExitResult) {
+        self.public.push_event(events::terminated_event(at.now, &exit));
+        let success = exit.is_successful();
         self.public.last_exit = Some(exit);
         let next = match self.intent {
-            Some(Intent::Kill) => {
+            Some(EndIntent::Kill) => {
                 self.public.push_event(match self.given_up.take() {
-                    None => events::killed(at.now),
-                    Some(error) => events::not_killed(at.now, &error),
+                    None => events::killed_event(at.now),
+                    Some(error) => events::not_killed_event(at.now, &error),
                 });
-                Next::End
+                AfterRun::End
             }
-            Some(Intent::KillLate) => Next::End,
-            Some(Intent::Restart { failure }) => {
+            Some(EndIntent::KillLate) => AfterRun::End,
+            Some(EndIntent::Restart { failure }) => {
                 self.intent = None;
-                self.decided(at, Ending::RestartTriggered { failure })
+                self.decide_next(at, Ending::RestartTriggered { failure })
             }
-            None => self.decided(at, Ending::Exited { success }),
+            None => self.decide_next(at, Ending::Exited { success }),
         };
-        self.over(at, next);
-        self.go(State::Forgetting);
+        self.record_end(at, next);
+        self.go_to(MachineState::Forgetting);
         self.effects.push(TaskEffect::Forget);
     }
 
-    /// The task did not start; nothing of the attempt is left.
-    pub(super) fn decide(&mut self, at: At, ending: Ending) {
-        let next = self.decided(at, ending);
-        self.over(at, next);
-        self.follow(at);
+    /// Decide what follows a start that failed. Nothing of the attempt is left.
+    pub(super) fn end_failed_start(&mut self, at: StepContext, ending: Ending) {
+        let next = self.decide_next(at, ending);
+        self.record_end(at, next);
+        self.follow_decision(at);
     }
 
-    /// What follows, with its events.
-    fn decided(&mut self, at: At, ending: Ending) -> Next {
+    /// Decide what follows a run, and add the events of the decision.
+    fn decide_next(&mut self, at: StepContext, ending: Ending) -> AfterRun {
         let decision = self.tracker.decide(
             ending,
             &self.rules.policy,
@@ -72,26 +72,26 @@ impl TaskMachine {
             RestartDecision::Restart { delay, reason, .. } => {
                 self.public.restarts = self.public.restarts.saturating_add(1);
                 self.public.last_restart = Some(at.now);
-                self.public.push_event(events::restarting(at.now, &reason, delay));
-                Next::Restart(delay)
+                self.public.push_event(events::restarting_event(at.now, &reason, delay));
+                AfterRun::Restart(delay)
             }
             RestartDecision::NotRestarting { reason } => {
-                self.public.push_event(events::not_restarting(at.now, &reason));
-                Next::End
+                self.public.push_event(events::not_restarting_event(at.now, &reason));
+                AfterRun::End
             }
-            RestartDecision::Terminated { .. } | RestartDecision::Killed => Next::End,
+            RestartDecision::Terminated { .. } | RestartDecision::Killed => AfterRun::End,
         }
     }
 
-    /// The run is over; the public state says so from here on.
-    pub(super) fn over(&mut self, at: At, next: Next) {
+    /// Mark the run as over; the public state says so from now on.
+    pub(super) fn record_end(&mut self, at: StepContext, next: AfterRun) {
         match next {
-            Next::Restart(delay) => {
+            AfterRun::Restart(delay) => {
                 self.public.status = TaskStatus::Pending;
                 self.delayed_until = Some(at.now.plus(delay));
             }
-            Next::Again | Next::Revive => self.public.status = TaskStatus::Pending,
-            Next::End => {
+            AfterRun::Again | AfterRun::Revive => self.public.status = TaskStatus::Pending,
+            AfterRun::End => {
                 self.public.status = TaskStatus::Dead;
                 self.public.finished_at.get_or_insert(at.now);
             }
@@ -99,28 +99,28 @@ impl TaskMachine {
         self.next = Some(next);
     }
 
-    /// Nothing of the run is known any more.
-    pub(super) fn forgotten(&mut self, at: At) {
+    /// Driver and host have forgotten the run: go on with what follows.
+    pub(super) fn finish_forgetting(&mut self, at: StepContext) {
         self.undead = false;
         self.kills_again = 0;
-        if self.intent.is_some_and(Intent::kills) && self.next != Some(Next::End) {
-            self.public.push_event(events::killed(at.now));
-            self.over(at, Next::End);
+        if self.intent.is_some_and(EndIntent::is_kill) && self.next != Some(AfterRun::End) {
+            self.public.push_event(events::killed_event(at.now));
+            self.record_end(at, AfterRun::End);
         }
-        // Of a lost run processes could be left until now.
+        // Processes of a lost run may have been left until now.
         match self.next {
-            _ if self.state != State::Clearing => {}
+            _ if self.state != MachineState::Clearing => {}
             // The delay of the restart was decided before.
-            Some(Next::Restart(_)) => self.public.status = TaskStatus::Pending,
-            Some(next) => self.over(at, next),
+            Some(AfterRun::Restart(_)) => self.public.status = TaskStatus::Pending,
+            Some(next) => self.record_end(at, next),
             None => {}
         }
-        self.follow(at);
+        self.follow_decision(at);
     }
 
-    /// What is left of the run does not end, or cannot be looked at now: it is not over, and gets no
-    /// second one beside it. Tried again.
-    pub(super) fn not_cleared(&mut self, at: At) {
+    /// Try again to clear a run that does not end, or cannot be looked at now. It is not over, so
+    /// no second run begins beside it.
+    pub(super) fn retry_clear(&mut self, at: StepContext) {
         if self.leaving {
             return self.leave();
         }
@@ -131,8 +131,9 @@ impl TaskMachine {
         self.tell_undead();
     }
 
-    /// What was killed by every means does not end: killed again, for as long as it takes.
-    pub(super) fn not_ended(&mut self) {
+    /// Kill a run again that does not end although it was killed by every means. This goes on for
+    /// as long as it takes.
+    pub(super) fn retry_kill(&mut self) {
         if self.leaving {
             return self.leave();
         }
@@ -140,7 +141,8 @@ impl TaskMachine {
         self.tell_undead();
     }
 
-    /// Said once, and tried again ever more slowly.
+    /// Report once that the run does not end, and set the timer for the next try; the tries
+    /// become ever slower.
     fn tell_undead(&mut self) {
         if !std::mem::replace(&mut self.undead, true) {
             self.effects.push(TaskEffect::TellUndead);
@@ -151,63 +153,63 @@ impl TaskMachine {
     }
 
     /// Go where the decision leads.
-    fn follow(&mut self, at: At) {
-        let next = self.next.take().unwrap_or(Next::End);
+    fn follow_decision(&mut self, at: StepContext) {
+        let next = self.next.take().unwrap_or(AfterRun::End);
         match next {
-            Next::Restart(_) | Next::Again if self.leaving => self.leave(),
-            Next::Again => self.go(State::Gated),
-            Next::Restart(delay) => {
+            AfterRun::Restart(_) | AfterRun::Again if self.leaving => self.leave(),
+            AfterRun::Again => self.go_to(MachineState::Gated),
+            AfterRun::Restart(delay) => {
                 let until = self.delayed_until.unwrap_or(at.now);
-                self.go(State::Delaying);
+                self.go_to(MachineState::Delaying);
                 self.set_timer(until.since(at.now).min(delay).max(DELAY_MIN));
             }
-            Next::Revive => {
+            AfterRun::Revive => {
                 self.revive(at);
                 if self.leaving {
                     self.leave();
                 }
             }
-            Next::End => self.rest(),
+            AfterRun::End => self.idle_or_end(),
         }
     }
 
-    /// Is it kept, once dead, for a restart of the whole allocation?
-    pub(super) fn stays(&self) -> bool {
-        let over = self.finished || self.intent.is_some_and(Intent::kills);
+    /// Is the task, once dead, kept for a restart of the whole allocation?
+    pub(super) fn is_restartable(&self) -> bool {
+        let over = self.finished || self.intent.is_some_and(EndIntent::is_kill);
         self.rules.restartable && !over
     }
 
-    /// Dead: kept for a restart of the whole allocation, or at its end.
-    pub(super) fn rest(&mut self) {
-        if !self.stays() {
+    /// The task is dead: keep it for a restart of the whole allocation, or end it.
+    pub(super) fn idle_or_end(&mut self) {
+        if !self.is_restartable() {
             self.end();
         } else if self.leaving {
             self.leave();
         } else {
-            self.go(State::Idle);
+            self.go_to(MachineState::Idle);
         }
     }
 
-    /// A dead task starts again: as new, but for its history.
-    pub(super) fn revive(&mut self, at: At) {
+    /// Start a dead task again, as a new one with its old history.
+    pub(super) fn revive(&mut self, at: StepContext) {
         self.public.status = TaskStatus::Pending;
         self.public.failed = false;
         self.public.finished_at = None;
         self.public.restarts = self.public.restarts.saturating_add(1);
         self.public.last_restart = Some(at.now);
-        self.go(State::Gated);
+        self.go_to(MachineState::Gated);
     }
 
-    /// Killed without a run to forget.
-    pub(super) fn killed(&mut self, at: At) {
-        self.public.push_event(events::killed(at.now));
-        self.over(at, Next::End);
+    /// End a task that was killed while no run was there to forget.
+    pub(super) fn end_killed(&mut self, at: StepContext) {
+        self.public.push_event(events::killed_event(at.now));
+        self.record_end(at, AfterRun::End);
         self.next = None;
         self.end();
     }
 
     pub(super) fn end(&mut self) {
-        self.go(State::Ending);
+        self.go_to(MachineState::Ending);
         self.effects.push(TaskEffect::End);
     }
 }

@@ -6,10 +6,10 @@ use super::*;
 fn a_start_that_fails_because_the_agent_leaves_is_the_next_agents_to_try() {
     let mut machine = TaskMachine::new(rules(0, None), at().now);
     drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared, TaskInput::Shutdown]);
-    assert_eq!(machine.state(), State::Starting, "it is waited for");
+    assert_eq!(machine.state(), MachineState::Starting, "it is waited for");
     let failed = TaskInput::StartFailed { error: "interrupted".to_owned(), recoverable: true };
     drive(&mut machine, [failed]);
-    assert_eq!(machine.state(), State::Detached);
+    assert_eq!(machine.state(), MachineState::Detached);
     assert_ne!(machine.public().status, TaskStatus::Dead);
 }
 
@@ -19,7 +19,7 @@ fn an_agent_that_leaves_leaves_what_does_not_end_to_the_next_one() {
     to_running(&mut machine);
     undead(&mut machine, kill());
     assert_eq!(drive(&mut machine, [TaskInput::Shutdown])[1], TaskEffect::Leave);
-    assert_eq!(machine.state(), State::Detached);
+    assert_eq!(machine.state(), MachineState::Detached);
     assert_eq!(machine.public().status, TaskStatus::Running);
 }
 
@@ -30,13 +30,13 @@ fn what_the_node_is_short_of_is_waited_for_and_no_restart_is_counted() {
     for _ in 0..5 {
         let short = TaskInput::NodeNotReady { reason: "no space is left".to_owned() };
         drive(&mut machine, [short]);
-        assert_eq!(machine.state(), State::AwaitingDriver);
+        assert_eq!(machine.state(), MachineState::AwaitingDriver);
         drive(&mut machine, [TaskInput::TimerFired]);
-        assert_eq!(machine.state(), State::Preparing);
+        assert_eq!(machine.state(), MachineState::Preparing);
     }
     assert_eq!(machine.public().restarts, 0);
     drive(&mut machine, [TaskInput::Prepared, TaskInput::Started]);
-    assert_eq!(machine.state(), State::Running);
+    assert_eq!(machine.state(), MachineState::Running);
 }
 
 #[test]

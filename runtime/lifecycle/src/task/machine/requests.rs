@@ -1,4 +1,4 @@
-//! What others ask of a task: kill, restart, finish, newer rules, the agent's leaving.
+//! Handles the requests to a task: kill, restart, finish, newer rules, the leaving of the agent.
 //!
 //! ```text
 //!              nothing runs         starting        runs                 ended, being forgotten    Idle
@@ -7,16 +7,16 @@
 //! force        at once, undelayed   starts anyway   stop, start again    starts again              starts
 //! finish       remembered           remembered      remembered           Ending                    Ending
 //! ```
-//! A run that is being recovered is there but its driver may not be: a restart of it is kept until the
-//! driver has it; in a kill the host sends the signal when the recovery takes too long. Both wait for
-//! `shutdown_delay` first. A kill that comes while a restart waits ends with the rest of that wait, or at once
-//! where it is not to wait.
+//! A run that is being recovered exists, but its driver may not be ready. A restart of the run is
+//! kept until the driver has it. For a kill the host sends the signal when the recovery takes too
+//! long. Both wait for `shutdown_delay` first. A kill that comes while a restart waits takes over
+//! the rest of that wait, or ends the run at once where the kill skips the delay.
 
 use std::time::Duration;
 
 use super::super::events;
-use super::end::Next;
-use super::{At, Intent, Rules, State, TaskEffect, TaskMachine};
+use super::end::AfterRun;
+use super::{EndIntent, MachineState, StepContext, TaskEffect, TaskMachine, TaskRules};
 use ostler_model::event::TaskEvent;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::planted::planted;
@@ -25,75 +25,78 @@ use ostler_model::task::TaskStatus;
 impl TaskMachine {
     pub(super) fn kill(
         &mut self,
-        at: At,
+        at: StepContext,
         event: Option<TaskEvent>,
         reason: &str,
         skip_delay: bool,
     ) {
-        if self.is_final() || self.state == State::Ending {
+        if self.is_final() || self.state == MachineState::Ending {
             return;
         }
         self.skip_delay |= skip_delay;
-        if self.intent.is_some_and(Intent::kills) {
-            if skip_delay && self.state == State::ShutdownDelay {
+        if self.intent.is_some_and(EndIntent::is_kill) {
+            if skip_delay && self.state == MachineState::ShutdownDelay {
                 self.stop_run(at);
             }
             return;
         }
         match self.state {
-            State::Delaying if planted("delay-outlives-kill") => return,
-            // A dead task gets no event. It is only kept no longer for a restart.
-            State::Idle => return self.end(),
+            MachineState::Delaying if planted("delay-outlives-kill") => return,
+            // A dead task gets no event. It is just no longer kept for a restart.
+            MachineState::Idle => return self.end(),
             // The run ended by itself: what is recorded of its end stays.
-            State::Exited if self.intent.is_none() => {
-                self.intent = Some(Intent::KillLate);
+            MachineState::Exited if self.intent.is_none() => {
+                self.intent = Some(EndIntent::KillLate);
                 return;
             }
-            State::Forgetting | State::Clearing
-                if self.public.status == TaskStatus::Dead || self.next == Some(Next::End) =>
+            MachineState::Forgetting | MachineState::Clearing
+                if self.public.status == TaskStatus::Dead || self.next == Some(AfterRun::End) =>
             {
-                self.intent = Some(Intent::KillLate);
-                self.next = Some(Next::End);
+                self.intent = Some(EndIntent::KillLate);
+                self.next = Some(AfterRun::End);
                 return;
             }
             _ => {}
         }
-        self.intent = Some(Intent::Kill);
+        self.intent = Some(EndIntent::Kill);
         if let Some(event) = event {
             self.public.push_event(event);
         }
-        let killing = if self.runs() {
-            events::killing(at.now, reason, self.rules.kill_timeout, self.signals)
+        let killing = if self.may_run() {
+            events::killing_event(at.now, reason, self.rules.kill_timeout, self.signals)
         } else {
-            events::killing_idle(at.now, reason)
+            events::killing_idle_event(at.now, reason)
         };
         self.public.push_event(killing);
         match self.state {
-            State::Gated | State::AwaitingDriver | State::Delaying => self.killed(at),
-            State::Preparing => {
-                self.effects.push(TaskEffect::AbandonPrepare);
-                self.killed(at);
+            MachineState::Gated | MachineState::AwaitingDriver | MachineState::Delaying => {
+                self.end_killed(at)
             }
-            State::Starting => {
-                self.go(State::StoppingStart);
+            MachineState::Preparing => {
+                self.effects.push(TaskEffect::AbandonPrepare);
+                self.end_killed(at);
+            }
+            MachineState::Starting => {
+                self.go_to(MachineState::StoppingStart);
                 self.set_timer(self.rules.kill_timeout);
             }
-            State::Running => self.stop_run(at),
-            // The driver is being asked. Wait long enough for the host to own the run, not for all
-            // that hooks may take.
-            State::Recovering => self.set_timer(KILL_GRACE),
-            // The driver is not there to be asked; the host sends the signal.
-            State::AwaitingRecovery => self.stop_unrecovered(at),
-            // No run is to follow, so processes that do not end need not be waited for.
-            State::Reaping if self.undead => self.effects.push(TaskEffect::TellUndead),
-            State::ShutdownDelay => self.delay_goes_on(at),
-            // It is being ended for a restart: the run ends, and no restart follows.
+            MachineState::Running => self.stop_run(at),
+            // The driver is being asked. The wait is long enough for the host to own the run, but
+            // not as long as hooks may take.
+            MachineState::Recovering => self.set_timer(KILL_GRACE),
+            // The driver cannot be asked, so the host sends the signal.
+            MachineState::AwaitingRecovery => self.stop_unrecovered(at),
+            // No run is to follow, so nobody needs to wait for processes that do not end.
+            MachineState::Reaping if self.undead => self.effects.push(TaskEffect::TellUndead),
+            MachineState::ShutdownDelay => self.continue_delay(at),
+            // The run is being ended for a restart: it ends, and no restart follows.
             _ => {}
         }
     }
 
-    /// Killed while a restart waits: the wait that has begun is the kill's too.
-    fn delay_goes_on(&mut self, at: At) {
+    /// A kill while a restart waits for `shutdown_delay`: the wait that has begun counts for
+    /// the kill too.
+    fn continue_delay(&mut self, at: StepContext) {
         if self.skip_delay {
             self.stop_run(at);
         } else {
@@ -102,82 +105,87 @@ impl TaskMachine {
         }
     }
 
-    fn rest_of_delay(&self, at: At) -> Duration {
+    fn rest_of_delay(&self, at: StepContext) -> Duration {
         let waited = at.now.since(self.delay_since);
         self.rules.shutdown_delay.unwrap_or_default().saturating_sub(waited)
     }
 
-    fn restart_signaled(&mut self, at: At, reason: &str) {
+    fn note_restart(&mut self, at: StepContext, reason: &str) {
         let limit = self.rules.kill_timeout;
-        self.public.push_event(events::restart_signaled(at.now, reason, limit, self.signals));
+        self.public.push_event(events::restart_signaled_event(at.now, reason, limit, self.signals));
     }
 
     /// May something of the task run now?
-    fn runs(&self) -> bool {
+    fn may_run(&self) -> bool {
         !matches!(
             self.state,
-            State::Gated
-                | State::Preparing
-                | State::AwaitingDriver
-                | State::Delaying
-                | State::Forgetting
-                | State::Clearing
+            MachineState::Gated
+                | MachineState::Preparing
+                | MachineState::AwaitingDriver
+                | MachineState::Delaying
+                | MachineState::Forgetting
+                | MachineState::Clearing
         )
     }
 
-    pub(super) fn restart(&mut self, at: At, reason: &str, failure: bool) {
+    pub(super) fn restart(&mut self, at: StepContext, reason: &str, failure: bool) {
         match self.state {
-            State::Running => {
-                self.intent = Some(Intent::Restart { failure });
-                self.restart_signaled(at, reason);
+            MachineState::Running => {
+                self.intent = Some(EndIntent::Restart { failure });
+                self.note_restart(at, reason);
                 self.stop_run(at);
             }
-            State::AwaitingRecovery => self.restart_anyway(at, reason, failure),
+            MachineState::AwaitingRecovery => self.restart_anyway(at, reason, failure),
             _ => {}
         }
     }
 
-    pub(super) fn force_restart(&mut self, at: At, reason: &str) {
+    pub(super) fn force_restart(&mut self, at: StepContext, reason: &str) {
         self.restart_anyway(at, reason, false);
     }
 
-    fn restart_anyway(&mut self, at: At, reason: &str, failure: bool) {
+    fn restart_anyway(&mut self, at: StepContext, reason: &str, failure: bool) {
         if self.intent.is_some() {
-            // It is being killed, or ended for a restart.
+            // The run is being killed, or ended for a restart.
             return;
         }
         match (self.state, self.next) {
-            (State::Running, _) => return self.restart(at, reason, failure),
-            (State::Exited | State::Recovering | State::AwaitingRecovery, _) => {
-                self.intent = Some(Intent::Restart { failure });
+            (MachineState::Running, _) => return self.restart(at, reason, failure),
+            (
+                MachineState::Exited | MachineState::Recovering | MachineState::AwaitingRecovery,
+                _,
+            ) => {
+                self.intent = Some(EndIntent::Restart { failure });
             }
-            (State::Forgetting | State::Clearing, Some(Next::Restart(_))) => {
-                self.next = Some(Next::Again);
+            (MachineState::Forgetting | MachineState::Clearing, Some(AfterRun::Restart(_))) => {
+                self.next = Some(AfterRun::Again);
             }
-            (State::Forgetting | State::Clearing, Some(Next::End)) if self.stays() => {
-                self.next = Some(Next::Revive);
+            (MachineState::Forgetting | MachineState::Clearing, Some(AfterRun::End))
+                if self.is_restartable() =>
+            {
+                self.next = Some(AfterRun::Revive);
             }
-            (State::Delaying, _) => self.go(State::Gated),
-            (State::Idle, _) => self.revive(at),
-            // It is about to start, or it has ended for good.
+            (MachineState::Delaying, _) => self.go_to(MachineState::Gated),
+            (MachineState::Idle, _) => self.revive(at),
+            // The task is about to start, or it has ended for good.
             _ => return,
         }
-        self.restart_signaled(at, reason);
+        self.note_restart(at, reason);
     }
 
     pub(super) fn finish(&mut self) {
         self.finished = true;
-        if self.next == Some(Next::Revive) {
-            self.next = Some(Next::End);
+        if self.next == Some(AfterRun::Revive) {
+            self.next = Some(AfterRun::End);
         }
-        if self.state == State::Idle {
+        if self.state == MachineState::Idle {
             self.end();
         }
     }
 
-    pub(super) fn rules_changed(&mut self, at: At, rules: Rules) {
+    pub(super) fn change_rules(&mut self, at: StepContext, rules: TaskRules) {
         let before = std::mem::replace(&mut self.rules, rules).shutdown_delay;
-        if self.state != State::ShutdownDelay || before == rules.shutdown_delay {
+        if self.state != MachineState::ShutdownDelay || before == rules.shutdown_delay {
             return;
         }
         let rest = self.rest_of_delay(at);
@@ -190,26 +198,26 @@ impl TaskMachine {
 
     pub(super) fn shutdown(&mut self) {
         match self.state {
-            State::Gated
-            | State::AwaitingDriver
-            | State::AwaitingRecovery
-            | State::Delaying
-            | State::Idle
-            | State::Running => self.leave(),
-            State::Preparing => {
+            MachineState::Gated
+            | MachineState::AwaitingDriver
+            | MachineState::AwaitingRecovery
+            | MachineState::Delaying
+            | MachineState::Idle
+            | MachineState::Running => self.leave(),
+            MachineState::Preparing => {
                 self.effects.push(TaskEffect::AbandonPrepare);
                 self.leave();
             }
-            State::Recovering => {
+            MachineState::Recovering => {
                 self.effects.push(TaskEffect::AbandonRecover);
                 self.leave();
             }
             // The next agent finds the restart on record, and begins the wait anew.
-            State::ShutdownDelay if !self.killed_for_good() => self.leave(),
-            // What does not end is the next agent's to wait for, by the record of the run.
-            State::Reaping if self.undead => self.leave(),
-            State::Clearing if self.timer => self.leave(),
-            // What is on its way is finished first, all of it bounded.
+            MachineState::ShutdownDelay if !self.is_killed_for_good() => self.leave(),
+            // The next agent finds the run on record, and waits for what does not end.
+            MachineState::Reaping if self.undead => self.leave(),
+            MachineState::Clearing if self.timer => self.leave(),
+            // Calls on their way finish first; all of them are bounded.
             _ => self.leaving = true,
         }
     }

@@ -1,4 +1,4 @@
-//! A task of an earlier agent.
+//! Restores the machine of a task of an earlier agent.
 //!
 //! ```text
 //! what is recorded                         then
@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use super::super::events;
 use super::super::restart::RestartTracker;
-use super::end::Next;
-use super::{At, Intent, Rules, State, TaskEffect, TaskInput, TaskMachine};
+use super::end::AfterRun;
+use super::{EndIntent, MachineState, StepContext, TaskEffect, TaskInput, TaskMachine, TaskRules};
 use ostler_model::event::EventKind;
 use ostler_model::planted::planted;
 use ostler_model::task::{TaskState, TaskStatus};
@@ -34,27 +34,27 @@ use ostler_model::time::Timestamp;
 /// What is recorded of the last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownRun {
-    /// There is none.
+    /// There is no run.
     None,
-    /// It was begun; whether it got anywhere is not known.
+    /// The run was begun, but whether anything of it ran is not known.
     Unfinished,
-    /// It has a handle.
+    /// The run has a handle.
     Started,
 }
 
 /// What is recorded of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedTask {
-    /// Its public state.
+    /// The public state of the task.
     pub state: Option<TaskState>,
-    /// Restarts used.
+    /// The restarts used so far.
     pub tracker: Option<RestartTracker>,
-    /// Its last run.
+    /// The last run of the task.
     pub run: KnownRun,
-    /// Its stop hooks ran.
+    /// The stop hooks of the task ran.
     pub complete: bool,
-    /// The next start does not come before. Together with a run: that run is over and its exit was
-    /// decided upon.
+    /// The next start does not come before this time. Together with a run it means that the run is
+    /// over, and what follows its exit is decided.
     pub delayed_until: Option<Timestamp>,
 }
 
@@ -62,10 +62,10 @@ pub struct RecordedTask {
 const UNFINISHED: &str = "the agent ended while the task was being started";
 
 impl TaskMachine {
-    /// A task of an earlier agent, and what to do first.
+    /// The machine of a task of an earlier agent, and what to do first.
     #[must_use]
     pub fn restore(
-        rules: Rules,
+        rules: TaskRules,
         now: Timestamp,
         restored: RecordedTask,
     ) -> (Self, Vec<TaskEffect>) {
@@ -78,8 +78,8 @@ impl TaskMachine {
         }
         let kept = tracker.filter(|_| !planted("fresh-attempts-at-restart"));
         machine.tracker = kept.unwrap_or(machine.tracker);
-        machine.delayed_until = delayed_until.map(|until| machine.at_most(now, until));
-        let at = At { now, random: 0 };
+        machine.delayed_until = delayed_until.map(|until| machine.cap_delay(now, until));
+        let at = StepContext { now, random: 0 };
         if complete {
             machine.restore_complete(at);
         }
@@ -92,17 +92,18 @@ impl TaskMachine {
         (machine, effects)
     }
 
-    /// The clock may have been set back since: no wait is longer than the policy could have asked for.
-    fn at_most(&self, now: Timestamp, until: Timestamp) -> Timestamp {
+    /// Limit a delay to the longest that the policy can ask for, because the clock may have been
+    /// set back since.
+    fn cap_delay(&self, now: Timestamp, until: Timestamp) -> Timestamp {
         until.min(now.plus(self.tracker.longest_delay(&self.rules.policy)))
     }
 
-    /// It ended for good, whatever was written of it last.
-    fn restore_complete(&mut self, at: At) {
+    /// Restore a task that ended for good, whatever public state was written last.
+    fn restore_complete(&mut self, at: StepContext) {
         self.finished = true;
         if self.public.status != TaskStatus::Dead {
             let lost = events::failed_restoring(at.now, "it ended, and how is not recorded");
-            self.public.push_event(lost.failing());
+            self.public.push_event(lost.with_task_failure());
             self.public.status = TaskStatus::Dead;
         }
         self.public.finished_at.get_or_insert(at.now);
@@ -110,175 +111,177 @@ impl TaskMachine {
 
     fn restore_dead(&mut self, run: KnownRun, complete: bool) {
         match (run, complete) {
-            (KnownRun::None, true) => self.state = State::Dead,
-            (KnownRun::None, false) => self.rest(),
+            (KnownRun::None, true) => self.state = MachineState::Dead,
+            (KnownRun::None, false) => self.idle_or_end(),
             _ => {
-                self.next = Some(Next::End);
+                self.next = Some(AfterRun::End);
                 self.clear();
             }
         }
     }
 
-    fn restore_live(&mut self, at: At, run: KnownRun) {
+    fn restore_live(&mut self, at: StepContext, run: KnownRun) {
         match (run, self.delayed_until) {
             (KnownRun::None, Some(until)) => {
                 self.public.status = TaskStatus::Pending;
                 self.wait_until(at, until);
             }
-            // It was never reported as running: it begins as a new task does.
+            // The task was never reported as running, so it begins as a new task does.
             (KnownRun::None, None) if self.public.status == TaskStatus::Pending => {}
             (KnownRun::None, None) => {
-                self.lost(at, "nothing is recorded of its run");
+                self.lose_run(at, "nothing is recorded of its run");
             }
             (_, Some(until)) => {
                 self.public.status = TaskStatus::Pending;
-                self.next = Some(Next::Restart(until.since(at.now)));
+                self.next = Some(AfterRun::Restart(until.since(at.now)));
                 self.clear();
             }
             (KnownRun::Started, None) => {
-                // Asked for and accepted, and the agent ended before the run did.
+                // A restart was accepted, and the agent ended before the run did.
                 let asked = events::restart_under_way(&self.public);
-                self.intent = asked.map(|failure| Intent::Restart { failure });
+                self.intent = asked.map(|failure| EndIntent::Restart { failure });
                 self.recover();
             }
             (KnownRun::Unfinished, None) if self.rules.policy.attempts == 0 => {
                 self.unfinished = true;
                 self.recover();
             }
-            (KnownRun::Unfinished, None) => self.lost(at, UNFINISHED),
+            (KnownRun::Unfinished, None) => self.lose_run(at, UNFINISHED),
         }
     }
 
-    fn wait_until(&mut self, at: At, until: Timestamp) {
+    fn wait_until(&mut self, at: StepContext, until: Timestamp) {
         let rest = until.since(at.now);
         if !rest.is_zero() {
-            self.state = State::Delaying;
+            self.state = MachineState::Delaying;
             self.set_timer(rest);
         }
     }
 
     pub(super) fn recover(&mut self) {
-        self.go(State::Recovering);
+        self.go_to(MachineState::Recovering);
         self.effects.push(TaskEffect::Recover);
     }
 
     fn clear(&mut self) {
-        self.go(State::Clearing);
+        self.go_to(MachineState::Clearing);
         self.effects.push(TaskEffect::Clear);
     }
 
-    /// The run went down with its agent or machine.
-    fn lost(&mut self, at: At, reason: &str) {
+    /// The run was lost with its agent or machine: clear what is left, and decide what follows.
+    fn lose_run(&mut self, at: StepContext, reason: &str) {
         self.public.push_event(events::failed_restoring(at.now, reason));
-        let next = if self.intent.is_some_and(Intent::kills) {
-            self.public.push_event(events::killed(at.now));
-            Next::End
-        } else if matches!(self.intent.take(), Some(Intent::Restart { .. })) {
-            self.again(at)
+        let next = if self.intent.is_some_and(EndIntent::is_kill) {
+            self.public.push_event(events::killed_event(at.now));
+            AfterRun::End
+        } else if matches!(self.intent.take(), Some(EndIntent::Restart { .. })) {
+            self.restart_lost(at)
         } else if self.rules.policy.attempts == 0 {
-            self.public.push_event(events::not_restarting(at.now, "Policy allows no restarts"));
-            Next::End
+            self.public
+                .push_event(events::not_restarting_event(at.now, "Policy allows no restarts"));
+            AfterRun::End
         } else {
-            self.again(at)
+            self.restart_lost(at)
         };
         // The run ends when none of its processes is left.
         self.next = Some(next);
         self.clear();
     }
 
-    fn again(&mut self, at: At) -> Next {
-        self.public.push_event(events::restarting(at.now, "", Duration::ZERO));
+    fn restart_lost(&mut self, at: StepContext) -> AfterRun {
+        self.public.push_event(events::restarting_event(at.now, "", Duration::ZERO));
         self.public.restarts = self.public.restarts.saturating_add(1);
         self.public.last_restart = Some(at.now);
-        Next::Again
+        AfterRun::Again
     }
 
-    /// Answers of a recovery.
-    pub(super) fn recovering(&mut self, at: At, input: TaskInput) {
+    /// Take an answer of a recovery.
+    pub(super) fn step_recovering(&mut self, at: StepContext, input: TaskInput) {
         match input {
-            TaskInput::Recovered { ended } => self.recovered(at, ended),
-            TaskInput::RecoveryNotReady { reason, held } => self.not_ready(at, reason, held),
+            TaskInput::Recovered { ended } => self.own_recovered(at, ended),
+            TaskInput::RecoveryNotReady { reason, held } => self.retry_recovery(at, reason, held),
             TaskInput::NeverRan => {
-                self.never_ran(at);
+                self.end_never_ran(at);
                 self.clear();
             }
-            TaskInput::RecoveryFailed { reason } => self.lost(at, &reason),
+            TaskInput::RecoveryFailed { reason } => self.lose_run(at, &reason),
             _ => {}
         }
     }
 
-    fn not_ready(&mut self, at: At, reason: String, held: bool) {
+    fn retry_recovery(&mut self, at: StepContext, reason: String, held: bool) {
         if held {
-            self.runs_on(at);
+            self.mark_running(at);
         }
-        let pause = self.refused(at, reason, events::waiting_for_recovery);
-        if self.intent.is_some_and(Intent::kills) {
+        let pause = self.count_refusal(at, reason, events::waiting_for_recovery);
+        if self.intent.is_some_and(EndIntent::is_kill) {
             self.stop_unrecovered(at);
         } else {
-            self.go(State::AwaitingRecovery);
+            self.go_to(MachineState::AwaitingRecovery);
             self.set_timer(pause);
         }
     }
 
-    /// The host has it: it runs, whatever was written last.
-    fn runs_on(&mut self, at: At) {
+    /// The host has the run, so it runs, whatever public state was written last.
+    fn mark_running(&mut self, at: StepContext) {
         self.public.status = TaskStatus::Running;
         self.public.started_at.get_or_insert(at.now);
         self.watch_once();
     }
 
-    /// End a run that its driver has not taken back: by the host's signal, or, where the host does
-    /// not have it either, by what is recorded of it.
-    pub(super) fn stop_unrecovered(&mut self, at: At) {
+    /// End a run that its driver has not recovered: by the host's signal, or, where the host does
+    /// not have the run either, by what is recorded of it.
+    pub(super) fn stop_unrecovered(&mut self, at: StepContext) {
         if self.watched {
             self.stop_run(at);
         } else {
             let reason = std::mem::take(&mut self.refusal);
-            self.lost(at, if reason.is_empty() { UNFINISHED } else { &reason });
+            self.lose_run(at, if reason.is_empty() { UNFINISHED } else { &reason });
         }
     }
 
-    /// The recovery takes too long for a kill.
-    pub(super) fn recovery_late(&mut self, at: At) {
+    /// A recovery takes too long while the run is to be killed.
+    pub(super) fn recovery_late(&mut self, at: StepContext) {
         self.effects.push(TaskEffect::AbandonRecover);
         if !self.unfinished {
-            self.runs_on(at);
+            self.mark_running(at);
         }
         self.stop_unrecovered(at);
     }
 
-    fn never_ran(&mut self, at: At) {
-        let killed = self.intent.is_some_and(Intent::kills);
+    fn end_never_ran(&mut self, at: StepContext) {
+        let killed = self.intent.is_some_and(EndIntent::is_kill);
         if killed {
-            self.public.push_event(events::killed(at.now));
+            self.public.push_event(events::killed_event(at.now));
         } else {
             self.intent = None;
         }
-        self.over(at, if killed { Next::End } else { Next::Again });
+        self.record_end(at, if killed { AfterRun::End } else { AfterRun::Again });
     }
 
-    /// It ended before its program ran: the agent that was to let it go was killed first.
-    pub(super) fn never_ran_after_all(&mut self, at: At) {
-        self.never_ran(at);
-        self.go(State::Forgetting);
+    /// The run ended before its program ran, because the agent that was to release it
+    /// was killed first.
+    pub(super) fn forget_never_ran(&mut self, at: StepContext) {
+        self.end_never_ran(at);
+        self.go_to(MachineState::Forgetting);
         self.effects.push(TaskEffect::Forget);
     }
 
-    fn recovered(&mut self, at: At, ended: bool) {
-        self.ready();
+    fn own_recovered(&mut self, at: StepContext, ended: bool) {
+        self.clear_refusals();
         self.public.status = TaskStatus::Running;
         self.public.started_at.get_or_insert(at.now);
         self.public.last_exit = None;
         if ended {
             // The run ended by itself before the kill.
-            self.intent = self.intent.map(|i| if i.kills() { Intent::KillLate } else { i });
+            self.intent = self.intent.map(|i| if i.is_kill() { EndIntent::KillLate } else { i });
         } else {
-            self.public.push_event(events::recovered(at.now));
+            self.public.push_event(events::recovered_event(at.now));
         }
         if self.intent.is_some() && !ended {
             self.stop_run(at);
         } else {
-            self.go(State::Running);
+            self.go_to(MachineState::Running);
         }
         self.watch_once();
     }

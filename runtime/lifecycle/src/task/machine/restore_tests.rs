@@ -7,9 +7,9 @@ use ostler_model::job::{RestartMode, RestartPolicy};
 const HOUR: Duration = Duration::from_secs(3_600);
 const NOW: Timestamp = Timestamp::from_nanos(1_000);
 
-fn rules(mode: RestartMode) -> Rules {
+fn rules(mode: RestartMode) -> TaskRules {
     let delay = Duration::from_secs(15);
-    Rules {
+    TaskRules {
         policy: RestartPolicy { attempts: 0, interval: Duration::from_secs(60), delay, mode },
         restart_on_success: false,
         kill_timeout: Duration::from_secs(5),
@@ -25,7 +25,7 @@ fn wait(mode: RestartMode, tracker: RestartTracker) -> Duration {
     let tracker = Some(tracker);
     let found = RecordedTask { state, tracker, run, complete: false, delayed_until };
     let (machine, first) = TaskMachine::restore(rules(mode), NOW, found);
-    assert_eq!(machine.state(), State::Delaying);
+    assert_eq!(machine.state(), MachineState::Delaying);
     match first.first() {
         Some(TaskEffect::Timer(wait)) => *wait,
         other => panic!("a timer first: {other:?}"),

@@ -19,31 +19,31 @@ use ostler_model::event::EventKind;
 use ostler_model::job::{RestartMode, RestartPolicy};
 use ostler_model::task::ExitResult;
 
-const ALL: [State; 20] = [
-    State::Gated,
-    State::Preparing,
-    State::AwaitingDriver,
-    State::Starting,
-    State::StoppingStart,
-    State::Running,
-    State::ShutdownDelay,
-    State::Stopping,
-    State::Killing,
-    State::Reaping,
-    State::Exited,
-    State::Forgetting,
-    State::Delaying,
-    State::Recovering,
-    State::AwaitingRecovery,
-    State::Clearing,
-    State::Idle,
-    State::Ending,
-    State::Dead,
-    State::Detached,
+const ALL: [MachineState; 20] = [
+    MachineState::Gated,
+    MachineState::Preparing,
+    MachineState::AwaitingDriver,
+    MachineState::Starting,
+    MachineState::StoppingStart,
+    MachineState::Running,
+    MachineState::ShutdownDelay,
+    MachineState::Stopping,
+    MachineState::Killing,
+    MachineState::Reaping,
+    MachineState::Exited,
+    MachineState::Forgetting,
+    MachineState::Delaying,
+    MachineState::Recovering,
+    MachineState::AwaitingRecovery,
+    MachineState::Clearing,
+    MachineState::Idle,
+    MachineState::Ending,
+    MachineState::Dead,
+    MachineState::Detached,
 ];
 
-fn rules(attempts: u32, shutdown_delay: Option<Duration>) -> Rules {
-    Rules {
+fn rules(attempts: u32, shutdown_delay: Option<Duration>) -> TaskRules {
+    TaskRules {
         policy: RestartPolicy {
             attempts,
             interval: Duration::from_secs(60),
@@ -57,8 +57,8 @@ fn rules(attempts: u32, shutdown_delay: Option<Duration>) -> Rules {
     }
 }
 
-fn at() -> At {
-    At { now: Timestamp::from_nanos(1_000), random: 0 }
+fn at() -> StepContext {
+    StepContext { now: Timestamp::from_nanos(1_000), random: 0 }
 }
 
 fn kill() -> TaskInput {
@@ -120,7 +120,7 @@ fn drawn(source: &str) -> BTreeSet<String> {
 }
 
 /// Every machine reachable in a few inputs, by what decides about its next step.
-fn explore(rules: Rules) -> BTreeSet<(State, State)> {
+fn explore(rules: TaskRules) -> BTreeSet<(MachineState, MachineState)> {
     let mut edges = BTreeSet::new();
     let mut seen = BTreeSet::new();
     let mut todo = vec![TaskMachine::new(rules, at().now)];
@@ -160,11 +160,11 @@ fn explore(rules: Rules) -> BTreeSet<(State, State)> {
 fn the_drawing_lists_the_same_edges_as_the_code() {
     let mut edges = explore(rules(1, None));
     edges.extend(explore(rules(1, Some(Duration::from_secs(1)))));
-    edges.extend(explore(Rules { restartable: true, ..rules(1, None) }));
+    edges.extend(explore(TaskRules { restartable: true, ..rules(1, None) }));
     let found: BTreeSet<String> =
         edges.iter().map(|(from, to)| format!("{from:?} -> {to:?}")).collect();
     assert_eq!(found, drawn(include_str!("../machine.rs")));
-    let named: BTreeSet<State> = edges.iter().flat_map(|(a, b)| [*a, *b]).collect();
+    let named: BTreeSet<MachineState> = edges.iter().flat_map(|(a, b)| [*a, *b]).collect();
     assert_eq!(named, ALL.into_iter().collect());
 }
 
@@ -176,7 +176,7 @@ fn every_record() -> Vec<RecordedTask> {
             for complete in [false, true] {
                 for delayed_until in [None, Some(Timestamp::from_nanos(1_000_000))] {
                     let mut state = TaskState { status, ..TaskState::default() };
-                    state.push_event(events::received(at().now));
+                    state.push_event(events::received_event(at().now));
                     state.finished_at = (status == TaskStatus::Dead).then_some(at().now);
                     let (state, tracker) = (Some(state), None);
                     records.push(RecordedTask { state, tracker, run, complete, delayed_until });
@@ -200,7 +200,7 @@ fn drive(
 
 fn to_running(machine: &mut TaskMachine) {
     drive(machine, [TaskInput::GateOpened, TaskInput::Prepared, TaskInput::Started]);
-    assert_eq!(machine.state(), State::Running);
+    assert_eq!(machine.state(), MachineState::Running);
 }
 
 #[test]
@@ -216,8 +216,8 @@ fn a_task_that_ends_well_is_dead_and_not_failed() {
             TaskInput::Ended,
         ],
     );
-    assert_eq!(machine.state(), State::Dead);
-    assert!(machine.public().successful());
+    assert_eq!(machine.state(), MachineState::Dead);
+    assert!(machine.public().is_successful());
     assert_eq!(kinds(&machine), ["Received", "Task Setup", "Started", "Terminated"]);
 }
 
@@ -286,18 +286,20 @@ fn a_run_that_does_not_end_gets_no_second_run_beside_it_and_one_when_it_has_ende
         let effects = drive(&mut machine, [TaskInput::TimerFired]);
         assert!(!effects.contains(&TaskEffect::Start) && !effects.contains(&TaskEffect::Prepare));
     }
-    assert_eq!(machine.state(), State::Reaping);
+    assert_eq!(machine.state(), MachineState::Reaping);
     drive(&mut machine, [TaskInput::WorkloadEnded, TaskInput::ExitRead(ExitResult::default())]);
     drive(&mut machine, [TaskInput::Forgotten]);
-    assert_eq!(machine.state(), State::Delaying);
+    assert_eq!(machine.state(), MachineState::Delaying);
     assert!(!machine.public().failed);
 }
 
 #[test]
 fn what_is_left_of_a_lost_run_is_ended_before_the_task_counts_as_dead_or_is_started_again() {
-    for (asked, attempts, after) in
-        [(Some(kill()), 5, State::Ending), (None, 5, State::Gated), (None, 0, State::Ending)]
-    {
+    for (asked, attempts, after) in [
+        (Some(kill()), 5, MachineState::Ending),
+        (None, 5, MachineState::Gated),
+        (None, 0, MachineState::Ending),
+    ] {
         let state = TaskState { status: TaskStatus::Running, ..TaskState::default() };
         let run = KnownRun::Started;
         let found = RecordedTask {
@@ -311,7 +313,7 @@ fn what_is_left_of_a_lost_run_is_ended_before_the_task_counts_as_dead_or_is_star
         let gone = TaskInput::RecoveryFailed { reason: "gone".to_owned() };
         drive(&mut machine, asked.into_iter().chain([gone]));
         for _ in 0..3 {
-            assert_eq!(machine.state(), State::Clearing);
+            assert_eq!(machine.state(), MachineState::Clearing);
             drive(&mut machine, [TaskInput::NotCleared]);
             assert_eq!(machine.public().status, TaskStatus::Running);
             assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), [TaskEffect::Clear]);
@@ -333,7 +335,10 @@ fn a_restart_that_was_decided_waits_for_what_is_left_of_the_run_before() {
     drive(&mut machine, [TaskInput::NotCleared, TaskInput::TimerFired]);
     assert_eq!(machine.public().status, TaskStatus::Running);
     drive(&mut machine, [TaskInput::Cleared]);
-    assert_eq!((machine.state(), machine.public().status), (State::Delaying, TaskStatus::Pending));
+    assert_eq!(
+        (machine.state(), machine.public().status),
+        (MachineState::Delaying, TaskStatus::Pending)
+    );
 }
 
 #[test]
@@ -350,7 +355,7 @@ fn a_kill_during_a_restart_ends_the_task() {
             TaskInput::Forgotten,
         ],
     );
-    assert_eq!(machine.state(), State::Ending);
+    assert_eq!(machine.state(), MachineState::Ending);
 }
 
 #[test]
@@ -363,7 +368,7 @@ fn a_task_that_had_ended_by_itself_is_not_shown_as_killed() {
     );
     assert!(!kinds(&machine).contains(&"Killed"));
     assert!(!kinds(&machine).contains(&"Killing"));
-    assert!(machine.public().successful());
+    assert!(machine.public().is_successful());
 }
 
 /// What the outside world looks like to the effects: at most one of each thing at a time.
@@ -489,7 +494,7 @@ impl World {
 }
 
 /// A new task, or one of an earlier agent.
-fn begin(rules: Rules, record: Option<usize>) -> (TaskMachine, World) {
+fn begin(rules: TaskRules, record: Option<usize>) -> (TaskMachine, World) {
     let mut world = World::default();
     let Some(record) = record.map(|number| every_record().swap_remove(number)) else {
         return (TaskMachine::new(rules, at().now), world);
@@ -497,7 +502,7 @@ fn begin(rules: Rules, record: Option<usize>) -> (TaskMachine, World) {
     world.run = record.run == KnownRun::Started;
     let (machine, first) = TaskMachine::restore(rules, at().now, record);
     first.iter().for_each(|effect| world.apply(effect));
-    world.ended |= machine.state() == State::Dead;
+    world.ended |= machine.state() == MachineState::Dead;
     (machine, world)
 }
 
@@ -511,7 +516,7 @@ proptest! {
         attempts in 0..4_u32,
     ) {
         let delay = delay.then_some(Duration::from_secs(1));
-        let rules = Rules { restartable, ..rules(attempts, delay) };
+        let rules = TaskRules { restartable, ..rules(attempts, delay) };
         let (mut machine, mut world) = begin(rules, record);
         let mut now = Timestamp::from_nanos(1_000);
         let mut failed = false;
@@ -520,20 +525,20 @@ proptest! {
             if !world.possible(&input) {
                 continue;
             }
-            let (before, asked) = (machine.state(), machine.next == Some(Next::Revive));
+            let (before, asked) = (machine.state(), machine.next == Some(AfterRun::Revive));
             let public = machine.public().clone();
             now = now.plus(Duration::from_secs(seconds));
             world.happen(&input);
-            for effect in machine.step(At { now, random: seconds }, input) {
+            for effect in machine.step(StepContext { now, random: seconds }, input) {
                 world.apply(&effect);
             }
-            if matches!(before, State::Dead | State::Detached) {
+            if matches!(before, MachineState::Dead | MachineState::Detached) {
                 prop_assert_eq!(machine.state(), before);
                 prop_assert_eq!(machine.public(), &public);
             }
             // Asked for while it was dead, or before its last run was forgotten.
-            let revived = before == State::Idle && machine.state() == State::Gated
-                || asked && matches!(machine.state(), State::Gated | State::Detached);
+            let revived = before == MachineState::Idle && machine.state() == MachineState::Gated
+                || asked && matches!(machine.state(), MachineState::Gated | MachineState::Detached);
             prop_assert!(
                 public.status != TaskStatus::Dead
                     || machine.public().status == TaskStatus::Dead
@@ -544,9 +549,9 @@ proptest! {
             prop_assert_eq!(machine.public().status == TaskStatus::Dead, machine.public().finished_at.is_some());
             let restoring = matches!(
                 machine.state(),
-                State::Recovering | State::AwaitingRecovery | State::Clearing
+                MachineState::Recovering | MachineState::AwaitingRecovery | MachineState::Clearing
             );
-            if !restoring && machine.state() != State::Detached && machine.state() != State::Reaping {
+            if !restoring && machine.state() != MachineState::Detached && machine.state() != MachineState::Reaping {
                 prop_assert_eq!(
                     machine.public().status == TaskStatus::Running,
                     world.run || world.exited
@@ -579,6 +584,6 @@ proptest! {
         machine.step(at(), TaskInput::Forgotten);
         machine.step(at(), TaskInput::Cleared);
         machine.step(at(), TaskInput::Ended);
-        prop_assert_eq!(machine.state(), State::Dead);
+        prop_assert_eq!(machine.state(), MachineState::Dead);
     }
 }

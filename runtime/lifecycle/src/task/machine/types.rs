@@ -1,4 +1,4 @@
-//! The words of the machine: states, inputs, effects.
+//! The states, inputs and effects of the machine.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use ostler_model::time::Timestamp;
 
 /// Where the owner of a task is; drawn in the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum MachineState {
     /// Waits for the coordinator's gate.
     Gated,
     /// Prestart hooks run.
@@ -55,42 +55,42 @@ pub enum State {
     Detached,
 }
 
-/// What happened.
+/// An input of the machine: what happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TaskInput {
     /// The coordinator lets the task start.
     GateOpened,
     /// Prestart hooks are done and the driver is at hand.
     Prepared,
-    /// A prestart hook failed for want of something of the node.
+    /// A prestart hook failed because the node is short of something, or its disk fails.
     NodeNotReady {
         /// What the node is short of, or what its disk said.
         reason: String,
     },
-    /// The driver exists and cannot be used now.
+    /// The driver exists but cannot be used now.
     DriverNotReady {
-        /// Its health text.
+        /// The health text of the driver.
         reason: String,
     },
     /// A prestart hook failed.
     PrepareFailed {
-        /// What to show.
+        /// The event that reports the failure.
         event: TaskEvent,
-        /// May it go better next time?
+        /// A later try may succeed.
         recoverable: bool,
     },
-    /// What the driver of the run can do.
+    /// The driver of the run is known.
     DriverKnown {
-        /// Whether its tasks hear when they are to stop.
+        /// Whether the driver sends signals to its tasks.
         signals: Signals,
     },
     /// The driver started the task.
     Started,
-    /// The driver did not; nothing of the attempt is left.
+    /// The driver did not start the task; nothing of the attempt is left.
     StartFailed {
-        /// What to show.
+        /// The text for the event.
         error: String,
-        /// May it go better next time?
+        /// A later start may succeed.
         recoverable: bool,
     },
     /// The workload is gone.
@@ -101,76 +101,76 @@ pub enum TaskInput {
     Forgotten,
     /// The run of an earlier agent is owned again.
     Recovered {
-        /// It ended while nobody looked; its exit is known.
+        /// The run ended while no agent watched it; its exit is known.
         ended: bool,
     },
-    /// It cannot be owned again now: driver or host cannot tell.
+    /// The run of an earlier agent cannot be owned again now: driver or host cannot tell.
     RecoveryNotReady {
         /// The driver's health text, or why the host cannot tell.
         reason: String,
-        /// The host has it: it runs, and its end is seen.
+        /// The host has the run: the run goes on, and the host sees its end.
         held: bool,
     },
-    /// It was never let go: not one instruction of it ran. Also instead of `ExitRead`, of a run that
-    /// the agent before this one was about to let go.
+    /// The run was never released: not one instruction of it ran. It also comes instead of
+    /// `ExitRead`, for a run that the agent before this one was about to release.
     NeverRan,
-    /// Nobody can tell that the run ends, and nothing is to follow it: it counts as over.
+    /// Nobody can tell that the run ends, and no run is to follow it: it counts as over.
     GivenUp {
-        /// What to show.
+        /// The text for the event.
         error: String,
     },
-    /// It cannot be owned again.
+    /// The run of an earlier agent cannot be owned again.
     RecoveryFailed {
-        /// What to show.
+        /// The text for the event.
         reason: String,
     },
-    /// Nothing is left of it.
+    /// Nothing is left of the run.
     Cleared,
-    /// Something of it may still run: it did not end.
+    /// The run did not end, and parts of it may still run.
     NotCleared,
-    /// The driver's `stop` did not work.
+    /// The driver's `stop` failed.
     StopFailed {
-        /// What to show.
+        /// The text for the event.
         error: String,
     },
-    /// The driver's `kill` did not work.
+    /// The driver's `kill` failed.
     KillFailed {
-        /// What to show.
+        /// The text for the event.
         error: String,
     },
     /// The timer set last ran out.
     TimerFired,
     /// End the task for good.
     Kill {
-        /// Said before `Killing`: sibling failed, leader dead … May mark the task as failed.
+        /// An event before `Killing`: sibling failed, leader dead … It may mark the task as failed.
         event: Option<TaskEvent>,
         /// `kill_reason` of the `Killing` event.
         reason: String,
-        /// Do not wait for `shutdown_delay`, or no longer.
+        /// Do not wait for `shutdown_delay`; a wait under way ends.
         skip_delay: bool,
     },
     /// End this run and start another one.
     Restart {
-        /// Who wants it.
+        /// Why the task is restarted.
         reason: String,
-        /// It counts as a failure: the restart policy says what follows.
+        /// The restart counts as a failure: the restart policy decides what follows.
         failure: bool,
     },
-    /// Start anew whatever the state: also a dead task.
+    /// Start the task anew, whatever its state, even a dead one.
     ForceRestart {
-        /// Who wants it.
+        /// Why the task is restarted.
         reason: String,
     },
-    /// The allocation is over: a dead task waits no longer.
+    /// The allocation is over, so a dead task waits no longer.
     Finish,
     /// The job changed in place.
-    Rules(Rules),
+    Rules(TaskRules),
     /// A signal was passed on.
     Signaled {
-        /// Its name.
+        /// Name of the signal, such as `SIGHUP`.
         signal: String,
     },
-    /// The driver or a hook has something to tell.
+    /// The driver or a hook reports this event.
     Note(TaskEvent),
     /// The agent leaves.
     Shutdown,
@@ -187,26 +187,27 @@ pub enum TaskEffect {
     Prepare,
     /// Drop the preparation that runs.
     AbandonPrepare,
-    /// New run: write the intent, call `start`; answer `Started` or `StartFailed`.
+    /// Begin a new run: write the intent, call `start`; answer `Started` or `StartFailed`.
     Start,
     /// Drop the start on its way, refuse what it may still spawn, kill what it has spawned.
     AbandonStart,
-    /// Wait for the workload; answer `WorkloadEnded`.
+    /// Wait for the end of the workload; answer `WorkloadEnded`.
     Watch,
-    /// Call `stop` with this timeout; answer `StopFailed`, or `WorkloadEnded` when that says it.
+    /// Call `stop` with this timeout; answer `StopFailed`, or `WorkloadEnded` when the driver says
+    /// that it ended.
     Stop(Duration),
-    /// Call `kill`; answer `KillFailed`, or `WorkloadEnded` when that says it.
+    /// Call `kill`; answer `KillFailed`, or `WorkloadEnded` when the driver says that it ended.
     Kill,
-    /// Kill by the host's own means.
+    /// Kill the run by the host's own means.
     KillRun,
-    /// Read the exit, exited hooks; answer `ExitRead` or `NeverRan`.
+    /// Read the exit and run the exited hooks; answer `ExitRead` or `NeverRan`.
     ReadExit,
-    /// Find out what of the run does not end although it was killed, and say it; answer `Note`.
+    /// Find out which parts of the run do not end although they were killed; answer `Note`.
     TellUndead,
-    /// When the public state is durable: destroy, forget; answer `Forgotten`.
+    /// When the public state is durable, make driver and host forget the run; answer `Forgotten`.
     Forget,
-    /// Own the run of an earlier agent again; answer `Recovered`, `RecoveryNotReady`, `NeverRan` or
-    /// `RecoveryFailed`.
+    /// Own the run of an earlier agent again; answer `Recovered`, `RecoveryNotReady`,
+    /// `NeverRan` or `RecoveryFailed`.
     Recover,
     /// Drop the recovery that runs.
     AbandonRecover,
@@ -218,29 +219,35 @@ pub enum TaskEffect {
     CancelTimer,
     /// Run the stop hooks; answer `Ended`.
     End,
-    /// Stop without touching the task.
+    /// End the owner without touching the task.
     Leave,
 }
 
-/// What the job says about ending and restarting.
+/// The rules of the job for ending and restarting the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// When to start again.
+pub struct TaskRules {
+    /// The restart policy of the task.
     pub policy: RestartPolicy,
-    /// Start again even after success.
+    /// The task starts again even after success.
     pub restart_on_success: bool,
-    /// From stop to kill; already limited by the agent's maximum.
+    /// Time from stop to kill; the agent's maximum already limits it.
     pub kill_timeout: Duration,
-    /// From the request to end a run, for good or for a restart, to stop.
+    /// Time from the request to end a run, for good or for a restart, to the stop;
+    /// `None`: no delay.
     pub shutdown_delay: Option<Duration>,
     /// A task that ended by itself waits, dead, to be started again with its allocation.
     pub restartable: bool,
 }
 
-impl Rules {
+impl TaskRules {
     /// The rules of a task.
     #[must_use]
-    pub fn of(task: &Task, kind: JobKind, kill_timeout_max: Duration, restartable: bool) -> Self {
+    pub fn from_task(
+        task: &Task,
+        kind: JobKind,
+        kill_timeout_max: Duration,
+        restartable: bool,
+    ) -> Self {
         let poststop = task.lifecycle.is_some_and(|l| l.hook == LifecycleHook::Poststop);
         Self {
             policy: task.restart,
@@ -252,10 +259,10 @@ impl Rules {
     }
 }
 
-/// When an input is taken: the machine reads no clock and no dice.
+/// Time and chance of one step: the machine itself reads no clock and draws no random numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct At {
-    /// Time of day.
+pub struct StepContext {
+    /// The time at which the input is taken.
     pub now: Timestamp,
     /// A random number, for the jitter of restarts.
     pub random: u64,

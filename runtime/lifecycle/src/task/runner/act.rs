@@ -1,4 +1,4 @@
-//! Effects of the machine, as calls beside the owner.
+//! Carries out the effects of the machine, as calls beside the owner.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use futures_util::FutureExt as _;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-use super::Runner;
-use super::answer::{Answer, Call};
+use super::TaskRunner;
+use super::answer::{TaskCall, TaskCallAnswer};
 use crate::task::TaskScope;
-use crate::task::calls::{self, Run, StartError};
+use crate::task::calls::{self, TaskRun, TaskStartError};
 use crate::task::first_byte;
 use crate::task::machine::{TaskEffect, TaskInput};
 use crate::task::recovery::{self, Recovery};
-use crate::task::templates::follow::{self, TemplateNews, Then};
+use crate::task::templates::follow::{self, TemplateFollowUp, TemplateNews};
 use ostler_model::clock;
 use ostler_model::task::TaskStatus;
-use ostler_trace::{child_of, run_in};
+use ostler_trace::{child_span, run_in};
 
 /// The span of a call about a run of the task.
 fn span(scope: &TaskScope, name: &'static str) -> Span {
-    let (ids, task) = (child_of(&scope.trace), scope.task.name.as_str());
+    let (ids, task) = (child_span(&scope.trace), scope.task.name.as_str());
     let driver = scope.task.driver.as_str();
     ostler_trace::span!(ids, "task call", otel.name = name, task, driver, error = Empty)
 }
 
-impl Runner {
-    /// Do what the machine says.
+impl TaskRunner {
+    /// Carry out one effect of the machine.
     pub(super) fn act(&mut self, effect: TaskEffect) {
         let scope = Arc::clone(&self.scope);
         match effect {
@@ -34,18 +34,18 @@ impl Runner {
                 self.number += 1;
                 let (record, intent) = (self.record.clone(), self.intent.take());
                 let notes = self.notes.clone();
-                self.call(Call::Prepare, async move {
+                self.call(TaskCall::Prepare, async move {
                     let prepared = calls::prepare(&scope, &record, intent, notes).await;
-                    Answer::Prepared(Box::new(prepared))
+                    TaskCallAnswer::Prepared(Box::new(prepared))
                 });
             }
-            TaskEffect::AbandonPrepare => self.abort(Call::Prepare),
+            TaskEffect::AbandonPrepare => self.abort(TaskCall::Prepare),
             TaskEffect::Start => self.start(),
             TaskEffect::AbandonStart => {
                 if let Some(run) = &self.run {
                     run.abandon();
                 }
-                self.abort(Call::Start);
+                self.abort(TaskCall::Start);
             }
             TaskEffect::KillRun => {
                 if let Some(run) = &self.run {
@@ -56,15 +56,15 @@ impl Runner {
             TaskEffect::CancelTimer => self.timer = None,
             TaskEffect::End => {
                 let (record, run) = (self.record.clone(), self.run.take());
-                self.call(Call::End, async move {
+                self.call(TaskCall::End, async move {
                     calls::end(&scope, &record, run.as_deref()).await;
-                    Answer::Ended
+                    TaskCallAnswer::Ended
                 });
             }
             // The next agent makes driver and host forget the run.
             TaskEffect::Leave => self.forget_due = false,
             TaskEffect::Recover => self.recover(),
-            TaskEffect::AbandonRecover => self.abort(Call::Recover),
+            TaskEffect::AbandonRecover => self.abort(TaskCall::Recover),
             // Done when the public state is durable, see `forget_if_due`.
             TaskEffect::Forget => self.forget_due = true,
             TaskEffect::Clear => self.clear(),
@@ -79,28 +79,28 @@ impl Runner {
     }
 
     fn start(&mut self) {
-        // What it was fetched to is read while it starts.
+        // The files of the modules are kept, because the driver reads them during the start.
         let mut modules = Vec::new();
         let run = self.preparation.take().and_then(|mut preparation| {
             modules = std::mem::take(&mut preparation.modules);
-            Run::new(&self.scope, &self.record, self.notes.clone(), preparation)
+            TaskRun::new(&self.scope, &self.record, self.notes.clone(), preparation)
         });
         let Some(run) = run.map(Arc::new) else {
-            // Not reached with the standard hooks: each fails rather than leave a part out.
+            // The standard hooks never lead here: each fails rather than leave a part out.
             let error = "the prestart hooks left the preparation incomplete".to_owned();
-            let failed = Answer::Started(Err(StartError { error, recoverable: false }));
-            self.call(Call::Start, async move { failed });
+            let failed = TaskCallAnswer::Started(Err(TaskStartError { error, recoverable: false }));
+            self.call(TaskCall::Start, async move { failed });
             return;
         };
         self.run = Some(Arc::clone(&run));
         let (scope, record, guard) =
             (Arc::clone(&self.scope), self.record.clone(), run.start_guard());
-        self.call(Call::Start, async move {
+        self.call(TaskCall::Start, async move {
             let starting = calls::start(&scope, &record, &run);
             let started =
                 run_in(span(&scope, "task start"), starting, |failed| &failed.error).await;
             drop((guard, modules));
-            Answer::Started(started)
+            TaskCallAnswer::Started(started)
         });
     }
 
@@ -110,45 +110,48 @@ impl Runner {
         match effect {
             TaskEffect::Watch => {
                 if !std::mem::replace(&mut self.heard, true) {
-                    first_byte::watch(&scope, scope.clock.now());
+                    first_byte::trace_first_byte(&scope, scope.clock.now());
                 }
-                self.call(Call::Watch, async move {
+                self.call(TaskCall::Watch, async move {
                     calls::watch(&scope, &run).await;
-                    Answer::WorkloadEnded
+                    TaskCallAnswer::WorkloadEnded
                 });
                 self.follow_templates();
             }
-            TaskEffect::Stop(timeout) => self.call(Call::Stop, async move {
+            TaskEffect::Stop(timeout) => self.call(TaskCall::Stop, async move {
                 let span = span(&scope, "task stop");
-                Answer::Stopped(calls::stop(&scope, &run, timeout).instrument(span).await)
+                TaskCallAnswer::Stopped(calls::stop(&scope, &run, timeout).instrument(span).await)
             }),
-            TaskEffect::Kill => self
-                .call(Call::Kill, async move { Answer::Killed(calls::kill(&scope, &run).await) }),
+            TaskEffect::Kill => self.call(TaskCall::Kill, async move {
+                TaskCallAnswer::Killed(calls::kill(&scope, &run).await)
+            }),
             TaskEffect::ReadExit => {
-                self.abort(Call::Templates);
-                self.call(Call::ReadExit, async move {
+                self.abort(TaskCall::Templates);
+                self.call(TaskCall::ReadExit, async move {
                     if calls::never_ran(&scope, &run) {
-                        return Answer::Recovered(Recovery::NeverRan);
+                        return TaskCallAnswer::Recovered(Recovery::NeverRan);
                     }
                     let span = span(&scope, "task exit");
                     let (exit, trouble) = calls::finish_run(&scope, &run).instrument(span).await;
-                    Answer::ExitRead(exit, trouble)
+                    TaskCallAnswer::ExitRead(exit, trouble)
                 });
             }
-            TaskEffect::TellUndead if self.machine.killed_for_good() && calls::is_polled(&run) => {
+            TaskEffect::TellUndead
+                if self.machine.is_killed_for_good() && calls::is_polled(&run) =>
+            {
                 let error = calls::give_up(&scope, &run);
-                self.call(Call::Tell, async move { Answer::GivenUp(error) });
+                self.call(TaskCall::Tell, async move { TaskCallAnswer::GivenUp(error) });
             }
             TaskEffect::TellUndead => {
-                let what = calls::undead(&scope, &run);
+                let what = calls::undead_text(&scope, &run);
                 tracing::warn!(task = %scope.task.name, run = %run.id, what, "killed and not ended");
-                self.call(Call::Tell, async move { Answer::Undead(what) });
+                self.call(TaskCall::Tell, async move { TaskCallAnswer::Undead(what) });
             }
             _ => {}
         }
     }
 
-    /// Follow the templates of the present run, unless they are.
+    /// Follow the templates of the present run, unless they are followed already.
     pub(super) fn follow_templates(&mut self) {
         let Some(run) = self.run.clone().filter(|run| self.followed.as_ref() != Some(&run.id))
         else {
@@ -160,26 +163,28 @@ impl Runner {
         self.followed = Some(run.id.clone());
         let (scope, templates) = (Arc::clone(&self.scope), Arc::clone(templates));
         let notes = self.notes.clone();
-        self.call(Call::Templates, async move {
-            Answer::Templates(follow::follow(scope, run, templates, &notes).await.map(Box::new))
+        self.call(TaskCall::Templates, async move {
+            TaskCallAnswer::Templates(
+                follow::follow(scope, run, templates, &notes).await.map(Box::new),
+            )
         });
     }
 
-    /// Templates read otherwise. What came too late for the run is the next one's.
-    pub(super) fn templates_changed(&mut self, news: Option<Box<TemplateNews>>) {
+    /// Take changes of templates. The next run sees what came too late for this one.
+    pub(super) fn take_template_news(&mut self, news: Option<Box<TemplateNews>>) {
         let Some(news) = news else { return };
         for event in news.events {
             self.feed(TaskInput::Note(event));
         }
         match news.then {
-            Then::Follow => {
+            TemplateFollowUp::Follow => {
                 self.followed = None;
                 self.follow_templates();
             }
-            Then::Restart(reason) => {
+            TemplateFollowUp::Restart(reason) => {
                 self.feed(TaskInput::Restart { reason, failure: false });
             }
-            Then::Fail(event) => {
+            TemplateFollowUp::Fail(event) => {
                 let (event, reason) = (Some(event), "Template failed".to_owned());
                 self.feed(TaskInput::Kill { event, reason, skip_delay: true });
             }
@@ -188,14 +193,14 @@ impl Runner {
 
     fn recover(&mut self) {
         let Some(run) = self.run.clone() else {
-            // Not reached: only a task with a recorded run is recovered.
-            self.call(Call::Recover, async { Answer::Recovered(Recovery::NeverRan) });
+            // This is never reached, because only a task with a recorded run is recovered.
+            self.call(TaskCall::Recover, async { TaskCallAnswer::Recovered(Recovery::NeverRan) });
             return;
         };
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
         let notes = self.notes.clone();
-        self.call(Call::Recover, async move {
-            Answer::Recovered(recovery::recover(&scope, &record, &run, notes).await)
+        self.call(TaskCall::Recover, async move {
+            TaskCallAnswer::Recovered(recovery::recover(&scope, &record, &run, notes).await)
         });
     }
 
@@ -203,9 +208,9 @@ impl Runner {
         let (scope, record) = (Arc::clone(&self.scope), self.record.clone());
         // `self.run` stays until nothing is left of the run.
         let run = self.run.clone();
-        self.call(Call::Clear, async move {
-            Answer::Cleared(match run {
-                Some(run) => recovery::clear(&scope, &record, &run).await,
+        self.call(TaskCall::Clear, async move {
+            TaskCallAnswer::Cleared(match run {
+                Some(run) => recovery::clear_run(&scope, &record, &run).await,
                 None => true,
             })
         });
@@ -217,36 +222,36 @@ impl Runner {
             return;
         }
         if self.writing || self.dirty {
-            // After a kill for good nothing follows, so an older record is enough for the next
-            // start.
-            if !(self.refused && self.machine.killed_for_good()) {
+            // After a kill for good nothing follows, so an older record is enough for
+            // the next start.
+            if !(self.refused && self.machine.is_killed_for_good()) {
                 return;
             }
         }
         self.forget_due = false;
         let (scope, record, run) = (Arc::clone(&self.scope), self.record.clone(), self.run.clone());
         let over = !self.refused && self.machine.public().status == TaskStatus::Dead;
-        self.call(Call::Forget, async move {
+        self.call(TaskCall::Forget, async move {
             if let Some(run) = run {
                 calls::forget_run(&scope, &record, &run, over).await;
             }
-            Answer::Forgotten
+            TaskCallAnswer::Forgotten
         });
     }
 
     /// Run a call beside the owner; its answer carries the number of the present run.
     pub(super) fn call(
         &mut self,
-        call: Call,
-        future: impl Future<Output = Answer> + Send + 'static,
+        call: TaskCall,
+        future: impl Future<Output = TaskCallAnswer> + Send + 'static,
     ) {
         let number = self.number;
-        // Not an async block around it, which would have room for the future twice.
+        // No async block around the future: that would take room for the future twice.
         let abort = self.calls.spawn(future.map(move |answer| (number, answer)));
         self.kinds.insert((number, call), abort);
     }
 
-    pub(super) fn abort(&mut self, call: Call) {
+    pub(super) fn abort(&mut self, call: TaskCall) {
         self.kinds.abort(|(_, known)| *known == call);
     }
 }

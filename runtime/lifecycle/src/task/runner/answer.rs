@@ -1,40 +1,40 @@
-//! What the calls beside the owner answer.
+//! The answers of the calls beside the owner.
 
-use super::save::Lasting;
-use crate::task::calls::{self, EndRequest, StartError};
+use super::save::LastingState;
+use crate::task::calls::{self, EndRequest, TaskStartError};
 use crate::task::hooks::{HookError, Preparation};
 use crate::task::recovery::Recovery;
 use crate::task::templates::follow::TemplateNews;
 use ostler_model::task::ExitResult;
 
 /// What a call beside the owner ended with.
-pub(super) enum Answer {
+pub(super) enum TaskCallAnswer {
     Prepared(Box<Result<Preparation, HookError>>),
-    Started(Result<(), StartError>),
+    Started(Result<(), TaskStartError>),
     WorkloadEnded,
     Stopped(Result<EndRequest, String>),
     Killed(Result<EndRequest, String>),
     ExitRead(ExitResult, Option<String>),
     Forgotten,
     Recovered(Recovery),
-    /// Nothing is left, or something that did not end.
+    /// True: nothing is left of the run. False: something did not end.
     Cleared(bool),
-    /// This of the run does not end.
+    /// The parts of the run that do not end.
     Undead(String),
-    /// Nobody can tell that it ends, for this reason.
+    /// The run counts as over, for this reason, because nobody can tell that it ends.
     GivenUp(String),
     Ended,
-    /// Templates read otherwise; absent: none of them can.
+    /// Contents of templates changed; `None`: they cannot change.
     Templates(Option<Box<TemplateNews>>),
-    /// A signal was delivered or not, a command runs or not; the asker has its answer already.
+    /// A signal or a command was handled; the asker has the answer already.
     Told,
-    /// What of the public state is durable now; absent when the write failed.
-    Written(Option<Lasting>),
+    /// The part of the public state that is durable now; `None` when the write failed.
+    Written(Option<LastingState>),
 }
 
-/// Which call; what is made of one that panicked.
+/// The kind of a call; it decides the answer of a call that panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum TaskCall {
     Prepare,
     Start,
     Watch,
@@ -52,26 +52,32 @@ pub(super) enum Call {
     Write,
 }
 
-impl Call {
-    /// The answer of a call that panicked: that call's failure, not the owner's end.
-    pub(super) fn panicked(self) -> Answer {
+impl TaskCall {
+    /// The answer of a call that panicked. The panic is a failure of that call and does not
+    /// end the owner.
+    pub(super) fn panic_answer(self) -> TaskCallAnswer {
         let error = format!("internal error: the call {self:?} panicked");
         match self {
-            Self::Prepare => {
-                Answer::Prepared(Box::new(Err(HookError::Setup { error, recoverable: false })))
+            Self::Prepare => TaskCallAnswer::Prepared(Box::new(Err(HookError::Setup {
+                error,
+                recoverable: false,
+            }))),
+            Self::Start => {
+                TaskCallAnswer::Started(Err(TaskStartError { error, recoverable: false }))
             }
-            Self::Start => Answer::Started(Err(StartError { error, recoverable: false })),
-            Self::Watch => Answer::WorkloadEnded,
-            Self::Stop => Answer::Stopped(Err(error)),
-            Self::Kill => Answer::Killed(Err(error)),
-            Self::ReadExit => Answer::ExitRead(calls::not_known(error), None),
-            Self::Forget => Answer::Forgotten,
-            Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error, held: false }),
-            Self::Clear => Answer::Cleared(false),
-            Self::End => Answer::Ended,
-            Self::Signal | Self::Exec | Self::Tell => Answer::Told,
-            Self::Templates => Answer::Templates(None),
-            Self::Write => Answer::Written(None),
+            Self::Watch => TaskCallAnswer::WorkloadEnded,
+            Self::Stop => TaskCallAnswer::Stopped(Err(error)),
+            Self::Kill => TaskCallAnswer::Killed(Err(error)),
+            Self::ReadExit => TaskCallAnswer::ExitRead(calls::unknown_exit(error), None),
+            Self::Forget => TaskCallAnswer::Forgotten,
+            Self::Recover => {
+                TaskCallAnswer::Recovered(Recovery::NotReady { reason: error, held: false })
+            }
+            Self::Clear => TaskCallAnswer::Cleared(false),
+            Self::End => TaskCallAnswer::Ended,
+            Self::Signal | Self::Exec | Self::Tell => TaskCallAnswer::Told,
+            Self::Templates => TaskCallAnswer::Templates(None),
+            Self::Write => TaskCallAnswer::Written(None),
         }
     }
 }

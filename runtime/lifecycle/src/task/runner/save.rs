@@ -1,10 +1,10 @@
-//! Which writes of the public state must be durable at once.
+//! Writes the public state, and decides which writes must be durable at once.
 //!
-//! What there may be of the task is known from its private record, which is always written durably
-//! ([`crate::task::handle`]). The public state may lag behind it while the task lives: an event or a
-//! start that a crash takes away is told by nothing else, and harms nothing. What must not be taken
-//! back is what a restart of the agent decides by: that the task is dead, that it counts as failed,
-//! how often it was restarted, that a restart of its run is under way.
+//! The private record, which is always written durably ([`crate::task::handle`]), says which run of
+//! the task there may be. The public state may lag behind it while the task lives: a crash may take
+//! an event or a start away without harm. What must not be taken back is what the next agent
+//! decides by: that the task is dead, that it counts as failed, how often it was restarted, and
+//! that a restart of its run is under way.
 
 use std::time::Duration;
 
@@ -12,30 +12,30 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::TaskScope;
 use super::super::events;
-use super::super::handle::{LocalRecord, durable};
+use super::super::handle::{LocalRecord, await_write};
 use super::super::restart::RestartTracker;
 use ostler_model::clock;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
-use ostler_state::Key;
+use ostler_state::RecordKey;
 
 /// Pauses before a write that was refused is tried again.
 const WRITE_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// Pause before a store that went on refusing is asked again.
+/// Pause before a store is asked again that went on refusing.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// The part of the public state that is durable before the owner goes on to the next write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lasting {
+pub(super) struct LastingState {
     dead: bool,
     failed: bool,
     restarts: u64,
     restarting: bool,
 }
 
-impl Lasting {
-    pub(super) fn of(state: &TaskState) -> Self {
+impl LastingState {
+    pub(super) fn from_state(state: &TaskState) -> Self {
         Self {
             dead: state.status == TaskStatus::Dead,
             failed: state.failed,
@@ -47,16 +47,16 @@ impl Lasting {
 
 /// What is decided about the next start.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    /// Restarts used.
+pub(super) struct StartPlan {
+    /// The restarts used so far.
     pub tracker: RestartTracker,
-    /// It does not come before.
+    /// The next start does not come before this time.
     pub delayed_until: Option<Timestamp>,
-    /// Of the record, when it was decided.
+    /// The number of steps of the record when the plan was made.
     pub steps: u64,
 }
 
-/// Wait, but not while the owner is about to end.
+/// Wait, unless the owner is about to end.
 pub(super) async fn pause(pause: Duration, closing: &CancellationToken) {
     tokio::select! {
         biased;
@@ -65,21 +65,22 @@ pub(super) async fn pause(pause: Duration, closing: &CancellationToken) {
     }
 }
 
-/// Write the public state, durably when its lasting part is not `known` to be durable, and with it
-/// the plan. A store that refuses is asked again, a few times, or once when `closing` is cancelled. What
-/// is durable of it now; `None` when the store went on refusing.
+/// Write the public state and the plan. The write is durable unless the lasting part of the
+/// state is `known` to be durable. A store that refuses is asked again a few times, or once
+/// when `closing` is cancelled. Returns the part that is durable now; `None` when the store
+/// went on refusing.
 pub(super) async fn write(
     scope: &TaskScope,
     record: &LocalRecord,
     public: &TaskState,
-    plan: Plan,
-    known: Lasting,
+    plan: StartPlan,
+    known: LastingState,
     closing: &CancellationToken,
-) -> Option<Lasting> {
-    let lasting = Lasting::of(public);
+) -> Option<LastingState> {
+    let lasting = LastingState::from_state(public);
     let mut planned = None;
     for wait in WRITE_PAUSES.iter().map(Some).chain([None]) {
-        // Together, so that they share a commit: a restart that is told is also counted.
+        // Both together, so that they share a commit: a restart that is published is also counted.
         let (written, plan_written) = tokio::join!(
             write_public(scope, public, lasting == known),
             write_plan(scope, record, plan, planned),
@@ -92,15 +93,15 @@ pub(super) async fn write(
             _ => break,
         }
     }
-    keep(scope, record, public).await;
+    keep_for_later(scope, record, public).await;
     None
 }
 
-/// What the store refuses waits there until it can be written, or something newer comes: the owner may
-/// end before.
-async fn keep(scope: &TaskScope, record: &LocalRecord, public: &TaskState) {
-    let key = Key::TaskState(scope.allocation.id, scope.task.name.clone());
-    let kept = durable(scope.state.put_later(&key, public)).await;
+/// Leave a state that the store refuses with the store. It is written when that is possible, unless
+/// a newer one comes. The owner may end before.
+async fn keep_for_later(scope: &TaskScope, record: &LocalRecord, public: &TaskState) {
+    let key = RecordKey::TaskState(scope.allocation.id, scope.task.name.clone());
+    let kept = await_write(scope.state.put_later(&key, public)).await;
     let planned = record.update_later(|_| {}).await;
     if !matches!(kept, Some(Ok(_))) || planned.is_err() {
         tracing::error!(task = %scope.task.name, "the state of the task is not kept for a later write either");
@@ -109,7 +110,7 @@ async fn keep(scope: &TaskScope, record: &LocalRecord, public: &TaskState) {
 
 async fn write_public(scope: &TaskScope, public: &TaskState, may_lag: bool) -> bool {
     let task = &scope.task.name;
-    let key = Key::TaskState(scope.allocation.id, task.clone());
+    let key = RecordKey::TaskState(scope.allocation.id, task.clone());
     let put = async {
         if may_lag {
             scope.state.put_later(&key, public).await
@@ -117,7 +118,7 @@ async fn write_public(scope: &TaskScope, public: &TaskState, may_lag: bool) -> b
             scope.state.put(&key, public).await
         }
     };
-    match durable(put).await {
+    match await_write(put).await {
         Some(Ok(_)) => return true,
         Some(Err(error)) => tracing::error!(%task, %error, "task state not written"),
         None => tracing::error!(%task, "task state not written in time"),
@@ -125,11 +126,12 @@ async fn write_public(scope: &TaskScope, public: &TaskState, may_lag: bool) -> b
     false
 }
 
-/// `before`: how the try before this one ended. The record keeps what could not be written.
+/// Write the plan. `before` says whether the try before this one succeeded. The record keeps what
+/// could not be written.
 async fn write_plan(
     scope: &TaskScope,
     record: &LocalRecord,
-    plan: Plan,
+    plan: StartPlan,
     before: Option<bool>,
 ) -> bool {
     let written = match before {
@@ -144,10 +146,10 @@ async fn write_plan(
     written.is_ok()
 }
 
-/// Make durable what lags.
+/// Make all writes durable that lag.
 pub(super) async fn flush(scope: &TaskScope) {
     let task = &scope.task.name;
-    match durable(scope.state.flush()).await {
+    match await_write(scope.state.flush()).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::error!(%task, %error, "task state not durable"),
         None => tracing::error!(%task, "task state not durable in time"),
@@ -161,22 +163,27 @@ mod tests {
     #[test]
     fn an_event_and_a_start_may_lag_and_an_end_a_failure_and_a_restart_may_not() {
         let begun = TaskState { status: TaskStatus::Running, ..TaskState::default() };
-        assert_eq!(Lasting::of(&begun), Lasting::default());
+        assert_eq!(LastingState::from_state(&begun), LastingState::default());
         let back = TaskState { started_at: Some(Default::default()), ..TaskState::default() };
-        assert_eq!(Lasting::of(&back), Lasting::default());
+        assert_eq!(LastingState::from_state(&back), LastingState::default());
         let now = Timestamp::default();
         let mut told = begun.clone();
         let timeout = Duration::from_secs(5);
-        told.push_event(events::restart_signaled(now, "wanted", timeout, events::Signals::Sent));
-        assert_ne!(Lasting::of(&told), Lasting::default());
-        told.push_event(events::started(now));
-        assert_eq!(Lasting::of(&told), Lasting::default());
+        told.push_event(events::restart_signaled_event(
+            now,
+            "wanted",
+            timeout,
+            events::Signals::Sent,
+        ));
+        assert_ne!(LastingState::from_state(&told), LastingState::default());
+        told.push_event(events::started_event(now));
+        assert_eq!(LastingState::from_state(&told), LastingState::default());
         for lasting in [
             TaskState { status: TaskStatus::Dead, ..TaskState::default() },
             TaskState { failed: true, ..TaskState::default() },
             TaskState { restarts: 1, ..TaskState::default() },
         ] {
-            assert_ne!(Lasting::of(&lasting), Lasting::default(), "{lasting:?}");
+            assert_ne!(LastingState::from_state(&lasting), LastingState::default(), "{lasting:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How an owner comes to be: for a new task, or for one of an earlier agent.
+//! Starts the owner of a new task, or of one of an earlier agent.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::super::calls::{Run, new_id};
-use super::super::handle::{Intent, LocalRecord, LocalState};
-use super::super::machine::{KnownRun, RecordedTask, Rules, TaskEffect, TaskMachine};
+use super::super::calls::{TaskRun, new_id};
+use super::super::handle::{LocalRecord, LocalState, RunIntent};
+use super::super::machine::{KnownRun, RecordedTask, TaskEffect, TaskMachine, TaskRules};
 use super::super::{PresentRun, RestoredTask, TaskHandle, TaskScope};
-use super::save::Lasting;
-use super::{GoneGuard, Inbox, Runner};
-use crate::alloc::coordinator::Gate;
-use crate::kinds::Kinds;
+use super::save::LastingState;
+use super::{GoneGuard, TaskInbox, TaskRunner};
+use crate::alloc::coordinator::TaskGate;
+use crate::kinds::CallKinds;
 use crate::queue;
 use crate::watch;
 use ostler_model::limits::{DRIVER_EVENTS_QUEUE_MAX, RUNNER_QUEUE_MAX};
 
-/// Start the owner of a task never seen before.
+/// Start the owner of a new task.
 pub(in super::super) fn spawn(
     scope: TaskScope,
-    gate: watch::Subscriber<Gate>,
+    gate: watch::Subscriber<TaskGate>,
     tick: Arc<Notify>,
 ) -> TaskHandle {
     let machine = TaskMachine::new(rules(&scope), scope.clock.now());
@@ -38,7 +38,7 @@ pub(in super::super) fn spawn(
 /// Start the owner of a task an earlier agent had.
 pub(in super::super) fn restore(
     scope: TaskScope,
-    gate: watch::Subscriber<Gate>,
+    gate: watch::Subscriber<TaskGate>,
     tick: Arc<Notify>,
     restored: RestoredTask,
 ) -> TaskHandle {
@@ -49,7 +49,7 @@ pub(in super::super) fn restore(
         Some(run) if run.started.is_some() => KnownRun::Started,
         Some(_) => KnownRun::Unfinished,
     };
-    let lasting = state.as_ref().map(Lasting::of);
+    let lasting = state.as_ref().map(LastingState::from_state);
     let what = RecordedTask {
         state,
         tracker: local.as_ref().map(|local| local.tracker),
@@ -64,13 +64,13 @@ pub(in super::super) fn restore(
         run_complete: false,
         delayed_until: None,
     });
-    let run = record.map(|record| Arc::new(Run::restored(record)));
+    let run = record.map(|record| Arc::new(TaskRun::from_record(record)));
     start(scope, gate, tick, NewOwner { machine, first, local, run, known: lasting, new: false })
 }
 
-fn rules(scope: &TaskScope) -> Rules {
+fn rules(scope: &TaskScope) -> TaskRules {
     let kind = scope.allocation.job.kind;
-    Rules::of(&scope.task, kind, scope.kill_timeout_max, scope.restartable)
+    TaskRules::from_task(&scope.task, kind, scope.kill_timeout_max, scope.restartable)
 }
 
 /// What a new owner of a task begins with.
@@ -78,22 +78,23 @@ struct NewOwner {
     machine: TaskMachine,
     first: Vec<TaskEffect>,
     local: LocalState,
-    run: Option<Arc<Run>>,
-    known: Option<Lasting>,
+    run: Option<Arc<TaskRun>>,
+    known: Option<LastingState>,
     new: bool,
 }
 
-/// The intent of the first run of a task that waits for nothing but its directories, on its way with the
-/// record of its allocation. Only where a crash before the start leaves nothing.
-fn intend(scope: &TaskScope, record: &LocalRecord) -> Option<Intent> {
+/// Send the intent of the first run to the store together with the record of the allocation. This
+/// is for a task that waits for nothing but its directories, and for a driver that holds its
+/// starts, so that a crash before the start leaves nothing behind.
+fn intend(scope: &TaskScope, record: &LocalRecord) -> Option<RunIntent> {
     let driver = scope.drivers.dispense(&scope.task.driver).ok()?;
-    let held = scope.at_once && driver.starts_held();
+    let held = scope.at_once && driver.holds_starts();
     held.then(|| record.intend_at_once(new_id(scope))).flatten()
 }
 
 fn start(
     scope: TaskScope,
-    gate: watch::Subscriber<Gate>,
+    gate: watch::Subscriber<TaskGate>,
     tick: Arc<Notify>,
     new: NewOwner,
 ) -> TaskHandle {
@@ -110,7 +111,7 @@ fn start(
     let workloads = Arc::clone(&scope.workloads);
     let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
     let intent = new.then(|| intend(&scope, &record)).flatten();
-    let runner = Box::new(Runner {
+    let runner = Box::new(TaskRunner {
         scope: Arc::new(scope),
         machine,
         record,
@@ -119,7 +120,7 @@ fn start(
         preparation: None,
         run,
         calls: JoinSet::new(),
-        kinds: Kinds::default(),
+        kinds: CallKinds::default(),
         timer: None,
         notes,
         published,
@@ -135,9 +136,9 @@ fn start(
         heard: false,
     });
     let gone_guard = GoneGuard { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
-    let inbox = Inbox { requests: inbox, gate, notes: notes_inbox, newest: newer };
+    let inbox = TaskInbox { requests: inbox, gate, notes: notes_inbox, newest: newer };
     let owner = tokio::spawn(async move {
-        runner.own(first, inbox).await;
+        runner.run_owner(first, inbox).await;
         drop(gone_guard);
     });
     #[cfg(not(test))]

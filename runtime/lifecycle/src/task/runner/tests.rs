@@ -56,7 +56,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::alloc::dir::AllocDir;
-use crate::task::handle::{LocalState, RunRecord, StartedRecord, durable};
+use crate::task::handle::{LocalState, RunRecord, StartedRecord, await_write};
 use crate::task::{KillRequest, LogSlot, RestoredTask, TaskHandle, hooks};
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{RunId, TaskName};
@@ -65,7 +65,7 @@ use ostler_model::rng::Rng;
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
 use ostler_state::mem_store::MemBackend;
-use ostler_state::{Backend, Key, StateStore};
+use ostler_state::{Backend, RecordKey, StateStore};
 use ostler_testing::fake_driver::{FakeNode, Script};
 use ostler_testing::fixtures;
 
@@ -77,7 +77,7 @@ pub(super) struct Bench {
     pub disk: Arc<MemBackend>,
     pub store: StateStore,
     pub clock: Clock,
-    pub gate: watch::Publisher<Gate>,
+    pub gate: watch::Publisher<TaskGate>,
     pub allocation: Arc<Allocation>,
     pub restartable: bool,
     root: Arc<tempfile::TempDir>,
@@ -93,7 +93,7 @@ impl Bench {
     pub fn of(kind: JobKind, task: Task) -> Self {
         let disk = Arc::new(MemBackend::default());
         let store = store(Arc::clone(&disk) as _);
-        let allocation = fixtures::allocation(kind, vec![task], &Rng::seeded(7)).unwrap();
+        let allocation = fixtures::allocation(kind, vec![task], &Rng::from_seed(7)).unwrap();
         let root = tempfile::tempdir().unwrap();
         AllocDir::create(root.path(), allocation.id).unwrap();
         Self {
@@ -101,11 +101,11 @@ impl Bench {
             disk,
             store,
             clock: Clock::fixed(Timestamp::from_nanos(1_000_000_000)),
-            gate: watch::Publisher::new(Gate::Open),
+            gate: watch::Publisher::new(TaskGate::Open),
             allocation: Arc::new(allocation),
             restartable: false,
             root: Arc::new(root),
-            rng: Rng::seeded(1),
+            rng: Rng::from_seed(1),
         }
     }
 
@@ -160,14 +160,14 @@ impl Bench {
     pub fn recorded(&self) -> RestoredTask {
         let (id, task) = (self.allocation.id, name("web"));
         let mut local: Option<LocalState> =
-            self.store.get(&Key::TaskLocal(id, task.clone())).unwrap();
+            self.store.get(&RecordKey::TaskLocal(id, task.clone())).unwrap();
         let run = local.as_mut().and_then(|local| local.run.as_mut());
         if let Some(run) = run.filter(|run| run.started.is_none())
             && let Some(note) = self.node.noted(&run.id)
         {
             *run = serde_json::from_value(note.record).unwrap();
         }
-        RestoredTask { state: self.store.get(&Key::TaskState(id, task)).unwrap(), local }
+        RestoredTask { state: self.store.get(&RecordKey::TaskState(id, task)).unwrap(), local }
     }
 
     /// The agent leaves in order, another one comes.
@@ -189,7 +189,7 @@ impl Bench {
         // What is due now is done first, also by an owner whose write is in the file and who has not
         // heard of it yet: it hears before a later write is told, and virtual time moves only when
         // nobody has anything left to do.
-        let _refused = durable(self.store.flush()).await;
+        let _refused = await_write(self.store.flush()).await;
         let last = Duration::from_millis(1);
         clock::sleep(last).await;
         self.clock.advance(time);
@@ -227,7 +227,7 @@ pub(super) fn native(script: Script) -> Script {
 pub(super) async fn until(
     handle: &TaskHandle,
     like: impl Fn(&TaskState) -> bool,
-) -> HeldOnce<TaskState> {
+) -> CowArc<TaskState> {
     let mut state = handle.watch();
     let found = clock::timeout(Duration::from_secs(86_400), state.wait_for(|s| like(s))).await;
     match found {
@@ -236,7 +236,7 @@ pub(super) async fn until(
     }
 }
 
-pub(super) async fn until_running(handle: &TaskHandle) -> HeldOnce<TaskState> {
+pub(super) async fn until_running(handle: &TaskHandle) -> CowArc<TaskState> {
     until(handle, |s| s.status == TaskStatus::Running).await
 }
 

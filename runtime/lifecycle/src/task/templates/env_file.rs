@@ -1,4 +1,4 @@
-//! Files of `NAME=value` lines, as Nomad reads those of templates with `env`.
+//! Reads files of `NAME=value` lines, as Nomad reads the files of templates with `env`.
 //!
 //! ```text
 //! # a comment                     export NAME=value # a comment
@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-/// What is wrong with such a file.
+/// What is wrong with a file of variables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the environment: {problem}")]
 pub(super) struct EnvFileError {
@@ -17,7 +17,7 @@ pub(super) struct EnvFileError {
 }
 
 impl EnvFileError {
-    /// Where the mistake is, and nothing of what stands there.
+    /// A text that says where the mistake is, without the content of the line.
     pub(super) fn without_text(&self) -> String {
         format!(
             "line {} of the environment is no NAME=value; what is in it is not shown, because the template \
@@ -27,7 +27,7 @@ impl EnvFileError {
     }
 }
 
-/// The variables of a file; of a name given twice, the last.
+/// The variables of a file. If a name comes twice, the last value counts.
 pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, String>, EnvFileError> {
     let wrong = |line: usize, problem: String| EnvFileError { line: line + 1, problem };
     let text = std::str::from_utf8(bytes).map_err(|_| wrong(0, "it is no UTF-8".to_owned()))?;
@@ -56,7 +56,7 @@ fn is_name(name: &str) -> bool {
     name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit() || c == '.')
 }
 
-/// A value without its quotes, and without what stands behind it.
+/// A value without its quotes, and without a comment after it.
 fn value(text: &str) -> Result<String, String> {
     let (mut made, mut kept) = (String::new(), 0);
     let mut rest = text.chars();
@@ -71,7 +71,7 @@ fn value(text: &str) -> Result<String, String> {
                 kept = made.len();
             }
             '"' => {
-                quoted(&mut rest, &mut made)?;
+                read_quoted(&mut rest, &mut made)?;
                 kept = made.len();
             }
             ' ' => made.push(' '),
@@ -86,7 +86,7 @@ fn value(text: &str) -> Result<String, String> {
     Ok(made)
 }
 
-fn quoted(rest: &mut std::str::Chars<'_>, made: &mut String) -> Result<(), String> {
+fn read_quoted(rest: &mut std::str::Chars<'_>, made: &mut String) -> Result<(), String> {
     loop {
         match rest.next().ok_or("a \" without another one")? {
             '"' => return Ok(()),
@@ -106,7 +106,7 @@ fn quoted(rest: &mut std::str::Chars<'_>, made: &mut String) -> Result<(), Strin
     }
 }
 
-/// `\uXXXX`, or two of them for one character.
+/// The character of an escape `\uXXXX`, or of two such escapes.
 fn unicode(rest: &mut std::str::Chars<'_>) -> Result<char, String> {
     let wrong = || "\\u needs four hexadecimal digits of a character".to_owned();
     let first = hex(rest).ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! What becomes of a running task whose templates read otherwise.
+//! Follows the templates of a running task, and acts when their contents change.
 //!
 //! ```text
 //! look ─► something they used changed ─► quiet for `wait` ─► render again ─► same? look on
@@ -6,10 +6,10 @@
 //!   │                                            splay ◄─────────┘
 //!   └── noop, signal, script ◄── told ◄── the strongest of ──────┴─► restart: the next run renders again
 //! ```
-//! What an earlier agent wrote and did not tell any more (`untold`) counts as changed in the first
-//! look of the next one.
-//! Services and variables tell when they change; files are looked at. A template that cannot be rendered
-//! again leaves its file as it is; that is said once.
+//! A change that an earlier agent wrote but did not tell the task (`untold`) counts as a change
+//! in the first look of the next agent. Services and variables signal their changes; files are
+//! looked at repeatedly. A template that cannot be rendered again leaves its file as it is, and
+//! that is reported once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,15 +19,16 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::outside::Seen;
-use super::place::Sandbox;
-use super::{Known, Made, RenderError, Templates, disk};
+use super::outside::DependencyState;
+use super::place::TemplateDirs;
+use super::{RenderError, RenderedFile, Templates, TemplatesState, disk};
 use crate::queue;
 use crate::task::TaskScope;
 use crate::task::calls;
 use crate::task::events;
 use crate::task::notes::{self, DriverNote};
-use crate::task::run::Run;
+use crate::task::run::TaskRun;
+use ostler_model::cancellation::CancelFlag;
 use ostler_model::clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::limits::{
@@ -37,99 +38,110 @@ use ostler_model::limits::{
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::template::{ChangeMode, ChangeScript, TaskTemplate};
 use ostler_model::time::Timestamp;
-use ostler_model::wanted::Awaited;
 use ostler_template::Dependency;
 
-/// What a change came to.
+/// What follows from a change of templates.
 #[derive(Debug, Default)]
 pub struct TemplateNews {
-    /// For the task's events.
+    /// Events for the task.
     pub events: Vec<TaskEvent>,
-    /// What is left to do.
-    pub then: Then,
+    /// What the owner is to do.
+    pub then: TemplateFollowUp,
 }
 
 /// See [`TemplateNews`].
 #[derive(Debug, Default)]
-pub enum Then {
-    /// Follow them again.
+pub enum TemplateFollowUp {
+    /// Follow the templates again.
     #[default]
     Follow,
-    /// Start the task again, for this reason.
+    /// Restart the task, for this reason.
     Restart(String),
-    /// The task fails.
+    /// Fail the task with this event.
     Fail(TaskEvent),
 }
 
-/// What rendering again came to.
+/// The result of rendering the templates again.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    /// Those that read otherwise and were written; also by an earlier agent that did not tell the task.
+    /// The templates whose contents changed and were written, also by an earlier agent that did not
+    /// tell the task.
     pub(super) changed: Vec<TaskTemplate>,
-    /// Why one could not be rendered.
+    /// Why a template could not be rendered.
     pub(super) trouble: Option<String>,
 }
 
 impl Templates {
-    /// Did anything that they read change?
-    pub(super) fn anything_changed(&self) -> bool {
-        let Ok(sandbox) = self.rendering.sandbox() else { return false };
-        let (known, sources) = (self.known(), &self.rendering.sources);
-        known.seen.iter().any(|(what, seen)| Seen::now(what, &sandbox, sources) != *seen)
+    /// Did any dependency of the templates change?
+    pub(super) fn has_changes(&self) -> bool {
+        let Ok(sandbox) = self.rendering.open_dirs() else { return false };
+        let (known, sources) = (self.lock_state(), &self.rendering.sources);
+        known
+            .seen
+            .iter()
+            .any(|(what, seen)| DependencyState::read_now(what, &sandbox, sources) != *seen)
     }
 
-    /// How all that they read is now.
-    fn all_seen(&self) -> Option<Vec<Seen>> {
-        let sandbox = self.rendering.sandbox().ok()?;
-        let (known, sources) = (self.known(), &self.rendering.sources);
-        Some(known.seen.keys().map(|what| Seen::now(what, &sandbox, sources)).collect())
+    /// The present states of all dependencies.
+    fn dependency_states(&self) -> Option<Vec<DependencyState>> {
+        let sandbox = self.rendering.open_dirs().ok()?;
+        let (known, sources) = (self.lock_state(), &self.rendering.sources);
+        Some(
+            known
+                .seen
+                .keys()
+                .map(|what| DependencyState::read_now(what, &sandbox, sources))
+                .collect(),
+        )
     }
 
-    /// Were those of an earlier agent looked at?
-    fn looked_at(&self) -> bool {
-        self.known().files.len() == self.rendering.task.templates.len()
+    /// Were all files of an earlier agent checked?
+    fn is_looked_at(&self) -> bool {
+        self.lock_state().files.len() == self.rendering.task.templates.len()
     }
 
-    /// Render again, and write what reads otherwise.
-    pub(super) fn again(&self, now: Timestamp, wanted: &Awaited) -> Round {
-        let mut known = self.known();
-        let mut round = match self.rendering.sandbox() {
-            Ok(sandbox) => self.all_again(&sandbox, &mut known, (now, wanted)),
+    /// Render all templates again, and write those whose contents changed.
+    pub(super) fn render_again(&self, now: Timestamp, wanted: &CancelFlag) -> Round {
+        let mut known = self.lock_state();
+        let mut round = match self.rendering.open_dirs() {
+            Ok(sandbox) => self.render_all_again(&sandbox, &mut known, (now, wanted)),
             Err(error) => Round { trouble: Some(error.to_string()), ..Round::default() },
         };
         let told = std::mem::replace(&mut known.told, round.trouble.clone());
-        // Once is enough.
+        // The same trouble is reported once.
         round.trouble = round.trouble.filter(|trouble| told.as_ref() != Some(trouble));
         round
     }
 
-    fn all_again(
+    fn render_all_again(
         &self,
-        sandbox: &Sandbox,
-        known: &mut Known,
-        (now, wanted): (Timestamp, &Awaited),
+        sandbox: &TemplateDirs,
+        known: &mut TemplatesState,
+        (now, wanted): (Timestamp, &CancelFlag),
     ) -> Round {
         let mut round = Round::default();
-        // As they are now: what fails is tried again when something changes.
+        // The present states, so that a template that fails is tried again when something changes.
         let sources = &self.rendering.sources;
-        let now_seen = |what: &Dependency| (what.clone(), Seen::now(what, sandbox, sources));
+        let now_seen =
+            |what: &Dependency| (what.clone(), DependencyState::read_now(what, sandbox, sources));
         let mut seen: BTreeMap<_, _> = known.seen.keys().map(now_seen).collect();
         let templates = &self.rendering.task.templates;
         let first = known.files.len() != templates.len();
-        let mut changed = if first { sandbox.untold() } else { BTreeSet::new() };
+        let mut changed = if first { sandbox.read_untold() } else { BTreeSet::new() };
         let mut untold = changed.clone();
         for (index, template) in templates.iter().enumerate() {
             let made = known.files.get(&index);
             let which = (index, template);
-            match self.one_again(sandbox, which, made, (now, wanted), &mut seen, &mut untold) {
+            match self.render_one_again(sandbox, which, made, (now, wanted), &mut seen, &mut untold)
+            {
                 Ok(None) => {}
                 Ok(Some((made, other))) => {
                     known.files.insert(index, made);
                     changed.extend(other.then_some(index));
                 }
                 Err(error) => {
-                    // One of an earlier agent stays as it is until something that it reads changes.
-                    known.files.entry(index).or_insert_with(|| Made::unknown(now));
+                    // A file of an earlier agent stays as it is until a dependency changes.
+                    known.files.entry(index).or_insert_with(|| RenderedFile::unknown(now));
                     round.trouble.get_or_insert(error.to_string());
                 }
             }
@@ -139,17 +151,18 @@ impl Templates {
         round
     }
 
-    /// One template again: what it is now, and whether it reads otherwise. `None`: as it was. One that the task
-    /// is to be told of is among `untold`, and that is kept before its file is written.
-    fn one_again(
+    /// Render one template again. Returns its file and whether the content changed; `None`: nothing
+    /// could change. A template that the task is to be told of is added to `untold`, which is kept
+    /// before the file is written.
+    fn render_one_again(
         &self,
-        sandbox: &Sandbox,
+        sandbox: &TemplateDirs,
         (index, template): (usize, &TaskTemplate),
-        made: Option<&Made>,
-        (now, wanted): (Timestamp, &Awaited),
-        seen: &mut BTreeMap<Dependency, Seen>,
+        made: Option<&RenderedFile>,
+        (now, wanted): (Timestamp, &CancelFlag),
+        seen: &mut BTreeMap<Dependency, DependencyState>,
         untold: &mut BTreeSet<usize>,
-    ) -> Result<Option<(Made, bool)>, RenderError> {
+    ) -> Result<Option<(RenderedFile, bool)>, RenderError> {
         let made = made.filter(|made| made.output.is_some());
         if made.is_some_and(|made| made.used.is_empty()) {
             return Ok(None);
@@ -159,19 +172,19 @@ impl Templates {
             Some(made) => (made.output, made.at),
             None => {
                 let found = sandbox.destination(&name).ok().and_then(|(dir, path)| {
-                    disk::rendered(dir, &path, TEMPLATE_OUTPUT_BYTES_MAX as u64)
+                    disk::read_rendered(dir, &path, TEMPLATE_OUTPUT_BYTES_MAX as u64)
                 });
                 found.map_or((None, now), |(bytes, at)| (Some(xxh3_128(&bytes)), at))
             }
         };
-        // As of then: the time alone changes nothing.
-        let then = self.rendering.one(sandbox, template, &name, (at, wanted), seen)?;
+        // Rendered as of the old time, because the time alone must not count as a change.
+        let then = self.rendering.render_one(sandbox, template, &name, (at, wanted), seen)?;
         let fixed = made.is_none() && then.used.is_empty();
-        let then = Made::of(then, at);
+        let then = RenderedFile::from_rendered(then, at);
         if fixed || before == then.output {
             return Ok(Some((then, false)));
         }
-        let rendered = self.rendering.one(sandbox, template, &name, (now, wanted), seen)?;
+        let rendered = self.rendering.render_one(sandbox, template, &name, (now, wanted), seen)?;
         if template.change != ChangeMode::Noop && untold.insert(index) {
             sandbox.keep_untold(untold, now).map_err(|error| RenderError::Disk {
                 node: ostler_model::causes::is_of_the_node(&error),
@@ -182,77 +195,80 @@ impl Templates {
             })?;
         }
         self.rendering.write(sandbox, template, &name, &rendered.output, now)?;
-        Ok(Some((Made::of(rendered, now), true)))
+        Ok(Some((RenderedFile::from_rendered(rendered, now), true)))
     }
 
-    /// How long it has to be quiet before they are rendered again, and how long that may take.
-    fn quiet(&self) -> (Duration, Duration) {
+    /// How long the dependencies must be unchanged before the templates are rendered again, and how
+    /// long to wait for that at most.
+    fn quiet_bounds(&self) -> (Duration, Duration) {
         let waits = || self.rendering.task.templates.iter().filter_map(|template| template.wait);
         let min = waits().map(|wait| wait.min).max().unwrap_or_default();
         (min, waits().map(|wait| wait.max).max().unwrap_or_default())
     }
 }
 
-/// Follow the templates of a run until the task is to be told something. `None`: nothing of them can change.
+/// Follow the templates of a run until the task is to be told of a change. `None`: the
+/// templates cannot change.
 pub async fn follow(
     scope: Arc<TaskScope>,
-    run: Arc<Run>,
+    run: Arc<TaskRun>,
     templates: Arc<Templates>,
-    notes: &queue::Sender<DriverNote>,
+    notes: &queue::QueueSender<DriverNote>,
 ) -> Option<TemplateNews> {
     loop {
         if !templates.may_change() {
             return None;
         }
-        if templates.looked_at() {
-            changed(&templates).await;
-            settled(&templates).await;
+        if templates.is_looked_at() {
+            wait_for_change(&templates).await;
+            wait_for_quiet(&templates).await;
         } else {
-            // What they read of services is not there before those that run on are.
-            templates.rendering.sources.restored().await;
+            // The list of services is incomplete until the services that run on are in it.
+            templates.rendering.sources.wait_restored().await;
         }
         let (again, now) = (Arc::clone(&templates), scope.clock.now());
-        // When the task is to end, nobody waits for it.
-        let round = clock::blocking_while_wanted(move |wanted| again.again(now, wanted)).await;
+        // The rendering is given up when the task is to end.
+        let round =
+            clock::run_blocking_cancellable(move |wanted| again.render_again(now, wanted)).await;
         let round = round.unwrap_or_default();
         let trouble = round.trouble.map(|text| events::template_trouble(scope.clock.now(), &text));
-        if !templates.looked_at() {
-            // Its directories cannot be opened now.
+        if !templates.is_looked_at() {
+            // The directories of the task cannot be opened now.
             clock::sleep(TEMPLATE_LOOK_INTERVAL).await;
         }
         if round.changed.is_empty() && trouble.is_none() {
             continue;
         }
-        let mut news = tell(&scope, &run, &templates, &round.changed, notes).await;
+        let mut news = tell_task(&scope, &run, &templates, &round.changed, notes).await;
         news.events.extend(trouble);
         return Some(news);
     }
 }
 
-/// Wait until something that they read is another one.
-async fn changed(templates: &Arc<Templates>) {
-    let (sources, asks) = (&templates.rendering.sources, templates.asks());
+/// Wait until a dependency of the templates changes.
+async fn wait_for_change(templates: &Arc<Templates>) {
+    let (sources, asks) = (&templates.rendering.sources, templates.asked_sources());
     loop {
-        // Before the look: what changes meanwhile ends the wait below.
+        // Read before the look, so that a change in between ends the wait below.
         let since = sources.indexes();
         let look = Arc::clone(templates);
-        if clock::blocking(move || look.anything_changed()).await.unwrap_or(false) {
+        if clock::run_blocking(move || look.has_changes()).await.unwrap_or(false) {
             return;
         }
         tokio::select! {
-            () = sources.changed(since, asks) => clock::sleep(TEMPLATE_TOLD_PAUSE).await,
+            () = sources.wait_changed(since, asks) => clock::sleep(TEMPLATE_TOLD_PAUSE).await,
             () = clock::sleep(TEMPLATE_LOOK_INTERVAL), if asks.files => {}
         }
     }
 }
 
-/// Wait until nothing more changes, where that is asked for.
-async fn settled(templates: &Arc<Templates>) {
-    let (min, max) = templates.quiet();
+/// Wait until nothing changes any more, where the templates ask for that.
+async fn wait_for_quiet(templates: &Arc<Templates>) {
+    let (min, max) = templates.quiet_bounds();
     let waited = clock::Stopwatch::start();
     let seen = |templates: &Arc<Templates>| {
         let look = Arc::clone(templates);
-        clock::blocking(move || look.all_seen())
+        clock::run_blocking(move || look.dependency_states())
     };
     let mut before = seen(templates).await;
     while !min.is_zero() && waited.elapsed() < max {
@@ -265,30 +281,30 @@ async fn settled(templates: &Arc<Templates>) {
     }
 }
 
-/// Do what the changed ones ask for, and have it on record that it was done. A restart is not done before the
-/// next run has rendered them.
-async fn tell(
+/// Carry out the change modes of the changed templates, and record that. A restart is recorded when
+/// the next run has rendered the templates.
+async fn tell_task(
     scope: &Arc<TaskScope>,
-    run: &Arc<Run>,
+    run: &Arc<TaskRun>,
     templates: &Arc<Templates>,
     changed: &[TaskTemplate],
-    notes: &queue::Sender<DriverNote>,
+    notes: &queue::QueueSender<DriverNote>,
 ) -> TemplateNews {
     let news = carry_out(scope, run, templates, changed, notes).await;
-    if matches!(news.then, Then::Follow) {
+    if matches!(news.then, TemplateFollowUp::Follow) {
         let told = Arc::clone(templates);
-        clock::blocking(move || told.told()).await.unwrap_or_default();
+        clock::run_blocking(move || told.mark_told()).await.unwrap_or_default();
     }
     news
 }
 
-/// What [`tell`] does.
+/// Carry out the change modes of the changed templates.
 async fn carry_out(
     scope: &Arc<TaskScope>,
-    run: &Arc<Run>,
+    run: &Arc<TaskRun>,
     templates: &Templates,
     changed: &[TaskTemplate],
-    notes: &queue::Sender<DriverNote>,
+    notes: &queue::QueueSender<DriverNote>,
 ) -> TemplateNews {
     let loud = changed.iter().filter(|template| template.change != ChangeMode::Noop);
     let Some(splay) = loud.clone().map(|template| template.splay).max() else {
@@ -296,32 +312,34 @@ async fn carry_out(
     };
     let nanos = u64::try_from(splay.as_nanos()).unwrap_or(u64::MAX);
     if nanos > 0 {
-        clock::sleep(Duration::from_nanos(scope.rng.below(nanos))).await;
+        clock::sleep(Duration::from_nanos(scope.rng.number_below(nanos))).await;
     }
     if loud.clone().any(|template| template.change == ChangeMode::Restart) {
         let reason = "Template with change_mode restart re-rendered".to_owned();
-        return TemplateNews { events: Vec::new(), then: Then::Restart(reason) };
+        return TemplateNews { events: Vec::new(), then: TemplateFollowUp::Restart(reason) };
     }
     let mut news = TemplateNews::default();
     let mut signals = BTreeSet::new();
     for template in loud {
         match &template.change {
             ChangeMode::Signal(name) if signals.insert(name.clone()) => {
-                // Before the signal: the task may end by it, and who follows it with that.
+                // The event comes before the signal, because the signal may end the task
+                // and its followers.
                 let event = events::template_signal(scope.clock.now(), name);
                 notes::tell(Some(notes), event);
                 if let Err(error) = calls::signal(scope, run, name.clone()).await {
                     let text = format!("Template failed to send signal {name}: {error}");
-                    news.then = Then::Fail(events::template_failed(scope.clock.now(), &text));
+                    news.then =
+                        TemplateFollowUp::Fail(events::template_failed(scope.clock.now(), &text));
                     return news;
                 }
             }
             ChangeMode::Script(script) => {
                 let ended = run_script(scope, run, templates, script).await;
-                let (text, failed) = said(script, ended);
+                let (text, failed) = script_text(script, ended);
                 let now = scope.clock.now();
                 if failed && script.fail_on_error {
-                    news.then = Then::Fail(events::template_failed(now, &text));
+                    news.then = TemplateFollowUp::Fail(events::template_failed(now, &text));
                     return news;
                 }
                 news.events.push(events::template_trouble(now, &text));
@@ -332,8 +350,8 @@ async fn carry_out(
     news
 }
 
-/// What a script ended with, as a sentence, and whether it failed.
-fn said(script: &ChangeScript, ended: Result<(i32, String), String>) -> (String, bool) {
+/// A sentence on how a script ended, and whether it failed.
+fn script_text(script: &ChangeScript, ended: Result<(i32, String), String>) -> (String, bool) {
     let command = &script.command;
     match ended {
         Ok((0, _)) => (format!("Template re-rendered: script {command} succeeded"), false),
@@ -353,10 +371,10 @@ fn said(script: &ChangeScript, ended: Result<(i32, String), String>) -> (String,
     }
 }
 
-/// Run a script inside the task: its exit code, and the beginning of what it said as errors.
+/// Run a script inside the task. Returns its exit code and the beginning of its error output.
 async fn run_script(
     scope: &TaskScope,
-    run: &Run,
+    run: &TaskRun,
     templates: &Templates,
     script: &ChangeScript,
 ) -> Result<(i32, String), String> {
@@ -371,19 +389,19 @@ async fn run_script(
     let whole = async {
         let errors = async {
             match stderr {
-                Some(stderr) => beginning(stderr).await,
+                Some(stderr) => read_beginning(stderr).await,
                 None => Vec::new(),
             }
         };
-        let (_, errors, code) = tokio::join!(beginning(stdout), errors, end);
+        let (_, errors, code) = tokio::join!(read_beginning(stdout), errors, end);
         code.map(|code| (code, String::from_utf8_lossy(&errors).into_owned()))
     };
     let late = || Err(format!("it did not end within {}", events::short_duration(script.timeout)));
     clock::timeout(script.timeout, whole).await.unwrap_or_else(late)
 }
 
-/// Read to the end, and keep the beginning.
-async fn beginning(mut from: Box<dyn AsyncRead + Send + Unpin>) -> Vec<u8> {
+/// Read a stream to its end, and keep the beginning.
+async fn read_beginning(mut from: Box<dyn AsyncRead + Send + Unpin>) -> Vec<u8> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 1_024]);
     while let Ok(count) = from.read(&mut buffer).await {
         let room = TEMPLATE_SCRIPT_OUTPUT_BYTES_MAX.saturating_sub(kept.len());

@@ -1,60 +1,60 @@
-//! What a template sees of the world: the task's environment, its files, and what it may ask of the node.
+//! What a template can read: the task's environment, its files, and what it may ask of the node.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use ostler_model::cancellation::CancelFlag;
 use ostler_model::limits::TEMPLATE_FILE_BYTES_MAX;
 use ostler_model::time::Timestamp;
-use ostler_model::wanted::Awaited;
 use ostler_template::{Dependency, Outside, OutsideAnswer, Value};
 
-use super::disk::Stamp;
-use super::place::Sandbox;
+use super::disk::ReadFileStamp;
+use super::place::TemplateDirs;
 use super::sources::Sources;
 use crate::task::env::TaskEnv;
 
-/// How something that a template read was, just before.
+/// The state of a dependency just before a template read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
-    /// A file; absent: there was none.
-    File(Option<Stamp>),
-    /// What else it asked for.
+pub(super) enum DependencyState {
+    /// The stamp of a file; `None`: there was no file.
+    File(Option<ReadFileStamp>),
+    /// The hash of the answer to any other question.
     Told(u128),
 }
 
-impl Seen {
-    /// How it is now.
-    pub(super) fn now(what: &Dependency, sandbox: &Sandbox, sources: &Sources) -> Self {
+impl DependencyState {
+    /// The present state of a dependency.
+    pub(super) fn read_now(what: &Dependency, sandbox: &TemplateDirs, sources: &Sources) -> Self {
         match what {
             Dependency::File(path) => Self::File(sandbox.stamp(path)),
-            other => Self::Told(sources.seen(other)),
+            other => Self::Told(sources.answer_hash(other)),
         }
     }
 }
 
-/// The world of one render.
+/// What one rendering can read.
 pub(super) struct TaskOutside<'a> {
-    sandbox: &'a Sandbox,
+    sandbox: &'a TemplateDirs,
     env: &'a TaskEnv,
     sources: &'a Sources,
     now: Timestamp,
-    wanted: &'a Awaited,
-    /// What was read, as it was just before.
-    seen: RefCell<BTreeMap<Dependency, Seen>>,
+    wanted: &'a CancelFlag,
+    /// The state of each dependency just before it was read.
+    seen: RefCell<BTreeMap<Dependency, DependencyState>>,
 }
 
 impl<'a> TaskOutside<'a> {
     pub(super) fn new(
-        sandbox: &'a Sandbox,
+        sandbox: &'a TemplateDirs,
         env: &'a TaskEnv,
         sources: &'a Sources,
         now: Timestamp,
-        wanted: &'a Awaited,
+        wanted: &'a CancelFlag,
     ) -> Self {
         Self { sandbox, env, sources, now, wanted, seen: RefCell::default() }
     }
 
-    pub(super) fn into_seen(self) -> BTreeMap<Dependency, Seen> {
+    pub(super) fn into_dependencies(self) -> BTreeMap<Dependency, DependencyState> {
         self.seen.into_inner()
     }
 }
@@ -65,12 +65,12 @@ impl Outside for TaskOutside<'_> {
     }
 
     fn variable(&self, name: &str) -> Option<String> {
-        self.env.known(name).map(str::to_owned)
+        self.env.lookup(name).map(str::to_owned)
     }
 
     fn ask(&self, what: &Dependency) -> OutsideAnswer {
-        // Before it is read: a change in between is seen later, not missed.
-        let seen = Seen::now(what, self.sandbox, self.sources);
+        // Taken before the read, so that a change in between is seen later, not missed.
+        let seen = DependencyState::read_now(what, self.sandbox, self.sources);
         self.seen.borrow_mut().entry(what.clone()).or_insert(seen);
         let Dependency::File(path) = what else { return self.sources.answer(what) };
         match self.sandbox.read(path, TEMPLATE_FILE_BYTES_MAX) {
@@ -80,6 +80,6 @@ impl Outside for TaskOutside<'_> {
     }
 
     fn is_given_up(&self) -> bool {
-        self.wanted.is_given_up()
+        self.wanted.is_cancelled()
     }
 }

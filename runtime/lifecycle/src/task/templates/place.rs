@@ -1,5 +1,4 @@
-//! Where a path in a template leads ([`ostler_model::task_path`]), and the directories that it leads into,
-//! opened.
+//! Resolves the paths in templates ([`ostler_model::task_path`]) to files in open directories.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +11,9 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::FsIsolation;
 use ostler_model::task_path::{TaskPath, TaskPathError, TaskView, destination, source};
 
-/// Why a path leads nowhere.
+/// Why a path of a template is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum PlaceError {
+pub(super) enum TemplatePathError {
     #[error(transparent)]
     Path(#[from] TaskPathError),
     #[error("{0:?} is a directory of the task, not a file in one")]
@@ -25,21 +24,22 @@ pub(super) enum PlaceError {
     Unseen(String),
 }
 
-/// The directories of a task, opened: no name in them leads out.
+/// The open directories of a task. No name in them leads out.
 #[derive(Debug)]
-pub(super) struct Sandbox {
-    /// Around them all: the agent's own.
+pub(super) struct TemplateDirs {
+    /// The directory around all others, which only the agent writes.
     alloc_dir: Dir,
     task_dir: Dir,
     shared: Dir,
-    /// What of it tasks may write: a link in one of them leads no further than that.
+    /// The parts of the shared directory that tasks may write. A link in one of them cannot lead
+    /// out of that part.
     lent: Vec<(&'static str, Dir)>,
     dirs: TaskDirs,
     task: TaskName,
     sees: FsIsolation,
 }
 
-impl Sandbox {
+impl TemplateDirs {
     pub(super) fn open(
         root: &Path,
         alloc: AllocId,
@@ -65,8 +65,8 @@ impl Sandbox {
         })
     }
 
-    /// The directory around that of the task, in which no task writes, and whose place it is.
-    pub(super) fn of_agent(&self) -> (&Dir, &TaskName) {
+    /// The directory around that of the task, in which no task writes, and the name of the task.
+    pub(super) fn agent_dir(&self) -> (&Dir, &TaskName) {
         (&self.alloc_dir, &self.task)
     }
 
@@ -74,20 +74,24 @@ impl Sandbox {
         self.dirs.view(&self.task, self.sees)
     }
 
-    fn opened(&self, path: &TaskPath, text: &str) -> Result<(&Dir, PathBuf), PlaceError> {
+    fn opened_dir(
+        &self,
+        path: &TaskPath,
+        text: &str,
+    ) -> Result<(&Dir, PathBuf), TemplatePathError> {
         if path.is_directory {
-            return Err(PlaceError::NoFile(text.to_owned()));
+            return Err(TemplatePathError::NoFile(text.to_owned()));
         }
         let (shared, below) = path.split();
         Ok((if shared { &self.shared } else { &self.task_dir }, below))
     }
 
-    /// Where a file is put.
-    pub(super) fn destination(&self, path: &str) -> Result<(&Dir, PathBuf), PlaceError> {
+    /// The open directory and the path in it that a file is written to.
+    pub(super) fn destination(&self, path: &str) -> Result<(&Dir, PathBuf), TemplatePathError> {
         let place = destination(path, self.view())?;
-        let opened = self.opened(&place, path)?;
+        let opened = self.opened_dir(&place, path)?;
         if !place.is_seen(self.sees) {
-            return Err(PlaceError::Unseen(path.to_owned()));
+            return Err(TemplatePathError::Unseen(path.to_owned()));
         }
         let (shared, below) = place.split();
         if !shared {
@@ -99,18 +103,18 @@ impl Sandbox {
         Ok((dir, below.to_owned()))
     }
 
-    fn source(&self, path: &str) -> Result<(&Dir, PathBuf), PlaceError> {
-        self.opened(&source(path, self.view())?, path)
+    fn source(&self, path: &str) -> Result<(&Dir, PathBuf), TemplatePathError> {
+        self.opened_dir(&source(path, self.view())?, path)
     }
 
-    /// A file, up to this size.
+    /// Read a file of at most `max` bytes.
     pub(super) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, String> {
         let (dir, relative) = self.source(path).map_err(|error| error.to_string())?;
         disk::read(dir, &relative, max).map_err(|error| format!("{path}: {error}"))
     }
 
-    /// How a file is now; absent where there is none.
-    pub(super) fn stamp(&self, path: &str) -> Option<disk::Stamp> {
+    /// The present stamp of a file; `None` where there is no file.
+    pub(super) fn stamp(&self, path: &str) -> Option<disk::ReadFileStamp> {
         let (dir, relative) = self.source(path).ok()?;
         disk::stamp(dir, &relative)
     }

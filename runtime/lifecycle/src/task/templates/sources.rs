@@ -1,5 +1,5 @@
-//! What templates may ask of the node, beside files: its services, and the variables that are the task's to
-//! read.
+//! What templates may ask of the node, beside files: its services, and the variables that the
+//! task may read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::TaskName;
 use ostler_model::service::{ServiceInstance, Services};
-use ostler_model::vars::{KeptVariables, Readable, Secret, VarKey, VarList, Variable};
+use ostler_model::vars::{ReadablePaths, Secret, VarKey, VarList, Variable, VariableStore};
 use ostler_template::{Dependency, OutsideAnswer, TemplateProblem, Value, node};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -21,31 +21,31 @@ const REGION: &str = "global";
 #[derive(Clone)]
 pub struct Sources {
     services: Arc<dyn Services>,
-    variables: Arc<dyn KeptVariables>,
+    variables: Arc<dyn VariableStore>,
     node: Arc<NodeFacts>,
     namespace: Arc<str>,
-    readable: Readable,
-    /// Instead of what is in variables a word stands there.
+    readable: ReadablePaths,
+    /// A placeholder stands for the content of variables.
     hidden: bool,
 }
 
-/// How far services and variables were.
+/// The indexes of services and variables at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Indexes {
     services: u64,
     variables: u64,
 }
 
-/// Which of them templates ask for.
+/// The kinds of sources that templates ask.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asks {
+pub(super) struct AskedSources {
     pub(super) files: bool,
     pub(super) services: bool,
     pub(super) variables: bool,
 }
 
-impl Asks {
-    pub(super) fn of<'a>(all: impl Iterator<Item = &'a Dependency>) -> Self {
+impl AskedSources {
+    pub(super) fn from_dependencies<'a>(all: impl Iterator<Item = &'a Dependency>) -> Self {
         let mut asks = Self::default();
         for what in all {
             match what {
@@ -65,58 +65,61 @@ impl std::fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// Those of a task.
+    /// The sources of a task.
     #[must_use]
-    pub fn of(scope: &TaskScope) -> Self {
+    pub fn from_scope(scope: &TaskScope) -> Self {
         let (services, variables) = (Arc::clone(&scope.services), Arc::clone(&scope.variables));
         let node = Arc::clone(&scope.node);
-        Self::over(services, variables, node, &scope.allocation, &scope.task.name)
+        Self::new(services, variables, node, &scope.allocation, &scope.task.name)
     }
 
-    pub(super) fn over(
+    pub(super) fn new(
         services: Arc<dyn Services>,
-        variables: Arc<dyn KeptVariables>,
+        variables: Arc<dyn VariableStore>,
         node: Arc<NodeFacts>,
         allocation: &Allocation,
         task: &TaskName,
     ) -> Self {
         let job = &allocation.job;
-        let readable = Readable::of(&job.id, job.parent.as_ref(), &allocation.group, task);
+        let readable =
+            ReadablePaths::for_task(&job.id, job.parent.as_ref(), &allocation.group, task);
         let namespace = job.namespace().into();
         Self { services, variables, node, namespace, readable, hidden: false }
     }
 
-    /// The same without what is in variables: what is said of a render of these can be shown.
+    /// The same sources without the content of variables. An error of a rendering with them
+    /// can be shown.
     pub(super) fn without_secrets(&self) -> Self {
         Self { hidden: true, ..self.clone() }
     }
 
-    /// How far they are now.
+    /// The present indexes.
     #[must_use]
     pub fn indexes(&self) -> Indexes {
         Indexes { services: self.services.index(), variables: self.variables.index() }
     }
 
-    /// Wait until one of those that are asked for is another one than it was.
-    pub(super) async fn changed(&self, since: Indexes, asks: Asks) {
+    /// Wait until the index of a source that is asked differs from `since`.
+    pub(super) async fn wait_changed(&self, since: Indexes, asks: AskedSources) {
         tokio::select! {
-            () = self.services.changed(since.services), if asks.services => {}
-            () = self.variables.changed(since.variables), if asks.variables => {}
+            () = self.services.wait_for_change(since.services), if asks.services => {}
+            () = self.variables.wait_for_change(since.variables), if asks.variables => {}
             () = std::future::pending() => {}
         }
     }
 
-    /// Wait until any of them is another one than it was.
-    pub async fn any_changed(&self, since: Indexes) {
-        self.changed(since, Asks { services: true, variables: true, files: false }).await;
+    /// Wait until the index of services or variables differs from `since`.
+    pub async fn wait_any_changed(&self, since: Indexes) {
+        self.wait_changed(since, AskedSources { services: true, variables: true, files: false })
+            .await;
     }
 
-    /// Wait, not for ever, until what runs on from an earlier agent is among the services.
-    pub async fn restored(&self) {
-        self.services.restored().await;
+    /// Wait, up to a bound, until the list has the services that run on from an earlier agent.
+    pub async fn wait_restored(&self) {
+        self.services.wait_until_restored().await;
     }
 
-    /// What is said to a question.
+    /// The answer to a question of a template.
     pub(super) fn answer(&self, what: &Dependency) -> OutsideAnswer {
         let answer = match what {
             Dependency::File(_) => return OutsideAnswer::Missing,
@@ -124,26 +127,26 @@ impl Sources {
             Dependency::Services => {
                 let list = self.services.list();
                 let own = |of: &&Arc<ServiceInstance>| *of.namespace == *self.namespace;
-                node::services(list.instances.iter().filter(own)).map_err(said)
+                node::services(list.instances.iter().filter(own)).map_err(problem_text)
             }
             Dependency::Variable { path, required } => match self.variable(path) {
-                Ok(Some(found)) => node::variable(&found).map_err(said),
+                Ok(Some(found)) => node::variable(&found).map_err(problem_text),
                 Ok(None) if *required => return OutsideAnswer::Missing,
                 Ok(None) => Ok(Value::Nothing),
                 Err(error) => Err(error),
             },
             Dependency::Variables { prefix, required } => match self.list(prefix) {
                 Ok(list) if list.found.is_empty() && *required => return OutsideAnswer::Missing,
-                Ok(list) => node::variables(list.found.iter()).map_err(said),
+                Ok(list) => node::variables(list.found.iter()).map_err(problem_text),
                 Err(error) => Err(error),
             },
         };
         answer.map_or_else(OutsideAnswer::Refused, OutsideAnswer::Is)
     }
 
-    /// What tells that the answer to a question is another one. Of variables their indexes: nothing of what
-    /// is in them.
-    pub(super) fn seen(&self, what: &Dependency) -> u128 {
+    /// A hash that changes with the answer to a question. For variables it is of their indexes, not
+    /// of their content.
+    pub(super) fn answer_hash(&self, what: &Dependency) -> u128 {
         let text = match what {
             Dependency::File(_) => String::new(),
             Dependency::Service { name, .. } => match Query::read(name) {
@@ -157,9 +160,10 @@ impl Sources {
             }
             Dependency::Variable { path, required } => {
                 let found = self.variable(path).ok().flatten();
-                match required {
-                    true => format!("{:?}", found.map(|of| of.modify_index)),
-                    false => format!("{:?}", found.is_some()),
+                if *required {
+                    format!("{:?}", found.map(|of| of.modify_index))
+                } else {
+                    format!("{:?}", found.is_some())
                 }
             }
             Dependency::Variables { prefix, .. } => {
@@ -171,29 +175,29 @@ impl Sources {
         xxh3_128(text.as_bytes())
     }
 
-    /// A variable that the task may read; absent: there is none.
+    /// A variable that the task may read; `None` where it does not exist.
     fn variable(&self, path: &str) -> Result<Option<Arc<Variable>>, String> {
         let key = VarKey::new(&self.namespace, path).map_err(|error| error.to_string())?;
-        if !self.readable.has(path) {
+        if !self.readable.contains(path) {
             return Err(format!(
                 "this task may not read the variable {path}; it may read {}",
                 self.readable
             ));
         }
         let found = self.variables.get(&key).1;
-        Ok(if self.hidden { found.map(|found| Arc::new(hidden(&found))) } else { found })
+        Ok(if self.hidden { found.map(|found| Arc::new(hide_items(&found))) } else { found })
     }
 
-    /// Those of its variables that begin so.
+    /// The variables of the task whose paths begin with `prefix`.
     fn list(&self, prefix: &str) -> Result<VarList, String> {
-        if !self.readable.some_begin(prefix) {
+        if !self.readable.has_prefix(prefix) {
             return Err(format!(
                 "this task may read no variable whose path begins with {prefix}; it may read {}",
                 self.readable
             ));
         }
         let mut list = self.variables.list(Some(&self.namespace), prefix);
-        list.found.retain(|of| self.readable.has(of.path.as_str()));
+        list.found.retain(|of| self.readable.contains(of.path.as_str()));
         Ok(list)
     }
 
@@ -210,9 +214,9 @@ impl Sources {
         }
         let mut found = self.instances(&query);
         if let Some((count, key)) = choose {
-            found = chosen(found, *count, key);
+            found = choose_instances(found, *count, key);
         }
-        node::service(found.iter(), &self.node.id, &self.node.datacenter).map_err(said)
+        node::service(found.iter(), &self.node.id, &self.node.datacenter).map_err(problem_text)
     }
 
     fn instances(&self, query: &Query<'_>) -> Vec<Arc<ServiceInstance>> {
@@ -220,22 +224,26 @@ impl Sources {
             query.tag.is_none_or(|tag| of.tags.iter().any(|known| known == tag))
         };
         let list = self.services.list();
-        list.named(&self.namespace, query.name).filter(tagged).cloned().collect()
+        list.find_by_name(&self.namespace, query.name).filter(tagged).cloned().collect()
     }
 }
 
-/// A variable without what is in it.
-fn hidden(of: &Variable) -> Variable {
+/// A variable with a placeholder for each value.
+fn hide_items(of: &Variable) -> Variable {
     let word = |name: &String| (name.clone(), Secret::new("(secret)"));
     Variable { items: of.items.keys().map(word).collect(), ..of.clone() }
 }
 
-fn said(problem: TemplateProblem) -> String {
+fn problem_text(problem: TemplateProblem) -> String {
     problem.to_string()
 }
 
-/// So many of them, the same ones for the same key as long as they are there.
-fn chosen(all: Vec<Arc<ServiceInstance>>, count: u64, key: &str) -> Vec<Arc<ServiceInstance>> {
+/// At most `count` instances; for the same key the same ones, as long as they exist.
+fn choose_instances(
+    all: Vec<Arc<ServiceInstance>>,
+    count: u64,
+    key: &str,
+) -> Vec<Arc<ServiceInstance>> {
     let rank =
         |of: &ServiceInstance| xxh3_64(format!("{}\0{}\0{key}", of.address, of.port).as_bytes());
     let ranked: BTreeMap<_, _> =
@@ -243,7 +251,7 @@ fn chosen(all: Vec<Arc<ServiceInstance>>, count: u64, key: &str) -> Vec<Arc<Serv
     ranked.into_values().take(usize::try_from(count).unwrap_or(usize::MAX)).collect()
 }
 
-/// `tag.name?ns=namespace@region`
+/// A question for a service: `tag.name?ns=namespace@region`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Query<'a> {
     tag: Option<&'a str>,
@@ -274,9 +282,10 @@ impl<'a> Query<'a> {
         let whole = word(name)
             && tag.is_none_or(|tag| !tag.is_empty())
             && [namespace, region].into_iter().flatten().all(word);
-        match whole {
-            true => Ok(Self { tag, name, namespace, region }),
-            false => Err(format!("{text:?} names no service; write name, or tag.name")),
+        if whole {
+            Ok(Self { tag, name, namespace, region })
+        } else {
+            Err(format!("{text:?} names no service; write name, or tag.name"))
         }
     }
 }

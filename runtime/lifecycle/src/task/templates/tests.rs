@@ -55,7 +55,7 @@ struct Bench {
 impl Bench {
     fn new(templates: Vec<TaskTemplate>) -> Self {
         let task = Task { templates, ..fixtures::task("web").unwrap() };
-        let alloc = fixtures::allocation(JobKind::Batch, vec![task.clone()], &Rng::seeded(7));
+        let alloc = fixtures::allocation(JobKind::Batch, vec![task.clone()], &Rng::from_seed(7));
         let alloc = alloc.unwrap();
         let root = tempfile::tempdir().unwrap();
         let made = AllocDir::create(root.path(), alloc.id).unwrap();
@@ -76,7 +76,7 @@ impl Bench {
         };
         let env = TaskEnv::build(&input).unwrap();
         let (services, variables) = (NodeServices::default(), FakeVariables::default());
-        let sources = Sources::over(
+        let sources = Sources::new(
             Arc::new(services.clone()),
             Arc::new(variables.clone()),
             Arc::clone(&node),
@@ -100,7 +100,7 @@ impl Bench {
         Templates::render(
             self.rendering.clone(),
             Timestamp::from_nanos(at * 1_000_000_000),
-            &Awaited::default(),
+            &CancelFlag::default(),
         )
     }
 
@@ -268,7 +268,7 @@ fn a_run_of_an_earlier_agent_keeps_its_files_until_something_they_read_changed()
     assert_eq!(changed, ["local/both", "local/only"]);
     assert_eq!(bench.text("local/both"), "300 two");
     assert_eq!(bench.text("local/time"), "100", "the time alone changes nothing");
-    assert!(earlier.anything_changed());
+    assert!(earlier.has_changes());
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn what_was_written_and_not_told_is_told_by_the_next_agent_until_it_was() {
         assert_eq!(next.again_at(3), ["local/loud"]);
         assert!(next.again_at(4).is_empty(), "in its first look");
     }
-    earlier().told();
+    earlier().mark_told();
     assert!(earlier().again_at(5).is_empty(), "it was told");
     // What changed meanwhile comes to what was not told.
     input("three");
@@ -314,7 +314,8 @@ fn that_a_task_is_to_be_told_is_kept_before_its_file_is_written() {
     let around = bench.dir.parent().unwrap();
     let file = around.join(untold::file_of(&bench.rendering.task.name));
     std::fs::create_dir(&file).unwrap();
-    let round = templates.again(Timestamp::from_nanos(2_000_000_000), &Awaited::default());
+    let round =
+        templates.render_again(Timestamp::from_nanos(2_000_000_000), &CancelFlag::default());
     assert!(round.trouble.unwrap().contains("to be told"), "it is said");
     assert!(round.changed.is_empty());
     assert_eq!(bench.text("local/out"), "one");
@@ -333,18 +334,21 @@ fn a_template_that_cannot_be_rendered_again_leaves_its_file_and_says_so_once() {
     std::fs::write(&input, "one").unwrap();
     let (templates, _) = bench.render(1).unwrap();
     std::fs::remove_file(&input).unwrap();
-    assert!(templates.anything_changed());
-    let round = templates.again(Timestamp::from_nanos(2_000_000_000), &Awaited::default());
+    assert!(templates.has_changes());
+    let round =
+        templates.render_again(Timestamp::from_nanos(2_000_000_000), &CancelFlag::default());
     assert!(round.trouble.unwrap().contains("local/in"), "it is said");
-    assert!(!templates.anything_changed(), "not looked at again before there is something new");
+    assert!(!templates.has_changes(), "not looked at again before there is something new");
     assert_eq!(
-        templates.again(Timestamp::from_nanos(3_000_000_000), &Awaited::default()).trouble,
+        templates
+            .render_again(Timestamp::from_nanos(3_000_000_000), &CancelFlag::default())
+            .trouble,
         None,
         "once"
     );
     assert_eq!(bench.text("local/out"), "one");
     std::fs::write(&input, "two").unwrap();
-    assert!(templates.anything_changed());
+    assert!(templates.has_changes());
     assert_eq!(templates.again_at(4), ["local/out"]);
     assert_eq!(bench.text("local/out"), "two");
 }
@@ -352,7 +356,8 @@ fn a_template_that_cannot_be_rendered_again_leaves_its_file_and_says_so_once() {
 impl Templates {
     /// The destinations that were written again.
     fn again_at(&self, seconds: u64) -> Vec<String> {
-        let round = self.again(Timestamp::from_nanos(seconds * 1_000_000_000), &Awaited::default());
+        let round = self
+            .render_again(Timestamp::from_nanos(seconds * 1_000_000_000), &CancelFlag::default());
         assert_eq!(round.trouble, None);
         round.changed.into_iter().map(|template| template.destination).collect()
     }
@@ -385,18 +390,19 @@ fn a_variable_of_the_task_is_read_and_each_write_of_it_is_seen() {
     bench.variables.put("nomad/jobs", &[("k", "one")]).unwrap();
     let (templates, _) = bench.render(1).unwrap();
     assert_eq!(bench.text("local/a"), "one true");
-    assert!(templates.may_change() && !templates.anything_changed());
+    assert!(templates.may_change() && !templates.has_changes());
     bench.variables.put("unrelated", &[("k", "x")]).unwrap();
-    assert!(!templates.anything_changed(), "another variable is nothing to it");
+    assert!(!templates.has_changes(), "another variable is nothing to it");
     bench.variables.put("nomad/jobs", &[("k", "two")]).unwrap();
-    assert!(templates.anything_changed());
+    assert!(templates.has_changes());
     assert_eq!(templates.again_at(2), ["local/a"]);
     assert_eq!(bench.text("local/a"), "two true");
     bench.variables.put("nomad/jobs", &[("k", "two")]).unwrap();
-    assert!(templates.anything_changed(), "it was written again");
+    assert!(templates.has_changes(), "it was written again");
     assert!(templates.again_at(3).is_empty(), "and reads the same");
     bench.variables.remove("nomad/jobs").unwrap();
-    let round = templates.again(Timestamp::from_nanos(4_000_000_000), &Awaited::default());
+    let round =
+        templates.render_again(Timestamp::from_nanos(4_000_000_000), &CancelFlag::default());
     assert!(round.trouble.unwrap().contains("waits for nomad.var(nomad/jobs)"));
     assert_eq!(bench.text("local/a"), "two true", "the file stays");
 }
@@ -417,7 +423,7 @@ fn a_task_reads_and_lists_its_own_variables_and_no_others() {
     let (templates, _) = bench.render(1).unwrap();
     assert_eq!(bench.text("local/a"), format!("{own} |false"));
     bench.variables.put("nomad/jobs/else2", &[("k", "v")]).unwrap();
-    assert!(!templates.anything_changed(), "what it cannot see is nothing to it");
+    assert!(!templates.has_changes(), "what it cannot see is nothing to it");
     bench.variables.put("nomad/jobs", &[("k", "v")]).unwrap();
     assert_eq!(templates.again_at(2), ["local/a"]);
     assert_eq!(bench.text("local/a"), format!("nomad/jobs {own} |true"));
@@ -465,11 +471,11 @@ fn services_are_followed_by_name_and_tag_and_chosen_alike_for_a_key() {
         template("{{ range nomadServices }}{{ .Name }} {{ end }}", "local/all"),
     ];
     let bench = Bench::new(all);
-    let (a, b) = (AllocId::new(Rng::seeded(1).uuid()), AllocId::new(Rng::seeded(2).uuid()));
+    let (a, b) = (AllocId::new(Rng::from_seed(1).uuid()), AllocId::new(Rng::from_seed(2).uuid()));
     let (templates, _) = bench.render(1).unwrap();
     assert_eq!(bench.text("local/db"), "", "none is no reason to wait");
     bench.services.set(a, (1..=5).map(|port| instance(a, "db", port, &[])).collect());
-    assert!(templates.anything_changed());
+    assert!(templates.has_changes());
     assert_eq!(templates.again_at(2), ["local/db", "local/two", "local/all"]);
     assert_eq!(bench.text("local/db"), "1 2 3 4 5 ");
     let two = bench.text("local/two");

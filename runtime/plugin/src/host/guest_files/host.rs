@@ -1,5 +1,6 @@
-//! `wasi:filesystem` for components, tasks and plugins alike: wasmtime-wasi's, with a check and a count
-//! around every function that opens, keeps, or changes how much there is.
+//! `wasi:filesystem` for components, for tasks and plugins alike. It is that of wasmtime-wasi,
+//! with a check and a count around every function that opens something, keeps it, or changes how
+//! much there is.
 
 use std::sync::Arc;
 
@@ -13,9 +14,9 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
 
-use super::listing::{Entry, Listing};
+use super::listing::{Listing, ListingEntry};
 use super::streams::{FileInput, FileOutput, WaitingInput, WaitingOutput};
-use super::{GuestFiles, HasGuestFiles, OpenFile, Refused, file_of, places};
+use super::{GuestFile, GuestFiles, HasGuestFiles, OpenRefusal, descriptor_file, places};
 
 type Fd = Resource<Descriptor>;
 
@@ -39,97 +40,97 @@ pub(in crate::host) fn files<T: HasGuestFiles>(state: &mut T) -> Files<'_> {
     state.files()
 }
 
-fn again<T: 'static>(resource: &Resource<T>) -> Resource<T> {
+fn reborrow<T: 'static>(resource: &Resource<T>) -> Resource<T> {
     Resource::new_borrow(resource.rep())
 }
 
-fn regular(stat: &DescriptorStat) -> bool {
+fn is_regular(stat: &DescriptorStat) -> bool {
     matches!(stat.type_, DescriptorType::RegularFile)
 }
 
-impl From<Refused> for ErrorCode {
-    fn from(refused: Refused) -> Self {
+impl From<OpenRefusal> for ErrorCode {
+    fn from(refused: OpenRefusal) -> Self {
         match refused {
-            // The interface has no word for too many open files.
-            Refused::TooMany => Self::InsufficientMemory,
-            Refused::NotThere => Self::Access,
+            // The interface has no code for too many open files.
+            OpenRefusal::TooMany => Self::InsufficientMemory,
+            OpenRefusal::NotThere => Self::Access,
         }
     }
 }
 
-impl From<Refused> for FsError {
-    fn from(refused: Refused) -> Self {
+impl From<OpenRefusal> for FsError {
+    fn from(refused: OpenRefusal) -> Self {
         ErrorCode::from(refused).into()
     }
 }
 
-/// What stands under a name that is about to be removed or replaced.
-struct Before {
+/// The file or directory of a name that is about to be removed or replaced.
+struct ReplacedEntry {
     stat: DescriptorStat,
     identity: u64,
 }
 
 impl Files<'_> {
-    /// Length of an open regular file; of anything else nothing.
+    /// Length of an open regular file, bytes; 0 for anything else.
     async fn length(&mut self, file: &Fd) -> u64 {
-        let stat = self.wasi.stat(again(file)).await;
-        stat.ok().filter(regular).map_or(0, |stat| stat.size)
+        let stat = self.wasi.stat(reborrow(file)).await;
+        stat.ok().filter(is_regular).map_or(0, |stat| stat.size)
     }
 
-    fn full(&self) -> bool {
-        self.own.disk().is_some_and(|disk| disk.full())
+    fn is_full(&self) -> bool {
+        self.own.disk().is_some_and(|disk| disk.is_full())
     }
 
     fn fits(&self, before: u64, after: u64) -> bool {
         self.own.disk().is_none_or(|disk| disk.fits(before, after))
     }
 
-    fn resized(&self, before: u64, after: u64) {
+    fn record_resize(&self, before: u64, after: u64) {
         if let Some(disk) = self.own.disk() {
-            disk.resized(before, after);
+            disk.record_resize(before, after);
         }
     }
 
-    fn made(&self) {
+    fn record_name(&self) {
         if let Some(disk) = self.own.disk() {
-            disk.made();
+            disk.record_name();
         }
     }
 
-    /// Do what makes a name, where there is room for one.
-    fn room(&self) -> FsResult<()> {
-        if self.full() { Err(FULL.into()) } else { Ok(()) }
+    /// Fail unless there is room for a new name.
+    fn check_room(&self) -> FsResult<()> {
+        if self.is_full() { Err(FULL.into()) } else { Ok(()) }
     }
 
-    async fn before(&mut self, dir: &Fd, path: &str) -> Option<Before> {
+    async fn stat_before(&mut self, dir: &Fd, path: &str) -> Option<ReplacedEntry> {
         self.own.disk()?;
         let none = PathFlags::empty();
-        let stat = self.wasi.stat_at(again(dir), none, path.to_owned()).await.ok()?;
-        let hash = self.wasi.metadata_hash_at(again(dir), none, path.to_owned()).await.ok()?;
-        Some(Before { stat, identity: hash.lower })
+        let stat = self.wasi.stat_at(reborrow(dir), none, path.to_owned()).await.ok()?;
+        let hash = self.wasi.metadata_hash_at(reborrow(dir), none, path.to_owned()).await.ok()?;
+        Some(ReplacedEntry { stat, identity: hash.lower })
     }
 
-    /// A name is gone, and its file where it was its last.
-    fn removed(&self, before: Option<Before>) {
-        let (Some(Before { stat, identity }), Some(disk)) = (before, self.own.disk()) else {
+    /// Count a name that is gone, and its file if this was the last name.
+    fn record_removal(&self, before: Option<ReplacedEntry>) {
+        let (Some(ReplacedEntry { stat, identity }), Some(disk)) = (before, self.own.disk()) else {
             return;
         };
-        if stat.link_count == 1 && regular(&stat) {
-            self.own.unlinked(identity, stat.size);
+        if stat.link_count == 1 && is_regular(&stat) {
+            self.own.record_unlink(identity, stat.size);
         } else {
-            disk.removed(0);
+            disk.record_removal(0);
         }
     }
 
-    fn open_file(&self, fd: &Fd) -> FsResult<Arc<OpenFile>> {
+    fn open_file(&self, fd: &Fd) -> FsResult<Arc<GuestFile>> {
         self.own.get(fd.rep()).cloned().ok_or_else(|| ErrorCode::BadDescriptor.into())
     }
 
     fn output(&mut self, fd: &Fd, at: Option<u64>) -> FsResult<Resource<DynOutputStream>> {
-        // Also refuses what is not a file, and what is not to be written.
+        // This also refuses what is not a file, and what may not be written.
         let stream = match at {
-            Some(at) => self.wasi.write_via_stream(again(fd), at),
-            None => self.wasi.append_via_stream(again(fd)),
+            Some(at) => self.wasi.write_via_stream(reborrow(fd), at),
+            None => self.wasi.append_via_stream(reborrow(fd)),
         }?;
         let inner = self.wasi.table.delete(stream)?;
         let (file, disk) = (self.open_file(fd)?, self.own.disk().cloned());
@@ -145,7 +146,7 @@ impl Files<'_> {
     }
 }
 
-fn entry(entry: &Entry) -> FsResult<DirectoryEntry> {
+fn entry(entry: &ListingEntry) -> FsResult<DirectoryEntry> {
     use rustix::fs::FileType;
     let name = entry.name.to_str().map_err(|_| ErrorCode::IllegalByteSequence)?.to_owned();
     let type_ = match entry.kind {
@@ -181,7 +182,8 @@ impl Host for Files<'_> {
     }
 }
 
-/// Functions that change nothing about what is open and how much there is.
+/// Functions that change neither what is open nor how much there is. They are passed on
+/// as they are.
 macro_rules! as_they_are {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
         $(async fn $name(&mut self, $($arg: $type),*) -> $out {
@@ -218,12 +220,12 @@ impl HostDescriptor for Files<'_> {
         if !self.fits(before, size) {
             return Err(FULL.into());
         }
-        let done = self.wasi.set_size(again(&fd), size).await;
+        let done = self.wasi.set_size(reborrow(&fd), size).await;
         let after = self.length(&fd).await;
         if after < before {
-            self.own.shrunk(fd.rep());
+            self.own.record_shrink(fd.rep());
         }
-        self.resized(before, after);
+        self.record_resize(before, after);
         done
     }
 
@@ -232,31 +234,31 @@ impl HostDescriptor for Files<'_> {
             return self.wasi.write(fd, bytes, offset).await;
         }
         let before = self.length(&fd).await;
-        if self.full() || !self.fits(before, offset) {
+        if self.is_full() || !self.fits(before, offset) {
             return Err(FULL.into());
         }
-        let done = self.wasi.write(again(&fd), bytes, offset).await;
+        let done = self.wasi.write(reborrow(&fd), bytes, offset).await;
         let after = self.length(&fd).await;
-        self.resized(before, after);
+        self.record_resize(before, after);
         done
     }
 
     async fn read_directory(&mut self, fd: Fd) -> FsResult<Resource<DirectoryEntryStream>> {
         let dir = match self.wasi.table.get(&fd)? {
-            dir @ Descriptor::Dir(_) => Arc::clone(file_of(dir)),
+            dir @ Descriptor::Dir(_) => Arc::clone(descriptor_file(dir)),
             Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
         };
         let listing = Listing::new(&dir, self.own)??;
         let listing = self.wasi.table.push(listing)?;
-        // The interface knows the stream by the type that wasmtime-wasi has for it, and nobody else
-        // looks into the table.
+        // The interface uses the type that wasmtime-wasi has for the stream, and nobody else looks
+        // into the table.
         Ok(Resource::new_own(listing.rep()))
     }
 
     async fn create_directory_at(&mut self, fd: Fd, path: String) -> FsResult<()> {
-        self.room()?;
+        self.check_room()?;
         self.wasi.create_directory_at(fd, path).await?;
-        self.made();
+        self.record_name();
         Ok(())
     }
 
@@ -268,16 +270,16 @@ impl HostDescriptor for Files<'_> {
         dir: Fd,
         to: String,
     ) -> FsResult<()> {
-        self.room()?;
+        self.check_room()?;
         self.wasi.link_at(fd, flags, from, dir, to).await?;
-        self.made();
+        self.record_name();
         Ok(())
     }
 
     async fn symlink_at(&mut self, fd: Fd, from: String, to: String) -> FsResult<()> {
-        self.room()?;
+        self.check_room()?;
         self.wasi.symlink_at(fd, from, to).await?;
-        self.made();
+        self.record_name();
         Ok(())
     }
 
@@ -289,35 +291,35 @@ impl HostDescriptor for Files<'_> {
         how: OpenFlags,
         what: DescriptorFlags,
     ) -> FsResult<Fd> {
-        let before = match self.wasi.stat_at(again(&fd), flags, path.clone()).await {
+        let before = match self.wasi.stat_at(reborrow(&fd), flags, path.clone()).await {
             Ok(stat) => Some(stat),
-            // Anything else may be there, and be what waits for ever.
+            // After any other error something may be there that waits for ever.
             Err(error) => match error.downcast_ref() {
                 Some(ErrorCode::NoEntry | ErrorCode::NotDirectory) => None,
                 _ => return Err(error),
             },
         };
-        if before.as_ref().is_some_and(|file| !places::plain(file)) {
+        if before.as_ref().is_some_and(|file| !places::is_plain(file)) {
             return Err(ErrorCode::Access.into());
         }
         let creates = how.contains(OpenFlags::CREATE) && before.is_none();
         if creates {
-            self.room()?;
+            self.check_room()?;
         }
         let permit = self.own.permit()?;
         let opened = self.wasi.open_at(fd, flags, path, how, what).await?;
         match before {
-            None if creates => self.made(),
-            Some(file) if how.contains(OpenFlags::TRUNCATE) => self.resized(file.size, 0),
+            None if creates => self.record_name(),
+            Some(file) if how.contains(OpenFlags::TRUNCATE) => self.record_resize(file.size, 0),
             _ => {}
         }
-        let admitted = self.own.opened(opened.rep(), self.wasi.table.get(&opened)?, permit);
+        let admitted = self.own.add_opened(opened.rep(), self.wasi.table.get(&opened)?, permit);
         if let Err(refused) = admitted {
             HostDescriptor::drop(&mut self.wasi, opened).map_err(FsError::trap)?;
             return Err(refused.into());
         }
         if how.contains(OpenFlags::TRUNCATE) {
-            self.own.shrunk(opened.rep());
+            self.own.record_shrink(opened.rep());
         }
         Ok(opened)
     }
@@ -325,26 +327,26 @@ impl HostDescriptor for Files<'_> {
     async fn remove_directory_at(&mut self, fd: Fd, path: String) -> FsResult<()> {
         self.wasi.remove_directory_at(fd, path).await?;
         if let Some(disk) = self.own.disk() {
-            disk.removed(0);
+            disk.record_removal(0);
         }
         Ok(())
     }
 
     async fn rename_at(&mut self, fd: Fd, from: String, dir: Fd, to: String) -> FsResult<()> {
-        // What `to` was, if anything, is replaced; not where both are names of one file.
-        let moved = self.before(&fd, &from).await.map(|from| from.identity);
-        let before = self.before(&dir, &to).await;
+        // The file that `to` named is replaced, unless both are names of one file.
+        let moved = self.stat_before(&fd, &from).await.map(|from| from.identity);
+        let before = self.stat_before(&dir, &to).await;
         self.wasi.rename_at(fd, from, dir, to).await?;
         if before.as_ref().is_some_and(|to| Some(to.identity) != moved) {
-            self.removed(before);
+            self.record_removal(before);
         }
         Ok(())
     }
 
     async fn unlink_file_at(&mut self, fd: Fd, path: String) -> FsResult<()> {
-        let before = self.before(&fd, &path).await;
+        let before = self.stat_before(&fd, &path).await;
         self.wasi.unlink_file_at(fd, path).await?;
-        self.removed(before);
+        self.record_removal(before);
         Ok(())
     }
 
@@ -375,7 +377,7 @@ impl HostDescriptor for Files<'_> {
     fn drop(&mut self, fd: Fd) -> wasmtime::Result<()> {
         let number = fd.rep();
         HostDescriptor::drop(&mut self.wasi, fd)?;
-        self.own.closed(number);
+        self.own.remove(number);
         Ok(())
     }
 }

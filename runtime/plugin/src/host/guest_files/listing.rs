@@ -1,9 +1,9 @@
-//! Directories, a piece at a time.
+//! Lists directories a piece at a time.
 //!
-//! wasmtime-wasi reads a whole directory when it is opened, and for modules again at every call: hundreds
-//! of megabytes for a directory of a million names, and for each of ten thousand streams. Here a stream
-//! is a descriptor and one piece of some eight kilobytes, and a module's listing is not kept at all: it
-//! names the place where it goes on.
+//! wasmtime-wasi reads a whole directory when it is opened, and for modules again at every call.
+//! That is hundreds of megabytes for a directory of a million names, for each of ten thousand
+//! streams. Here a stream is a descriptor and one piece of some eight kilobytes. A module's listing
+//! is not kept at all: the module names the position where it goes on.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -15,37 +15,37 @@ use std::vec::IntoIter;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
 
-use super::{GuestFiles, Refused};
+use super::{GuestFiles, OpenRefusal};
 use ostler_model::limits::LISTING_BYTES;
 use ostler_sandbox::{DescriptorPermit, HostBytes};
 
-/// Bytes of one piece as the kernel gives it.
+/// Size of one piece as the kernel gives it, bytes.
 const PIECE: usize = 8 * 1024;
 
 /// A name in a directory.
 #[derive(Debug)]
-pub(in crate::host) struct Entry {
+pub(in crate::host) struct ListingEntry {
     pub name: CString,
     pub kind: FileType,
     pub inode: u64,
-    /// Where the one after it is.
+    /// Position of the next entry in the directory.
     pub next: u64,
 }
 
-/// An open directory on its own: whoever else has it open keeps its place.
+/// Open a directory again, so that the position of whoever else has it open does not change.
 pub(in crate::host) fn open(dir: &File) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, c".", flags, Mode::empty())?)
 }
 
-/// Go to a place that an entry named.
+/// Go to a position that an entry named.
 pub(in crate::host) fn seek(dir: &OwnedFd, place: u64) -> io::Result<()> {
     rustix::fs::seek(dir, SeekFrom::Start(place))?;
     Ok(())
 }
 
-/// The next entries; none at the end.
-pub(in crate::host) fn piece(dir: &OwnedFd) -> io::Result<Vec<Entry>> {
+/// Read the next entries; none at the end.
+pub(in crate::host) fn read_piece(dir: &OwnedFd) -> io::Result<Vec<ListingEntry>> {
     let mut buffer = [MaybeUninit::uninit(); PIECE];
     let mut raw = RawDir::new(dir, &mut buffer);
     let mut entries = Vec::new();
@@ -54,11 +54,12 @@ pub(in crate::host) fn piece(dir: &OwnedFd) -> io::Result<Vec<Entry>> {
         let (name, inode) = (entry.file_name().to_owned(), entry.ino());
         let (mut kind, next) = (entry.file_type(), entry.next_entry_cookie());
         if kind == FileType::Unknown {
-            // Some file systems do not say it here. One that is gone meanwhile is listed all the same.
+            // Some file systems do not give the kind here. An entry that is gone meanwhile is
+            // listed all the same.
             let stat = rustix::fs::statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW);
             kind = stat.map_or(kind, |stat| FileType::from_raw_mode(stat.st_mode));
         }
-        entries.push(Entry { name, kind, inode, next });
+        entries.push(ListingEntry { name, kind, inode, next });
         if raw.is_buffer_empty() {
             break;
         }
@@ -66,25 +67,28 @@ pub(in crate::host) fn piece(dir: &OwnedFd) -> io::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// [`piece`], on a thread that can be given up where it may wait.
-pub(in crate::host) async fn next_piece(dir: &Arc<OwnedFd>, waits: bool) -> io::Result<Vec<Entry>> {
+/// As [`piece`], on a thread that can be given up where it may wait.
+pub(in crate::host) async fn next_piece(
+    dir: &Arc<OwnedFd>,
+    waits: bool,
+) -> io::Result<Vec<ListingEntry>> {
     if !waits {
-        return piece(dir);
+        return read_piece(dir);
     }
     let dir = Arc::clone(dir);
-    tokio::task::spawn_blocking(move || piece(&dir)).await?
+    tokio::task::spawn_blocking(move || read_piece(&dir)).await?
 }
 
-/// A component's stream of a directory.
+/// The stream of a directory for a component.
 pub(in crate::host) struct Listing {
     dir: Arc<OwnedFd>,
-    piece: IntoIter<Entry>,
+    piece: IntoIter<ListingEntry>,
     _permit: DescriptorPermit,
     _bytes: HostBytes,
 }
 
 impl Listing {
-    pub(super) fn new(dir: &File, files: &GuestFiles) -> Result<io::Result<Self>, Refused> {
+    pub(super) fn new(dir: &File, files: &GuestFiles) -> Result<io::Result<Self>, OpenRefusal> {
         let (permit, bytes) = (files.permit()?, files.hold(LISTING_BYTES)?);
         let listing = |dir| Self {
             dir: Arc::new(dir),
@@ -95,8 +99,8 @@ impl Listing {
         Ok(open(dir).map(listing))
     }
 
-    /// The next entry, of those that are not the directory itself or the one above.
-    pub(super) async fn next(&mut self, waits: bool) -> io::Result<Option<Entry>> {
+    /// The next entry, without the directory itself and the one above.
+    pub(super) async fn next(&mut self, waits: bool) -> io::Result<Option<ListingEntry>> {
         loop {
             for entry in self.piece.by_ref() {
                 if !matches!(entry.name.to_bytes(), b"." | b"..") {
@@ -119,8 +123,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::os::unix::fs::MetadataExt as _;
 
-    fn names(dir: &OwnedFd) -> Vec<Entry> {
-        std::iter::from_fn(|| Some(piece(dir).unwrap()).filter(|piece| !piece.is_empty()))
+    fn names(dir: &OwnedFd) -> Vec<ListingEntry> {
+        std::iter::from_fn(|| Some(read_piece(dir).unwrap()).filter(|piece| !piece.is_empty()))
             .flatten()
             .collect()
     }
@@ -134,7 +138,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("below")).unwrap();
         let file = File::open(dir.path()).unwrap();
         let opened = open(&file).unwrap();
-        assert!(piece(&opened).unwrap().len() < 1_000);
+        assert!(read_piece(&opened).unwrap().len() < 1_000);
         seek(&opened, 0).unwrap();
         let all = names(&opened);
         let distinct: BTreeSet<_> = all.iter().map(|entry| &entry.name).collect();

@@ -1,4 +1,4 @@
-//! What guests may open: files and directories, where a read comes back.
+//! Decides what guests may open: files and directories whose reads return.
 //!
 //! | stands under the name | |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | a file that the kernel makes up (`/sys`, `/proc`) | opened so that a read that would wait fails; of `/proc` nothing that is the agent's own |
 //! | a file of another machine or process (NFS, FUSE), or of a kind unknown | only in a directory that is itself of such a kind; all calls of such a guest run on threads that can be given up |
 //!
-//! File calls run on the guest's thread otherwise, and nothing ends one that waits in the kernel: two of
-//! them would hold all guests of the node. What stands under a name is looked at before it is opened.
-//! Whoever swaps it in between has write access to the directory outside of the sandbox; that is not
-//! prevented.
+//! In all other cases file calls run on the guest's thread, and nothing ends a call that waits in
+//! the kernel. Two of them would hold up all guests of the node. So what a name stands for is
+//! looked at before it is opened. Whoever swaps it in between has write access to the directory
+//! outside of the sandbox; that is not prevented.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,26 +20,27 @@ use std::sync::OnceLock;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorStat, DescriptorType};
 
-/// May a guest open what this says of?
-pub(in crate::host) fn plain(stat: &DescriptorStat) -> bool {
+/// May a guest open a file of this type?
+pub(in crate::host) fn is_plain(stat: &DescriptorStat) -> bool {
     use DescriptorType::{Directory, RegularFile, SymbolicLink};
     matches!(stat.type_, RegularFile | Directory | SymbolicLink)
 }
 
-/// A kind of file system, by what a read of it does.
+/// A kind of file system, by what a read does there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::host) enum Place {
-    /// It comes back: the data is on a disk of this node, or in its memory.
+pub(in crate::host) enum FileSystemKind {
+    /// A read returns: the data is on a disk of this node, or in its memory.
     Returns,
-    /// The kernel makes the data up: it may wait for an event, but not where it is asked not to.
+    /// The kernel makes the data up. A read may wait for an event, unless it is asked not to.
     Kernel,
-    /// The same, about processes.
+    /// The kernel makes the data up, about processes.
     Processes,
-    /// It may wait for another machine or process. Those not known are taken for such.
+    /// A read may wait for another machine or process. File systems that are not known are taken
+    /// for this kind.
     Waits,
 }
 
-/// Numbers as in `statfs(2)` and the kernel's `magic.h`.
+/// File systems whose reads return, by their numbers in `statfs(2)` and the kernel's `magic.h`.
 const RETURNS: [u32; 27] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -84,7 +85,7 @@ const KERNEL: [u32; 11] = [
 ];
 const PROC: u32 = 0x9fa0;
 
-const fn place(number: u32) -> Place {
+const fn kind_of_number(number: u32) -> FileSystemKind {
     const fn contains(all: &[u32], number: u32) -> bool {
         match all {
             [] => false,
@@ -92,51 +93,52 @@ const fn place(number: u32) -> Place {
         }
     }
     if number == PROC {
-        Place::Processes
+        FileSystemKind::Processes
     } else if contains(&RETURNS, number) {
-        Place::Returns
+        FileSystemKind::Returns
     } else if contains(&KERNEL, number) {
-        Place::Kernel
+        FileSystemKind::Kernel
     } else {
-        Place::Waits
+        FileSystemKind::Waits
     }
 }
 
-/// Where an open file or directory is.
-pub(in crate::host) fn of_file(file: &File) -> Place {
-    fstatfs(file).map_or(Place::Waits, |found| place(found.f_type as u32))
+/// The kind of file system that an open file or directory is on.
+pub(in crate::host) fn kind_of_file(file: &File) -> FileSystemKind {
+    fstatfs(file).map_or(FileSystemKind::Waits, |found| kind_of_number(found.f_type as u32))
 }
 
-/// Where a path leads; what is not there waits for nobody.
-pub(in crate::host) fn of_path(path: &Path) -> Place {
-    rustix::fs::statfs(path).map_or(Place::Returns, |found| place(found.f_type as u32))
+/// The kind of file system that a path leads to. A path that does not exist waits for nobody.
+pub(in crate::host) fn kind_of_path(path: &Path) -> FileSystemKind {
+    rustix::fs::statfs(path)
+        .map_or(FileSystemKind::Returns, |found| kind_of_number(found.f_type as u32))
 }
 
-/// May a guest keep what it has opened? Makes reads of what the kernel makes up come back. `waits`: calls
-/// of this guest run on threads that can be given up.
+/// May a guest keep what it has opened? Reads of data that the kernel makes up are set to return at
+/// once. `waits`: calls of this guest run on threads that can be given up.
 pub(in crate::host) fn admit(file: &File, waits: bool) -> bool {
-    match of_file(file) {
-        Place::Returns => true,
-        Place::Waits => waits,
-        Place::Kernel => {
-            never_wait(file);
+    match kind_of_file(file) {
+        FileSystemKind::Returns => true,
+        FileSystemKind::Waits => waits,
+        FileSystemKind::Kernel => {
+            set_nonblocking(file);
             true
         }
-        Place::Processes => {
-            never_wait(file);
+        FileSystemKind::Processes => {
+            set_nonblocking(file);
             let directory = file.metadata().is_ok_and(|meta| meta.is_dir());
-            directory || of_processes(file)
+            directory || is_readable_proc(file)
         }
     }
 }
 
-fn never_wait(file: &File) {
+fn set_nonblocking(file: &File) {
     if let Ok(flags) = fcntl_getfl(file) {
         let _refused = fcntl_setfl(file, flags | OFlags::NONBLOCK);
     }
 }
 
-fn of_processes(file: &File) -> bool {
+fn is_readable_proc(file: &File) -> bool {
     use std::os::fd::AsRawFd as _;
     /// The device number of `/proc` as the agent sees it.
     static OWN: OnceLock<Option<u64>> = OnceLock::new();
@@ -147,10 +149,11 @@ fn of_processes(file: &File) -> bool {
     };
     let own_numbers = own.is_some() && *own == here;
     let is_own = |number: &str| Path::new("/proc/self/task").join(number).exists();
-    harmless(&path, own_numbers, is_own)
+    is_harmless(&path, own_numbers, is_own)
 }
 
-/// What a guest reads of a process: names, numbers, states and limits, and nothing that it holds in memory.
+/// The files of a process that a guest may read: names, numbers, states and limits, and nothing
+/// that the process holds in memory.
 const OF_PROCESSES: [&str; 20] = [
     "autogroup",
     "cgroup",
@@ -174,12 +177,14 @@ const OF_PROCESSES: [&str; 20] = [
     "wchan",
 ];
 
-/// May a guest read this file of a `proc` file system? `own_numbers`: its process numbers are those that
-/// the agent has, and `is_own` knows the agent's own (of its threads as well).
+/// May a guest read this file of a `proc` file system? `own_numbers`: the file system has the
+/// process numbers that the agent sees. `is_own` says whether a number is that of the agent or of
+/// one of its threads.
 ///
-/// Of a process it reads [`OF_PROCESSES`] and its view of the network, and of the agent nothing; of the node
-/// all but its memory and the kernel's log, whose readers wait.
-fn harmless(path: &Path, own_numbers: bool, is_own: impl Fn(&str) -> bool) -> bool {
+/// A guest may read [`OF_PROCESSES`] of a process and the process's view of the network, and
+/// nothing of the agent. Of the node it may read all but the memory and the kernel's log,
+/// whose readers wait.
+fn is_harmless(path: &Path, own_numbers: bool, is_own: impl Fn(&str) -> bool) -> bool {
     let (mut of_process, mut of_network) = (false, false);
     for part in path.components() {
         let Component::Normal(name) = part else { continue };
@@ -193,11 +198,12 @@ fn harmless(path: &Path, own_numbers: bool, is_own: impl Fn(&str) -> bool) -> bo
         of_network |= of_process && name == "net";
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
-    // Of a thread that ended meanwhile the process may still be there.
+    // The thread may have ended while its process is still there.
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
-    match of_process {
-        true => of_network || OF_PROCESSES.contains(&name),
-        false => !["kcore", "kmsg", "vmcore"].contains(&name),
+    if of_process {
+        of_network || OF_PROCESSES.contains(&name)
+    } else {
+        !["kcore", "kmsg", "vmcore"].contains(&name)
     }
 }
 
@@ -208,19 +214,19 @@ mod tests {
 
     #[test]
     fn a_disk_returns_the_kernel_answers_and_whoever_is_not_known_may_wait() {
-        assert_eq!(place(0xef53), Place::Returns);
-        assert_eq!(place(0x6265_6572), Place::Kernel);
-        assert_eq!(place(0x9fa0), Place::Processes);
+        assert_eq!(kind_of_number(0xef53), FileSystemKind::Returns);
+        assert_eq!(kind_of_number(0x6265_6572), FileSystemKind::Kernel);
+        assert_eq!(kind_of_number(0x9fa0), FileSystemKind::Processes);
         for waits in [0x6969, 0x6573_5546, 0x0102_1997, 0xff53_4d42, 0, 1] {
-            assert_eq!(place(waits), Place::Waits, "{waits:#x}");
+            assert_eq!(kind_of_number(waits), FileSystemKind::Waits, "{waits:#x}");
         }
-        assert_eq!(of_path(Path::new("/proc")), Place::Processes);
-        assert_eq!(of_path(Path::new("/sys")), Place::Kernel);
+        assert_eq!(kind_of_path(Path::new("/proc")), FileSystemKind::Processes);
+        assert_eq!(kind_of_path(Path::new("/sys")), FileSystemKind::Kernel);
     }
 
     #[test]
     fn of_processes_a_guest_reads_what_they_are_called_and_not_what_they_hold() {
-        let may = |path: &str, own| harmless(Path::new(path), own, |number| number == "77");
+        let may = |path: &str, own| is_harmless(Path::new(path), own, |number| number == "77");
         for path in [
             "/proc/meminfo",
             "/proc/5/stat",

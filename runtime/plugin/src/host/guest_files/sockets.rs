@@ -1,4 +1,5 @@
-//! Sockets of guests: a descriptor each, and what the host may keep to be sent.
+//! Counts sockets of guests: a descriptor for each, and the memory that the host may keep for data
+//! to be sent.
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource, ResourceType};
@@ -12,23 +13,23 @@ use wasmtime_wasi::sockets::WasiSocketsView as _;
 use super::GuestFiles;
 use super::host::Files;
 
-/// The interfaces as wasmtime-wasi links them; a component may ask for any older 0.2.
+/// Name of the interface as wasmtime-wasi links it. A component may ask for any older 0.2.
 const CREATE: &str = "wasi:sockets/tcp-create-socket@0.2.12";
 const TCP: &str = "wasi:sockets/tcp@0.2.12";
 
-/// A store's data with files and sockets of a guest.
+/// The data of a store that has files and sockets of a guest.
 pub(in crate::host) trait HasGuestFiles: WasiView + 'static {
-    /// What it has open.
+    /// The files and sockets that the guest has open.
     fn guest_files(&mut self) -> &mut GuestFiles;
-    /// The same, and wasmtime-wasi's part.
+    /// The guest's open files together with wasmtime-wasi's part of them.
     fn files(&mut self) -> Files<'_>;
 }
 
 type Socket = Resource<TcpSocket>;
-type Accepted = (Socket, Resource<DynInputStream>, Resource<DynOutputStream>);
+type AcceptedSocket = (Socket, Resource<DynInputStream>, Resource<DynOutputStream>);
 
-/// Count the sockets of a guest: those it makes, unless `made_elsewhere`, and those it accepts, until it
-/// drops them.
+/// Count the sockets of a guest until it drops them: those that it accepts, and those that it makes
+/// unless they are `made_elsewhere`.
 pub(in crate::host) fn count<T: HasGuestFiles>(
     linker: &mut Linker<T>,
     made_elsewhere: bool,
@@ -74,7 +75,7 @@ fn answer<T: HasGuestFiles, R>(
     },))
 }
 
-/// Make a socket, if there is a place for it.
+/// Make a socket for a guest, if there is a place for it.
 pub(in crate::host) fn create<T: HasGuestFiles>(
     state: &mut T,
     family: IpAddressFamily,
@@ -85,8 +86,8 @@ pub(in crate::host) fn create<T: HasGuestFiles>(
     Ok(socket)
 }
 
-fn accept<T: HasGuestFiles>(state: &mut T, socket: Socket) -> Result<Accepted, SocketError> {
-    // Without a place for it, who connects waits in the kernel's queue, which is bounded.
+fn accept<T: HasGuestFiles>(state: &mut T, socket: Socket) -> Result<AcceptedSocket, SocketError> {
+    // Without a place, the connection stays in the kernel's queue, which is bounded.
     let held = state.guest_files().socket().map_err(|_| ErrorCode::NewSocketLimit)?;
     let accepted = state.sockets().accept(socket)?;
     state.guest_files().sockets.insert(accepted.0.rep(), held);

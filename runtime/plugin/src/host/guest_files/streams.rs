@@ -1,9 +1,10 @@
-//! Streams of components into and out of files: every read and write is done when it is asked for.
+//! Streams of components from and to files. Every read and write is done when it is asked for.
 //!
-//! wasmtime-wasi reads ahead and writes behind, on other threads: a stream may keep 64 KiB that were read
-//! and not taken, and a write of any length until the disk has had it. Ten thousand streams are a
-//! gigabyte. File calls are allowed to hold a guest's thread, so that there is nothing to keep. Where
-//! they are not (see [`super::places`]), its streams are used, each counted with what it may keep.
+//! wasmtime-wasi reads ahead and writes behind, on other threads. A stream may keep 64 KiB that
+//! were read and not taken, and a write of any length until the disk has taken it. Ten thousand
+//! streams are a gigabyte. Here file calls may hold a guest's thread, so nothing is kept. Where
+//! they may not (see [`super::places`]), the streams of wasmtime-wasi are used, and each is counted
+//! with what it may keep.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -17,18 +18,18 @@ use wasmtime_wasi::p2::{
     DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
 };
 
-use super::OpenFile;
+use super::GuestFile;
 use super::disk::DiskQuota;
 use ostler_model::limits::FILE_STREAM_BYTES;
 use ostler_sandbox::HostBytes;
 
-fn failed(error: io::Error) -> StreamError {
+fn stream_error(error: io::Error) -> StreamError {
     StreamError::LastOperationFailed(error.into())
 }
 
-/// Reads a file from a place on.
+/// Reads a file from an offset on.
 pub(super) struct FileInput {
-    pub file: Arc<OpenFile>,
+    pub file: Arc<GuestFile>,
     pub at: u64,
     pub ended: bool,
 }
@@ -66,16 +67,16 @@ impl InputStream for FileInput {
             }
             Err(error) => {
                 self.ended = true;
-                Err(failed(error))
+                Err(stream_error(error))
             }
         }
     }
 }
 
-/// Writes into a file from a place on, or at its end.
+/// Writes into a file from an offset on, or at its end.
 pub(super) struct FileOutput {
-    pub file: Arc<OpenFile>,
-    /// `None`: at the end, wherever that is by then.
+    pub file: Arc<GuestFile>,
+    /// Offset of the next write. `None`: at the end of the file, wherever that is by then.
     pub at: Option<u64>,
     pub disk: Option<Arc<DiskQuota>>,
     pub ended: bool,
@@ -94,15 +95,16 @@ impl FileOutput {
             None => append(self.file.file(), bytes),
         };
         if let Some(disk) = &self.disk {
-            // What the file is now, also after a failure: others may have made it shorter meanwhile.
-            disk.resized(before, self.file.length());
+            // The present length counts, also after a failure: others may have made the file
+            // shorter meanwhile.
+            disk.record_resize(before, self.file.length());
         }
         self.at = self.at.map(|_| end);
         written
     }
 }
 
-/// Write at the end, also where others do at the same time.
+/// Write at the end of a file, also where others do at the same time.
 fn append(file: &File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let piece = [IoSlice::new(bytes)];
@@ -129,7 +131,7 @@ impl OutputStream for FileOutput {
         }
         self.put(&bytes).map_err(|error| {
             self.ended = true;
-            failed(error)
+            stream_error(error)
         })
     }
 
@@ -143,10 +145,10 @@ impl OutputStream for FileOutput {
     }
 }
 
-/// wasmtime-wasi's stream, where calls run on threads that can be given up.
+/// A reading stream of wasmtime-wasi, for guests whose calls run on threads that can be given up.
 pub(super) struct WaitingInput {
     pub inner: DynInputStream,
-    pub _file: Arc<OpenFile>,
+    pub _file: Arc<GuestFile>,
     pub _bytes: HostBytes,
 }
 
@@ -172,16 +174,17 @@ impl InputStream for WaitingInput {
     }
 }
 
-/// The same for writes.
+/// A writing stream of wasmtime-wasi, for guests whose calls run on threads that can be given up.
 pub(super) struct WaitingOutput {
     pub inner: DynOutputStream,
-    pub file: Arc<OpenFile>,
+    pub file: Arc<GuestFile>,
     pub _bytes: HostBytes,
     pub disk: Option<Arc<DiskQuota>>,
     pub at: u64,
-    /// The longest the file was known to be: asking again may wait.
+    /// The longest that the file was known to be, bytes. It is not asked for again, because
+    /// that may wait.
     pub length: u64,
-    /// How often it had been made shorter by then.
+    /// How often the file had been made shorter by then.
     pub shrinks: u64,
 }
 
@@ -201,18 +204,18 @@ impl OutputStream for WaitingOutput {
         let end = self.at.saturating_add(bytes.len() as u64);
         let shrinks = self.file.shrinks();
         if std::mem::replace(&mut self.shrinks, shrinks) != shrinks {
-            // How long it is now is not known: what is written counts.
+            // The present length is not known, so all that is written counts.
             self.length = 0;
         }
         if self.disk.as_ref().is_some_and(|disk| !disk.fits(self.length, end)) {
-            return Err(failed(rustix::io::Errno::NOSPC.into()));
+            return Err(stream_error(rustix::io::Errno::NOSPC.into()));
         }
         self.inner.write(bytes)?;
         self.at = end;
         if end > self.length
             && let Some(disk) = &self.disk
         {
-            disk.resized(self.length, end);
+            disk.record_resize(self.length, end);
             self.length = end;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! `wasi:sockets/ip-name-lookup`, narrowed: only granted names are looked up.
+//! `wasi:sockets/ip-name-lookup`, restricted to granted names.
 
 use std::net::IpAddr;
 
@@ -11,26 +11,26 @@ use wasmtime_wasi::p2::{DynPollable, SocketError};
 use wasmtime_wasi::sockets::WasiSocketsCtxView;
 
 use crate::host::CallState;
-use crate::host::network::{NetworkState, ports_of};
+use crate::host::network::{NetworkState, granted_ports};
 use ostler_model::endpoint::Endpoint;
 
-/// WASI's own look-up, behind the grants.
+/// WASI's own look-up, behind a check of the grants.
 pub(in crate::host) struct Lookup<'a> {
     pub(in crate::host) sockets: WasiSocketsCtxView<'a>,
     pub(in crate::host) network: &'a mut NetworkState,
     pub(in crate::host) granted: &'a [Endpoint],
 }
 
-struct Narrowed;
+struct LookupData;
 
-impl HasData for Narrowed {
+impl HasData for LookupData {
     type Data<'a> = Lookup<'a>;
 }
 
-/// Put it in the place of WASI's.
+/// Link the restricted look-up in place of WASI's.
 pub(super) fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    ip_name_lookup::add_to_linker::<CallState, Narrowed>(linker, CallState::lookup)?;
+    ip_name_lookup::add_to_linker::<CallState, LookupData>(linker, CallState::lookup)?;
     linker.allow_shadowing(false);
     Ok(())
 }
@@ -41,13 +41,13 @@ impl Host for Lookup<'_> {
         network: Resource<Network>,
         name: String,
     ) -> Result<Resource<ResolveAddressStream>, SocketError> {
-        let ports = ports_of(self.granted, &name);
-        // An address needs no look-up; whether it may be connected to is asked then.
+        let ports = granted_ports(self.granted, &name);
+        // An address needs no look-up. Whether it is granted is checked when the guest connects.
         if ports.is_empty() && name.parse::<IpAddr>().is_err() {
             return Err(ErrorCode::AccessDenied.into());
         }
         let stream = self.sockets.resolve_addresses(network, name)?;
-        self.network.looking_up(stream.rep(), ports);
+        self.network.begin_lookup(stream.rep(), ports);
         Ok(stream)
     }
 }
@@ -79,7 +79,7 @@ impl HostResolveAddressStream for Lookup<'_> {
         let rep = stream.rep();
         let found = self.sockets.resolve_next_address(stream)?;
         if let Some(address) = &found {
-            self.network.found(rep, address_of(address));
+            self.network.learn_address(rep, to_ip_addr(address));
         }
         Ok(found)
     }
@@ -92,12 +92,12 @@ impl HostResolveAddressStream for Lookup<'_> {
     }
 
     fn drop(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<()> {
-        self.network.looked_up(stream.rep());
+        self.network.end_lookup(stream.rep());
         HostResolveAddressStream::drop(&mut self.sockets, stream)
     }
 }
 
-fn address_of(address: &IpAddress) -> IpAddr {
+fn to_ip_addr(address: &IpAddress) -> IpAddr {
     match address {
         IpAddress::Ipv4((a, b, c, d)) => IpAddr::from([*a, *b, *c, *d]),
         IpAddress::Ipv6((a, b, c, d, e, f, g, h)) => IpAddr::from([*a, *b, *c, *d, *e, *f, *g, *h]),

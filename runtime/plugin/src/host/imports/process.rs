@@ -7,8 +7,8 @@ use crate::bindings::since_0_1::host::process::{
     Host, Isolation as Asked, PartState, ProcessError as WitError, ProcessState, SpawnRequest,
 };
 use crate::host::CallState;
-use ostler_model::grants::{Added, Authority};
-use ostler_model::isolation::Part;
+use ostler_model::grants::{Authority, GrantAddition};
+use ostler_model::isolation::IsolationKind;
 use ostler_model::ports::TaskContext;
 use ostler_process::netns::TaskNetwork;
 use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain};
@@ -16,7 +16,7 @@ use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostS
 #[path = "process_surroundings.rs"]
 mod surroundings;
 
-use surroundings::Wrong;
+use surroundings::ProgramViolation;
 
 impl From<ProcessError> for WitError {
     fn from(error: ProcessError) -> Self {
@@ -40,20 +40,21 @@ impl From<ProcessError> for WitError {
 impl CallState {
     fn process_task(&self) -> Result<Arc<TaskContext>, WitError> {
         if !self.plugin.grants.process {
-            let added = Added::Ask(Authority::Process);
+            let added = GrantAddition::Ask(Authority::Process);
             let text = "starting processes is not granted";
-            return Err(WitError::Denied(self.denied(text, Authority::Process, added)));
+            return Err(WitError::Denied(self.denial_text(text, Authority::Process, added)));
         }
         self.task.clone().ok_or(WitError::UnknownProcess)
     }
 
-    /// The same for what changes something.
+    /// The task of the call, for a function that changes something. A dry run is refused.
     fn process_task_to_change(&self) -> Result<Arc<TaskContext>, WitError> {
         let task = self.process_task()?;
-        self.plugin.refuses().map_or(Ok(task), |why| Err(WitError::Denied(why)))
+        self.plugin.refusal_reason().map_or(Ok(task), |why| Err(WitError::Denied(why)))
     }
 
-    /// The user is the job's to say and the operator's to allow; the driver only passes it on.
+    /// Check a request against the job and the grants. The job names the user and the operator
+    /// allows it; the driver only passes it on.
     fn narrow(
         &self,
         task: &TaskContext,
@@ -71,24 +72,27 @@ impl CallState {
             )));
         }
         let lacks = |text: String, added| {
-            Err(WitError::Denied(self.denied(&text, Authority::Process, added)))
+            Err(WitError::Denied(self.denial_text(&text, Authority::Process, added)))
         };
         if !grants.allow_user(user) {
             let user = user.unwrap_or_default().to_owned();
-            return lacks(format!("running tasks as {user} is not granted"), Added::User(user));
+            return lacks(
+                format!("running tasks as {user} is not granted"),
+                GrantAddition::User(user),
+            );
         }
         if !grants.allow_program(&request.command) {
             let program = request.command.clone();
             let text = format!("running {program} is not granted");
-            return lacks(text, Added::Program(program));
+            return lacks(text, GrantAddition::Program(program));
         }
         if grants.programs.is_none() {
             return Ok(());
         }
-        match surroundings::wrong(&self.plugin.name, grants, task, request, isolation) {
+        match surroundings::find_violation(&self.plugin.name, grants, task, request, isolation) {
             None => Ok(()),
-            Some(Wrong::Lacks(text, added)) => lacks(text, added),
-            Some(Wrong::Never(text)) => Err(WitError::Denied(text)),
+            Some(ProgramViolation::Lacks(text, added)) => lacks(text, added),
+            Some(ProgramViolation::Never(text)) => Err(WitError::Denied(text)),
         }
     }
 
@@ -105,19 +109,22 @@ impl CallState {
             }
             Some(asked) => {
                 let processes = self.services.processes.clone();
-                let abilities = self.host_time.off_the_clock(processes.abilities()).await;
-                // Where nothing is possible and nothing is demanded, nothing is done.
+                let abilities = self.host_time.run_uncharged(processes.abilities()).await;
+                // Where no part is possible and none is demanded, the process is not isolated.
                 Some(self.isolation(&task, asked, abilities)?)
                     .filter(|isolation| !isolation.parts.is_empty())
             }
         };
-        let rooted = isolation.as_ref().is_some_and(|isolation| isolation.has(Part::Mounts));
+        let rooted =
+            isolation.as_ref().is_some_and(|isolation| isolation.has(IsolationKind::Mounts));
         if self.plugin.grants.programs.is_some() && !rooted {
-            // Where it is looked at is where it is started, whatever becomes of a link meanwhile.
-            surroundings::without_links(&mut request.cwd);
+            // The directory that is checked is the one in which the process is started, whatever
+            // becomes of a link meanwhile.
+            surroundings::resolve_links(&mut request.cwd);
         }
         self.narrow(&task, &request, isolation.as_ref())?;
-        // Where programs are granted one by one, each is what its path says.
+        // Where programs are granted one by one, a program is named by its path and not searched
+        // for.
         let own = self.plugin.grants.programs.is_none().then_some(request.search);
         let search = own.into_iter().flatten().map(PathBuf::from).collect();
         let spec = ProcessSpec {
@@ -141,7 +148,7 @@ impl CallState {
             memory_bytes_max: task.memory_bytes_max,
         };
         let start = self.services.processes.spawn(spec);
-        Ok(self.host_time.off_the_clock(start).await?)
+        Ok(self.host_time.run_uncharged(start).await?)
     }
 }
 
@@ -172,13 +179,13 @@ impl Host for CallState {
     async fn isolation_parts(&mut self) -> wasmtime::Result<Result<Vec<PartState>, WitError>> {
         self.budget.charge(0)?;
         if !self.plugin.grants.process {
-            let added = Added::Ask(Authority::Process);
+            let added = GrantAddition::Ask(Authority::Process);
             let denied =
-                self.denied("starting processes is not granted", Authority::Process, added);
+                self.denial_text("starting processes is not granted", Authority::Process, added);
             return Ok(Err(WitError::Denied(denied)));
         }
         let processes = self.services.processes.clone();
-        let abilities = self.host_time.off_the_clock(processes.abilities()).await;
+        let abilities = self.host_time.run_uncharged(processes.abilities()).await;
         Ok(Ok(self.part_states(abilities)))
     }
 

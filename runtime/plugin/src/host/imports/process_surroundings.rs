@@ -1,5 +1,6 @@
-//! What a granted program is started with: `programs` would mean little where a driver may choose the
-//! libraries that the program loads, the directory whose files it reads, or whose rights it has.
+//! Checks what a granted program is started with. The grant `programs` would mean little if a
+//! driver could choose the libraries that the program loads, the directory whose files it reads, or
+//! whose rights it has.
 //!
 //! ```text
 //! user         the job's, by `users`; without one the agent's own, by `users` where that is root
@@ -12,8 +13,8 @@ use std::path::Path;
 
 use crate::bindings::since_0_1::host::process::SpawnRequest;
 use crate::bindings::since_0_1::host::types::EnvVar;
-use ostler_model::grants::{Added, Grants, wildcard};
-use ostler_model::isolation::Part;
+use ostler_model::grants::{GrantAddition, Grants, wildcard};
+use ostler_model::isolation::IsolationKind;
 use ostler_model::ports::TaskContext;
 use ostler_model::variables::{is_own, is_reserved, loads_code};
 use ostler_process::Isolation;
@@ -22,49 +23,53 @@ use ostler_process::user::{LANG_USUAL, PATH_USUAL};
 /// The user whose rights are the node's.
 const ROOT: &str = "root";
 
-/// What is not as the grant of `programs` wants it.
+/// Why a request breaks the rules for granted programs.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum ProgramViolation {
     /// A grant is missing.
-    Lacks(String, Added),
-    /// No grant allows it.
+    Lacks(String, GrantAddition),
+    /// No grant would allow it.
     Never(String),
 }
 
-/// The first thing wrong with a request for a granted program.
-pub(super) fn wrong(
+/// The first rule that a request for a granted program breaks.
+pub(super) fn find_violation(
     plugin: &str,
     grants: &Grants,
     task: &TaskContext,
     request: &SpawnRequest,
     isolation: Option<&Isolation>,
-) -> Option<Wrong> {
-    // One that is isolated so is nobody's, and sees no directories but those it may have.
+) -> Option<ProgramViolation> {
+    // A process that is isolated by `user` does not run as root. One isolated by `mounts` sees no
+    // directories but those it may have.
     let has = |part| isolation.is_some_and(|isolation| isolation.has(part));
     let as_root =
-        request.user.is_none() && !has(Part::User) && rustix::process::geteuid().is_root();
+        request.user.is_none() && !has(IsolationKind::User) && rustix::process::geteuid().is_root();
     if as_root && !grants.allow_user(Some(ROOT)) {
         let text = "running granted programs as root is not granted; the job names no user";
-        return Some(Wrong::Lacks(text.to_owned(), Added::User(ROOT.to_owned())));
+        return Some(ProgramViolation::Lacks(
+            text.to_owned(),
+            GrantAddition::User(ROOT.to_owned()),
+        ));
     }
     let cwd = &request.cwd;
-    if !has(Part::Mounts) && !own_dir(task, cwd) && !grants.allow_dir(cwd) {
+    if !has(IsolationKind::Mounts) && !is_own_dir(task, cwd) && !grants.allow_dir(cwd) {
         let text = format!("running granted programs in {cwd} is not granted");
-        return Some(Wrong::Lacks(text, Added::Dir(cwd.clone())));
+        return Some(ProgramViolation::Lacks(text, GrantAddition::Dir(cwd.clone())));
     }
-    request.env.iter().find_map(|var| variable(plugin, grants, task, var))
+    request.env.iter().find_map(|var| check_variable(plugin, grants, task, var))
 }
 
-/// Put what a directory leads to in its place; one that is not there stays as it is.
-pub(super) fn without_links(dir: &mut String) {
+/// Replace a directory by its real path. A directory that does not exist stays as it is.
+pub(super) fn resolve_links(dir: &mut String) {
     let real = Path::new(dir.as_str()).canonicalize().ok();
     if let Some(real) = real.as_deref().and_then(Path::to_str) {
         real.clone_into(dir);
     }
 }
 
-/// Is a directory the task's own, or assigned to it?
-fn own_dir(task: &TaskContext, dir: &str) -> bool {
+/// Is a directory below the task's own, or assigned to the task?
+fn is_own_dir(task: &TaskContext, dir: &str) -> bool {
     let plain = !dir.split('/').any(|part| part == "..");
     let assigned = task.mounts.iter().map(|mount| Path::new(&mount.host_path));
     let mut own = [task.task_dir.as_path(), task.alloc_dir.as_path()].into_iter().chain(assigned);
@@ -72,7 +77,8 @@ fn own_dir(task: &TaskContext, dir: &str) -> bool {
     plain && own.any(|own| Path::new(dir).starts_with(real(own)))
 }
 
-/// What a driver gives a task that has no such variable of its own: nothing that chooses code or data.
+/// Is this one of the usual variables that a driver gives to a task without it? They choose neither
+/// code nor data.
 fn is_usual(task: &TaskContext, name: &str, value: &str) -> bool {
     let below = |dir: &str| Path::new(value) == task.task_dir.join(dir);
     match name {
@@ -84,10 +90,15 @@ fn is_usual(task: &TaskContext, name: &str, value: &str) -> bool {
     }
 }
 
-fn variable(plugin: &str, grants: &Grants, task: &TaskContext, var: &EnvVar) -> Option<Wrong> {
+fn check_variable(
+    plugin: &str,
+    grants: &Grants,
+    task: &TaskContext,
+    var: &EnvVar,
+) -> Option<ProgramViolation> {
     let name = &var.name;
     if loads_code(name) {
-        return Some(Wrong::Never(format!(
+        return Some(ProgramViolation::Never(format!(
             "the variable {name} makes a program load other code: where programs are granted one by \
              one it is never given to them"
         )));
@@ -103,8 +114,9 @@ fn variable(plugin: &str, grants: &Grants, task: &TaskContext, var: &EnvVar) -> 
     let text = format!(
         "giving granted programs the variable {name} with a value of its own is not granted"
     );
-    Some(match is_reserved(name) {
-        true => Wrong::Never(text),
-        false => Wrong::Lacks(text, Added::TaskEnv(name.clone())),
+    Some(if is_reserved(name) {
+        ProgramViolation::Never(text)
+    } else {
+        ProgramViolation::Lacks(text, GrantAddition::TaskEnv(name.clone()))
     })
 }

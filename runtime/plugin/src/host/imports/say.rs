@@ -1,4 +1,4 @@
-//! `log`, `config`, `events`, `clock`, `random`: the interfaces every plugin gets.
+//! `log`, `config`, `events`, `clock`, `random`: the interfaces that every plugin gets.
 
 use crate::bindings::since_0_1::host::{clock, config, events, log, random, types};
 use crate::host::CallState;
@@ -8,7 +8,7 @@ use ostler_model::limits::{
     PLUGIN_MESSAGE_BYTES_MAX,
 };
 
-/// Most random bytes of one request; a longer one is cut.
+/// Most random bytes of one request. A longer request is cut.
 const RANDOM_BYTES_MAX: u32 = 4096;
 
 impl log::Host for CallState {
@@ -16,7 +16,7 @@ impl log::Host for CallState {
         self.budget.charge(message.len())?;
         let verdict = self.plugin.log_meter().take(message.len(), self.services.clock.now());
         let LogVerdict::Write { dropped } = verdict else { return Ok(()) };
-        let message = self.said(message, PLUGIN_MESSAGE_BYTES_MAX);
+        let message = self.clean_text(message, PLUGIN_MESSAGE_BYTES_MAX);
         let plugin = self.plugin.name.as_str();
         if dropped > 0 {
             tracing::warn!(plugin, dropped, "log messages dropped: the plugin logs too much");
@@ -53,8 +53,9 @@ impl events::Host for CallState {
                 .take(EVENT_ANNOTATIONS_MAX)
                 .map(|a| ((a.name, ANSWER_NAME_BYTES_MAX), (a.value, EVENT_ANNOTATION_BYTES_MAX)))
                 .unzip();
-            let annotations = self.all_said(names).into_iter().zip(self.all_said(values)).collect();
-            (task.events)(self.said(message, PLUGIN_MESSAGE_BYTES_MAX), annotations);
+            let annotations =
+                self.clean_texts(names).into_iter().zip(self.clean_texts(values)).collect();
+            (task.events)(self.clean_text(message, PLUGIN_MESSAGE_BYTES_MAX), annotations);
         }
         Ok(())
     }

@@ -8,17 +8,17 @@ use crate::bindings::since_0_1::host::wasm_task::{
 };
 use crate::host::CallState;
 use crate::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
-use ostler_model::grants::{Added, Authority};
+use ostler_model::grants::{Authority, GrantAddition};
 use ostler_model::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
 use ostler_model::ports::TaskContext;
-use ostler_model::shown::shown;
+use ostler_model::printable::printable_line;
 
 impl From<WasmTaskError> for WasmError {
     fn from(error: WasmTaskError) -> Self {
         match error {
             WasmTaskError::NotFound { .. } => Self::NotFound(error.to_string()),
-            // Not the file's fault.
-            WasmTaskError::Code { ref source, .. } if source.passing() => {
+            // This is not the file's fault.
+            WasmTaskError::Code { ref source, .. } if source.is_temporary() => {
                 Self::Failed(error.to_string())
             }
             WasmTaskError::Refused { invalid: true, .. }
@@ -34,18 +34,18 @@ impl From<WasmTaskError> for WasmError {
 impl CallState {
     fn wasm_run(&self) -> Result<Arc<TaskContext>, WasmError> {
         if !self.plugin.grants.wasm_task {
-            let added = Added::Ask(Authority::WasmTask);
+            let added = GrantAddition::Ask(Authority::WasmTask);
             let text = "starting WASM tasks is not granted";
-            let text = self.denied(text, Authority::WasmTask, added);
+            let text = self.denial_text(text, Authority::WasmTask, added);
             return Err(WasmError::Denied(text));
         }
         self.task.clone().ok_or(WasmError::UnknownTask)
     }
 
-    /// The same for what changes something.
+    /// The task of the call, for a function that changes something. A dry run is refused.
     fn wasm_run_to_change(&self) -> Result<Arc<TaskContext>, WasmError> {
         let task = self.wasm_run()?;
-        self.plugin.refuses().map_or(Ok(task), |why| Err(WasmError::Denied(why)))
+        self.plugin.refusal_reason().map_or(Ok(task), |why| Err(WasmError::Denied(why)))
     }
 
     async fn spawn_wasm(
@@ -65,7 +65,7 @@ impl CallState {
         if let Some(place) = foreign {
             return Err(WasmError::Denied(format!(
                 "the job's config does not name {}: a task connects to what its job names",
-                shown(place, ANSWER_NAME_BYTES_MAX)
+                printable_line(place, ANSWER_NAME_BYTES_MAX)
             )));
         }
         let spec = WasmTaskSpec {
@@ -91,11 +91,12 @@ impl CallState {
             },
         };
         let start = self.services.wasm_tasks.spawn(task, spec);
-        Ok(self.host_time.off_the_clock(start).await?)
+        Ok(self.host_time.run_uncharged(start).await?)
     }
 }
 
-/// What a task may use: the host's limits, what its job reserved, and what its driver narrows.
+/// How much a task may use: the least of the host's limits, what its job reserved, and what its
+/// driver asks for.
 fn limits(task: &TaskContext, memory: Option<u64>, narrower: Option<Narrower>) -> TaskLimits {
     let of_task = TaskLimits {
         memory_bytes_max: memory.unwrap_or(u64::MAX).min(task.memory_bytes_max),
@@ -163,7 +164,7 @@ impl Host for CallState {
     async fn state(&mut self, id: String) -> wasmtime::Result<Result<TaskState, WasmError>> {
         self.budget.charge(id.len())?;
         Ok(self.wasm_run().and_then(|task| {
-            let running = self.services.wasm_tasks.running(&task.run_id, &id)?;
+            let running = self.services.wasm_tasks.is_running(&task.run_id, &id)?;
             Ok(if running { TaskState::Running } else { TaskState::Exited })
         }))
     }

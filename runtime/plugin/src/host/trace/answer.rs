@@ -1,18 +1,18 @@
-//! Answers of host functions on a trace: values, typed errors, and errors that end the call.
+//! Writes and reads answers of host functions: values, typed errors, and errors that end the call.
 
 use wasmtime::component::ResourceTableError;
 use wasmtime_wasi::p2::bindings::filesystem::types::ErrorCode;
 use wasmtime_wasi::p2::{FsError, StreamError};
 
-use super::wire::{Reader, Wire, put_counted};
+use super::wire::{Wire, WireReader, put_counted};
 use ostler_model::limits::GUEST_ERROR_BYTES_MAX;
 use ostler_sandbox::HostcallBudgetExceeded;
 
-/// The answer of a host function, kept and given again.
-pub(in crate::host) trait Answer: Sized {
+/// An answer of a host function that can be written into a trace and read from it.
+pub(in crate::host) trait TraceAnswer: Sized {
     fn put(&self, out: &mut Vec<u8>);
-    /// `None`: it cannot be read.
-    fn get(reader: &mut Reader<'_>) -> Option<Self>;
+    /// Read an answer; `None`: there is none of this type.
+    fn get(reader: &mut WireReader<'_>) -> Option<Self>;
     /// An answer that ends the call.
     fn trap(error: wasmtime::Error) -> Self;
 }
@@ -23,7 +23,7 @@ const CLOSED: u8 = 2;
 const FAILED: u8 = 3;
 const ENDED: u8 = 4;
 
-impl<T: Wire> Answer for wasmtime::Result<T> {
+impl<T: Wire> TraceAnswer for wasmtime::Result<T> {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Ok(value) => put_value(value, out),
@@ -31,7 +31,7 @@ impl<T: Wire> Answer for wasmtime::Result<T> {
         }
     }
 
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         Some(match reader.u8()? {
             VALUE => Ok(T::get(reader)?),
             ENDED => Err(get_end(reader)?),
@@ -44,7 +44,7 @@ impl<T: Wire> Answer for wasmtime::Result<T> {
     }
 }
 
-impl<T: Wire> Answer for Result<T, FsError> {
+impl<T: Wire> TraceAnswer for Result<T, FsError> {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Ok(value) => put_value(value, out),
@@ -58,7 +58,7 @@ impl<T: Wire> Answer for Result<T, FsError> {
         }
     }
 
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         Some(match reader.u8()? {
             VALUE => Ok(T::get(reader)?),
             TYPED => Err(ErrorCode::get(reader)?.into()),
@@ -72,20 +72,20 @@ impl<T: Wire> Answer for Result<T, FsError> {
     }
 }
 
-impl<T: Wire> Answer for Result<T, StreamError> {
+impl<T: Wire> TraceAnswer for Result<T, StreamError> {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
             Ok(value) => put_value(value, out),
             Err(StreamError::Closed) => out.push(CLOSED),
             Err(StreamError::LastOperationFailed(error)) => {
                 out.push(FAILED);
-                put_counted(bounded(&format!("{error:#}")).as_bytes(), out);
+                put_counted(cut_text(&format!("{error:#}")).as_bytes(), out);
             }
             Err(StreamError::Trap(error)) => put_end(error, out),
         }
     }
 
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         Some(match reader.u8()? {
             VALUE => Ok(T::get(reader)?),
             CLOSED => Err(StreamError::Closed),
@@ -112,10 +112,11 @@ const BUDGET: u8 = 0;
 const TABLE_FULL: u8 = 1;
 const TEXT: u8 = 2;
 
-/// What can run out, by place. Append only.
+/// The budgets that can run out. Traces hold their places in this list, so it may only
+/// be appended to.
 const BUDGETS: [&str; 2] = ["host calls", "bytes transferred"];
 
-/// An error that ended the call: the kinds that are told apart later, and the text of all others.
+/// Write an error that ended the call: the kind where it matters later, and otherwise the text.
 fn put_end(error: &wasmtime::Error, out: &mut Vec<u8>) {
     if let Some(HostcallBudgetExceeded { what, limit }) = error.downcast_ref()
         && let Some(place) = BUDGETS.iter().position(|one| one == what)
@@ -131,10 +132,10 @@ fn put_end(error: &wasmtime::Error, out: &mut Vec<u8>) {
 
 fn put_text_end(text: &str, out: &mut Vec<u8>) {
     out.extend([ENDED, TEXT]);
-    put_counted(bounded(text).as_bytes(), out);
+    put_counted(cut_text(text).as_bytes(), out);
 }
 
-fn get_end(reader: &mut Reader<'_>) -> Option<wasmtime::Error> {
+fn get_end(reader: &mut WireReader<'_>) -> Option<wasmtime::Error> {
     Some(match reader.u8()? {
         BUDGET => {
             let what = BUDGETS.get(usize::from(reader.u8()?)).copied()?;
@@ -146,6 +147,6 @@ fn get_end(reader: &mut Reader<'_>) -> Option<wasmtime::Error> {
     })
 }
 
-fn bounded(text: &str) -> String {
-    ostler_model::shown::cut(text.to_owned(), GUEST_ERROR_BYTES_MAX)
+fn cut_text(text: &str) -> String {
+    ostler_model::printable::truncate_text(text.to_owned(), GUEST_ERROR_BYTES_MAX)
 }

@@ -9,13 +9,13 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
 
-use super::Traced;
+use super::TracedState;
 use super::number;
 use super::wire::Argument as _;
 
 type Fd = Resource<Descriptor>;
 
-impl preopens::Host for Traced<'_> {
+impl preopens::Host for TracedState<'_> {
     traced! { files Preopens;
         FS_PREOPENS get_directories() [] -> wasmtime::Result<Vec<(Fd, String)>>;
     }
@@ -23,7 +23,7 @@ impl preopens::Host for Traced<'_> {
 
 use preopens::Host as Preopens;
 
-impl Host for Traced<'_> {
+impl Host for TracedState<'_> {
     fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<ErrorCode> {
         Host::convert_error_code(&mut self.files(), error)
     }
@@ -34,7 +34,7 @@ impl Host for Traced<'_> {
     }
 }
 
-impl HostDescriptor for Traced<'_> {
+impl HostDescriptor for TracedState<'_> {
     traced_async! { files HostDescriptor;
         FS_ADVISE advise(fd: Fd, offset: u64, len: u64, advice: Advice) [offset, len]
             -> FsResult<()>;
@@ -79,23 +79,25 @@ impl HostDescriptor for Traced<'_> {
     }
 
     fn drop(&mut self, fd: Fd) -> wasmtime::Result<()> {
-        match self.0.tracer.plays() {
-            true => Ok(()),
-            false => HostDescriptor::drop(&mut self.files(), fd),
+        if self.0.tracer.is_playing() {
+            Ok(())
+        } else {
+            HostDescriptor::drop(&mut self.files(), fd)
         }
     }
 }
 
-impl HostDirectoryEntryStream for Traced<'_> {
+impl HostDirectoryEntryStream for TracedState<'_> {
     traced_async! { files HostDirectoryEntryStream;
         FS_ENTRY read_directory_entry(stream: Resource<DirectoryEntryStream>) []
             -> FsResult<Option<DirectoryEntry>>;
     }
 
     fn drop(&mut self, stream: Resource<DirectoryEntryStream>) -> wasmtime::Result<()> {
-        match self.0.tracer.plays() {
-            true => Ok(()),
-            false => HostDirectoryEntryStream::drop(&mut self.files(), stream),
+        if self.0.tracer.is_playing() {
+            Ok(())
+        } else {
+            HostDirectoryEntryStream::drop(&mut self.files(), stream)
         }
     }
 }

@@ -22,25 +22,26 @@ use wall_clock::{Datetime, Host as WallClock};
 
 use super::number;
 use super::wire::Argument as _;
-use super::{HostCall, Traced};
+use super::{HostCall, TracedState};
 use crate::host::guest_files::create_socket;
 
 type In = Resource<DynInputStream>;
 type Out = Resource<DynOutputStream>;
 type Pollable = Resource<DynPollable>;
 
-impl environment::Host for Traced<'_> {
-    /// Values of the agent's own environment that are granted: secret, so that stars are recorded.
+impl environment::Host for TracedState<'_> {
+    /// The granted variables of the agent's own environment. Their values are secret, so stars are
+    /// recorded in their place.
     fn get_environment(&mut self) -> wasmtime::Result<Vec<(String, String)>> {
-        let mark = || HostCall::of(number::ENVIRONMENT, []);
+        let mark = || HostCall::new(number::ENVIRONMENT, []);
         if let Some(answer) = self.0.tracer.play(mark) {
             return answer;
         }
-        self.0.tracer.begin(mark);
+        self.0.tracer.record_begin(mark);
         let answer = environment::Host::get_environment(&mut self.cli())?;
-        if self.0.tracer.records() {
+        if self.0.tracer.is_recording() {
             let stars = answer.iter().map(|(name, value)| (name.clone(), "*".repeat(value.len())));
-            self.0.tracer.end::<wasmtime::Result<Vec<_>>>(&Ok(stars.collect()));
+            self.0.tracer.record_end::<wasmtime::Result<Vec<_>>>(&Ok(stars.collect()));
             self.0.tracer.learn(answer.iter().map(|(_, value)| value.as_str()));
         }
         Ok(answer)
@@ -55,7 +56,7 @@ impl environment::Host for Traced<'_> {
     }
 }
 
-impl network::Host for Traced<'_> {
+impl network::Host for TracedState<'_> {
     fn convert_error_code(&mut self, error: SocketError) -> wasmtime::Result<network::ErrorCode> {
         network::Host::convert_error_code(&mut self.sockets(), error)
     }
@@ -68,32 +69,32 @@ impl network::Host for Traced<'_> {
     }
 }
 
-impl network::HostNetwork for Traced<'_> {
+impl network::HostNetwork for TracedState<'_> {
     fn drop(&mut self, network: Resource<network::Network>) -> wasmtime::Result<()> {
         network::HostNetwork::drop(&mut self.sockets(), network)
     }
 }
 
-impl tcp_create_socket::Host for Traced<'_> {
+impl tcp_create_socket::Host for TracedState<'_> {
     fn create_tcp_socket(
         &mut self,
         family: IpAddressFamily,
     ) -> Result<Resource<TcpSocket>, SocketError> {
-        match self.0.tracer.unrecorded("tcp-create-socket.create-tcp-socket") {
+        match self.0.tracer.check_recorded("tcp-create-socket.create-tcp-socket") {
             Some(divergence) => Err(SocketError::trap(divergence)),
             None => create_socket(self.own(), family),
         }
     }
 }
 
-impl WallClock for Traced<'_> {
+impl WallClock for TracedState<'_> {
     traced! { clocks WallClock;
         WALL_NOW now() [] -> wasmtime::Result<Datetime>;
         WALL_RESOLUTION resolution() [] -> wasmtime::Result<Datetime>;
     }
 }
 
-impl MonotonicClock for Traced<'_> {
+impl MonotonicClock for TracedState<'_> {
     traced! { clocks MonotonicClock;
         MONO_NOW now() [] -> wasmtime::Result<u64>;
         MONO_RESOLUTION resolution() [] -> wasmtime::Result<u64>;
@@ -102,61 +103,63 @@ impl MonotonicClock for Traced<'_> {
     }
 }
 
-impl Random for Traced<'_> {
+impl Random for TracedState<'_> {
     traced! { random Random;
         RANDOM_BYTES get_random_bytes(len: u64) [len] -> wasmtime::Result<Vec<u8>>;
         RANDOM_U64 get_random_u64() [] -> wasmtime::Result<u64>;
     }
 }
 
-impl Insecure for Traced<'_> {
+impl Insecure for TracedState<'_> {
     traced! { random Insecure;
         INSECURE_BYTES get_insecure_random_bytes(len: u64) [len] -> wasmtime::Result<Vec<u8>>;
         INSECURE_U64 get_insecure_random_u64() [] -> wasmtime::Result<u64>;
     }
 }
 
-impl InsecureSeed for Traced<'_> {
+impl InsecureSeed for TracedState<'_> {
     traced! { random InsecureSeed;
         INSECURE_SEED insecure_seed() [] -> wasmtime::Result<(u64, u64)>;
     }
 }
 
-impl ErrorHost for Traced<'_> {}
+impl ErrorHost for TracedState<'_> {}
 
-impl HostError for Traced<'_> {
+impl HostError for TracedState<'_> {
     traced! { table HostError;
         ERROR_TEXT to_debug_string(error: Resource<wasmtime::Error>) []
             -> wasmtime::Result<String>;
     }
 
-    // A played failure of a stream puts a real error into the table.
+    // Also a played call has to drop it: a played failure of a stream puts a real error into the
+    // table.
     fn drop(&mut self, error: Resource<wasmtime::Error>) -> wasmtime::Result<()> {
         HostError::drop(&mut self.table(), error)
     }
 }
 
-impl PollHost for Traced<'_> {
+impl PollHost for TracedState<'_> {
     traced_async! { table PollHost;
         POLL poll(list: Vec<Pollable>) [] -> wasmtime::Result<Vec<u32>>;
     }
 }
 
-impl HostPollable for Traced<'_> {
+impl HostPollable for TracedState<'_> {
     traced_async! { table HostPollable;
         POLL_BLOCK block(pollable: Pollable) [] -> wasmtime::Result<()>;
         POLL_READY ready(pollable: Pollable) [] -> wasmtime::Result<bool>;
     }
 
     fn drop(&mut self, pollable: Pollable) -> wasmtime::Result<()> {
-        match self.0.tracer.plays() {
-            true => Ok(()),
-            false => HostPollable::drop(&mut self.table(), pollable),
+        if self.0.tracer.is_playing() {
+            Ok(())
+        } else {
+            HostPollable::drop(&mut self.table(), pollable)
         }
     }
 }
 
-impl streams::Host for Traced<'_> {
+impl streams::Host for TracedState<'_> {
     fn convert_stream_error(
         &mut self,
         error: StreamError,
@@ -165,7 +168,7 @@ impl streams::Host for Traced<'_> {
     }
 }
 
-impl HostInputStream for Traced<'_> {
+impl HostInputStream for TracedState<'_> {
     traced! { table HostInputStream;
         IN_READ read(stream: In, len: u64) [len] -> StreamResult<Vec<u8>>;
         IN_SKIP skip(stream: In, len: u64) [len] -> StreamResult<u64>;
@@ -178,14 +181,15 @@ impl HostInputStream for Traced<'_> {
     }
 
     async fn drop(&mut self, stream: In) -> wasmtime::Result<()> {
-        match self.0.tracer.plays() {
-            true => Ok(()),
-            false => HostInputStream::drop(&mut self.table(), stream).await,
+        if self.0.tracer.is_playing() {
+            Ok(())
+        } else {
+            HostInputStream::drop(&mut self.table(), stream).await
         }
     }
 }
 
-impl HostOutputStream for Traced<'_> {
+impl HostOutputStream for TracedState<'_> {
     traced! { table HostOutputStream;
         OUT_CHECK check_write(stream: Out) [] -> StreamResult<u64>;
         OUT_WRITE write(stream: Out, bytes: Vec<u8>) [bytes] -> StreamResult<()>;
@@ -206,9 +210,10 @@ impl HostOutputStream for Traced<'_> {
     }
 
     async fn drop(&mut self, stream: Out) -> wasmtime::Result<()> {
-        match self.0.tracer.plays() {
-            true => Ok(()),
-            false => HostOutputStream::drop(&mut self.table(), stream).await,
+        if self.0.tracer.is_playing() {
+            Ok(())
+        } else {
+            HostOutputStream::drop(&mut self.table(), stream).await
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The host's interfaces in a linker, behind the trace.
+//! Links the host's interfaces behind the trace.
 
 use wasmtime::component::{HasData, Linker, ResourceTable};
 use wasmtime_wasi::WasiView as _;
@@ -16,15 +16,15 @@ use crate::host::guest_files::{HasGuestFiles as _, count_sockets};
 use ostler_sandbox::leave_caller;
 
 /// The state of a call whose host functions pass the trace.
-pub struct Traced<'a>(pub(super) &'a mut CallState);
+pub struct TracedState<'a>(pub(super) &'a mut CallState);
 
 struct HasTraced;
 
 impl HasData for HasTraced {
-    type Data<'a> = Traced<'a>;
+    type Data<'a> = TracedState<'a>;
 }
 
-impl Traced<'_> {
+impl TracedState<'_> {
     pub(super) fn own(&mut self) -> &mut CallState {
         self.0
     }
@@ -54,50 +54,51 @@ impl Traced<'_> {
     }
 }
 
-fn traced(state: &mut CallState) -> Traced<'_> {
-    Traced(state)
+fn traced_state(state: &mut CallState) -> TracedState<'_> {
+    TracedState(state)
 }
 
-/// Of which granted directories there are, a guest is told once they are open, which may block.
-fn open_late(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
+/// Replace `get-directories`, so that the granted directories are opened when the guest asks for
+/// them. That may block.
+fn link_late_preopens(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     let mut preopens = linker.instance(PREOPENS)?;
     preopens.func_wrap_async("get-directories", |mut store, (): ()| {
         Box::new(async move {
-            if !store.data().tracer.plays() {
+            if !store.data().tracer.is_playing() {
                 leave_caller().await;
             }
             let state: &mut CallState = store.data_mut();
             state.open_granted()?;
-            Ok((filesystem::preopens::Host::get_directories(&mut traced(state))?,))
+            Ok((filesystem::preopens::Host::get_directories(&mut traced_state(state))?,))
         })
     })
 }
 
-/// The interface by the name under which wasmtime-wasi links it; under another one, a plugin would be told
+/// Name of the interface as wasmtime-wasi links it. Under another name a plugin would be told
 /// of no directory.
 const PREOPENS: &str = "wasi:filesystem/preopens@0.2.12";
 
 /// Link every host interface and the harmless part of WASI.
 ///
 /// # Errors
-/// When an interface is linked twice: a mistake in this agent.
+/// When an interface is linked twice, which is a mistake in this agent.
 pub fn link(linker: &mut Linker<CallState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     linker.allow_shadowing(true);
-    io::error::add_to_linker::<_, HasTraced>(linker, traced)?;
-    io::poll::add_to_linker::<_, HasTraced>(linker, traced)?;
-    io::streams::add_to_linker::<_, HasTraced>(linker, traced)?;
-    filesystem::types::add_to_linker::<_, HasTraced>(linker, traced)?;
-    filesystem::preopens::add_to_linker::<_, HasTraced>(linker, traced)?;
-    open_late(linker)?;
-    clocks::wall_clock::add_to_linker::<_, HasTraced>(linker, traced)?;
-    clocks::monotonic_clock::add_to_linker::<_, HasTraced>(linker, traced)?;
-    random::random::add_to_linker::<_, HasTraced>(linker, traced)?;
-    random::insecure::add_to_linker::<_, HasTraced>(linker, traced)?;
-    random::insecure_seed::add_to_linker::<_, HasTraced>(linker, traced)?;
-    cli::environment::add_to_linker::<_, HasTraced>(linker, traced)?;
-    sockets::tcp_create_socket::add_to_linker::<_, HasTraced>(linker, traced)?;
+    io::error::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    io::poll::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    io::streams::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    filesystem::types::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    filesystem::preopens::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    link_late_preopens(linker)?;
+    clocks::wall_clock::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    clocks::monotonic_clock::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    random::random::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    random::insecure::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    random::insecure_seed::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    cli::environment::add_to_linker::<_, HasTraced>(linker, traced_state)?;
+    sockets::tcp_create_socket::add_to_linker::<_, HasTraced>(linker, traced_state)?;
     linker.allow_shadowing(false);
     count_sockets(linker, true)?;
-    DriverPlugin::add_to_linker::<_, HasTraced>(linker, traced)
+    DriverPlugin::add_to_linker::<_, HasTraced>(linker, traced_state)
 }

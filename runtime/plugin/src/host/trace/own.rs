@@ -1,66 +1,66 @@
-//! Our own interfaces behind the trace.
+//! Puts our own interfaces behind the trace.
 //!
-//! The configuration is not recorded call by call: it is kept beside the trace, and a played call is
-//! given that one.
+//! The configuration is not recorded in each call. It is kept beside the trace, and a played call
+//! is given that one.
 
 use super::number;
-use super::wire::{Argument as _, Packed};
-use super::{HostCall, Traced};
+use super::wire::{Argument as _, PackedValue};
+use super::{HostCall, TracedState};
 use crate::bindings::since_0_1::host::{
     clock, command, config, events, log, process, random, types, wasm_task,
 };
 
-/// The same as `traced_async` for values of our own interfaces; `$hash` are expressions.
+/// As `traced_async`, for values of our own interfaces. `$hash` are expressions.
 macro_rules! traced_own {
     ($trait:path;
      $($number:ident $name:ident($($arg:ident: $type:ty),*) [$($hash:expr),*] -> $out:ty;)*) => {
         $(async fn $name(&mut self, $($arg: $type),*) -> wasmtime::Result<$out> {
-            let mark = || HostCall::of(number::$number, [$($hash),*]);
-            if let Some(answer) = self.0.tracer.play::<wasmtime::Result<Packed<$out>>>(mark) {
+            let mark = || HostCall::new(number::$number, [$($hash),*]);
+            if let Some(answer) = self.0.tracer.play::<wasmtime::Result<PackedValue<$out>>>(mark) {
                 return answer.map(|answer| answer.0);
             }
-            self.0.tracer.begin(mark);
-            let answer = <_ as $trait>::$name(self.own(), $($arg),*).await.map(Packed);
-            self.0.tracer.end(&answer);
+            self.0.tracer.record_begin(mark);
+            let answer = <_ as $trait>::$name(self.own(), $($arg),*).await.map(PackedValue);
+            self.0.tracer.record_end(&answer);
             answer.map(|answer| answer.0)
         })*
     };
 }
 
-impl types::Host for Traced<'_> {}
+impl types::Host for TracedState<'_> {}
 
-impl log::Host for Traced<'_> {
+impl log::Host for TracedState<'_> {
     traced_own! { log::Host;
         LOG log(level: log::Level, message: String) [message.digest()] -> ();
     }
 }
 
-impl config::Host for Traced<'_> {
+impl config::Host for TracedState<'_> {
     async fn get(&mut self) -> wasmtime::Result<String> {
         config::Host::get(self.own()).await
     }
 }
 
-impl events::Host for Traced<'_> {
+impl events::Host for TracedState<'_> {
     traced_own! { events::Host;
         EVENT emit(message: String, annotations: Vec<types::EnvVar>) [message.digest()] -> ();
     }
 }
 
-impl clock::Host for Traced<'_> {
+impl clock::Host for TracedState<'_> {
     traced_own! { clock::Host;
         NOW now() [] -> u64;
         MONOTONIC monotonic() [] -> u64;
     }
 }
 
-impl random::Host for Traced<'_> {
+impl random::Host for TracedState<'_> {
     traced_own! { random::Host;
         RANDOM bytes(len: u32) [len.digest()] -> Vec<u8>;
     }
 }
 
-impl command::Host for Traced<'_> {
+impl command::Host for TracedState<'_> {
     traced_own! { command::Host;
         COMMAND run(program: String, args: Vec<String>, timeout: u64)
             [program.digest(), args.digest(), timeout]
@@ -68,7 +68,7 @@ impl command::Host for Traced<'_> {
     }
 }
 
-impl process::Host for Traced<'_> {
+impl process::Host for TracedState<'_> {
     traced_own! { process::Host;
         PROCESS_SPAWN spawn(request: process::SpawnRequest)
             [request.command.digest(), request.args.digest()]
@@ -88,7 +88,7 @@ impl process::Host for Traced<'_> {
     }
 }
 
-impl wasm_task::Host for Traced<'_> {
+impl wasm_task::Host for TracedState<'_> {
     traced_own! { wasm_task::Host;
         WASM_SPAWN spawn(request: wasm_task::SpawnRequest)
             [request.path.digest(), request.args.digest()]

@@ -9,10 +9,10 @@ use super::*;
 use ostler_sandbox::HostcallBudgetExceeded;
 
 /// An answer that went through bytes.
-fn again<A: Answer>(answer: &A) -> A {
+fn again<A: TraceAnswer>(answer: &A) -> A {
     let mut bytes = Vec::new();
     answer.put(&mut bytes);
-    let mut reader = Reader::new(&bytes);
+    let mut reader = WireReader::new(&bytes);
     let again = A::get(&mut reader).unwrap();
     assert!(reader.is_empty(), "all of it is read");
     again
@@ -44,15 +44,15 @@ fn an_error_that_ended_the_call_ends_it_again_for_the_same_reason() {
     assert_eq!(error.downcast_ref::<HostcallBudgetExceeded>(), Some(&spent));
 }
 
-/// Refuses everything.
+/// A stand-in that answers nothing.
 struct Nobody;
 
 impl HostStandIn for Nobody {
     fn answer(&self, call: HostCall, _read: &mut ReadAnswer<'_>) -> Result<(), NoAnswer> {
-        Err(format!("{} is not answered", name_of(call.function)).into())
+        Err(format!("{} is not answered", function_name(call.function)).into())
     }
 
-    fn untold(&self, asked: &'static str) -> NoAnswer {
+    fn refuse_unrecorded(&self, asked: &'static str) -> NoAnswer {
         asked.into()
     }
 }
@@ -63,9 +63,9 @@ fn where_nobody_answers_in_the_hosts_place_the_call_ends_with_the_reason() {
         answer.unwrap().unwrap_err().to_string()
     }
     let tracer = Tracer::Playing(Arc::new(Nobody));
-    let answer = tracer.play::<wasmtime::Result<u64>>(|| HostCall::of(number::NOW, []));
+    let answer = tracer.play::<wasmtime::Result<u64>>(|| HostCall::new(number::NOW, []));
     assert_eq!(text(answer), "clock.now is not answered");
-    assert_eq!(tracer.unrecorded("sockets").unwrap().to_string(), "sockets");
-    let off = Tracer::Off.play::<wasmtime::Result<u64>>(|| HostCall::of(number::NOW, []));
+    assert_eq!(tracer.check_recorded("sockets").unwrap().to_string(), "sockets");
+    let off = Tracer::Off.play::<wasmtime::Result<u64>>(|| HostCall::new(number::NOW, []));
     assert!(off.is_none(), "the host itself answers");
 }

@@ -1,4 +1,5 @@
-//! Values on a trace: little-endian numbers, lengths before bytes. Bounded by what is there to read.
+//! Writes and reads the values of a trace: little-endian numbers, and lengths before bytes. What is
+//! read is bounded by the bytes that are there.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,27 +9,28 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, DescriptorStat, DescriptorType, DirectoryEntry, ErrorCode, MetadataHashValue,
 };
 
-/// Reads values from the front of some bytes. `None`: they are not there.
+/// Reads values from the front of some bytes. Each function returns `None` where the bytes
+/// do not suffice.
 #[derive(Debug)]
-pub struct Reader<'a>(&'a [u8]);
+pub struct WireReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
-    /// To read these.
+impl<'a> WireReader<'a> {
+    /// A reader of these bytes.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Is everything read?
+    /// Were all bytes read?
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Bytes that are left.
-    pub const fn left(&self) -> usize {
+    /// How many bytes are left to read.
+    pub const fn remaining(&self) -> usize {
         self.0.len()
     }
 
-    /// So many bytes.
+    /// Read `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -39,30 +41,30 @@ impl<'a> Reader<'a> {
         self.bytes(N)?.try_into().ok()
     }
 
-    /// One byte.
+    /// Read one byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// A number of four bytes.
+    /// Read a number of four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// A number of eight bytes.
+    /// Read a number of eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Bytes after their length.
-    pub fn counted(&mut self) -> Option<&'a [u8]> {
+    /// Read bytes that follow their length.
+    pub fn counted_bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()? as usize;
         self.bytes(len)
     }
 
-    /// A text after its length.
+    /// Read a text that follows its length.
     pub fn text(&mut self) -> Option<String> {
-        String::from_utf8(self.counted()?.to_vec()).ok()
+        String::from_utf8(self.counted_bytes()?.to_vec()).ok()
     }
 }
 
@@ -72,15 +74,15 @@ pub fn put_counted(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// A value on a trace.
+/// A value that can be written into a trace and read from it.
 pub trait Wire: Sized {
     fn put(&self, out: &mut Vec<u8>);
-    fn get(reader: &mut Reader<'_>) -> Option<Self>;
+    fn get(reader: &mut WireReader<'_>) -> Option<Self>;
 }
 
 impl Wire for () {
     fn put(&self, _out: &mut Vec<u8>) {}
-    fn get(_reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(_reader: &mut WireReader<'_>) -> Option<Self> {
         Some(())
     }
 }
@@ -89,7 +91,7 @@ impl Wire for bool {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         Some(reader.u8()? != 0)
     }
 }
@@ -98,7 +100,7 @@ impl Wire for u32 {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         reader.u32()
     }
 }
@@ -107,7 +109,7 @@ impl Wire for u64 {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         reader.u64()
     }
 }
@@ -116,7 +118,7 @@ impl Wire for String {
     fn put(&self, out: &mut Vec<u8>) {
         put_counted(self.as_bytes(), out);
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         reader.text()
     }
 }
@@ -125,8 +127,8 @@ impl Wire for Vec<u8> {
     fn put(&self, out: &mut Vec<u8>) {
         put_counted(self, out);
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(reader.counted()?.to_vec())
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
+        Some(reader.counted_bytes()?.to_vec())
     }
 }
 
@@ -135,7 +137,7 @@ impl Wire for Vec<u32> {
         (self.len() as u64).put(out);
         self.iter().for_each(|number| number.put(out));
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         let len = reader.u64()?;
         (0..len).map(|_| reader.u32()).collect()
     }
@@ -146,7 +148,7 @@ impl<A: Wire, B: Wire> Wire for (A, B) {
         self.0.put(out);
         self.1.put(out);
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         Some((A::get(reader)?, B::get(reader)?))
     }
 }
@@ -158,7 +160,7 @@ impl<T: Wire> Wire for Option<T> {
             value.put(out);
         }
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         Some(match reader.u8()? {
             0 => None,
             _ => Some(T::get(reader)?),
@@ -166,12 +168,13 @@ impl<T: Wire> Wire for Option<T> {
     }
 }
 
-/// A handle: its number, so that a played one is the same to the guest. Nothing stands behind it.
+/// A handle is written as its number, so that a played one is the same to the guest. No resource
+/// belongs to a played handle.
 impl<T: 'static> Wire for Resource<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.rep().put(out);
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         Some(Self::new_own(reader.u32()?))
     }
 }
@@ -184,7 +187,7 @@ impl<T: 'static> Wire for Vec<(Resource<T>, String)> {
             name.put(out);
         }
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         let len = reader.u64()?;
         (0..len).map(|_| Some((Resource::get(reader)?, String::get(reader)?))).collect()
     }
@@ -198,28 +201,30 @@ impl Wire for Vec<(String, String)> {
             value.put(out);
         }
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         let len = reader.u64()?;
         (0..len).map(|_| Some((reader.text()?, reader.text()?))).collect()
     }
 }
 
-/// A value of our own interfaces.
+/// A value of our own interfaces, which is written in its serialised form.
 #[derive(Debug)]
-pub struct Packed<T>(pub T);
+pub struct PackedValue<T>(pub T);
 
-impl<T: Serialize + DeserializeOwned> Wire for Packed<T> {
+impl<T: Serialize + DeserializeOwned> Wire for PackedValue<T> {
     fn put(&self, out: &mut Vec<u8>) {
-        // Into memory, of plain data: it does not fail. Were it to, the answer could not be read.
+        // Plain data is written into memory, so this does not fail. If it did, the answer could not
+        // be read again.
         let bytes = postcard::to_stdvec(&self.0).unwrap_or_default();
         put_counted(&bytes, out);
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
-        postcard::from_bytes(reader.counted()?).ok().map(Self)
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
+        postcard::from_bytes(reader.counted_bytes()?).ok().map(Self)
     }
 }
 
-/// Enumerations by the place of a variant in this list. Append only.
+/// Enumerations are written as the place of a variant in its list. The lists may only
+/// be appended to.
 macro_rules! enumerations {
     ($($type:ident { $($variant:ident),* $(,)? })*) => {
         $(impl Wire for $type {
@@ -228,7 +233,7 @@ macro_rules! enumerations {
                 let place = ALL.iter().position(|one| one == self);
                 out.push(place.and_then(|place| u8::try_from(place).ok()).unwrap_or(u8::MAX));
             }
-            fn get(reader: &mut Reader<'_>) -> Option<Self> {
+            fn get(reader: &mut WireReader<'_>) -> Option<Self> {
                 const ALL: &[$type] = &[$($type::$variant),*];
                 ALL.get(usize::from(reader.u8()?)).copied()
             }
@@ -249,14 +254,14 @@ enumerations! {
     }
 }
 
-/// Records field by field.
+/// Records are written field by field.
 macro_rules! records {
     ($($type:ident { $($field:ident),* })*) => {
         $(impl Wire for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$field.put(out);)*
             }
-            fn get(reader: &mut Reader<'_>) -> Option<Self> {
+            fn get(reader: &mut WireReader<'_>) -> Option<Self> {
                 Some(Self { $($field: Wire::get(reader)?),* })
             }
         })*
@@ -273,7 +278,7 @@ records! {
     MetadataHashValue { lower, upper }
 }
 
-/// Flags by their order here. Append only.
+/// Flags by their bit in a trace. The list may only be appended to.
 const FLAGS: [DescriptorFlags; 6] = [
     DescriptorFlags::READ,
     DescriptorFlags::WRITE,
@@ -288,14 +293,15 @@ impl Wire for DescriptorFlags {
         let set = FLAGS.iter().enumerate().filter(|(_, flag)| self.contains(**flag));
         out.push(set.fold(0, |bits, (place, _)| bits | 1 << place));
     }
-    fn get(reader: &mut Reader<'_>) -> Option<Self> {
+    fn get(reader: &mut WireReader<'_>) -> Option<Self> {
         let bits = reader.u8()?;
         let set = FLAGS.iter().enumerate().filter(|(place, _)| bits & (1 << place) != 0);
         Some(set.fold(Self::empty(), |all, (_, flag)| all | *flag))
     }
 }
 
-/// What is hashed of an argument. Handles are not: their numbers follow from the answers.
+/// An argument that is hashed. Handles are not hashed, because their numbers follow
+/// from the answers.
 pub trait Argument {
     fn digest(&self) -> u64;
 }
@@ -326,11 +332,11 @@ impl Argument for Vec<u8> {
 
 impl Argument for Vec<String> {
     fn digest(&self) -> u64 {
-        self.iter().fold(self.len() as u64, |so_far, text| mixed(so_far, text.digest()))
+        self.iter().fold(self.len() as u64, |so_far, text| mix_digests(so_far, text.digest()))
     }
 }
 
-/// Two digests in one, not the same the other way round.
-pub const fn mixed(first: u64, second: u64) -> u64 {
+/// Mix two digests into one. The order of the two matters.
+pub const fn mix_digests(first: u64, second: u64) -> u64 {
     (first.rotate_left(23) ^ second).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,4 +1,4 @@
-//! From the file of a task to its compiled code.
+//! The way from the file of a task to its compiled code.
 //!
 //! ```text
 //! open ─► its stamp is known, and the code is at hand ─► no byte of it is read
@@ -21,34 +21,34 @@ use ostler_model::limits::{CompileLimits, TASK_CODE_KEPT_MAX, TASK_FILE_BYTES_MA
 use ostler_model::ports::TaskContext;
 use ostler_model::time::Timestamp;
 use ostler_sandbox::{
-    CodeAsk, CodeCache, CodeFile, Digest, EngineKind, Format, LoadError, LoadedCode, Sandbox,
+    CodeAsk, CodeCache, CodeFile, Digest, EngineKind, LoadError, LoadedCode, Sandbox, WasmFormat,
     detect_format, missing_entry,
 };
 
-/// A file that changed so short before it was read may change again without another stamp: file
-/// systems tell times in steps, of two seconds at most.
+/// A file that changed less than this before it was read may change again and keep its stamp,
+/// because file systems tell times in steps of up to two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Where the code of tasks comes from.
+/// Loads the code of tasks, and remembers which content their files have.
 #[derive(Clone)]
 pub struct TaskCode {
     sandbox: Arc<Sandbox>,
     control: tokio::runtime::Handle,
     clock: Clock,
-    seen: Arc<Mutex<VecDeque<Seen>>>,
+    seen: Arc<Mutex<VecDeque<KnownFile>>>,
 }
 
 /// A file whose content is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    stamp: Stamp,
+struct KnownFile {
+    stamp: CodeStamp,
     digest: Digest,
-    format: Format,
+    format: WasmFormat,
 }
 
-/// What tells that a file is the same as before: where it is, and when it was changed.
+/// Tells whether a file is the same as before: where it is, and when it was changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct CodeStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -56,8 +56,8 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
-    fn of(meta: &Metadata) -> Self {
+impl CodeStamp {
+    fn from_metadata(meta: &Metadata) -> Self {
         Self {
             device: meta.dev(),
             inode: meta.ino(),
@@ -67,32 +67,32 @@ impl Stamp {
         }
     }
 
-    /// Did it change long enough before `now` to be told from the next change?
-    fn settled(&self, now: Timestamp) -> bool {
+    /// Did the file change so long before `now` that another change would give another stamp?
+    fn is_settled(&self, now: Timestamp) -> bool {
         let (seconds, nanos) = self.changed;
         let changed = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         i128::from(now.nanos()) - changed > i128::try_from(SETTLED.as_nanos()).unwrap_or(0)
     }
 }
 
-/// What code is wanted as.
-pub trait Wanted: Clone + Send + 'static {
-    /// At hand, whatever file it is of.
-    fn known(cache: &CodeCache, digest: Digest, format: Format) -> Option<Self>;
-    /// From the bytes of the file.
+/// The form in which code is loaded: mapped in this process, or as a file for another one.
+pub trait CodeForm: Clone + Send + 'static {
+    /// The code with this digest, if the cache has it at hand.
+    fn find_known(cache: &CodeCache, digest: Digest, format: WasmFormat) -> Option<Self>;
+    /// Load the code of the bytes of a file.
     fn load(
         cache: &CodeCache,
         bytes: Arc<[u8]>,
         ask: &CodeAsk<'_>,
     ) -> impl Future<Output = Result<Self, LoadError>> + Send;
-    /// Of the wasm.
+    /// Digest of the wasm that the code was compiled from.
     fn digest(&self) -> Digest;
 }
 
-/// Mapped in this process.
-impl Wanted for Arc<LoadedCode> {
-    fn known(cache: &CodeCache, digest: Digest, format: Format) -> Option<Self> {
-        cache.known(digest, EngineKind::Task, format)
+/// Code that is mapped in this process.
+impl CodeForm for Arc<LoadedCode> {
+    fn find_known(cache: &CodeCache, digest: Digest, format: WasmFormat) -> Option<Self> {
+        cache.find_mapped(digest, EngineKind::Task, format)
     }
 
     async fn load(
@@ -108,10 +108,10 @@ impl Wanted for Arc<LoadedCode> {
     }
 }
 
-/// To be mapped by another process.
-impl Wanted for CodeFile {
-    fn known(cache: &CodeCache, digest: Digest, format: Format) -> Option<Self> {
-        cache.known_file(digest, EngineKind::Task, format)
+/// Code that another process maps.
+impl CodeForm for CodeFile {
+    fn find_known(cache: &CodeCache, digest: Digest, format: WasmFormat) -> Option<Self> {
+        cache.find_file(digest, EngineKind::Task, format)
     }
 
     async fn load(
@@ -128,27 +128,27 @@ impl Wanted for CodeFile {
 }
 
 impl TaskCode {
-    /// Of this cache. Loads go on on `control`, not on the stack of the guest that asks, which has
-    /// little room for host functions.
+    /// A loader that uses this sandbox's cache. Loads run on `control`, and not on the stack of the
+    /// guest that asks, which has little room for host functions.
     #[must_use]
     pub fn new(sandbox: Arc<Sandbox>, control: tokio::runtime::Handle, clock: Clock) -> Self {
         Self { sandbox, control, clock, seen: Arc::default() }
     }
 
-    /// The code of a task's file, compiled when its job's turn comes; what takes long is told in its
-    /// events.
+    /// Load the code of a task's file. It is compiled when its job's turn comes. The task's events
+    /// tell when that takes long.
     ///
     /// # Errors
-    /// When the file cannot be read, is no task, or cannot be compiled.
-    pub async fn of<W: Wanted>(
+    /// When the file cannot be read, is no program for a task, or cannot be compiled.
+    pub async fn load_task<W: CodeForm>(
         &self,
         context: &Arc<TaskContext>,
         path: &Path,
     ) -> Result<W, WasmTaskError> {
         let (file, meta) = open(path)?;
-        let stamp = Stamp::of(&meta);
-        if let Some(Seen { digest, format, .. }) = self.seen(stamp)
-            && let Some(code) = W::known(self.sandbox.code(), digest, format)
+        let stamp = CodeStamp::from_metadata(&meta);
+        if let Some(KnownFile { digest, format, .. }) = self.known_file(stamp)
+            && let Some(code) = W::find_known(self.sandbox.code(), digest, format)
         {
             return Ok(code);
         }
@@ -163,31 +163,31 @@ impl TaskCode {
         let load = async move { this.load::<W>(&about, &at, bytes, format).await };
         let loading = AbortOnDropHandle::new(self.control.spawn(load)).await;
         let code = loading.unwrap_or(Err(LoadError::Interrupted)).map_err(coded)?;
-        self.remember(Seen { stamp, digest: code.digest(), format });
+        self.remember(KnownFile { stamp, digest: code.digest(), format });
         Ok(code)
     }
 
-    async fn load<W: Wanted>(
+    async fn load<W: CodeForm>(
         &self,
         context: &TaskContext,
         path: &Path,
         bytes: Arc<[u8]>,
-        format: Format,
+        format: WasmFormat,
     ) -> Result<W, LoadError> {
-        let within = CompileLimits::of_file(TASK_FILE_BYTES_MAX);
+        let within = CompileLimits::for_file_size(TASK_FILE_BYTES_MAX);
         let say = |text: &str| (context.events)(format!("{} {text}", path.display()), Vec::new());
-        let (kind, owner) = (EngineKind::Task, context.job_id.qualified());
+        let (kind, owner) = (EngineKind::Task, context.job_id.qualified_id());
         let ask = CodeAsk { kind, format, within, owner, say: Some(&say) };
         W::load(self.sandbox.code(), bytes, &ask).await
     }
 
-    fn seen(&self, stamp: Stamp) -> Option<Seen> {
+    fn known_file(&self, stamp: CodeStamp) -> Option<KnownFile> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter().find(|seen| seen.stamp == stamp).copied()
     }
 
-    fn remember(&self, file: Seen) {
-        if !file.stamp.settled(self.clock.now()) {
+    fn remember(&self, file: KnownFile) {
+        if !file.stamp.is_settled(self.clock.now()) {
             return;
         }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

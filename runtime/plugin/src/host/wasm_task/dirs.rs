@@ -1,11 +1,11 @@
-//! What a WASM task sees of the node's files.
+//! Opens the directories and files of the node that a WASM task sees.
 //!
 //! A directory is opened by walking down from the task's own or the shared directory through
-//! cap-std, so that neither `..` nor a symlink that another task planted leads outside; WASI then
-//! gets the opened directory itself (through `/proc/self/fd`), not a path that could be swapped.
+//! cap-std. So neither `..` nor a symlink that another task planted leads outside. WASI then gets
+//! the opened directory itself (through `/proc/self/fd`), and not a path that could be swapped.
 //!
-//! Of the shared directory a task writes in `data` and `tmp`; the rest, the logs of its group among it, it
-//! only reads.
+//! In the shared directory a task may write below `data` and `tmp`. It may only read the rest, such
+//! as the logs of its group.
 
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -17,38 +17,39 @@ use rustix::fs::{Mode, OFlags};
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::{PreopenedDir, WasmTaskError};
-use crate::host::guest_files::places::{self, Place};
+use crate::host::guest_files::places::{self, FileSystemKind};
 use ostler_model::device::Mount;
 use ostler_model::ports::TaskContext;
 use ostler_model::task_path::ASSIGNED_FILES;
 
 /// Largest file mount that is copied where it cannot be linked, bytes.
 const COPIED_MOUNT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// What a task writes of the shared directory.
+/// The parts of the shared directory that a task may write.
 const SHARED: [&str; 2] = ["data", "tmp"];
 
-/// What may be shown of the node.
+/// The directories of the node below which a task may see something.
 #[derive(Clone, Debug)]
 pub(super) struct Roots {
     task_dir: PathBuf,
     alloc_dir: PathBuf,
-    /// What reservations assigned.
+    /// The mounts that reservations assigned to the task.
     mounts: Vec<Mount>,
 }
 
 impl Roots {
-    pub(super) fn of(context: &TaskContext) -> Self {
+    pub(super) fn from_context(context: &TaskContext) -> Self {
         let (task_dir, alloc_dir) = (context.task_dir.clone(), context.alloc_dir.clone());
         Self { task_dir, alloc_dir, mounts: context.mounts.clone() }
     }
 
-    /// Is nothing of this a mount, which may lie on a disk that hangs, or is gathered at the start?
-    pub(super) fn are_all_of(&self, dirs: &[PreopenedDir]) -> bool {
+    /// Is none of these directories a mount? A mount may lie on a disk that hangs, or is gathered
+    /// at the start.
+    pub(super) fn is_free_of_mounts(&self, dirs: &[PreopenedDir]) -> bool {
         dirs.iter().all(|dir| !self.mounts.iter().any(|m| Path::new(&m.host_path) == dir.host_path))
     }
 }
 
-/// Pre-open everything the task was given; how many directories that are.
+/// Pre-open everything that the task was given. Returns how many directories that are.
 pub(super) fn preopen(
     wasi: &mut WasiCtxBuilder,
     context: &Roots,
@@ -67,7 +68,7 @@ pub(super) fn preopen(
             give(wasi, dir, &opened, &dir.guest_path, read_only || whole)?;
             many += 1;
             for name in SHARED.iter().filter(|_| whole) {
-                // Not a link that another task put there.
+                // A link that another task put there is left out.
                 if opened.symlink_metadata(name).is_ok_and(|meta| meta.is_dir())
                     && let Ok(part) = opened.open_dir(name)
                 {
@@ -101,14 +102,14 @@ fn give(
         .map_err(|e| WasmTaskError::Dir { path: dir.host_path.clone(), reason: format!("{e:#}") })
 }
 
-/// Open a directory of the task, and say whether it must be read-only.
+/// Open a directory of the task. The second value says whether it must be read-only.
 fn open(context: &Roots, dir: &PreopenedDir) -> Result<(Dir, bool), WasmTaskError> {
     let failed = |e: std::io::Error| WasmTaskError::Dir {
         path: dir.host_path.clone(),
         reason: e.to_string(),
     };
     if let Some(mount) = context.mounts.iter().find(|m| Path::new(&m.host_path) == dir.host_path) {
-        let opened = without_links(&dir.host_path, OFlags::DIRECTORY).map_err(failed)?;
+        let opened = open_without_links(&dir.host_path, OFlags::DIRECTORY).map_err(failed)?;
         return Ok((Dir::from_std_file(opened), dir.read_only || mount.read_only));
     }
     for root in [&context.task_dir, &context.alloc_dir] {
@@ -121,7 +122,7 @@ fn open(context: &Roots, dir: &PreopenedDir) -> Result<(Dir, bool), WasmTaskErro
             return Ok((opened, dir.read_only));
         }
         let inner = opened.open_dir(relative).map_err(failed)?;
-        // By where it is, not by how it was called: another task may have put a link on the way.
+        // The real place counts, and not the path: another task may have put a link on the way.
         let own = root == &context.task_dir || is_below(root, SHARED, &inner).map_err(failed)?;
         return Ok((inner, dir.read_only || !own));
     }
@@ -135,10 +136,11 @@ fn is_below(root: &Path, names: [&str; 2], dir: &Dir) -> std::io::Result<bool> {
     Ok(names.iter().any(|name| real.starts_with(root.join(name))))
 }
 
-/// WASI shows directories, not files: gather file mounts of one guest directory in a directory of the agent,
-/// linked where the file system allows, else copied. Always read-only. It is beside the task's directory and
-/// the shared one, since a task can write what is in them, and a linked file is the assigned one itself. It
-/// does not count as disk of the allocation (`lifecycle/alloc/size.rs`), so it stays closed to all others.
+/// Gather the file mounts of one guest directory in a directory of the agent, because WASI shows
+/// only directories. The files are linked where the file system allows it, and copied otherwise.
+/// The directory is always read-only. It lies beside the task's directory and the shared one: a
+/// task can write into those, and a linked file is the assigned file itself. It does not count as
+/// disk of the allocation (`lifecycle/alloc/size.rs`), so it stays closed to all others.
 fn stage(
     context: &Roots,
     dir: &PreopenedDir,
@@ -184,8 +186,8 @@ fn stage(
     if std::fs::hard_link(&dir.host_path, &target).is_ok() {
         return Ok(());
     }
-    // What the kernel makes up may be endless, or wait, and is not a file of this size.
-    if places::of_path(&dir.host_path) != Place::Returns {
+    // A file that the kernel makes up may be endless, or make a read wait, and has not this size.
+    if places::kind_of_path(&dir.host_path) != FileSystemKind::Returns {
         return Err(failed("only a file of a disk can be assigned to a WASM task".to_owned()));
     }
     if size > COPIED_MOUNT_BYTES_MAX {
@@ -194,7 +196,7 @@ fn stage(
              {COPIED_MOUNT_BYTES_MAX} bytes are copied"
         )));
     }
-    let copied = without_links(&dir.host_path, OFlags::NONBLOCK).and_then(|mut from| {
+    let copied = open_without_links(&dir.host_path, OFlags::NONBLOCK).and_then(|mut from| {
         let mut to =
             std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target)?;
         std::io::copy(&mut std::io::Read::take(&mut from, COPIED_MOUNT_BYTES_MAX), &mut to)
@@ -202,9 +204,9 @@ fn stage(
     copied.map(drop).map_err(|e| failed(e.to_string()))
 }
 
-/// Open what was granted to be shown, step by step: its links were followed when it was granted, and
-/// one that is there now was put there since.
-fn without_links(path: &Path, kind: OFlags) -> std::io::Result<std::fs::File> {
+/// Open a path of a mount step by step, and refuse links. Its links were followed when it was
+/// granted, so a link that is there now was put there since.
+fn open_without_links(path: &Path, kind: OFlags) -> std::io::Result<std::fs::File> {
     let mut names: Vec<_> = path
         .components()
         .filter_map(|part| match part {

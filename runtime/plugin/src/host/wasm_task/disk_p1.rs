@@ -1,5 +1,5 @@
-//! Files of core modules of WASI preview 1: what they open and what they change counts, and exits with
-//! any code. How they read and write is in [`super::io_p1`].
+//! Files of core modules of WASI preview 1: what they open and what they change is counted. Modules
+//! may also exit with any code. How they read and write is in [`super::io_p1`].
 
 use wasmtime::component::{Resource, ResourceTable};
 use wasmtime::{AsContextMut as _, Caller, Extern, Linker};
@@ -12,23 +12,23 @@ use wiggle::{GuestMemory, GuestPtr};
 
 use super::io_p1;
 use super::launch::ModuleTask;
-use crate::host::guest_files::Refused;
+use crate::host::guest_files::OpenRefusal;
 
-/// The number of the first directory that a module was given.
+/// Number of the first directory that a module was given.
 const FIRST_GIVEN: u32 = 3;
 pub(super) const MODULE: &str = "wasi_snapshot_preview1";
-/// `oflags` of `path_open`.
+/// Bits in `oflags` of `path_open`.
 const CREATE: i32 = 1;
 const TRUNCATE: i32 = 8;
 
-/// The guest's memory, and the task's data beside it.
+/// The guest's memory and the data of the task.
 pub(super) fn parts<'a>(
     caller: &'a mut Caller<'_, ModuleTask>,
 ) -> wasmtime::Result<(GuestMemory<'a>, &'a mut ModuleTask)> {
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return Err(wasmtime::Error::msg("the module does not export its memory"));
     };
-    // What wasmtime-wasi's own wrapper does first: each call may copy so much.
+    // The wrapper of wasmtime-wasi does the same first: it sets how much each call may copy.
     let fuel = caller.as_context_mut().hostcall_fuel();
     let (bytes, task) = memory.data_and_store_mut(caller);
     task.wasi.set_hostcall_fuel(fuel);
@@ -39,7 +39,7 @@ pub(super) fn errno(error: Errno) -> i32 {
     i32::from(u16::from(error))
 }
 
-/// Length of an open regular file.
+/// Length of an open regular file, bytes; `None` for anything else.
 pub(super) async fn length(
     task: &mut ModuleTask,
     memory: &mut GuestMemory<'_>,
@@ -53,9 +53,10 @@ pub(super) async fn length(
     (stat.filetype == Filetype::RegularFile).then_some(stat.size)
 }
 
-/// What a name stands for, links not followed unless `flags` say so. Nothing only where there is
-/// nothing: of what cannot be looked at it is not known whether opening it waits for ever.
-async fn named(
+/// What a name stands for. Links are not followed unless `flags` say so. `None` only where there is
+/// nothing: a name that cannot be looked at is an error, because it is not known whether opening it
+/// waits for ever.
+async fn stat_name(
     task: &mut ModuleTask,
     memory: &mut GuestMemory<'_>,
     dir: i32,
@@ -74,26 +75,27 @@ async fn named(
     }
 }
 
-/// Opening a pipe or a device may wait for ever, and a guest thread with it.
-fn plain(kind: Filetype) -> bool {
+/// Is this a file, directory or link? Opening a pipe or a device may wait for ever, and hold
+/// a guest thread.
+fn is_plain(kind: Filetype) -> bool {
     matches!(kind, Filetype::RegularFile | Filetype::Directory | Filetype::SymbolicLink)
 }
 
-/// Note the directories that a module is given before it runs.
-pub(super) fn given(task: &mut ModuleTask) -> wasmtime::Result<()> {
+/// Note the directories that a module is given, before it runs.
+pub(super) fn note_given_dirs(task: &mut ModuleTask) -> wasmtime::Result<()> {
     let mut wasi = task.wasi.filesystem();
     for (number, (dir, _)) in (FIRST_GIVEN..).zip(wasi.get_directories()?) {
-        task.files.given(number, &wasi.table.delete(dir)?);
+        task.files.add_given(number, &wasi.table.delete(dir)?);
     }
     Ok(())
 }
 
 /// Put a check and a count around every function that opens something or changes how much there is.
-pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
+pub(super) fn link_counted(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    writes(linker)?;
-    names(linker)?;
-    io_p1::bound(linker)?;
+    link_writes(linker)?;
+    link_names(linker)?;
+    io_p1::link_counted(linker)?;
     // wasmtime-wasi takes a code above 125 for a failure of its own.
     linker.func_wrap(MODULE, "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(exit_code(code)).into())
@@ -102,12 +104,12 @@ pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// One of the codes there are; another one is a failure, as -1 is to a native program.
+/// An exit code from 0 to 255. Any other code becomes 255, as -1 does for a native program.
 fn exit_code(code: i32) -> i32 {
     u8::try_from(code).unwrap_or(u8::MAX).into()
 }
 
-fn writes(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
+fn link_writes(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "fd_filestat_set_size",
@@ -121,9 +123,9 @@ fn writes(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let done = p1::fd_filestat_set_size(&mut task.wasi, &mut memory, fd, size).await;
                 let after = length(task, &mut memory, fd).await.unwrap_or(before);
                 if after < before {
-                    task.files.shrunk(fd.cast_unsigned());
+                    task.files.record_shrink(fd.cast_unsigned());
                 }
-                task.disk.resized(before, after);
+                task.disk.record_resize(before, after);
                 done
             })
         },
@@ -131,7 +133,7 @@ fn writes(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A function that makes a name.
+/// Link a function that makes a name.
 macro_rules! making {
     ($linker:ident, $name:ident, ($($arg:ident),*)) => {
         $linker.func_wrap_async(
@@ -140,12 +142,12 @@ macro_rules! making {
             |mut caller: Caller<'_, ModuleTask>, ($($arg),*): ($(replace!($arg i32)),*)| {
                 Box::new(async move {
                     let (mut memory, task) = parts(&mut caller)?;
-                    if task.disk.full() {
+                    if task.disk.is_full() {
                         return Ok(errno(Errno::Nospc));
                     }
                     let done = p1::$name(&mut task.wasi, &mut memory, $($arg),*).await;
                     if matches!(done, Ok(0)) {
-                        task.disk.made();
+                        task.disk.record_name();
                     }
                     done
                 })
@@ -160,7 +162,7 @@ macro_rules! replace {
     };
 }
 
-fn names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
+fn link_names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     making!(linker, path_create_directory, (dir, path, len));
     making!(linker, path_symlink, (old, old_len, dir, path, len));
     making!(linker, path_link, (old_dir, flags, old, old_len, dir, path, len));
@@ -179,8 +181,8 @@ fn names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let (mut memory, task) = parts(&mut caller)?;
                 let done = p1::fd_close(&mut task.wasi, &mut memory, fd).await;
                 if matches!(done, Ok(0)) {
-                    task.files.closed(fd.cast_unsigned());
-                    task.printing.closed(fd.cast_unsigned());
+                    task.files.remove(fd.cast_unsigned());
+                    task.printing.close(fd.cast_unsigned());
                 }
                 done
             })
@@ -194,19 +196,19 @@ fn names(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let (mut memory, task) = parts(&mut caller)?;
                 let done = p1::fd_renumber(&mut task.wasi, &mut memory, from, to).await;
                 if matches!(done, Ok(0)) && from != to {
-                    task.printing.closed(from.cast_unsigned());
-                    task.printing.closed(to.cast_unsigned());
-                    task.files.closed(to.cast_unsigned());
-                    task.files.renumbered(from.cast_unsigned(), to.cast_unsigned());
+                    task.printing.close(from.cast_unsigned());
+                    task.printing.close(to.cast_unsigned());
+                    task.files.remove(to.cast_unsigned());
+                    task.files.renumber(from.cast_unsigned(), to.cast_unsigned());
                 }
                 done
             })
         },
     )?;
-    removals(linker)
+    link_removals(linker)
 }
 
-fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
+fn link_removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "path_unlink_file",
@@ -214,12 +216,12 @@ fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
             Box::new(async move {
                 let (mut memory, task) = parts(&mut caller)?;
                 let none = Lookupflags::empty();
-                let before = named(task, &mut memory, dir, none, (path, len)).await;
+                let before = stat_name(task, &mut memory, dir, none, (path, len)).await;
                 let before = before.ok().flatten();
                 let wasi = &mut task.wasi;
                 let done = p1::path_unlink_file(wasi, &mut memory, dir, path, len).await;
                 if matches!(done, Ok(0)) {
-                    removed(task, before);
+                    record_removal(task, before);
                 }
                 done
             })
@@ -234,7 +236,7 @@ fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
                 let wasi = &mut task.wasi;
                 let done = p1::path_remove_directory(wasi, &mut memory, dir, path, len).await;
                 if matches!(done, Ok(0)) {
-                    task.disk.removed(0);
+                    task.disk.record_removal(0);
                 }
                 done
             })
@@ -248,15 +250,16 @@ fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
             Box::new(async move {
                 let (mut memory, task) = parts(&mut caller)?;
                 let none = Lookupflags::empty();
-                // What the new name was, if anything, is replaced; not where both are one file's.
-                let moved = named(task, &mut memory, dir, none, (old, old_len)).await;
-                let before = named(task, &mut memory, to, none, (new, new_len)).await;
+                // The file that the new name stood for is replaced, unless both names are of one
+                // file.
+                let moved = stat_name(task, &mut memory, dir, none, (old, old_len)).await;
+                let before = stat_name(task, &mut memory, to, none, (new, new_len)).await;
                 let (moved, before) = (moved.ok().flatten(), before.ok().flatten());
                 let (wasi, memory) = (&mut task.wasi, &mut memory);
                 let done = p1::path_rename(wasi, memory, dir, old, old_len, to, new, new_len).await;
                 let other = moved.map(|file| file.ino) != before.as_ref().map(|file| file.ino);
                 if matches!(done, Ok(0)) && other && before.is_some() {
-                    removed(task, before);
+                    record_removal(task, before);
                 }
                 done
             })
@@ -265,32 +268,32 @@ fn removals(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A name is gone, and its file where it was its last.
-fn removed(task: &ModuleTask, before: Option<Filestat>) {
+/// Count a name that is gone, and its file if this was the last name.
+fn record_removal(task: &ModuleTask, before: Option<Filestat>) {
     let Some(file) = before else { return };
     if file.nlink == 1 && file.filetype == Filetype::RegularFile {
-        task.files.unlinked(file.ino, file.size);
+        task.files.record_unlink(file.ino, file.size);
     } else {
-        task.disk.removed(0);
+        task.disk.record_removal(0);
     }
 }
 
-/// Arguments of `path_open`: the directory, how links are followed, path and length, how, rights, flags,
-/// and where the number goes.
+/// Arguments of `path_open`: the directory, how links are followed, path and length, how to open,
+/// rights, flags, and where the number is written.
 type Open = (i32, i32, i32, i32, i32, i64, i64, i32, i32);
 
 async fn open(caller: &mut Caller<'_, ModuleTask>, words: Open) -> wasmtime::Result<i32> {
     let (dir, flags, path, len, oflags, base, inheriting, fdflags, place) = words;
     let (mut memory, task) = parts(caller)?;
     let follow = Lookupflags::SYMLINK_FOLLOW;
-    let before = match named(task, &mut memory, dir, follow, (path, len)).await {
+    let before = match stat_name(task, &mut memory, dir, follow, (path, len)).await {
         Ok(before) => before,
         Err(error) => return Ok(errno(error)),
     };
-    if before.as_ref().is_some_and(|file| !plain(file.filetype)) {
+    if before.as_ref().is_some_and(|file| !is_plain(file.filetype)) {
         return Ok(errno(Errno::Acces));
     }
-    if oflags & CREATE != 0 && before.is_none() && task.disk.full() {
+    if oflags & CREATE != 0 && before.is_none() && task.disk.is_full() {
         return Ok(errno(Errno::Nospc));
     }
     let Ok(permit) = task.files.permit() else { return Ok(errno(Errno::Mfile)) };
@@ -303,28 +306,28 @@ async fn open(caller: &mut Caller<'_, ModuleTask>, words: Open) -> wasmtime::Res
         return done;
     }
     match before {
-        None if oflags & CREATE != 0 => task.disk.made(),
-        Some(file) if oflags & TRUNCATE != 0 => task.disk.resized(file.size, 0),
+        None if oflags & CREATE != 0 => task.disk.record_name(),
+        Some(file) if oflags & TRUNCATE != 0 => task.disk.record_resize(file.size, 0),
         _ => {}
     }
     let number = memory.read(GuestPtr::<u32>::new(place.cast_unsigned()))?;
     let opened = task.wasi.ctx().table.get(&entry)?;
-    let refused = match task.files.opened(number, opened, permit) {
+    let refused = match task.files.add_opened(number, opened, permit) {
         Ok(()) => {
             if oflags & TRUNCATE != 0 {
-                task.files.shrunk(number);
+                task.files.record_shrink(number);
             }
             return done;
         }
-        Err(Refused::TooMany) => Errno::Mfile,
-        Err(Refused::NotThere) => Errno::Acces,
+        Err(OpenRefusal::TooMany) => Errno::Mfile,
+        Err(OpenRefusal::NotThere) => Errno::Acces,
     };
     p1::fd_close(&mut task.wasi, &mut memory, number.cast_signed()).await?;
     Ok(errno(refused))
 }
 
-/// What the table gives next: wasmtime-wasi's numbers for modules lead to its entries, and it does not
-/// say how. That it is a descriptor is looked at when it is there.
+/// The entry that the table gives next. The numbers that wasmtime-wasi gives to modules lead to its
+/// entries, and it does not say how. Whether the entry is a descriptor is checked when it is there.
 fn next_entry(table: &mut ResourceTable) -> wasmtime::Result<Resource<Descriptor>> {
     let probe = table.push(())?;
     let entry = Resource::new_borrow(probe.rep());

@@ -1,20 +1,20 @@
-//! What the end of a guest says of its task. Pure.
+//! Turns the end of a guest into the exit of its task. Pure.
 
 use super::PreopenedDir;
 use ostler_model::clock::Timestamp;
 use ostler_model::limits::{ANSWER_TEXT_BYTES_MAX, NAMES_TOLD_MAX};
-use ostler_model::shown;
+use ostler_model::printable;
 use ostler_model::task::{EXIT_TRAPPED, RawExit, out_of_memory};
-use ostler_sandbox::{CallError, Said, in_frames};
+use ostler_sandbox::{CallError, LastWords, in_frames};
 
-/// Signal number reported for a WASM task that was killed: WASM has no signals of its own.
+/// Signal number that is reported for a WASM task that was killed. WASM itself has no signals.
 const KILLED: u32 = 9;
 
-/// How a task ended. What its own code did wrong, or was refused, has the code of a trap; a failure
-/// of the agent around it has none.
-pub(super) fn raw(
+/// The exit of a task. Where its own code did something wrong, or was refused something, it has the
+/// code of a trap. A failure of the agent around it has no code.
+pub(super) fn raw_exit(
     result: Result<i32, CallError>,
-    said: &Said,
+    said: &LastWords,
     killed: bool,
     finished_at: Timestamp,
 ) -> RawExit {
@@ -36,22 +36,23 @@ pub(super) fn raw(
     );
     exit.oom_killed = matches!(error, CallError::MemoryLimit { .. });
     exit.exit_code = (!of_the_agent && !exit.oom_killed).then_some(EXIT_TRAPPED);
-    let mut text = shown::cut(end_text(&error), ANSWER_TEXT_BYTES_MAX / 4);
+    let mut text = printable::truncate_text(end_text(&error), ANSWER_TEXT_BYTES_MAX / 4);
     if !of_the_agent {
-        // Its driver is told of it, and may pass it on: no longer than it may answer.
-        text.push_str(&said.within(ANSWER_TEXT_BYTES_MAX - ANSWER_TEXT_BYTES_MAX / 4 - LEAST));
+        // The driver gets this text and may pass it on, so it is no longer than an answer may be.
+        text.push_str(&said.short_text(ANSWER_TEXT_BYTES_MAX - ANSWER_TEXT_BYTES_MAX / 4 - LEAST));
     }
     exit.error = Some(text);
     exit
 }
 
-/// The places a task sees, for people.
-pub(super) fn seen(dirs: &[PreopenedDir]) -> String {
-    shown::some_of(dirs.iter().map(|dir| dir.guest_path.as_str()), NAMES_TOLD_MAX)
+/// The paths that a task sees, as a text for people.
+pub(super) fn join_guest_paths(dirs: &[PreopenedDir]) -> String {
+    printable::join_some(dirs.iter().map(|dir| dir.guest_path.as_str()), NAMES_TOLD_MAX)
 }
 
-/// A program that failed and `missed` a file may have looked where a native one would find it.
-pub(super) fn told(mut exit: RawExit, missed: bool, seen: &str) -> RawExit {
+/// Say in the exit of a failed program which paths it sees, if it `missed` a file: it may have
+/// looked where a native program would find it.
+pub(super) fn explain_missing_file(mut exit: RawExit, missed: bool, seen: &str) -> RawExit {
     if missed && exit.error.is_none() && exit.exit_code.is_some_and(|code| code != 0) {
         let text =
             format!("a file was not found; of the node the task sees {seen} and nothing else");
@@ -59,17 +60,17 @@ pub(super) fn told(mut exit: RawExit, missed: bool, seen: &str) -> RawExit {
     }
     exit
 }
-/// Room left for what a driver puts before it.
+/// Bytes that are left for what a driver puts before the text.
 const LEAST: usize = 256;
 
-/// What ended a task, in few words.
+/// What ended a task, in a few words.
 fn end_text(error: &CallError) -> String {
     match error {
         CallError::Trap { message, frames, .. } => {
-            format!("trapped: {}{}", trap_words(message), in_frames(&named(frames)))
+            format!("trapped: {}{}", trap_words(message), in_frames(&named_frames(frames)))
         }
         CallError::StackOverflow { limit, frames } => {
-            let (kib, frames) = (limit / 1024, in_frames(&named(frames)));
+            let (kib, frames) = (limit / 1024, in_frames(&named_frames(frames)));
             format!("trapped: the stack of {kib} KiB overflowed{frames}")
         }
         CallError::MemoryLimit { limit, message } => {
@@ -79,13 +80,13 @@ fn end_text(error: &CallError) -> String {
     }
 }
 
-/// The innermost frames that have a name: numbers of functions tell nobody anything.
-fn named(frames: &[String]) -> Vec<String> {
+/// The innermost frames that have a name. The number of a function tells nobody anything.
+fn named_frames(frames: &[String]) -> Vec<String> {
     const SHOWN: usize = 5;
     frames.iter().filter(|name| !name.starts_with("function ")).take(SHOWN).cloned().collect()
 }
 
-/// Without what every trap's text begins with.
+/// The text of a trap without the words that the text of every trap begins with.
 fn trap_words(message: &str) -> &str {
     let words = message.strip_prefix("wasm trap: ").unwrap_or(message);
     if words == "wasm `unreachable` instruction executed" { "unreachable" } else { words }
@@ -96,8 +97,8 @@ mod tests {
     use super::*;
     use ostler_sandbox::TrapKind;
 
-    fn seen(error: CallError, killed: bool) -> (Option<i32>, Option<u32>, bool, String) {
-        let exit = raw(Err(error), &Said::default(), killed, Timestamp::from_nanos(1));
+    fn exit_parts(error: CallError, killed: bool) -> (Option<i32>, Option<u32>, bool, String) {
+        let exit = raw_exit(Err(error), &LastWords::default(), killed, Timestamp::from_nanos(1));
         (exit.exit_code, exit.signal, exit.oom_killed, exit.error.unwrap_or_default())
     }
 
@@ -124,9 +125,9 @@ mod tests {
             (memory, None, true, "out of memory at 32 MiB (unreachable)"),
             (CallError::Cancelled, None, false, "the call was cancelled"),
         ] {
-            assert_eq!(seen(error, false), (code, None, oom, text.to_owned()));
+            assert_eq!(exit_parts(error, false), (code, None, oom, text.to_owned()));
         }
-        assert_eq!(seen(CallError::Exit { code: 3 }, false).0, Some(3));
-        assert_eq!(seen(CallError::Cancelled, true).1, Some(KILLED));
+        assert_eq!(exit_parts(CallError::Exit { code: 3 }, false).0, Some(3));
+        assert_eq!(exit_parts(CallError::Cancelled, true).1, Some(KILLED));
     }
 }

@@ -1,8 +1,8 @@
-//! What a WASM task reads from its standard input: nothing, a text, or a file of its own.
+//! Standard input of a WASM task: nothing, a text, or a file of the task.
 //!
-//! A file is opened as directories are (`dirs`): by walking down from one that is the task's, so that
-//! no link leads outside. It is read piece by piece as the task asks; regular files only, because a
-//! read holds the guest's thread.
+//! A file is opened as directories are (`dirs`): by walking down from a directory of the task, so
+//! that no link leads outside. It is read piece by piece as the task asks. Only regular files are
+//! taken, because a read holds the guest's thread.
 
 use std::path::{Path, PathBuf};
 
@@ -13,22 +13,22 @@ use wasmtime_wasi::cli::InputFile;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 
 use super::WasmTaskError;
-use crate::host::guest_files::places::{self, Place};
+use crate::host::guest_files::places::{self, FileSystemKind};
 use ostler_model::ports::TaskContext;
 
-/// Standard input of a task.
+/// What a task reads from its standard input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TaskStdin {
-    /// The first read is the end.
+    /// Nothing: the first read is the end.
     #[default]
     Nothing,
-    /// This text.
+    /// This text, and then the end.
     Text(String),
-    /// A file: inside the task's or the shared directory, or assigned to it.
+    /// A file inside the task's or the shared directory, or assigned to the task.
     File(PathBuf),
 }
 
-/// Connect it.
+/// Set the standard input of a task.
 pub(super) fn connect(
     wasi: &mut WasiCtxBuilder,
     context: &TaskContext,
@@ -55,7 +55,7 @@ fn open(context: &TaskContext, path: &Path) -> Result<std::fs::File, WasmTaskErr
     let (mut root, mut name) =
         found.ok_or_else(|| WasmTaskError::OutsideTask { path: path.to_owned() })?;
     if name.as_os_str().is_empty() {
-        // A file that is assigned by itself.
+        // The file itself is assigned to the task.
         let (Some(parent), Some(file)) = (path.parent(), path.file_name()) else {
             return Err(failed("it is a directory".to_owned()));
         };
@@ -72,7 +72,7 @@ fn open(context: &TaskContext, path: &Path) -> Result<std::fs::File, WasmTaskErr
         return Err(failed("it is no regular file".to_owned()));
     }
     let file = file.into_std();
-    if !places::admit(&file, places::of_path(&context.task_dir) == Place::Waits) {
+    if !places::admit(&file, places::kind_of_path(&context.task_dir) == FileSystemKind::Waits) {
         return Err(failed("a read of it may wait for ever, or it is the agent's own".to_owned()));
     }
     Ok(file)

@@ -1,5 +1,6 @@
-//! How core modules of WASI preview 1 read, write, list and wait: piece by piece, so that others have the
-//! thread in between, without a copy of what is listed, and without a thread that sleeps.
+//! How core modules of WASI preview 1 read, write, list and wait. They do it piece by piece, so
+//! that others have the thread in between; without a copy of what is listed; and without a
+//! thread that sleeps.
 
 use std::io;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use ostler_model::limits::{
 };
 use ostler_sandbox::{GuestSink, yield_once};
 
-/// Pieces of a directory read before others have the thread: some thousand names.
+/// How many pieces of a directory are read before others have the thread: some thousand names.
 const PIECES_AT_ONCE: u32 = 8;
 
-pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
+pub(super) fn link_counted(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
     linker.func_wrap_async(MODULE, "poll_oneoff", |mut caller, words: (i32, i32, i32, i32)| {
         Box::new(async move { poll(&mut caller, words).await })
     })?;
@@ -38,7 +39,8 @@ pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
         "fd_read",
         |mut caller: Caller<'_, ModuleTask>, (fd, at, count, moved): (i32, i32, i32, i32)| {
             Box::new(async move {
-                in_pieces(&mut caller, Move { fd, how: How::Read, at, count, moved }).await
+                move_in_pieces(&mut caller, Move { fd, how: MoveKind::Read, at, count, moved })
+                    .await
             })
         },
     )?;
@@ -47,7 +49,8 @@ pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
         "fd_write",
         |mut caller: Caller<'_, ModuleTask>, (fd, at, count, moved): (i32, i32, i32, i32)| {
             Box::new(async move {
-                in_pieces(&mut caller, Move { fd, how: How::Write, at, count, moved }).await
+                move_in_pieces(&mut caller, Move { fd, how: MoveKind::Write, at, count, moved })
+                    .await
             })
         },
     )?;
@@ -56,59 +59,60 @@ pub(super) fn bound(linker: &mut Linker<ModuleTask>) -> wasmtime::Result<()> {
         "fd_pwrite",
         |mut caller: Caller<'_, ModuleTask>,
          (fd, at, count, offset, moved): (i32, i32, i32, i64, i32)| {
-            let how = How::WriteAt(offset.cast_unsigned());
-            Box::new(
-                async move { in_pieces(&mut caller, Move { fd, how, at, count, moved }).await },
-            )
+            let how = MoveKind::WriteAt(offset.cast_unsigned());
+            Box::new(async move {
+                move_in_pieces(&mut caller, Move { fd, how, at, count, moved }).await
+            })
         },
     )?;
     Ok(())
 }
 
 #[derive(Clone, Copy)]
-enum How {
+enum MoveKind {
     Read,
     Write,
     WriteAt(u64),
 }
 
-/// Reading or writing: `count` buffers are named at `at`, and the number of bytes goes to `moved`.
+/// Arguments of a read or write: `at` is the address of a list of `count` buffers, and the number
+/// of bytes is written to the address `moved`.
 #[derive(Clone, Copy)]
 struct Move {
     fd: i32,
-    how: How,
+    how: MoveKind,
     at: i32,
     count: i32,
     moved: i32,
 }
 
-/// Standard output and error of a module, as long as it calls them 1 and 2: what it prints goes from its
-/// memory to the sink, not through the host's streams and a copy of it.
-pub(super) struct Printing(pub [Option<Arc<dyn GuestSink>>; 2]);
+/// Standard output and error of a module, as long as their numbers are 1 and 2. What the module
+/// prints goes from its memory straight to the sink, and not through the host's streams and a copy.
+pub(super) struct PrintSinks(pub [Option<Arc<dyn GuestSink>>; 2]);
 
-impl Printing {
+impl PrintSinks {
     fn place(&mut self, number: u32) -> Option<&mut Option<Arc<dyn GuestSink>>> {
         self.0.get_mut(usize::try_from(number.checked_sub(1)?).ok()?)
     }
 
-    /// The module closed this number, or gave it to something else.
-    pub(super) fn closed(&mut self, number: u32) {
+    /// Note that the module closed this number, or gave it to something else.
+    pub(super) fn close(&mut self, number: u32) {
         if let Some(place) = self.place(number) {
             *place = None;
         }
     }
 }
 
-/// Print the first buffer that holds anything, if `what` is that: the error number, 0 for none. What lies
-/// outside of the memory is left to the host's streams to refuse.
-fn printed(
+/// Print the first buffer that is not empty, if `what` prints. Returns the error number, 0 for
+/// none. A buffer outside of the memory is left to the host's streams, which refuse it.
+fn print_buffer(
     memory: &mut GuestMemory<'_>,
     task: &mut ModuleTask,
     what: Move,
 ) -> wasmtime::Result<Option<i32>> {
     let place = task.printing.place(what.fd.cast_unsigned());
     let Some(sink) = place.and_then(|sink| sink.as_ref()) else { return Ok(None) };
-    let first = first(memory, what.at.cast_unsigned(), what.count.cast_unsigned());
+    let first = first_buffer(memory, what.at.cast_unsigned(), what.count.cast_unsigned());
     let Some((_, start, length)) = first else { return Ok(None) };
     let Ok(Some(bytes)) = memory.as_slice(GuestPtr::<[u8]>::new((start, length))) else {
         return Ok(None);
@@ -124,56 +128,57 @@ fn printed(
             Err(_) => return Ok(Some(errno(Errno::Io))),
         }
     }
-    put(memory, what.moved.cast_unsigned(), u32::try_from(done).unwrap_or(u32::MAX))?;
+    write_u32(memory, what.moved.cast_unsigned(), u32::try_from(done).unwrap_or(u32::MAX))?;
     Ok(Some(0))
 }
 
-fn number(memory: &GuestMemory<'_>, place: u32) -> wasmtime::Result<u32> {
+fn read_u32(memory: &GuestMemory<'_>, place: u32) -> wasmtime::Result<u32> {
     Ok(memory.read(GuestPtr::<u32>::new(place))?)
 }
 
-fn put(memory: &mut GuestMemory<'_>, place: u32, value: u32) -> wasmtime::Result<()> {
+fn write_u32(memory: &mut GuestMemory<'_>, place: u32, value: u32) -> wasmtime::Result<()> {
     Ok(memory.write(GuestPtr::<u32>::new(place), value)?)
 }
 
-/// The first buffer with anything in it: where it is named, where it is, and its length.
-fn first(memory: &GuestMemory<'_>, at: u32, count: u32) -> Option<(u32, u32, u32)> {
+/// The first buffer that is not empty: the address of its entry in the list, its own address,
+/// and its length.
+fn first_buffer(memory: &GuestMemory<'_>, at: u32, count: u32) -> Option<(u32, u32, u32)> {
     for nth in 0..count {
         let place = at.checked_add(nth.checked_mul(8)?)?;
-        let length = number(memory, place.checked_add(4)?).ok()?;
+        let length = read_u32(memory, place.checked_add(4)?).ok()?;
         if length > 0 {
-            let start = number(memory, place).ok()?;
+            let start = read_u32(memory, place).ok()?;
             return Some((place, start, length));
         }
     }
     None
 }
 
-/// A long buffer takes the disk and the memory long: others have the thread between its pieces, and what
-/// a task may add to its directories is looked at before each.
-async fn in_pieces(caller: &mut Caller<'_, ModuleTask>, whole: Move) -> wasmtime::Result<i32> {
+/// Read or write a long buffer in pieces, because it takes disk and memory long. Others have the
+/// thread between the pieces, and the quota of the task is checked before each.
+async fn move_in_pieces(caller: &mut Caller<'_, ModuleTask>, whole: Move) -> wasmtime::Result<i32> {
     let (memory, _) = parts(caller)?;
-    let buffer = first(&memory, whole.at.cast_unsigned(), whole.count.cast_unsigned());
+    let buffer = first_buffer(&memory, whole.at.cast_unsigned(), whole.count.cast_unsigned());
     let Some((place, start, length)) = buffer.filter(|first| first.2 > GUEST_IO_PIECE_BYTES) else {
-        return at_once(caller, whole).await;
+        return move_at_once(caller, whole).await;
     };
     let mut done: u32 = 0;
     let last = loop {
         let bytes = length.saturating_sub(done).min(GUEST_IO_PIECE_BYTES);
         let (mut memory, _) = parts(caller)?;
-        put(&mut memory, place, start.wrapping_add(done))?;
-        put(&mut memory, place.wrapping_add(4), bytes)?;
+        write_u32(&mut memory, place, start.wrapping_add(done))?;
+        write_u32(&mut memory, place.wrapping_add(4), bytes)?;
         let how = match whole.how {
-            How::WriteAt(offset) => How::WriteAt(offset.saturating_add(done.into())),
+            MoveKind::WriteAt(offset) => MoveKind::WriteAt(offset.saturating_add(done.into())),
             how => how,
         };
         let piece = Move { how, at: place.cast_signed(), count: 1, ..whole };
-        let moved = at_once(caller, piece).await;
+        let moved = move_at_once(caller, piece).await;
         if !matches!(moved, Ok(0)) {
             break moved;
         }
         let (memory, _) = parts(caller)?;
-        let moved = number(&memory, whole.moved.cast_unsigned())?.min(bytes);
+        let moved = read_u32(&memory, whole.moved.cast_unsigned())?.min(bytes);
         done = done.saturating_add(moved);
         if moved < bytes || done >= length {
             break Ok(0);
@@ -181,39 +186,39 @@ async fn in_pieces(caller: &mut Caller<'_, ModuleTask>, whole: Move) -> wasmtime
         yield_once().await;
     };
     let (mut memory, _) = parts(caller)?;
-    put(&mut memory, place, start)?;
-    put(&mut memory, place.wrapping_add(4), length)?;
-    // What went wrong after a part of it, the guest meets at its next try.
+    write_u32(&mut memory, place, start)?;
+    write_u32(&mut memory, place.wrapping_add(4), length)?;
+    // If something went wrong after a part of it, the guest gets the error at its next try.
     if done > 0 && last.is_ok() {
-        put(&mut memory, whole.moved.cast_unsigned(), done)?;
+        write_u32(&mut memory, whole.moved.cast_unsigned(), done)?;
         return Ok(0);
     }
     last
 }
 
-async fn at_once(caller: &mut Caller<'_, ModuleTask>, what: Move) -> wasmtime::Result<i32> {
+async fn move_at_once(caller: &mut Caller<'_, ModuleTask>, what: Move) -> wasmtime::Result<i32> {
     let (mut memory, task) = parts(caller)?;
     let Move { fd, how, at, count, moved } = what;
-    if matches!(how, How::Read) {
+    if matches!(how, MoveKind::Read) {
         return p1::fd_read(&mut task.wasi, &mut memory, fd, at, count, moved).await;
     }
-    if matches!(how, How::Write)
-        && let Some(done) = printed(&mut memory, task, what)?
+    if matches!(how, MoveKind::Write)
+        && let Some(done) = print_buffer(&mut memory, task, what)?
     {
         return Ok(done);
     }
     let before = length(task, &mut memory, fd).await;
     // A write far behind the end makes the file as long.
     let refused = before.is_some_and(|before| match how {
-        How::WriteAt(offset) => task.disk.full() || !task.disk.fits(before, offset),
-        _ => task.disk.full(),
+        MoveKind::WriteAt(offset) => task.disk.is_full() || !task.disk.fits(before, offset),
+        _ => task.disk.is_full(),
     });
     if refused {
         return Ok(errno(Errno::Nospc));
     }
     let wasi = &mut task.wasi;
     let done = match how {
-        How::WriteAt(offset) => {
+        MoveKind::WriteAt(offset) => {
             let offset = offset.cast_signed();
             p1::fd_pwrite(wasi, &mut memory, fd, at, count, offset, moved).await
         }
@@ -221,7 +226,7 @@ async fn at_once(caller: &mut Caller<'_, ModuleTask>, what: Move) -> wasmtime::R
     };
     if let Some(before) = before {
         let after = length(task, &mut memory, fd).await.unwrap_or(before);
-        task.disk.resized(before, after);
+        task.disk.record_resize(before, after);
     }
     done
 }
@@ -238,8 +243,9 @@ const fn kind(kind: rustix::fs::FileType) -> Filetype {
     }
 }
 
-/// An entry as `fd_readdir` writes it: where the next is, its number, the length of its name, its kind.
-fn dirent(device: u64, entry: &listing::Entry) -> Vec<u8> {
+/// An entry as `fd_readdir` writes it: the position of the next entry, its inode number, the length
+/// of its name, its kind, its name.
+fn dirent(device: u64, entry: &listing::ListingEntry) -> Vec<u8> {
     let name = entry.name.as_bytes();
     let length = u32::try_from(name.len()).unwrap_or(u32::MAX);
     let mut bytes = Vec::with_capacity(24 + name.len());
@@ -251,7 +257,7 @@ fn dirent(device: u64, entry: &listing::Entry) -> Vec<u8> {
     bytes
 }
 
-fn failed(error: &std::io::Error) -> i32 {
+fn io_errno(error: &std::io::Error) -> i32 {
     use std::io::ErrorKind;
     errno(match error.kind() {
         ErrorKind::NotADirectory => Errno::Notdir,
@@ -262,7 +268,8 @@ fn failed(error: &std::io::Error) -> i32 {
     })
 }
 
-/// `fd_readdir`: as many bytes as fit from a place on, the last entry cut; fewer say that it is the end.
+/// `fd_readdir`: write as many bytes of entries as fit, from a position on. The last entry is cut.
+/// Fewer bytes than fit mean the end of the directory.
 async fn list(
     caller: &mut Caller<'_, ModuleTask>,
     (fd, buffer, room, place, used): (i32, i32, i32, i64, i32),
@@ -282,13 +289,13 @@ async fn list(
     });
     let (dir, device) = match opened {
         Ok(opened) => opened,
-        Err(error) => return Ok(failed(&error)),
+        Err(error) => return Ok(io_errno(&error)),
     };
     let mut written: u32 = 0;
     for nth in 1_u32.. {
         let piece = match listing::next_piece(&dir, waits).await {
             Ok(piece) => piece,
-            Err(error) => return Ok(failed(&error)),
+            Err(error) => return Ok(io_errno(&error)),
         };
         let (mut memory, _) = parts(caller)?;
         for entry in &piece {
@@ -311,18 +318,19 @@ async fn list(
         }
     }
     let (mut memory, _) = parts(caller)?;
-    put(&mut memory, used.cast_unsigned(), written)?;
+    write_u32(&mut memory, used.cast_unsigned(), written)?;
     Ok(0)
 }
 
-/// Offsets in a subscription: what for, and of a clock its timeout and flags.
+/// Offset of the tag in a subscription, which says what it is for. Below are those of timeout and
+/// flags of a clock.
 const TAG: usize = 8;
 const TIMEOUT: usize = 24;
 const FLAGS: usize = 40;
 
-/// A single wait for a time is waited for here: wasmtime-wasi lets the thread sleep, because the
-/// context allows files to hold it. Two such tasks would hold all guest threads, and no kill ends
-/// them.
+/// `poll_oneoff`. A single wait for a time is done here. wasmtime-wasi would let the thread sleep,
+/// because the context allows files to hold it. Two such tasks would hold all guest threads, and no
+/// kill would end them.
 async fn poll(
     caller: &mut Caller<'_, ModuleTask>,
     (subscriptions, events, count, written): (i32, i32, i32, i32),
@@ -334,7 +342,7 @@ async fn poll(
         bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
     };
     let (memory, task) = parts(caller)?;
-    // Each is two entries of the table and a future on the host.
+    // Each subscription costs two entries of the table and a future on the host.
     let of_files = count.cast_unsigned() as usize > GUEST_WAITING_FILES_MAX;
     if count.cast_unsigned() > task.handles || (task.files.waits() && of_files) {
         return Ok(errno(Errno::Inval));

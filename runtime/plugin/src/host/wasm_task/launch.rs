@@ -1,4 +1,4 @@
-//! From compiled code to a running guest: one path for components, one for core modules.
+//! The way from compiled code to a running guest: one path for components, one for core modules.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -16,12 +16,12 @@ use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::dirs::{Roots, preopen};
-use super::io_p1::Printing;
+use super::io_p1::PrintSinks;
 use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
 use crate::host::guest_files::disk::{DiskQuota, OpenInodes};
 use crate::host::guest_files::host::{Files, HasFiles, files};
 use crate::host::guest_files::{
-    FileShare, GuestFiles, HasGuestFiles, OpenGiven, choose_threads, count_sockets,
+    DirOpener, FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
 };
 use ostler_model::limits::{
     TASK_CODE_KEPT_MAX, TASK_MEMORY_BYTES_CEILING, TASK_OPEN_FILES_MAX, TaskLimits,
@@ -29,33 +29,33 @@ use ostler_model::limits::{
 use ostler_model::ports::{BoxFuture, ByteSink, TaskContext};
 use ostler_sandbox::{
     CallError, Digest, EngineKind, GuestLimiter, GuestOutput, GuestSink, GuestUsage, LoadedCode,
-    Sandbox, StoreLimits, StoreState, Tail, classify, new_resource_table, new_store,
+    Sandbox, StderrTail, StoreLimits, StoreState, classify, new_resource_table, new_store,
     new_wasi_builder,
 };
 
-/// A guest ready to run.
+/// A guest that is ready to run.
 pub(super) struct Guest {
-    /// Runs it; its value is the exit code.
+    /// The future that runs the guest. Its value is the exit code.
     pub run: BoxFuture<'static, Result<i32, CallError>>,
-    /// What it holds, while it runs.
+    /// How much memory the guest holds while it runs.
     pub memory: Arc<GuestUsage>,
-    /// It complained that a file is not there.
+    /// Whether the guest complained that a file does not exist.
     pub missed: Arc<AtomicBool>,
-    /// What it wrote last to standard error.
-    pub tail: Arc<Tail>,
+    /// What the guest wrote last to standard error.
+    pub tail: Arc<StderrTail>,
 }
 
-/// Linkers for both formats, made once, and the code that was linked last.
+/// Linkers for both formats, which are made once, and the code that was linked last.
 pub(super) struct Launcher {
     components: ComponentLinker<ComponentTask>,
     modules: ModuleLinker<ModuleTask>,
-    linked: Mutex<VecDeque<(Digest, Linked)>>,
+    linked: Mutex<VecDeque<(Digest, LinkedCode)>>,
     inodes: Arc<OpenInodes>,
 }
 
-/// Code with its imports found. Linking costs more than all else of a start.
+/// Code whose imports are linked. Linking costs more than all else of a start.
 #[derive(Clone)]
-enum Linked {
+enum LinkedCode {
     Component(CommandPre<ComponentTask>),
     Module(InstancePre<ModuleTask>),
 }
@@ -64,7 +64,7 @@ pub(super) struct ComponentTask {
     wasi: WasiCtx,
     table: ResourceTable,
     limiter: GuestLimiter,
-    // After the table, whose files it counts.
+    // This is dropped after the table, whose files it counts.
     files: GuestFiles,
 }
 
@@ -95,11 +95,11 @@ pub(super) struct ModuleTask {
     pub(super) wasi: WasiP1Ctx,
     limiter: GuestLimiter,
     pub(super) disk: Arc<DiskQuota>,
-    // After what it counts.
+    // This is dropped after what it counts.
     pub(super) files: GuestFiles,
-    /// Handles alive at once.
+    /// Most handles alive at once.
     pub(super) handles: u32,
-    pub(super) printing: Printing,
+    pub(super) printing: PrintSinks,
 }
 
 impl StoreState for ModuleTask {
@@ -108,25 +108,27 @@ impl StoreState for ModuleTask {
     }
 }
 
-/// A task's output stream as the sandbox wants it.
-struct Output(Arc<dyn ByteSink>);
+/// The sink of a task's output stream, in the form that the sandbox needs.
+struct TaskOutput(Arc<dyn ByteSink>);
 
-impl GuestSink for Output {
+impl GuestSink for TaskOutput {
     fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
         self.0.write(bytes);
         Ok(())
     }
 }
 
-/// A task's error stream, and whether it said that it did not find a file: libraries look up names
-/// that no directory holds by themselves, so the host sees no call that fails. The end of it is kept.
+/// The sink of a task's error stream. It notes whether the task said that it did not find a file:
+/// libraries look up names outside of all directories by themselves, so the host sees no call that
+/// fails. It also keeps the end of what was written.
 struct Complaints {
-    sink: Output,
+    sink: TaskOutput,
     missed: Arc<AtomicBool>,
-    tail: Arc<Tail>,
+    tail: Arc<StderrTail>,
 }
 
-/// As C libraries and Rust say it; the last is of a name outside of all directories.
+/// How C libraries and Rust say that a file was not found. The last is about a name outside
+/// of all directories.
 const MISSED: [&[u8]; 3] = [b"No such file", b"no such file", b"Capabilities insufficient"];
 
 impl GuestSink for Complaints {
@@ -154,13 +156,14 @@ impl Launcher {
             &mut task.wasi
         })
         .map_err(|e| host_error(&e))?;
-        bound(&mut components).map_err(|e| host_error(&e))?;
-        disk_p1::bound(&mut modules).map_err(|e| host_error(&e))?;
+        link_counted(&mut components).map_err(|e| host_error(&e))?;
+        disk_p1::link_counted(&mut modules).map_err(|e| host_error(&e))?;
         Ok(Self { components, modules, linked: Mutex::default(), inodes: Arc::default() })
     }
 
-    /// The code with its imports found, now or before. Of one wasm there is one format.
-    fn linked(&self, path: &Path, code: &LoadedCode) -> Result<Linked, WasmTaskError> {
+    /// Link the code, now or before. The digest alone identifies it, because one wasm
+    /// has one format.
+    fn find_linked(&self, path: &Path, code: &LoadedCode) -> Result<LinkedCode, WasmTaskError> {
         let lock = || self.linked.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lock().iter().find(|(digest, _)| digest == code.digest()).cloned();
         if let Some((_, linked)) = known {
@@ -174,21 +177,21 @@ impl Launcher {
         kept.push_back((*code.digest(), linked.clone()));
         let oldest = (kept.len() > TASK_CODE_KEPT_MAX).then(|| kept.pop_front());
         drop(kept);
-        // Unmapped without the lock.
+        // Unmapped without holding the lock.
         drop(oldest);
         Ok(linked)
     }
 
-    fn link(&self, code: &LoadedCode) -> wasmtime::Result<Linked> {
+    fn link(&self, code: &LoadedCode) -> wasmtime::Result<LinkedCode> {
         if let Some(component) = code.component() {
             let pre = self.components.instantiate_pre(component)?;
-            return CommandPre::new(pre).map(Linked::Component);
+            return CommandPre::new(pre).map(LinkedCode::Component);
         }
         let Some(module) = code.module() else {
             wasmtime::bail!("it is neither a component nor a module");
         };
         wasmtime::ensure!(module.get_export("_start").is_some(), "it does not export _start");
-        self.modules.instantiate_pre(module).map(Linked::Module)
+        self.modules.instantiate_pre(module).map(LinkedCode::Module)
     }
 
     /// Check imports and exports, build the store, and return what runs the guest.
@@ -199,26 +202,26 @@ impl Launcher {
         spec: &WasmTaskSpec,
         code: &LoadedCode,
     ) -> Result<Guest, WasmTaskError> {
-        let linked = self.linked(&spec.path, code)?;
+        let linked = self.find_linked(&spec.path, code)?;
         let memory_bytes_max = spec.limits.memory_bytes_max.min(TASK_MEMORY_BYTES_CEILING);
         let limits = StoreLimits::from(&TaskLimits { memory_bytes_max, ..spec.limits.clone() });
-        let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(Tail::default()));
+        let (missed, tail) = (Arc::new(AtomicBool::new(false)), Arc::new(StderrTail::default()));
         let outputs = outputs(context, &missed, &tail);
-        let is_component = matches!(linked, Linked::Component(_));
-        let (wasi, waits, dirs) = wasi(context, spec, &limits, &outputs, is_component)?;
+        let is_component = matches!(linked, LinkedCode::Component(_));
+        let (wasi, waits, dirs) = build_wasi(context, spec, &limits, &outputs, is_component)?;
         let limiter = GuestLimiter::new(&limits);
         let memory = limiter.usage();
         let disk = Arc::new(DiskQuota::new(spec.limits.disk_bytes_max));
         let share = Arc::new(FileShare::new(sandbox.descriptors(TASK_OPEN_FILES_MAX)));
         let mut files = GuestFiles::new(limiter.usage(), share, waits)
-            .bounded(Arc::clone(&disk), Arc::clone(&self.inodes));
+            .with_quota(Arc::clone(&disk), Arc::clone(&self.inodes));
         match dirs {
-            Dirs::Open(many) => files.hold_given(many).map_err(|e| host_error(&e))?,
-            Dirs::Late(open) => files = files.opening_late(Some(open)),
+            GuestDirs::Open(many) => files.hold_given(many).map_err(|e| host_error(&e))?,
+            GuestDirs::Late(open) => files = files.with_unopened(Some(open)),
         }
         let engine = sandbox.engine(EngineKind::Task);
         let pre = match linked {
-            Linked::Component(pre) => {
+            LinkedCode::Component(pre) => {
                 let state = ComponentTask {
                     wasi: { wasi }.build(),
                     table: new_resource_table(&limits),
@@ -229,24 +232,25 @@ impl Launcher {
                 let run = Box::pin(run_component(pre, store, limits));
                 return Ok(Guest { run, memory, missed, tail });
             }
-            Linked::Module(pre) => pre,
+            LinkedCode::Module(pre) => pre,
         };
         // A buffer beyond this is refused, not read short, and programs read whole files at once.
         // The host's copy of one buffer is never larger than the memory that holds the buffer.
         let hostcall_bytes = limits.hostcall_bytes.max(memory_bytes_max);
-        // The store is made with the second, which for a task is the same.
+        // The store is made with `answer_bytes`, which is the same for a task.
         let limits = StoreLimits { hostcall_bytes, answer_bytes: hostcall_bytes, ..limits };
         let handles = limits.handles;
-        let (wasi, printing) = ({ wasi }.build_p1(), Printing(outputs.map(Some)));
+        let (wasi, printing) = ({ wasi }.build_p1(), PrintSinks(outputs.map(Some)));
         let mut state = ModuleTask { wasi, limiter, disk, files, handles, printing };
-        disk_p1::given(&mut state).map_err(|e| host_error(&e))?;
+        disk_p1::note_given_dirs(&mut state).map_err(|e| host_error(&e))?;
         let store = new_store(engine, &limits, state)?;
         Ok(Guest { run: Box::pin(run_module(pre, store, limits)), memory, missed, tail })
     }
 }
 
-/// Put a check and a count around what opens, keeps, or changes how much there is.
-fn bound(linker: &mut ComponentLinker<ComponentTask>) -> wasmtime::Result<()> {
+/// Link a check and a count around every function that opens something, keeps it, or changes how
+/// much there is.
+fn link_counted(linker: &mut ComponentLinker<ComponentTask>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     filesystem::types::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
     filesystem::preopens::add_to_linker::<_, HasFiles>(linker, files::<ComponentTask>)?;
@@ -265,7 +269,8 @@ async fn run_component(
         command.wasi_cli_run().call_run(&mut store).await
     };
     match run.await {
-        // WASI 0.2 knows success and failure only: a Rust program's exit code other than 0 is 1.
+        // WASI 0.2 has only success and failure, so any exit code of a Rust program other than 0 is
+        // 1.
         Ok(ended) => Ok(if ended.is_ok() { 0 } else { 1 }),
         Err(error) => Err(classify(error, &limits, &usage)),
     }
@@ -288,56 +293,58 @@ async fn run_module(
     }
 }
 
-/// Where standard output and error go.
+/// The sinks of standard output and standard error.
 fn outputs(
     context: &TaskContext,
     missed: &Arc<AtomicBool>,
-    tail: &Arc<Tail>,
+    tail: &Arc<StderrTail>,
 ) -> [Arc<dyn GuestSink>; 2] {
     let complaints = Complaints {
-        sink: Output(Arc::clone(&context.stderr)),
+        sink: TaskOutput(Arc::clone(&context.stderr)),
         missed: Arc::clone(missed),
         tail: Arc::clone(tail),
     };
-    [Arc::new(Output(Arc::clone(&context.stdout))), Arc::new(complaints)]
+    [Arc::new(TaskOutput(Arc::clone(&context.stdout))), Arc::new(complaints)]
 }
 
-/// The directories a task is given.
-enum Dirs {
-    /// So many are open.
+/// The directories that a task is given.
+enum GuestDirs {
+    /// The directories are open; there are this many.
     Open(u64),
-    /// They could be opened, and are when it asks.
-    Late(OpenGiven),
+    /// The directories could be opened, and are opened again when the task asks for them.
+    Late(DirOpener),
 }
 
-/// Open the directories, to see that they can be; they stay open where they cannot be opened late.
-fn dirs(
+/// Open the directories, to see that they can be opened. They stay open where they cannot
+/// be opened late.
+fn open_dirs(
     wasi: &mut WasiCtxBuilder,
     context: &TaskContext,
     spec: &WasmTaskSpec,
     late: bool,
-) -> Result<Dirs, WasmTaskError> {
-    let roots = Roots::of(context);
-    if !(late && roots.are_all_of(&spec.dirs)) {
-        return preopen(wasi, &roots, &spec.dirs).map(Dirs::Open);
+) -> Result<GuestDirs, WasmTaskError> {
+    let roots = Roots::from_context(context);
+    if !(late && roots.is_free_of_mounts(&spec.dirs)) {
+        return preopen(wasi, &roots, &spec.dirs).map(GuestDirs::Open);
     }
     preopen(&mut WasiCtxBuilder::new(), &roots, &spec.dirs)?;
     let dirs = spec.dirs.clone();
-    Ok(Dirs::Late(Box::new(move || {
+    Ok(GuestDirs::Late(Box::new(move || {
         let mut wasi = WasiCtxBuilder::new();
         let many = preopen(&mut wasi, &roots, &dirs)?;
         Ok((wasi, many))
     })))
 }
 
-/// What WASI shows of the node, and whether its calls run on threads that can be given up.
-fn wasi(
+/// Build what WASI shows of the node. The second value says whether its calls run on threads that
+/// can be given up.
+fn build_wasi(
     context: &TaskContext,
     spec: &WasmTaskSpec,
     limits: &StoreLimits,
     [stdout, stderr]: &[Arc<dyn GuestSink>; 2],
     late: bool,
-) -> Result<(WasiCtxBuilder, bool, Dirs), WasmTaskError> {
+) -> Result<(WasiCtxBuilder, bool, GuestDirs), WasmTaskError> {
     let mut wasi = new_wasi_builder(limits);
     let waits = choose_threads(&mut wasi, spec.dirs.iter().map(|dir| dir.host_path.as_path()));
     wasi.args(&spec.args)
@@ -345,7 +352,7 @@ fn wasi(
         .stdout(GuestOutput::new(Arc::clone(stdout)))
         .stderr(GuestOutput::new(Arc::clone(stderr)));
     input::connect(&mut wasi, context, &spec.input)?;
-    let dirs = dirs(&mut wasi, context, spec, late)?;
+    let dirs = open_dirs(&mut wasi, context, spec, late)?;
     if spec.listen || !spec.connect.is_empty() {
         let connect = spec
             .connect
@@ -365,17 +372,18 @@ fn wasi(
             Vec::new()
         };
         wasi.allow_tcp(true).socket_addr_check(move |address, purpose| {
-            let allowed = allowed(&ports, &connect, address, purpose);
+            let allowed = is_allowed(&ports, &connect, address, purpose);
             Box::pin(std::future::ready(allowed))
         });
     }
     Ok((wasi, waits, dirs))
 }
 
-/// May a task use this address? Listening: the allocation's ports, on their address, and whoever
-/// connects to them. Connecting: what was asked. A socket that connects is bound to no address
-/// first; that is allowed when anything may be connected to, and listening on it is not.
-fn allowed(
+/// May a task use this address? It may listen on the allocation's ports, on their addresses, and
+/// accept whoever connects to them. It may connect to what was asked for. A socket that connects is
+/// first bound to the unspecified address. That is allowed where the task may connect to anything,
+/// and listening on it is not.
+fn is_allowed(
     ports: &[(Option<IpAddr>, u16)],
     connect: &[SocketAddr],
     address: SocketAddr,
@@ -408,16 +416,16 @@ mod tests {
     #[test]
     fn a_task_listens_on_the_ports_of_its_allocation_and_on_no_other() {
         let ports = [(Some("127.0.0.1".parse().unwrap()), 6379)];
-        let bind = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpBind);
+        let bind = |text| is_allowed(&ports, &[], address(text), SocketAddrUse::TcpBind);
         assert!(bind("127.0.0.1:6379"));
         assert!(!bind("127.0.0.1:6380"));
         assert!(!bind("0.0.0.0:6379"), "an address that was not assigned");
         assert!(!bind("127.0.0.1:0"));
-        let listen = |text| allowed(&ports, &[], address(text), SocketAddrUse::TcpListen);
+        let listen = |text| is_allowed(&ports, &[], address(text), SocketAddrUse::TcpListen);
         assert!(listen("127.0.0.1:6379"));
         assert!(!listen("127.0.0.1:40000"), "a port the system chose");
         let accept =
-            |ports| allowed(ports, &[], address("10.0.0.9:41000"), SocketAddrUse::TcpAccept);
+            |ports| is_allowed(ports, &[], address("10.0.0.9:41000"), SocketAddrUse::TcpAccept);
         assert!(accept(&ports));
         assert!(!accept(&[]));
     }
@@ -425,14 +433,14 @@ mod tests {
     #[test]
     fn a_task_connects_to_what_it_asked_for_and_to_nothing_else() {
         let connect = [address("127.0.0.1:80")];
-        let to = |text, purpose| allowed(&[], &connect, address(text), purpose);
+        let to = |text, purpose| is_allowed(&[], &connect, address(text), purpose);
         assert!(to("127.0.0.1:80", SocketAddrUse::TcpConnect));
         assert!(!to("127.0.0.1:81", SocketAddrUse::TcpConnect));
         assert!(!to("127.0.0.1:80", SocketAddrUse::UdpSend));
         assert!(!to("127.0.0.1:80", SocketAddrUse::TcpBind));
         assert!(to("0.0.0.0:0", SocketAddrUse::TcpBind), "before the connect");
         assert!(!to("0.0.0.0:0", SocketAddrUse::TcpListen));
-        let nothing = |text| allowed(&[], &[], address(text), SocketAddrUse::TcpBind);
+        let nothing = |text| is_allowed(&[], &[], address(text), SocketAddrUse::TcpBind);
         assert!(!nothing("0.0.0.0:0"));
     }
 }

@@ -1,4 +1,4 @@
-//! WASM tasks in this process.
+//! Runs WASM tasks in this process.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::code::TaskCode;
 use super::launch::{Guest, Launcher};
-use super::registry::{Entry, NotTaken, Registry};
-use super::{WasmTaskError, WasmTaskSpec, WasmTasks, exit, waited};
+use super::registry::{Registry, TaskEntry, TaskRefusal};
+use super::{WasmTaskError, WasmTaskSpec, WasmTasks, exit, wait_for_exit};
 use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
@@ -18,25 +18,25 @@ use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
 use ostler_sandbox::{CallError, CodeFile, CpuMeter, LoadedCode, Sandbox};
 
-/// Hears of each exit, once: run and id of the task, and how it ended.
-pub type TaskExited = Arc<dyn Fn(&RunId, &str, &RawExit) + Send + Sync>;
+/// Called once for each exit, with the run and the id of the task, and how it ended.
+pub type ExitListener = Arc<dyn Fn(&RunId, &str, &RawExit) + Send + Sync>;
 
-/// A task as who asks for all of them sees it.
+/// A task in the list of all tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskSeen {
-    /// Its run.
+pub struct WasmTaskView {
+    /// The run that the task belongs to.
     pub run: RunId,
-    /// Its id.
+    /// Id of the task in this process.
     pub id: String,
-    /// Was it let go?
+    /// Whether the task was released, so that it may run.
     pub released: bool,
-    /// How it ended.
+    /// How the task ended; `None` while it lives.
     pub exit: Option<RawExit>,
-    /// MHz reserved.
+    /// MHz reserved by the task.
     pub cpu_mhz: u32,
 }
 
-/// A guest that was not let go.
+/// A guest that was not released yet.
 struct HeldGuest {
     guest: Guest,
     cpu_mhz: u32,
@@ -46,43 +46,44 @@ struct HeldGuest {
     cpu: Arc<OnceLock<CpuMeter>>,
 }
 
-struct Inner {
+struct WasmTaskHostInner {
     sandbox: Arc<Sandbox>,
     launcher: Launcher,
     code: TaskCode,
     control: tokio::runtime::Handle,
     clock: Clock,
     rng: Rng,
-    exited: Option<TaskExited>,
+    exited: Option<ExitListener>,
     tasks: Mutex<Registry<HeldGuest>>,
 }
 
 /// All WASM tasks of a process.
 #[derive(Clone)]
 pub struct WasmTaskHost {
-    inner: Arc<Inner>,
+    inner: Arc<WasmTaskHostInner>,
 }
 
 impl WasmTaskHost {
-    /// A host without tasks. `control` drives the watchers; `exited` hears of each exit.
+    /// A host without tasks. `control` drives the watchers, and `exited` is called for each exit.
     ///
     /// # Errors
-    /// When WASI cannot be linked: a mistake in this agent.
+    /// When WASI cannot be linked, which is a mistake in this agent.
     pub fn new(
         sandbox: Arc<Sandbox>,
         control: tokio::runtime::Handle,
         clock: Clock,
         rng: Rng,
-        exited: Option<TaskExited>,
+        exited: Option<ExitListener>,
     ) -> Result<Self, CallError> {
         let launcher = Launcher::new(&sandbox)?;
         let code = TaskCode::new(Arc::clone(&sandbox), control.clone(), clock.clone());
         let tasks = Mutex::default();
-        let inner = Inner { sandbox, launcher, code, control, clock, rng, exited, tasks };
+        let inner =
+            WasmTaskHostInner { sandbox, launcher, code, control, clock, rng, exited, tasks };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Hold a task whose code another process found. Blocks when the code is not mapped yet.
+    /// Hold a task whose code file another process opened. Blocks when the code is not mapped yet.
     ///
     /// # Errors
     /// See [`WasmTaskError`]; nothing is held then.
@@ -100,12 +101,12 @@ impl WasmTaskHost {
 
     /// Every task that was not forgotten.
     #[must_use]
-    pub fn seen(&self) -> Vec<TaskSeen> {
+    pub fn list_tasks(&self) -> Vec<WasmTaskView> {
         let tasks = self.inner.lock();
-        let seen = tasks.tasks().map(|(run, id, entry)| TaskSeen {
+        let seen = tasks.tasks().map(|(run, id, entry)| WasmTaskView {
             run: run.clone(),
             id: id.to_owned(),
-            released: tasks.released(run).unwrap_or_default(),
+            released: tasks.is_released(run).unwrap_or_default(),
             exit: entry.exit.borrow().clone(),
             cpu_mhz: entry.cpu_mhz,
         });
@@ -126,9 +127,9 @@ impl WasmTaskHost {
 
     /// What a task uses now; `None` when it is not known or has ended.
     #[must_use]
-    pub fn used(&self, run: &RunId, id: &str) -> Option<Usage> {
+    pub fn current_usage(&self, run: &RunId, id: &str) -> Option<Usage> {
         let taken_at = self.inner.clock.now();
-        let used = self.with(run, id, |entry| {
+        let used = self.with_task(run, id, |entry| {
             entry.exit.borrow().is_none().then(|| Usage {
                 cpu_time: entry.cpu.get().map(CpuMeter::total),
                 memory_bytes: Some(entry.memory.memory_bytes()),
@@ -138,19 +139,20 @@ impl WasmTaskHost {
         used.ok().flatten()
     }
 
-    /// End what was never let go: nobody is left to do it. It stays to be asked after.
+    /// End the tasks that were never released, because nobody is left to release them. Their
+    /// exits stay known.
     pub fn end_held(&self) {
-        let runs = self.inner.lock().unreleased();
+        let runs = self.inner.lock().unreleased_runs();
         for run in runs {
             self.kill_run(&run);
         }
     }
 
-    fn with<T>(
+    fn with_task<T>(
         &self,
         run: &RunId,
         id: &str,
-        use_entry: impl FnOnce(&Entry<HeldGuest>) -> T,
+        use_entry: impl FnOnce(&TaskEntry<HeldGuest>) -> T,
     ) -> Result<T, WasmTaskError> {
         let tasks = self.inner.lock();
         tasks.get(run, id).map(use_entry).ok_or(WasmTaskError::UnknownTask)
@@ -166,10 +168,10 @@ impl WasmTasks for WasmTaskHost {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             if context.network.is_some() {
-                // Its sockets would be this process's.
+                // The task's sockets would be in the network of this process.
                 return Err(WasmTaskError::NoNetwork);
             }
-            let code: Arc<LoadedCode> = inner.code.of(&context, &spec.path).await?;
+            let code: Arc<LoadedCode> = inner.code.load_task(&context, &spec.path).await?;
             inner.hold(&context, &spec, &code)
         })
     }
@@ -177,31 +179,31 @@ impl WasmTasks for WasmTaskHost {
     fn release(&self, run: &RunId) -> BoxFuture<'static, Result<(), String>> {
         let held = self.inner.lock().release(run);
         for (id, held) in held {
-            self.inner.go(run.clone(), id, held);
+            self.inner.start_guest(run.clone(), id, held);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError> {
-        self.with(run, id, |entry| entry.kill.cancel())
+        self.with_task(run, id, |entry| entry.kill.cancel())
     }
 
-    fn running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
-        self.with(run, id, |entry| entry.exit.borrow().is_none())
+    fn is_running(&self, run: &RunId, id: &str) -> Result<bool, WasmTaskError> {
+        self.with_task(run, id, |entry| entry.exit.borrow().is_none())
     }
 
     fn usage(&self, run: &RunId, id: &str) -> BoxFuture<'static, Option<Usage>> {
-        Box::pin(std::future::ready(self.used(run, id)))
+        Box::pin(std::future::ready(self.current_usage(run, id)))
     }
 
     fn wait(&self, run: &RunId, id: &str) -> BoxFuture<'static, RawExit> {
-        let exit = self.with(run, id, |entry| entry.exit.clone());
-        waited(exit.ok(), self.inner.clock.clone(), "the watcher of the WASM task is gone")
+        let exit = self.with_task(run, id, |entry| entry.exit.clone());
+        wait_for_exit(exit.ok(), self.inner.clock.clone(), "the watcher of the WASM task is gone")
     }
 
     fn adopt(&self, run: &RunId, id: &str) -> Adoption {
-        let released = self.inner.lock().released(run);
-        match self.with(run, id, |entry| entry.exit.borrow().clone()) {
+        let released = self.inner.lock().is_released(run);
+        match self.with_task(run, id, |entry| entry.exit.borrow().clone()) {
             Err(_) => Adoption::Unknown,
             Ok(_) if released == Some(false) => Adoption::NotRun,
             Ok(None) => Adoption::Running,
@@ -211,12 +213,12 @@ impl WasmTasks for WasmTaskHost {
 
     fn kill_run(&self, run: &RunId) {
         let held = self.inner.lock().kill(run);
-        self.inner.never_ran(run, held);
+        self.inner.report_never_ran(run, held);
     }
 
     fn forget_run(&self, run: &RunId) {
         let held = self.inner.lock().forget(run);
-        self.inner.never_ran(run, held);
+        self.inner.report_never_ran(run, held);
     }
 
     fn kill_all(&self) {
@@ -241,7 +243,7 @@ impl WasmTasks for WasmTaskHost {
     }
 }
 
-impl Inner {
+impl WasmTaskHostInner {
     fn lock(&self) -> std::sync::MutexGuard<'_, Registry<HeldGuest>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,7 +255,7 @@ impl Inner {
         code: &LoadedCode,
     ) -> Result<String, WasmTaskError> {
         let mut guest = self.launcher.prepare(&self.sandbox, context, spec, code)?;
-        // Its run is known before it has a place: it can be ended while it waits for one.
+        // The task is known before it has a place, so that it can be ended while it waits for one.
         let (events, name) = (Arc::clone(&context.events), spec.path.clone());
         let say = move |text: String| events(format!("{} {text}", name.display()), Vec::new());
         let place = self.sandbox.task_place(code, say);
@@ -268,26 +270,26 @@ impl Inner {
         let held = HeldGuest {
             guest,
             cpu_mhz: context.cpu_mhz,
-            sees: exit::seen(&spec.dirs),
+            sees: exit::join_guest_paths(&spec.dirs),
             exit,
             kill: kill.clone(),
             cpu: Arc::clone(&cpu),
         };
         let cpu_mhz = context.cpu_mhz;
-        let entry = Entry { exit: seen, kill, held: Some(held), memory, cpu, cpu_mhz };
+        let entry = TaskEntry { exit: seen, kill, held: Some(held), memory, cpu, cpu_mhz };
         let added = self.lock().add(&context.run_id, id.clone(), entry);
         let goes = added.map_err(|refused| match refused {
-            NotTaken::RunEnded => WasmTaskError::RunEnded,
-            NotTaken::TooMany => WasmTaskError::TooMany,
+            TaskRefusal::RunEnded => WasmTaskError::RunEnded,
+            TaskRefusal::TooMany => WasmTaskError::TooMany,
         })?;
         if let Some(held) = goes {
-            self.go(context.run_id.clone(), id.clone(), held);
+            self.start_guest(context.run_id.clone(), id.clone(), held);
         }
         Ok(id)
     }
 
-    /// Its first instruction may run from here on.
-    fn go(self: &Arc<Self>, run: RunId, id: String, held: HeldGuest) {
+    /// Start a guest: its first instruction may run from here on.
+    fn start_guest(self: &Arc<Self>, run: RunId, id: String, held: HeldGuest) {
         let HeldGuest { guest, cpu_mhz, sees, exit, kill, cpu } = held;
         let Guest { run: body, missed, tail, .. } = guest;
         let mut task = self.sandbox.spawn_task(body, cpu_mhz);
@@ -304,21 +306,32 @@ impl Inner {
                 }
             };
             tracing::debug!(%run, cpu = ?task.cpu().total(), "WASM task ended");
-            let raw = exit::raw(result, &tail.said(), killed, this.clock.now());
-            this.exited(&run, &id, &exit, exit::told(raw, missed.load(Ordering::Relaxed), &sees));
+            let raw = exit::raw_exit(result, &tail.last_words(), killed, this.clock.now());
+            this.report_exit(
+                &run,
+                &id,
+                &exit,
+                exit::explain_missing_file(raw, missed.load(Ordering::Relaxed), &sees),
+            );
         });
     }
 
-    /// The end of tasks that were never let go.
-    fn never_ran(&self, run: &RunId, held: Vec<(String, HeldGuest)>) {
+    /// Record the end of tasks that were never released.
+    fn report_never_ran(&self, run: &RunId, held: Vec<(String, HeldGuest)>) {
         for (id, held) in held {
-            let said = held.guest.tail.said();
-            let how = exit::raw(Err(CallError::Cancelled), &said, true, self.clock.now());
-            self.exited(run, &id, &held.exit, how);
+            let said = held.guest.tail.last_words();
+            let how = exit::raw_exit(Err(CallError::Cancelled), &said, true, self.clock.now());
+            self.report_exit(run, &id, &held.exit, how);
         }
     }
 
-    fn exited(&self, run: &RunId, id: &str, exit: &watch::Sender<Option<RawExit>>, how: RawExit) {
+    fn report_exit(
+        &self,
+        run: &RunId,
+        id: &str,
+        exit: &watch::Sender<Option<RawExit>>,
+        how: RawExit,
+    ) {
         exit.send_replace(Some(how.clone()));
         if let Some(exited) = &self.exited {
             exited(run, id, &how);

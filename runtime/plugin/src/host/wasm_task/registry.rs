@@ -1,10 +1,10 @@
-//! Which WASM tasks there are, by run. Pure: tokens, receivers and guests are only held.
+//! The table of WASM tasks, by run. Pure: tokens, receivers and guests are only held.
 //!
 //! ```text
 //! add ─► held ── release(run) ─► running ─► exited
 //!          └───── kill ─► exited, and never ran
 //! ```
-//! A run that was killed or forgotten takes no new tasks: a driver call that was given up may still
+//! A run that was killed or forgotten takes no new tasks. A driver call that was given up may still
 //! be on its way to `spawn`, and what it starts then would belong to nobody.
 
 use std::collections::HashMap;
@@ -13,49 +13,49 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::ended::EndedRuns;
+use super::ended_runs::EndedRuns;
 use ostler_model::ids::RunId;
 use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
 use ostler_model::task::RawExit;
 use ostler_sandbox::{CpuMeter, GuestUsage};
 
-/// A task: whose it is, how it ended, how to end it. `G`: a guest that was not let go yet.
-pub(super) struct Entry<G> {
+/// A task: how it ended, how to end it, and what it uses. `G` is a guest that was not released yet.
+pub(super) struct TaskEntry<G> {
     pub exit: watch::Receiver<Option<RawExit>>,
     pub kill: CancellationToken,
-    /// Until it is let go.
+    /// The guest, until it is released.
     pub held: Option<G>,
-    /// What it holds.
+    /// How much memory the task holds.
     pub memory: Arc<GuestUsage>,
-    /// What it costs, from its first step on.
+    /// Processor time of the task, set when it starts.
     pub cpu: Arc<OnceLock<CpuMeter>>,
-    /// MHz reserved.
+    /// MHz reserved by the task.
     pub cpu_mhz: u32,
 }
 
-/// Why a task was not taken.
+/// Why a task was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotTaken {
-    /// Its run is over.
+pub(super) enum TaskRefusal {
+    /// The run of the task has ended.
     RunEnded,
-    /// Its run has as many tasks as it may.
+    /// The run of the task has as many tasks as it may.
     TooMany,
 }
 
-struct OfRun<G> {
-    /// What is added now is not held.
+struct RunTasks<G> {
+    /// Whether the run was released, so that a task that is added is not held.
     released: bool,
-    tasks: HashMap<String, Entry<G>>,
+    tasks: HashMap<String, TaskEntry<G>>,
 }
 
-impl<G> Default for OfRun<G> {
+impl<G> Default for RunTasks<G> {
     fn default() -> Self {
         Self { released: false, tasks: HashMap::new() }
     }
 }
 
 pub(super) struct Registry<G> {
-    runs: HashMap<RunId, OfRun<G>>,
+    runs: HashMap<RunId, RunTasks<G>>,
     ended: EndedRuns,
 }
 
@@ -66,26 +66,26 @@ impl<G> Default for Registry<G> {
 }
 
 impl<G> Registry<G> {
-    /// Take a task. Its guest, when its run was let go before.
+    /// Add a task. Returns its guest if the run was released before, so that it starts now.
     pub(super) fn add(
         &mut self,
         run: &RunId,
         id: String,
-        mut entry: Entry<G>,
-    ) -> Result<Option<G>, NotTaken> {
+        mut entry: TaskEntry<G>,
+    ) -> Result<Option<G>, TaskRefusal> {
         if self.ended.has(run) {
-            return Err(NotTaken::RunEnded);
+            return Err(TaskRefusal::RunEnded);
         }
         let of_run = self.runs.entry(run.clone()).or_default();
         if of_run.tasks.len() >= WORKLOADS_PER_RUN_MAX {
-            return Err(NotTaken::TooMany);
+            return Err(TaskRefusal::TooMany);
         }
         let goes = if of_run.released { entry.held.take() } else { None };
         of_run.tasks.insert(id, entry);
         Ok(goes)
     }
 
-    /// Let a run go: the guests that were held, by the ids of their tasks.
+    /// Release a run. Returns the guests that were held, with the ids of their tasks.
     pub(super) fn release(&mut self, run: &RunId) -> Vec<(String, G)> {
         if self.ended.has(run) {
             return Vec::new();
@@ -96,15 +96,16 @@ impl<G> Registry<G> {
         held.filter_map(|(id, entry)| Some((id.clone(), entry.held.take()?))).collect()
     }
 
-    pub(super) fn get(&self, run: &RunId, id: &str) -> Option<&Entry<G>> {
+    pub(super) fn get(&self, run: &RunId, id: &str) -> Option<&TaskEntry<G>> {
         self.runs.get(run)?.tasks.get(id)
     }
 
-    /// Its tasks are told to end. Guests that were never let go, to be dropped by the caller.
+    /// End a run: its tasks are told to end. Returns the guests that were never released; the
+    /// caller drops them.
     pub(super) fn kill(&mut self, run: &RunId) -> Vec<(String, G)> {
         self.ended.add(run);
         let Some(of_run) = self.runs.get_mut(run) else { return Vec::new() };
-        let kill = |(id, entry): (&String, &mut Entry<G>)| {
+        let kill = |(id, entry): (&String, &mut TaskEntry<G>)| {
             entry.kill.cancel();
             Some((id.clone(), entry.held.take()?))
         };
@@ -117,19 +118,19 @@ impl<G> Registry<G> {
         held
     }
 
-    /// Runs that were never let go: their tasks have run nothing.
-    pub(super) fn unreleased(&self) -> Vec<RunId> {
+    /// The runs that were never released. Their tasks have not run.
+    pub(super) fn unreleased_runs(&self) -> Vec<RunId> {
         let held = self.runs.iter().filter(|(_, of_run)| !of_run.released);
         held.map(|(run, _)| run.clone()).collect()
     }
 
-    /// Was it let go? `None`: it is not known.
-    pub(super) fn released(&self, run: &RunId) -> Option<bool> {
+    /// Was this run released? `None`: the run is not known.
+    pub(super) fn is_released(&self, run: &RunId) -> Option<bool> {
         self.runs.get(run).map(|of_run| of_run.released)
     }
 
-    /// All tasks.
-    pub(super) fn tasks(&self) -> impl Iterator<Item = (&RunId, &str, &Entry<G>)> {
+    /// All tasks, each with its run and its id.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = (&RunId, &str, &TaskEntry<G>)> {
         self.runs.iter().flat_map(|(run, of_run)| {
             of_run.tasks.iter().map(move |(id, entry)| (run, id.as_str(), entry))
         })
@@ -149,16 +150,16 @@ mod tests {
     use ostler_sandbox::{GuestLimiter, StoreLimits};
 
     fn run(number: u32) -> RunId {
-        let alloc = AllocId::new(Rng::seeded(1).uuid());
+        let alloc = AllocId::new(Rng::from_seed(1).uuid());
         RunId::new(alloc, &TaskName::new("t").unwrap(), number)
     }
 
-    fn entry(guest: u8) -> (Entry<u8>, CancellationToken) {
+    fn entry(guest: u8) -> (TaskEntry<u8>, CancellationToken) {
         let kill = CancellationToken::new();
         let exit = watch::channel(None).1;
         let memory = GuestLimiter::new(&StoreLimits::default()).usage();
         let (cpu, held) = (Arc::default(), Some(guest));
-        (Entry { exit, kill: kill.clone(), held, memory, cpu, cpu_mhz: 1 }, kill)
+        (TaskEntry { exit, kill: kill.clone(), held, memory, cpu, cpu_mhz: 1 }, kill)
     }
 
     #[test]
@@ -168,11 +169,11 @@ mod tests {
         registry.add(&run(1), "a".into(), task).unwrap();
         assert_eq!(registry.kill(&run(1)), [("a".to_owned(), 1)], "never let go");
         assert!(killed.is_cancelled());
-        assert_eq!(registry.add(&run(1), "b".into(), entry(2).0), Err(NotTaken::RunEnded));
+        assert_eq!(registry.add(&run(1), "b".into(), entry(2).0), Err(TaskRefusal::RunEnded));
         assert!(registry.release(&run(1)).is_empty());
         registry.forget(&run(1));
         assert!(registry.get(&run(1), "a").is_none());
-        assert_eq!(registry.add(&run(1), "b".into(), entry(2).0), Err(NotTaken::RunEnded));
+        assert_eq!(registry.add(&run(1), "b".into(), entry(2).0), Err(TaskRefusal::RunEnded));
         registry.add(&run(2), "b".into(), entry(2).0).unwrap();
     }
 
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(registry.release(&run(1)), [("a".to_owned(), 1)]);
         assert_eq!(registry.release(&run(1)), [], "once");
         assert_eq!(registry.add(&run(1), "c".into(), entry(3).0), Ok(Some(3)));
-        assert_eq!(registry.unreleased(), [run(2)]);
+        assert_eq!(registry.unreleased_runs(), [run(2)]);
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
         for number in 0..WORKLOADS_PER_RUN_MAX {
             registry.add(&run(1), number.to_string(), entry(1).0).unwrap();
         }
-        assert_eq!(registry.add(&run(1), "more".into(), entry(1).0), Err(NotTaken::TooMany));
+        assert_eq!(registry.add(&run(1), "more".into(), entry(1).0), Err(TaskRefusal::TooMany));
         registry.add(&run(2), "other".into(), entry(1).0).unwrap();
     }
 }

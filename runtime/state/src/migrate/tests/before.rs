@@ -10,16 +10,16 @@ use serde_json::Value;
 
 use super::*;
 
-/// How the schema before kept an [`SavedAllocState`]: the description alone.
+/// The record of a [`SavedAllocState`] in the schema before: the description alone.
 #[derive(Serialize, serde::Deserialize)]
 pub(crate) struct AllocState {
     pub description: String,
 }
 
 /// The step to this schema.
-pub(crate) fn step(kind: Kind, body: &[u8]) -> Result<Option<Vec<u8>>, CodecError> {
+pub(crate) fn step(kind: RecordKind, body: &[u8]) -> Result<Option<Vec<u8>>, CodecError> {
     match kind {
-        Kind::AllocState => {
+        RecordKind::AllocState => {
             let AllocState { description: client_description } = codec::decode_body(body)?;
             let state = SavedAllocState { client_description, ..SavedAllocState::default() };
             postcard::to_stdvec(&state).map(Some).map_err(CodecError::Value)
@@ -31,18 +31,18 @@ pub(crate) fn step(kind: Kind, body: &[u8]) -> Result<Option<Vec<u8>>, CodecErro
 /// A file of the schema before.
 pub(crate) struct Before {
     pub file: Vec<u8>,
-    /// Text of the key and value of each record, in this agent's shape.
+    /// The text of the key, and the value of each record in this agent's shape.
     pub content: Vec<(String, Value)>,
-    /// Events of all its tasks.
+    /// The number of events of all its tasks.
     pub events: u64,
 }
 
 /// The schema before.
 pub(crate) const SCHEMA_BEFORE: u16 = SCHEMA - 1;
-/// Allocations in the file, each with one task.
+/// The number of allocations in the file, each with one task.
 const ALLOCS: u32 = 7;
 
-/// The file that tests bring along.
+/// The file that the tests use.
 pub(crate) static BEFORE: LazyLock<Before> = LazyLock::new(Before::write);
 
 impl Before {
@@ -50,9 +50,9 @@ impl Before {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.redb");
         let (mut ops, mut content, mut events) = (Vec::new(), Vec::new(), 0);
-        let mut add = |key: Key, body: Vec<u8>, value: Value| {
+        let mut add = |key: RecordKey, body: Vec<u8>, value: Value| {
             ops.push(put(&key, with_schema(SCHEMA_BEFORE, body)));
-            if !matches!(key, Key::Meta(_)) {
+            if !matches!(key, RecordKey::Meta(_)) {
                 content.push((key.to_string(), value));
             }
         };
@@ -60,16 +60,16 @@ impl Before {
             let client_description = format!("allocation {n}");
             let old = AllocState { description: client_description.clone() };
             let new = SavedAllocState { client_description, ..SavedAllocState::default() };
-            let state = Key::AllocState(id(n.into()));
-            add(state, record(Kind::AllocState, &old), serde_json::to_value(new).unwrap());
+            let state = RecordKey::AllocState(id(n.into()));
+            add(state, record(RecordKind::AllocState, &old), serde_json::to_value(new).unwrap());
             events += u64::from(n);
             let task = TaskState { events_total: n.into(), ..TaskState::default() };
             let same = serde_json::to_value(&task).unwrap();
-            add(task_key(n.into()), record(Kind::TaskState, &task), same);
+            add(task_key(n.into()), record(RecordKind::TaskState, &task), same);
         }
-        add(Key::DeviceLedger, record(Kind::DeviceLedger, &"held"), "held".into());
-        let own = Key::Meta(MetaItem::SchemaVersion);
-        add(own, record(Kind::Meta, &SCHEMA_BEFORE), Value::Null);
+        add(RecordKey::DeviceLedger, record(RecordKind::DeviceLedger, &"held"), "held".into());
+        let own = RecordKey::Meta(MetaItem::SchemaVersion);
+        add(own, record(RecordKind::Meta, &SCHEMA_BEFORE), Value::Null);
         let backend = DiskBackend::open(&path).unwrap();
         backend.commit(&ops).unwrap();
         drop(backend);
@@ -77,7 +77,7 @@ impl Before {
         Self { file: fs::read(&path).unwrap(), content, events }
     }
 
-    /// A copy in a directory of its own.
+    /// A copy of the file in a directory of its own.
     pub(crate) fn copy(&self) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.redb");
@@ -90,28 +90,28 @@ impl Before {
         format!("state.redb.schema-{SCHEMA_BEFORE}")
     }
 
-    /// Records, the file's own left out.
+    /// The number of records, without the file's own record.
     pub(crate) fn records(&self) -> u64 {
         self.content.len() as u64
     }
 }
 
-fn value(record: &Record) -> Value {
-    fn shown<T: DeserializeOwned + Serialize>(record: &Record) -> Value {
+fn value(record: &StoredRecord) -> Value {
+    fn shown<T: DeserializeOwned + Serialize>(record: &StoredRecord) -> Value {
         serde_json::to_value(record.decode::<T>().unwrap()).unwrap()
     }
     match record.key {
-        Key::AllocState(_) => shown::<SavedAllocState>(record),
-        Key::TaskState(..) => shown::<TaskState>(record),
-        Key::DeviceLedger => shown::<String>(record),
+        RecordKey::AllocState(_) => shown::<SavedAllocState>(record),
+        RecordKey::TaskState(..) => shown::<TaskState>(record),
+        RecordKey::DeviceLedger => shown::<String>(record),
         ref other => panic!("{other} is not in the file"),
     }
 }
 
-/// As [`Before::content`], of a store.
+/// The content of a store, in the form of [`Before::content`].
 pub(crate) fn content(store: &StateStore) -> Vec<(String, Value)> {
-    let records = store.scan(&Prefix::All).unwrap();
-    let records = records.iter().filter(|record| !matches!(record.key, Key::Meta(_)));
+    let records = store.scan(&KeyPrefix::All).unwrap();
+    let records = records.iter().filter(|record| !matches!(record.key, RecordKey::Meta(_)));
     let mut content: Vec<_> =
         records.map(|record| (record.key.to_string(), value(record))).collect();
     content.sort_by(|a, b| a.0.cmp(&b.0));

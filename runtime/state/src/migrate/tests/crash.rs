@@ -1,10 +1,10 @@
-//! A migration on a disk that fails, or loses power, at every one of its operations.
+//! Tests a migration on a disk that fails, or loses power, at each of its operations.
 
 use super::*;
 use crate::testing::disk::{DiskFault, FaultyDisk};
 use ostler_model::limits::STATE_CACHE_BYTES;
 
-/// Schemas in the envelopes of all records, the file's own included.
+/// The schemas in the envelopes of all records, the file's own included.
 fn schemas(backend: &DiskBackend) -> Vec<u16> {
     let mut schemas = Vec::new();
     let visit = &mut |_: &[u8], record: &[u8]| {
@@ -32,11 +32,11 @@ fn a_crash_anywhere_leaves_the_old_file_or_the_new_one() {
         for operation in 1..=operations {
             let disk = FaultyDisk::new(&BEFORE.file, operation as u64);
             disk.plan(operation, fault);
-            // Fails or not; what counts is what is there afterwards.
+            // This may fail; only what is there afterwards counts.
             let opened = open(&path, &disk)
                 .map(|backend| StateStore::with_backend(&path, Arc::new(backend)).is_ok());
             drop(opened);
-            if !disk.happened() {
+            if !disk.has_fault_happened() {
                 missed += 1;
             }
             disk.power_cycle();
@@ -44,13 +44,14 @@ fn a_crash_anywhere_leaves_the_old_file_or_the_new_one() {
             let backend = open(&path, &disk).unwrap_or_else(|error| panic!("{at}: {error:?}"));
             let found = schemas(&backend);
             assert_eq!(found.len() as u64, BEFORE.records() + 1, "{at}");
-            match found[0] == SCHEMA_BEFORE {
-                true => old += 1,
-                false => new += 1,
+            if found[0] == SCHEMA_BEFORE {
+                old += 1;
+            } else {
+                new += 1;
             }
             assert!(found.iter().all(|schema| *schema == found[0]), "{at}: half done: {found:?}");
             let store = StateStore::with_backend(&path, Arc::new(backend)).unwrap();
-            assert!(store.opened().quarantined.is_empty(), "{at}");
+            assert!(store.open_report().quarantined.is_empty(), "{at}");
             assert_eq!(&content(&store), expected, "{at}");
         }
     }

@@ -9,8 +9,8 @@ use ostler_model::saved::SavedAllocState;
 struct World {
     machine: AllocMachine,
     group: TaskGroup,
-    states: BTreeMap<TaskName, HeldOnce<TaskState>>,
-    gates: BTreeMap<TaskName, Gate>,
+    states: BTreeMap<TaskName, CowArc<TaskState>>,
+    gates: BTreeMap<TaskName, TaskGate>,
     killed: BTreeSet<TaskName>,
     /// Answers that are due.
     due: Vec<AllocInput>,
@@ -66,7 +66,7 @@ impl World {
         };
         let mut world = Self {
             machine,
-            gates: states.keys().map(|t| (t.clone(), Gate::Closed)).collect(),
+            gates: states.keys().map(|t| (t.clone(), TaskGate::Closed)).collect(),
             group,
             started: restored.is_some(),
             states,
@@ -116,7 +116,7 @@ impl World {
             AllocEffect::Gates(changes) => {
                 for (task, gate) in changes {
                     let poststop = task.as_str() == "last";
-                    let opens = gate == Gate::Open;
+                    let opens = gate == TaskGate::Open;
                     assert!(!opens || !self.ending || poststop, "{task} may start during a stop");
                     let others = ["pre", "lead", "main", "side"].iter().all(|t| self.dead(t));
                     assert!(!opens || !poststop || others, "poststop before the others are dead");
@@ -143,7 +143,7 @@ impl World {
             AllocEffect::ForceRestart { .. } => {
                 assert!(!self.ending && !self.finishing, "restarted at the end");
                 for state in self.states.values_mut() {
-                    *state = HeldOnce::default();
+                    *state = CowArc::default();
                 }
                 self.due.push(AllocInput::RestartAsked);
             }
@@ -200,7 +200,7 @@ impl World {
         let status = match (state.status, how % 4) {
             (TaskStatus::Dead, _) => TaskStatus::Dead,
             _ if killed => TaskStatus::Dead,
-            (TaskStatus::Pending, _) if gate == Gate::Open => TaskStatus::Running,
+            (TaskStatus::Pending, _) if gate == TaskGate::Open => TaskStatus::Running,
             (TaskStatus::Running, 0) => TaskStatus::Dead,
             (TaskStatus::Running, 1) => {
                 state.failed = true;
@@ -258,6 +258,6 @@ proptest! {
             world.turn(round, 0);
         }
         let phase = world.machine.phase();
-        prop_assert!(phase.ended(), "stuck in {phase:?}: {:?}", world.machine);
+        prop_assert!(phase.has_ended(), "stuck in {phase:?}: {:?}", world.machine);
     }
 }

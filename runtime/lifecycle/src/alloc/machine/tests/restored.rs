@@ -51,10 +51,10 @@ fn one_that_runs_prepares_again_and_goes_on_where_it_was() {
     let effects = machine.step(NOW, AllocInput::HooksDone);
     let [AllocEffect::Gates(gates)] = &effects[..] else { panic!("{effects:?}") };
     assert!(
-        !gates.contains(&(name("pre"), Gate::Open)),
+        !gates.contains(&(name("pre"), TaskGate::Open)),
         "a prestart task that succeeded is not run again"
     );
-    assert!(gates.contains(&(name("main"), Gate::Open)));
+    assert!(gates.contains(&(name("main"), TaskGate::Open)));
 }
 
 fn hooks_failed(node: bool) -> AllocInput {
@@ -110,9 +110,9 @@ fn what_the_node_is_short_of_is_waited_for_also_where_nothing_runs() {
     // A new allocation waits likewise, and fails of what is its own: nothing of it is there to be lost.
     let (mut machine, _) = AllocMachine::new(group(None), states(&waits));
     machine.step(NOW, hooks_failed(true));
-    assert!(!machine.ending());
+    assert!(!machine.is_ending());
     machine.step(NOW, hooks_failed(false));
-    assert!(machine.ending());
+    assert!(machine.is_ending());
 }
 
 #[test]
@@ -145,7 +145,10 @@ fn one_that_is_to_stop_is_killed_in_order_without_pre_run_hooks_and_its_poststop
     assert_eq!(killed(&machine.step(NOW, AllocInput::PreKilled)), [["lead"]]);
     let others = [("pre", Dead), ("lead", Dead), ("main", Dead), ("side", Dead), ("last", Pending)];
     let effects = machine.step(NOW, AllocInput::Tasks(states(&others)));
-    assert!(effects.contains(&AllocEffect::Gates(vec![(name("last"), Gate::Open)])), "{effects:?}");
+    assert!(
+        effects.contains(&AllocEffect::Gates(vec![(name("last"), TaskGate::Open)])),
+        "{effects:?}"
+    );
 }
 
 #[test]
@@ -180,7 +183,7 @@ fn a_forced_status_is_still_forced() {
     let (mut machine, _) = restored(&ALIVE, known);
     assert_eq!(machine.public().client_status, ClientStatus::Complete);
     assert_eq!(killed(&machine.step(NOW, AllocInput::PreKilled)), [["lead"]]);
-    assert!(machine.forced());
+    assert!(machine.is_forced());
 }
 
 #[test]
@@ -193,7 +196,10 @@ fn a_stop_while_it_prepares_again_begins_at_once_and_waits_for_the_hooks_before_
     let effects = machine.step(NOW, AllocInput::Tasks(states(&others)));
     assert!(effects.is_empty(), "{effects:?}");
     let effects = machine.step(NOW, AllocInput::HooksDone);
-    assert!(effects.contains(&AllocEffect::Gates(vec![(name("last"), Gate::Open)])), "{effects:?}");
+    assert!(
+        effects.contains(&AllocEffect::Gates(vec![(name("last"), TaskGate::Open)])),
+        "{effects:?}"
+    );
 }
 
 #[test]

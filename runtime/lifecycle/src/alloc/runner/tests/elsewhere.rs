@@ -71,13 +71,17 @@ impl DiskPieces for Sent {
 }
 
 impl OtherNodes for Others {
-    fn over(&self, _: AllocId) -> BoxFuture<'_, Result<(), String>> {
+    fn wait_until_over(&self, _: AllocId) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             self.over.subscribe().wait_for(|over| *over).await.map(drop).map_err(|e| e.to_string())
         })
     }
 
-    fn disk(&self, previous: AllocId, _: AllocId) -> BoxFuture<'_, Result<RemoteDisk, NoDisk>> {
+    fn fetch_disk(
+        &self,
+        previous: AllocId,
+        _: AllocId,
+    ) -> BoxFuture<'_, Result<RemoteDisk, NoDisk>> {
         assert_eq!(previous, first_id());
         self.asked.fetch_add(1, Ordering::SeqCst);
         let answer = self.answers.lock().unwrap().pop_front();
@@ -95,7 +99,7 @@ impl OtherNodes for Others {
 }
 
 fn first_id() -> AllocId {
-    AllocId::new(Rng::seeded(70).uuid())
+    AllocId::new(Rng::from_seed(70).uuid())
 }
 
 /// The pieces of an archive as another node sends it, small ones.
@@ -125,7 +129,7 @@ const MIGRATE: EphemeralDisk =
 
 fn config(bench: &Bench, others: &Arc<Others>, disk: EphemeralDisk) -> AllocRunnerConfig {
     let mut allocation =
-        fixtures::allocation(bench.kind, vec![task("web")], &Rng::seeded(7)).unwrap();
+        fixtures::allocation(bench.kind, vec![task("web")], &Rng::from_seed(7)).unwrap();
     allocation.previous = Some(first_id());
     let mut job = allocation.job.as_ref().clone();
     job.groups[0].ephemeral_disk = disk;
@@ -273,7 +277,7 @@ async fn one_that_is_on_record_here_is_neither_asked_for_nor_fetched() {
     others.over.send_replace(false);
     let config = config(&bench, &others, MIGRATE);
     let known = Allocation { id: first_id(), ..config.allocation.as_ref().clone() };
-    bench.store.put(&ostler_state::Key::Alloc(first_id()), &known).await.unwrap();
+    bench.store.put(&ostler_state::RecordKey::Alloc(first_id()), &known).await.unwrap();
     let alloc = start(&bench, config);
     until_running(&alloc, "web").await;
     assert_eq!(others.asked(), 0);

@@ -5,7 +5,7 @@ use crate::task::hooks::{HookError, Preparation};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::LifecycleHook;
 use ostler_model::ports::{BoxFuture, PluginCallError};
-use ostler_state::Key;
+use ostler_state::RecordKey;
 use ostler_testing::fake_driver::{Ending, Reply, Script, Spawns};
 
 /// Stop after a while; the last state, and how many virtual seconds the stop took.
@@ -115,10 +115,10 @@ async fn a_workload_nothing_can_kill_is_not_over_until_it_is_and_that_is_said() 
     assert!(last.details["kill_error"].contains("did not end"), "{last:?}");
     clock::sleep(600 * SECOND).await;
     assert_eq!(handle.state().borrow().client_status, ClientStatus::Running);
-    assert_eq!(crate::task::handle::leftovers(&bench.store).unwrap()[0].identities[0].pid, 9);
+    assert_eq!(crate::task::handle::find_leftovers(&bench.store).unwrap()[0].identities[0].pid, 9);
     bench.node.let_die();
     assert_eq!(handle.wait_done().await.client_status, ClientStatus::Complete);
-    assert_eq!(crate::task::handle::leftovers(&bench.store).unwrap(), []);
+    assert_eq!(crate::task::handle::find_leftovers(&bench.store).unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn a_kill_while_start_never_answers_ends_after_kill_timeout() {
     assert_eq!(took, 5.0);
     assert_eq!(state.tasks["web"].started_at, None);
     let local: crate::task::handle::LocalState =
-        bench.store.get(&Key::TaskLocal(handle.id(), name("web"))).unwrap().unwrap();
+        bench.store.get(&RecordKey::TaskLocal(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(local.run, None);
 }
 
@@ -203,7 +203,7 @@ async fn a_start_that_was_given_up_may_no_longer_record_a_process() {
         supervisor: None,
     };
     assert!(record(late).await.unwrap_err().contains("given up"));
-    assert!(crate::task::handle::leftovers(&bench.store).unwrap().is_empty());
+    assert!(crate::task::handle::find_leftovers(&bench.store).unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,7 +312,7 @@ async fn destroy_stops_removes_everything_and_may_be_repeated() {
     assert_eq!(handle.destroy().await, AllocPhase::Destroyed);
     assert!(!handle.dir().exists());
     assert_eq!(bench.node.live(), 0);
-    let key = Key::TaskState(handle.id(), name("web"));
+    let key = RecordKey::TaskState(handle.id(), name("web"));
     assert_eq!(bench.store.get::<TaskState>(&key).unwrap(), None);
     assert_eq!(handle.destroy().await, AllocPhase::Destroyed);
 }

@@ -130,7 +130,7 @@ async fn a_configuration_the_driver_refuses_is_a_failed_validation() {
 }
 
 fn with_device(task_name: &str, tasks: Vec<Task>) -> ostler_model::alloc::Allocation {
-    let mut allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(7)).unwrap();
+    let mut allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::from_seed(7)).unwrap();
     let text = || "x".to_owned();
     let group = GroupKey { vendor: text(), kind: text(), name: text() };
     let assigned = vec![AllocatedDevice { group, ids: vec![text()] }];
@@ -199,7 +199,7 @@ async fn nothing_starts_while_the_intent_cannot_be_written() {
 
 #[tokio::test(start_paused = true)]
 async fn running_tasks_go_on_while_their_state_cannot_be_written() {
-    let backend = ErrorBackend::healed();
+    let backend = ErrorBackend::new_healed();
     let store = StateStore::with_backend(std::path::Path::new("(test)"), backend.clone()).unwrap();
     let bench = Bench { store, ..Bench::new() };
     bench.node.script("web", [Script::runs()]);
@@ -215,7 +215,7 @@ async fn running_tasks_go_on_while_their_state_cannot_be_written() {
     assert!(!state.tasks["side"].failed);
     handle.signal(Some(&name("web")), "SIGHUP").await.unwrap();
     clock::sleep(3_600 * SECOND).await;
-    assert!(backend.refused() > 0);
+    assert!(backend.refused_calls() > 0);
     assert_eq!((bench.node.live(), bench.when("signal web SIGHUP")), (1, 10.0));
     assert_eq!(state.tasks["web"].status, TaskStatus::Running);
 
@@ -226,9 +226,9 @@ async fn running_tasks_go_on_while_their_state_cannot_be_written() {
     for task in ["web", "side"] {
         assert!(!state.tasks[task].failed, "{:?}", state.tasks[task]);
     }
-    let key = ostler_state::Key::TaskState(handle.id(), name("web"));
+    let key = ostler_state::RecordKey::TaskState(handle.id(), name("web"));
     assert_eq!(
-        bench.store.get::<HeldOnce<TaskState>>(&key).unwrap().as_ref(),
+        bench.store.get::<CowArc<TaskState>>(&key).unwrap().as_ref(),
         state.tasks.get("web")
     );
 }
@@ -250,7 +250,7 @@ impl AllocHook for FailsTheDisk {
 
 /// One whose tasks ended, and whose end cannot be written.
 async fn unsaved() -> (Bench, Arc<ErrorBackend>, AllocHandle) {
-    let backend = ErrorBackend::healed();
+    let backend = ErrorBackend::new_healed();
     let store = StateStore::with_backend(std::path::Path::new("(test)"), backend.clone()).unwrap();
     let mut bench = Bench { store, ..Bench::new() };
     bench.alloc_hooks.push(Arc::new(FailsTheDisk(backend.clone())));
@@ -258,7 +258,7 @@ async fn unsaved() -> (Bench, Arc<ErrorBackend>, AllocHandle) {
     let handle = bench.run(vec![task("web")]);
     until(&handle, |s| s.client_status == ClientStatus::Complete).await;
     clock::sleep(600 * SECOND).await;
-    assert!(backend.refused() > 10, "it is tried again and again");
+    assert!(backend.refused_calls() > 10, "it is tried again and again");
     (bench, backend, handle)
 }
 
@@ -270,7 +270,7 @@ async fn an_end_that_is_not_durable_is_told_when_it_is() {
     handle.wait_done().await;
     assert_eq!(*handle.phase().borrow(), AllocPhase::Done);
     let saved: SavedAllocState =
-        bench.store.get(&ostler_state::Key::AllocState(handle.id())).unwrap().unwrap();
+        bench.store.get(&ostler_state::RecordKey::AllocState(handle.id())).unwrap().unwrap();
     assert!(saved.finished);
 }
 

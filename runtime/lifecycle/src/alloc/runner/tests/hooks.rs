@@ -5,7 +5,7 @@ use crate::alloc::HookKind;
 use crate::alloc::hooks::HookResult;
 use crate::task::RequestError;
 use ostler_model::alloc::ClientStatus;
-use ostler_state::{Key, Prefix};
+use ostler_state::{KeyPrefix, RecordKey};
 use ostler_testing::fake_driver::Script;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,7 +160,7 @@ async fn live(life: Life, kind: HookKind, fault: Fault, place: usize) {
     assert_eq!(handle.destroy().await, AllocPhase::Destroyed, "{case}");
     assert_eq!(bench.node.live(), 0, "{case}");
     assert!(!handle.dir().exists(), "{case}");
-    assert!(bench.store.scan(&Prefix::Alloc(handle.id())).unwrap().is_empty(), "{case}");
+    assert!(bench.store.scan(&KeyPrefix::Alloc(handle.id())).unwrap().is_empty(), "{case}");
     for who in ["first", "last"] {
         for kind in [HookKind::PreKill, HookKind::Postrun, HookKind::Destroy] {
             assert_eq!(counted(&seen, who, kind), 1, "{case}: {kind:?} of the {who}");
@@ -235,6 +235,7 @@ async fn an_allocation_whose_pre_run_hook_failed_is_recorded_as_finished() {
     bench.alloc_hooks.push(Arc::new(Faulty(HookKind::Prerun, Fault::Fails)));
     let handle = bench.run(vec![task("web")]);
     handle.wait_done().await;
-    let saved: SavedAllocState = bench.store.get(&Key::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState =
+        bench.store.get(&RecordKey::AllocState(handle.id())).unwrap().unwrap();
     assert_eq!((saved.client_status, saved.finished), (ClientStatus::Failed, true));
 }

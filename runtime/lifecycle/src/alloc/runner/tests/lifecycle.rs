@@ -112,7 +112,7 @@ async fn a_prestart_task_that_fails_keeps_the_mains_from_starting() {
 async fn the_groups_shutdown_delay_comes_before_the_first_stop() {
     let bench = Bench::new();
     let mut allocation =
-        fixtures::allocation(JobKind::Service, vec![task("web")], &Rng::seeded(7)).unwrap();
+        fixtures::allocation(JobKind::Service, vec![task("web")], &Rng::from_seed(7)).unwrap();
     let mut job = (*allocation.job).clone();
     job.groups[0].shutdown_delay = Some(4 * SECOND);
     allocation.job = Arc::new(job);

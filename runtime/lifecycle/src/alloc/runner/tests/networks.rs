@@ -7,7 +7,9 @@ use crate::alloc::AllocRunnerConfig;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::NetworkSpec;
 use ostler_model::limits::HOOK_WALL_MAX;
-use ostler_model::network::{AllocNetwork, InLine, NetworkError, NetworkMode, Networks};
+use ostler_model::network::{
+    AllocNetwork, NetworkError, NetworkMode, NetworkWaitObserver, Networks,
+};
 use ostler_testing::fake_driver::Script;
 
 /// How long a plugin takes for one.
@@ -24,10 +26,10 @@ struct SlowNetworks {
 }
 
 impl SlowNetworks {
-    async fn work(&self, line: &dyn InLine, done: &AtomicUsize) {
-        line.waits(true).await;
+    async fn work(&self, line: &dyn NetworkWaitObserver, done: &AtomicUsize) {
+        line.set_waiting(true).await;
         let _turn = self.turn.lock().await;
-        line.waits(false).await;
+        line.set_waiting(false).await;
         clock::sleep(PLUGIN).await;
         done.fetch_add(1, Ordering::SeqCst);
     }
@@ -37,7 +39,7 @@ impl Networks for SlowNetworks {
     fn set_up<'a>(
         &'a self,
         _alloc: &'a Allocation,
-        line: &'a dyn InLine,
+        line: &'a dyn NetworkWaitObserver,
     ) -> BoxFuture<'a, Result<Option<AllocNetwork>, NetworkError>> {
         Box::pin(async move {
             self.work(line, &self.made).await;
@@ -48,7 +50,7 @@ impl Networks for SlowNetworks {
     fn tear_down<'a>(
         &'a self,
         _alloc: &'a Allocation,
-        line: &'a dyn InLine,
+        line: &'a dyn NetworkWaitObserver,
     ) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(async move {
             self.work(line, &self.taken_away).await;
@@ -61,7 +63,7 @@ impl Networks for SlowNetworks {
 fn alloc(bench: &Bench, networks: &Arc<SlowNetworks>, number: u64) -> AllocHandle {
     let name = format!("web{number}");
     bench.node.script(&name, [Script::ends(SECOND, 0)]);
-    let rng = Rng::seeded(number + 1);
+    let rng = Rng::from_seed(number + 1);
     let mut allocation = fixtures::allocation(bench.kind, vec![task(&name)], &rng).unwrap();
     let mut job = allocation.job.as_ref().clone();
     job.groups[0].network = Some(NetworkSpec { mode: NetworkMode::Bridge, ..Default::default() });

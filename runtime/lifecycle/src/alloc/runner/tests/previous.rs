@@ -9,18 +9,18 @@ use ostler_testing::fake_driver::{Ending, Script};
 
 fn successor(bench: &Bench, of: &AllocHandle, disk: EphemeralDisk) -> AllocRunnerConfig {
     let mut next = of.allocation().as_ref().clone();
-    next.id = AllocId::new(Rng::seeded(8).uuid());
+    next.id = AllocId::new(Rng::from_seed(8).uuid());
     next.previous = Some(of.id());
     let mut job = next.job.as_ref().clone();
     job.groups[0].ephemeral_disk = disk;
     next.job = Arc::new(job);
-    AllocRunnerConfig { previous: vec![PreviousAlloc::of(of)], ..bench.config(next) }
+    AllocRunnerConfig { previous: vec![PreviousAlloc::from_handle(of)], ..bench.config(next) }
 }
 
 /// Another allocation of the same kind.
 fn nth(mut config: AllocRunnerConfig, seed: u64) -> AllocRunnerConfig {
     let mut allocation = config.allocation.as_ref().clone();
-    allocation.id = AllocId::new(Rng::seeded(seed).uuid());
+    allocation.id = AllocId::new(Rng::from_seed(seed).uuid());
     allocation.desired = DesiredStatus::Run;
     config.allocation = Arc::new(allocation);
     config
@@ -54,7 +54,7 @@ async fn nothing_starts_until_the_previous_allocation_runs_nothing_and_people_se
     );
     first.stop("replaced").await;
     until_running(&second, "web").await;
-    assert!(first.phase().borrow().ended());
+    assert!(first.phase().borrow().has_ended());
     assert!(bench.node.started_twice().is_empty());
 }
 
@@ -111,7 +111,7 @@ async fn one_that_is_stopped_while_it_waits_is_over_with_the_one_it_waits_for() 
     clock::sleep(2 * SECOND).await;
     assert_eq!(*second.phase().borrow(), AllocPhase::Cleaning, "its place is not free");
     second.wait_done().await;
-    assert!(first.phase().borrow().ended());
+    assert!(first.phase().borrow().has_ended());
     assert_eq!((starts(&bench), bench.node.live()), (1, 0));
 }
 
@@ -123,12 +123,12 @@ async fn one_that_is_stopped_does_not_wait_for_one_that_is_to_run_on() {
     let done = clock::timeout(SECOND, second.wait_done()).await;
     assert_eq!(done.map(|state| state.client_status), Some(ClientStatus::Complete));
     // Another change replaces it after all: whoever has the place next waits for both.
-    let before = [&second, &first].map(PreviousAlloc::of).to_vec();
+    let before = [&second, &first].map(PreviousAlloc::from_handle).to_vec();
     let config = nth(successor(&bench, &second, EphemeralDisk::default()), 9);
     replace(&first).await;
     let third = start(&bench, AllocRunnerConfig { previous: before, ..config });
     until_running(&third, "web").await;
-    assert!(first.phase().borrow().ended());
+    assert!(first.phase().borrow().has_ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
 }
 
@@ -139,7 +139,7 @@ async fn one_that_an_earlier_agent_left_stopped_does_not_wait_for_one_that_is_to
     let known = super::restoring::stored(&bench, &second);
     let desired = DesiredStatus::Stop;
     let allocation = Allocation { desired, ..second.allocation().as_ref().clone() };
-    let previous = vec![PreviousAlloc::of(&first)];
+    let previous = vec![PreviousAlloc::from_handle(&first)];
     let config = AllocRunnerConfig { previous, ..bench.config(allocation) };
     let again = restore(config, known, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap();
     assert!(clock::timeout(SECOND, again.wait_done()).await.is_some());
@@ -153,7 +153,7 @@ async fn the_third_of_a_place_starts_when_the_first_is_over_though_the_second_ne
     replace(&second).await;
     let third = start(&bench, nth(successor(&bench, &second, EphemeralDisk::default()), 9));
     until_running(&third, "web").await;
-    assert!(first.phase().borrow().ended() && second.phase().borrow().ended());
+    assert!(first.phase().borrow().has_ended() && second.phase().borrow().has_ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
     assert!(bench.when("exited web") >= 4.0, "{:?}", bench.node.journal());
 }
@@ -170,14 +170,14 @@ async fn one_that_an_earlier_agent_left_stopped_and_waiting_waits_on() {
     assert!(!known.saved.clone().unwrap_or_default().finished);
     let desired = DesiredStatus::Stop;
     let allocation = Allocation { desired, ..second.allocation().as_ref().clone() };
-    let previous = vec![PreviousAlloc::of(&first)];
+    let previous = vec![PreviousAlloc::from_handle(&first)];
     let config = AllocRunnerConfig { previous, ..bench.config(allocation) };
     let again = restore(config, known, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap();
     let third = start(&bench, nth(successor(&bench, &again, EphemeralDisk::default()), 9));
     clock::sleep(2 * SECOND).await;
     assert_eq!(starts(&bench), 1);
     until_running(&third, "web").await;
-    assert!(first.phase().borrow().ended() && again.phase().borrow().ended());
+    assert!(first.phase().borrow().has_ended() && again.phase().borrow().has_ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
 }
 
@@ -272,7 +272,7 @@ async fn third_of(disk: EphemeralDisk, moved: bool) -> (Bench, AllocHandle, Allo
         let allocation = alloc.allocation();
         let previous = (alloc.id() == second.id()).then(|| first.id());
         let allocation = Allocation { previous, ..allocation.as_ref().clone() };
-        bench.store.put(&ostler_state::Key::Alloc(alloc.id()), &allocation).await.unwrap();
+        bench.store.put(&ostler_state::RecordKey::Alloc(alloc.id()), &allocation).await.unwrap();
     }
     replace(&first).await;
     if moved {
@@ -312,7 +312,7 @@ async fn what_one_that_started_left_behind_is_not_looked_for_further_back() {
     let second = start(&bench, successor(&bench, &first, EphemeralDisk::default()));
     second.wait_done().await;
     for alloc in [&first, &second] {
-        let key = ostler_state::Key::Alloc(alloc.id());
+        let key = ostler_state::RecordKey::Alloc(alloc.id());
         bench.store.put(&key, alloc.allocation().as_ref()).await.unwrap();
     }
     let third = start(&bench, nth(successor(&bench, &second, sticky()), 9));

@@ -2,11 +2,11 @@
 
 use super::*;
 use ostler_model::alloc::ClientStatus;
-use ostler_state::{Key, Prefix, Put};
+use ostler_state::{KeyPrefix, PutOutcome, RecordKey};
 use ostler_testing::fake_driver::{Ending, Script};
 
 fn records(bench: &Bench, handle: &AllocHandle) -> usize {
-    bench.store.scan(&Prefix::Alloc(handle.id())).unwrap().len()
+    bench.store.scan(&KeyPrefix::Alloc(handle.id())).unwrap().len()
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,8 +69,8 @@ async fn no_record_comes_back_after_a_removal_whenever_it_comes() {
         assert_eq!(records(&bench, &handle), 0, "{pause} ms");
         // Whoever still holds a state to write.
         let late = SavedAllocState { client_status: ClientStatus::Running, ..Default::default() };
-        let put = bench.store.put(&Key::AllocState(handle.id()), &late).await.unwrap();
-        assert_eq!(put, Put::Destroyed);
+        let put = bench.store.put(&RecordKey::AllocState(handle.id()), &late).await.unwrap();
+        assert_eq!(put, PutOutcome::Destroyed);
         bench.store.flush().await.unwrap();
         assert_eq!(records(&bench, &handle), 0, "{pause} ms");
     }
@@ -99,11 +99,11 @@ async fn the_total_time_of_a_stop_is_bounded_by_what_its_stages_may_take() {
     handle.stop("enough").await;
     // What does not end keeps no later stage from being ended: three of kill_timeout and twice
     // KILL_GRACE.
-    let undead = |t: &HeldOnce<TaskState>| crate::task::events::is_undead(t);
+    let undead = |t: &CowArc<TaskState>| crate::task::events::is_undead(t);
     until(&handle, |s| s.tasks.values().all(undead)).await;
     assert_eq!(stopwatch.age().as_secs(), 3 * (5 + 10 + 10));
     clock::sleep(600 * SECOND).await;
-    assert!(!handle.phase().borrow().ended(), "it is not over");
+    assert!(!handle.phase().borrow().has_ended(), "it is not over");
     assert_eq!(handle.state().borrow().client_status, ClientStatus::Running);
     bench.node.let_die();
     handle.wait_done().await;

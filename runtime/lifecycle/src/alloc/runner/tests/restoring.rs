@@ -8,7 +8,7 @@ use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::event::TaskEvent;
 use ostler_model::job::LifecycleHook;
 use ostler_model::saved::DeploymentStatus;
-use ostler_state::{Key, Prefix};
+use ostler_state::{KeyPrefix, RecordKey};
 use ostler_testing::fake_driver::Script;
 
 /// What the store has of an allocation.
@@ -16,13 +16,13 @@ pub(super) fn stored(bench: &Bench, of: &AllocHandle) -> RestoredAlloc {
     let id = of.id();
     let allocation = of.allocation();
     let tasks = allocation.task_group().unwrap().tasks.iter().map(|task| {
-        let state = bench.store.get(&Key::TaskState(id, task.name.clone())).unwrap();
-        let local = bench.store.get(&Key::TaskLocal(id, task.name.clone())).unwrap();
+        let state = bench.store.get(&RecordKey::TaskState(id, task.name.clone())).unwrap();
+        let local = bench.store.get(&RecordKey::TaskLocal(id, task.name.clone())).unwrap();
         (task.name.clone(), RestoredTask { state, local })
     });
     RestoredAlloc {
-        saved: bench.store.get(&Key::AllocState(id)).unwrap(),
-        health: bench.store.get(&Key::DeploymentStatus(id)).unwrap(),
+        saved: bench.store.get(&RecordKey::AllocState(id)).unwrap(),
+        health: bench.store.get(&RecordKey::DeploymentStatus(id)).unwrap(),
         tasks: tasks.collect(),
         trouble: None,
     }
@@ -132,7 +132,7 @@ async fn a_finished_one_with_a_run_on_record_is_over_when_that_has_ended() {
     let state = again.wait_done().await;
     assert_eq!((state.client_status, bench.node.live()), (ClientStatus::Failed, 0));
     assert_eq!(starts(&bench), 1);
-    let left = bench.store.get::<LocalState>(&Key::TaskLocal(handle.id(), task("web").name));
+    let left = bench.store.get::<LocalState>(&RecordKey::TaskLocal(handle.id(), task("web").name));
     assert_eq!(left.unwrap().unwrap().run, None);
 }
 
@@ -179,7 +179,7 @@ async fn one_whose_records_are_unreadable_ends_failed_and_orphans_nothing() {
     assert!(state.client_description.contains("bad checksum"));
     assert_eq!(starts(&bench), 1);
     assert_eq!(again.destroy().await, AllocPhase::Destroyed);
-    assert!(bench.store.scan(&Prefix::Alloc(again.id())).unwrap().is_empty());
+    assert!(bench.store.scan(&KeyPrefix::Alloc(again.id())).unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +234,7 @@ async fn a_deadline_that_passed_while_no_agent_looked_ends_it_at_once() {
 async fn a_verdict_of_the_earlier_agent_is_kept() {
     let (bench, handle) = left(vec![task("web")]).await;
     let verdict = DeploymentStatus { healthy: Some(true), ..DeploymentStatus::default() };
-    bench.store.put(&Key::DeploymentStatus(handle.id()), &verdict).await.unwrap();
+    bench.store.put(&RecordKey::DeploymentStatus(handle.id()), &verdict).await.unwrap();
     let again = restored(&bench, &handle);
     assert_eq!(again.state().borrow().health, Some(verdict));
 }
@@ -257,7 +257,8 @@ async fn a_prestart_task_that_succeeded_is_not_run_again() {
 #[tokio::test(start_paused = true)]
 async fn one_without_any_record_beside_its_own_is_run_as_if_new() {
     let bench = Bench::new();
-    let allocation = fixtures::allocation(bench.kind, vec![task("web")], &Rng::seeded(7)).unwrap();
+    let allocation =
+        fixtures::allocation(bench.kind, vec![task("web")], &Rng::from_seed(7)).unwrap();
     let hooks = bench.alloc_hooks.clone();
     let known = RestoredAlloc::default();
     let handle = restore(bench.config(allocation), known, hooks, &bench.task_hooks).unwrap();

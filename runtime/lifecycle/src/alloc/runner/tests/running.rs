@@ -1,14 +1,14 @@
 //! Ordinary runs: events, records, restarts, requests.
 
 use super::*;
-use crate::task::handle::{LocalState, leftovers};
+use crate::task::handle::{LocalState, find_leftovers};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::{Lifecycle, LifecycleHook};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::saved::SavedAllocState;
 use ostler_model::session::ExecCommand;
 use ostler_model::task::Workload;
-use ostler_state::Key;
+use ostler_state::RecordKey;
 use ostler_testing::fake_driver::{Reply, Script};
 
 #[tokio::test(start_paused = true)]
@@ -45,14 +45,15 @@ async fn at_the_end_the_last_state_is_durable_and_no_run_is_recorded() {
     bench.node.script("web", [Script { pid: Some(77), ..Script::ends(SECOND, 0) }]);
     let handle = bench.run(vec![task("web")]);
     let state = handle.wait_done().await;
-    let stored: HeldOnce<TaskState> =
-        bench.store.get(&Key::TaskState(handle.id(), name("web"))).unwrap().unwrap();
+    let stored: CowArc<TaskState> =
+        bench.store.get(&RecordKey::TaskState(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(stored, state.tasks["web"]);
     let local: LocalState =
-        bench.store.get(&Key::TaskLocal(handle.id(), name("web"))).unwrap().unwrap();
+        bench.store.get(&RecordKey::TaskLocal(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(local.run, None);
     assert!(local.run_complete);
-    let saved: SavedAllocState = bench.store.get(&Key::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState =
+        bench.store.get(&RecordKey::AllocState(handle.id())).unwrap().unwrap();
     assert_eq!(saved, SavedAllocState { finished: true, ..SavedAllocState::from(&state) });
     assert_eq!(saved.client_status, ClientStatus::Complete);
 }
@@ -94,10 +95,11 @@ async fn a_start_waits_for_the_disk_twice() {
     let stats = bench.store.stats();
     assert_eq!(stats.puts - stats.later, 2, "{stats:?}");
     // What lagged is there: the state of the task and of the allocation.
-    let stored: HeldOnce<TaskState> =
-        bench.store.get(&Key::TaskState(handle.id(), name("web"))).unwrap().unwrap();
+    let stored: CowArc<TaskState> =
+        bench.store.get(&RecordKey::TaskState(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(&stored, &handle.state().borrow().tasks["web"]);
-    let saved: SavedAllocState = bench.store.get(&Key::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState =
+        bench.store.get(&RecordKey::AllocState(handle.id())).unwrap().unwrap();
     assert_eq!(saved.client_status, ClientStatus::Running);
 }
 
@@ -144,7 +146,7 @@ async fn the_intent_is_durable_before_start_and_the_process_before_its_code_runs
     let seen: Seen<LocalState> = Arc::default();
     let (store, into) = (bench.store.clone(), Arc::clone(&seen));
     bench.node.set_probe(Arc::new(move |_context, config| {
-        let key = Key::TaskLocal(config.alloc_id, config.task.clone());
+        let key = RecordKey::TaskLocal(config.alloc_id, config.task.clone());
         into.lock().unwrap().push(store.get(&key).unwrap().unwrap());
     }));
     let handle = bench.run(vec![task("web")]);
@@ -152,13 +154,13 @@ async fn the_intent_is_durable_before_start_and_the_process_before_its_code_runs
 
     let intent = seen.lock().unwrap()[0].run.clone().unwrap();
     assert!(intent.identities.is_empty() && intent.started.is_none());
-    let key = Key::TaskLocal(handle.id(), name("web"));
+    let key = RecordKey::TaskLocal(handle.id(), name("web"));
     let run = bench.store.get::<LocalState>(&key).unwrap().unwrap().run.unwrap();
     assert_eq!(run.id, intent.id);
     assert_eq!(run.identities[0].pid, 77);
     assert_eq!(run.started.unwrap().workload, Workload::Process("p1".to_owned()));
     // What an agent that crashed now leaves behind:
-    let left = leftovers(&bench.store).unwrap();
+    let left = find_leftovers(&bench.store).unwrap();
     assert_eq!((left.len(), left[0].identities[0].pid, &left[0].run), (1, 77, &intent.id));
 }
 
@@ -209,7 +211,7 @@ async fn each_start_has_its_own_run_id_and_asks_for_its_devices_again() {
         into.lock().unwrap().push(config.run_id.to_string());
     }));
     let tasks = vec![Task { restart: fixtures::restart(1, SECOND), ..task("web") }];
-    let mut allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(7)).unwrap();
+    let mut allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::from_seed(7)).unwrap();
     let group = ostler_model::device::GroupKey {
         vendor: "v".to_owned(),
         kind: "t".to_owned(),
@@ -324,9 +326,9 @@ async fn shutdown_leaves_the_task_running_and_its_record_in_place() {
     handle.shutdown().await;
     assert_eq!(*handle.phase().borrow(), AllocPhase::Left);
     assert_eq!(bench.node.live(), 1);
-    assert_eq!(leftovers(&bench.store).unwrap().len(), 1);
-    let stored: HeldOnce<TaskState> =
-        bench.store.get(&Key::TaskState(handle.id(), name("web"))).unwrap().unwrap();
+    assert_eq!(find_leftovers(&bench.store).unwrap().len(), 1);
+    let stored: CowArc<TaskState> =
+        bench.store.get(&RecordKey::TaskState(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(stored.status, TaskStatus::Running);
     assert!(!bench.node.calls().iter().any(|c| c.starts_with("release")));
 }

@@ -14,13 +14,13 @@ fn bench() -> Bench {
     let mut bench = Bench::new();
     let node = bench.node.clone();
     let began = Timestamp::from_nanos(1_000_000_000);
-    bench.clock = Clock::given(move || began.plus(node.age()));
+    bench.clock = Clock::from_fn(move || began.plus(node.age()));
     bench.kind = JobKind::Service;
     bench
 }
 
 fn with_group(bench: &Bench, tasks: Vec<Task>, change: impl FnOnce(&mut TaskGroup)) -> AllocHandle {
-    let mut allocation = fixtures::allocation(bench.kind, tasks, &Rng::seeded(7)).unwrap();
+    let mut allocation = fixtures::allocation(bench.kind, tasks, &Rng::from_seed(7)).unwrap();
     change(&mut Arc::make_mut(&mut allocation.job).groups[0]);
     bench.run_allocation(allocation)
 }
@@ -51,7 +51,7 @@ async fn until_listed(bench: &Bench, wanted: &[&str]) {
             if listed(bench) == wanted {
                 return;
             }
-            bench.services.changed(list.index).await;
+            bench.services.wait_for_change(list.index).await;
         }
     };
     let reached = clock::timeout(Duration::from_secs(86_400), reached).await;

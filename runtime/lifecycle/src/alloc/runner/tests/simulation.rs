@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::restoring::restored;
 use super::*;
-use crate::task::handle::leftovers;
+use crate::task::handle::find_leftovers;
 use ostler_model::job::LifecycleHook;
 use ostler_model::ports::PluginCallError;
 use ostler_state::mem_store::MemBackend;
@@ -17,7 +17,7 @@ use ostler_state::testing::{Fault, FaultyBackend};
 use ostler_testing::fake_driver::{Ending, Reply, Script, Spawns};
 
 fn pick<T: Clone>(rng: &Rng, from: &[T]) -> T {
-    from[usize::try_from(rng.below(from.len() as u64)).unwrap()].clone()
+    from[usize::try_from(rng.number_below(from.len() as u64)).unwrap()].clone()
 }
 
 fn random_script(rng: &Rng) -> Script {
@@ -71,12 +71,12 @@ fn random_task(rng: &Rng, index: usize) -> Task {
 
 /// A store that refuses some of its commits, in some of the seeds.
 fn random_store(rng: &Rng) -> (StateStore, Option<Arc<FaultyBackend>>) {
-    if rng.below(3) != 0 {
+    if rng.number_below(3) != 0 {
         return (StateStore::in_memory().unwrap(), None);
     }
     let backend = FaultyBackend::new(Arc::new(MemBackend::default()));
-    let faults: Vec<Option<Fault>> = (0..rng.below(12))
-        .map(|_| (rng.below(4) == 0).then_some(pick(rng, &[Fault::Before, Fault::After])))
+    let faults: Vec<Option<Fault>> = (0..rng.number_below(12))
+        .map(|_| (rng.number_below(4) == 0).then_some(pick(rng, &[Fault::Before, Fault::After])))
         .collect();
     let store = StateStore::with_backend(std::path::Path::new("memory"), Arc::clone(&backend) as _);
     // Opening it commits too.
@@ -117,7 +117,7 @@ impl Told {
 
 /// One thing that happens to the allocation; whether all its tasks may start again.
 async fn happen(bench: &Bench, handle: &mut AllocHandle, rng: &Rng, task: TaskName) -> bool {
-    match rng.below(8) {
+    match rng.number_below(8) {
         0 => handle.stop("simulated").await,
         1 => drop(handle.restart(RestartScope::Task(task), "simulated").await),
         2 => drop(handle.signal(None, "SIGHUP").await),
@@ -138,18 +138,19 @@ async fn happen(bench: &Bench, handle: &mut AllocHandle, rng: &Rng, task: TaskNa
 }
 
 async fn simulate(seed: u64) {
-    let rng = Rng::seeded(seed);
+    let rng = Rng::from_seed(seed);
     let (store, faulty) = random_store(&rng);
     let bench = Bench { store, ..Bench::new() };
-    let tasks: Vec<Task> = (0..=rng.below(4)).map(|n| random_task(&rng, n as usize)).collect();
+    let tasks: Vec<Task> =
+        (0..=rng.number_below(4)).map(|n| random_task(&rng, n as usize)).collect();
     for task in &tasks {
         let runs: Vec<Script> = (0..3).map(|_| random_script(&rng)).collect();
         bench.node.script(task.name.as_str(), runs);
     }
     let mut handle = bench.run(tasks.clone());
     let mut told = Told::default();
-    for _ in 0..rng.below(6) {
-        clock::sleep(Duration::from_millis(rng.below(20_000))).await;
+    for _ in 0..rng.number_below(6) {
+        clock::sleep(Duration::from_millis(rng.number_below(20_000))).await;
         let one = pick(&rng, &tasks).name;
         let revived = happen(&bench, &mut handle, &rng, one).await;
         // Where the disk refuses, a restarted agent may know less than was told.
@@ -175,14 +176,17 @@ async fn simulate(seed: u64) {
     assert!(took < 400 * SECOND, "seed {seed}: the end took {took:?}");
     assert!(bench.node.started_twice().is_empty(), "seed {seed}: two runs of one task at once");
     assert_eq!(bench.node.live(), 0, "seed {seed}: {:?}", bench.node.journal());
-    assert!(state.client_status.terminal(), "seed {seed}: {state:?}");
+    assert!(state.client_status.is_terminal(), "seed {seed}: {state:?}");
     if faulty.is_some() {
         return;
     }
-    assert!(leftovers(&bench.store).unwrap().is_empty(), "seed {seed}: a dead run is on record");
+    assert!(
+        find_leftovers(&bench.store).unwrap().is_empty(),
+        "seed {seed}: a dead run is on record"
+    );
     for task in &tasks {
-        let key = ostler_state::Key::TaskState(handle.id(), task.name.clone());
-        let stored: Option<HeldOnce<TaskState>> = bench.store.get(&key).unwrap();
+        let key = ostler_state::RecordKey::TaskState(handle.id(), task.name.clone());
+        let stored: Option<CowArc<TaskState>> = bench.store.get(&key).unwrap();
         assert_eq!(stored.as_ref(), state.tasks.get(&task.name), "seed {seed}: not durable");
     }
 }

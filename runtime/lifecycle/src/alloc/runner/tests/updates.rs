@@ -63,7 +63,7 @@ async fn of_several_updates_the_newest_wins_and_old_ones_are_ignored() {
     clock::sleep(5 * SECOND).await;
     handle.update(changed(&handle, 8, |_| {}));
     let other = Allocation {
-        id: ostler_model::ids::AllocId::new(Rng::seeded(3).uuid()),
+        id: ostler_model::ids::AllocId::new(Rng::from_seed(3).uuid()),
         modify_index: 99,
         ..handle.allocation().as_ref().clone()
     };
@@ -111,7 +111,8 @@ async fn an_update_to_stop_before_anything_ran_ends_it_without_a_start() {
 #[tokio::test(start_paused = true)]
 async fn an_allocation_that_is_to_stop_from_the_beginning_starts_nothing() {
     let bench = Bench::new();
-    let allocation = fixtures::allocation(bench.kind, vec![task("web")], &Rng::seeded(7)).unwrap();
+    let allocation =
+        fixtures::allocation(bench.kind, vec![task("web")], &Rng::from_seed(7)).unwrap();
     let handle = bench.run_allocation(Allocation { desired: DesiredStatus::Stop, ..allocation });
     handle.wait_done().await;
     assert!(!bench.node.calls().contains(&"start web".to_owned()));

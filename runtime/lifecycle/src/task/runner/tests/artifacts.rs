@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use ostler_model::artifact::{
-    ArtifactAsk, ArtifactError, ArtifactMode, ArtifactOutcome, Artifacts, FetchProgress, KeptFile,
-    Staged, TaskArtifact,
+    ArtifactError, ArtifactMode, ArtifactOutcome, ArtifactRequest, Artifacts, FetchProgress,
+    PinnedFile, StagedArtifact, TaskArtifact,
 };
 
 /// Fetches the same file each time, and counts.
@@ -17,22 +17,22 @@ struct Counting {
 impl Artifacts for Counting {
     fn fetch(
         &self,
-        _ask: ArtifactAsk,
+        _ask: ArtifactRequest,
         _progress: FetchProgress,
-    ) -> BoxFuture<'_, Result<Staged, ArtifactError>> {
+    ) -> BoxFuture<'_, Result<StagedArtifact, ArtifactError>> {
         let number = self.fetched.fetch_add(1, Ordering::SeqCst);
         let path = self.staging.path().join(number.to_string());
         std::fs::write(&path, "tool").unwrap();
         let outcome = ArtifactOutcome::Below("tool".to_owned());
-        Box::pin(async move { Ok(Staged { path, outcome, held: Box::new(()) }) })
+        Box::pin(async move { Ok(StagedArtifact { path, outcome, held: Box::new(()) }) })
     }
 
-    fn module(
+    fn fetch_module(
         &self,
-        _ask: ArtifactAsk,
+        _ask: ArtifactRequest,
         _progress: FetchProgress,
-    ) -> BoxFuture<'_, Result<Arc<dyn KeptFile>, ArtifactError>> {
-        Box::pin(async { Err(ArtifactError::lasting("no module")) })
+    ) -> BoxFuture<'_, Result<Arc<dyn PinnedFile>, ArtifactError>> {
+        Box::pin(async { Err(ArtifactError::permanent("no module")) })
     }
 }
 

@@ -61,13 +61,13 @@ impl Backend for CutBackend {
         self.disk.scan(prefix, visit)
     }
 
-    fn quarantined(&self) -> Result<u64, BackendError> {
-        self.disk.quarantined()
+    fn count_quarantined(&self) -> Result<u64, BackendError> {
+        self.disk.count_quarantined()
     }
 }
 
 /// One agent over what is durable. `None`: it was cut. Else the task's end.
-async fn agent(bench: &mut Bench, cut: Option<Cut>) -> Option<HeldOnce<TaskState>> {
+async fn agent(bench: &mut Bench, cut: Option<Cut>) -> Option<CowArc<TaskState>> {
     let (reached, mut at_cut) = mpsc::unbounded_channel();
     let (go_on, wait) = std::sync::mpsc::channel();
     let (disk, go_on_at) = (Arc::clone(&bench.disk), Mutex::new(wait));

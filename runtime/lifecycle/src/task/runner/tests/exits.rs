@@ -33,7 +33,7 @@ async fn an_exit_is_the_same_whether_its_driver_can_read_it_or_traps() {
         let (answered, _) = read(Reply::Ok, raw.clone()).await;
         let (trapped, kinds) = read(trap(), raw.clone()).await;
         assert_eq!(answered, trapped, "{raw:?}");
-        assert_eq!((answered.exit_code, answered.successful()), (code, false), "{raw:?}");
+        assert_eq!((answered.exit_code, answered.is_successful()), (code, false), "{raw:?}");
         assert!(kinds.contains(&"Driver Failure"), "{kinds:?}");
     }
 }

@@ -13,7 +13,7 @@ fn bench(scripts: impl Into<Vec<Script>>) -> Bench {
 }
 
 /// Dead and kept: the run is forgotten, the owner is there.
-async fn idle(bench: &Bench, handle: &TaskHandle) -> HeldOnce<TaskState> {
+async fn idle(bench: &Bench, handle: &TaskHandle) -> CowArc<TaskState> {
     let state = until(handle, |s| s.status == TaskStatus::Dead).await;
     bench.pass(5 * SECOND).await;
     assert!(!handle.is_gone());
@@ -40,11 +40,11 @@ async fn a_dead_task_starts_again_only_when_the_gate_opens() {
     let bench = bench([Script::ends(SECOND, 0), Script::runs()]);
     let handle = bench.spawn();
     idle(&bench, &handle).await;
-    bench.gate.send_replace(Gate::Closed);
+    bench.gate.send_replace(TaskGate::Closed);
     handle.force_restart("asked").await.unwrap();
     bench.pass(60 * SECOND).await;
     assert_eq!(handle.state().status, TaskStatus::Pending);
-    bench.gate.send_replace(Gate::Open);
+    bench.gate.send_replace(TaskGate::Open);
     until_running(&handle).await;
 }
 
@@ -134,7 +134,7 @@ async fn a_finish_or_kill_while_a_dead_run_is_being_forgotten_is_not_forgotten()
         }
         handle.wait_gone().await;
         assert_eq!(bench.count("start web"), 1);
-        assert!(handle.state().successful());
+        assert!(handle.state().is_successful());
         assert!(!has(&handle.state(), "Killing") && !has(&handle.state(), "Killed"));
     }
 }
@@ -166,7 +166,7 @@ async fn a_finish_leaves_a_live_task_alone_and_holds_when_it_ends() {
     bench.pass(30 * SECOND).await;
     assert_eq!(bench.node.live(), 1);
     handle.wait_gone().await;
-    assert!(handle.state().successful());
+    assert!(handle.state().is_successful());
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,12 +212,12 @@ async fn a_task_that_is_over_takes_no_request() {
 #[tokio::test(start_paused = true)]
 async fn a_task_that_does_not_run_says_so_to_signals_and_restarts() {
     let bench = bench([Script::ends(SECOND, 0)]);
-    bench.gate.send_replace(Gate::Closed);
+    bench.gate.send_replace(TaskGate::Closed);
     let handle = bench.spawn();
     let refused = || Err(RequestError::NotRunning { task: name("web") });
     assert_eq!(handle.restart("asked").await, refused());
     assert_eq!(handle.signal("SIGHUP").await, refused());
-    bench.gate.send_replace(Gate::Open);
+    bench.gate.send_replace(TaskGate::Open);
     idle(&bench, &handle).await;
     assert_eq!(handle.restart("asked").await, refused());
     assert_eq!(handle.signal("SIGHUP").await, refused());

@@ -29,7 +29,7 @@ fn bench(script: Script) -> Bench {
 }
 
 /// Kill it: its last state, and how long that took.
-async fn killed(bench: &Bench) -> (HeldOnce<TaskState>, Duration) {
+async fn killed(bench: &Bench) -> (CowArc<TaskState>, Duration) {
     let handle = bench.spawn();
     until_running(&handle).await;
     let before = bench.node.age();
@@ -47,7 +47,7 @@ async fn a_stop_that_finds_nothing_is_the_end_of_the_task() {
     assert!(took < SECOND, "{took:?}");
     assert!(!state.failed && has(&state, "Killed"), "{state:#?}");
     let exit = state.last_exit.clone().unwrap();
-    assert!(!exit.successful() && exit.error.unwrap().contains("it ended"));
+    assert!(!exit.is_successful() && exit.error.unwrap().contains("it ended"));
     assert_eq!(bench.count("kill web"), 0);
 }
 
@@ -60,7 +60,7 @@ async fn a_kill_that_works_is_the_end_of_the_task() {
         assert!(!state.failed && has(&state, "Killed"), "{state:#?}");
         let exit = state.last_exit.clone().unwrap();
         assert_eq!(exit.signal, if on_kill == Ending::Ignored { 9 } else { 0 });
-        assert!(!exit.successful());
+        assert!(!exit.is_successful());
         assert_eq!(bench.count("destroy web"), 1);
     }
 }
@@ -112,7 +112,7 @@ async fn a_run_that_its_driver_does_not_take_back_is_dead_before_another_begins(
 #[tokio::test(start_paused = true)]
 async fn a_start_that_cannot_be_recorded_leaves_nothing_running() {
     let mut bench = bench(polled(Ending::Ignored, Ending::After(Duration::ZERO, 0)));
-    let disk = ErrorBackend::healed();
+    let disk = ErrorBackend::new_healed();
     bench.store = store(Arc::clone(&disk) as _);
     // The intent is on record; the handle cannot be written.
     bench.node.set_probe(Arc::new(move |_, _| disk.fail()));

@@ -6,12 +6,12 @@ use ostler_state::testing::ErrorBackend;
 /// A task that ended with code 0 while its store refuses, some minutes later.
 async fn ended(kind: JobKind) -> (Bench, Arc<ErrorBackend>, TaskHandle) {
     let mut bench = Bench::of(kind, web());
-    let disk = ErrorBackend::healed();
+    let disk = ErrorBackend::new_healed();
     bench.store = store(Arc::clone(&disk) as _);
     bench.node.script("web", [native(Script::ends(10 * SECOND, 0))]);
     let handle = bench.spawn();
     until_running(&handle).await;
-    durable(bench.store.flush()).await.unwrap().unwrap();
+    await_write(bench.store.flush()).await.unwrap().unwrap();
     disk.fail();
     until(&handle, |s| s.status == TaskStatus::Dead).await;
     bench.pass(300 * SECOND).await;
@@ -25,7 +25,7 @@ async fn a_run_is_not_forgotten_before_its_end_is_durable() {
     disk.heal();
     handle.wait_gone().await;
     assert_eq!((bench.count("destroy web"), bench.count("forget_run web")), (1, 1));
-    durable(bench.store.flush()).await.unwrap().unwrap();
+    await_write(bench.store.flush()).await.unwrap().unwrap();
     let left = bench.recorded();
     assert_eq!(left.state.unwrap().status, TaskStatus::Dead);
     assert!(left.local.unwrap().run.is_none());
@@ -57,7 +57,7 @@ async fn a_kill_does_not_wait_for_a_store_that_refuses() {
     assert_eq!(bench.count("forget_run web"), 0, "a later agent may have to ask how it ended");
     // What it could not write is written when the store takes it.
     disk.heal();
-    durable(bench.store.flush()).await.unwrap().unwrap();
+    await_write(bench.store.flush()).await.unwrap().unwrap();
     let left = bench.recorded();
     let state = left.state.unwrap();
     assert_eq!((state.status, state.last_exit.clone().unwrap().exit_code), (TaskStatus::Dead, 0));

@@ -99,7 +99,7 @@ fn expected(found: Found, recorded: TaskStatus) -> (Outcome, Outcome) {
 fn state(recorded: TaskStatus) -> TaskState {
     let now = Timestamp::from_nanos(5);
     let mut state = TaskState { status: recorded, ..TaskState::default() };
-    state.push_event(events::received(now));
+    state.push_event(events::received_event(now));
     state.push_event(events::task_setup(now));
     state.finished_at = (recorded == Dead).then_some(now);
     state
@@ -198,7 +198,7 @@ async fn restored(found: Found, recorded: TaskStatus, complete: bool, kill: bool
     assert_eq!(handle.is_gone(), status == Dead, "{case}");
     assert!(!now.failed, "{case}");
     if status == Dead {
-        durable(bench.store.flush()).await.unwrap().unwrap();
+        await_write(bench.store.flush()).await.unwrap().unwrap();
         let left = bench.recorded();
         let complete = left.local.is_none_or(|local| local.run.is_none());
         assert!(complete, "{case}");
