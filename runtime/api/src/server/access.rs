@@ -9,9 +9,6 @@
 //! what the token allows. Over TCP everything is allowed if the configuration asks for no tokens,
 //! otherwise only what the token allows. A path that [`needs`] does not know is for `admin` alone.
 
-mod hosts;
-mod needs;
-
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 
@@ -27,11 +24,11 @@ use futures_util::StreamExt as _;
 use super::error::RequestFailure;
 use super::evaluations;
 use super::guarded_body::{BodyGuard, GuardedBody};
+use super::hosts;
 use super::params::Params;
 use super::router::{Api, ApiState};
 use super::shares::RequestCaller;
-pub(super) use hosts::Hosts;
-use needs::{AccessScope, Need, need};
+use crate::routes::{AccessScope, Need, Route};
 use ostler_access::Bearer;
 use ostler_model::access::{AccessLevel, Rights};
 use ostler_model::ids::{NAMESPACE, Namespace};
@@ -207,7 +204,7 @@ fn judge_request(api: &Api, request: &Request, id: Option<&str>) -> Result<Acces
     let peer = request.extensions().get::<Peer>().copied();
     let headers = request.headers();
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let need = path.and_then(|path| need(request.method(), path));
+    let need = path.and_then(|path| Route::find(request.method(), path)).map(Route::need);
     check_host(api, peer, headers)?;
     // A link on another site's page may lead to what anybody may read.
     if need != Some(Need::Open) {

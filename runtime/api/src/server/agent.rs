@@ -1,13 +1,8 @@
 //! The agent as a whole: its health, its counts, and what Nomad's tools ask of any agent.
 
-use std::future::ready;
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::collect_answer;
@@ -22,13 +17,6 @@ use ostler_model::alloc::ClientStatus;
 
 /// The address under which Nomad's tools know the one server, which is this agent.
 pub(super) const SELF_ADDRESS: &str = "127.0.0.1:4647";
-
-/// A `GET` route that answers with what `look` returns at once.
-pub(super) fn get_view<T: Serialize>(
-    look: impl Fn(&Api) -> T + Clone + Send + Sync + 'static,
-) -> MethodRouter<Arc<Api>> {
-    get(move |State(api): ApiState, params: Params| ready(reply::json(&params, &look(&api))))
-}
 
 /// `GET /v1/agent/health`: status 200 as soon as the agent takes jobs.
 pub(super) async fn health(

@@ -3,32 +3,30 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::{any, get};
 use serde_json::json;
 
 use super::error::RequestFailure;
 use super::host;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::router::ApiState;
 use ostler_model::clock;
 use ostler_model::limits::{HOST_FILE_BYTES_MAX, MIB};
 
-/// All paths of this module.
-pub(super) fn routes() -> Router<Arc<Api>> {
-    Router::new()
-        .route("/v1/agent/host", get(machine))
-        .route("/v1/agent/pprof/{*what}", any(|| async { RequestFailure::NoProfiles }))
+/// `/v1/agent/pprof/…`: an agent has no profiles.
+pub(super) async fn refuse_profile() -> RequestFailure {
+    RequestFailure::NoProfiles
 }
 
 /// `GET /v1/agent/host`: facts about the machine. The environment is not included, because it may
 /// have secrets.
-async fn machine(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+pub(super) async fn machine(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     let (used, _, _) = host::measure_usage(&api).await?;
     let files = clock::run_blocking(|| ["/etc/resolv.conf", "/etc/hosts"].map(beginning)).await;
     let [resolver, hosts] = files.map_err(|error| RequestFailure::Internal(error.to_string()))?;

@@ -1,12 +1,8 @@
 //! Namespaces of jobs. Those of the configuration can only be read here; others can also be
 //! created, changed and removed.
 
-use std::sync::Arc;
-
-use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::{get, put};
 
 use super::body;
 use super::error::RequestFailure;
@@ -19,14 +15,6 @@ use ostler_agent::KnownNamespace;
 use ostler_model::access::AccessLevel;
 use ostler_model::ids::Namespace as Name;
 use ostler_wire::{NamespaceRequest, WireNamespace};
-
-/// All paths of namespaces.
-pub(super) fn routes() -> Router<Arc<Api>> {
-    Router::new()
-        .route("/v1/namespaces", get(list))
-        .route("/v1/namespace", put(make).post(make))
-        .route("/v1/namespace/{name}", get(read).put(change).post(change).delete(remove))
-}
 
 fn namespace_json<'a>((name, known): (&'a Name, &'a KnownNamespace)) -> WireNamespace<'a> {
     WireNamespace {
@@ -44,7 +32,7 @@ fn index(api: &Api) -> u64 {
 }
 
 /// `GET /v1/namespaces`
-async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+pub(super) async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let changes = api.agent.node_namespaces().indexes();
     let wait = params.wait_from(index(&api))?;
     let look = || IndexedValue { index: index(&api), value: Ok(api.agent.namespaces()) };
@@ -58,7 +46,7 @@ async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestF
 }
 
 /// `GET /v1/namespace/NAME`
-async fn read(
+pub(super) async fn read(
     NamedRequest { api, id: name, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     params.access().require(AccessLevel::Read, &name)?;
@@ -68,7 +56,7 @@ async fn read(
 }
 
 /// `PUT /v1/namespace`: the body names the namespace.
-async fn make(
+pub(super) async fn make(
     State(api): ApiState,
     params: Params,
     body: Body,
@@ -77,7 +65,7 @@ async fn make(
 }
 
 /// `PUT /v1/namespace/NAME`
-async fn change(
+pub(super) async fn change(
     NamedRequest { api, id: name, params }: NamedRequest,
     body: Body,
 ) -> Result<Response, RequestFailure> {
@@ -107,7 +95,7 @@ async fn put_as(
 }
 
 /// `DELETE /v1/namespace/NAME`
-async fn remove(
+pub(super) async fn remove(
     NamedRequest { api, id: name, .. }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     let name = Name::new(&name).map_err(|_| RequestFailure::NotThere("namespace"))?;

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::{get, put};
 
 use super::body;
 use super::error::RequestFailure;
@@ -120,7 +118,7 @@ pub(super) fn node_stub_json(api: &Api) -> serde_json::Value {
 }
 
 /// `GET /v1/nodes`
-async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+pub(super) async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     let resources = params.flag("resources")?;
     wait::answer(
         &api,
@@ -143,7 +141,9 @@ fn find_node(api: &Api) -> IndexedValue<NodeCondition> {
 }
 
 /// `GET /v1/node/ID`
-async fn read(NamedRequest { api, id, params }: NamedRequest) -> Result<Response, RequestFailure> {
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
     let show = |told: NodeCondition| reply::json(&params, &full(&api.agent.node(), told.status()));
     wait::answer(&api, &params, || find_node(&api), show).await
@@ -157,19 +157,8 @@ pub(super) fn node_json(api: &Api) -> serde_json::Value {
     serde_json::to_value(full(&node, told.status())).unwrap_or_default()
 }
 
-/// All paths of nodes that are answered while the agent starts.
-pub(super) fn routes() -> Router<Arc<Api>> {
-    Router::new()
-        .route("/v1/nodes", get(list))
-        .route("/v1/node/{id}", get(read))
-        .route("/v1/node/{id}/eligibility", put(eligibility).post(eligibility))
-        .route("/v1/node/{id}/drain", put(drain).post(drain))
-        .route("/v1/node/{id}/evaluate", put(evaluate).post(evaluate))
-        .route("/v1/node/{id}/purge", put(purge).post(purge))
-}
-
 /// `PUT /v1/node/ID/eligibility`
-async fn eligibility(
+pub(super) async fn eligibility(
     NamedRequest { api, id, params }: NamedRequest,
     body: Body,
 ) -> Result<Response, RequestFailure> {
@@ -188,7 +177,7 @@ async fn eligibility(
 }
 
 /// `PUT /v1/node/ID/drain`
-async fn drain(
+pub(super) async fn drain(
     NamedRequest { api, id, params }: NamedRequest,
     body: Body,
 ) -> Result<Response, RequestFailure> {
@@ -209,7 +198,7 @@ async fn drain(
 }
 
 /// `PUT /v1/node/ID/evaluate`. Its jobs are evaluated at each change anyway.
-async fn evaluate(
+pub(super) async fn evaluate(
     NamedRequest { api, id, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
@@ -217,7 +206,9 @@ async fn evaluate(
 }
 
 /// `PUT /v1/node/ID/purge`
-async fn purge(NamedRequest { api, id, .. }: NamedRequest) -> Result<Response, RequestFailure> {
+pub(super) async fn purge(
+    NamedRequest { api, id, .. }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
     Err(RequestFailure::OwnNode)
 }

@@ -8,28 +8,26 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post, put};
+use axum::routing::MethodRouter;
 use tokio_util::sync::CancellationToken;
 
-use super::access::{Hosts, admit};
-use super::agent::get_view;
+use super::access::admit;
 use super::client::CpuSamples;
 use super::compute_pool::ComputePool;
 use super::drain::drain_request;
 use super::error::RequestFailure;
 use super::event_render::EventCache;
 use super::gzip::pack_answer;
+use super::handlers::handler;
 use super::host::CoreSamples;
+use super::hosts::Hosts;
 use super::index::ListIndex;
 use super::params::Params;
 use super::shares::{CallerShares, limit_bodies};
 use super::stub_render::StubCache;
-use super::{
-    agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec,
-    fs, fs_stream, host, jobs, json, live, logs, metrics, monitor, namespaces, nodes, plugins,
-    scaling, search, servers, services, snapshot, tokens, ui, variables,
-};
+use super::{evaluations, exec, json, live, nodes, scaling};
 use crate::agent_log::AgentLog;
+use crate::routes::{Route, RouteGate};
 use ostler_access::Tokens;
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
@@ -141,104 +139,13 @@ impl Api {
     }
 }
 
-/// The router of all paths.
+/// The router of all routes.
 pub(super) fn router(api: Arc<Api>) -> Router {
-    let jobs = Router::new()
-        .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
-        .route("/v1/jobs/parse", post(jobs::parse).put(jobs::parse))
-        .route("/v1/validate/job", post(jobs::validate).put(jobs::validate))
-        .route(
-            "/v1/job/{id}",
-            get(jobs::read).post(jobs::update).put(jobs::update).delete(jobs::stop),
-        )
-        .route("/v1/job/{id}/plan", post(jobs::plan).put(jobs::plan))
-        .route("/v1/job/{id}/summary", get(jobs::summary))
-        .route("/v1/job/{id}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
-        .route("/v1/job/{id}/versions", get(jobs::versions))
-        .route("/v1/job/{id}/allocations", get(allocs::list_of_job))
-        .route("/v1/job/{id}/evaluations", get(evaluations::list_of_job))
-        .route("/v1/job/{id}/deployments", get(deployments::list_of_job))
-        .route("/v1/job/{id}/deployment", get(deployments::newest_of_job))
-        .route("/v1/job/{id}/revert", post(deployments::revert).put(deployments::revert))
-        .route("/v1/job/{id}/stable", post(deployments::stable).put(deployments::stable))
-        .route("/v1/job/{id}/scale", get(scaling::status).post(scaling::scale).put(scaling::scale))
-        .route("/v1/scaling/policies", get(scaling::policies))
-        .route("/v1/scaling/policy/{id}", get(scaling::policy))
-        .route("/v1/evaluations", get(evaluations::list))
-        .route("/v1/evaluation/{id}", get(evaluations::read))
-        .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))
-        .route("/v1/ostler/job/{id}/blocked", get(blocked::read))
-        .merge(deployment_routes());
-    let jobs =
-        jobs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), wait_until_restored));
-    let allocs = Router::new()
-        .route("/v1/allocations", get(allocs::list))
-        .route("/v1/allocation/{id}", get(allocs::read))
-        .route("/v1/allocation/{id}/stop", post(allocs::stop).put(allocs::stop))
-        .route("/v1/client/allocation/{id}/stats", get(client::stats))
-        .route("/v1/client/allocation/{id}/checks", get(services::checks))
-        .route("/v1/client/allocation/{id}/exec", get(exec::run))
-        .route("/v1/client/allocation/{id}/restart", post(client::restart).put(client::restart))
-        .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
-        .route("/v1/client/allocation/{id}/gc", get(client::collect_one))
-        .route("/v1/client/allocation/{id}/snapshot", get(snapshot::read))
-        .route("/v1/client/gc", get(client::collect_all))
-        .route("/v1/client/fs/logs/{id}", get(logs::read))
-        .route("/v1/client/fs/ls/{id}", get(fs::list))
-        .route("/v1/client/fs/stat/{id}", get(fs::stat))
-        .route("/v1/client/fs/cat/{id}", get(fs::cat))
-        .route("/v1/client/fs/readat/{id}", get(fs::read_at))
-        .route("/v1/client/fs/stream/{id}", get(fs_stream::read))
-        .route("/v1/node/{id}/allocations", get(allocs::list_of_node))
-        .route("/v1/search", put(search::search).post(search::search))
-        .route("/v1/event/stream", get(event_stream::read))
-        .route("/v1/services", get(services::list))
-        .route("/v1/service/{name}", get(services::read))
-        .route("/v1/system/gc", put(agent::collect).post(agent::collect))
-        .route("/v1/metrics", get(metrics::read));
-    let allocs =
-        allocs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), wait_until_restored));
-    let plugins = Router::new()
-        .route("/v1/ostler/plugin/{name}/lift", put(plugins::lift).post(plugins::lift))
-        .route("/v1/ostler/plugin/{name}/record", put(plugins::record).post(plugins::record))
-        .route("/v1/ostler/plugin/{name}/upgrade", put(plugins::upgrade).post(plugins::upgrade))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), wait_until_loaded));
-    // These are answered from the beginning, while the agent starts.
-    let node = Router::new()
-        .merge(debug::routes())
-        .merge(nodes::routes())
-        .merge(namespaces::routes())
-        .route("/v1/client/stats", get(host::stats))
-        .route("/v1/agent/self", get(agent::agent_self))
-        .route("/v1/agent/health", get(agent::health))
-        .route("/v1/agent/monitor", get(monitor::read))
-        .merge(servers::routes())
-        .merge(tokens::routes())
-        .route("/v1/ostler/node", get_view(|api| api.agent.node()))
-        .route("/v1/ostler/plugins", get_view(|api| api.agent.plugins_now()))
-        .route("/v1/ostler/plugins/status", get_view(|api| api.agent.plugins_status()))
-        .route("/v1/ostler/watches", get_view(|api| api.agent.watch_report()))
-        .route("/v1/ostler/devices", get_view(|api| api.agent.devices()))
-        .route("/v1/ostler/state", get_view(|api| api.agent.state_stats()))
-        .route("/v1/ostler/runs", get_view(|api| api.agent.held_report()))
-        .route("/v1/ostler/run/{run}/end", put(agent::end_run).post(agent::end_run))
-        .route("/v1/ostler/live", get(live::read))
-        .route("/v1/ostler/log", get(monitor::last_lines))
-        .route("/v1/ostler/events", get(events::read))
-        .route("/v1/ostler/readiness", get_view(|api| api.agent.readiness()))
-        .route("/v1/ostler/reload", get_view(|api| api.agent.last_reload()))
-        .route("/v1/ostler/jobs-dir", get_view(|api| api.agent.jobs_dir()));
-    // Variables are known from the beginning.
-    let variables = Router::new().route("/v1/vars", get(variables::list)).route(
-        "/v1/var/{*path}",
-        get(variables::read).put(variables::put).post(variables::put).delete(variables::delete),
-    );
-    jobs.merge(allocs)
-        .merge(variables)
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), check_namespace))
-        .merge(plugins)
-        .merge(node)
-        .merge(ui::routes())
+    let mut routes = Router::new();
+    for route in Route::ALL {
+        routes = routes.route(route.path(), behind_gate(&api, route.gate(), handler(*route)));
+    }
+    routes
         .fallback(|| async { RequestFailure::NoPath })
         .method_not_allowed_fallback(|| async { RequestFailure::Method })
         .layer(middleware::from_fn_with_state(Arc::clone(&api), limit_bodies))
@@ -251,19 +158,24 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .with_state(api)
 }
 
-fn deployment_routes() -> Router<Arc<Api>> {
-    Router::new()
-        .route("/v1/deployments", get(deployments::list))
-        .route("/v1/deployment/{id}", get(deployments::read))
-        .route("/v1/deployment/allocations/{id}", get(deployments::allocations))
-        .route("/v1/deployment/promote/{id}", post(deployments::promote).put(deployments::promote))
-        .route("/v1/deployment/fail/{id}", post(deployments::fail).put(deployments::fail))
-        .route("/v1/deployment/pause/{id}", post(deployments::pause).put(deployments::pause))
-        .route("/v1/deployment/unblock/{id}", post(deployments::unblock).put(deployments::unblock))
-        .route(
-            "/v1/deployment/allocation-health/{id}",
-            post(deployments::judge).put(deployments::judge),
-        )
+fn behind_gate(
+    api: &Arc<Api>,
+    gate: RouteGate,
+    handler: MethodRouter<Arc<Api>>,
+) -> MethodRouter<Arc<Api>> {
+    let state = || Arc::clone(api);
+    let namespace = middleware::from_fn_with_state(state(), check_namespace);
+    match gate {
+        RouteGate::Open => handler,
+        RouteGate::Namespace => handler.route_layer(namespace),
+        RouteGate::Restored => {
+            let restored = middleware::from_fn_with_state(state(), wait_until_restored);
+            handler.route_layer(restored).route_layer(namespace)
+        }
+        RouteGate::Loaded => {
+            handler.route_layer(middleware::from_fn_with_state(state(), wait_until_loaded))
+        }
+    }
 }
 
 /// Middleware: a request about jobs or allocations waits, for a while, until all of them are

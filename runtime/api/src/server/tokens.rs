@@ -3,13 +3,10 @@
 //! Policies are no records. Their names say what they allow, so `nomad acl token create -policy
 //! submit@web` works without writing a policy first.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::{any, get, post};
 
 use super::body;
 use super::error::RequestFailure;
@@ -28,43 +25,28 @@ const CLIENT: &str = "client";
 /// The shortest lifetime of a token. A token should not expire before its secret is read.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
-pub(super) fn routes() -> Router<Arc<Api>> {
-    Router::new()
-        .route("/v1/acl/bootstrap", post(bootstrap).put(bootstrap))
-        .route("/v1/acl/tokens", get(list))
-        .route("/v1/acl/token", post(create).put(create))
-        .route("/v1/acl/token/self", get(own_token))
-        .route("/v1/acl/token/{id}", get(read).post(update).put(update).delete(delete))
-        .route("/v1/acl/policies", get(policies))
-        .route(
-            "/v1/acl/policy/{id}",
-            get(policy)
-                .post(refuse_policy_change)
-                .put(refuse_policy_change)
-                .delete(refuse_policy_change),
-        )
-        .route("/v1/acl/{*what}", any(refuse_other_path))
-}
-
 /// Refuse a request if the agent does not use tokens. Handlers call it before anything else.
 fn require_enabled(api: &Api) -> Result<(), RequestFailure> {
     if api.tokens.enabled() { Ok(()) } else { Err(RequestFailure::NoAcl) }
 }
 
-async fn refuse_other_path(State(api): ApiState) -> Result<Response, RequestFailure> {
+pub(super) async fn refuse_other_path(State(api): ApiState) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     Err(RequestFailure::OfClusters)
 }
 
 /// `POST /v1/acl/bootstrap`: create the first token. Only possible over the socket.
-async fn bootstrap(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+pub(super) async fn bootstrap(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     let made = api.tokens.bootstrap().await?;
     answer(&params, &made.token, false, &made.secret)
 }
 
 /// `GET /v1/acl/tokens`
-async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+pub(super) async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     let mut all = api.tokens.list();
     all.retain(|one| one.token.accessor.to_string().starts_with(params.prefix()));
@@ -74,7 +56,7 @@ async fn list(State(api): ApiState, params: Params) -> Result<Response, RequestF
 }
 
 /// `POST /v1/acl/token`
-async fn create(
+pub(super) async fn create(
     State(api): ApiState,
     params: Params,
     body: Body,
@@ -104,7 +86,10 @@ async fn create(
 }
 
 /// `GET /v1/acl/token/self`
-async fn own_token(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+pub(super) async fn own_token(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     let bearer = params.access().bearer().ok_or(RequestFailure::NeedsToken)?;
     let found = find(&api, &bearer.token.accessor.to_string())?;
@@ -112,14 +97,16 @@ async fn own_token(State(api): ApiState, params: Params) -> Result<Response, Req
 }
 
 /// `GET /v1/acl/token/ID`
-async fn read(NamedRequest { api, id, params }: NamedRequest) -> Result<Response, RequestFailure> {
+pub(super) async fn read(
+    NamedRequest { api, id, params }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     let found = find(&api, &id)?;
     answer(&params, &found.token, found.configured, "")
 }
 
 /// `POST /v1/acl/token/ID`
-async fn update(
+pub(super) async fn update(
     NamedRequest { api, id, params }: NamedRequest,
     body: Body,
 ) -> Result<Response, RequestFailure> {
@@ -139,7 +126,9 @@ async fn update(
 }
 
 /// `DELETE /v1/acl/token/ID`
-async fn delete(NamedRequest { api, id, .. }: NamedRequest) -> Result<Response, RequestFailure> {
+pub(super) async fn delete(
+    NamedRequest { api, id, .. }: NamedRequest,
+) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     api.tokens.delete(&id).await?;
     Ok(reply::empty_answer())
@@ -213,7 +202,10 @@ fn token_json<'a>(token: &'a TokenRecord, configured: bool, secret: &'a str) -> 
 }
 
 /// `GET /v1/acl/policies`
-async fn policies(State(api): ApiState, params: Params) -> Result<Response, RequestFailure> {
+pub(super) async fn policies(
+    State(api): ApiState,
+    params: Params,
+) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     let all = AccessLevel::ALL.map(|level| policy_json(AccessPolicy { level, namespace: None }));
     let found: Vec<_> = all.iter().filter(|one| one.name.starts_with(params.prefix())).collect();
@@ -221,7 +213,7 @@ async fn policies(State(api): ApiState, params: Params) -> Result<Response, Requ
 }
 
 /// `GET /v1/acl/policy/NAME`
-async fn policy(
+pub(super) async fn policy(
     NamedRequest { api, id, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
@@ -229,7 +221,7 @@ async fn policy(
     reply::json(&params, &policy_json(policy))
 }
 
-async fn refuse_policy_change(State(api): ApiState) -> Result<Response, RequestFailure> {
+pub(super) async fn refuse_policy_change(State(api): ApiState) -> Result<Response, RequestFailure> {
     require_enabled(&api)?;
     Err(RequestFailure::FixedPolicies)
 }

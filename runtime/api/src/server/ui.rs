@@ -1,35 +1,22 @@
 //! `/ui/`: the web page for browsers. `ostler_ui` has the files; this module turns them into
 //! answers.
 
-use std::sync::Arc;
-
-use axum::Router;
 use axum::body::Body;
 use axum::http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION, VARY,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
 
-use super::router::Api;
 use ostler_ui::{PageAnswer, PageRequest};
 
-/// The routes of the page. Redirects are relative, because a proxy may put a prefix before them.
-pub(super) fn routes() -> Router<Arc<Api>> {
-    Router::new()
-        .route("/", get(|| async { redirect_to("ui/") }))
-        .route("/ui", get(|| async { redirect_to("ui/") }))
-        .route("/ui/", get(page))
-        .route("/ui/{*path}", get(page))
-}
-
-fn redirect_to(place: &'static str) -> Response {
-    let place = (LOCATION, HeaderValue::from_static(place));
+/// `GET /` and `GET /ui`: lead to the page. The address is relative, because a proxy may put a prefix before it.
+pub(super) async fn redirect() -> Response {
+    let place = (LOCATION, HeaderValue::from_static("ui/"));
     with_page_headers((StatusCode::TEMPORARY_REDIRECT, [place]).into_response())
 }
 
-async fn page(uri: Uri, headers: HeaderMap) -> Response {
+pub(super) async fn page(uri: Uri, headers: HeaderMap) -> Response {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let path = uri.path().strip_prefix("/ui/").unwrap_or_default();
     let asked = PageRequest { path, has: text(IF_NONE_MATCH), takes: text(ACCEPT_ENCODING) };

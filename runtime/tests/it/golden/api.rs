@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ostler_api::routes::{Route, RouteMethods};
+
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
@@ -30,29 +32,18 @@ const OF_THE_MACHINE: &[&str] = &[
 /// No allocation's and no evaluation's id.
 const NOBODY: &str = "ffffffff-0000-4000-8000-000000000000";
 
-/// The paths of the router, each with the methods it takes. Of `POST` and `PUT`, which are the same
-/// everywhere, only the latter.
+/// The paths of the API, but for the page, each with the methods it takes. Of `POST` and `PUT`, which are the same
+/// everywhere, only the latter; of those that take any method, `GET`.
 fn routes() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-    let router = include_str!("../../../api/src/server/router.rs");
-    let servers = include_str!("../../../api/src/server/servers.rs");
-    let mut routes = BTreeMap::new();
-    let of = |source: &'static str| source.split(".route(").skip(1);
-    let nodes = include_str!("../../../api/src/server/nodes.rs");
-    let namespaces = include_str!("../../../api/src/server/namespaces.rs");
-    let debug = include_str!("../../../api/src/server/debug.rs");
-    let tokens = include_str!("../../../api/src/server/tokens.rs");
-    for route in [router, servers, nodes, namespaces, debug, tokens].into_iter().flat_map(of) {
-        let (path, rest) = route.split_once('"').unwrap().1.split_once('"').unwrap();
-        let methods = rest.split([';', '"']).next().unwrap();
-        let of = |(call, method)| methods.contains(call).then_some(method);
-        let methods = [
-            ("get(", "GET"),
-            ("any(", "GET"),
-            ("get_view(", "GET"),
-            ("put(", "PUT"),
-            ("delete(", "DELETE"),
-        ];
-        routes.insert(path, methods.into_iter().filter_map(of).collect());
+    let mut routes: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for route in Route::ALL.iter().filter(|route| route.path().starts_with("/v1/")) {
+        let methods: &[&str] = match route.methods() {
+            RouteMethods::Get | RouteMethods::Any => &["GET"],
+            RouteMethods::Put => &["PUT"],
+            RouteMethods::Delete => &["DELETE"],
+            RouteMethods::PutDelete => &["PUT", "DELETE"],
+        };
+        routes.entry(route.path()).or_default().extend(methods);
     }
     routes
 }

@@ -11,11 +11,11 @@ use axum::http::uri::Authority;
 
 /// The names that are allowed, besides IP addresses and `localhost`.
 #[derive(Clone, Debug, Default)]
-pub(in crate::server) struct Hosts(Vec<String>);
+pub(super) struct Hosts(Vec<String>);
 
 impl Hosts {
     /// The names, in any case.
-    pub(in crate::server) fn new(names: impl IntoIterator<Item = String>) -> Self {
+    pub(super) fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
     }
 
