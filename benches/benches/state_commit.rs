@@ -29,14 +29,15 @@ use ostler_benches::raw_log::RawLog;
 use ostler_benches::report::{Report, bench};
 use ostler_model::clock::Stopwatch;
 use ostler_model::task::TaskState;
-use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateStore, inspect};
+use ostler_state::testing::AnyKey;
+use ostler_state::{KeyPrefix, PutOutcome, StateStore, inspect};
 use tokio::runtime::Runtime;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
 /// What one writer writes.
-type Own = (RecordKey, TaskState);
+type Own = (AnyKey, TaskState);
 
 struct Subjects {
     runtime: Runtime,
@@ -336,7 +337,7 @@ async fn write_for(store: StateStore, (key, mut task): Own, slice: Duration) -> 
 }
 
 async fn log_for(log: Arc<RawLog>, (key, task): Own, slice: Duration) -> Vec<Duration> {
-    let (key, record) = encode(&key, &task);
+    let (key, record) = encode(&key.0, &task);
     let bytes = [key, record].concat();
     let whole = Stopwatch::start();
     let mut times = Vec::new();
@@ -354,7 +355,7 @@ fn bare_for(bare: &BareRedb, (key, mut task): Own, slice: Duration) -> Vec<Durat
     while whole.elapsed() < slice {
         task.restarts += 1;
         let one = Stopwatch::start();
-        let (key, record) = encode(&key, &task);
+        let (key, record) = encode(&key.0, &task);
         bare.put(&key, &record);
         times.push(one.elapsed());
     }

@@ -27,6 +27,7 @@ use ostler_benches::report::{Report, bench};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::clock::Stopwatch;
 use ostler_model::task::TaskState;
+use ostler_state::testing::decode_any;
 use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
 #[global_allocator]
@@ -203,17 +204,17 @@ fn read_back(store: &StateStore) -> u64 {
     for record in store.scan(&KeyPrefix::Allocs).expect("a scan") {
         match record.key {
             RecordKey::Alloc(_) => {
-                std::hint::black_box(record.decode::<Allocation>().expect("an allocation"));
+                std::hint::black_box(decode_any::<Allocation>(&record).expect("an allocation"));
                 allocations += 1;
             }
             RecordKey::AllocState(_) => {
-                std::hint::black_box(record.decode::<AllocState>().expect("a state"));
+                std::hint::black_box(decode_any::<AllocState>(&record).expect("a state"));
             }
             RecordKey::TaskLocal(..) => {
-                std::hint::black_box(record.decode::<LocalRecord>().expect("a record"));
+                std::hint::black_box(decode_any::<LocalRecord>(&record).expect("a record"));
             }
             RecordKey::TaskState(..) => {
-                std::hint::black_box(record.decode::<TaskState>().expect("a state"));
+                std::hint::black_box(decode_any::<TaskState>(&record).expect("a state"));
             }
             _ => {}
         }

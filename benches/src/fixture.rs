@@ -18,6 +18,7 @@ use ostler_model::json::JsonObject;
 use ostler_model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
 use ostler_model::task::{DriverHandle, TaskState, TaskStatus, Workload};
 use ostler_model::time::Timestamp;
+use ostler_state::testing::AnyKey;
 use ostler_state::{PutOutcome, RecordKey, StateError, StateStore};
 use serde::{Deserialize, Serialize};
 
@@ -57,13 +58,13 @@ pub struct LocalRun {
 #[derive(Clone, Debug)]
 pub struct Records {
     /// Itself.
-    pub alloc: (RecordKey, Allocation),
+    pub alloc: (AnyKey, Allocation),
     /// Its state.
-    pub state: (RecordKey, AllocState),
+    pub state: (AnyKey, AllocState),
     /// The private record of each task.
-    pub locals: Vec<(RecordKey, LocalRecord)>,
+    pub locals: Vec<(AnyKey, LocalRecord)>,
     /// The public state of each task.
-    pub tasks: Vec<(RecordKey, TaskState)>,
+    pub tasks: Vec<(AnyKey, TaskState)>,
 }
 
 impl Records {
@@ -77,7 +78,7 @@ impl Records {
             tasks.iter().map(|task| (task.clone(), task_state(number))).collect();
         Self {
             state: (
-                RecordKey::AllocState(id),
+                AnyKey(RecordKey::AllocState(id)),
                 AllocState {
                     client_status: ClientStatus::Running,
                     client_description: "Tasks are running".to_owned(),
@@ -88,13 +89,15 @@ impl Records {
             ),
             locals: tasks
                 .iter()
-                .map(|task| (RecordKey::TaskLocal(id, task.clone()), local(number, id, task)))
+                .map(|task| {
+                    (AnyKey(RecordKey::TaskLocal(id, task.clone())), local(number, id, task))
+                })
                 .collect(),
             tasks: states
                 .into_iter()
-                .map(|(task, state)| (RecordKey::TaskState(id, task), state))
+                .map(|(task, state)| (AnyKey(RecordKey::TaskState(id, task)), state))
                 .collect(),
-            alloc: (RecordKey::Alloc(id), alloc),
+            alloc: (AnyKey(RecordKey::Alloc(id)), alloc),
         }
     }
 
@@ -123,9 +126,9 @@ impl Records {
     #[must_use]
     pub fn encoded(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut all =
-            vec![encode(&self.alloc.0, &self.alloc.1), encode(&self.state.0, &self.state.1)];
-        all.extend(self.locals.iter().map(|(key, local)| encode(key, local)));
-        all.extend(self.tasks.iter().map(|(key, task)| encode(key, task)));
+            vec![encode(&self.alloc.0.0, &self.alloc.1), encode(&self.state.0.0, &self.state.1)];
+        all.extend(self.locals.iter().map(|(key, local)| encode(&key.0, local)));
+        all.extend(self.tasks.iter().map(|(key, task)| encode(&key.0, task)));
         all
     }
 }

@@ -12,7 +12,8 @@ use ostler_model::digest::Digest;
 use ostler_model::limits::{TOKEN_CHANGES_MAX, TOKEN_TEXT_BYTES_MAX, TOKEN_WRITE_WALL_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
-use ostler_state::{RecordKey, StateError, StateStore};
+use ostler_state::records::TokensKey;
+use ostler_state::{StateError, StateStore};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -134,7 +135,7 @@ impl Tokens {
         rng: Rng,
         config: &AclConfig,
     ) -> Result<Self, TokensError> {
-        let kept = state.get::<TokenRecords>(&RecordKey::Tokens)?.unwrap_or_default();
+        let kept = state.get::<TokenRecords>(&TokensKey::of())?.unwrap_or_default();
         let held = TokensState { table: TokenTable::new(kept), ..TokensState::default() };
         let (held, turn) = (Mutex::new(held), tokio::sync::Mutex::default());
         let places = Arc::new(Semaphore::new(TOKEN_CHANGES_MAX));
@@ -266,7 +267,7 @@ impl Tokens {
             let _place = place;
             let _turn = own.0.turn.lock().await;
             let (next, token) = decide(&own.lock_state().table, own.0.clock.now())?;
-            own.0.state.put(&RecordKey::Tokens, &next).await?;
+            own.0.state.put(&TokensKey::of(), &next).await?;
             let mut held = own.lock_state();
             held.table.apply(next);
             held.revoke(token.accessor);
@@ -355,7 +356,7 @@ mod tests {
         assert!(bearer.rights.allow_everywhere(AccessLevel::Read));
         assert!(!bearer.rights.allow_somewhere(AccessLevel::Submit));
         assert!(again.bearer(&made.token.accessor.to_string()).is_none());
-        let record: TokenRecords = state.get(&RecordKey::Tokens).unwrap().unwrap();
+        let record: TokenRecords = state.get(&TokensKey::of()).unwrap().unwrap();
         assert!(!format!("{record:?}").contains(&made.secret));
         again.delete(&made.token.accessor.to_string()).await.unwrap();
         assert!(tokens(&state, &on()).bearer(&made.secret).is_none());

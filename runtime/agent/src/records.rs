@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! start:  catalogue ─► PluginHandle of each plugin in use ─ another digest than last time? ─► notice
-//! then:   Node changes ─► DriverManagerState, DeviceManagerState      (equal ones cost nothing)
+//! then:   changes of the node's view ─► DriverManagerState, DeviceManagerState  (equal: no cost)
 //! ```
 //! None of these records decides anything while the agent runs. They may lag, and a store that
-//! refuses them only causes a warning. [`ostler_control::recorded::register`] keeps the node's
-//! own record.
+//! refuses them only causes a warning. [`ostler_control::node_records::register_node`] keeps the
+//! node's own record.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +24,7 @@ use ostler_model::saved::{
     PluginHandle,
 };
 use ostler_node::{NodePublisher, NodeView};
+use ostler_state::records::{DeviceManagerKey, DriverManagerKey, PluginHandleKey};
 use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
 /// The number of digits of a digest that people compare.
@@ -51,13 +52,13 @@ pub(super) async fn remember_plugins(
         if let Some(before) = known.get(name).filter(|before| before.digest != handle.digest) {
             said.push(describe_change(name, before, handle));
         }
-        let key = RecordKey::PluginHandle(name.clone());
+        let key = PluginHandleKey::of(name.clone());
         warn(&key, state.put_later(&key, handle).await);
     }
     for (name, handle) in &known {
         if !used.contains_key(name) && is_gone(name, handle, entries) {
             tracing::info!(plugin = %name, source = %handle.source, "plugin is gone");
-            let key = RecordKey::PluginHandle(name.clone());
+            let key = PluginHandleKey::of(name.clone());
             warn(&key, state.delete(&key).await);
         }
     }
@@ -67,7 +68,7 @@ pub(super) async fn remember_plugins(
 /// Record another version of a plugin, so that the next start does not report it as news.
 pub(super) async fn remember_upgrade(state: &StateStore, entry: &PluginEntry) {
     let Some((name, handle)) = entry_handle(entry) else { return };
-    let key = RecordKey::PluginHandle(name);
+    let key = PluginHandleKey::of(name);
     warn(&key, state.put_later(&key, &handle).await);
 }
 
@@ -173,7 +174,7 @@ impl RecordsWriter {
         let stop = CancellationToken::new();
         let (stopped, mut changes) = (stop.clone(), node.changes());
         let task = tokio::spawn(async move {
-            let read = state.get::<DeviceManagerState>(&RecordKey::DeviceManager);
+            let read = state.get::<DeviceManagerState>(&DeviceManagerKey::of());
             let mut devices = skip_unreadable(read).ok().flatten().unwrap_or_default();
             let mut stopping = false;
             loop {
@@ -182,11 +183,11 @@ impl RecordsWriter {
                 devices = device_manager_state(&view, &handles, &devices);
                 warn(
                     &RecordKey::DriverManager,
-                    state.put_later(&RecordKey::DriverManager, &drivers).await,
+                    state.put_later(&DriverManagerKey::of(), &drivers).await,
                 );
                 warn(
                     &RecordKey::DeviceManager,
-                    state.put_later(&RecordKey::DeviceManager, &devices).await,
+                    state.put_later(&DeviceManagerKey::of(), &devices).await,
                 );
                 if stopping {
                     return;

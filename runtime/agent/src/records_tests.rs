@@ -7,6 +7,7 @@ use ostler_model::grants::Grants;
 use ostler_model::ids::NodeId;
 use ostler_model::rng::Rng;
 use ostler_node::DriverView;
+use ostler_state::records::{DeviceManagerKey, DriverManagerKey, PluginHandleKey};
 
 fn name(text: &str) -> PluginName {
     PluginName::new(text).unwrap()
@@ -64,7 +65,7 @@ async fn a_plugin_of_another_digest_is_told_once_and_an_equal_one_never() {
           (built-in), it is version 2.0.0 with digest cdcdcdcdcdcd (/plugins/exec.wasm)"
         ]
     );
-    let stored: PluginHandle = state.get(&RecordKey::PluginHandle(name("exec"))).unwrap().unwrap();
+    let stored: PluginHandle = state.get(&PluginHandleKey::of(name("exec"))).unwrap().unwrap();
     assert_eq!(stored, used[&name("exec")]);
     assert_eq!(remember(&state, &second).await.1, [""; 0]);
 }
@@ -157,9 +158,9 @@ async fn the_managers_states_follow_the_node_and_an_unchanged_node_writes_nothin
     RecordsWriter::spawn(state.clone(), &node, handles()).stop().await;
     state.flush().await.unwrap();
     assert_eq!(state.stats().writes, written);
-    let drivers: DriverManagerState = state.get(&RecordKey::DriverManager).unwrap().unwrap();
+    let drivers: DriverManagerState = state.get(&DriverManagerKey::of()).unwrap().unwrap();
     assert_eq!(drivers.drivers[&name("exec")].health, HealthState::Healthy);
     assert_eq!(drivers.drivers[&name("exec")].digest, "ab".repeat(32));
-    let devices: DeviceManagerState = state.get(&RecordKey::DeviceManager).unwrap().unwrap();
+    let devices: DeviceManagerState = state.get(&DeviceManagerKey::of()).unwrap().unwrap();
     assert_eq!(devices.plugins[&name("pci")].groups.len(), 1);
 }

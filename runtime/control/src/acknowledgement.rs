@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ostler_model::alloc::AllocState;
 use ostler_model::ids::AllocId;
 use ostler_model::saved::AcknowledgedState;
-use ostler_state::{RecordKey, StateError, StateStore};
+use ostler_state::records::AcknowledgedStateKey;
+use ostler_state::{StateError, StateStore};
 
 use super::ControlHandle;
 use super::node_records::skip_unreadable;
@@ -23,8 +24,8 @@ pub fn acknowledged_state(state: &AllocState) -> AcknowledgedState {
     }
 }
 
-/// Record what servers have acknowledged. The record may lag: a state that is lost is told once
-/// more.
+/// Record what servers have acknowledged. The record may lag: a state that is lost is
+/// told once more.
 ///
 /// # Errors
 /// When the store does not take the records.
@@ -36,7 +37,7 @@ pub async fn keep_acknowledged(
     for (id, known) in told {
         // An allocation that is gone gets no record again.
         if control.alloc(*id).is_some() {
-            state.put_later(&RecordKey::AcknowledgedState(*id), known).await?;
+            state.put_later(&AcknowledgedStateKey::of(*id), known).await?;
         }
     }
     Ok(())
@@ -49,7 +50,7 @@ pub fn read_acknowledged(
     of: &[AllocId],
 ) -> BTreeMap<AllocId, AcknowledgedState> {
     let read = |id: &AllocId| {
-        let known = state.get(&RecordKey::AcknowledgedState(*id));
+        let known = state.get(&AcknowledgedStateKey::of(*id));
         Some((*id, skip_unreadable(known).ok().flatten()?))
     };
     of.iter().filter_map(read).collect()

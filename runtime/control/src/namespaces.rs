@@ -19,6 +19,7 @@ use ostler_model::ids::{NAMESPACE, Namespace};
 use ostler_model::limits::{NAMESPACE_DESCRIPTION_BYTES_MAX, NAMESPACES_MAX, STATE_WRITE_WALL_MAX};
 use ostler_model::saved::NamespaceRecord;
 use ostler_model::words::count_noun;
+use ostler_state::records::NamespaceKey;
 use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
 /// Nomad's description of the namespace that always exists.
@@ -192,8 +193,8 @@ impl NodeNamespaces {
             || self.lock_records().contains_key(name)
     }
 
-    /// Make a namespace, or change its description. Returns the index of the change, which is
-    /// durable.
+    /// Make a namespace, or change its description. Returns the index of the change,
+    /// which is durable.
     ///
     /// # Errors
     /// See [`NamespaceError`]. With [`NamespaceError::Unanswered`] it is not known whether it was made.
@@ -209,15 +210,15 @@ impl NodeNamespaces {
         let index = self.next_index();
         let create_index = known.map_or(index, |known| known.create_index);
         let record = NamespaceRecord { description, create_index, modify_index: index };
-        let key = RecordKey::Namespace(name.clone());
+        let key = NamespaceKey::of(name.clone());
         write_in_time(async { self.0.state.put(&key, &record).await.map(drop) }).await?;
         self.lock_records().insert(name, record);
         self.0.index.send_replace(index);
         Ok(index)
     }
 
-    /// Remove a namespace. Returns the index of the change, which is durable. `jobs` counts its
-    /// jobs.
+    /// Remove a namespace. Returns the index of the change, which is durable. `jobs`
+    /// counts its jobs.
     ///
     /// # Errors
     /// See [`NamespaceError`]. With [`NamespaceError::Unanswered`] it is not known whether it was removed.
@@ -237,7 +238,7 @@ impl NodeNamespaces {
         let used = jobs(&name);
         let removed = match used {
             0 => {
-                let key = RecordKey::Namespace(name.clone());
+                let key = NamespaceKey::of(name.clone());
                 write_in_time(async { self.0.state.delete(&key).await.map(drop) }).await
             }
             jobs => Err(NamespaceError::InUse { name: name.clone(), jobs }),

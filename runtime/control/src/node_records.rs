@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use serde::de::DeserializeOwned;
 
 mod future_times;
 mod leftovers;
@@ -38,6 +37,7 @@ use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_state::StoredRecord;
 use ostler_state::keys::EndedBlock;
+use ostler_state::records::{DeviceLedgerKey, NodeRegistrationKey, NodeSchedulingKey, Record};
 use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
 /// The records of an allocation's tasks.
@@ -59,8 +59,8 @@ pub struct KnownAlloc {
 pub struct KnownTask {
     /// The run on record, where there is one.
     pub run: Option<RunRecord>,
-    /// The task ended for good, by a file that is not stale: a process of it that lives is being
-    /// ended.
+    /// The task ended for good, by a file that is not stale: a process of it that lives
+    /// is being ended.
     pub ended: bool,
 }
 
@@ -172,12 +172,11 @@ impl NodeRecords {
         }));
         found.keep_jobs_of_lost_records(&put_aside);
         found.reopen_finished_allocs();
-        found.ledger = skip_unreadable(state.get(&RecordKey::DeviceLedger))?;
+        found.ledger = skip_unreadable(state.get(&DeviceLedgerKey::of()))?;
         found.scheduling =
-            skip_unreadable(state.get(&RecordKey::NodeScheduling))?.unwrap_or_default();
+            skip_unreadable(state.get(&NodeSchedulingKey::of()))?.unwrap_or_default();
         if found.scheduling.events.is_empty() {
-            let known =
-                skip_unreadable(state.get::<NodeRegistration>(&RecordKey::NodeRegistration))?;
+            let known = skip_unreadable(state.get::<NodeRegistration>(&NodeRegistrationKey::of()))?;
             let at = known.map(|known| known.registered_at);
             let event = |at| NodeEvent { at, index: 0, kind: NodeEventKind::Registered };
             found.scheduling.events.extend(at.map(event));
@@ -201,7 +200,7 @@ impl NodeRecords {
         }
     }
 
-    fn decode_or_set_aside<T: DeserializeOwned>(&mut self, record: &StoredRecord) -> Option<T> {
+    fn decode_or_set_aside<T: Record>(&mut self, record: &StoredRecord) -> Option<T> {
         match record.decode() {
             Ok(value) => Some(value),
             Err(error) => {

@@ -23,7 +23,8 @@ use ostler_model::clock;
 use ostler_model::ids::AllocId;
 use ostler_model::saved::NodeRegistration;
 use ostler_model::time::Timestamp;
-use ostler_state::{RecordKey, StateStore};
+use ostler_state::StateStore;
+use ostler_state::records::NodeRegistrationKey;
 
 /// The directories that are to be removed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -33,8 +34,8 @@ pub struct OrphanDirs {
 }
 
 /// Find the directories below `root` that belong to no allocation on record. `recorded`:
-/// allocations with a record of any kind. Blocks. Empty when that cannot be known; the reason is
-/// logged.
+/// allocations with a record of any kind. Blocks. Empty when that cannot be known; the
+/// reason is logged.
 #[must_use]
 pub fn find_orphan_dirs(
     root: PathBuf,
@@ -60,7 +61,7 @@ pub fn find_orphan_dirs(
         );
         return OrphanDirs::default();
     }
-    let since = match state.get::<NodeRegistration>(&RecordKey::NodeRegistration) {
+    let since = match state.get::<NodeRegistration>(&NodeRegistrationKey::of()) {
         Ok(known) => known.map(|known| known.registered_at),
         Err(error) => {
             tracing::warn!(%error, "directories of allocations without a record stay");

@@ -8,6 +8,7 @@ use ostler_model::ids::{NodeId, TaskName};
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
 use ostler_state::KeyPrefix;
+use ostler_state::records::{NodeRegistrationKey, TaskStateKey};
 
 fn id(n: u64) -> AllocId {
     AllocId::new(Rng::from_seed(n).uuid())
@@ -21,7 +22,7 @@ async fn state_since(since: Timestamp) -> StateStore {
         name: "box".into(),
         registered_at: since,
     };
-    state.put(&RecordKey::NodeRegistration, &node).await.unwrap();
+    state.put(&NodeRegistrationKey::of(), &node).await.unwrap();
     state
 }
 
@@ -68,9 +69,9 @@ async fn directories_stay_while_a_record_is_in_quarantine() {
         name: "box".into(),
         registered_at: Timestamp::from_nanos(1),
     };
-    state.put(&RecordKey::NodeRegistration, &node).await.unwrap();
+    state.put(&NodeRegistrationKey::of(), &node).await.unwrap();
     assert_eq!(found(&root, &[], &state), [id(1)]);
-    let key = RecordKey::TaskState(id(1), TaskName::new("t").unwrap());
+    let key = TaskStateKey::of(id(1), TaskName::new("t").unwrap());
     state.put(&key, &TaskState::default()).await.unwrap();
     state.quarantine(&key).await.unwrap();
     state.close().await;

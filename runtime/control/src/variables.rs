@@ -19,6 +19,7 @@ use ostler_model::clock::{self, Clock};
 use ostler_model::limits::{VAR_CHANGES_MAX, VAR_WRITE_WALL_MAX, VARS_BYTES_MAX, VARS_MAX};
 use ostler_model::ports::BoxFuture;
 use ostler_model::vars::{Items, ItemsError, VarKey, VarList, Variable, VariableStore};
+use ostler_state::records::{VariableKey, VariablesIndexKey};
 use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
 /// Why a variable was not changed. The error reveals nothing of a variable's content.
@@ -214,11 +215,11 @@ impl NodeVariables {
 async fn write(state: &StateStore, decided: &VariableDecision) -> Result<(), StateError> {
     match decided {
         VariableDecision::Put(variable) => {
-            state.put(&RecordKey::Variable(Box::new(variable.key())), &**variable).await.map(drop)
+            state.put(&VariableKey::of(Box::new(variable.key())), &**variable).await.map(drop)
         }
         VariableDecision::Delete(key, index) => {
             // It is written with the same commit.
-            state.put_later(&RecordKey::VariablesIndex, index).await?;
+            state.put_later(&VariablesIndexKey::of(), index).await?;
             state.delete(&RecordKey::Variable(Box::new(key.clone()))).await
         }
         VariableDecision::Nothing(_) => Ok(()),
@@ -227,7 +228,7 @@ async fn write(state: &StateStore, decided: &VariableDecision) -> Result<(), Sta
 
 /// Is a change on disk although its write failed?
 fn is_on_disk(state: &StateStore, decided: &VariableDecision) -> bool {
-    let kept = |key: VarKey| state.get::<Variable>(&RecordKey::Variable(Box::new(key)));
+    let kept = |key: VarKey| state.get::<Variable>(&VariableKey::of(Box::new(key)));
     match decided {
         VariableDecision::Put(variable) => {
             kept(variable.key()).is_ok_and(|kept| kept.as_ref() == Some(&**variable))

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::resources::AllocatedDevice;
+use ostler_state::records::{DeviceLedgerKey, Record};
 
 /// The task that holds an instance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -58,6 +59,10 @@ pub struct ClaimError(pub Box<HeldInstance>);
 #[serde(into = "Vec<HeldInstance>", try_from = "Vec<HeldInstance>")]
 pub struct DeviceLedger {
     held: BTreeMap<GroupKey, BTreeMap<String, InstanceHolder>>,
+}
+
+impl Record for DeviceLedger {
+    type Key = DeviceLedgerKey;
 }
 
 impl DeviceLedger {

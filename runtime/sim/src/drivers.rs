@@ -18,7 +18,7 @@ use ostler_model::ports::{
     TaskContext, TaskDriver, Workloads,
 };
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
-use ostler_state::RecordKey;
+use ostler_state::records::{AllocKey, TaskLocalKey};
 
 /// The name of the driver.
 pub(crate) const DRIVER: &str = "sim";
@@ -145,8 +145,8 @@ impl Inner {
     /// Is on disk, or kept beside it, what the next agent needs to own this run again?
     fn check_kept(&mut self, id: &RunId) {
         let Some((run, store)) = self.runs.get(id).zip(self.store.as_ref()) else { return };
-        let alloc = store.get::<Allocation>(&RecordKey::Alloc(run.alloc));
-        let local = store.get::<LocalState>(&RecordKey::TaskLocal(run.alloc, run.task.clone()));
+        let alloc = store.get::<Allocation>(&AllocKey::of(run.alloc));
+        let local = store.get::<LocalState>(&TaskLocalKey::of(run.alloc, run.task.clone()));
         let known = match &local {
             Ok(Some(local)) => local.run.as_ref().filter(|run| run.id == *id),
             _ => None,

@@ -15,7 +15,7 @@ use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId, RunId};
 use ostler_model::rollout::JobDeployments;
 use ostler_model::saved::{JobOrigin, JobRecord};
-use ostler_state::RecordKey;
+use ostler_state::records::{AllocKey, JobDeploymentsKey, JobRecordKey};
 
 /// A place of one version of a job.
 type Place = (JobId, u64, u32);
@@ -114,15 +114,14 @@ impl Inner {
     /// Is the work of this run, which is let go now, to begin, and is its place free?
     pub(crate) fn check_place(&mut self, id: &RunId) {
         let Some((run, store)) = self.runs.get(id).zip(self.store.as_ref()) else { return };
-        let Ok(Some(alloc)) = store.get::<Allocation>(&RecordKey::Alloc(run.alloc)) else { return };
+        let Ok(Some(alloc)) = store.get::<Allocation>(&AllocKey::of(run.alloc)) else { return };
         self.places.began.insert(alloc.id);
-        let record = store.get::<JobRecord>(&RecordKey::Job(alloc.job.id.clone()));
+        let record = store.get::<JobRecord>(&JobRecordKey::of(alloc.job.id.clone()));
         // Who writes files stops by files, which nobody sees here.
         let record = record.ok().flatten().filter(|record| record.origin == JobOrigin::Api);
         let since = record.map(|record| record.create_index);
         // What began beside others may run beside them until these have ended, also when it was accepted.
-        let deployed =
-            store.get::<JobDeployments>(&RecordKey::JobDeployments(alloc.job.id.clone()));
+        let deployed = store.get::<JobDeployments>(&JobDeploymentsKey::of(alloc.job.id.clone()));
         let deployed = deployed.ok().flatten();
         let mut groups =
             deployed.iter().flat_map(|known| &known.all).flat_map(|one| one.groups.values());

@@ -32,7 +32,8 @@ use ostler_model::job::{RestartMode, RestartPolicy};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::stats::{DeviceGroupStats, InstanceStats, StatObject};
 use ostler_model::time::Timestamp;
-use ostler_state::{PutOutcome, RecordKey, StateStore};
+use ostler_state::records::TaskStateKey;
+use ostler_state::{PutOutcome, StateStore};
 
 /// What is committed: a name and its figure a line.
 const COMMITTED: &str = include_str!("instructions.txt");
@@ -104,7 +105,7 @@ fn walk(path: &str) {
 fn duplicate_write() {
     let store = StateStore::in_memory().unwrap();
     let state = started().public().clone();
-    let key = RecordKey::TaskState(AllocId::default(), task());
+    let key = TaskStateKey::of(AllocId::default(), task());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert_eq!(runtime.block_on(store.put(&key, &state)).unwrap(), PutOutcome::Written);
     walked(&mut || {

@@ -12,7 +12,7 @@ use tokio::sync::TryAcquireError;
 
 use super::backend::Op;
 use super::error::StateError;
-use super::keys::RecordKey;
+use super::records::KeyFor;
 use super::store::{PreparedPut, PutOutcome, QueuedWrite, StateStore};
 use super::writer::WriteMark;
 
@@ -54,10 +54,10 @@ impl StateStore {
     ///
     /// # Errors
     /// When the value cannot be encoded or the store is closed.
-    pub async fn put_ahead<T: Serialize + ?Sized>(
+    pub async fn put_ahead<V: Serialize + ?Sized>(
         &self,
-        key: &RecordKey,
-        value: &T,
+        key: &impl KeyFor<V>,
+        value: &V,
     ) -> Result<WriteAhead, StateError> {
         let queued = match self.prepare(key, value)? {
             PreparedPut::Done(put) => Err(put),
@@ -75,10 +75,10 @@ impl StateStore {
     ///
     /// # Errors
     /// As [`StateStore::put_ahead`].
-    pub fn try_put_ahead<T: Serialize + ?Sized>(
+    pub fn try_put_ahead<V: Serialize + ?Sized>(
         &self,
-        key: &RecordKey,
-        value: &T,
+        key: &impl KeyFor<V>,
+        value: &V,
     ) -> Result<Option<WriteAhead>, StateError> {
         let put = match self.prepare(key, value)? {
             PreparedPut::Done(put) => put,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::error::StateError;
-use super::keys::RecordKey;
+use super::records::KeyFor;
 use super::store::{PutOutcome, StateStore};
 use super::writer::WriterShared;
 
@@ -43,10 +43,10 @@ impl StateStore {
     ///
     /// # Errors
     /// As [`StateStore::put`].
-    pub async fn put_with_expected<T: Serialize + ?Sized>(
+    pub async fn put_with_expected<V: Serialize + ?Sized>(
         &self,
-        key: &RecordKey,
-        value: &T,
+        key: &impl KeyFor<V>,
+        value: &V,
         linger: Duration,
     ) -> Result<PutOutcome, StateError> {
         if self.writer_shared().expected.load(Ordering::Relaxed) > 0 {

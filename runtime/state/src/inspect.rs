@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::Database;
-use serde::de::DeserializeOwned;
 
 use super::age::Age;
 use super::backend::Backend as _;
 use super::codec::{self, CodecError};
 use super::disk_store::{DiskBackend, Openers};
 use super::error::StateError;
-use super::keys::{KeyPrefix, RecordKey};
+use super::keys::KeyPrefix;
 use super::load::{hex, shown_key};
 use super::migrate;
 use super::overlay::Overlay;
+use super::records::{Record, RecordKey, TypedKey as _};
 use super::redb_store::{EngineStats, builder};
 use super::rewrite::FileTrust;
 
@@ -87,9 +87,50 @@ impl InspectedRecord<'_> {
     /// The value of the record, whatever its schema.
     ///
     /// # Errors
-    /// When the record is damaged, belongs to another key, or is not a `T`.
-    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, CodecError> {
-        codec::decode_body(self.body.as_ref().map_err(Clone::clone)?)
+    /// When the record is damaged, belongs to another key, or is not a `V`.
+    pub fn decode<V: Record>(&self) -> Result<V, CodecError> {
+        let (key, body) = (self.key.as_ref(), self.body.as_ref().map_err(Clone::clone)?);
+        match key.map(RecordKey::kind) {
+            Ok(found) if found != V::Key::KIND => {
+                Err(CodecError::Kind { found: found as u8, expected: V::Key::KIND })
+            }
+            _ => codec::decode_body(body),
+        }
+    }
+
+    /// The value as JSON, read as a `V`.
+    ///
+    /// # Errors
+    /// When it cannot be read or shown.
+    pub fn json_as<V: Record>(&self) -> Result<serde_json::Value, ValueError> {
+        Ok(serde_json::to_value(self.decode::<V>()?)?)
+    }
+
+    /// The value as JSON, read as the type that its key names; `None` if that is above this crate.
+    ///
+    /// # Errors
+    /// When it cannot be read or shown.
+    pub fn json(&self) -> Result<Option<serde_json::Value>, ValueError> {
+        let kind = self.key.as_ref().map(RecordKey::kind).map_err(Clone::clone)?;
+        kind.json(self).transpose()
+    }
+}
+
+/// Why a record has no value to show.
+#[derive(Debug, thiserror::Error)]
+pub enum ValueError {
+    /// The record cannot be read.
+    #[error("{}", error_chain(.0))]
+    Codec(#[from] CodecError),
+    /// The record was read but cannot be shown as JSON.
+    #[error("cannot be shown as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+fn error_chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", error_chain(cause)),
+        None => error.to_string(),
     }
 }
 

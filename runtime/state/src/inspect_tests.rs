@@ -13,7 +13,6 @@ use super::*;
 use crate::backend::Op;
 use crate::codec::SCHEMA;
 use crate::files;
-use crate::keys::MetaItem;
 use crate::migrate::tests::before::{BEFORE, SCHEMA_BEFORE};
 use crate::{BackendError, StateStore};
 use ostler_model::task::TaskState;
@@ -144,7 +143,7 @@ async fn damaged_and_foreign_records_are_seen_with_the_reason() {
     drop(StateStore::open(&path).unwrap());
     let backend = DiskBackend::open(&path).unwrap();
     let put = |key: &[u8], value: &[u8]| Op::Put { key: key.into(), value: value.into() };
-    let schema = RecordKey::Meta(MetaItem::SchemaVersion).encode();
+    let schema = RecordKey::Meta.encode();
     let record = backend.get(&schema).unwrap().unwrap();
     let ledger = RecordKey::DeviceLedger.encode();
     backend

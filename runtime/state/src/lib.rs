@@ -11,8 +11,8 @@
 //!
 //! A write is either *durable* (`put`, `delete`, `destroy_alloc`: it returns when the data is on
 //! disk) or *may lag* (`put_later`: it goes with the next durable write or within 200 ms). Only
-//! this crate knows redb, and it knows nothing of the meaning of its values. Start reading with
-//! [`store`] and its rules, then [`writer`].
+//! this crate knows redb, and it knows nothing of the meaning of its values. Which records there
+//! are is a table ([`records`]). Start reading with [`store`] and its rules, then [`writer`].
 
 pub mod age;
 mod ahead;
@@ -38,6 +38,7 @@ mod peek;
 mod private;
 pub mod queue;
 pub mod read;
+pub mod records;
 pub mod redb_store;
 pub mod rewrite;
 pub mod stats;
@@ -55,12 +56,13 @@ pub use backend::Backend;
 pub use error::{BackendError, StateError};
 pub use expect::ExpectedWrite;
 pub use files::move_aside;
-pub use keys::{KeyPrefix, MetaItem, RecordKey};
+pub use keys::KeyPrefix;
 pub use load::{OpenReport, QuarantinedRecord};
 pub use lock::{DataDirLock, DataDirReading, Holder, LockError, holder};
 pub use migrate::Migration;
 pub use private::{STATE_FILE, make_private};
 pub use read::StoredRecord;
+pub use records::{Record, RecordKey};
 pub use redb_store::EngineStats;
 pub use stats::Stats;
 pub use store::{CommitPace, PutOutcome, StateStore, StoreOptions};

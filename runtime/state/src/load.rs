@@ -8,7 +8,7 @@ use super::backend::{Backend, Op};
 use super::codec::{self, CodecError, SCHEMA};
 use super::dedup::{Dedup, ValueDigest};
 use super::error::StateError;
-use super::keys::{MetaItem, RecordKey};
+use super::keys::RecordKey;
 use super::migrate::{self, Migration};
 use super::stats::Stats;
 
@@ -121,10 +121,10 @@ impl LoadScan {
     fn visit(&mut self, bytes: &[u8], record: &[u8]) {
         let checked = RecordKey::parse(bytes).map_err(CodecError::Key).and_then(|key| {
             match key {
-                RecordKey::Meta(MetaItem::SchemaVersion) => {
+                RecordKey::Meta => {
                     self.schema = Some(codec::decode::<u16>(key.kind(), record)?);
                 }
-                RecordKey::Meta(MetaItem::Counters) => {
+                RecordKey::Counters => {
                     codec::check(key.kind(), record)?;
                     // Counts of another shape belong to another agent. Counting starts again.
                     self.counted = codec::decode(key.kind(), record).unwrap_or_default();

@@ -30,7 +30,7 @@ use serde::Serialize;
 use super::backend::{Backend, Op};
 use super::codec::{self, CodecError, Envelope, OLDEST, SCHEMA};
 use super::error::StateError;
-use super::keys::{MetaItem, RecordKey, RecordKind};
+use super::keys::{RecordKey, RecordKind};
 use super::load::{QuarantinedRecord, shown_key};
 
 /// A step, which gives the body of a record of a kind in the next schema. `None` means that the
@@ -65,7 +65,7 @@ pub fn current_body<'a>(key: &RecordKey, record: &'a [u8]) -> Result<Cow<'a, [u8
     let kind = key.kind();
     let envelope = Envelope::open(record)?;
     let body = envelope.body_of(kind)?;
-    if *key == RecordKey::Meta(MetaItem::SchemaVersion) {
+    if *key == RecordKey::Meta {
         // This is the only record whose body is the same in every schema: it says which schema that
         // is.
         return Ok(Cow::Borrowed(body));
@@ -93,7 +93,7 @@ fn upgrade(kind: RecordKind, schema: u16, body: &[u8]) -> Result<Cow<'_, [u8]>, 
 /// # Errors
 /// When the store cannot be read.
 pub fn schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>, StateError> {
-    let key = RecordKey::Meta(MetaItem::SchemaVersion);
+    let key = RecordKey::Meta;
     let unreadable = |source| StateError::from_open_error(path.to_owned(), source);
     let own = backend.get(&key.encode()).map_err(unreadable)?;
     let told = own.as_deref().and_then(recorded_schema);
@@ -116,7 +116,7 @@ pub fn schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>, Stat
 /// The schema in a file's own record, if the record is whole. Its body is the same in every schema.
 #[must_use]
 pub fn recorded_schema(record: &[u8]) -> Option<u16> {
-    let key = RecordKey::Meta(MetaItem::SchemaVersion);
+    let key = RecordKey::Meta;
     let body = Envelope::open(record).and_then(|envelope| envelope.body_of(key.kind()));
     codec::decode_body(body.ok()?).ok()
 }
@@ -147,7 +147,7 @@ pub fn known_schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>
 /// # Errors
 /// Never in practice: a number always encodes.
 pub fn own_record() -> Result<Op, StateError> {
-    let key = RecordKey::Meta(MetaItem::SchemaVersion);
+    let key = RecordKey::Meta;
     let mut record = Vec::new();
     codec::encode(key.kind(), &SCHEMA, &mut record)
         .map_err(|source| StateError::Encode { key: key.clone(), source })?;
@@ -200,7 +200,7 @@ struct MigrationScan {
 
 impl MigrationScan {
     fn visit(&mut self, bytes: &[u8], record: &[u8]) {
-        let own = RecordKey::Meta(MetaItem::SchemaVersion);
+        let own = RecordKey::Meta;
         let migrated = RecordKey::parse(bytes).map_err(CodecError::Key).and_then(|key| {
             if key == own {
                 // The caller writes this record anew.

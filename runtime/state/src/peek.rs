@@ -7,7 +7,7 @@ use redb::{Database, ReadableDatabase as _};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::error::BackendError;
-use super::keys::{MetaItem, RecordKey};
+use super::keys::RecordKey;
 use super::migrate;
 use super::overlay::Overlay;
 use super::redb_store::{
@@ -18,7 +18,7 @@ use super::redb_store::{
 /// the file is not there, was not closed in order, is in use or damaged. Whoever opens it next
 /// finds out.
 pub(super) fn peek_schema(path: &Path) -> Option<(u16, TreePosition)> {
-    let key = RecordKey::Meta(MetaItem::SchemaVersion);
+    let key = RecordKey::Meta;
     let (record, at) = catch_engine_panic(|| {
         let database = open(path, false)?;
         let read = database.begin_read().map_err(engine)?;

@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::codec;
 use super::error::StateError;
-use super::keys::{KeyPrefix, RecordKey};
+use super::keys::KeyPrefix;
+use super::records::{KeyFor, Record, RecordKey, RecordKind, TypedKey as _};
 use super::store::StateStore;
 
 /// A record as stored.
@@ -24,9 +25,14 @@ impl StoredRecord {
     /// Decode the value.
     ///
     /// # Errors
-    /// When the record is damaged or not a `T`. The error concerns this record alone.
-    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, StateError> {
-        codec::decode(self.key.kind(), &self.bytes).map_err(|source| StateError::Record {
+    /// When the record is damaged or not a `V`. The error concerns this record alone.
+    pub fn decode<V: Record>(&self) -> Result<V, StateError> {
+        self.decode_as(V::Key::KIND)
+    }
+
+    /// Decode the value of a record of this kind, whatever its type.
+    pub(super) fn decode_as<V: DeserializeOwned>(&self, kind: RecordKind) -> Result<V, StateError> {
+        codec::decode(kind, &self.bytes).map_err(|source| StateError::Record {
             path: self.path.to_path_buf(),
             key: self.key.clone(),
             source,
@@ -50,9 +56,9 @@ impl StateStore {
     /// The durable value of a key. Blocks for microseconds.
     ///
     /// # Errors
-    /// When the file cannot be read, or the record is damaged or not a `T`.
-    pub fn get<T: DeserializeOwned>(&self, key: &RecordKey) -> Result<Option<T>, StateError> {
-        let shared = self.writer_shared();
+    /// When the file cannot be read, or the record is damaged or not a `V`.
+    pub fn get<V: DeserializeOwned>(&self, key: &impl KeyFor<V>) -> Result<Option<V>, StateError> {
+        let (key, shared) = (key.record_key(), self.writer_shared());
         let read = shared.backend.get(&key.encode());
         let found =
             read.map_err(|source| StateError::Read { path: shared.path.clone(), source })?;

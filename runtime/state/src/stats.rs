@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backend::Op;
 use super::codec;
-use super::keys::{MetaItem, RecordKey};
+use super::keys::RecordKey;
 
 /// The number of classes of [`Stats::batch_sizes`].
 pub const BATCH_CLASSES: usize = 10;
@@ -179,7 +179,7 @@ impl StoreCounters {
     /// The write that keeps the counts in the file.
     #[must_use]
     pub fn record(&self) -> Option<Op> {
-        let key = RecordKey::Meta(MetaItem::Counters);
+        let key = RecordKey::Counters;
         let mut record = Vec::new();
         let sum = self.before.add_later(&self.snapshot(0, 0));
         // Counts are no state, so losing them is harmless.

@@ -23,10 +23,11 @@ use super::dedup::{LaterWrite, ValueDigest, WriteDecision};
 use super::disk_store::DiskBackend;
 use super::error::StateError;
 use super::inspect::Inspection;
-use super::keys::{KeyPrefix, RecordKey};
+use super::keys::KeyPrefix;
 use super::load::{self, OpenReport, StoreContent};
 use super::mem_store::MemBackend;
 use super::queue::{CommitResult, WriteRequest};
+use super::records::{KeyFor, RecordKey};
 use super::redb_store::FileCheck;
 use super::stats::{Stats, count};
 use super::writer::{self, WriteMark, WriteProgress, WriterCore, WriterShared};
@@ -253,10 +254,10 @@ impl StateStore {
     /// # Errors
     /// When the value cannot be encoded, the commit failed (the write may be tried again), or the
     /// store is closed.
-    pub async fn put<T: Serialize + ?Sized>(
+    pub async fn put<V: Serialize + ?Sized>(
         &self,
-        key: &RecordKey,
-        value: &T,
+        key: &impl KeyFor<V>,
+        value: &V,
     ) -> Result<PutOutcome, StateError> {
         let put = match self.prepare(key, value)? {
             PreparedPut::Done(put) => put,
@@ -281,10 +282,10 @@ impl StateStore {
     ///
     /// # Errors
     /// When the value cannot be encoded or the store is closed.
-    pub async fn put_later<T: Serialize + ?Sized>(
+    pub async fn put_later<V: Serialize + ?Sized>(
         &self,
-        key: &RecordKey,
-        value: &T,
+        key: &impl KeyFor<V>,
+        value: &V,
     ) -> Result<PutOutcome, StateError> {
         count(&self.inner.shared.counters.later, 1);
         let put = match self.prepare(key, value)? {
@@ -429,12 +430,12 @@ impl StateStore {
     }
 
     /// Encode a value and compare it. Only what must be written is copied.
-    pub(super) fn prepare<T: Serialize + ?Sized>(
+    pub(super) fn prepare<V: Serialize + ?Sized>(
         &self,
-        key: &RecordKey,
-        value: &T,
+        key: &impl KeyFor<V>,
+        value: &V,
     ) -> Result<PreparedPut, StateError> {
-        let shared = &self.inner.shared;
+        let (key, shared) = (key.record_key(), &self.inner.shared);
         count(&shared.counters.puts, 1);
         // The buffer is taken out while in use, so that a value whose serialisation writes state
         // finds a fresh one instead of a borrow error.

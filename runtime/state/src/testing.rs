@@ -9,10 +9,31 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use serde::de::DeserializeOwned;
+
 use super::backend::{Backend, Op, Visit};
-use super::error::BackendError;
-use super::keys::RecordKey;
+use super::error::{BackendError, StateError};
 use super::mem_store::MemBackend;
+use super::read::StoredRecord;
+use super::records::{KeyFor, RecordKey};
+
+/// A key under which a test puts what is no value of it.
+#[derive(Clone, Debug)]
+pub struct AnyKey(pub RecordKey);
+
+impl<V: ?Sized> KeyFor<V> for AnyKey {
+    fn record_key(&self) -> &RecordKey {
+        &self.0
+    }
+}
+
+/// The value of a record that a test wrote with [`AnyKey`].
+///
+/// # Errors
+/// When the record is damaged or not a `V`.
+pub fn decode_any<V: DeserializeOwned>(record: &StoredRecord) -> Result<V, StateError> {
+    record.decode_as(record.key.kind())
+}
 
 /// The fault of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

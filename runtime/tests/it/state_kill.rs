@@ -19,6 +19,7 @@ use std::process::Stdio;
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, PluginName, TaskName};
 use ostler_model::rng::Rng;
+use ostler_state::testing::{AnyKey, decode_any};
 use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateStore};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::task::JoinSet;
@@ -135,9 +136,11 @@ fn tell(line: String) {
 
 async fn make(store: &StateStore, writer: u64, call: Call) -> PutOutcome {
     match call {
-        Call::Put(slot, number) => store.put(&key(writer, slot), &content(number)).await.unwrap(),
+        Call::Put(slot, number) => {
+            store.put(&AnyKey(key(writer, slot)), &content(number)).await.unwrap()
+        }
         Call::Later(slot, number) => {
-            store.put_later(&key(writer, slot), &content(number)).await.unwrap()
+            store.put_later(&AnyKey(key(writer, slot)), &content(number)).await.unwrap()
         }
         Call::Delete(slot) => {
             store.delete(&key(writer, slot)).await.map(|()| PutOutcome::Written).unwrap()
@@ -153,10 +156,12 @@ async fn make(store: &StateStore, writer: u64, call: Call) -> PutOutcome {
 /// What a writer takes to be durable, to write it again.
 fn mine(store: &StateStore, writer: u64) -> BTreeMap<Slot, u64> {
     let records = store.scan(&KeyPrefix::All).unwrap();
-    let records = records.iter().filter(|record| !matches!(record.key, RecordKey::Meta(_)));
+    let records = records
+        .iter()
+        .filter(|record| !matches!(record.key, RecordKey::Meta | RecordKey::Counters));
     let numbers = records.map(|record| {
         let (owner, slot) = slot(&record.key);
-        (owner, slot, number_in(&record.decode::<String>().unwrap()))
+        (owner, slot, number_in(&decode_any::<String>(record).unwrap()))
     });
     numbers.filter(|(owner, ..)| *owner == writer).map(|(_, slot, n)| (slot, n)).collect()
 }

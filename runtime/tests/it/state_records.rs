@@ -12,7 +12,11 @@ use ostler_model::saved::{
     DeviceManagerState, DriverManagerState, NodeRegistration, PluginHandle, SavedAllocState,
 };
 use ostler_model::task::{TaskState, TaskStatus};
-use ostler_state::{KeyPrefix, RecordKey, StateStore};
+use ostler_state::records::{
+    AllocStateKey, DeviceLedgerKey, DeviceManagerKey, DriverManagerKey, NodeRegistrationKey,
+    PluginHandleKey, TaskStateKey,
+};
+use ostler_state::{KeyPrefix, StateStore};
 
 use crate::support::binary::command;
 use crate::support::jobs::{assert_successful, batch, shell, wasm};
@@ -56,7 +60,7 @@ async fn a_node_keeps_its_id_over_starts_and_over_the_loss_of_its_state_file() {
     first.shutdown().await;
     drop(first);
     let registered: NodeRegistration =
-        store(&data).get(&RecordKey::NodeRegistration).unwrap().unwrap();
+        store(&data).get(&NodeRegistrationKey::of()).unwrap().unwrap();
     assert_eq!((registered.id, registered.name.as_str()), (id, "before"));
 
     let second = agent(&data, "name = \"after\"").await;
@@ -68,7 +72,7 @@ async fn a_node_keeps_its_id_over_starts_and_over_the_loss_of_its_state_file() {
     );
     second.shutdown().await;
     drop(second);
-    let again: NodeRegistration = store(&data).get(&RecordKey::NodeRegistration).unwrap().unwrap();
+    let again: NodeRegistration = store(&data).get(&NodeRegistrationKey::of()).unwrap().unwrap();
     assert_eq!(again, NodeRegistration { name: "after".into(), ..registered.clone() });
 
     std::fs::remove_file(data.path().join(FILE)).unwrap();
@@ -76,7 +80,7 @@ async fn a_node_keeps_its_id_over_starts_and_over_the_loss_of_its_state_file() {
     assert_eq!(third.node().id, id);
     third.shutdown().await;
     drop(third);
-    let anew: NodeRegistration = store(&data).get(&RecordKey::NodeRegistration).unwrap().unwrap();
+    let anew: NodeRegistration = store(&data).get(&NodeRegistrationKey::of()).unwrap().unwrap();
     assert_eq!(anew.id, id);
     assert!(anew.registered_at > registered.registered_at);
 }
@@ -90,22 +94,22 @@ async fn plugins_are_remembered_and_one_that_changed_is_told_at_the_next_start()
     first.shutdown().await;
     drop(first);
     let state = store(&data);
-    let exec: PluginHandle = state.get(&RecordKey::PluginHandle(name("exec"))).unwrap().unwrap();
+    let exec: PluginHandle = state.get(&PluginHandleKey::of(name("exec"))).unwrap().unwrap();
     let entry = shown.iter().find(|entry| entry.name == "exec").unwrap();
     assert_eq!(Some(&exec.digest), entry.digest.as_ref());
     assert_eq!((exec.kind, exec.source.as_str()), (PluginKind::Driver, "built-in"));
-    let drivers: DriverManagerState = state.get(&RecordKey::DriverManager).unwrap().unwrap();
+    let drivers: DriverManagerState = state.get(&DriverManagerKey::of()).unwrap().unwrap();
     assert_eq!(drivers.drivers[&name("exec")].digest, exec.digest);
     assert_eq!(drivers.drivers[&name("exec")].health, HealthState::Healthy);
     assert!(!drivers.drivers.contains_key(&name("files")));
-    let devices: DeviceManagerState = state.get(&RecordKey::DeviceManager).unwrap().unwrap();
+    let devices: DeviceManagerState = state.get(&DeviceManagerKey::of()).unwrap().unwrap();
     assert_eq!(devices.plugins[&name("files")].groups[0].instances, ["one"]);
 
     // As if it had been another one: only the record says what it was.
     let other = PluginHandle { digest: "ab".repeat(32), version: "0.0.9".into(), ..exec.clone() };
-    state.put(&RecordKey::PluginHandle(name("exec")), &other).await.unwrap();
+    state.put(&PluginHandleKey::of(name("exec")), &other).await.unwrap();
     let stranger = PluginHandle { block: "stranger".into(), ..exec.clone() };
-    state.put(&RecordKey::PluginHandle(name("stranger")), &stranger).await.unwrap();
+    state.put(&PluginHandleKey::of(name("stranger")), &stranger).await.unwrap();
     state.close().await;
     drop(state);
 
@@ -117,12 +121,9 @@ async fn plugins_are_remembered_and_one_that_changed_is_told_at_the_next_start()
     second.shutdown().await;
     drop(second);
     let state = store(&data);
-    let now: PluginHandle = state.get(&RecordKey::PluginHandle(name("exec"))).unwrap().unwrap();
+    let now: PluginHandle = state.get(&PluginHandleKey::of(name("exec"))).unwrap().unwrap();
     assert_eq!(now, exec);
-    assert_eq!(
-        state.get::<PluginHandle>(&RecordKey::PluginHandle(name("stranger"))).unwrap(),
-        None
-    );
+    assert_eq!(state.get::<PluginHandle>(&PluginHandleKey::of(name("stranger"))).unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,7 +156,7 @@ async fn a_device_is_on_record_while_it_is_held_and_free_at_the_next_start() {
     killed.wait().await.unwrap();
     eventually("the task dies with its agent", || !runs(task)).await;
     let state = store(&data);
-    let ledger: DeviceLedger = state.get(&RecordKey::DeviceLedger).unwrap().unwrap();
+    let ledger: DeviceLedger = state.get(&DeviceLedgerKey::of()).unwrap().unwrap();
     let holders: Vec<_> = ledger.holders().collect();
     assert_eq!(holders.len(), 1);
     assert_eq!((holders[0].instance.as_str(), holders[0].holder.task.as_str()), ("one", "t"));
@@ -167,7 +168,7 @@ async fn a_device_is_on_record_while_it_is_held_and_free_at_the_next_start() {
     eventually("its plugin was told", told).await;
     next.shutdown().await;
     drop(next);
-    let ledger: DeviceLedger = store(&data).get(&RecordKey::DeviceLedger).unwrap().unwrap();
+    let ledger: DeviceLedger = store(&data).get(&DeviceLedgerKey::of()).unwrap().unwrap();
     assert_eq!(ledger, DeviceLedger::default());
 }
 
@@ -226,7 +227,7 @@ async fn the_state_of_an_allocation_is_on_record_when_its_end_is_told() {
     let data = test.leave().await;
     let state = StateStore::open(&file).unwrap();
     let saved: SavedAllocState =
-        state.get(&RecordKey::AllocState(result.allocs[0].id)).unwrap().unwrap();
+        state.get(&AllocStateKey::of(result.allocs[0].id)).unwrap().unwrap();
     assert_eq!(saved.client_status, ClientStatus::Complete);
     drop(data);
 }
@@ -264,7 +265,7 @@ async fn a_job_that_ended_is_not_touched_by_the_next_start() {
     let stats = next.state_stats();
     assert_eq!(stats.writes, 0, "{stats:?}");
     drop(next);
-    let key = RecordKey::TaskState(result.allocs[0].id, TaskName::new("t").unwrap());
+    let key = TaskStateKey::of(result.allocs[0].id, TaskName::new("t").unwrap());
     let after: TaskState = store(&data).get(&key).unwrap().unwrap();
     assert_eq!(Some(&after), result.allocs[0].state.tasks.get("t").map(|task| &**task));
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{InspectError, KindCount, KindCounts, Target, open, values};
-use ostler_state::keys::{KeyPrefix, MetaItem};
+use ostler_state::keys::KeyPrefix;
 use ostler_state::{EngineStats, RecordKey, Stats};
 
 /// Sizes and counts of a state file.
@@ -121,7 +121,7 @@ pub fn stats(target: &Target) -> Result<StatsReport, InspectError> {
         (KindCounts::default(), QuarantineCount::default(), None);
     file.scan(&KeyPrefix::All, &mut |entry| {
         kinds.count(values::name_of(entry), entry.bytes());
-        if entry.key() == Some(&RecordKey::Meta(MetaItem::Counters)) {
+        if entry.key() == Some(&RecordKey::Counters) {
             counted = entry.decode::<Stats>().ok();
         }
         ControlFlow::Continue(())

@@ -9,7 +9,8 @@ use ostler_model::ids::TaskName;
 use ostler_model::rng::Rng;
 use ostler_model::saved::{JobRecord, SavedAllocState};
 use ostler_model::task::TaskState;
-use ostler_state::RecordKey;
+use ostler_state::records::{AllocKey, JobRecordKey, TaskStateKey};
+use ostler_state::testing::AnyKey;
 use ostler_testing::fixtures::{self, Garbage};
 
 /// Nothing on record is later.
@@ -26,8 +27,8 @@ fn record(alloc: &Allocation) -> JobRecord {
 }
 
 async fn put(state: &StateStore, alloc: &Allocation) {
-    state.put(&RecordKey::Alloc(alloc.id), alloc).await.unwrap();
-    let key = RecordKey::TaskState(alloc.id, TaskName::new("t").unwrap());
+    state.put(&AllocKey::of(alloc.id), alloc).await.unwrap();
+    let key = TaskStateKey::of(alloc.id, TaskName::new("t").unwrap());
     state.put(&key, &TaskState::default()).await.unwrap();
 }
 
@@ -40,14 +41,14 @@ async fn allocations_of_jobs_are_kept_and_those_of_crashed_runs_closed() {
     for alloc in [&of_job, &of_run, &stopping] {
         put(&state, alloc).await;
     }
-    state.put(&RecordKey::Job(of_job.job.id.clone()), &record(&of_job)).await.unwrap();
+    state.put(&JobRecordKey::of(of_job.job.id.clone()), &record(&of_job)).await.unwrap();
     let found = NodeRecords::read(&state, END_OF_TIME).unwrap();
     assert_eq!(found.kept_ids(), BTreeSet::from([of_job.id, stopping.id]));
     assert_eq!(found.index(), 7);
     let said = found.clear(&state, false, Timestamp::from_nanos(7), NOTHING_LIVES).await.unwrap();
     assert_eq!(said.len(), 1, "{said:?}");
     let task = |alloc: &Allocation| {
-        let key = RecordKey::TaskState(alloc.id, TaskName::new("t").unwrap());
+        let key = TaskStateKey::of(alloc.id, TaskName::new("t").unwrap());
         state.get::<TaskState>(&key).unwrap().unwrap()
     };
     assert!(task(&of_run).failed);
@@ -66,8 +67,11 @@ async fn an_embedded_agent_leaves_records_that_it_cannot_read_to_another() {
     let state = StateStore::in_memory().unwrap();
     let good = allocation(1, "kept", 5);
     put(&state, &good).await;
-    state.put(&RecordKey::Job(good.job.id.clone()), &Garbage).await.unwrap();
+    state.put(&AnyKey(RecordKey::Job(good.job.id.clone())), &Garbage).await.unwrap();
     let found = NodeRecords::read(&state, END_OF_TIME).unwrap();
     found.clear(&state, true, Timestamp::from_nanos(7), NOTHING_LIVES).await.unwrap();
-    assert!(state.get::<JobRecord>(&RecordKey::Job(good.job.id.clone())).is_err(), "left as it is");
+    assert!(
+        state.get::<JobRecord>(&JobRecordKey::of(good.job.id.clone())).is_err(),
+        "left as it is"
+    );
 }

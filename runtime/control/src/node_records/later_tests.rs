@@ -12,7 +12,10 @@ use ostler_model::rng::Rng;
 use ostler_model::rollout::{DeployedGroup, DeploymentPhase, RescheduleEvent};
 use ostler_model::saved::DeploymentStatus;
 use ostler_model::scheduling::{NodeDrain, NodeEvent, NodeEventKind};
-use ostler_state::{RecordKey, StateStore};
+use ostler_state::StateStore;
+use ostler_state::records::{
+    AllocKey, DeploymentStatusKey, JobDeploymentsKey, JobRecordKey, NodeSchedulingKey, TaskStateKey,
+};
 use ostler_testing::fixtures;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -65,12 +68,15 @@ async fn recorded(now: Timestamp) -> NodeRecords {
     let (drain, events) = (Some(drain), vec![event]);
     let node = NodeScheduling { drain, events, ..NodeScheduling::default() };
     let (id, name) = (alloc.id, TaskName::new("t").unwrap());
-    state.put(&RecordKey::Job(alloc.job.id.clone()), &fixtures::job_record(&alloc)).await.unwrap();
-    state.put(&RecordKey::JobDeployments(alloc.job.id.clone()), &deployment).await.unwrap();
-    state.put(&RecordKey::Alloc(id), &alloc).await.unwrap();
-    state.put(&RecordKey::DeploymentStatus(id), &verdict).await.unwrap();
-    state.put(&RecordKey::TaskState(id, name), &task).await.unwrap();
-    state.put(&RecordKey::NodeScheduling, &node).await.unwrap();
+    state
+        .put(&JobRecordKey::of(alloc.job.id.clone()), &fixtures::job_record(&alloc))
+        .await
+        .unwrap();
+    state.put(&JobDeploymentsKey::of(alloc.job.id.clone()), &deployment).await.unwrap();
+    state.put(&AllocKey::of(id), &alloc).await.unwrap();
+    state.put(&DeploymentStatusKey::of(id), &verdict).await.unwrap();
+    state.put(&TaskStateKey::of(id, name), &task).await.unwrap();
+    state.put(&NodeSchedulingKey::of(), &node).await.unwrap();
     NodeRecords::read(&state, now).unwrap()
 }
 

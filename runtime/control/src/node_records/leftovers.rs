@@ -22,6 +22,7 @@ use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::ports::{BoxFuture, ProcessIdentity};
 use ostler_model::saved::SavedAllocState;
 use ostler_model::task::{TaskState, TaskStatus};
+use ostler_state::records::{AllocStateKey, TaskLocalKey, TaskStateKey};
 use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
 const REASON: &str = "the agent ended while the task ran";
@@ -130,14 +131,14 @@ async fn close_records(
                     }
                 }
             }
-            key @ RecordKey::TaskLocal(..) => {
+            RecordKey::TaskLocal(id, name) => {
                 let Ok(mut local) = record.decode::<LocalState>() else { continue };
                 if local.run_complete && local.run.is_none() {
                     continue;
                 }
                 local.run = None;
                 local.run_complete = true;
-                state.put_later(&key, &local).await?;
+                state.put_later(&TaskLocalKey::of(id, name), &local).await?;
             }
             _ => {}
         }
@@ -165,15 +166,15 @@ async fn close_tasks(
             task.push_event(
                 TaskEvent::new(EventKind::FailedRestoring, now, REASON).with_task_failure(),
             );
-            state.put_later(&RecordKey::TaskState(*id, name.clone()), task).await?;
+            state.put_later(&TaskStateKey::of(*id, name.clone()), task).await?;
             found.closed.insert(*id);
         }
     }
     Ok(())
 }
 
-/// Write the states of the allocations. They may lag behind their tasks' states, and follow them
-/// here.
+/// Write the states of the allocations. They may lag behind their tasks' states, and
+/// follow them here.
 async fn close_allocs(state: &StateStore, found: &LeftoverRecords) -> Result<(), StateError> {
     for (id, tasks) in &found.tasks {
         if found.ended.contains(id) && !found.closed.contains(id) {
@@ -186,7 +187,7 @@ async fn close_allocs(state: &StateStore, found: &LeftoverRecords) -> Result<(),
             forced: false,
             finished: true,
         };
-        state.put_later(&RecordKey::AllocState(*id), &saved).await?;
+        state.put_later(&AllocStateKey::of(*id), &saved).await?;
     }
     Ok(())
 }

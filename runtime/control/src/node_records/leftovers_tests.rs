@@ -10,6 +10,8 @@ use ostler_model::job::JobKind;
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::rng::Rng;
 use ostler_model::task::{DriverHandle, Workload};
+use ostler_state::records::{AllocKey, AllocStateKey, TaskStateKey};
+use ostler_state::testing::AnyKey;
 use ostler_testing::fixtures;
 
 /// The processes of these tests are of another boot.
@@ -21,8 +23,8 @@ async fn tasks_without_a_state_are_closed_once_and_ended_ones_are_left_alone() {
     let tasks = ["ended", "running", "never"].map(|name| fixtures::task(name).unwrap());
     let names = tasks.clone().map(|task| task.name);
     let alloc = fixtures::allocation(JobKind::Batch, tasks.to_vec(), &Rng::from_seed(1)).unwrap();
-    state.put(&RecordKey::Alloc(alloc.id), &alloc).await.unwrap();
-    let key = |task: usize| RecordKey::TaskState(alloc.id, names[task].clone());
+    state.put(&AllocKey::of(alloc.id), &alloc).await.unwrap();
+    let key = |task: usize| TaskStateKey::of(alloc.id, names[task].clone());
     let ended = TaskState { status: TaskStatus::Dead, ..TaskState::default() };
     let running = TaskState { status: TaskStatus::Running, ..TaskState::default() };
     state.put(&key(0), &ended).await.unwrap();
@@ -37,7 +39,7 @@ async fn tasks_without_a_state_are_closed_once_and_ended_ones_are_left_alone() {
         assert_eq!((task.status, task.failed), (TaskStatus::Dead, true));
         assert_eq!(task.finished_at, Some(now));
     }
-    let saved: SavedAllocState = state.get(&RecordKey::AllocState(alloc.id)).unwrap().unwrap();
+    let saved: SavedAllocState = state.get(&AllocStateKey::of(alloc.id)).unwrap().unwrap();
     assert_eq!(saved.client_status, ClientStatus::Failed);
     assert!(
         clear_leftovers(&state, &BTreeSet::new(), now, NOTHING_LIVES)
@@ -55,10 +57,10 @@ async fn the_state_of_an_allocation_that_lagged_behind_its_tasks_follows_them() 
     let task = fixtures::task("t").unwrap();
     let alloc =
         fixtures::allocation(JobKind::Batch, vec![task.clone()], &Rng::from_seed(1)).unwrap();
-    let (spec, key) = (RecordKey::Alloc(alloc.id), RecordKey::AllocState(alloc.id));
+    let (spec, key) = (AllocKey::of(alloc.id), AllocStateKey::of(alloc.id));
     state.put(&spec, &alloc).await.unwrap();
     let ended = TaskState { status: TaskStatus::Dead, ..TaskState::default() };
-    state.put(&RecordKey::TaskState(alloc.id, task.name), &ended).await.unwrap();
+    state.put(&TaskStateKey::of(alloc.id, task.name), &ended).await.unwrap();
     let running = SavedAllocState {
         client_status: ClientStatus::Running,
         client_description: "Tasks are running".into(),
@@ -94,7 +96,7 @@ async fn a_thousand_leftovers_are_closed_in_a_few_commits() {
     let rng = Rng::from_seed(1);
     for _ in 0..1_000 {
         let alloc = fixtures::allocation(JobKind::Batch, vec![task.clone()], &rng).unwrap();
-        state.put_later(&RecordKey::Alloc(alloc.id), &alloc).await.unwrap();
+        state.put_later(&AllocKey::of(alloc.id), &alloc).await.unwrap();
     }
     state.flush().await.unwrap();
     let before = state.stats();
@@ -186,7 +188,7 @@ async fn an_agent_that_died_after_any_write_of_a_start_leaves_something_that_is_
     for died_after in 1..=writes.len() {
         let state = StateStore::in_memory().unwrap();
         for (key, bytes) in &writes[..died_after] {
-            state.put(key, &Bytes(bytes)).await.unwrap();
+            state.put(&AnyKey(key.clone()), &Bytes(bytes)).await.unwrap();
         }
         let said =
             clear_leftovers(&state, &BTreeSet::new(), Timestamp::from_nanos(7), NOTHING_LIVES)
@@ -195,10 +197,10 @@ async fn an_agent_that_died_after_any_write_of_a_start_leaves_something_that_is_
                 .said;
         let ended = died_after >= dead_from;
         assert_eq!(said.is_empty(), ended, "after {died_after}: {said:?}");
-        let key = RecordKey::TaskState(alloc.id, task.name.clone());
+        let key = TaskStateKey::of(alloc.id, task.name.clone());
         let after: TaskState = state.get(&key).unwrap().unwrap();
         assert_eq!((after.status, after.failed), (TaskStatus::Dead, !ended), "after {died_after}");
-        let saved: SavedAllocState = state.get(&RecordKey::AllocState(alloc.id)).unwrap().unwrap();
+        let saved: SavedAllocState = state.get(&AllocStateKey::of(alloc.id)).unwrap().unwrap();
         let expected = if ended { ClientStatus::Complete } else { ClientStatus::Failed };
         assert_eq!(saved.client_status, expected, "after {died_after}");
         assert_eq!(find_leftovers(&state).unwrap(), [], "after {died_after}");
@@ -220,10 +222,13 @@ async fn a_record_that_does_not_decode_keeps_nothing_else_from_being_closed() {
     let tasks = ["a", "b"].map(|name| fixtures::task(name).unwrap());
     let names = tasks.clone().map(|task| task.name);
     let alloc = fixtures::allocation(JobKind::Batch, tasks.to_vec(), &Rng::from_seed(1)).unwrap();
-    let key = |task: usize| RecordKey::TaskState(alloc.id, names[task].clone());
+    let key = |task: usize| TaskStateKey::of(alloc.id, names[task].clone());
     // The allocation and one of its tasks are not readable; the other task runs.
-    state.put(&RecordKey::Alloc(alloc.id), &Bytes(&[0xff])).await.unwrap();
-    state.put(&key(0), &Bytes(&[0xff])).await.unwrap();
+    state.put(&AnyKey(RecordKey::Alloc(alloc.id)), &Bytes(&[0xff])).await.unwrap();
+    state
+        .put(&AnyKey(RecordKey::TaskState(alloc.id, names[0].clone())), &Bytes(&[0xff]))
+        .await
+        .unwrap();
     let running = TaskState { status: TaskStatus::Running, ..TaskState::default() };
     state.put(&key(1), &running).await.unwrap();
     let said = clear_leftovers(&state, &BTreeSet::new(), Timestamp::from_nanos(7), NOTHING_LIVES)

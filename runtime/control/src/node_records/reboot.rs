@@ -22,7 +22,8 @@ use ostler_model::planted::planted;
 use ostler_model::saved::NodeBoot;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
-use ostler_state::{RecordKey, StateError, StateStore};
+use ostler_state::records::{NodeBootKey, TaskLocalKey, TaskStateKey};
+use ostler_state::{StateError, StateStore};
 
 /// The reason in the events of tasks.
 const REASON: &str = "the machine was restarted";
@@ -38,7 +39,7 @@ impl NodeRecords {
         boot_id: &str,
         now: Timestamp,
     ) -> Result<(), StateError> {
-        let known = skip_unreadable(state.get::<NodeBoot>(&RecordKey::NodeBoot))?;
+        let known = skip_unreadable(state.get::<NodeBoot>(&NodeBootKey::of()))?;
         if known.is_some_and(|known| known.boot_id != boot_id) {
             for (alloc, tasks) in self.continuing_allocs() {
                 let mut again = begin_again(alloc, tasks, now);
@@ -47,17 +48,15 @@ impl NodeRecords {
                 for name in again {
                     let Some(task) = tasks.get(&name) else { continue };
                     if let Some(public) = &task.state {
-                        state
-                            .put_later(&RecordKey::TaskState(alloc.id, name.clone()), public)
-                            .await?;
+                        state.put_later(&TaskStateKey::of(alloc.id, name.clone()), public).await?;
                     }
                     if let Some(local) = &task.local {
-                        state.put_later(&RecordKey::TaskLocal(alloc.id, name), local).await?;
+                        state.put_later(&TaskLocalKey::of(alloc.id, name), local).await?;
                     }
                 }
             }
         }
-        state.put(&RecordKey::NodeBoot, &NodeBoot { boot_id: boot_id.to_owned() }).await?;
+        state.put(&NodeBootKey::of(), &NodeBoot { boot_id: boot_id.to_owned() }).await?;
         Ok(())
     }
 }

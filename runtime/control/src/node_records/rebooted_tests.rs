@@ -9,6 +9,9 @@ use ostler_model::ids::RunId;
 use ostler_model::job::JobKind;
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
+use ostler_state::RecordKey;
+use ostler_state::records::{AllocKey, JobRecordKey, NodeBootKey, TaskLocalKey, TaskStateKey};
+use ostler_state::testing::AnyKey;
 use ostler_testing::fixtures;
 
 const NOW: Timestamp = Timestamp::from_nanos(9);
@@ -39,8 +42,8 @@ async fn recorded(main: TaskStatus, desired: DesiredStatus) -> (StateStore, Allo
     let alloc = Allocation { desired, ..alloc };
     let store = StateStore::in_memory().unwrap();
     let job = fixtures::job_record(&alloc);
-    store.put(&RecordKey::Job(alloc.job.id.clone()), &job).await.unwrap();
-    store.put(&RecordKey::Alloc(alloc.id), &alloc).await.unwrap();
+    store.put(&JobRecordKey::of(alloc.job.id.clone()), &job).await.unwrap();
+    store.put(&AllocKey::of(alloc.id), &alloc).await.unwrap();
     let states = [
         ("pre", state(TaskStatus::Dead, false)),
         ("bad", state(TaskStatus::Dead, true)),
@@ -52,8 +55,8 @@ async fn recorded(main: TaskStatus, desired: DesiredStatus) -> (StateStore, Allo
         let run_complete = state.status == TaskStatus::Dead;
         let tracker = RestartTracker::new(Timestamp::default());
         let local = LocalState { run: None, tracker, run_complete, delayed_until: None };
-        store.put(&RecordKey::TaskState(alloc.id, name(of)), &state).await.unwrap();
-        store.put(&RecordKey::TaskLocal(alloc.id, name(of)), &local).await.unwrap();
+        store.put(&TaskStateKey::of(alloc.id, name(of)), &state).await.unwrap();
+        store.put(&TaskLocalKey::of(alloc.id, name(of)), &local).await.unwrap();
     }
     (store, alloc)
 }
@@ -72,10 +75,10 @@ async fn pending_after(
     store.flush().await.unwrap();
     let mut pending = Vec::new();
     for task in &alloc.task_group().unwrap().tasks {
-        let state = store.get(&RecordKey::TaskState(alloc.id, task.name.clone())).unwrap();
+        let state = store.get(&TaskStateKey::of(alloc.id, task.name.clone())).unwrap();
         let state: TaskState = state.unwrap();
         if state.status == TaskStatus::Pending {
-            let local = store.get(&RecordKey::TaskLocal(alloc.id, task.name.clone())).unwrap();
+            let local = store.get(&TaskLocalKey::of(alloc.id, task.name.clone())).unwrap();
             let local: LocalState = local.unwrap();
             assert!(state.finished_at.is_none() && state.restarts == 1);
             pending.push((task.name.to_string(), local.run_complete));
@@ -93,7 +96,7 @@ async fn after_a_restart_of_the_machine_prestart_tasks_that_had_succeeded_run_ag
 #[tokio::test]
 async fn a_run_that_was_not_forgotten_when_the_machine_went_down_is_forgotten_before_the_next() {
     let (store, alloc) = recorded(TaskStatus::Running, DesiredStatus::Run).await;
-    let key = RecordKey::TaskLocal(alloc.id, name("pre"));
+    let key = TaskLocalKey::of(alloc.id, name("pre"));
     let before: LocalState = store.get(&key).unwrap().unwrap();
     let id = RunId::new(alloc.id, &name("pre"), 7);
     let run = Some(RunRecord { id, identities: Vec::new(), started: None });
@@ -102,8 +105,7 @@ async fn a_run_that_was_not_forgotten_when_the_machine_went_down_is_forgotten_be
         let mut found = NodeRecords::read(&store, END_OF_TIME).unwrap();
         found.prepare_boot(&store, boot, NOW).await.unwrap();
     }
-    let state =
-        store.get::<TaskState>(&RecordKey::TaskState(alloc.id, name("pre"))).unwrap().unwrap();
+    let state = store.get::<TaskState>(&TaskStateKey::of(alloc.id, name("pre"))).unwrap().unwrap();
     assert_eq!(state.status, TaskStatus::Pending);
     let local: LocalState = store.get(&key).unwrap().unwrap();
     assert_eq!((local.run, local.delayed_until), (run, Some(NOW)));
@@ -129,10 +131,10 @@ async fn where_no_main_task_is_to_run_nothing_is_prepared() {
 #[tokio::test]
 async fn a_boot_on_record_that_cannot_be_read_is_written_anew() {
     let store = StateStore::in_memory().unwrap();
-    store.put(&RecordKey::NodeBoot, &[0xffu8; 3][..]).await.unwrap();
+    store.put(&AnyKey(RecordKey::NodeBoot), &[0xffu8; 3][..]).await.unwrap();
     let mut found = NodeRecords::read(&store, END_OF_TIME).unwrap();
     found.prepare_boot(&store, "two", NOW).await.unwrap();
-    let known: Option<NodeBoot> = store.get(&RecordKey::NodeBoot).unwrap();
+    let known: Option<NodeBoot> = store.get(&NodeBootKey::of()).unwrap();
     assert_eq!(known, Some(NodeBoot { boot_id: "two".to_owned() }));
 }
 
@@ -145,19 +147,19 @@ async fn after_a_power_cut_an_intent_ends_a_task_that_must_not_be_started_twice(
         let alloc = fixtures::allocation(JobKind::Batch, vec![task], &Rng::from_seed(1)).unwrap();
         let store = StateStore::in_memory().unwrap();
         let job = fixtures::job_record(&alloc);
-        store.put(&RecordKey::Job(alloc.job.id.clone()), &job).await.unwrap();
-        store.put(&RecordKey::Alloc(alloc.id), &alloc).await.unwrap();
+        store.put(&JobRecordKey::of(alloc.job.id.clone()), &job).await.unwrap();
+        store.put(&AllocKey::of(alloc.id), &alloc).await.unwrap();
         let id = RunId::new(alloc.id, &name("main"), 7);
         let run = Some(RunRecord { id: id.clone(), identities: Vec::new(), started: None });
         let tracker = RestartTracker::new(Timestamp::default());
         let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
-        store.put(&RecordKey::TaskLocal(alloc.id, name("main")), &local).await.unwrap();
+        store.put(&TaskLocalKey::of(alloc.id, name("main")), &local).await.unwrap();
         for boot in ["one", "one", "two", "two"] {
             let mut found = NodeRecords::read(&store, END_OF_TIME).unwrap();
             found.prepare_boot(&store, boot, NOW).await.unwrap();
         }
         let state: Option<TaskState> =
-            store.get(&RecordKey::TaskState(alloc.id, name("main"))).unwrap();
+            store.get(&TaskStateKey::of(alloc.id, name("main"))).unwrap();
         let dead = state.is_some_and(|s| s.status == TaskStatus::Dead && s.failed);
         assert_eq!(dead, lost, "{attempts} attempts");
     }

@@ -6,7 +6,8 @@
 use ostler_model::ids::NodeId;
 use ostler_model::saved::NodeRegistration;
 use ostler_model::time::Timestamp;
-use ostler_state::{RecordKey, StateError, StateStore};
+use ostler_state::records::NodeRegistrationKey;
+use ostler_state::{StateError, StateStore};
 
 use super::skip_unreadable;
 
@@ -23,11 +24,11 @@ pub async fn register_node(
     lacks: bool,
     now: Timestamp,
 ) -> Result<Option<String>, StateError> {
-    let known = skip_unreadable(state.get::<NodeRegistration>(&RecordKey::NodeRegistration))?;
+    let known = skip_unreadable(state.get::<NodeRegistration>(&NodeRegistrationKey::of()))?;
     let same = known.as_ref().filter(|known| known.id == id && !lacks);
     let registered_at = same.map_or(now, |known| known.registered_at);
     let name = name.to_owned();
-    state.put(&RecordKey::NodeRegistration, &NodeRegistration { id, name, registered_at }).await?;
+    state.put(&NodeRegistrationKey::of(), &NodeRegistration { id, name, registered_at }).await?;
     let other = known.filter(|known| known.id != id);
     Ok(other.map(|other| {
         format!("the state file is that of node {}; this is node {id} from now on", other.id)
@@ -58,7 +59,7 @@ mod tests {
             register_node(&state, node.0, &node.1, false, Timestamp::from_nanos(2)).await.unwrap(),
             None
         );
-        let stored: NodeRegistration = state.get(&RecordKey::NodeRegistration).unwrap().unwrap();
+        let stored: NodeRegistration = state.get(&NodeRegistrationKey::of()).unwrap().unwrap();
         assert_eq!(
             stored,
             NodeRegistration {
@@ -79,7 +80,7 @@ mod tests {
             .unwrap()
             .unwrap();
         assert!(said.contains(&old.to_string()) && said.contains(&new.to_string()), "{said}");
-        let stored: NodeRegistration = state.get(&RecordKey::NodeRegistration).unwrap().unwrap();
+        let stored: NodeRegistration = state.get(&NodeRegistrationKey::of()).unwrap().unwrap();
         assert_eq!((stored.id, stored.registered_at), (new, Timestamp::from_nanos(2)));
     }
 
@@ -92,7 +93,7 @@ mod tests {
             register_node(&state, node.0, &node.1, true, Timestamp::from_nanos(2)).await.unwrap(),
             None
         );
-        let stored: NodeRegistration = state.get(&RecordKey::NodeRegistration).unwrap().unwrap();
+        let stored: NodeRegistration = state.get(&NodeRegistrationKey::of()).unwrap().unwrap();
         assert_eq!(stored.registered_at, Timestamp::from_nanos(2));
     }
 }

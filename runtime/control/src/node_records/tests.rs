@@ -8,6 +8,10 @@ use ostler_model::ids::{RunId, TaskName};
 use ostler_model::ports::{ProcessIdentity, RunNote, SupervisorIdentity};
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
+use ostler_state::records::{
+    AcknowledgedStateKey, AllocKey, DeviceLedgerKey, JobRecordKey, TaskLocalKey, TaskStateKey,
+};
+use ostler_state::testing::AnyKey;
 use ostler_testing::fixtures::{self, Garbage};
 
 /// Nothing on record is later.
@@ -31,12 +35,12 @@ async fn put_run(state: &StateStore, alloc: &Allocation, supervised: bool) {
     let run = Some(RunRecord { id, identities: vec![identity], started: None });
     let tracker = RestartTracker::new(Timestamp::default());
     let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
-    state.put(&RecordKey::TaskLocal(alloc.id, task), &local).await.unwrap();
+    state.put(&TaskLocalKey::of(alloc.id, task), &local).await.unwrap();
 }
 
 async fn put(state: &StateStore, alloc: &Allocation) {
-    state.put(&RecordKey::Alloc(alloc.id), alloc).await.unwrap();
-    let key = RecordKey::TaskState(alloc.id, TaskName::new("t").unwrap());
+    state.put(&AllocKey::of(alloc.id), alloc).await.unwrap();
+    let key = TaskStateKey::of(alloc.id, TaskName::new("t").unwrap());
     state.put(&key, &TaskState::default()).await.unwrap();
 }
 
@@ -45,16 +49,16 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
     let state = StateStore::in_memory().unwrap();
     let good = allocation(1, "kept", 5);
     put(&state, &good).await;
-    state.put(&RecordKey::Job(good.job.id.clone()), &Garbage).await.unwrap();
+    state.put(&AnyKey(RecordKey::Job(good.job.id.clone())), &Garbage).await.unwrap();
     let half = allocation(2, "half", 5);
     let task = TaskName::new("t").unwrap();
-    state.put(&RecordKey::TaskState(half.id, task.clone()), &TaskState::default()).await.unwrap();
-    state.put(&RecordKey::TaskLocal(good.id, task), &Garbage).await.unwrap();
+    state.put(&TaskStateKey::of(half.id, task.clone()), &TaskState::default()).await.unwrap();
+    state.put(&AnyKey(RecordKey::TaskLocal(good.id, task)), &Garbage).await.unwrap();
     let mut found = NodeRecords::read(&state, END_OF_TIME).unwrap();
     assert_eq!(found.take_notices().len(), 3);
     assert_eq!(found.kept_ids(), BTreeSet::from([good.id]), "its job is known from it");
     found.tidy(&state, &BTreeSet::new()).await.unwrap();
-    assert!(state.get::<JobRecord>(&RecordKey::Job(good.job.id.clone())).unwrap().is_none());
+    assert!(state.get::<JobRecord>(&JobRecordKey::of(good.job.id.clone())).unwrap().is_none());
     assert!(state.scan(&KeyPrefix::Alloc(half.id)).unwrap().is_empty());
     let allocs = found.kept_allocs();
     let [(alloc, restored)] = &allocs[..] else { panic!("one allocation") };
@@ -102,8 +106,8 @@ async fn what_a_server_placed_is_kept_and_makes_no_job() {
         put(&state, alloc).await;
         put_run(&state, alloc, true).await;
     }
-    state.put(&RecordKey::AcknowledgedState(runs.id), &AcknowledgedState::default()).await.unwrap();
-    state.put(&RecordKey::AcknowledgedState(garbled.id), &Garbage).await.unwrap();
+    state.put(&AcknowledgedStateKey::of(runs.id), &AcknowledgedState::default()).await.unwrap();
+    state.put(&AnyKey(RecordKey::AcknowledgedState(garbled.id)), &Garbage).await.unwrap();
     let found = NodeRecords::read(&state, END_OF_TIME).unwrap();
     let both = BTreeSet::from([runs.id, garbled.id]);
     assert_eq!(found.kept_ids(), both, "also one whose mark does not decode");
@@ -130,7 +134,7 @@ async fn every_run_on_record_is_known_with_a_process_or_without() {
         let run = Some(RunRecord { id: id.clone(), identities, started: None });
         let tracker = RestartTracker::new(Timestamp::default());
         let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
-        state.put(&RecordKey::TaskLocal(alloc.id, task), &local).await.unwrap();
+        state.put(&TaskLocalKey::of(alloc.id, task), &local).await.unwrap();
         ids.push(id);
     }
     let mut runs = NodeRecords::read(&state, END_OF_TIME).unwrap().runs();
@@ -143,12 +147,12 @@ async fn every_run_on_record_is_known_with_a_process_or_without() {
 async fn the_ledger_is_what_is_on_disk_and_unknown_where_it_is_not_readable() {
     let state = StateStore::in_memory().unwrap();
     assert_eq!(NodeRecords::read(&state, END_OF_TIME).unwrap().ledger, None, "never written");
-    state.put(&RecordKey::DeviceLedger, &DeviceLedger::default()).await.unwrap();
+    state.put(&DeviceLedgerKey::of(), &DeviceLedger::default()).await.unwrap();
     assert_eq!(
         NodeRecords::read(&state, END_OF_TIME).unwrap().ledger,
         Some(DeviceLedger::default())
     );
-    state.put(&RecordKey::DeviceLedger, &Garbage).await.unwrap();
+    state.put(&AnyKey(RecordKey::DeviceLedger), &Garbage).await.unwrap();
     assert_eq!(NodeRecords::read(&state, END_OF_TIME).unwrap().ledger, None);
 }
 
@@ -167,7 +171,7 @@ async fn a_run_of_which_only_the_intent_is_on_record_is_known_by_its_note() {
         run_complete: false,
         delayed_until: Some(Timestamp::from_nanos(4)),
     };
-    state.put(&RecordKey::TaskLocal(alloc.id, task.clone()), &local).await.unwrap();
+    state.put(&TaskLocalKey::of(alloc.id, task.clone()), &local).await.unwrap();
     let handle = DriverHandle { plugin: "p".to_owned(), version: 1, data: vec![1] };
     let started =
         StartedRecord { handle, workload: Workload::WasmTask("w".to_owned()), network: None };

@@ -16,6 +16,10 @@ use super::{FutureOutcome, NodeOwner};
 use crate::machine::{BatchId, ControlEvent, Write, WriteWait};
 use ostler_model::alloc::Allocation;
 use ostler_model::saved::AcknowledgedState;
+use ostler_state::records::{
+    AcknowledgedStateKey, AllocKey, DeviceLedgerKey, EndedPlacesKey, JobDeploymentsKey,
+    JobRecordKey, JobVersionsKey, NodeSchedulingKey,
+};
 use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateError, StateStore, WriteMark};
 
 /// Records on their way to the store, and what follows them.
@@ -96,23 +100,23 @@ async fn queue(state: &StateStore, writes: &[Write]) -> Result<Option<WriteMark>
     for write in writes {
         let put = match write {
             Write::Job(record) => {
-                state.put_later(&RecordKey::Job(record.job.id.clone()), &**record).await?
+                state.put_later(&JobRecordKey::of(record.job.id.clone()), &**record).await?
             }
-            Write::Alloc(alloc) => state.put_later(&RecordKey::Alloc(alloc.id), &**alloc).await?,
+            Write::Alloc(alloc) => state.put_later(&AllocKey::of(alloc.id), &**alloc).await?,
             Write::Assigned(alloc) => {
                 let nothing = AcknowledgedState::default();
-                state.put_later(&RecordKey::AcknowledgedState(*alloc), &nothing).await?
+                state.put_later(&AcknowledgedStateKey::of(*alloc), &nothing).await?
             }
-            Write::Ledger(ledger) => state.put_later(&RecordKey::DeviceLedger, ledger).await?,
-            Write::Scheduling(node) => state.put_later(&RecordKey::NodeScheduling, &**node).await?,
+            Write::Ledger(ledger) => state.put_later(&DeviceLedgerKey::of(), ledger).await?,
+            Write::Scheduling(node) => state.put_later(&NodeSchedulingKey::of(), &**node).await?,
             Write::Places(block, places) => {
-                state.put_later(&RecordKey::EndedPlaces(block.clone()), places).await?
+                state.put_later(&EndedPlacesKey::of(block.clone()), places).await?
             }
             Write::Deployments(job, known) => {
-                state.put_later(&RecordKey::JobDeployments(job.clone()), known).await?
+                state.put_later(&JobDeploymentsKey::of(job.clone()), known).await?
             }
             Write::Versions(job, known) => {
-                state.put_later(&RecordKey::JobVersions(job.clone()), known).await?
+                state.put_later(&JobVersionsKey::of(job.clone()), known).await?
             }
             Write::ForgetJob(_)
             | Write::ForgetPlaces(_)

@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::*;
 use ostler_model::vars::Secret;
 use ostler_state::mem_store::MemBackend;
+use ostler_state::records::VariableKey;
+use ostler_state::testing::AnyKey;
 use ostler_state::testing::{Fault, FaultyBackend};
 
 fn key(path: &str) -> VarKey {
@@ -123,8 +125,8 @@ async fn a_record_that_cannot_be_read_is_put_aside_and_told() {
     let state = StateStore::in_memory().unwrap();
     let (variables, _) = load(&state).await;
     let good = variables.put(key("good"), items("one"), None).await.unwrap();
-    state.put(&RecordKey::Variable(Box::new(key("bad"))), "no variable").await.unwrap();
-    state.put(&RecordKey::Variable(Box::new(key("other"))), &*good).await.unwrap();
+    state.put(&AnyKey(RecordKey::Variable(Box::new(key("bad")))), "no variable").await.unwrap();
+    state.put(&VariableKey::of(Box::new(key("other"))), &*good).await.unwrap();
     let (again, notices) = load(&state).await;
     assert_eq!(notices.len(), 2, "{notices:?}");
     assert!(notices[0].contains("variable/default/bad"), "{notices:?}");

@@ -24,7 +24,7 @@
 //! The list is the same for every allocation. A hook that has nothing to do for an allocation
 //! decides that at each call, so that an update may give it something to do (nomad #9707). Hooks
 //! hold no state. What a hook leaves running lies in [`Background`], which ends with the
-//! allocation's owner, also when the agent leaves. A hook reports to the owner by [`News`].
+//! allocation's owner, also when the agent leaves. A hook reports to the owner by [`HookNews`].
 
 pub(super) mod background;
 mod dir;
@@ -63,7 +63,8 @@ use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{BoxFuture, Drivers};
 use ostler_model::rng::Rng;
 use ostler_model::saved::NetworkStatus;
-use ostler_state::{RecordKey, StateStore};
+use ostler_state::StateStore;
+use ostler_state::records::AllocKey;
 use ostler_trace::TracedAlloc;
 
 pub use self::background::Background;
@@ -146,7 +147,7 @@ impl AllocScope {
     /// have its disk.
     pub(super) fn other_nodes_for(&self, id: AllocId) -> Option<&Arc<dyn OtherNodes>> {
         let others = self.other_nodes.as_ref()?;
-        match self.store.get::<Allocation>(&RecordKey::Alloc(id)) {
+        match self.store.get::<Allocation>(&AllocKey::of(id)) {
             Ok(None) => Some(others),
             Ok(Some(_)) => None,
             Err(error) => {

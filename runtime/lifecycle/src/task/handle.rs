@@ -33,6 +33,7 @@ use ostler_model::planted::planted;
 use ostler_model::ports::{ProcessIdentity, StartedTask};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
+use ostler_state::records::{Record, TaskLocalKey};
 use ostler_state::{KeyPrefix, PutOutcome, RecordKey, StateError, StateStore, WriteAhead};
 
 /// How long the identities of a run wait for those of other starts before they are committed alone.
@@ -70,7 +71,7 @@ impl From<StartedTask> for StartedRecord {
     }
 }
 
-/// The private record of a task, under [`Key::TaskLocal`].
+/// The private record of a task, under [`RecordKey::TaskLocal`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalState {
     /// The run there may be.
@@ -81,6 +82,10 @@ pub struct LocalState {
     pub run_complete: bool,
     /// The next start waits until then (restart delay).
     pub delayed_until: Option<Timestamp>,
+}
+
+impl Record for LocalState {
+    type Key = TaskLocalKey;
 }
 
 /// Why a record was not written.
@@ -165,7 +170,7 @@ impl LocalRecord {
         self.write(WriteTiming::Start, always_write(change)).await
     }
 
-    /// Put the intent of a run on its way to the disk; [`Intent::durable`] waits for it.
+    /// Put the intent of a run on its way to the disk; [`RunIntent::wait_durable`] waits for it.
     ///
     /// # Errors
     /// As [`LocalRecord::update_for_start`].
@@ -175,7 +180,7 @@ impl LocalRecord {
             value.run = Some(RunRecord { id: run.clone(), identities: Vec::new(), started: None });
             value.delayed_until = None;
             self.count_step();
-            let key = RecordKey::TaskLocal(self.alloc, self.task.clone());
+            let key = TaskLocalKey::of(self.alloc, self.task.clone());
             self.store.put_ahead(&key, &*value).await
         };
         match await_write(write).await {
@@ -191,7 +196,7 @@ impl LocalRecord {
         let mut value = self.value.try_lock().ok()?;
         let known = RunRecord { id: run.clone(), identities: Vec::new(), started: None };
         let next = LocalState { run: Some(known), ..value.clone() };
-        let key = RecordKey::TaskLocal(self.alloc, self.task.clone());
+        let key = TaskLocalKey::of(self.alloc, self.task.clone());
         let ahead = self.store.try_put_ahead(&key, &next).ok()??;
         *value = next;
         self.count_step();
@@ -290,7 +295,7 @@ impl LocalRecord {
             if !change(&mut value) {
                 return Ok(false);
             }
-            let key = RecordKey::TaskLocal(self.alloc, self.task.clone());
+            let key = TaskLocalKey::of(self.alloc, self.task.clone());
             let put = match how {
                 WriteTiming::AtOnce | WriteTiming::Start => self.store.put(&key, &*value).await,
                 WriteTiming::WithOtherStarts => {

@@ -8,7 +8,11 @@
 )]
 
 use super::*;
+use crate::records::any_of_each;
+use ostler_model::ids::{Namespace, PluginName};
+use ostler_model::vars::VarKey;
 use proptest::prelude::*;
+pub(crate) use proptest::strategy::{BoxedStrategy, Strategy};
 
 pub(crate) fn any_id() -> impl Strategy<Value = AllocId> {
     any::<u128>().prop_map(|n| AllocId::new(Uuid::from_u128(n)))
@@ -35,46 +39,46 @@ fn variable(namespace: &str, path: &str) -> RecordKey {
     RecordKey::Variable(Box::new(VarKey::new(namespace, path).unwrap()))
 }
 
+/// Any parts of a key.
+pub(crate) trait AnyParts: Sized {
+    fn any_parts() -> BoxedStrategy<Self>;
+}
+
+macro_rules! any_parts {
+    ($($parts:ty = $any:expr;)+) => {
+        $(impl AnyParts for $parts {
+            fn any_parts() -> BoxedStrategy<Self> {
+                $any.boxed()
+            }
+        })+
+    };
+}
+
+any_parts! {
+    () = Just(());
+    (AllocId,) = any_id().prop_map(|id| (id,));
+    (AllocId, TaskName) = (any_id(), any_task());
+    (PluginName,) = any_task().prop_map(|name| (PluginName::new(name.as_str()).unwrap(),));
+    (Namespace,) = "[a-zA-Z0-9-]{1,12}".prop_map(|name| (Namespace::new(&name).unwrap(),));
+    (JobId,) = any_job().prop_map(|job| (job,));
+    (Box<VarKey>,) = ("[a-z0-9-]{1,3}", "[a-z/_~-]{1,6}|nomad/jobs/[a-z]{1,2}")
+        .prop_filter_map("reserved", |(namespace, path)| VarKey::new(&namespace, path).ok())
+        .prop_map(|key| (Box::new(key),));
+    (Box<EndedBlock>,) = (any_job(), any_task(), any::<u32>()).prop_map(|(job, group, block)| {
+        (Box::new(EndedBlock { job, group: GroupName::new(group.as_str()).unwrap(), block }),)
+    });
+}
+
 fn any_key() -> impl Strategy<Value = RecordKey> {
-    prop_oneof![
-        Just(RecordKey::Meta(MetaItem::SchemaVersion)),
-        Just(RecordKey::Meta(MetaItem::Counters)),
-        any_id().prop_map(RecordKey::Alloc),
-        any_id().prop_map(RecordKey::AllocState),
-        any_id().prop_map(RecordKey::DeploymentStatus),
-        any_id().prop_map(RecordKey::NetworkStatus),
-        any_id().prop_map(RecordKey::AcknowledgedState),
-        (any_id(), any_task()).prop_map(|(id, task)| RecordKey::TaskLocal(id, task)),
-        (any_id(), any_task()).prop_map(|(id, task)| RecordKey::TaskState(id, task)),
-        Just(RecordKey::DeviceLedger),
-        any_task().prop_map(|n| RecordKey::PluginHandle(PluginName::new(n.as_str()).unwrap())),
-        Just(RecordKey::NodeRegistration),
-        Just(RecordKey::NodeBoot),
-        Just(RecordKey::NodeScheduling),
-        "[a-zA-Z0-9-]{1,12}".prop_map(|name| RecordKey::Namespace(Namespace::new(&name).unwrap())),
-        Just(RecordKey::DriverManager),
-        Just(RecordKey::DeviceManager),
-        any_job().prop_map(RecordKey::Job),
-        any_job().prop_map(RecordKey::JobVersions),
-        any_job().prop_map(RecordKey::JobDeployments),
-        ("[a-z0-9-]{1,3}", "[a-z/_~-]{1,6}|nomad/jobs/[a-z]{1,2}")
-            .prop_filter_map("reserved", |(namespace, path)| VarKey::new(&namespace, path).ok())
-            .prop_map(|key| RecordKey::Variable(Box::new(key))),
-        Just(RecordKey::VariablesIndex),
-        (any_job(), any_task(), any::<u32>()).prop_map(|(job, group, block)| ended(
-            job.as_str(),
-            group.as_str(),
-            block
-        )),
-    ]
+    proptest::strategy::Union::new(any_of_each())
 }
 
 /// Every kind of key, with two different ids and one task.
 fn every_key() -> Vec<RecordKey> {
     let name = TaskName::new("web").unwrap();
     let mut keys = vec![
-        RecordKey::Meta(MetaItem::SchemaVersion),
-        RecordKey::Meta(MetaItem::Counters),
+        RecordKey::Meta,
+        RecordKey::Counters,
         RecordKey::DeviceLedger,
         RecordKey::PluginHandle(PluginName::new("web").unwrap()),
         RecordKey::NodeRegistration,
@@ -116,7 +120,7 @@ fn belongs(prefix: &KeyPrefix, key: &RecordKey) -> bool {
     };
     match prefix {
         KeyPrefix::All => true,
-        KeyPrefix::Meta => matches!(key, RecordKey::Meta(_)),
+        KeyPrefix::Meta => matches!(key, RecordKey::Meta | RecordKey::Counters),
         KeyPrefix::Allocs => key.alloc().is_some(),
         KeyPrefix::Alloc(id) => key.alloc() == Some(*id),
         KeyPrefix::Tasks(id) => task.is_some_and(|(of, _)| of == id),
@@ -125,7 +129,10 @@ fn belongs(prefix: &KeyPrefix, key: &RecordKey) -> bool {
         KeyPrefix::Node => {
             matches!(
                 key,
-                RecordKey::NodeRegistration | RecordKey::NodeBoot | RecordKey::NodeScheduling
+                RecordKey::NodeRegistration
+                    | RecordKey::NodeBoot
+                    | RecordKey::NodeScheduling
+                    | RecordKey::Tokens
             )
         }
         KeyPrefix::Managers => matches!(key, RecordKey::DriverManager | RecordKey::DeviceManager),

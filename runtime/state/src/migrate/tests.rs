@@ -14,6 +14,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
+use crate::testing::decode_any;
 use before::{BEFORE, SCHEMA_BEFORE, content};
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
@@ -55,7 +56,7 @@ async fn a_file_of_the_schema_before_is_migrated_and_holds_what_it_held() {
     assert_eq!(report.quarantined, []);
     assert_eq!((report.records, report.in_quarantine), (BEFORE.records(), 0));
     assert_eq!(content(&store), BEFORE.content);
-    let key = RecordKey::Meta(MetaItem::SchemaVersion);
+    let key = RecordKey::Meta;
     assert_eq!(store.get::<u16>(&key).unwrap(), Some(SCHEMA));
     // The migrated records are known to be durable, so nothing is written again.
     for record in store.scan(&KeyPrefix::Allocs).unwrap() {
@@ -71,7 +72,7 @@ async fn rewritten<T: DeserializeOwned + Serialize>(
     store: &StateStore,
     record: &StoredRecord,
 ) -> PutOutcome {
-    store.put(&record.key, &record.decode::<T>().unwrap()).await.unwrap()
+    store.put(&record.key, &decode_any::<T>(record).unwrap()).await.unwrap()
 }
 
 #[test]
@@ -274,7 +275,7 @@ fn a_record_that_a_migration_left_out_is_quarantined() {
 
 #[test]
 fn what_a_newer_agent_wrote_is_refused_whole_even_when_it_does_not_say_so() {
-    let meta = RecordKey::Meta(MetaItem::SchemaVersion);
+    let meta = RecordKey::Meta;
     let theirs = SCHEMA + 1;
     let told = put(&meta, with_schema(theirs, record(RecordKind::Meta, &theirs)));
     let value = put(&task_key(1), with_schema(theirs, record(RecordKind::TaskState, &"theirs")));
@@ -293,7 +294,7 @@ fn what_a_newer_agent_wrote_is_refused_whole_even_when_it_does_not_say_so() {
 fn a_file_whose_own_record_is_damaged_is_known_by_its_records() {
     let (_dir, path) = old_file();
     let backend = DiskBackend::open(&path).unwrap();
-    backend.commit(&[put(&RecordKey::Meta(MetaItem::SchemaVersion), b"damaged".to_vec())]).unwrap();
+    backend.commit(&[put(&RecordKey::Meta, b"damaged".to_vec())]).unwrap();
     drop(backend);
     let store = StateStore::open(&path).unwrap();
     assert_eq!(store.open_report().migrated.as_ref().unwrap().from, SCHEMA_BEFORE);
@@ -303,10 +304,7 @@ fn a_file_whose_own_record_is_damaged_is_known_by_its_records() {
 #[test]
 fn a_file_that_says_a_schema_there_never_was_is_refused() {
     let backend = Arc::new(MemBackend::default());
-    let meta = put(
-        &RecordKey::Meta(MetaItem::SchemaVersion),
-        with_schema(0, record(RecordKind::Meta, &0u16)),
-    );
+    let meta = put(&RecordKey::Meta, with_schema(0, record(RecordKind::Meta, &0u16)));
     backend.commit(&[meta]).unwrap();
     let error = StateStore::with_backend(Path::new("(test)"), backend).unwrap_err();
     assert!(matches!(error, StateError::Damaged { .. }), "{error:?}");
@@ -316,7 +314,7 @@ fn a_file_that_says_a_schema_there_never_was_is_refused() {
 fn a_file_from_before_the_first_release_is_refused_by_its_schema_and_left_as_it_is() {
     let theirs = OLDEST - 1;
     let backend = Arc::new(MemBackend::default());
-    let meta = RecordKey::Meta(MetaItem::SchemaVersion);
+    let meta = RecordKey::Meta;
     let told = put(&meta, with_schema(theirs, record(RecordKind::Meta, &theirs)));
     let value = put(&task_key(1), with_schema(theirs, record(RecordKind::TaskState, &"theirs")));
     backend.commit(&[told, value]).unwrap();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::Fault;
+use crate::testing::decode_any;
 use crate::{BackendError, KeyPrefix, PutOutcome, StateError};
 use ostler_model::alloc::AllocState;
 use ostler_model::limits::{STATE_BATCH_MAX, STATE_QUEUE_MAX, STATE_VALUE_BYTES_MAX};
@@ -33,7 +34,7 @@ async fn an_allocation_with_every_field_set_comes_back_as_it_was() {
     assert_eq!(records.len(), 2);
     assert_eq!(records[0].key, RecordKey::Alloc(alloc.id));
     assert_eq!(records[0].decode::<Allocation>().unwrap(), alloc);
-    assert_eq!(records[1].decode::<AllocState>().unwrap(), state);
+    assert_eq!(decode_any::<AllocState>(&records[1]).unwrap(), state);
 }
 
 #[tokio::test]

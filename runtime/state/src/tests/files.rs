@@ -184,7 +184,7 @@ async fn damaged_records_are_quarantined_and_the_rest_is_used() {
             put(&bad, &record),
             put(&RecordKey::AllocState(id(8)).encode(), &other),
             put(b"\x99unknown", &other),
-            put(&RecordKey::Meta(crate::MetaItem::SchemaVersion).encode(), b"short"),
+            put(&RecordKey::Meta.encode(), b"short"),
         ])
         .unwrap();
     drop(backend);
@@ -215,7 +215,7 @@ async fn damaged_records_are_quarantined_and_the_rest_is_used() {
 async fn a_file_of_a_newer_agent_is_refused() {
     let (_dir, path) = new_path();
     let store = StateStore::open(&path).unwrap();
-    store.put(&RecordKey::Meta(crate::MetaItem::SchemaVersion), &7u16).await.unwrap();
+    store.put(&RecordKey::Meta, &7u16).await.unwrap();
     drop(store);
     let before = fs::read(&path).unwrap();
     let error = StateStore::open(&path).unwrap_err();

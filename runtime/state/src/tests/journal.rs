@@ -9,6 +9,7 @@ use crate::backend::{Backend as _, Op};
 use crate::disk_store::DiskBackend;
 use crate::inspect::{Inspection, compact};
 use crate::journal::BLOCK;
+use crate::testing::decode_any;
 use crate::testing::disk::{DiskFault, DiskOperation, FaultyDisk};
 use crate::{Age, KeyPrefix, PutOutcome, StateError, StoreOptions};
 use ostler_model::limits::STATE_JOURNAL_BYTES;
@@ -62,7 +63,12 @@ impl Pair {
 }
 
 fn texts(store: &StateStore) -> Vec<String> {
-    store.scan(&KeyPrefix::Allocs).unwrap().iter().map(|record| record.decode().unwrap()).collect()
+    store
+        .scan(&KeyPrefix::Allocs)
+        .unwrap()
+        .iter()
+        .map(|record| decode_any(record).unwrap())
+        .collect()
 }
 
 const TEXTS: [&str; 4] = ["one", "two", "three", "four"];

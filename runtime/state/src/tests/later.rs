@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::Backend as _;
 use crate::testing::Fault;
-use crate::{KeyPrefix, MetaItem, PutOutcome, StateError, Stats};
+use crate::{KeyPrefix, PutOutcome, StateError, Stats};
 use ostler_model::limits::{STATE_BATCH_MAX, STATE_COUNTERS_COMMITS, STATE_QUEUE_MAX};
 use tokio::task::JoinSet;
 
@@ -289,7 +289,7 @@ async fn without_deduplication_every_put_is_a_write() {
 async fn counts_are_kept_in_the_file_and_add_up() {
     let memory = Arc::new(MemBackend::default());
     let kept = || {
-        let key = RecordKey::Meta(MetaItem::Counters);
+        let key = RecordKey::Counters;
         let record = memory.get(&key.encode()).unwrap()?;
         crate::codec::decode::<Stats>(key.kind(), &record).ok()
     };

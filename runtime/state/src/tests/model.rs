@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::testing::decode_any;
 use crate::{KeyPrefix, PutOutcome, StateError};
 use tokio::task::JoinHandle;
 
@@ -258,12 +259,12 @@ pub fn version_of(n: usize, found: Option<&str>) -> Result<u16, String> {
 pub fn records(store: &StateStore) -> Result<[u16; KEYS], String> {
     let mut found = [0; KEYS];
     for record in store.scan(&KeyPrefix::All).map_err(|error| format!("{error:?}"))? {
-        if matches!(record.key, RecordKey::Meta(_)) {
+        if matches!(record.key, RecordKey::Meta | RecordKey::Counters) {
             continue;
         }
         let n = (0..KEYS).find(|n| key(*n) == record.key);
         let n = n.ok_or_else(|| format!("{} was never written", record.key))?;
-        let text: String = record.decode().map_err(|error| format!("{error:?}"))?;
+        let text: String = decode_any(&record).map_err(|error| format!("{error:?}"))?;
         found[n] = version_of(n, Some(&text))?;
     }
     Ok(found)

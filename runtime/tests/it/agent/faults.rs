@@ -9,6 +9,7 @@ use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::saved::JobRecord;
 use ostler_state::disk_store::DiskBackend;
+use ostler_state::records::{AllocKey, JobRecordKey, TaskStateKey};
 use ostler_state::testing::{Fault, FaultyBackend};
 use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
@@ -235,7 +236,7 @@ async fn a_job_that_is_registered_while_its_name_is_purged_stays() {
         purging.await.unwrap().unwrap();
         again.await.unwrap().unwrap();
         faulty.store.flush().await.unwrap();
-        let recorded: Option<JobRecord> = faulty.store.get(&RecordKey::Job(job_id())).unwrap();
+        let recorded: Option<JobRecord> = faulty.store.get(&JobRecordKey::of(job_id())).unwrap();
         assert!(recorded.is_some_and(|record| !record.stopped), "its record is gone");
     }
     faulty.served.end().await;
@@ -313,15 +314,15 @@ async fn a_task_is_ended_whatever_the_disk_says_and_the_answer_says_what_is_not_
             assert_eq!(next.allocation.previous, Some(id), "its place is filled");
         } else {
             eventually("the stop is on record", || {
-                let record = faulty.store.get::<JobRecord>(&RecordKey::Job(job_id())).unwrap();
+                let record = faulty.store.get::<JobRecord>(&JobRecordKey::of(job_id())).unwrap();
                 record.is_none_or(|record| record.stopped)
             })
             .await;
         }
         eventually("its end is on record", || {
-            let alloc: Allocation = faulty.store.get(&RecordKey::Alloc(id)).unwrap().unwrap();
+            let alloc: Allocation = faulty.store.get(&AllocKey::of(id)).unwrap().unwrap();
             let task = ostler_model::ids::TaskName::new("t").unwrap();
-            let key = RecordKey::TaskState(id, task);
+            let key = TaskStateKey::of(id, task);
             // What is told of a task may lag: none of it was on record when the disk began to refuse.
             let state = faulty.store.get::<ostler_model::task::TaskState>(&key).unwrap();
             let exit = state.and_then(|state| state.last_exit);

@@ -7,6 +7,8 @@ use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::event::EventKind;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::task::TaskState;
+use ostler_state::records::{AllocKey, DeviceLedgerKey, TaskStateKey};
+use ostler_state::testing::AnyKey;
 use ostler_state::{KeyPrefix, RecordKey, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
@@ -180,10 +182,10 @@ async fn half_an_allocation_is_removed_and_stops_nothing() {
     let damaged = AllocId::new(uuid(2));
     let task = TaskName::new("t").unwrap();
     let state = store(&data);
-    let original: Allocation = state.get(&RecordKey::Alloc(kept)).unwrap().unwrap();
-    state.put(&RecordKey::TaskState(half, task.clone()), &TaskState::default()).await.unwrap();
-    state.put(&RecordKey::Alloc(damaged), &Garbage).await.unwrap();
-    state.put(&RecordKey::TaskState(damaged, task), &TaskState::default()).await.unwrap();
+    let original: Allocation = state.get(&AllocKey::of(kept)).unwrap().unwrap();
+    state.put(&TaskStateKey::of(half, task.clone()), &TaskState::default()).await.unwrap();
+    state.put(&AnyKey(RecordKey::Alloc(damaged)), &Garbage).await.unwrap();
+    state.put(&TaskStateKey::of(damaged, task), &TaskState::default()).await.unwrap();
     state.close().await;
     drop(state);
 
@@ -213,7 +215,7 @@ async fn a_job_whose_record_is_damaged_runs_on() {
     served.until_running(1).await;
     let data = served.leave().await;
     let state = store(&data);
-    state.put(&RecordKey::Job(job_id()), &Garbage).await.unwrap();
+    state.put(&AnyKey(RecordKey::Job(job_id())), &Garbage).await.unwrap();
     state.close().await;
     drop(state);
     let served = Served::on(data, "").await;
@@ -259,7 +261,7 @@ async fn a_directory_without_any_record_is_removed_and_one_with_a_record_stays()
     }
     let state = store(&data);
     let task = TaskName::new("t").unwrap();
-    state.put(&RecordKey::TaskState(half, task), &TaskState::default()).await.unwrap();
+    state.put(&TaskStateKey::of(half, task), &TaskState::default()).await.unwrap();
     state.close().await;
     drop(state);
 
@@ -320,6 +322,6 @@ async fn a_file_removed_while_no_agent_ran_stops_its_job() {
     let served = Served::on(data, &config).await;
     served.until(first.id, ClientStatus::Complete).await;
     let data = served.leave().await;
-    let ledger: DeviceLedger = store(&data).get(&RecordKey::DeviceLedger).unwrap().unwrap();
+    let ledger: DeviceLedger = store(&data).get(&DeviceLedgerKey::of()).unwrap().unwrap();
     assert_eq!(ledger, DeviceLedger::default());
 }

@@ -5,9 +5,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use ostler_model::rng::Rng;
+use ostler_state::RecordKey;
 use ostler_state::backend::{Backend as _, Op};
 use ostler_state::disk_store::DiskBackend;
-use ostler_state::{MetaItem, RecordKey};
 
 use super::scene::Copies;
 
@@ -386,7 +386,7 @@ pub const KINDS: &[Kind] = &[
         damage: |f, _, _| {
             records(f, |k, r| {
                 let mut record = r.to_vec();
-                if matches!(k, RecordKey::Meta(MetaItem::SchemaVersion)) {
+                if matches!(k, RecordKey::Meta) {
                     ostler_state::codec::encode(k.kind(), &999_u16, &mut record).unwrap();
                 }
                 Some(record)

@@ -22,6 +22,7 @@ use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
 use ostler_model::task::TaskState;
+use ostler_state::records::AllocKey;
 use ostler_state::{KeyPrefix, RecordKey, StateError, StateStore};
 
 pub(super) struct MigrateHook;
@@ -137,7 +138,5 @@ fn find_predecessor(store: &StateStore, alloc: AllocId) -> Result<Option<AllocId
             return Ok(None);
         }
     }
-    Ok(store
-        .get::<Allocation>(&RecordKey::Alloc(alloc))?
-        .and_then(|allocation| allocation.previous))
+    Ok(store.get::<Allocation>(&AllocKey::of(alloc))?.and_then(|allocation| allocation.previous))
 }

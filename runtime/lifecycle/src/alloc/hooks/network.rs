@@ -8,7 +8,7 @@ use crate::task::env::TaskEnv;
 use ostler_model::causes;
 use ostler_model::network::{AllocNetwork, NetworkError, NetworkWaitObserver, is_hostname};
 use ostler_model::ports::BoxFuture;
-use ostler_state::RecordKey;
+use ostler_state::records::NetworkStatusKey;
 
 pub(super) struct NetworkHook;
 
@@ -46,7 +46,7 @@ impl AllocHook for NetworkHook {
             let status = made.status.clone();
             // This record is for people who look into the state. What keeps the network
             // has its own.
-            let key = RecordKey::NetworkStatus(scope.allocation.id);
+            let key = NetworkStatusKey::of(scope.allocation.id);
             if let Err(error) = scope.store.put_later(&key, &status).await {
                 tracing::warn!(alloc = %scope.allocation.id, %error, "the network is not on record");
             }

@@ -15,7 +15,8 @@ use crate::task::handle::await_write;
 use ostler_model::clock;
 use ostler_model::limits::STATE_LASTING_PAUSES;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
-use ostler_state::{RecordKey, StateError, StateStore};
+use ostler_state::records::{AllocStateKey, DeploymentStatusKey, KeyFor};
+use ostler_state::{StateError, StateStore};
 
 impl AllocRunnerLoop {
     /// Write the saved state when it differs from the one written last. One write runs at a time,
@@ -47,7 +48,7 @@ impl AllocRunnerLoop {
         self.saving = true;
         self.saved = Some(now.clone());
         let (store, id) = (self.store.clone(), self.scope.allocation.id);
-        let key = RecordKey::AllocState(id);
+        let key = AllocStateKey::of(id);
         if last {
             let closing = self.closing.clone();
             self.call(AllocCall::SaveLast, async move {
@@ -66,8 +67,8 @@ impl AllocRunnerLoop {
                 };
                 match await_write(written).await {
                     Some(Ok(_)) => {}
-                    Some(Err(error)) => tracing::error!(%key, %error, "state not written"),
-                    None => tracing::error!(%key, "state not written in time"),
+                    Some(Err(error)) => tracing::error!(key = %*key, %error, "state not written"),
+                    None => tracing::error!(key = %*key, "state not written in time"),
                 }
                 Ok(())
             });
@@ -76,7 +77,7 @@ impl AllocRunnerLoop {
 
     /// Write the verdict on the health.
     pub(super) fn save_health(&mut self, verdict: DeploymentStatus) {
-        let key = RecordKey::DeploymentStatus(self.scope.allocation.id);
+        let key = DeploymentStatusKey::of(self.scope.allocation.id);
         let (store, closing) = (self.store.clone(), self.closing.clone());
         self.call(AllocCall::SaveHealth, async move {
             write_until_durable(&store, &key, &verdict, &closing)
@@ -90,7 +91,7 @@ impl AllocRunnerLoop {
 /// cancelled, or until the store itself is closed. An error means that the value is not durable.
 async fn write_until_durable<T: Serialize + Sync>(
     store: &StateStore,
-    key: &RecordKey,
+    key: &(impl KeyFor<T> + Sync),
     value: &T,
     closing: &CancellationToken,
 ) -> Result<(), String> {
@@ -105,11 +106,11 @@ async fn write_until_durable<T: Serialize + Sync>(
             None => ("the disk did not answer in time".to_owned(), false),
         };
         if last || closed {
-            tracing::error!(%key, %error, "not written: what it says of the allocation's end is lost with the agent");
+            tracing::error!(key = %key.record_key(), %error, "not written: what it says of the allocation's end is lost with the agent");
             return Err(error);
         }
         pause = pauses.next().unwrap_or(pause);
-        tracing::error!(%key, %error, "not written, and not told as done before it is; tried again in {pause:?}");
+        tracing::error!(key = %key.record_key(), %error, "not written, and not told as done before it is; tried again in {pause:?}");
         tokio::select! {
             biased;
             () = clock::sleep(pause) => {}

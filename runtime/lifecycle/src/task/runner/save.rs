@@ -17,7 +17,7 @@ use super::super::restart::RestartTracker;
 use ostler_model::clock;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
-use ostler_state::RecordKey;
+use ostler_state::records::TaskStateKey;
 
 /// Pauses before a write that was refused is tried again.
 const WRITE_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
@@ -100,7 +100,7 @@ pub(super) async fn write(
 /// Leave a state that the store refuses with the store. It is written when that is possible, unless
 /// a newer one comes. The owner may end before.
 async fn keep_for_later(scope: &TaskScope, record: &LocalRecord, public: &TaskState) {
-    let key = RecordKey::TaskState(scope.allocation.id, scope.task.name.clone());
+    let key = TaskStateKey::of(scope.allocation.id, scope.task.name.clone());
     let kept = await_write(scope.state.put_later(&key, public)).await;
     let planned = record.update_later(|_| {}).await;
     if !matches!(kept, Some(Ok(_))) || planned.is_err() {
@@ -110,7 +110,7 @@ async fn keep_for_later(scope: &TaskScope, record: &LocalRecord, public: &TaskSt
 
 async fn write_public(scope: &TaskScope, public: &TaskState, may_lag: bool) -> bool {
     let task = &scope.task.name;
-    let key = RecordKey::TaskState(scope.allocation.id, task.clone());
+    let key = TaskStateKey::of(scope.allocation.id, task.clone());
     let put = async {
         if may_lag {
             scope.state.put_later(&key, public).await

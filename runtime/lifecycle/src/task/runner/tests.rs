@@ -22,7 +22,7 @@
 //! | B31 | a call with no handle crashed | `force::a_task_that_does_not_run_says_so_to_signals_and_restarts` |
 //! | D39 | attempts off by one, zero timers | `task::restart::tests`; over a restart: `delay::…` |
 //! | D40 | recoverable start errors were not retried | `alloc::runner::tests::faults` |
-//! | L8 | "not found" became opaque, kills were retried for minutes | errors are typed: `calls::gone`, `polled::…`; `update::a_kill_is_over_in_bounded_time_when_the_driver_never_answers` |
+//! | L8 | "not found" became opaque, kills were retried for minutes | errors are typed: `task::calls::end_after_error`, `polled::…`; `update::a_kill_is_over_in_bounded_time_when_the_driver_never_answers_but_not_before_the_task` |
 //! | L17 | restart budget not persisted | `delay::a_restart_of_the_agent_gives_no_fresh_attempts` |
 //! | L25 | crash between start and record | `crash::…`: processes are held until the record is durable |
 //! | L29 | `pending` during shutdown_delay | `update::a_task_reads_running_while_its_kill_waits` |
@@ -65,7 +65,8 @@ use ostler_model::rng::Rng;
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
 use ostler_state::mem_store::MemBackend;
-use ostler_state::{Backend, RecordKey, StateStore};
+use ostler_state::records::{TaskLocalKey, TaskStateKey};
+use ostler_state::{Backend, StateStore};
 use ostler_testing::fake_driver::{FakeNode, Script};
 use ostler_testing::fixtures;
 
@@ -160,14 +161,14 @@ impl Bench {
     pub fn recorded(&self) -> RestoredTask {
         let (id, task) = (self.allocation.id, name("web"));
         let mut local: Option<LocalState> =
-            self.store.get(&RecordKey::TaskLocal(id, task.clone())).unwrap();
+            self.store.get(&TaskLocalKey::of(id, task.clone())).unwrap();
         let run = local.as_mut().and_then(|local| local.run.as_mut());
         if let Some(run) = run.filter(|run| run.started.is_none())
             && let Some(note) = self.node.noted(&run.id)
         {
             *run = serde_json::from_value(note.record).unwrap();
         }
-        RestoredTask { state: self.store.get(&RecordKey::TaskState(id, task)).unwrap(), local }
+        RestoredTask { state: self.store.get(&TaskStateKey::of(id, task)).unwrap(), local }
     }
 
     /// The agent leaves in order, another one comes.

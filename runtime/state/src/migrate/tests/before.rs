@@ -52,7 +52,7 @@ impl Before {
         let (mut ops, mut content, mut events) = (Vec::new(), Vec::new(), 0);
         let mut add = |key: RecordKey, body: Vec<u8>, value: Value| {
             ops.push(put(&key, with_schema(SCHEMA_BEFORE, body)));
-            if !matches!(key, RecordKey::Meta(_)) {
+            if !matches!(key, RecordKey::Meta | RecordKey::Counters) {
                 content.push((key.to_string(), value));
             }
         };
@@ -68,7 +68,7 @@ impl Before {
             add(task_key(n.into()), record(RecordKind::TaskState, &task), same);
         }
         add(RecordKey::DeviceLedger, record(RecordKind::DeviceLedger, &"held"), "held".into());
-        let own = RecordKey::Meta(MetaItem::SchemaVersion);
+        let own = RecordKey::Meta;
         add(own, record(RecordKind::Meta, &SCHEMA_BEFORE), Value::Null);
         let backend = DiskBackend::open(&path).unwrap();
         backend.commit(&ops).unwrap();
@@ -98,7 +98,7 @@ impl Before {
 
 fn value(record: &StoredRecord) -> Value {
     fn shown<T: DeserializeOwned + Serialize>(record: &StoredRecord) -> Value {
-        serde_json::to_value(record.decode::<T>().unwrap()).unwrap()
+        serde_json::to_value(decode_any::<T>(record).unwrap()).unwrap()
     }
     match record.key {
         RecordKey::AllocState(_) => shown::<SavedAllocState>(record),
@@ -111,7 +111,9 @@ fn value(record: &StoredRecord) -> Value {
 /// The content of a store, in the form of [`Before::content`].
 pub(crate) fn content(store: &StateStore) -> Vec<(String, Value)> {
     let records = store.scan(&KeyPrefix::All).unwrap();
-    let records = records.iter().filter(|record| !matches!(record.key, RecordKey::Meta(_)));
+    let records = records
+        .iter()
+        .filter(|record| !matches!(record.key, RecordKey::Meta | RecordKey::Counters));
     let mut content: Vec<_> =
         records.map(|record| (record.key.to_string(), value(record))).collect();
     content.sort_by(|a, b| a.0.cmp(&b.0));

@@ -5,7 +5,7 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::job::{HealthCheck, HealthPolicy, LifecycleHook, TaskGroup};
 use ostler_model::limits::{DISK_MEASURE_INTERVAL, MIB};
 use ostler_model::saved::DeploymentStatus;
-use ostler_state::RecordKey;
+use ostler_state::records::{AllocStateKey, DeploymentStatusKey};
 use ostler_testing::fake_driver::{Ending, Script};
 
 fn with_group(bench: &Bench, tasks: Vec<Task>, change: impl FnOnce(&mut TaskGroup)) -> AllocHandle {
@@ -29,8 +29,7 @@ async fn an_allocation_that_ran_as_long_as_it_may_is_complete_and_its_poststop_d
     assert_eq!(state.client_status, ClientStatus::Complete);
     assert_eq!(state.client_description, "Allocation ran as long as it may: 30s");
     assert!(!bench.node.calls().contains(&"start last".to_owned()));
-    let saved: SavedAllocState =
-        bench.store.get(&RecordKey::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState = bench.store.get(&AllocStateKey::of(handle.id())).unwrap().unwrap();
     assert!(saved.forced && saved.finished);
 }
 
@@ -76,7 +75,7 @@ fn judged(g: &mut TaskGroup) {
 }
 
 fn verdict(bench: &Bench, handle: &AllocHandle) -> DeploymentStatus {
-    bench.store.get(&RecordKey::DeploymentStatus(handle.id())).unwrap().unwrap()
+    bench.store.get(&DeploymentStatusKey::of(handle.id())).unwrap().unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ use ostler_model::ids::AllocId;
 use ostler_model::job::EphemeralDisk;
 use ostler_model::other_nodes::{DiskPieces, NoDisk, OtherNodes, RemoteDisk};
 use ostler_model::ports::BoxFuture;
+use ostler_state::records::AllocKey;
 use ostler_testing::fake_driver::Script;
 
 /// What the other node does when it is asked for the disk.
@@ -277,7 +278,7 @@ async fn one_that_is_on_record_here_is_neither_asked_for_nor_fetched() {
     others.over.send_replace(false);
     let config = config(&bench, &others, MIGRATE);
     let known = Allocation { id: first_id(), ..config.allocation.as_ref().clone() };
-    bench.store.put(&ostler_state::RecordKey::Alloc(first_id()), &known).await.unwrap();
+    bench.store.put(&AllocKey::of(first_id()), &known).await.unwrap();
     let alloc = start(&bench, config);
     until_running(&alloc, "web").await;
     assert_eq!(others.asked(), 0);

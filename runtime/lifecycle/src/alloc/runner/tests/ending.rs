@@ -5,7 +5,7 @@ use crate::task::hooks::{HookError, Preparation};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::LifecycleHook;
 use ostler_model::ports::{BoxFuture, PluginCallError};
-use ostler_state::RecordKey;
+use ostler_state::records::{TaskLocalKey, TaskStateKey};
 use ostler_testing::fake_driver::{Ending, Reply, Script, Spawns};
 
 /// Stop after a while; the last state, and how many virtual seconds the stop took.
@@ -154,7 +154,7 @@ async fn a_kill_while_start_never_answers_ends_after_kill_timeout() {
     assert_eq!(took, 5.0);
     assert_eq!(state.tasks["web"].started_at, None);
     let local: crate::task::handle::LocalState =
-        bench.store.get(&RecordKey::TaskLocal(handle.id(), name("web"))).unwrap().unwrap();
+        bench.store.get(&TaskLocalKey::of(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(local.run, None);
 }
 
@@ -312,7 +312,7 @@ async fn destroy_stops_removes_everything_and_may_be_repeated() {
     assert_eq!(handle.destroy().await, AllocPhase::Destroyed);
     assert!(!handle.dir().exists());
     assert_eq!(bench.node.live(), 0);
-    let key = RecordKey::TaskState(handle.id(), name("web"));
+    let key = TaskStateKey::of(handle.id(), name("web"));
     assert_eq!(bench.store.get::<TaskState>(&key).unwrap(), None);
     assert_eq!(handle.destroy().await, AllocPhase::Destroyed);
 }

@@ -7,6 +7,7 @@ use ostler_model::device::{GroupKey, Reservation};
 use ostler_model::ids::PluginName;
 use ostler_model::ports::{Diagnostic, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
+use ostler_state::records::{AllocStateKey, TaskStateKey};
 use ostler_state::testing::ErrorBackend;
 use ostler_testing::fake_driver::{Reply, Script};
 
@@ -226,7 +227,7 @@ async fn running_tasks_go_on_while_their_state_cannot_be_written() {
     for task in ["web", "side"] {
         assert!(!state.tasks[task].failed, "{:?}", state.tasks[task]);
     }
-    let key = ostler_state::RecordKey::TaskState(handle.id(), name("web"));
+    let key = TaskStateKey::of(handle.id(), name("web"));
     assert_eq!(
         bench.store.get::<CowArc<TaskState>>(&key).unwrap().as_ref(),
         state.tasks.get("web")
@@ -269,8 +270,7 @@ async fn an_end_that_is_not_durable_is_told_when_it_is() {
     backend.heal();
     handle.wait_done().await;
     assert_eq!(*handle.phase().borrow(), AllocPhase::Done);
-    let saved: SavedAllocState =
-        bench.store.get(&ostler_state::RecordKey::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState = bench.store.get(&AllocStateKey::of(handle.id())).unwrap().unwrap();
     assert!(saved.finished);
 }
 

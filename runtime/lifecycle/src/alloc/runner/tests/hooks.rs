@@ -5,7 +5,8 @@ use crate::alloc::HookKind;
 use crate::alloc::hooks::HookResult;
 use crate::task::RequestError;
 use ostler_model::alloc::ClientStatus;
-use ostler_state::{KeyPrefix, RecordKey};
+use ostler_state::KeyPrefix;
+use ostler_state::records::AllocStateKey;
 use ostler_testing::fake_driver::Script;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -235,7 +236,6 @@ async fn an_allocation_whose_pre_run_hook_failed_is_recorded_as_finished() {
     bench.alloc_hooks.push(Arc::new(Faulty(HookKind::Prerun, Fault::Fails)));
     let handle = bench.run(vec![task("web")]);
     handle.wait_done().await;
-    let saved: SavedAllocState =
-        bench.store.get(&RecordKey::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState = bench.store.get(&AllocStateKey::of(handle.id())).unwrap().unwrap();
     assert_eq!((saved.client_status, saved.finished), (ClientStatus::Failed, true));
 }

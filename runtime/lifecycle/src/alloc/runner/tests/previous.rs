@@ -5,6 +5,7 @@ use crate::alloc::{AllocRunnerConfig, PreviousAlloc};
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::job::EphemeralDisk;
+use ostler_state::records::AllocKey;
 use ostler_testing::fake_driver::{Ending, Script};
 
 fn successor(bench: &Bench, of: &AllocHandle, disk: EphemeralDisk) -> AllocRunnerConfig {
@@ -272,7 +273,7 @@ async fn third_of(disk: EphemeralDisk, moved: bool) -> (Bench, AllocHandle, Allo
         let allocation = alloc.allocation();
         let previous = (alloc.id() == second.id()).then(|| first.id());
         let allocation = Allocation { previous, ..allocation.as_ref().clone() };
-        bench.store.put(&ostler_state::RecordKey::Alloc(alloc.id()), &allocation).await.unwrap();
+        bench.store.put(&AllocKey::of(alloc.id()), &allocation).await.unwrap();
     }
     replace(&first).await;
     if moved {
@@ -312,7 +313,7 @@ async fn what_one_that_started_left_behind_is_not_looked_for_further_back() {
     let second = start(&bench, successor(&bench, &first, EphemeralDisk::default()));
     second.wait_done().await;
     for alloc in [&first, &second] {
-        let key = ostler_state::RecordKey::Alloc(alloc.id());
+        let key = AllocKey::of(alloc.id());
         bench.store.put(&key, alloc.allocation().as_ref()).await.unwrap();
     }
     let third = start(&bench, nth(successor(&bench, &second, sticky()), 9));

@@ -2,7 +2,8 @@
 
 use super::*;
 use ostler_model::alloc::ClientStatus;
-use ostler_state::{KeyPrefix, PutOutcome, RecordKey};
+use ostler_state::records::AllocStateKey;
+use ostler_state::{KeyPrefix, PutOutcome};
 use ostler_testing::fake_driver::{Ending, Script};
 
 fn records(bench: &Bench, handle: &AllocHandle) -> usize {
@@ -69,7 +70,7 @@ async fn no_record_comes_back_after_a_removal_whenever_it_comes() {
         assert_eq!(records(&bench, &handle), 0, "{pause} ms");
         // Whoever still holds a state to write.
         let late = SavedAllocState { client_status: ClientStatus::Running, ..Default::default() };
-        let put = bench.store.put(&RecordKey::AllocState(handle.id()), &late).await.unwrap();
+        let put = bench.store.put(&AllocStateKey::of(handle.id()), &late).await.unwrap();
         assert_eq!(put, PutOutcome::Destroyed);
         bench.store.flush().await.unwrap();
         assert_eq!(records(&bench, &handle), 0, "{pause} ms");

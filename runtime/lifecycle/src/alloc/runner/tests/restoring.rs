@@ -8,7 +8,8 @@ use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::event::TaskEvent;
 use ostler_model::job::LifecycleHook;
 use ostler_model::saved::DeploymentStatus;
-use ostler_state::{KeyPrefix, RecordKey};
+use ostler_state::KeyPrefix;
+use ostler_state::records::{AllocStateKey, DeploymentStatusKey, TaskLocalKey, TaskStateKey};
 use ostler_testing::fake_driver::Script;
 
 /// What the store has of an allocation.
@@ -16,13 +17,13 @@ pub(super) fn stored(bench: &Bench, of: &AllocHandle) -> RestoredAlloc {
     let id = of.id();
     let allocation = of.allocation();
     let tasks = allocation.task_group().unwrap().tasks.iter().map(|task| {
-        let state = bench.store.get(&RecordKey::TaskState(id, task.name.clone())).unwrap();
-        let local = bench.store.get(&RecordKey::TaskLocal(id, task.name.clone())).unwrap();
+        let state = bench.store.get(&TaskStateKey::of(id, task.name.clone())).unwrap();
+        let local = bench.store.get(&TaskLocalKey::of(id, task.name.clone())).unwrap();
         (task.name.clone(), RestoredTask { state, local })
     });
     RestoredAlloc {
-        saved: bench.store.get(&RecordKey::AllocState(id)).unwrap(),
-        health: bench.store.get(&RecordKey::DeploymentStatus(id)).unwrap(),
+        saved: bench.store.get(&AllocStateKey::of(id)).unwrap(),
+        health: bench.store.get(&DeploymentStatusKey::of(id)).unwrap(),
         tasks: tasks.collect(),
         trouble: None,
     }
@@ -132,7 +133,7 @@ async fn a_finished_one_with_a_run_on_record_is_over_when_that_has_ended() {
     let state = again.wait_done().await;
     assert_eq!((state.client_status, bench.node.live()), (ClientStatus::Failed, 0));
     assert_eq!(starts(&bench), 1);
-    let left = bench.store.get::<LocalState>(&RecordKey::TaskLocal(handle.id(), task("web").name));
+    let left = bench.store.get::<LocalState>(&TaskLocalKey::of(handle.id(), task("web").name));
     assert_eq!(left.unwrap().unwrap().run, None);
 }
 
@@ -234,7 +235,7 @@ async fn a_deadline_that_passed_while_no_agent_looked_ends_it_at_once() {
 async fn a_verdict_of_the_earlier_agent_is_kept() {
     let (bench, handle) = left(vec![task("web")]).await;
     let verdict = DeploymentStatus { healthy: Some(true), ..DeploymentStatus::default() };
-    bench.store.put(&RecordKey::DeploymentStatus(handle.id()), &verdict).await.unwrap();
+    bench.store.put(&DeploymentStatusKey::of(handle.id()), &verdict).await.unwrap();
     let again = restored(&bench, &handle);
     assert_eq!(again.state().borrow().health, Some(verdict));
 }

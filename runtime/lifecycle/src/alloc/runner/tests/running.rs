@@ -8,7 +8,7 @@ use ostler_model::resources::AllocatedDevice;
 use ostler_model::saved::SavedAllocState;
 use ostler_model::session::ExecCommand;
 use ostler_model::task::Workload;
-use ostler_state::RecordKey;
+use ostler_state::records::{AllocStateKey, TaskLocalKey, TaskStateKey};
 use ostler_testing::fake_driver::{Reply, Script};
 
 #[tokio::test(start_paused = true)]
@@ -46,14 +46,13 @@ async fn at_the_end_the_last_state_is_durable_and_no_run_is_recorded() {
     let handle = bench.run(vec![task("web")]);
     let state = handle.wait_done().await;
     let stored: CowArc<TaskState> =
-        bench.store.get(&RecordKey::TaskState(handle.id(), name("web"))).unwrap().unwrap();
+        bench.store.get(&TaskStateKey::of(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(stored, state.tasks["web"]);
     let local: LocalState =
-        bench.store.get(&RecordKey::TaskLocal(handle.id(), name("web"))).unwrap().unwrap();
+        bench.store.get(&TaskLocalKey::of(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(local.run, None);
     assert!(local.run_complete);
-    let saved: SavedAllocState =
-        bench.store.get(&RecordKey::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState = bench.store.get(&AllocStateKey::of(handle.id())).unwrap().unwrap();
     assert_eq!(saved, SavedAllocState { finished: true, ..SavedAllocState::from(&state) });
     assert_eq!(saved.client_status, ClientStatus::Complete);
 }
@@ -96,10 +95,9 @@ async fn a_start_waits_for_the_disk_twice() {
     assert_eq!(stats.puts - stats.later, 2, "{stats:?}");
     // What lagged is there: the state of the task and of the allocation.
     let stored: CowArc<TaskState> =
-        bench.store.get(&RecordKey::TaskState(handle.id(), name("web"))).unwrap().unwrap();
+        bench.store.get(&TaskStateKey::of(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(&stored, &handle.state().borrow().tasks["web"]);
-    let saved: SavedAllocState =
-        bench.store.get(&RecordKey::AllocState(handle.id())).unwrap().unwrap();
+    let saved: SavedAllocState = bench.store.get(&AllocStateKey::of(handle.id())).unwrap().unwrap();
     assert_eq!(saved.client_status, ClientStatus::Running);
 }
 
@@ -146,7 +144,7 @@ async fn the_intent_is_durable_before_start_and_the_process_before_its_code_runs
     let seen: Seen<LocalState> = Arc::default();
     let (store, into) = (bench.store.clone(), Arc::clone(&seen));
     bench.node.set_probe(Arc::new(move |_context, config| {
-        let key = RecordKey::TaskLocal(config.alloc_id, config.task.clone());
+        let key = TaskLocalKey::of(config.alloc_id, config.task.clone());
         into.lock().unwrap().push(store.get(&key).unwrap().unwrap());
     }));
     let handle = bench.run(vec![task("web")]);
@@ -154,7 +152,7 @@ async fn the_intent_is_durable_before_start_and_the_process_before_its_code_runs
 
     let intent = seen.lock().unwrap()[0].run.clone().unwrap();
     assert!(intent.identities.is_empty() && intent.started.is_none());
-    let key = RecordKey::TaskLocal(handle.id(), name("web"));
+    let key = TaskLocalKey::of(handle.id(), name("web"));
     let run = bench.store.get::<LocalState>(&key).unwrap().unwrap().run.unwrap();
     assert_eq!(run.id, intent.id);
     assert_eq!(run.identities[0].pid, 77);
@@ -328,7 +326,7 @@ async fn shutdown_leaves_the_task_running_and_its_record_in_place() {
     assert_eq!(bench.node.live(), 1);
     assert_eq!(find_leftovers(&bench.store).unwrap().len(), 1);
     let stored: CowArc<TaskState> =
-        bench.store.get(&RecordKey::TaskState(handle.id(), name("web"))).unwrap().unwrap();
+        bench.store.get(&TaskStateKey::of(handle.id(), name("web"))).unwrap().unwrap();
     assert_eq!(stored.status, TaskStatus::Running);
     assert!(!bench.node.calls().iter().any(|c| c.starts_with("release")));
 }

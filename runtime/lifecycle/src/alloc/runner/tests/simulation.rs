@@ -13,6 +13,7 @@ use crate::task::handle::find_leftovers;
 use ostler_model::job::LifecycleHook;
 use ostler_model::ports::PluginCallError;
 use ostler_state::mem_store::MemBackend;
+use ostler_state::records::TaskStateKey;
 use ostler_state::testing::{Fault, FaultyBackend};
 use ostler_testing::fake_driver::{Ending, Reply, Script, Spawns};
 
@@ -185,7 +186,7 @@ async fn simulate(seed: u64) {
         "seed {seed}: a dead run is on record"
     );
     for task in &tasks {
-        let key = ostler_state::RecordKey::TaskState(handle.id(), task.name.clone());
+        let key = TaskStateKey::of(handle.id(), task.name.clone());
         let stored: Option<CowArc<TaskState>> = bench.store.get(&key).unwrap();
         assert_eq!(stored.as_ref(), state.tasks.get(&task.name), "seed {seed}: not durable");
     }
