@@ -13,12 +13,12 @@ use super::{Facts, add_number, add_text, read, read_line};
 
 pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     let Some(routes) = read(root, "proc/net/route") else { return };
-    let routes: Vec<Route<'_>> = routes.lines().skip(1).filter_map(parse_route).collect();
+    let routes: Vec<KernelRoute<'_>> = routes.lines().skip(1).filter_map(parse_route).collect();
     let default = routes
         .iter()
         .filter(|route| route.destination == 0 && route.mask == 0)
         .min_by_key(|route| route.metric);
-    // The kernel gives no name that could lead out of the directory.
+    // The kernel gives no name that could lead out of the directory, so such a name is not used.
     let Some(interface) = default.map(|route| route.interface).filter(|n| !n.contains('/')) else {
         return;
     };
@@ -31,7 +31,7 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     add_number(facts, "unique.network.mbits", speed.and_then(|speed| speed.parse().ok()));
 }
 
-struct Route<'a> {
+struct KernelRoute<'a> {
     interface: &'a str,
     destination: u32,
     mask: u32,
@@ -39,7 +39,7 @@ struct Route<'a> {
 }
 
 /// The node's own address in a subnet of `interface`.
-fn own_address(routes: &[Route<'_>], interface: &str, trie: &str) -> Option<Ipv4Addr> {
+fn own_address(routes: &[KernelRoute<'_>], interface: &str, trie: &str) -> Option<Ipv4Addr> {
     let mut own = local_addresses(trie);
     own.find(|address| {
         routes.iter().any(|route| {
@@ -51,14 +51,14 @@ fn own_address(routes: &[Route<'_>], interface: &str, trie: &str) -> Option<Ipv4
 }
 
 /// `eth0 00000000 0102A8C0 0003 0 0 100 00000000 …`: numbers are little-endian hex.
-fn parse_route(line: &str) -> Option<Route<'_>> {
+fn parse_route(line: &str) -> Option<KernelRoute<'_>> {
     let mut fields = line.split_whitespace();
     let hex = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::swap_bytes);
     let interface = fields.next()?;
     let destination = hex(fields.next()?)?;
     let metric = fields.nth(4)?.parse().ok()?;
     let mask = hex(fields.next()?)?;
-    Some(Route { interface, destination, mask, metric })
+    Some(KernelRoute { interface, destination, mask, metric })
 }
 
 /// Addresses followed by a `/32 host LOCAL` line, loopback left out.
