@@ -1,4 +1,4 @@
-//! Requests to run a command inside a task: they are read, checked, and refused with a status.
+//! Requests to run a command inside a task: they are read and checked, or refused with a status.
 //!
 //! A client that comes through servers gets the same answers as a client of the node itself.
 

@@ -63,8 +63,8 @@ impl AgentHandle {
         self.0.control.change_position(index)
     }
 
-    /// At most `most` visible changes from a position on; more come when [`AgentHandle::changes`]
-    /// grows.
+    /// At most `most` visible changes from a position on; more come
+    /// when [`AgentHandle::changes`] grows.
     #[must_use]
     pub fn changes_from(&self, position: u64, most: usize) -> ChangeBatch {
         self.0.control.changes_from(position, most)
@@ -325,7 +325,7 @@ impl AgentHandle {
     /// # Errors
     /// When there is no such allocation, it is not over, another one waits for its data, or the one
     /// that was named could not be removed. If all are collected, those that stay are in
-    /// [`Collected::failed`].
+    /// [`CollectOutcome::failed`].
     pub async fn collect(&self, alloc: Option<AllocId>) -> Result<CollectOutcome, AllocError> {
         self.0.control.collect(alloc).await
     }

@@ -168,7 +168,8 @@ impl Agent {
     }
 
     /// Begin the start of an agent: it claims its data directory and can then be asked for its
-    /// progress. Plugins and the leftovers of earlier agents come with [`Begun::ready`].
+    /// progress. Plugins and the leftovers of earlier agents come with
+    /// [`StartingAgent::into_ready`].
     ///
     /// # Errors
     /// See [`AgentError`]; nothing is left running then.
@@ -242,7 +243,7 @@ struct AgentInner {
     waiting: Mutex<BTreeSet<PluginName>>,
     /// Runs that are alive but not owned.
     holds: Mutex<held_runs::HeldRuns>,
-    /// The task that removes directories without a record; see [`ostler_control::unowned`].
+    /// The task that removes directories without a record; see [`ostler_control::orphan_dirs`].
     unowned: Mutex<Option<JoinHandle<()>>>,
     /// Signals that something about a quarantine changed.
     quarantined: Arc<Notify>,
@@ -498,8 +499,8 @@ impl AgentHandle {
         self.check_all(job)
     }
 
-    /// Spawn work beside the agent that ends soon, or with [`Inner::ended`]. An agent that leaves
-    /// waits for it.
+    /// Spawn work beside the agent that ends soon, or with [`AgentInner::ended`]. An agent that
+    /// leaves waits for it.
     fn spawn_beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.0.beside.spawn(work));
     }

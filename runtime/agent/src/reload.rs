@@ -27,7 +27,7 @@ pub use report::{KeyReport, KeyVerdict, ReloadReport};
 /// A part beside the agent that takes a new configuration while it runs, such as the agent's log or
 /// the files that the API reads.
 pub trait ReloadPart: Send + Sync {
-    /// The keys that this part takes, written as in [`Changed::key`].
+    /// The keys that this part takes, written as in [`ChangedKey::key`].
     fn keys(&self) -> &'static [&'static str];
 
     /// Take the values of these keys. This is called at each reload, whether or not they differ,

@@ -1,7 +1,7 @@
 //! Gives the allocations of earlier agents their owners back.
 //!
 //! ```text
-//!  state file ─► Recorded: jobs, allocations, their tasks
+//!  state file ─► NodeRecords: jobs, allocations, their tasks
 //!    │ not kept ─► what lives of it is ended or held back (`held_runs`), records removed or closed
 //!    ▼ kept
 //!  ControlHandle::restore ─► owners ─► every job: what is missing is placed

@@ -238,8 +238,9 @@ pub(super) async fn begin_start(
 }
 
 impl StartingAgent {
-    /// The handle of the agent. What it reports of jobs and allocations is valid from
-    /// [`ostler_control::Stage::restored`] on, and nothing may be changed before.
+    /// The handle of the agent. What it reports of jobs and allocations is valid from the first
+    /// stage on that [`ostler_control::AgentStage::is_restored`] accepts, and nothing may be
+    /// changed before.
     #[must_use]
     pub const fn agent(&self) -> &AgentHandle {
         &self.agent

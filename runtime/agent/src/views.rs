@@ -23,8 +23,9 @@ pub struct Readiness {
 /// How the agent ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaveMode {
-    /// Native tasks run on, except those of an embedded agent, which end. WASM tasks live in this
-    /// process and end with it; the next start sees that and starts them again.
+    /// Tasks run on, native ones below their supervisors and WASM ones in their workers, and the
+    /// next agent owns them again. Where the agent's mode ends its tasks
+    /// ([`super::AgentMode::ends_tasks`]), they end with it.
     #[default]
     LeaveTasks,
     /// Every allocation is stopped in order, and killed at the deadline. The jobs stay, and the

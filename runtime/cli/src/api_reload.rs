@@ -7,8 +7,8 @@ use ostler_model::causes;
 use ostler_model::config::AgentConfig;
 use ostler_model::ports::BoxFuture;
 
-/// Applies the tokens of the new configuration, and reads the files of secrets and certificates
-/// again.
+/// Applies the tokens of the new configuration, and reads the files of secrets
+/// and certificates again.
 pub(super) struct ApiReload {
     pub(super) tokens: Tokens,
     pub(super) tls: Option<ApiTls>,

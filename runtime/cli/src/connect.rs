@@ -185,7 +185,7 @@ pub(super) async fn ask_own_agent<T>(
     Ok(told)
 }
 
-/// As [`running`], for a command that needs an agent for a part of its work: nothing is printed,
+/// As [`find_agent`], for a command that needs an agent for a part of its work: nothing is printed,
 /// unless the environment names an agent that does not answer.
 pub(super) async fn find_agent_silent(args: &AgentArgs) -> Result<Option<ApiClient>, CliError> {
     let Some(client) = addressed_client(args)? else { return Ok(None) };
@@ -203,9 +203,9 @@ pub(super) async fn find_agent_silent(args: &AgentArgs) -> Result<Option<ApiClie
     Ok(None)
 }
 
-/// A client for the agent of the data directory, or of the environment; `None` where the command
-/// asks for a configuration of its own. An error says what is wrong with the address or the
-/// credentials.
+/// A client for the agent of the data directory, or of the environment; `None` where the
+/// command asks for a configuration of its own. An error says what is wrong with the address
+/// or the credentials.
 fn addressed_client(args: &AgentArgs) -> Result<Option<ApiClient>, CliError> {
     if args.config.is_some() || args.plugin_dir.is_some() {
         return Ok(None);

@@ -145,8 +145,8 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
     )
 }
 
-/// Get a list from the agent. A list that may not be read is an error only if its kind was asked
-/// for.
+/// Get a list from the agent. A list that may not be read is an error only if its kind
+/// was asked for.
 async fn fetch_list<T: serde::de::DeserializeOwned>(
     client: &ApiClient,
     path: &str,

@@ -38,8 +38,8 @@ pub(super) struct JoinInputs {
     pub(super) others: ClusterNodes,
 }
 
-/// The TLS settings towards servers and other nodes; `None` where no authorities are named. Prints
-/// nothing.
+/// The TLS settings towards servers and other nodes; `None` where no authorities are
+/// named. Prints nothing.
 ///
 /// # Errors
 /// When there are too many servers, or a file of certificates cannot be used.

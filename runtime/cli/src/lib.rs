@@ -6,7 +6,7 @@
 //!                    │     └► start (config, data directory, embedded agent) ─► AgentHandle
 //!                    │                                                            │
 //!                    │          run: watchers, followers ◄── AllocHandle ◄────────┘
-//!                    ▼                 │ Report (bounded queue)
+//!                    ▼                 │ RunReport (bounded queue)
 //!                  Exit ◄──────────────┴──► printer thread ─► stdout, stderr
 //! ```
 //! A command prints through `output` or `printer` (never with `println!`: a closed standard

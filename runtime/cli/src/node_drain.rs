@@ -205,8 +205,8 @@ impl DrainState {
         Self { ignores_system, ..Self::default() }
     }
 
-    /// The news since the last call. The first call reports the allocations that are already
-    /// stopping.
+    /// The news since the last call. The first call reports the allocations that
+    /// are already stopping.
     fn update(&mut self, allocs: &[Alloc]) -> Vec<DrainNews> {
         let mut found = Vec::new();
         for alloc in allocs {

@@ -201,8 +201,8 @@ struct PluginInspection<'a> {
     /// The signature file beside the plugin, which is not checked against any key.
     signature: SignatureReport,
     asks: Vec<ImportGroup<'a>>,
-    /// The effects that the answers may have without a grant, for a plugin with the name of the
-    /// file.
+    /// The effects that the answers may have without a grant, for a plugin with the name
+    /// of the file.
     answers: HarmlessAnswers,
 }
 

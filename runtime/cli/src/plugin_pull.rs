@@ -1,4 +1,4 @@
-//! `ostler plugin pull`: pull a plugin from a registry and pin its tag.
+//! `ostler plugin pull`: pull a plugin from a registry and pin its reference.
 
 use std::path::PathBuf;
 use std::pin::pin;

@@ -25,8 +25,8 @@ pub(super) fn verify(args: &VerifyArgs, terminal: &TerminalInfo) -> Result<Exit,
     Ok(if report.trusted { Exit::Success } else { Exit::Failed })
 }
 
-/// Use the trust file of the command line. `alone` says that no configuration says what is
-/// required.
+/// Use the trust file of the command line. `alone` says that no configuration says
+/// what is required.
 fn apply_trust(config: &mut AgentConfig, trust: &Path, alone: bool) {
     config.trust.file = Some(trust.to_owned());
     if alone {

@@ -81,8 +81,8 @@ impl Printer {
     }
 }
 
-/// Print a report for people at once, without the thread; for commands that show no output of
-/// tasks.
+/// Print a report for people at once, without the thread; for commands that show no
+/// output of tasks.
 pub(super) fn print_report(report: &RunReport, terminal: &TerminalInfo) {
     let mut rendered = RenderBuffers::default();
     render_human(report, terminal, &mut rendered);

@@ -61,8 +61,8 @@ impl AllocProgress {
         Self { placed, labels, told: false, status, healthy: None, events }
     }
 
-    /// The state for an allocation that was there before: what happened to it up to `state` is no
-    /// news.
+    /// The state for an allocation that was there before: what happened to it up to `state`
+    /// is no news.
     pub(super) fn skip_known(self, state: &AllocState) -> Self {
         let events = state.tasks.iter().map(|(name, task)| (name.clone(), task.events_total));
         Self { told: true, events: events.collect(), ..self }
@@ -115,8 +115,8 @@ impl AllocProgress {
     }
 }
 
-/// The events after the first `told` of all events, and whether some of those are not kept any
-/// more.
+/// The events after the first `told` of all events, and whether some of those are not
+/// kept any more.
 fn fresh_events(state: &TaskState, told: u64) -> (&[TaskEvent], bool) {
     let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
     let gone = state.events_total.saturating_sub(kept);

@@ -97,8 +97,8 @@ enum RunStage {
 }
 
 impl RunStage {
-    /// The stage after one more cause to end. A closed output changes nothing while the job ends
-    /// anyway.
+    /// The stage after one more cause to end. A closed output changes nothing while the
+    /// job ends anyway.
     const fn advance(self, cause: EndCause) -> Self {
         match (self, cause) {
             (Self::Running, cause) => Self::Stopping(cause),
@@ -107,8 +107,8 @@ impl RunStage {
         }
     }
 
-    /// The exit code of the program: the cause that ended the job comes before the job's own
-    /// result.
+    /// The exit code of the program: the cause that ended the job comes before the
+    /// job's own result.
     fn exit(self, result: Option<&JobResult>) -> Exit {
         match self {
             Self::Stopping(cause) | Self::Killing(cause) => cause.exit(),
@@ -288,8 +288,8 @@ impl JobRun {
         }
     }
 
-    /// Report that the job is stopping, without waiting: the queue may be full because nobody
-    /// reads.
+    /// Report that the job is stopping, without waiting: the queue may be full
+    /// because nobody reads.
     fn tell_stopping(&self, job: &JobHandle, cause: EndCause) {
         let job = &job.job().id;
         let message = match cause {

@@ -17,8 +17,8 @@ pub(super) fn completions(shell: Shell, terminal: &TerminalInfo) -> Result<Exit,
     Ok(Exit::Success)
 }
 
-/// Make a completion script. It runs this program at each completion, which asks the agent for
-/// names.
+/// Make a completion script. It runs this program at each completion, which asks the
+/// agent for names.
 fn script(shell: Shell) -> Result<String, CliError> {
     let failed =
         |why: String| CliError::Cannot(format!("cannot make the script of {shell}: {why}"));

@@ -67,7 +67,7 @@ impl AgentSession {
         Self::start_with(args, fallback, |_| {}).await
     }
 
-    /// As [`Session::start`], with a change of the configuration.
+    /// As [`AgentSession::start`], with a change of the configuration.
     pub(super) async fn start_with(
         args: &AgentArgs,
         fallback: Fallback,
@@ -99,8 +99,8 @@ impl AgentSession {
         Ok(Self { notice, traces, ..session })
     }
 
-    /// As [`Session::start`], for a command that has no other place for the notice: it is printed
-    /// here.
+    /// As [`AgentSession::start`], for a command that has no other place for the notice: it is
+    /// printed here.
     pub(super) async fn start_and_say(
         args: &AgentArgs,
         fallback: Fallback,

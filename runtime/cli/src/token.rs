@@ -1,6 +1,6 @@
 //! `ostler token …`
 //!
-//! The secret of a token is printed when the token is made or shown, and never in a message.
+//! The secret of a token is printed only when the token is made, and never in a message.
 
 use hyper::Method;
 

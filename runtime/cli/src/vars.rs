@@ -32,8 +32,8 @@ pub(super) async fn run(command: &VarCommand, terminal: &TerminalInfo) -> Result
     }
 }
 
-/// The API path of a variable. The path is checked before the agent is asked, which may not be
-/// there.
+/// The API path of a variable. The path is checked before the agent is asked, which may
+/// not be there.
 fn variable_path(path: &str) -> Result<String, CliError> {
     match VarPath::new(path) {
         Ok(path) => Ok(format!("/v1/var/{}", segment(path.as_str()))),

@@ -43,8 +43,8 @@ pub(super) async fn watch(agent: AgentHandle, ended: CancellationToken) {
     let _ended = ended.run_until_cancelled(watching).await;
 }
 
-/// Half of the time that the manager waits; `None` where it does not wait, or waits for another
-/// process.
+/// Half of the time that the manager waits; `None` where it does not wait, or waits
+/// for another process.
 fn interval(time: Option<&str>, pid: Option<&str>, own: u32) -> Option<Duration> {
     let micros = time?.parse::<u64>().ok().filter(|micros| *micros > 0)?;
     // An empty variable counts as not set.

@@ -53,8 +53,8 @@ pub use refusal::{Attempt, GroupRefusal, Problem, Refusal, RefusalScope, Resourc
 
 /// What the placement of allocations needs from outside.
 pub struct Placing<'a> {
-    /// Gives an id for each allocation, by its group and index: a new one, or that of an earlier
-    /// trial.
+    /// Gives an id for each allocation, by its group and index: a new one, or that of
+    /// an earlier trial.
     pub new_id: &'a mut dyn FnMut(&GroupName, u32) -> AllocId,
     /// The time that is written into the allocations.
     pub now: Timestamp,
@@ -232,8 +232,8 @@ impl Admission {
     /// fits, because it runs.
     ///
     /// # Errors
-    /// [`AdoptError`] when it is known, or when another allocation has a device, core or port of
-    /// it.
+    /// [`AdoptError`] when the allocation is known already, or when another one has a device, core
+    /// or port of it.
     pub fn adopt(&mut self, allocation: &Allocation) -> Result<(), AdoptError> {
         let alloc = allocation.id;
         if self.assigned.contains_key(&alloc) {
@@ -371,8 +371,8 @@ fn unmet_constraints<'a>(
         .map(|unmet| Problem::Constraint { scope: scope.clone(), unmet })
 }
 
-/// The problem of a task that asks for cores, where this node gives it none, however few it asks
-/// for.
+/// The problem of a task that asks for cores, where this node gives it none, however few
+/// it asks for.
 fn cores_problem(task: &Task, view: &NodeView) -> Option<Problem> {
     task.resources.cores?;
     let (name, driver) = (task.name.clone(), task.driver.clone());

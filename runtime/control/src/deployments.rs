@@ -303,8 +303,8 @@ fn start_time(deployment: &mut Deployment, allocs: &[AllocJudgement], now: Times
     }
 }
 
-/// Stop the time of groups that have everything that they can have for now, while other groups go
-/// on.
+/// Stop the time of groups that have everything that they can have for now, while other
+/// groups go on.
 pub fn stop_time(deployment: &mut Deployment, allocs: &[AllocJudgement]) {
     if deployment.phase != DeploymentPhase::Running {
         return;

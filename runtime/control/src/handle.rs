@@ -67,8 +67,8 @@ impl ControlHandle {
         self.shared.lock_changes().position_after(index)
     }
 
-    /// At most `most` visible changes from a position on; more come when [`ControlHandle::changes`]
-    /// grows.
+    /// At most `most` visible changes from a position on; more come
+    /// when [`ControlHandle::changes`] grows.
     #[must_use]
     pub fn changes_from(&self, position: u64, most: usize) -> ChangeBatch {
         self.shared.lock_changes().changes_after(position, most)
@@ -292,8 +292,8 @@ impl ControlHandle {
     /// Send a request to the newest deployment of a job.
     ///
     /// # Errors
-    /// When there is no such deployment, it is over, or has nothing to promote; when it cannot be made
-    /// durable.
+    /// When there is no such deployment, it is over, or has nothing to promote; when the change
+    /// cannot be made durable.
     pub async fn change_deployment(
         &self,
         job: JobId,
@@ -361,7 +361,8 @@ impl ControlHandle {
         }
     }
 
-    /// Take over what an earlier agent left: once, before any change. `allocs`: for their owners.
+    /// Take over what an earlier agent left: once, before any change. `allocs` has what the owners
+    /// of the allocations need.
     ///
     /// # Errors
     /// When records cannot be queued.

@@ -296,8 +296,8 @@ impl NodeOwner {
         self.feed(ControlEvent::Asked { request: self.last_request, ask });
     }
 
-    /// Drop the requests that nobody waits for, because the number of requests to collect is
-    /// bounded.
+    /// Drop the requests that nobody waits for, because the number of requests to
+    /// collect is bounded.
     fn drop_gone_askers(&mut self) {
         let gone = self.replies.extract_if(.., |_, reply| reply.is_closed());
         let gone: Vec<RequestId> = gone.map(|(request, _)| request).collect();

@@ -243,8 +243,8 @@ pub struct ReconcilePlan {
     pub next: Option<Timestamp>,
     /// The progress of each group.
     pub groups: BTreeMap<GroupName, GroupProgress>,
-    /// Allocations of an older version that run on for now, and are replaced or stopped in a later
-    /// step.
+    /// Allocations of an older version that run on for now, and are replaced or stopped in
+    /// a later step.
     pub behind: BTreeSet<AllocId>,
 }
 

@@ -217,8 +217,8 @@ impl NodeTables {
         self.note(record.modify_index, of);
     }
 
-    /// Enter the ended places that an earlier agent recorded, where they are of the job's present
-    /// version.
+    /// Enter the ended places that an earlier agent recorded, where they are of the
+    /// job's present version.
     pub(crate) fn restore_ended(&mut self, job: &JobId, group: &GroupName, places: EndedPlaces) {
         let Some(entry) = self.jobs.get_mut(job) else { return };
         let record = &entry.record;
@@ -238,8 +238,8 @@ impl NodeTables {
         }
     }
 
-    /// Set the allocations of a job that get successors later. It is a visible change when they
-    /// differ.
+    /// Set the allocations of a job that get successors later. It is a visible change
+    /// when they differ.
     pub(crate) fn follow_later(&mut self, job: &JobId, later: BTreeMap<AllocId, Timestamp>) {
         let Some(entry) = self.jobs.get_mut(job) else { return };
         if entry.later != later {
@@ -358,9 +358,9 @@ impl NodeTables {
         ids.into_iter().flatten().filter_map(|(_, id)| self.allocs.get(id))
     }
 
-    /// Earlier allocations of the same place that are not over, newest first. The one directly
-    /// before is not enough: it may never have started and be over, while an earlier one still
-    /// runs.
+    /// Earlier allocations of the same place that are not over, newest first. The one
+    /// directly before is not enough: it may never have started and be over, while an earlier
+    /// one still runs.
     pub(crate) fn earlier_allocs(&self, allocation: &Allocation) -> Vec<AllocId> {
         // The first allocation of a place waits for no other.
         let Some(previous) = allocation.previous else { return Vec::new() };

@@ -113,8 +113,8 @@ pub struct StopOptions {
 pub struct StopOutcome {
     /// Index of the change.
     pub index: u64,
-    /// Why the stop is not on record, for people: the disk refuses it. The tasks are ended all the
-    /// same.
+    /// Why the stop is not on record, for people: the disk refuses it. The tasks are ended
+    /// all the same.
     pub unwritten: Option<String>,
 }
 

@@ -52,7 +52,7 @@ pub struct Inventory {
 pub struct GroupChanges {
     /// Groups of the answer that another plugin owns, with that plugin.
     pub left_out: Vec<(GroupKey, PluginName)>,
-    /// Groups that the plugin lost or gained, with the new owner.
+    /// Groups that passed from one plugin to another, with the new owner.
     pub passed_on: Vec<(GroupKey, PluginName)>,
     /// Groups that nobody reports any more.
     pub gone: Vec<GroupKey>,
@@ -187,8 +187,8 @@ impl Inventory {
         instances.map(|instance| instance.id.as_str()).collect()
     }
 
-    /// Remove from a plugin's measurements what is not its own. Returns the names of what was
-    /// removed.
+    /// Remove from a plugin's measurements what is not its own. Returns the names of
+    /// what was removed.
     pub fn keep_own(&self, plugin: &PluginName, stats: &mut Vec<DeviceGroupStats>) -> Vec<String> {
         let mut foreign = Vec::new();
         stats.retain_mut(|group| {
@@ -215,8 +215,8 @@ impl Inventory {
         self.answers.get(plugin).map(|answer| &answer.health)
     }
 
-    /// Every group, by name, as its owner reports it. Its instances are unhealthy while the owner
-    /// fails.
+    /// Every group, by name, as its owner reports it. Its instances are unhealthy while
+    /// the owner fails.
     #[must_use]
     pub fn groups(&self) -> Vec<DeviceGroup> {
         let groups = self.owners.iter().filter_map(|(key, owner)| {

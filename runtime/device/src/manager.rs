@@ -110,9 +110,9 @@ impl DeviceManager {
         let _second = self.0.book.set(book);
     }
 
-    /// Add a plugin. The future asks for the first fingerprint (bounded wait) and then goes on
-    /// asking, and measuring, in the background. `None` when there is a plugin of that name
-    /// already.
+    /// Add a plugin. The future asks for the first fingerprint (bounded wait) and then
+    /// goes on asking, and measuring, in the background. `None` when there is a plugin of
+    /// that name already.
     pub fn add<S: DeviceSource + 'static>(
         &self,
         source: S,

@@ -41,8 +41,8 @@ use ostler_model::resources::AllocatedDevice;
 pub struct ClaimItem {
     /// The group and the ids of the instances.
     pub device: AllocatedDevice,
-    /// The plugin that granted them, where one did. It gets the release, whoever owns the group by
-    /// then.
+    /// The plugin that granted them, where one did. It gets the release, whoever owns the
+    /// group by then.
     pub plugin: Option<PluginName>,
     /// A reserve may have had an effect that was not released.
     pub owed: bool,

@@ -67,8 +67,8 @@ impl StatsIndex {
         foreign
     }
 
-    /// The plugin failed. Its last statistics are shown on, with this reason, until it answers
-    /// again.
+    /// The plugin failed. Its last statistics are shown on, with this reason, until
+    /// it answers again.
     pub fn mark_stale(&mut self, plugin: &PluginName, reason: &str) {
         if let Some(answer) = self.plugins.get_mut(plugin) {
             answer.failure = Some(reason.to_owned());
@@ -80,9 +80,9 @@ impl StatsIndex {
         self.groups.retain(|key, group| keep(&group.plugin, key));
     }
 
-    /// Statistics of these instances, by group. Several requests that one group serves come as one
-    /// group. An instance without statistics is left out, and so is a group that no plugin
-    /// measures.
+    /// Statistics of these instances, by group. Several requests that one group serves
+    /// come as one group. An instance without statistics is left out, and so is a group
+    /// that no plugin measures.
     pub fn stats_of_devices<'a>(
         &self,
         devices: impl IntoIterator<Item = &'a AllocatedDevice>,

@@ -331,8 +331,8 @@ fn explain_running(
     (said, since)
 }
 
-/// The reasons of the verdict, without the checks that still fail: those are described as they are
-/// now.
+/// The reasons of the verdict, without the checks that still fail: those are described as
+/// they are now.
 fn past_reasons(message: &str, record: &AllocHistory<'_>) -> Option<String> {
     let named = |check: &CheckQueryResult<'_>| {
         format!("check {:?} of service {:?} fails", &*check.check, &*check.service)

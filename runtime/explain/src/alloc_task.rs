@@ -103,8 +103,8 @@ impl<'a> TaskHistory<'a> {
         Some((event.time, self.end_at(at)))
     }
 
-    /// The check that caused the restart whose end is the event `Terminated` at an index, where one
-    /// did.
+    /// The check that had the run restarted whose end is the event `Terminated` at an index; `None`
+    /// where no check did.
     fn check_before(&self, at: usize) -> Option<&'a str> {
         let run = self.events().get(..at)?.iter().rev();
         let mut run = run.take_while(|event| !is_kind(event, EventKind::Started));

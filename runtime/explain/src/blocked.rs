@@ -238,8 +238,8 @@ impl BlockedProblem {
         next
     }
 
-    /// Device plugins that are loaded, find nothing, and may be meant by the request, each with its
-    /// reason.
+    /// Device plugins that are loaded, find nothing, and may be meant by the request, each
+    /// with its reason.
     fn silent_plugins(&self) -> Vec<(&str, &str)> {
         let silent = self.data.pointer("/silent").and_then(Value::as_object);
         let request = self.text_of("/refusal/request");
@@ -271,8 +271,8 @@ fn name_fits(plugin: &str, request: &str) -> bool {
     !request.contains('/') || plugin.iter().any(|word| wanted.contains(word))
 }
 
-/// Instances that are not healthy, grouped by the reason, so that there is one advice for all that
-/// share it.
+/// Instances that are not healthy, grouped by the reason, so that there is one piece of advice for
+/// all that share it.
 #[derive(Default)]
 struct UnhealthyInstances<'a> {
     /// The plugin, where it is known, the reason, and the instances.

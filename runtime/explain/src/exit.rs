@@ -79,8 +79,8 @@ fn number(event: &WireTaskEvent, key: &str) -> i64 {
     event.details.get(key).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Describe an event of the kind `Terminated`. `stop` is the order to stop before it in the same
-/// run.
+/// Describe an event of the kind `Terminated`. `stop` is the order to stop before it in
+/// the same run.
 pub(crate) fn describe_end(
     told: TaskFacts<'_>,
     event: &WireTaskEvent,

@@ -100,7 +100,7 @@ impl Explanation {
         }
     }
 
-    /// Add an advice once. It is left out where a known advice begins with it.
+    /// Add a piece of advice once. It is left out where a known one begins with it.
     pub(crate) fn advise(&mut self, next: impl Into<String>) {
         let next = next.into();
         if !next.is_empty() && !self.next.iter().any(|known| known.starts_with(&next)) {

@@ -44,7 +44,7 @@ pub struct PluginMeter {
     peak_memory: AtomicU64,
     /// The most host calls of one call.
     peak_host_calls: AtomicU64,
-    /// The time at which a call was last answered; zero means never.
+    /// The time of day at which a call was last answered, in nanoseconds; zero means never.
     last_ok: AtomicU64,
     health: Mutex<PluginHealth>,
     /// Whether there are strikes against the plugin or a task, so that calls must check
@@ -58,7 +58,8 @@ pub struct PluginMeter {
     struck: AtomicU64,
     /// Signals that `struck` has grown.
     struck_now: Notify,
-    /// Whether the next failed fingerprint was already counted as a strike.
+    /// Whether the last failed fingerprint was counted as a strike, and is still to be recorded as
+    /// a failure.
     fingerprint_struck: AtomicBool,
     /// The tasks whose strikes are not counted in `struck`.
     excused: OnceLock<BTreeSet<TaskKey>>,

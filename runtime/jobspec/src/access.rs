@@ -14,8 +14,8 @@ use crate::{Inputs, Syntax, hcl, json, text};
 pub struct NamespaceRule {
     /// The name of the namespace, or a pattern with `*` for several.
     pub namespace: String,
-    /// The capabilities that are listed by name. Those that a word such as `policy = "write"` stands for are not
-    /// included.
+    /// The capabilities that are listed by name. Those that a word such as `policy = "write"` stands for
+    /// are not included.
     pub capabilities: BTreeSet<String>,
     /// Whether everything is refused in the namespace.
     pub denied: bool,

@@ -1,7 +1,7 @@
 //! Describes what differs between two versions of a job, in the words of the job file. Pure.
 //!
 //! ```text
-//! both as Nomad's JSON ─► walked along the description of their keys ─► Change: where, and what
+//! both as Nomad's JSON ─► walked along the description of their keys ─► BlockChange: where, and what
 //!                                                                         │
 //!           the same of what cannot change under a task ─► its places ────┴─► lines for people
 //! ```

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::{FileDiagnostic, Severity};
 use ostler_model::printable::is_hidden_char;
 
-/// The longest source line that is shown in full, in characters. Of a longer line, the part around the problem is
-/// shown.
+/// The longest source line that is shown in full, in characters. Of a longer line, the part around the
+/// problem is shown.
 const LINE_CHARS_MAX: usize = 160;
 
 /// Write one problem: its position and message, the source line, the carets and the suggestion.

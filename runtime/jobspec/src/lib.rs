@@ -59,8 +59,8 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// Guess the syntax from the name of the file, or else from the first character: no HCL file starts with a
-    /// bracket.
+    /// Guess the syntax from the name of the file, or else from the first character: no HCL file starts
+    /// with a bracket.
     fn guess(text: &str, file: &Path) -> Self {
         let named_json = file.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
         if named_json || text.trim_start().starts_with(['{', '[']) { Self::Json } else { Self::Hcl }

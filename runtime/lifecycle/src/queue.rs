@@ -62,7 +62,7 @@ impl<T> QueueSender<T> {
     /// Put a message in if there is room.
     ///
     /// # Errors
-    /// [`NotTaken`], with the message, when the queue is full or the receiver is gone.
+    /// [`QueueSendError`], with the message, when the queue is full or the receiver is gone.
     pub fn try_send(&self, message: T) -> Result<(), QueueSendError<T>> {
         let mut inner = self.0.lock();
         if !inner.open {

@@ -30,7 +30,7 @@ pub enum AccessLevel {
     /// Run commands inside tasks; everywhere also drain the node, collect allocations, follow the agent's
     /// log, upgrade plugins and lift their quarantine.
     Operate,
-    /// Everything: tokens and namespaces too.
+    /// All rights, also those over tokens and namespaces.
     Admin,
 }
 

@@ -105,18 +105,18 @@ impl Allocation {
     }
 }
 
-/// What became of an allocation on this node. Texts as Nomad's.
+/// The state of an allocation on this node. Texts as Nomad's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientStatus {
-    /// Nothing has started.
+    /// No task has started.
     #[default]
     Pending,
-    /// Something runs.
+    /// A task runs.
     Running,
-    /// All ended well.
+    /// All tasks ended without a failure.
     Complete,
-    /// Something failed.
+    /// A task failed, or the allocation could not run.
     Failed,
 }
 

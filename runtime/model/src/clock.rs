@@ -123,8 +123,8 @@ fn time_of_day() -> u64 {
     nanos
 }
 
-/// Steps of the real program's clock, for tests only. The shipped program is built without this
-/// feature.
+/// Steps of the real program's clock, for tests only. The shipped program is built without
+/// this feature.
 #[cfg(feature = "clock-steps")]
 mod steps {
     use std::path::PathBuf;
@@ -210,8 +210,8 @@ pub fn simulate() {
     SIMULATED.set(true);
 }
 
-/// Run `work` that blocks on another thread, without waiting for it. In a simulation, and where
-/// there is no runtime, it runs at once.
+/// Run `work`, which may block, on a thread for such work, without waiting for it. In a simulation,
+/// and where there is no runtime, it runs at once.
 pub fn spawn_blocking_work(work: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) if !SIMULATED.get() => drop(runtime.spawn_blocking(work)),
@@ -231,7 +231,7 @@ pub async fn run_blocking_cancellable<T: Send + 'static>(
     run_blocking(move || work(&wanted)).await
 }
 
-/// Run `work` that blocks on a thread of its own. In a simulation it runs at once.
+/// Run `work`, which may block, on a thread for such work. In a simulation it runs at once.
 ///
 /// # Errors
 /// When the work panicked, or the runtime ends.

@@ -44,13 +44,13 @@ pub struct AgentConfig {
     pub gc: GcConfig,
     /// The processes that run WASM tasks.
     pub wasm_worker: WasmWorkerConfig,
-    /// What the node has to give.
+    /// Resources of the node, where they are not to be those that were found.
     pub client: ClientConfig,
     /// Bounds of the artifacts of tasks.
     pub artifact: ArtifactConfig,
     /// The cluster that the agent is a node of, and how its API is reached over TCP and protected.
     pub cluster: ClusterConfig,
-    /// Who may do what over the API.
+    /// Access rights at the API.
     pub acl: AclConfig,
     /// Names by which browsers and others may ask for the API, beside addresses and `localhost`.
     pub http_hosts: Vec<String>,
@@ -177,8 +177,8 @@ pub struct TlsConfig {
 pub struct WasmConfig {
     /// Most WASM tasks alive at once; further ones wait. See [`WasmConfig::tasks`].
     pub tasks_max: Option<u32>,
-    /// The dense profile is used: tasks take no kernel mappings of their own, and compute more
-    /// slowly.
+    /// The dense profile is used: tasks take no kernel mappings of their own, and compute
+    /// more slowly.
     pub dense: Option<bool>,
 }
 
@@ -239,8 +239,8 @@ pub enum WorkerScope {
 /// A `plugin` block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PluginBlock {
-    /// File of the component; absent for a built-in plugin, one of `plugin_dir` or one of a
-    /// registry.
+    /// File of the component; absent for a built-in plugin, one of `plugin_dir` or one of
+    /// a registry.
     pub file: Option<PathBuf>,
     /// Place of the component in a registry, in place of `file`.
     pub source: Option<OciReference>,
@@ -260,7 +260,7 @@ pub struct PluginBlock {
     pub failure: FailurePolicy,
     /// What happens when its file changes.
     pub upgrade: UpgradeMode,
-    /// Where the block stands.
+    /// Place of the block in the configuration; absent where there is no block.
     pub origin: Option<ConfigOrigin>,
 }
 
@@ -271,7 +271,7 @@ pub struct ConfigOrigin {
     pub file: String,
     /// Line of the block.
     pub line: u32,
-    /// Lines of what stands in `config`, by dotted path (`a.b`, `list.0`).
+    /// Line of each value in `config`, by its dotted path (`a.b`, `list.0`).
     pub lines: BTreeMap<String, u32>,
 }
 
@@ -377,13 +377,13 @@ pub struct LimitOverrides {
     pub transfer_kb: Option<u64>,
     /// Host functions called in one call.
     pub host_calls: Option<u64>,
-    /// One answer, KiB.
+    /// Size of one answer, KiB.
     pub answer_kb: Option<u64>,
     /// Log text, KiB per second.
     pub log_kb_per_second: Option<u64>,
     /// Component resources alive at once.
     pub handles: Option<u32>,
-    /// One random request, KiB.
+    /// Bytes of one request for random bytes, KiB.
     pub random_kb: Option<u64>,
     /// Last calls kept for a recording; 0 records nothing.
     pub recorded_calls: Option<u32>,
@@ -449,16 +449,16 @@ pub struct CommandGrant {
 pub struct NodeGrant {
     /// Absolute path on the node, or a pattern.
     pub path: String,
-    /// Of `r`, `w`, `m`.
+    /// Any of `r`, `w`, `m`.
     pub permissions: String,
 }
 
-/// What a plugin's answers may cause. Absent: nothing outside its own names; of a built-in plugin,
-/// what it needs.
+/// What a plugin's answers may cause. An absent grant allows nothing outside the plugin's own names,
+/// and to a built-in plugin what it needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AnswerGrants {
-    /// Paths of the node that tasks may be shown: these and what is below.
+    /// Paths of the node that tasks may be shown, with all below them.
     pub mounts: Option<Vec<FileGrant>>,
     /// Device nodes that tasks may be assigned.
     pub device_nodes: Option<Vec<NodeGrant>>,
@@ -509,7 +509,7 @@ pub struct Grants {
     pub dirs: Vec<String>,
     /// The plugin may start and control WASM tasks.
     pub wasm_task: bool,
-    /// Where it may open TCP connections to.
+    /// Endpoints that the plugin may open TCP connections to.
     pub connect: Vec<Endpoint>,
     /// Variables of the agent's environment that it sees, by name or pattern.
     pub env: Vec<String>,

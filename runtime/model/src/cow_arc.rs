@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A shared value that is copied when one of its holders changes it. It is serialised as the value
-/// itself.
+/// A shared value that is copied when one of its holders changes it. It is serialised as the
+/// value itself.
 #[derive(Debug, Default, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CowArc<T>(Arc<T>);

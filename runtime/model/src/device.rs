@@ -71,7 +71,7 @@ pub struct Locality {
     pub numa_node: Option<u32>,
 }
 
-/// One device.
+/// A single device of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInstance {
     /// Unique in its group.

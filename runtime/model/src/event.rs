@@ -55,9 +55,9 @@ kinds! {
     Restarting = "Restarting",
     /// The task will not be started again.
     NotRestarting = "Not Restarting",
-    /// Somebody asked for a restart.
+    /// A restart was requested.
     RestartSignaled = "Restart Signaled",
-    /// Somebody sent a signal.
+    /// A signal was sent to the task.
     Signaling = "Signaling",
     /// The task is being stopped.
     Killing = "Killing",

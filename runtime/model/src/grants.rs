@@ -164,13 +164,13 @@ pub const PUT: &str = "put this into the agent's configuration, each key on a li
 /// A grant to add to those that a plugin has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrantAddition {
-    /// The authority of an import. Where only the plugin knows the values, the lines have an
-    /// example.
+    /// The authority of an import. Where only the plugin knows the values, the lines have
+    /// an example.
     Ask(Authority),
     /// The plugin may run a program with exactly these arguments.
     Command {
-        /// Absolute path of the program. For a bare name, the operator has to fill in the
-        /// directory.
+        /// Absolute path of the program. For a bare name, the operator has to fill in
+        /// the directory.
         program: String,
         /// Arguments of the program, in order.
         args: Vec<String>,
@@ -212,8 +212,8 @@ pub enum GrantAddition {
 }
 
 impl Grants {
-    /// Whether the configuration grants this authority at all. The arguments are checked at each
-    /// call.
+    /// Whether the configuration grants this authority at all. The arguments are checked at
+    /// each call.
     #[must_use]
     pub fn allow(&self, authority: Authority) -> bool {
         match authority {
@@ -247,16 +247,16 @@ impl Grants {
         self.deny.iter().any(|denied| denied == authority.word())
     }
 
-    /// Whether the grants, files aside, let the plugin call nothing that could block or reach
-    /// outside.
+    /// Whether the grants, files aside, let the plugin call nothing that could block or
+    /// reach outside.
     #[must_use]
     pub fn opens_only_files(&self) -> bool {
         let Self { commands, process, wasm_task, connect, env, .. } = self;
         commands.is_empty() && connect.is_empty() && env.is_empty() && !process && !wasm_task
     }
 
-    /// Whether a task may run as this user. `None` stands for the agent's own user, which is always
-    /// allowed.
+    /// Whether a task may run as this user. `None` stands for the agent's own user, which is
+    /// always allowed.
     #[must_use]
     pub fn allow_user(&self, user: Option<&str>) -> bool {
         user.is_none_or(|user| self.users.iter().any(|pattern| wildcard(pattern, user)))
@@ -268,8 +268,8 @@ impl Grants {
         self.isolation.as_ref().and_then(|isolation| isolation.user.as_deref())
     }
 
-    /// The user of an isolated task whose job names none and whose allocation has no user id of its
-    /// own.
+    /// The user of an isolated task whose job names none and whose allocation has no user id of
+    /// its own.
     #[must_use]
     pub fn isolated_user_or_default(&self) -> String {
         self.isolated_user().unwrap_or(USER_DEFAULT).to_owned()
@@ -310,8 +310,8 @@ impl Grants {
         plain && self.dirs.iter().any(|pattern| wildcard(pattern, dir))
     }
 
-    /// Whether the plugin may be told when this path changes. It may for all paths that it may
-    /// read.
+    /// Whether the plugin may be told when this path changes. It may for all paths that it
+    /// may read.
     #[must_use]
     pub fn allow_watch(&self, path: &Path) -> bool {
         let plain = !path.components().any(|part| matches!(part, Component::ParentDir));
@@ -381,8 +381,8 @@ fn argument_fits(pattern: &str, arg: &str) -> bool {
     (pattern.starts_with('-') || !arg.starts_with('-')) && wildcard(pattern, arg)
 }
 
-/// Whether a pattern fits a text. `*` stands for any run of characters, any other character for
-/// itself.
+/// Whether a pattern fits a text. `*` stands for any run of characters, any other character
+/// for itself.
 #[must_use]
 pub fn wildcard(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');

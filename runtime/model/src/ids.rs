@@ -18,13 +18,13 @@ pub enum NameError {
     /// The name is empty.
     #[error("{what} must not be empty")]
     Empty {
-        /// What is named: `job name`, `task name` …
+        /// The kind of the name: `job name`, `task name` …
         what: &'static str,
     },
     /// The name is longer than [`NAME_BYTES_MAX`].
     #[error("{what} has {len} bytes; the longest allowed is {NAME_BYTES_MAX}")]
     TooLong {
-        /// What is named.
+        /// The kind of the name.
         what: &'static str,
         /// Bytes given.
         len: usize,
@@ -32,7 +32,7 @@ pub enum NameError {
     /// The name has a character that cannot be in a directory name or would confuse a person.
     #[error("{what} {name:?} contains {character:?}; names become directory names")]
     Character {
-        /// What is named.
+        /// The kind of the name.
         what: &'static str,
         /// The name given.
         name: String,
@@ -47,7 +47,7 @@ pub enum NameError {
         printable::code_point(*character)
     )]
     Hidden {
-        /// What is named.
+        /// The kind of the name.
         what: &'static str,
         /// The name given.
         name: String,
@@ -57,7 +57,7 @@ pub enum NameError {
     /// The name is `.` or `..`.
     #[error("{what} {name:?} is a directory reference, not a name")]
     Reserved {
-        /// What is named.
+        /// The kind of the name.
         what: &'static str,
         /// The name given.
         name: String,
@@ -115,8 +115,8 @@ macro_rules! names {
             /// Make a name from a text, which is checked.
             ///
             /// # Errors
-            /// When it is empty, too long, a directory reference, or has characters that are not
-            /// allowed.
+            /// When it is empty, too long, a directory reference, or has characters that are
+            /// not allowed.
             pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
                 let name = name.into();
                 check($what, &name, SEPARATORS)?;

@@ -66,7 +66,7 @@ pub enum IsolationKind {
 }
 
 impl IsolationKind {
-    /// All of them.
+    /// All parts of isolation.
     pub const ALL: [Self; 8] = [
         Self::Mounts,
         Self::Pids,

@@ -150,8 +150,8 @@ pub struct TaskGroup {
     pub services: Vec<Service>,
     /// Time after its placement at which an allocation is stopped as complete.
     pub max_run_duration: Option<Duration>,
-    /// Time without contact to a server after which an allocation is stopped; only servers ask for
-    /// it.
+    /// Time without contact to a server after which an allocation is stopped; only servers ask
+    /// for it.
     pub stop_after_disconnect: Option<Duration>,
     /// Number of allocations that a drain of the node stops at the same time, at least one.
     pub migrate_parallel: u32,
@@ -243,8 +243,8 @@ pub struct Task {
     pub name: TaskName,
     /// Name of the driver that runs the task.
     pub driver: PluginName,
-    /// Configuration for the driver, checked against its schema before the start. `${…}` not yet
-    /// replaced.
+    /// Configuration for the driver, checked against its schema before the start. `${…}` not
+    /// yet replaced.
     pub config: JsonObject,
     /// Environment of the task. `${…}` not yet replaced.
     pub env: BTreeMap<String, String>,
@@ -375,8 +375,8 @@ impl Default for LogConfig {
 /// Network of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkSpec {
-    /// The ports: those with a fixed number first, the others in the order of the file. Labels are
-    /// unique.
+    /// The ports: those with a fixed number first, the others in the order of the file. Labels
+    /// are unique.
     pub ports: Vec<PortSpec>,
     /// Which kind of network the allocation has.
     pub mode: NetworkMode,

@@ -5,8 +5,8 @@
 //! No I/O, no state, no plugins. Data is cheap to clone or behind an `Arc`, is written to the state
 //! file with postcard (so: no untagged or flattened fields) and shown to people as JSON.
 //!
-//! Start with [`job::Job`], then [`alloc`]: [`alloc::Allocation`] is what was asked (static),
-//! [`alloc::AllocState`] is what is (dynamic). They are never merged.
+//! Start with [`job::Job`], then [`alloc`]: [`alloc::Allocation`] is what is to run (static),
+//! [`alloc::AllocState`] is its present state (dynamic). They are never merged.
 
 pub mod access;
 pub mod alloc;

@@ -120,11 +120,11 @@ pub const INLINE_MEMORY_BYTES_MAX: u64 = 8 * MIB;
 
 /// Instances of plugins alive at once (calls in flight).
 pub const PLUGIN_INSTANCES_MAX: u32 = 128;
-/// How long the start waits for one more plugin to be loaded before it goes on without those that are
-/// not. Most take milliseconds, one that is compiled some seconds, on a busy node ten times as long.
+/// How long the start waits for one more plugin to be loaded before it goes on without the missing ones. Most
+/// take milliseconds, a plugin that is compiled some seconds, on a busy node ten times as long.
 pub const PLUGIN_LATE_AFTER: Duration = Duration::from_secs(30);
-/// Calls of one plugin under way at once, of those [`PLUGIN_INSTANCES_MAX`]: one whose calls never end
-/// leaves three quarters to the others. A node of fifty tasks that all start has a handful at once.
+/// Most calls of one plugin under way at once, out of [`PLUGIN_INSTANCES_MAX`]: a plugin whose calls never
+/// end leaves three quarters to the others. A node of fifty tasks that all start has a handful at once.
 pub const PLUGIN_CALLS_MAX: usize = 32;
 /// Most of those calls that are starts, which may wait for a compiler. The rest is for stops.
 pub const PLUGIN_STARTS_MAX: usize = 24;
@@ -148,15 +148,13 @@ pub const PLUGIN_TRACE_BYTES_MAX: usize = 512 * 1024;
 
 /// Most calls of one plugin kept in memory.
 pub const PLUGIN_RING_CALLS_MAX: usize = 64;
-/// Most bytes of those, arguments and answers of the host together: of calls larger than this only the
-/// last is kept.
+/// Most bytes of those, arguments and the host's answers together; of larger calls, the last is kept.
 pub const PLUGIN_RING_BYTES_MAX: usize = 256 * 1024;
 /// Largest recording, bytes: one call of [`PLUGIN_TRACE_BYTES_MAX`] with its arguments, and the ring.
 pub const PLUGIN_RECORDING_BYTES_MAX: u64 = 8 * MIB;
 /// Recordings kept in a data directory; the oldest goes first.
 pub const PLUGIN_RECORDINGS_MAX: usize = 64;
-/// How long after a recording the same function of the same plugin failing the same way is not written
-/// down again.
+/// How long a function of a plugin that fails in the same way is not recorded again.
 pub const PLUGIN_RECORDING_PAUSE: Duration = Duration::from_secs(60);
 
 /// Largest linear memory of any WASM task, bytes: the size of a pool slot.
@@ -205,7 +203,7 @@ pub const REGISTRY_START_WALL: Duration = Duration::from_secs(30);
 pub const CREDENTIALS_FILE_BYTES_MAX: u64 = MIB;
 /// Largest record of what a reference means, bytes.
 pub const PIN_BYTES_MAX: u64 = 4 * KIB;
-/// Most such records looked through for one that still names a file.
+/// Most of these records that are searched for one that still names a file.
 pub const PINS_MAX: usize = 10_000;
 
 // ---- plugin answers --------------------------------------------------------------------------
@@ -219,8 +217,8 @@ pub const DEVICE_INSTANCES_MAX: usize = 4_096;
 /// Steps of the search for a way to serve several device requests at once; each is some
 /// microseconds under the admission's lock. Beyond it the best way found so far counts.
 pub const DEVICE_COMBINATIONS_MAX: usize = 2_000;
-/// Most device requests of one allocation that are thought of together: beyond, each takes its own
-/// in turn.
+/// Most device requests of one allocation that are searched together; further ones are served one
+/// after the other.
 pub const DEVICE_REQUESTS_SEARCHED_MAX: usize = 64;
 /// Device requests that a plan explains: a job may have a thousand allocations alike.
 pub const PLAN_DEVICE_REQUESTS_MAX: usize = 64;
@@ -283,7 +281,7 @@ pub const WATCH_PATHS_MAX: usize = 64;
 pub const WATCH_SUBSYSTEMS_MAX: usize = 32;
 /// Most notes on what does not work that are kept to be shown.
 pub const WATCH_NOTES_MAX: usize = 64;
-/// Silence after a change before it is told: a device that is plugged in makes a dozen events.
+/// Silence after a change before it is reported: plugging in a device makes a dozen events.
 pub const WATCH_QUIET: Duration = Duration::from_millis(100);
 /// Longest wait for that silence.
 pub const WATCH_DEBOUNCE_MAX: Duration = Duration::from_secs(1);
@@ -308,11 +306,11 @@ pub const TASK_EVENTS_MAX: usize = 64;
 /// Processes, and WASM tasks, one run may have, ended ones included. A task is one of them; a few
 /// more leave room for commands run inside it.
 pub const WORKLOADS_PER_RUN_MAX: usize = 64;
-/// Commands that the agent's user runs inside tasks at once over the socket; the same of all others of the API
-/// together, and the same of all who come through servers.
+/// Most commands that the agent's user runs inside tasks at once over the socket. All other callers of the
+/// API together have as many, and so have all callers that come through servers.
 pub const EXEC_SESSIONS_MAX: usize = 64;
-/// All commands inside tasks of a node at once: those of people, and as many of checks and templates as one of
-/// their three shares, which nobody else can take.
+/// Most commands inside tasks of a node at once: the three shares of people, and a fourth of the same size
+/// for checks and templates, which people cannot take.
 pub const COMMANDS_INSIDE_MAX: usize = 4 * EXEC_SESSIONS_MAX;
 /// Program and arguments of such a command.
 pub const EXEC_ARGUMENTS_MAX: usize = 1_024;
@@ -320,16 +318,16 @@ pub const EXEC_ARGUMENTS_MAX: usize = 1_024;
 pub const EXEC_TEXT_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of what a command prints that are kept where its output is wanted whole.
 pub const EXEC_OUTPUT_BYTES_MAX: usize = MIB as usize;
-/// How long who asked for it may take to read what it printed last.
+/// How long the caller of a command may take to read its last output.
 pub const EXEC_OUTPUT_WALL_MAX: Duration = Duration::from_secs(30);
 /// Longest reason for which a command inside a task is refused, bytes: it travels as the reason for which a
 /// WebSocket is closed, which has no more (RFC 6455, 5.5).
 pub const EXEC_REASON_BYTES_MAX: usize = 123;
-/// How often whoever runs a command inside a task that prints nothing gets a sign of life: who has gone is
-/// found by it, as soon as Nomad's command line gives one of its own.
+/// How often the caller of a command that prints nothing gets a sign of life, by which a caller that is gone
+/// is noticed. Nomad's command line sends its own as often.
 pub const EXEC_SIGN_PERIOD: Duration = Duration::from_secs(10);
-/// Largest frame that is read of one who runs a command inside a task, or of the agent that runs it, bytes.
-/// Nomad's command line sends 3 KiB at once, the agent 22 KiB.
+/// Largest frame that is read from the caller of a command inside a task, or from the agent that runs it,
+/// bytes. Nomad's command line sends 3 KiB at once, the agent 22 KiB.
 pub const EXEC_FRAME_BYTES_MAX: usize = 128 * 1024;
 /// How long the last frame of such a session may take, and the other side to answer it.
 pub const EXEC_CLOSE_WALL_MAX: Duration = Duration::from_secs(2);
@@ -399,7 +397,7 @@ pub const DEVICE_STATS_INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
 pub const DEVICE_STATS_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Longest wait between collections from a plugin that fails.
 pub const DEVICE_STATS_RETRY_MAX: Duration = Duration::from_secs(120);
-/// Statistics older than so many intervals count as stale.
+/// Number of intervals after which statistics count as stale.
 pub const DEVICE_STATS_OLD_INTERVALS: u32 = 3;
 /// Longest call of a device plugin the manager waits for, unless the plugin's own deadline is longer;
 /// below [`HOOK_WALL_MAX`].
@@ -407,10 +405,11 @@ pub const DEVICE_CALL_WALL_MAX: Duration = Duration::from_secs(45);
 /// Longest wait for plugins that are being loaded, of a task whose device none reports yet: an agent that was
 /// started again has its tasks before its plugins.
 pub const DEVICE_LOADED_WALL: Duration = Duration::from_secs(30);
-/// How often a plugin is asked that found nothing for it on this node, unless it says.
+/// How often a plugin is asked that found nothing for it on this node, unless its answer names
+/// another interval.
 pub const DEVICE_UNDETECTED_INTERVAL: Duration = Duration::from_secs(60);
-/// Kernel subsystems whose news make such a plugin be asked at once: a card that is plugged in is told
-/// of by its bus, a driver that is loaded by `module`.
+/// Kernel subsystems whose events make such a plugin be asked at once: the bus reports a card that is plugged
+/// in, and `module` reports a driver that is loaded.
 pub const UNDETECTED_SUBSYSTEMS: &[&str] = &["module", "pci", "usb"];
 /// Reserves and releases of one device plugin at once: a plugin that hangs must leave the instances
 /// of [`PLUGIN_INSTANCES_MAX`] to others.
@@ -425,7 +424,7 @@ pub const DEVICE_RELEASE_TRIES_MAX: u32 = 11;
 /// From one measurement of an allocation's directory to the next. A task that writes 100 MB/s is
 /// found within 6 GB.
 pub const DISK_MEASURE_INTERVAL: Duration = Duration::from_secs(60);
-/// From one look for allocations whose measurement is due to the next.
+/// Time between two searches for allocations whose measurement is due.
 pub const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Measurements that have waited for so long that they are made without a reason take at most this part
 /// of one core together.
@@ -436,12 +435,13 @@ pub const DISK_WALKS_SPARED_MAX: u32 = 15;
 pub const DISK_MEASURE_PAUSE_FACTOR: u32 = 100;
 // ---- allocation directories ------------------------------------------------------------------
 
-/// How long an agent waits for the lock of its data directory while nobody who lives says that it has it:
-/// a process that an agent was starting when it was killed has it until it runs its own program.
+/// How long an agent waits for the lock of its data directory while no living process is named in
+/// the lock file: a process that an agent was starting when it was killed holds the lock until it
+/// executes its own program.
 pub const DATA_DIR_LOCK_WALL_MAX: Duration = Duration::from_secs(2);
 /// Between two tries to get that lock.
 pub const DATA_DIR_LOCK_POLL: Duration = Duration::from_millis(20);
-/// Longest wait for somebody else who changes the same allocation directory.
+/// Longest wait until another user of the same allocation directory has ended its change.
 pub const ALLOC_DIR_LOCK_WALL_MAX: Duration = Duration::from_secs(60);
 /// Entries touched by one removal of a directory. Twenty times what an ext4 of 250 GB can hold; only
 /// a process that creates files as fast as they are removed gets there.
@@ -535,7 +535,7 @@ pub const PLUGIN_CALL_SLACK: Duration = Duration::from_secs(5);
 pub const FINGERPRINT_WALL_MAX: Duration = Duration::from_secs(300);
 /// Longest run of one hook of a task or an allocation.
 pub const HOOK_WALL_MAX: Duration = Duration::from_secs(60);
-/// A hook that takes this long is told in the events of its task: a start is slow then.
+/// A hook that takes this long is reported in the events of its task, because it makes the start slow.
 pub const HOOK_SLOW: Duration = Duration::from_secs(5);
 /// Directories of allocations that are made at a time: a few for each core, so that a job of a thousand
 /// places does not make as many threads.
@@ -551,7 +551,8 @@ pub const DRIVER_RETRY: std::ops::RangeInclusive<Duration> =
 pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Longest wait for a state write before a start; a disk that hangs fails the start, visibly.
 pub const STATE_WRITE_WALL_MAX: Duration = Duration::from_secs(30);
-/// Pauses before what must be durable before it is told is written again; the last one is repeated.
+/// Pauses before a failed write is repeated that must be durable before anybody is told of it; the last one
+/// is repeated.
 pub const STATE_LASTING_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(10)];
 /// How long `ostler run` waits for the disk to take the last state of an allocation that is over: it
@@ -571,8 +572,8 @@ pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;
 
 /// How long connecting to the agent's socket may take; it waits only when the agent's queue is full.
 pub const CLIENT_CONNECT_WALL_MAX: Duration = Duration::from_secs(5);
-/// How long a command waits for an agent that starts; then it says so and ends. Above the time a
-/// start takes whose plugins are all compiled anew.
+/// How long a command waits for an agent that starts, before it says so and ends. It is longer than a start
+/// takes whose plugins are all compiled anew.
 pub const CLIENT_START_WALL_MAX: Duration = Duration::from_secs(60);
 /// How often such an agent is asked.
 pub const CLIENT_START_PAUSE: Duration = Duration::from_millis(200);
@@ -584,16 +585,15 @@ pub const CLIENT_WAIT: Duration = Duration::from_secs(60);
 pub const CLIENT_BODY_BYTES_MAX: usize = 64 * MIB as usize;
 /// Most of a refusal's text that is shown, bytes.
 pub const CLIENT_REFUSAL_BYTES_MAX: usize = 16 * KIB as usize;
-/// Lines of the agent's log that wait for who follows it; the oldest go.
+/// Lines of the agent's log that wait for a client that follows it; the oldest are dropped first.
 pub const AGENT_LOG_LINES_MAX: usize = 512;
-/// Lines of the agent's log that are kept for who asks later: some hundred bytes each, of a busy day.
+/// Lines of the agent's log that are kept for later requests: some hundred bytes each, those of a busy day.
 pub const AGENT_LOG_KEPT_MAX: usize = 512;
 /// Largest frame of a stream, bytes, in base64.
 pub const CLIENT_FRAME_BYTES_MAX: usize = MIB as usize;
 /// Longest silence in a stream; the agent gives a sign of life every [`API_HEARTBEAT`].
 pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Longest silence of a command that waits for a restart: then it says what that waits for.
+/// Longest silence of a command that waits for a restart; then it says what the restart waits for.
 pub const CLIENT_QUIET_WALL_MAX: Duration = Duration::from_secs(5);
-/// Longest that a command waits to see a restart it asked for: a `kill_timeout` and a
-/// `shutdown_delay` of some length, and a start of [`START_WALL_MAX`].
+/// Longest that a command waits for a restart: a `kill_timeout`, a `shutdown_delay`, and a start.
 pub const CLIENT_RESTART_WALL_MAX: Duration = Duration::from_secs(5 * 60);

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use super::digest::{Digest, PREFIX};
 
-/// How a reference begins.
+/// The beginning of each reference.
 pub const SCHEME: &str = "oci://";
 /// Longest name of a repository, bytes, as in the specification of registries.
 const REPOSITORY_BYTES_MAX: usize = 255;

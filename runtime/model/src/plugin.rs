@@ -10,9 +10,9 @@ use crate::grants::Authority;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PluginKind {
-    /// Exports `ostler:plugin/driver`.
+    /// A driver, which exports `ostler:plugin/driver`.
     Driver,
-    /// Exports `ostler:plugin/device`.
+    /// A device plugin, which exports `ostler:plugin/device`.
     Device,
 }
 

@@ -1,14 +1,14 @@
 //! What a task runner asks of the node: drivers, workloads, devices, as narrow traits.
 //!
 //! ```text
-//! task::runner ── Drivers::dispense ─► TaskDriver::start(context, config) ─► StartedTask
+//! task runner ─── Drivers::dispense ─► TaskDriver::start(context, config) ─► StartedTask
 //!      │                                   (a call into the plugin; the host spawns)
 //!      ├── Workloads::wait(run, workload) ─► RawExit ── TaskDriver::interpret_exit ─► ExitResult
 //!      ├── TaskDriver::stop ─(kill_timeout)─► TaskDriver::kill ─(KILL_GRACE)─► Workloads::kill_run
 //!      └── TaskDriver::destroy, Workloads::forget_run
 //! ```
-//! The runners know only these traits. `driver::proxy` and `host` implement them over real plugins,
-//! and tests implement them in a few lines over virtual time.
+//! The runners know only these traits. `ostler_plugin` (in `drivers` and `host`) and `ostler_device`
+//! implement them over real plugins, and tests implement them in a few lines over virtual time.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -124,8 +124,8 @@ pub enum PluginCallError {
     /// A host interface refused; the text has the configuration lines that would grant it.
     #[error("permission denied: {0}")]
     PermissionDenied(String),
-    /// The plugin answered what its answers may not cause; the text has the configuration lines that
-    /// would grant it. It did what it was asked.
+    /// The plugin did what it was asked, but its answer is not granted. The text has the configuration
+    /// lines that would grant it.
     #[error("{0}")]
     NotGranted(String),
     /// The call itself failed: trap, deadline, memory limit, broken answer.
@@ -351,9 +351,9 @@ pub struct StartedTask {
 /// Answer of [`TaskDriver::inspect`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InspectResult {
-    /// It runs.
+    /// The task runs.
     Running,
-    /// It ended.
+    /// The task ended, with this exit.
     Exited(RawExit),
     /// The driver cannot tell.
     Unknown,
@@ -376,7 +376,8 @@ pub trait TaskDriver: Send + Sync {
     /// Report that a call about this task was given up after this time, which is longer than the
     /// deadline of the call. It counts against the driver as a call that hangs.
     fn report_hang(&self, _call: &'static str, _task: &TaskContext, _after: Duration) {}
-    /// Keys of a task's `config` that may hold the address of a file, whose path the driver gets.
+    /// Keys of a task's `config` that may hold the address of a file. The driver gets the path of the
+    /// fetched file in its place.
     fn file_address_keys(&self) -> Vec<String> {
         Vec::new()
     }
@@ -478,7 +479,7 @@ pub trait Drivers: Send + Sync {
 /// What became of a workload while no agent ran ([`Workloads::adopt`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Adoption {
-    /// It runs, and is owned from now on.
+    /// The workload runs, and is owned from now on.
     Running,
     /// It ended with this exit. If its supervisor was killed, the exit has an error text.
     Ended(RawExit),

@@ -54,8 +54,8 @@ impl ReschedulePolicy {
     };
 
     /// Nomad's default for a kind of job. Services get successors without limit, after 30 s and
-    /// then ever longer up to an hour; batch jobs once a day after 5 s; jobs that run on every node
-    /// never.
+    /// then ever longer up to an hour; batch jobs once a day after 5 s; jobs that run on every
+    /// node never.
     #[must_use]
     pub fn default_for(kind: JobKind) -> Self {
         match kind {
@@ -130,14 +130,14 @@ impl Default for UpdatePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeploymentPhase {
-    /// It goes on, or waits for promotion.
+    /// The deployment goes on, or waits for promotion.
     #[default]
     Running,
     /// A person halted it.
     Paused,
     /// The new version runs and is healthy.
     Successful,
-    /// It was given up.
+    /// The deployment was given up.
     Failed,
     /// Another version came, or the job was stopped.
     Cancelled,
@@ -183,8 +183,8 @@ pub struct DeployedGroup {
     pub auto_promote: bool,
     /// The deadline of [`UpdatePolicy::progress_deadline`], as the group has it.
     pub progress_deadline: Duration,
-    /// The deployment fails when nothing has become healthy by this time. `None` while nothing was
-    /// placed.
+    /// The deployment fails when nothing has become healthy by this time. `None` while nothing
+    /// was placed.
     pub require_progress_by: Option<Timestamp>,
     /// The canaries were accepted.
     pub promoted: bool,

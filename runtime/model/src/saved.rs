@@ -9,11 +9,9 @@
 //! namespace    NamespaceRecord
 //! ```
 //!
-//! The agent writes [`SavedAllocState`], [`EndedPlaces`], [`PluginHandle`], [`DriverManagerState`],
-//! [`DeviceManagerState`], [`NodeRegistration`] and [`NodeBoot`]. It does not write
-//! [`DeploymentStatus`], [`NetworkStatus`] and [`AcknowledgedState`] yet, because it places jobs
-//! itself and gives no network to an allocation; their layout is fixed so that an agent that writes
-//! them needs no new schema.
+//! Three records of an allocation exist only where there is something to record:
+//! [`DeploymentStatus`] where its health was judged, [`NetworkStatus`] where it has a network of its
+//! own, and [`AcknowledgedState`] where a server placed it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -79,15 +77,15 @@ pub struct JobRecord {
     pub stable: bool,
 }
 
-/// Indexes of a task group whose allocations have ended, for one version of the job. They are not
-/// filled again when those allocations are collected. One record holds a block of neighbouring
-/// indexes.
+/// Indexes of a task group whose allocations have ended, for one version of the job. They are
+/// not filled again when those allocations are collected. One record holds a block of
+/// neighbouring indexes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedPlaces {
     /// Index at which the job first came: a job that is purged and comes again is another one.
     pub create_index: u64,
-    /// Version of the job that the allocations belonged to. Ends under another version do not
-    /// count.
+    /// Version of the job that the allocations belonged to. Ends under another version do
+    /// not count.
     pub version: u64,
     /// What is remembered of each allocation, by its index in the group.
     pub places: BTreeMap<u32, EndedPlace>,
@@ -130,9 +128,9 @@ pub enum JobOrigin {
     Run,
 }
 
-/// The verdict on the health of an allocation in a deployment. It is given once and never taken
-/// back, and it must survive a restart: otherwise the allocation would be judged again from the
-/// beginning.
+/// The verdict on the health of an allocation in a deployment. It is given once and never
+/// taken back, and it must survive a restart: otherwise the allocation would be judged again
+/// from the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentStatus {
     /// The verdict; `None` before there is one.
@@ -162,8 +160,8 @@ impl DeploymentStatus {
     }
 }
 
-/// The network of an allocation. It is needed again after a restart of the agent, for tasks that
-/// start and for taking the network down.
+/// The network of an allocation, as it is shown to people and reported to servers. What the agent
+/// needs to take the network down is in a record of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkStatus {
     /// Interface inside the allocation's network.

@@ -55,7 +55,7 @@ fn parse(text: &str) -> Result<ServerAddress, &'static str> {
         None => RPC_PORT,
         Some(port) if port.starts_with("//") => return Err("a scheme stands before it"),
         Some(port) => {
-            // What would be read beside digits is a sign.
+            // Parsing a number would also accept a sign.
             let digits = port.bytes().all(|byte| byte.is_ascii_digit());
             let port = port.parse().ok().filter(|port| digits && *port > 0);
             port.ok_or("what follows its first colon is no port of 1 to 65535")?

@@ -33,8 +33,8 @@ pub struct ExecPlan {
     pub argv: Vec<String>,
     /// The whole environment. Absent: that which the task was started with.
     pub env: Option<Vec<(String, String)>>,
-    /// Absolute working directory, as the task sees it. Absent: the one that the task was started
-    /// in.
+    /// Absolute working directory, as the task sees it. Absent: the one that the task was
+    /// started in.
     pub cwd: Option<String>,
     /// User to run as, which can only be the task's own. Absent: the task's own user.
     pub user: Option<String>,
@@ -59,8 +59,8 @@ impl Default for TerminalSize {
 /// A function that gives a terminal another size.
 pub type Resize = Box<dyn Fn(TerminalSize) + Send + Sync>;
 
-/// A command that runs inside a task. All processes that it started are ended when `end` is
-/// dropped.
+/// A command that runs inside a task. All processes that it started are ended when `end`
+/// is dropped.
 pub struct ExecSession {
     /// Writes the command's standard input. Dropping it ends the input, except with a terminal.
     pub stdin: Box<dyn AsyncWrite + Send + Unpin>,

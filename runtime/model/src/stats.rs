@@ -48,9 +48,9 @@ pub struct StatObject {
 }
 
 impl StatObject {
-    /// Put a value at a path: the last part is its name, the parts before it name objects inside
-    /// one another. Returns `false`, and changes nothing, when the path is empty or has a value
-    /// already.
+    /// Put a value at a path: the last part is its name, the parts before it name objects
+    /// inside one another. Returns `false`, and changes nothing, when the path is empty or has
+    /// a value already.
     pub fn insert(&mut self, path: &[String], value: StatValue) -> bool {
         let Some((name, objects)) = path.split_last() else { return false };
         if self.get(path).is_some() {

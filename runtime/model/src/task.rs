@@ -115,8 +115,8 @@ impl ExitResult {
         self
     }
 
-    /// What ended the task beyond its exit code: `killed by signal 9`, an error. `None` for a plain
-    /// exit.
+    /// What ended the task beyond its exit code: `killed by signal 9`, an error. `None` for a
+    /// plain exit.
     #[must_use]
     pub fn cause(&self) -> Option<String> {
         let error = self.error.clone().filter(|text| !text.is_empty());
@@ -215,7 +215,7 @@ mod tests {
         RawExit { exit_code, signal, error: error.map(str::to_owned), ..RawExit::default() }
     }
 
-    /// What a driver says that only repeats what the host saw.
+    /// The result of a driver that only repeats what the host saw.
     fn repeated(raw: &RawExit) -> ExitResult {
         ExitResult {
             exit_code: raw.exit_code.unwrap_or(0),

@@ -26,8 +26,8 @@ const OWN: [&str; 3] = ["local", "secrets", "tmp"];
 /// Paths in a task's own root that belong to the kernel or the agent.
 const KERNEL: [&str; 5] = ["/dev", "/proc", OWN_FILES, "/.blank-file", "/.blank-dir"];
 
-/// Path at which a task with a root of its own sees its whole directory, beside the single parts of
-/// it.
+/// Path at which a task with a root of its own sees its whole directory, beside the single parts
+/// of it.
 pub const OWN_FILES: &str = "/.own";
 
 /// Directory of an allocation in which the agent gathers files that are assigned to its WASM tasks.
@@ -60,8 +60,8 @@ pub struct TaskPath {
 }
 
 impl TaskPath {
-    /// Whether the path is in the shared directory, and the path below that or below the task's
-    /// directory.
+    /// Whether the path is in the shared directory, and the path below that or below the
+    /// task's directory.
     #[must_use]
     pub fn split(&self) -> (bool, PathBuf) {
         let (first, below) = self.names.split_first().map_or(("", [].as_slice()), |(a, b)| (a, b));
@@ -153,8 +153,8 @@ pub fn source(text: &str, view: TaskView<'_>) -> Result<TaskPath, TaskPathError>
     leads(text, view, view.sees != FsIsolation::None)
 }
 
-/// Resolves a path. `below`: an absolute path that is none of the view's counts from the task's
-/// directory.
+/// Resolves a path. `below`: an absolute path that is none of the view's counts from the
+/// task's directory.
 fn leads(text: &str, view: TaskView<'_>, below: bool) -> Result<TaskPath, TaskPathError> {
     let own = view.task.as_str();
     let outside = || TaskPathError::Outside(text.to_owned());

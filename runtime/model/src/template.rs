@@ -13,8 +13,8 @@ pub const TEMPLATE_MODE_MAX: u32 = 0o777;
 pub struct TaskTemplate {
     /// Where the text of the template comes from.
     pub source: TemplateSource,
-    /// Path of the rendered file, below the task's directory or in the shared one. `${…}` not yet
-    /// replaced.
+    /// Path of the rendered file, below the task's directory or in the shared one. `${…}` not
+    /// yet replaced.
     pub destination: String,
     /// What happens when the output changes while the task runs.
     pub change: ChangeMode,

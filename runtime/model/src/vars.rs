@@ -339,7 +339,7 @@ mod tests {
             assert!(!readable.contains(path), "{path}");
         }
         assert!(readable.contains("nomad/jobs"));
-        // One that servers made has those of the job that it is one of.
+        // A job that servers made of another one has the paths of that one.
         let parent = JobId::new("leak").unwrap();
         let child = JobId::new("leak/dispatch-1").unwrap();
         assert!(

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 pub struct HostVolume {
     /// Absolute path on the node.
     pub path: PathBuf,
-    /// Nobody writes to it.
+    /// No task may write to the volume.
     pub read_only: bool,
 }
 
-/// What a group asks for, by the name that its tasks mount it by.
+/// A volume that a group asks for, under the name by which its tasks mount it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRequest {
     /// Name of the node's [`HostVolume`].
     pub source: String,
-    /// Its tasks only read it.
+    /// The tasks of the group only read the volume.
     pub read_only: bool,
 }
 

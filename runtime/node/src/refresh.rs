@@ -24,8 +24,8 @@ pub const REFRESH: Duration = Duration::from_secs(30);
 #[error("the fingerprint of the node was given up; the next one is taken in its turn")]
 pub struct NodeFingerprintError;
 
-/// Keep the facts of `node` fresh until `stop`. `look` collects all facts, off the runtime's
-/// threads.
+/// Keep the facts of `node` fresh until `stop`. `look` collects all facts, off
+/// the runtime's threads.
 pub async fn keep_fresh<Look, Found>(node: NodePublisher, stop: CancellationToken, look: Look)
 where
     Look: Fn() -> Found,

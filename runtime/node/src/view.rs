@@ -98,12 +98,12 @@ pub struct NodeView {
     pub device_plugins: BTreeMap<PluginName, Health>,
     /// Devices found by all device plugins.
     pub devices: Vec<DeviceGroup>,
-    /// Plugins that are still being loaded, named by their blocks. What they offer is not known
-    /// yet.
+    /// Plugins that are still being loaded, named by their blocks. What they offer is
+    /// not known yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loading: Vec<String>,
-    /// Plugins that were found and are not used, each with the reason. What they would offer is not
-    /// known.
+    /// Plugins that were found and are not used, each with the reason. What they would offer
+    /// is not known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused_plugins: BTreeMap<String, String>,
 }
@@ -181,8 +181,8 @@ impl NodeView {
         self.resources.cpu_mhz.saturating_mul(count.into()) / cores
     }
 
-    /// The cores of each NUMA node. Where the kernel reports none, there is one node with all
-    /// cores.
+    /// The cores of each NUMA node. Where the kernel reports none, there is one node
+    /// with all cores.
     #[must_use]
     pub fn numa_nodes(&self) -> Vec<CoreSet> {
         let nodes = self.attributes.iter().filter_map(|(name, cores)| {

@@ -47,8 +47,8 @@ const HOST_WORK_LOOK: Duration = Duration::from_millis(50);
 /// A future inside a store.
 pub(super) type InStore<'a, T> = Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>;
 
-/// How a call ended and what it cost. Give it to [`Caller::answer`] or [`Caller::done`],
-/// which count it.
+/// How a call ended and what it cost. Give it to [`PluginCaller::answer`] or
+/// [`PluginCaller::finish`], which count it.
 pub(super) struct CallReport<T> {
     result: Result<T, CallFailure>,
     at: Timestamp,
@@ -63,7 +63,7 @@ pub(super) struct CallReport<T> {
 }
 
 impl<T> CallReport<T> {
-    /// Add the arguments of the call: see [`Caller::arguments`].
+    /// Add the arguments of the call: see [`PluginCaller::arguments`].
     pub(super) fn with_arguments(mut self, arguments: Vec<u8>) -> Self {
         self.arguments = arguments;
         self

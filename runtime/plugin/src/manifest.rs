@@ -1,7 +1,7 @@
 //! Reads imports and exports of a component from its bytes, before it is compiled or run.
 //!
 //! The imports are the plugin's whole authority, because a component can do nothing that it does
-//! not import. [`Manifest::asks`] groups them by what they let the plugin do.
+//! not import. [`PluginManifest::asks`] groups them by what they let the plugin do.
 
 use wasmparser::{ComponentExternalKind, Encoding, Parser, Payload};
 

@@ -40,7 +40,7 @@ pub trait PluginObserver: Send + Sync {
     ) -> Option<Arc<dyn CallObserver>>;
 }
 
-/// Is told of the calls of one plugin.
+/// Receives the calls of one plugin.
 pub trait CallObserver: Send + Sync {
     /// Take note of the schemas with which the plugin described itself: that of its own
     /// configuration, and that of its tasks.
@@ -50,7 +50,7 @@ pub trait CallObserver: Send + Sync {
     fn begin_call(self: Arc<Self>) -> Box<dyn ObservedCall>;
 
     /// The answer of a call that had ended turned out to break the rules. `number` is
-    /// what [`ObservedCall::ended`] returned.
+    /// what [`ObservedCall::end_call`] returned.
     fn mark_broken(&self, number: u64, reason: String);
 
     /// Write what is known about the last calls to a file. `None`: there is nothing to write.

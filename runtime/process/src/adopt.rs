@@ -139,8 +139,8 @@ impl ProcessHost {
     /// without processes gets a note without a pid. Processes without a supervisor end with this
     /// agent and get no note.
     ///
-    /// Blocks on the disk. A note that cannot be written is logged. Returns whether all notes were
-    /// written.
+    /// Blocks on the disk. A note that cannot be written is logged. Returns whether all notes
+    /// were written.
     pub fn note(&self, run: &RunId, about: &RunNote) -> bool {
         let processes = self.processes(|key| key == run);
         let ForkMode::Supervised(line) = &self.inner.way else { return processes.is_empty() };

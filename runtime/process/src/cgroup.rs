@@ -49,7 +49,7 @@ pub enum CgroupUnavailable {
     NotWritable {
         /// Path of the cgroup that was to hold the tasks.
         path: PathBuf,
-        /// What the kernel said.
+        /// Text of the error that the kernel gave.
         reason: String,
     },
     /// No limit can be set: the controllers do not reach the agent's cgroup.
@@ -62,7 +62,7 @@ pub enum CgroupUnavailable {
         path: PathBuf,
         /// Some of `memory`, `cpu`, `pids`, `cpuset`.
         missing: String,
-        /// What the kernel said.
+        /// Text of the error that the kernel gave.
         reason: String,
     },
 }
@@ -435,7 +435,7 @@ impl WorkerCgroup {
         let Some(name) = own.as_deref().map(Path::new).and_then(Path::file_name) else {
             return Ok(None);
         };
-        // One of an agent that could not give cores lies beside those of today.
+        // The cgroups of an agent that could not give cores lie directly below the parent of all.
         let homes = [status.home(false), status.parent.clone()].into_iter().flatten();
         let Some(leaf) = homes.map(|home| home.join(name)).find_map(Leaf::open_existing) else {
             return Ok(None);

@@ -272,8 +272,8 @@ struct CloneArgs {
 /// Fork into a cgroup. Returns as `fork` does; a negative number when the kernel refuses.
 ///
 /// # Safety
-/// As for `fork`. The C library does not know of this fork, so the child may not even take its
-/// locks.
+/// As for `fork`. The C library does not know of this fork, so the child may not even take
+/// its locks.
 unsafe fn fork_into(cgroup: &OwnedFd, whose: ForkKind) -> libc::pid_t {
     const CLONE_INTO_CGROUP: u64 = 1 << 33;
     let Ok(cgroup) = u64::try_from(cgroup.as_raw_fd()) else { return -1 };

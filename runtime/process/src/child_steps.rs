@@ -75,8 +75,8 @@ fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
     texts.iter().map(|text| text.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
 }
 
-/// Give this process a session and a group of its own, with default signals and the usual file mode
-/// mask.
+/// Give this process a session and a group of its own, with default signals and the usual file
+/// mode mask.
 ///
 /// # Safety
 /// Only in the child.
@@ -92,9 +92,9 @@ pub(in super::super) unsafe fn begin_session() {
     }
 }
 
-/// Take off the protection from the kernel's memory killer that the agent may have. What the agent
-/// starts for tasks may be killed for want of memory, and must be where the task's own limit is
-/// reached.
+/// Take off the protection from the kernel's memory killer that the agent may have. What the
+/// agent starts for tasks may be killed for want of memory, and must be where the task's own
+/// limit is reached.
 ///
 /// # Safety
 /// Only in the child.
@@ -117,7 +117,8 @@ pub(in super::super) unsafe fn unprotect() {
 /// # Safety
 /// Only in the child.
 pub(in super::super) unsafe fn begin_detached() -> io::Result<()> {
-    /// Closed by the exec and not before: whoever forked has one open to hear of errors.
+    /// Descriptors are closed by the exec and not before, because the process that forked learns of
+    /// errors through one of them.
     const ON_EXEC: libc::c_uint = libc::CLOSE_RANGE_CLOEXEC;
     // SAFETY: system calls over plain numbers.
     unsafe {
@@ -191,7 +192,7 @@ unsafe fn close_from(lowest: RawFd) {
 /// Close every descriptor from `lowest` on, except `but`.
 ///
 /// # Safety
-/// Nobody may own or use what is closed.
+/// No code may own or use the descriptors that are closed.
 pub(in super::super) unsafe fn close_from_but(lowest: RawFd, but: RawFd) {
     // SAFETY: as the caller says; duplicates of descriptors are owned by nobody.
     unsafe {

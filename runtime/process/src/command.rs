@@ -88,7 +88,7 @@ pub fn make_executable(dir: &Path, file: &Path) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(dir, flags, Mode::empty())?;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        // What is no file, such as a pipe of the task, must hold up nobody.
+        // Opening something else than a file, such as a pipe of the task, must not block.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::openat2(dir, rest, flags, Mode::empty(), how)?;
         let found = rustix::fs::fstat(&file)?;

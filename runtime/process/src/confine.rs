@@ -127,7 +127,7 @@ pub enum ConfineError {
     Missing {
         /// The path as the caller named it.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -136,7 +136,7 @@ pub enum ConfineError {
     Part {
         /// Name of the part, for people: `Landlock`, for example.
         part: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -205,9 +205,9 @@ fn become_nobody() -> io::Result<()> {
     privileges::drop_privileges(root.then_some(&ids), 0, true)
 }
 
-/// Keep a path open for as long as this process lives. The kernel's rules hold for the inode that
-/// is at the path now, and the kernel makes new inodes in `/proc` when it needed the memory in
-/// between.
+/// Keep a path open for as long as this process lives. The kernel's rules hold for the inode
+/// that is at the path now, and the kernel makes new inodes in `/proc` when it needed the memory
+/// in between.
 fn keep_open(path: &Path) -> Result<(), ConfineError> {
     let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let missing = |errno: Errno| ConfineError::Missing { path: path.into(), source: errno.into() };

@@ -22,8 +22,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 static BEFORE: OnceLock<Rlimit> = OnceLock::new();
 
 /// Let this process have as many files open as the system allows it, and a privileged process as
-/// many as ten thousands of tasks need. Returns how many. Tasks and commands that this crate starts
-/// get the limit from before.
+/// many as ten thousands of tasks need. Returns how many; `None` for any number. Tasks and commands
+/// that this crate starts get the limit from before.
 ///
 /// # Errors
 /// When the kernel refuses; nothing is changed then.
@@ -32,7 +32,7 @@ pub fn raise_limit() -> io::Result<Option<u64>> {
     let before = BEFORE.get_or_init(|| now);
     let raised = before.maximum.map(|most| most.max(wanted_limit()));
     let set = |most| setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
-    // A hard limit is raised only by who has CAP_SYS_RESOURCE.
+    // Only a process with CAP_SYS_RESOURCE may raise a hard limit.
     if raised != before.maximum && set(raised).is_ok() {
         return Ok(raised);
     }
@@ -40,8 +40,8 @@ pub fn raise_limit() -> io::Result<Option<u64>> {
     Ok(before.maximum)
 }
 
-/// The limit to ask for: what is needed, or less where no process of this system may have that
-/// many.
+/// The limit to ask for: what is needed, or less where no process of this system may have
+/// that many.
 fn wanted_limit() -> u64 {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
     let most = most.and_then(|text| text.trim().parse().ok());

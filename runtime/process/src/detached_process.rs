@@ -35,8 +35,8 @@ pub struct DetachedSpec<'a> {
     pub program: &'a Path,
     /// Its first argument, which tells the program what to be.
     pub argument: &'a str,
-    /// Its second argument, for people who look at lists of processes: the directory that it works
-    /// in.
+    /// Its second argument, for people who look at lists of processes: the directory that it
+    /// works in.
     pub place: &'a Path,
     /// What lists of processes show in place of the program.
     pub name: &'a str,
@@ -54,8 +54,8 @@ pub struct DetachedSpec<'a> {
 pub struct DetachedProcess {
     /// The process id. It may name another process once this one was reaped.
     pub pid: u32,
-    /// Start time in the kernel's ticks. Together with the pid it names one process of a boot for
-    /// ever.
+    /// Start time in the kernel's ticks. Together with the pid it names one process of a boot
+    /// for ever.
     pub start_ticks: u64,
     pidfd: OwnedFd,
     how: OnceLock<ProcessEnd>,
@@ -124,8 +124,8 @@ pub fn start_detached(spec: DetachedSpec<'_>) -> io::Result<DetachedProcess> {
 }
 
 impl DetachedProcess {
-    /// The process of an earlier agent; `None` when it has ended. The caller has compared the boot
-    /// id.
+    /// The process of an earlier agent; `None` when it has ended. The caller has compared the
+    /// boot id.
     ///
     /// # Errors
     /// When the process cannot be looked up.

@@ -56,8 +56,8 @@ pub enum ProcessError {
         /// Name, or id as text, of the user that turned out to be root.
         user: String,
     },
-    /// The number of the task's processes is bounded, and nothing on this node can enforce that
-    /// bound.
+    /// The number of the task's processes is bounded, and nothing on this node can enforce
+    /// that bound.
     #[error(
         "the task may have {most} processes (processes_max), and nothing here can count them: the pids \
          controller is not delegated to the agent, and only tasks of other users than root, or in a user \
@@ -67,7 +67,7 @@ pub enum ProcessError {
         /// Processes that the task may have, as the configuration says.
         most: u32,
     },
-    /// Something cannot be shown to an isolated task.
+    /// A path of the node cannot be shown to an isolated task.
     #[error("{host} cannot be shown to the task as {task}: {reason}")]
     Mount {
         /// Path on the node.
@@ -80,9 +80,9 @@ pub enum ProcessError {
     /// A process could not be isolated as its driver asked, and was not run.
     #[error("the task was not started, because it could not be isolated: {step}")]
     Isolation {
-        /// What could not be done.
+        /// The step that could not be done, in words.
         step: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: Option<io::Error>,
     },
@@ -97,7 +97,7 @@ pub enum ProcessError {
     /// The identity could not be recorded, so the program was not run.
     #[error("the process was not started, because its identity could not be recorded: {reason}")]
     NotRecorded {
-        /// What the recorder said.
+        /// Why the identity could not be recorded, in words.
         reason: String,
     },
     /// A step between fork and exec failed.
@@ -107,7 +107,7 @@ pub enum ProcessError {
         command: String,
         /// Name of the step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -122,9 +122,9 @@ pub enum ProcessError {
     /// No process of this id belongs to the run.
     #[error("no process {id:?} belongs to run {run}")]
     UnknownProcess {
-        /// The run that asked.
+        /// Id of the run that was searched.
         run: String,
-        /// The id it gave.
+        /// Id of the process that was asked for.
         id: String,
     },
     /// The signal name is not known.
@@ -133,16 +133,16 @@ pub enum ProcessError {
     /// A call to the kernel failed.
     #[error("{what} failed")]
     System {
-        /// Which call, for what.
+        /// The call and its purpose, in words.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// A supervisor did not do what it was started for.
     #[error("the supervisor of the process {reason}")]
     Supervisor {
-        /// What it did instead.
+        /// What the supervisor did instead, as the rest of a sentence.
         reason: &'static str,
     },
     /// A command inside a task could not be started.

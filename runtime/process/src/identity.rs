@@ -65,11 +65,11 @@ pub fn is_alive(identity: &ProcessIdentity) -> bool {
 /// Kill what a crashed agent left behind: the process group of `identity` when the process is
 /// still the same one, and its cgroup. Never signals a stranger that has the pid now.
 ///
-/// A supervised process is ended by its supervisor: the supervisor is told to, and this does not
-/// wait.
+/// A supervised process is ended by its supervisor: the supervisor is told to, and this does
+/// not wait.
 ///
-/// Other processes of the task are left to [`end_leftover`]. Returns before the killed ones are
-/// dead.
+/// Other processes of the task are left to [`end_leftover`]. Returns before the killed ones
+/// are dead.
 ///
 /// # Errors
 /// When the kernel refuses the signal.

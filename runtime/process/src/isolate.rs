@@ -55,8 +55,8 @@ use ostler_model::isolation::IsolationKind;
 pub struct Isolation {
     /// The parts of isolation that are put in force.
     pub parts: Vec<IsolationKind>,
-    /// The namespaces are made inside a user namespace, because the agent may not make them by
-    /// itself.
+    /// The namespaces are made inside a user namespace, because the agent may not make them
+    /// by itself.
     pub user_namespace: bool,
     /// The task's directory on the node.
     pub task_dir: PathBuf,
@@ -102,8 +102,8 @@ pub(super) struct IsolationSetup {
     /// Paths of the program. The first that exists is executed.
     candidates: Vec<CString>,
     capabilities: u64,
-    /// Most processes of the task's user, where nothing else counts the processes of the task
-    /// alone.
+    /// Most processes of the task's user, where nothing else counts the processes of the
+    /// task alone.
     processes_max: Option<u64>,
 }
 

@@ -167,8 +167,8 @@ fn is_member(stat: &Stat, leader: u32) -> bool {
     stat.session == leader || stat.group == leader
 }
 
-/// The two variables that every process of a run has in its environment, unless somebody changed
-/// them.
+/// The two variables that every process of a run has in its environment, unless somebody
+/// changed them.
 fn run_marks(run: &RunId) -> Option<[String; 2]> {
     let mut parts = run.as_str().split('/');
     let (alloc, task) = (parts.next()?, parts.next()?);
@@ -202,8 +202,8 @@ pub fn kill_certain(left: &[RemainingProcess]) {
     }
 }
 
-/// A text about the processes that may belong to a task and are left alone; `None` when there are
-/// none.
+/// A text about the processes that may belong to a task and are left alone; `None` when there
+/// are none.
 pub fn describe_uncertain(left: &[RemainingProcess]) -> Option<String> {
     let names: Vec<String> =
         left.iter().filter(|left| !left.certain).map(ToString::to_string).collect();

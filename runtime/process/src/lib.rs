@@ -98,8 +98,8 @@ pub struct ProcessOptions {
     /// Tasks get supervisors, by which they outlive the agent with output and exit code. With
     /// `kill_with_agent` only isolated tasks get one, and they end with the agent.
     pub supervision: Option<Supervision>,
-    /// Cgroup below which the cgroups of tasks are made; by default `ostler` in the agent's own
-    /// cgroup.
+    /// Cgroup below which the cgroups of tasks are made; by default `ostler` in the agent's
+    /// own cgroup.
     pub cgroup_parent: Option<PathBuf>,
     /// The clock that gives the time at which a process ended.
     pub clock: Clock,
@@ -302,11 +302,11 @@ impl ProcessHost {
         })
     }
 
-    /// Start a process and return its id once it is held before its first instruction. The process
-    /// goes on with [`ProcessHost::release`]. In a run that was released before, this returns once
-    /// the program itself runs. Dropping the future before that kills the child; so does every
-    /// error. The future must have ended before [`ProcessHost::forget_run`] is called for the same
-    /// run.
+    /// Start a process and return its id once it is held before its first instruction. The
+    /// process goes on with [`ProcessHost::release`]. In a run that was released before, this
+    /// returns once the program itself runs. Dropping the future before that kills the child; so
+    /// does every error. The future must have ended before [`ProcessHost::forget_run`] is called
+    /// for the same run.
     ///
     /// # Errors
     /// See [`ProcessError`]; nothing is left running.
@@ -316,9 +316,9 @@ impl ProcessHost {
         started.join().await.unwrap_or(Err(ProcessError::Stopped))
     }
 
-    /// Let all held processes of a run go, and those that are spawned in it later. The future ends
-    /// once the programs run. When it is dropped before that, the processes not let go yet are
-    /// killed.
+    /// Let all held processes of a run go, and those that are spawned in it later. The future
+    /// ends once the programs run. When it is dropped before that, the processes not let go yet
+    /// are killed.
     ///
     /// # Errors
     /// When a program could not be executed. Its process is ended; the others of the run go on.
@@ -390,20 +390,20 @@ impl ProcessHost {
         self.find(run, id).map(|process| process.kill())
     }
 
-    /// Does the process run?
+    /// Whether the process runs.
     ///
     /// # Errors
-    /// Unknown process.
+    /// When the process is unknown.
     pub fn state(&self, run: &RunId, id: &str) -> Result<ProcessState, ProcessError> {
         let process = self.find(run, id)?;
         let exited = process.exit.borrow().is_some();
         Ok(if exited { ProcessState::Exited } else { ProcessState::Running })
     }
 
-    /// What was recorded of the process.
+    /// The identity of the process, as it was recorded.
     ///
     /// # Errors
-    /// Unknown process.
+    /// When the process is unknown.
     pub fn identity(&self, run: &RunId, id: &str) -> Result<ProcessIdentity, ProcessError> {
         self.find(run, id).map(|process| process.identity.clone())
     }

@@ -53,8 +53,8 @@ pub struct RunPlace {
 pub struct LiveRun {
     /// Pid and start time of the living supervisor.
     pub supervisor: SupervisorIdentity,
-    /// What is needed to end the run. The process is the supervisor itself where the task is not
-    /// known.
+    /// What is needed to end the run. The process is the supervisor itself where the task is
+    /// not known.
     pub identity: ProcessIdentity,
     /// The run's id, from its note.
     pub run: Option<String>,
@@ -67,8 +67,8 @@ pub struct LiveRun {
 }
 
 impl LiveRun {
-    /// A run that is on record here and whose supervisor works for the data directory `dir`
-    /// instead.
+    /// A run that is on record here and whose supervisor works for the data directory
+    /// `dir` instead.
     #[must_use]
     pub fn from_other_dir(
         run: String,

@@ -25,8 +25,8 @@ pub fn give_back() {
     for (start, length) in clean_mappings(&smaps, program) {
         let Ok(address) = usize::try_from(start) else { continue };
         let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
-        // SAFETY: a private mapping of a file of which no page was ever changed: what is dropped reads
-        // the same when it is mapped again. The kernel refuses what is no mapping any more.
+        // SAFETY: a private mapping of a file of which no page was ever changed: dropped pages read the
+        // same when they are mapped again. The kernel refuses an address that is not mapped any more.
         let dropped = unsafe { madvise(address, length, Advice::LinuxDontNeed) };
         if let Err(error) = dropped {
             tracing::debug!(%error, "pages of the program stay mapped");
@@ -57,8 +57,8 @@ fn clean_mappings(smaps: &str, program: &str) -> Vec<(u64, usize)> {
     found
 }
 
-/// Address and bytes from the first line of a mapping, which begins with `START-END ` in
-/// hexadecimal.
+/// Address and bytes from the first line of a mapping, which begins with `START-END `
+/// in hexadecimal.
 fn parse_range(line: &str) -> Option<(u64, usize)> {
     let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
     let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16));
@@ -66,7 +66,7 @@ fn parse_range(line: &str) -> Option<(u64, usize)> {
     Some((start, usize::try_from(end.checked_sub(start)?).ok()?))
 }
 
-/// Decides when the allocator is asked to give back what was freed: the allocator counts bytes as free
+/// Decides when the allocator is asked to give freed memory back. The allocator counts bytes as free
 /// whether or not the kernel has their pages back.
 #[derive(Debug, Default)]
 pub struct HeapTrimmer {

@@ -39,9 +39,9 @@ pub fn list_open_files(pid: u32) -> io::Result<Vec<OpenFile>> {
     Ok(found)
 }
 
-/// Whether a process has the same four user ids and the same pid namespace as this one. Without
-/// this check its name and the paths that it has open prove nothing: any user, and a task in
-/// namespaces of its own, can make those up.
+/// Whether all four user ids of a process are the effective one of this process, and both are in the
+/// same pid namespace. Without this check the name of a process and the paths that it has open prove
+/// nothing: any user, and a task in namespaces of its own, can make those up.
 #[must_use]
 pub fn is_own(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -118,9 +118,9 @@ impl HostProcess {
     }
 }
 
-/// Wait until `look` finds no living process that certainly belongs to the process, and nothing is
-/// in its cgroup. Processes that it finds are killed again and again. Returns what the last look
-/// found.
+/// Wait until `look` finds no living process that certainly belongs to the process, and nothing
+/// is in its cgroup. Processes that it finds are killed again and again. Returns what the last
+/// look found.
 pub(super) async fn kill_until_gone<F>(
     process: &Arc<HostProcess>,
     look: impl Fn() -> F,
@@ -170,7 +170,7 @@ async fn group_of_zombie(process: &Arc<HostProcess>) -> io::Result<Vec<Remaining
     looked.await.map_err(io::Error::other)?
 }
 
-/// What is left of a process that a supervisor watched over.
+/// The processes that are left of a process which a supervisor watched over.
 pub(super) async fn find_leftovers(
     run: &RunId,
     process: &Arc<HostProcess>,

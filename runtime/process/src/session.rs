@@ -33,9 +33,9 @@ fn system_error(what: &'static str) -> impl FnOnce(io::Error) -> ProcessError {
 }
 
 impl ProcessHost {
-    /// Run a command inside a task: in its cgroup and namespaces, as its user and under its rules.
-    /// Returns once the program runs. The session ends with the task, and when its `end` is
-    /// dropped.
+    /// Run a command inside a task: in its cgroup and namespaces, as its user and under its
+    /// rules. Returns once the program runs. The session ends with the task, and when its `end`
+    /// is dropped.
     ///
     /// # Errors
     /// When the process is unknown, does not run or has no supervisor, when there are too many
@@ -313,8 +313,8 @@ impl CommandStreams {
     }
 }
 
-/// Reads what a terminal shows. The kernel reports its end by an error, once nobody has it open any
-/// more.
+/// Reads what a terminal shows. The kernel reports its end by an error, once nobody has it open
+/// any more.
 struct TerminalReader(pipe::Receiver);
 
 impl AsyncRead for TerminalReader {

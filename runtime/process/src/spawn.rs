@@ -33,8 +33,8 @@ use ostler_model::limits::{TASK_PROCESSES_MAX, ZYGOTE_TRIES_MAX};
 use ostler_model::ports::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
 use ostler_model::task::RawExit;
 
-/// Start a process. Returns its id once it is held, or once it runs where its run was released
-/// before.
+/// Start a process. Returns its id once it is held, or once it runs where its run was
+/// released before.
 pub(super) async fn start_process(
     host: ProcessHost,
     spec: ProcessSpec,
@@ -133,8 +133,8 @@ struct ResolvedProgram {
     setup: Option<IsolationSetup>,
 }
 
-/// Find the program, its texts and its user. `counted`: the kernel counts the processes of each
-/// task.
+/// Find the program, its texts and its user. `counted`: the kernel counts the processes of
+/// each task.
 fn resolve_program(spec: &ProcessSpec, counted: bool) -> Result<ResolvedProgram, ProcessError> {
     if let Some(isolation) = &spec.isolation {
         let prepared = isolate::prepare::prepare(spec, isolation, counted)?;

@@ -74,8 +74,8 @@ const ORDER: u8 = 1;
 const PROBE: u8 = 2;
 /// First and only byte of the message that orders a command inside a task.
 const ENTER: u8 = 3;
-/// First and only byte of the message that asks whether the zygote answers. The zygote writes one
-/// byte.
+/// First and only byte of the message that asks whether the zygote answers. The zygote writes
+/// one byte.
 const PING: u8 = 4;
 /// Most descriptors of a message. An order has: order, go, status, answer, records, and a directory
 /// for each stream. A command inside a task has: order, the task's order, the task, its three ends,
@@ -90,7 +90,7 @@ const ORDER_NAME: &str = "ostler-order-1";
 pub(super) struct ShimOrder {
     /// Id of the run that the task belongs to.
     pub run: String,
-    /// What to execute.
+    /// The program to execute, with its arguments and environment.
     pub texts: Texts,
     /// The user and groups to switch to; `None` keeps the agent's own.
     pub ids: Option<Ids>,

@@ -228,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    /// Is a file counted that this process has? Other tests have files, too.
+    /// Whether this file of the process is counted. Other tests have open files too.
     fn counted(file: &fs::Metadata) -> bool {
         let mut look = UnlinkedScan::new(file.dev(), &|| false);
         look.scan_process(std::process::id());

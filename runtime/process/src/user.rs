@@ -126,9 +126,9 @@ pub fn user_environment(user: Option<&str>) -> Vec<(String, String)> {
     account.map(|account| account.environment(&[])).unwrap_or_default()
 }
 
-/// The account that a task runs as, which also owns its files: the user that its job names; without
-/// one, where the agent is root, the user that isolation has for the task; otherwise the agent's
-/// own.
+/// The account that a task runs as, which also owns its files: the user that its job names;
+/// without one, where the agent is root, the user that isolation has for the task; otherwise the
+/// agent's own.
 ///
 /// # Errors
 /// [`ProcessError::UnknownUser`], [`ProcessError::UserNotPermitted`] when the agent is not root,

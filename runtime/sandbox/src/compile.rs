@@ -39,7 +39,7 @@ pub enum CompileError {
     /// Not WebAssembly at all.
     #[error("the file is not WebAssembly: {hint}")]
     NotWasm {
-        /// What it seems to be.
+        /// What the file seems to be.
         hint: &'static str,
     },
     /// The file is a core module where a component is needed.

@@ -259,7 +259,7 @@ pub struct HostcallBudgetExceeded {
     pub limit: u64,
 }
 
-/// The failure that `error` stands for, given what the guest was allowed and what it used.
+/// The failure that `error` stands for, given the limits of the guest and what it used.
 #[must_use]
 pub fn classify(error: wasmtime::Error, limits: &StoreLimits, usage: &GuestUsage) -> CallError {
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {

@@ -178,7 +178,7 @@ fn run_export(
     run_in(sandbox, code, limits, prepare, false)
 }
 
-/// The same, host calls metered.
+/// The same with metered host calls.
 fn run_metered(
     sandbox: &Sandbox,
     code: Arc<LoadedCode>,

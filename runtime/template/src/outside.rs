@@ -57,8 +57,8 @@ pub enum OutsideAnswer {
     Refused(String),
 }
 
-/// The world as a template sees it. Calls may block, because a template is rendered on a thread that may
-/// block.
+/// The world as a template sees it. Calls may block, because a template is rendered on a thread
+/// that may block.
 pub trait Outside {
     /// The current time of day, for `timestamp`.
     fn now(&self) -> Timestamp;

@@ -7,7 +7,7 @@
 //! This format is frozen together with `protocol`.
 //!
 //! A packet is sent on the caller's thread where the socket takes it at once. Otherwise it waits
-//! here, in order, for [`Link::flush`].
+//! here, in order, for [`PacketLink::flush`].
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,11 +43,11 @@ pub(crate) struct MessageWithFds<T> {
     pub fds: Vec<OwnedFd>,
 }
 
-/// One end of a connection.
+/// One end of a connection between agent and worker.
 pub(crate) struct PacketLink {
     socket: AsyncFd<OwnedFd>,
     waiting: Mutex<VecDeque<Packet>>,
-    /// Something waits, or the link was closed.
+    /// Notified when a packet waits, or the link was closed.
     more: Notify,
 }
 
@@ -87,8 +87,8 @@ impl PacketLink {
         Ok(())
     }
 
-    /// Send the packets that wait, as long as the link lives. It must be
-    /// polled beside [`Link::receive`].
+    /// Send the packets that wait, as long as the link lives. It must be polled beside
+    /// [`PacketLink::receive`].
     pub async fn flush(&self) -> io::Error {
         loop {
             self.more.notified().await;

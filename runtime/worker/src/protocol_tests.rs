@@ -1,9 +1,9 @@
-//! The bytes of version 1, as every build since said and read them. These texts never change; a new field
-//! gets a test of its own.
+//! Tests of the bytes of version 1, as every build since has written and read them. These texts never
+//! change; a new field gets a test of its own.
 
 use super::*;
 
-/// `text` is what is said, and what is said is read as the same.
+/// Check that the message is written as `text`, and that `text` is read as the same message.
 fn frozen<T>(message: &T, text: &str)
 where
     T: Serialize + for<'a> Deserialize<'a> + PartialEq + std::fmt::Debug,

@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 4 * 1024;
 /// Which process a worker is, and which tasks it takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkerRecord {
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,

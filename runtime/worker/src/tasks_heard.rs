@@ -17,7 +17,7 @@ impl WorkerListener for WorkerTasksInner {
         match message {
             FromWorker::Exited { run, id, exit } => {
                 let Ok(run) = order::parse_run(&run) else { return };
-                // A run that was forgotten has nobody to tell.
+                // Nobody waits for the exit of a run that was forgotten.
                 let mut table = self.table();
                 let of_run = table.runs.get_mut(&run).filter(|of_run| of_worker(of_run));
                 if let Some(of_run) = of_run.filter(|_| order::is_id(&id)) {

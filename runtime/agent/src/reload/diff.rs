@@ -30,7 +30,7 @@ pub struct ChangedKey {
     /// The key with the block around it, as it is written: `gc.interval`, `plugin "nvidia"`.
     pub key: String,
     /// What the agent does for the key. `None` means that the key needs a restart, unless a part
-    /// beside the agent takes it ([`super::Reloads`]).
+    /// beside the agent takes it ([`super::ReloadPart`]).
     pub live: Option<ReloadAction>,
 }
 

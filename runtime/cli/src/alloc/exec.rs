@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stdin ─ thread ─┐
-//! SIGWINCH ───────┼─► ExecSaid ─► agent ─► ExecHeard ─► stdout, stderr, the exit code
+//! SIGWINCH ───────┼─► ExecInputEvent ─► agent ─► ExecOutputEvent ─► stdout, stderr, the exit code
 //! every 10 s ─────┘
 //! ```
 

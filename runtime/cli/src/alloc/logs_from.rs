@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// The last lines of `all` as [`Tail`] finds them, and how often it read.
+    /// The last lines of `all` as [`TailSearch`] finds them, and how often it read.
     fn tail(all: &[u8], lines: u32) -> (Vec<u8>, u32) {
         let mut tail = TailSearch::new(lines);
         for reads in 1.. {

@@ -59,8 +59,8 @@ fn print_if_json(
     Ok(Exit::Success)
 }
 
-/// Print, once for each task, that it was killed and does not end: the command waits for such
-/// tasks.
+/// Print, once for each task, that it was killed and does not end: the command waits
+/// for such tasks.
 fn tell_unkillable(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
     for (task, state) in &alloc.task_states {
         let last = state.events.iter().rev().find(|event| event.kind == "Killing");

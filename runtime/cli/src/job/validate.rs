@@ -44,8 +44,8 @@ struct ValidationReport {
 struct DriverCheck {
     problems: Vec<TaskConfigProblem>,
     warnings: Vec<String>,
-    /// Whether the configuration of some task was not checked, because not every agent has its
-    /// driver.
+    /// Whether the configuration of some task was not checked, because not every agent
+    /// has its driver.
     partly: bool,
 }
 

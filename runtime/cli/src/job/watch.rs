@@ -50,8 +50,8 @@ pub(super) enum JobVerdict {
     Runs,
     /// All of the job ran to its end.
     Done,
-    /// An allocation failed for good and no other is on its way; `None` when it was already
-    /// removed.
+    /// An allocation failed for good and no other is on its way; `None` when it
+    /// was already removed.
     Failed(Option<AllocId>),
     /// An allocation runs and was judged unhealthy.
     Unhealthy(AllocId),
@@ -64,8 +64,8 @@ pub(super) enum JobVerdict {
     },
     /// The canaries are healthy and wait for somebody to promote them before the rest follows.
     Canaries,
-    /// Allocations run and wait for somebody to say to the deployment with this id whether they are
-    /// healthy.
+    /// Allocations run and wait for somebody to say to the deployment with this id whether
+    /// they are healthy.
     ByHand(String),
     /// The rest does not fit until resources that others hold become free.
     Waits,

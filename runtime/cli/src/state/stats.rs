@@ -40,8 +40,8 @@ pub(super) async fn stats(args: &StatsArgs, terminal: &TerminalInfo) -> Result<E
     Ok(Exit::Success)
 }
 
-/// Ask the agent of a data directory. `None` when it cannot be asked: an embedded agent has no
-/// socket.
+/// Ask the agent of a data directory. `None` when it cannot be asked: an embedded agent
+/// has no socket.
 async fn ask_agent(target: &Target) -> Option<LiveStats> {
     let Target::DataDir(dir) = target else { return None };
     let at = AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() };

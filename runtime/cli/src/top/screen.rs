@@ -42,8 +42,8 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Take over the terminal. Its events come from the receiver, which ends when the terminal is
-    /// gone.
+    /// Take over the terminal. Its events come from the receiver, which ends when the
+    /// terminal is gone.
     pub(super) fn enter() -> io::Result<(Self, mpsc::Receiver<ScreenEvent>)> {
         restore_at_panic();
         enable_raw_mode()?;

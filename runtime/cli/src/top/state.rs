@@ -1,4 +1,4 @@
-//! Which part of a [`Look`] is shown, and how keys change that. Pure.
+//! Which part of a [`TopSnapshot`] is shown, and how keys change that. Pure.
 
 use super::snapshot::{AllocRow, TopSnapshot};
 use crate::args::top::SortBy;

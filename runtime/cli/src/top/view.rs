@@ -1,4 +1,4 @@
-//! How a [`Look`] is drawn. Pure but for the frame.
+//! How a [`TopSnapshot`] is drawn. Pure but for the frame.
 //!
 //! The smallest terminal has [`COLUMNS_MIN`] columns and [`ROWS_MIN`] rows. In less than [`WIDE`]
 //! columns the head says less, and the least important columns of a list are left out. In less room
@@ -70,8 +70,8 @@ struct ListColumn {
     least: u16,
     /// Whether the column takes room that is left.
     grows: bool,
-    /// Where there is no room for all columns, the highest number goes first; a column with 0
-    /// stays.
+    /// Where there is no room for all columns, the highest number goes first; a column
+    /// with 0 stays.
     goes: u8,
 }
 

@@ -97,8 +97,8 @@ pub(super) fn choose<'a>(
     Ok(chosen)
 }
 
-/// The lowest free cores. Where the NUMA node matters, they are from the fullest node that has
-/// enough.
+/// The lowest free cores. Where the NUMA node matters, they are from the fullest node
+/// that has enough.
 fn pick(left: &CoreSet, request: CoreRequest, nodes: &dyn Fn() -> Vec<CoreSet>) -> Option<CoreSet> {
     let count = usize::try_from(request.count).ok()?;
     let of_one = || {

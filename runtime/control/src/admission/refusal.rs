@@ -103,8 +103,8 @@ pub(super) fn other_drivers(
     format!("loaded are: {all}{}{}", not_used(refused), off.unwrap_or_default())
 }
 
-/// A hint for a driver that every agent has. It is switched off, since it is neither loaded nor
-/// refused.
+/// A hint for a driver that every agent has. It is switched off, since it is neither
+/// loaded nor refused.
 fn switched_off_hint(driver: &PluginName) -> Option<String> {
     match driver.as_str() {
         crate::RAW_EXEC => Some(
@@ -155,8 +155,8 @@ pub enum Problem {
         /// The constraint, with the values of both sides.
         unmet: Box<UnmetConstraint>,
     },
-    /// A constraint bounds the allocations of the job or the group on one node, and the bound is
-    /// reached.
+    /// A constraint bounds the allocations of the job or the group on one node, and the
+    /// bound is reached.
     #[error(
         "{scope}: by {constraint} at most {most} of its allocations may be on this node, and {here} are; \
          allocation {index} waits"

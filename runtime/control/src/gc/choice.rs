@@ -67,11 +67,11 @@ impl Default for GcPolicy {
 pub struct FsUse {
     /// Units of space in use.
     pub disk_used: u64,
-    /// Units of space in use, and free for the agent.
+    /// Units of space in use and free for the agent, together.
     pub disk_total: u64,
     /// Inodes in use.
     pub inodes_used: u64,
-    /// Inodes in use, and free for the agent.
+    /// Inodes in use and free for the agent, together.
     pub inodes_total: u64,
 }
 

@@ -19,8 +19,8 @@ pub trait DiskGauge: DiskMeter {
     fn measure(&self, sync: bool) -> io::Result<FsUse>;
 }
 
-/// Measures the files without a name that the processes of an allocation hold open on a file
-/// system.
+/// Measures the files without a name that the processes of an allocation hold open on
+/// a file system.
 pub type HeldFiles = dyn Fn(AllocId, u64, &CancellationToken) -> AllocDiskUse + Send + Sync;
 
 /// The file system that holds a directory.

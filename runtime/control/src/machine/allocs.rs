@@ -15,8 +15,8 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::planted::planted;
 
-/// Time between tries of placements that do not fit, without another cause: a port may become free
-/// unnoticed.
+/// Time between tries of placements that do not fit, without another cause: a port may
+/// become free unnoticed.
 const PLACEMENT_RETRY: Duration = Duration::from_secs(5);
 
 /// The most waiting places that are tried whenever something becomes free.

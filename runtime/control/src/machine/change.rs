@@ -223,14 +223,14 @@ impl Machine {
     }
 }
 
-/// Is the job's record kept on disk? A job of `ostler run` ends with its agent and is never on
-/// record.
+/// Is the job's record kept on disk? A job of `ostler run` ends with its agent and is
+/// never on record.
 pub(super) fn is_on_record(record: &ostler_model::saved::JobRecord) -> bool {
     record.origin != JobOrigin::Run
 }
 
-/// The writes of versions and deployments that differ from those before. `back`: write those from
-/// before.
+/// The writes of versions and deployments that differ from those before. `back`: write
+/// those from before.
 pub(super) fn history_writes(job: &JobId, change: &HistoryChange, back: bool) -> Vec<Write> {
     let (now, other) =
         if back { (&change.before, &change.now) } else { (&change.now, &change.before) };

@@ -126,8 +126,8 @@ impl PendingChange {
         *self.index.get_or_insert_with(|| tables.next_index())
     }
 
-    /// The record that the job is to have, still without its indexes. `None`: nothing is to be
-    /// done.
+    /// The record that the job is to have, still without its indexes. `None`: nothing is
+    /// to be done.
     fn wanted_record(
         &mut self,
         asked: JobAction,

@@ -29,8 +29,8 @@ pub(super) struct Rollout {
     now: History,
     /// The version before the change; `None` for a new job.
     known: Option<Arc<JobRecord>>,
-    /// The version that the newest deployment may be for; allocations placed for it belong to the
-    /// deployment.
+    /// The version that the newest deployment may be for; allocations placed for it belong
+    /// to the deployment.
     version: Option<u64>,
     /// The state of the newest deployment's allocations.
     judged: Vec<AllocJudgement>,

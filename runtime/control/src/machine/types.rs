@@ -251,8 +251,8 @@ pub struct NotRemoved {
 pub enum RemovalLeft {
     /// All of it is left.
     Everything,
-    /// Its directory is left. Its records are gone, and the next start of the agent removes the
-    /// directory.
+    /// Its directory is left. Its records are gone, and the next start of the agent
+    /// removes the directory.
     Directory,
     /// Its records are left, because the disk did not remove them: that is tried again.
     Records,

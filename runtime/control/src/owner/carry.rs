@@ -209,8 +209,8 @@ impl NodeOwner {
         owners.map(PreviousAlloc::from_handle).collect()
     }
 
-    /// The node as tasks see it. All allocations share one copy, as long as the node stays the
-    /// same.
+    /// The node as tasks see it. All allocations share one copy, as long as the node
+    /// stays the same.
     fn node_facts(&mut self) -> Arc<NodeFacts> {
         let view = self.shared.options.node.current();
         let facts = match &self.facts {

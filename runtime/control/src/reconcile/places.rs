@@ -92,8 +92,8 @@ struct Todo {
     behind: BTreeSet<AllocId>,
 }
 
-/// The steps of system jobs with a policy: so many are replaced at a time, and then there is a
-/// wait.
+/// The steps of system jobs with a policy: so many are replaced at a time, and then there
+/// is a wait.
 struct Steps {
     left: Option<u32>,
     due: Timestamp,
@@ -211,8 +211,8 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
         todo.groups.insert(self.group.name.clone(), progress);
     }
 
-    /// May places be emptied that the wanted version does not have? Not before that version is
-    /// accepted.
+    /// May places be emptied that the wanted version does not have? Not before that
+    /// version is accepted.
     fn is_open_beyond(&self, gate: RolloutGate) -> bool {
         match gate {
             RolloutGate::Open => true,

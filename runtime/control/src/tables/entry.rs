@@ -23,8 +23,8 @@ pub struct AllocReport {
     pub ended: bool,
     /// The verdict on its health; `None`: there is none yet.
     pub verdict: Option<AllocVerdict>,
-    /// The time of the newest event in it, restarts of agents left out; absent: nothing happened
-    /// yet.
+    /// The time of the newest event in it, restarts of agents left out; absent:
+    /// nothing happened yet.
     pub changed_at: Option<Timestamp>,
 }
 
@@ -76,8 +76,8 @@ pub enum PlacedBy {
     Job,
     /// A server, which alone decides about it.
     Server,
-    /// Nobody who still decides about it: an agent that ran one job, or a change that was taken
-    /// back.
+    /// Nobody who still decides about it: an agent that ran one job, or a change that
+    /// was taken back.
     Nobody,
 }
 

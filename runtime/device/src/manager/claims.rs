@@ -30,7 +30,7 @@ use ostler_model::resources::AllocatedDevice;
 /// The agent's ledger: the record of who holds what.
 pub trait LedgerBook: Send + Sync {
     /// Make sure that the holder's entry is on disk, because a plugin is about to be asked for it.
-    /// Bounded.
+    /// The wait is bounded.
     ///
     /// # Errors
     /// The reason why the entry is not on disk; the task may try again.
@@ -101,15 +101,15 @@ enum DriveOutcome {
 }
 
 impl DeviceManager {
-    /// Take over the claim of a task of an earlier agent: plugins may have been asked for these
-    /// devices.
+    /// Take over the claim of a task of an earlier agent: plugins may have been asked
+    /// for these devices.
     pub fn restore_claim(&self, holder: InstanceHolder, devices: &[AllocatedDevice]) {
         lock(&self.0.claims).insert(holder, ClaimEntry::new(Claim::from_ledger(devices)));
     }
 
-    /// The allocation is over: release what its tasks still hold. Returns the tasks whose release
-    /// is not done yet. Their instances must not be assigned until [`LedgerBook::clear_holder`] is
-    /// called.
+    /// The allocation is over: release what its tasks still hold. Returns the tasks whose
+    /// release is not done yet. Their instances must not be assigned until
+    /// [`LedgerBook::clear_holder`] is called.
     pub fn end_alloc(&self, alloc: AllocId) -> BTreeSet<TaskName> {
         let claims = lock(&self.0.claims);
         let of_alloc = claims.iter().filter(|(holder, _)| holder.alloc == alloc);
@@ -167,8 +167,8 @@ impl DeviceManager {
         let _first_round = self.spawn_release(holder, entry).await;
     }
 
-    /// Release in rounds until everything is released. The receiver is told when the first round
-    /// ends.
+    /// Release in rounds until everything is released. The receiver is told when the
+    /// first round ends.
     fn spawn_release(
         &self,
         holder: InstanceHolder,
@@ -208,8 +208,8 @@ impl DeviceManager {
         }
     }
 
-    /// Take an event and carry out what follows from it. `whole` collects the plugins' answers to
-    /// reserves.
+    /// Take an event and carry out what follows from it. `whole` collects the plugins'
+    /// answers to reserves.
     async fn drive(
         &self,
         holder: &InstanceHolder,

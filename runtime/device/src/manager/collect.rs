@@ -86,7 +86,7 @@ impl StatsCollector {
     }
 
     /// Wait this long. A back-off ends early when a fingerprint failed as well and a later one
-    /// succeeded, because what both failed of is gone then.
+    /// succeeded, because the cause of both failures is gone then.
     async fn pause(&self, wait: Duration) {
         let interval = self.manager.0.stats_interval;
         let (mut left, mut was_ill) = (wait, false);

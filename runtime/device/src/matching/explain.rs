@@ -17,11 +17,11 @@ pub struct RequestExplanation {
     pub count: u32,
     /// The instances it gets; absent: nothing fits.
     pub chosen: Option<AllocatedDevice>,
-    /// The NUMA node of all instances it gets; absent where they are on several nodes or it is not
-    /// known.
+    /// The NUMA node of all instances it gets; absent where they are on several nodes or it
+    /// is not known.
     pub numa_node: Option<u32>,
-    /// Sum of the absolute values of all affinity weights: the score is between minus this and plus
-    /// this.
+    /// Sum of the absolute values of all affinity weights: the score is between minus this
+    /// and plus this.
     pub score_max: i64,
     /// Every group of the node with the decision, by name.
     pub candidates: Vec<DeviceCandidate>,

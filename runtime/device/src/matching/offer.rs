@@ -21,9 +21,9 @@ pub(super) struct DeviceOffer<'a> {
     pub score: i64,
 }
 
-/// The ways in which a group can serve a request, best first. There is one way. When the request
-/// says something about the NUMA node, there is one for each node and one for instances of several
-/// nodes.
+/// The ways in which a group can serve a request, best first. There is one way. When the
+/// request says something about the NUMA node, there is one for each node and one for instances
+/// of several nodes.
 ///
 /// `task_node` is the node of another request of the task that asks for one; no other node will do.
 pub(super) fn offers_of_group<'a>(

@@ -58,8 +58,8 @@ pub(super) fn unmet_by_group(
         .collect()
 }
 
-/// The constraints on the NUMA node that do not hold on this node. `None`: the instances share no
-/// node.
+/// The constraints on the NUMA node that do not hold on this node. `None`: the instances
+/// share no node.
 #[expect(clippy::vec_box, reason = "what a check answers is boxed already")]
 pub(super) fn unmet_by_node(
     group: &DeviceGroup,

@@ -10,7 +10,8 @@ use ostler_model::device::GroupKey;
 use ostler_model::words::count_noun;
 use ostler_node::constraint::UnmetConstraint;
 
-/// The most groups of other kinds that are named, where the node has no more than these.
+/// A node with at most this many groups has all of them named, where none is of the vendor or type
+/// that was asked for.
 const OTHERS_MAX: usize = 2;
 
 /// No group can serve a request.

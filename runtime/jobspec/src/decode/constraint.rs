@@ -225,8 +225,8 @@ impl ConstraintKeys {
     }
 }
 
-/// Decode `affinity` blocks of a job, a group or a task. Operators that cannot prefer one node to another are
-/// refused.
+/// Decode `affinity` blocks of a job, a group or a task. Operators that cannot prefer one node to
+/// another are refused.
 pub(super) fn node_affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -> Vec<Affinity> {
     for keys in &blocks {
         let operator = keys.operator.value.as_deref().unwrap_or_default();
@@ -304,8 +304,8 @@ fn rule(
     is_affordable(&rule, header, [left_at, at], cx).then_some(rule)
 }
 
-/// Whether a rule costs little enough to be evaluated at every placement of the job. If it does not, this is
-/// reported.
+/// Whether a rule costs little enough to be evaluated at every placement of the job. If it does not,
+/// this is reported.
 fn is_affordable(rule: &Constraint, header: Span, at: [Span; 2], cx: &mut Context<'_>) -> bool {
     cx.rules.count += 1;
     if cx.rules.count > JOB_RULES_MAX {

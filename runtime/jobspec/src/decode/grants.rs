@@ -93,8 +93,8 @@ keys! {
     }
 }
 
-/// The grants that can be denied by the word that grants them. Everything else is denied by the name of its
-/// package.
+/// The grants that can be denied by the word that grants them. Everything else is denied by the name
+/// of its package.
 const DENIABLE: [&str; 5] = ["files", "command", "process", "wasm_task", "connect"];
 
 impl GrantKeys {

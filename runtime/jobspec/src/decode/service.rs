@@ -264,8 +264,8 @@ fn check_words(tags: &Texts, meta: &BTreeMap<String, String>, at: Span, cx: &mut
     }
 }
 
-/// Check an address that a service gives itself. It overrides the address of every mode, so no mode may be
-/// given.
+/// Check an address that a service gives itself. It overrides the address of every mode, so no mode
+/// may be given.
 fn check_address(given: &Setting<String>, mode: Option<AddressMode>, cx: &mut Context<'_>) {
     let Some((address, at)) = given.clone().with_place() else { return };
     if !matches!(mode, None | Some(AddressMode::Auto)) {

@@ -10,8 +10,8 @@ use crate::keys::Context;
 use ostler_model::job::JobKind;
 use ostler_model::rollout::UpdatePolicy;
 
-/// Whether the block gives a value for one of these keys. Servers fill JSON in with zeros, which count as no
-/// value.
+/// Whether the block gives a value for one of these keys. Servers fill JSON in with zeros, which count
+/// as no value.
 pub(super) fn says_something(keys: &UpdateKeys) -> bool {
     let times = [&keys.stagger, &keys.progress_deadline];
     let numbers = [&keys.max_parallel, &keys.canary];

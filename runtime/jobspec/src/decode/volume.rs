@@ -198,8 +198,8 @@ const ROOTED: [&str; 3] = ["/tmp", "/proc", "/dev"];
 /// The parts of the shared directory that tasks may write to.
 const LENT: [&str; 2] = ["/alloc/data", "/alloc/tmp"];
 
-/// Check that a task can have a volume at this place. `rooted` tells that the task also sees directories of the
-/// system.
+/// Check that a task can have a volume at this place. `rooted` tells that the task also sees directories
+/// of the system.
 fn check_place(destination: &str, rooted: bool, at: Span, cx: &mut Context<'_>) {
     let filled = destination
         .replace("${NOMAD_TASK_DIR}", "/local")

@@ -4,7 +4,7 @@
 //! ```text
 //! directories of the task    local, secrets, tmp before anything comes into them; of one that sees the
 //!                            node's own paths also the directory around them
-//! templates, artifacts,      with each directory that is made on the way ([`open_made`], `bring`)
+//! templates, artifacts,      with each directory that is made on the way ([`open_or_create`], `bring`)
 //!   payloads
 //! data of an earlier task    what its user had, with all below; of `alloc/data` what allocations before had
 //!                            whose user id was their own, once: then its group is the id of this one

@@ -106,8 +106,8 @@ fn is_mount(of_task: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Detach what [`in_memory`] mounted below the directory `alloc` in `root`. The removal of the
-/// directory reports what cannot be detached.
+/// Detach what [`mount_in_memory`] mounted below the directory `alloc` in `root`. The removal of
+/// the directory reports what cannot be detached.
 pub(super) fn detach_all(root: BorrowedFd<'_>, alloc: &str) {
     let open = |parent: BorrowedFd<'_>, name: &std::ffi::CStr| {
         rustix::fs::openat(

@@ -2,9 +2,9 @@
 //! checks are asked.
 //!
 //! ```text
-//!   task states ─► [`offered`]: since when is each there ─► [`resolve`]: names, address, questions
-//!                                                                │
-//!                       the list of the node ◄───────────────────┴──► checks, their results, restarts
+//!   task states ─► [`offer`]: since when is each there ─► [`resolve`]: names, address, questions
+//!                                                              │
+//!                       the list of the node ◄─────────────────┴──► checks, their results, restarts
 //! ```
 //! The hook `services` runs this for the life of the allocation ([`super::hooks`]).
 

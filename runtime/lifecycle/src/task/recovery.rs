@@ -7,7 +7,7 @@
 //!   replay the prestart hooks: directories, logs, devices, environment are effects, not marks
 //!      ▼
 //!   driver.recover ── not ready, broken ─► NotReady: asked again; the run goes on meanwhile
-//!      │ ok             │ does not know it ─► Failed: what still runs is killed by `clear`
+//!      │ ok             │ does not know it ─► Failed: what still runs is killed by `clear_run`
 //!      ▼
 //!   Owned
 //! ```

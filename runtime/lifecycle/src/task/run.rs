@@ -184,8 +184,8 @@ impl TaskRun {
         self.spawned.abandoned.store(true, Ordering::SeqCst);
     }
 
-    /// A guard that the start call holds. When it is dropped, [`Run::start_over`] returns, also
-    /// when the call was dropped half-way.
+    /// A guard that the start call holds. When it is dropped, [`TaskRun::wait_start_call`] returns,
+    /// also when the call was dropped half-way.
     #[must_use]
     pub fn start_guard(&self) -> DropGuard {
         self.start_over.clone().drop_guard()

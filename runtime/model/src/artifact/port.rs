@@ -63,8 +63,8 @@ pub struct StagedArtifact {
     pub held: Box<dyn Send + Sync>,
 }
 
-/// The fetcher of artifacts. Dropping a future of it breaks the download off and leaves nothing
-/// behind.
+/// The fetcher of artifacts. Dropping a future of it breaks the download off and leaves
+/// nothing behind.
 pub trait Artifacts: Send + Sync {
     /// Fetch an artifact, which the caller moves into the directory of an allocation.
     fn fetch(

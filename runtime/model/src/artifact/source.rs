@@ -90,14 +90,14 @@ impl HttpUrl {
         (!name.is_empty() || !password.is_empty()).then(|| (decoded(name), decoded(password)))
     }
 
-    /// Whether scheme, host and port are the same, so that secrets for one may be sent to the
-    /// other.
+    /// Whether scheme, host and port are the same, so that secrets for one may be sent to
+    /// the other.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         self.0.origin() == other.0.origin()
     }
 
-    /// As it may be shown: without what may be secret.
+    /// A text that may be shown, without the parts that may be secret.
     #[must_use]
     pub fn public_text(&self) -> String {
         public_source(self.0.as_str())
@@ -332,7 +332,7 @@ impl ArtifactSource {
         is_name(&name).then_some(name)
     }
 
-    /// As it may be shown: without what may be secret.
+    /// A text that may be shown, without the parts that may be secret.
     #[must_use]
     pub fn public_text(&self) -> String {
         match &self.place {
@@ -432,8 +432,8 @@ fn split_part(text: &str) -> Result<(String, Option<Vec<String>>), SourceError> 
     Ok((format!("{scheme}{kept}{query}"), (!names.is_empty()).then_some(names)))
 }
 
-/// The address without the parameters of its query that say how it is fetched, and those
-/// parameters.
+/// The address without the parameters of its query that say how it is fetched, and
+/// those parameters.
 fn split_options(mut url: Url) -> (Url, BTreeMap<String, String>) {
     let mut taken = BTreeMap::new();
     let Some(query) = url.query().map(str::to_owned) else { return (url, taken) };

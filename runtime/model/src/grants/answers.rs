@@ -32,7 +32,7 @@ const VENDOR_NAMED: u32 = 1 << 30;
 /// Most bytes of each thing that a refusal names.
 const NAMED_BYTES_MAX: usize = 256;
 
-/// An answer that would cause what is not granted.
+/// Why an answer is refused: it would cause something that is not granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.text())]
 pub struct AnswerExcess {
@@ -135,9 +135,9 @@ impl<'a> AnswerCheck<'a> {
         key.vendor == self.name || granted.into_iter().any(|pattern| group_fits(pattern, key))
     }
 
-    /// How narrow the grant of this group is. A plugin's own group ranks first, then a pattern that
-    /// names the vendor, then a pattern with more letters that are no wildcard. 0: the group is not
-    /// granted.
+    /// How narrow the grant of this group is. A plugin's own group ranks first, then a pattern
+    /// that names the vendor, then a pattern with more letters that are no wildcard. 0: the group
+    /// is not granted.
     #[must_use]
     pub fn claim(&self, key: &GroupKey) -> u32 {
         if key.vendor == self.name {

@@ -1,4 +1,4 @@
-//! What answers may cause.
+//! Tests of what answers may cause.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn granted(answers: AnswerGrants) -> Grants {
     Grants { answers, ..Grants::default() }
 }
 
-/// Nothing is a link.
+/// A resolver for paths of which none is a link.
 fn as_it_is(path: &Path) -> Option<PathBuf> {
     Some(path.to_owned())
 }
@@ -220,8 +220,8 @@ fn path() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever is let through: the first thing on the way to each place is the thing itself, and
-    /// nothing lies on the way to what is the task's own.
+    /// Of all paths that are allowed together, none covers another one, and none covers one of the
+    /// task's own.
     #[test]
     fn what_is_let_through_hides_nothing(
         given in prop::collection::vec((path(), path(), any::<bool>()), 0..6)

@@ -18,7 +18,7 @@ pub const ARTIFACT_UNPACKED_BYTES_DEFAULT: u64 = 100 * 1_000_000_000;
 pub const ARTIFACT_UNPACKED_ENTRIES_DEFAULT: u64 = 4_096;
 /// Bytes of downloads that are kept for later tasks, unless configured.
 pub const ARTIFACT_CACHE_BYTES_DEFAULT: u64 = 4 * 1_024 * MIB;
-/// Most downloads that are kept; the directory is looked through when one comes.
+/// Most downloads that are kept; the directory is searched when one is added.
 pub const ARTIFACT_CACHE_ENTRIES_MAX: usize = 10_000;
 /// Names by which one kept module is shown to its tasks.
 pub const ARTIFACT_CACHE_NAMES_MAX: usize = 16;
@@ -54,11 +54,11 @@ pub const ARTIFACT_DECOMPRESSOR_BYTES_MAX: u64 = 192 * MIB;
 pub const ARTIFACT_CHILD_CPU_SECONDS_MAX: u64 = 60 * 60;
 /// Files that process may have open: its streams, connections, and a directory for each level.
 pub const ARTIFACT_CHILD_OPEN_FILES_MAX: u64 = 256;
-/// How often that process says that it lives.
+/// How often that process gives a sign of life.
 pub const ARTIFACT_SIGN_INTERVAL: Duration = Duration::from_secs(10);
-/// How long it may say nothing before it is killed as one that hangs: some of those.
+/// Longest silence of that process, some of these intervals, before it is killed because it hangs.
 pub const ARTIFACT_CHILD_SILENCE_WALL_MAX: Duration = Duration::from_secs(60);
-/// How often one that hangs is replaced for the same work.
+/// How many such processes are tried for the same work, where they hang.
 pub const ARTIFACT_CHILD_TRIES_MAX: u32 = 2;
 /// Longest line between that process and the agent, bytes.
 pub const ARTIFACT_LINE_BYTES_MAX: usize = 2 * MIB as usize;

@@ -20,8 +20,8 @@ pub const GC_BACKOFF_TICKS_MAX: u64 = 64;
 pub const GC_DESTROY_WALL_MAX: Duration = Duration::from_secs(300);
 /// Longest wait for the file system to say how full it is, what it has to write included.
 pub const GC_MEASURE_WALL_MAX: Duration = Duration::from_secs(60);
-/// Longest wait of a request to collect for allocations that are on their way to be over: most tasks
-/// end at once when they are told to, and whoever asks waits.
+/// Longest wait of a request to collect for allocations that are about to end: most tasks end at once when
+/// they are stopped, and the caller waits.
 pub const GC_ENDING_WALL_MAX: Duration = Duration::from_secs(5);
 /// Allocations of one purged job that are removed at the same time: more only wait for the same disk.
 pub const PURGE_PARALLEL: usize = 8;
@@ -30,15 +30,16 @@ pub const PURGE_PARALLEL: usize = 8;
 pub const COLLECT_REQUESTS_MAX: usize = 16;
 /// Most requests and events that wait for the owner of the node. Further senders wait.
 pub const CONTROL_QUEUE_MAX: usize = 256;
-/// Changes of jobs that wait until an earlier one of the same job has ended. One that comes beyond is
+/// Most changes of jobs that wait until an earlier change of the same job has ended. Further ones are
 /// refused: the disk is slow or full then, and nobody waits that long. Stops have as many places more.
 pub const CHANGES_WAITING_MAX: usize = 1_024;
-/// Versions of a job that are known, the present one included; the oldest that is not stable goes first.
+/// Most versions of a job that are kept, the present one included; the oldest that is not stable is
+/// dropped first.
 pub const JOB_VERSIONS_MAX: usize = 6;
-/// Deployments of a job that are known; the oldest goes first.
+/// Most deployments of a job that are kept; the oldest is dropped first.
 pub const DEPLOYMENTS_PER_JOB_MAX: usize = 6;
-/// Failed allocations before one that its record names, where they are not limited by the policy: the waits
-/// before them decide on the next one.
+/// Most failed predecessors that the record of an allocation names, where the policy does not limit them: the
+/// waits before them decide on the next one.
 pub const RESCHEDULE_EVENTS_MAX: usize = 6;
 /// Events of the node that are kept; Nomad keeps as many.
 pub const NODE_EVENTS_MAX: usize = 10;

@@ -48,19 +48,20 @@ pub const GUEST_THREADS_MIN: usize = 2;
 pub const GUEST_THREADS_PER_PLACE: usize = 2;
 /// Ticks without a yield after which it does: a guest that computes yields at the first.
 pub const OVERDUE_TICKS: u8 = 2;
-/// Guests may have one in so many of the descriptors that the agent's process may have: the rest is for
-/// the API, state, logs and supervisors.
+/// Guests may have one in this many of the descriptors that the agent's process may have: the rest is for the
+/// API, state, logs and supervisors.
 pub const GUEST_DESCRIPTORS_PART: u64 = 3;
-/// Of the rest, so many are for everything but the directories of logs, one for each WASM task.
+/// Number of descriptors of that rest that are for everything but the directories of logs, of which each WASM
+/// task has one.
 pub const PROCESS_DESCRIPTORS_RESERVE: u64 = 256;
 /// Descriptors that a privileged agent allows itself and its workers: those of 50,000 WASM tasks of which
 /// each uses the directories it was given. The kernel's own default of what one process may have
 /// (`fs.nr_open`).
 pub const OPEN_FILES_WANTED: u64 = 1_048_576;
-/// Fewest with which an agent starts: it holds some sixty at rest, and each connection, plugin call, start of a
-/// task and look at the node needs some more.
+/// Fewest descriptors with which an agent starts: it holds some sixty at rest, and each connection, plugin
+/// call, start of a task and look at the node needs some more.
 pub const AGENT_OPEN_FILES_MIN: u64 = 256;
-/// One task, or one plugin, may have one in so many of those.
+/// One task, or one plugin, may have one in this many of the guests' descriptors.
 pub const GUEST_DESCRIPTORS_OWN_PART: u64 = 4;
 /// Ticks without a running guest after which the epoch ticker sleeps until one runs.
 pub const EPOCH_IDLE_TICKS: u32 = 100;
@@ -76,8 +77,8 @@ pub const COMPILE_ARTEFACT_RATIO: u64 = 24;
 pub const COMPILE_OWNER_QUEUE_MAX: usize = 8;
 /// Owners whose compile time is remembered for a fair order.
 pub const COMPILE_OWNERS_KEPT_MAX: usize = 256;
-/// How long a guest is compiled before it has to make room for one that had no try yet. Nearly all
-/// that exist are done by then; whatever came before, such a one waits a few of these.
+/// How long a guest is compiled before it has to make room for one that had no try yet. Nearly all guests
+/// that exist are compiled in that time. So a guest that had no try waits a few of these at most.
 pub const COMPILE_TRY: Duration = Duration::from_secs(5);
 /// How long it is remembered that a file does not compile within its limits.
 pub const COMPILE_FAILED_KEPT: Duration = Duration::from_secs(10 * 60);
@@ -105,8 +106,8 @@ pub const CALL_THREADS_MIN: usize = 4;
 /// Processor time of one poll after which a call counts as busy: half a tick, which only guests reach
 /// that the tick interrupted.
 pub const CALL_BUSY: Duration = Duration::from_millis(5);
-/// Processor time of a call after which the plugin's next one begins among the busy guests: otherwise
-/// those who use nearly a tick each time, again and again, would hold the call threads together.
+/// Processor time of a call after which the plugin's next call begins on the busy threads. Otherwise plugins
+/// that use nearly a tick each time, again and again, could hold all call threads together.
 pub const CALL_SLOW: Duration = Duration::from_micros(500);
 /// Smallest and largest weight of a WASM task among those that compute at the same time, MHz: a task
 /// that reserved nothing gets something, and none is so heavy that the others' turns vanish.
@@ -128,54 +129,55 @@ pub const COMPILE_NICE: i32 = 10;
 
 /// Longest message between agent and worker, bytes. The list of 50,000 tasks with texts is below it.
 pub const WORKER_MESSAGE_BYTES_MAX: u64 = 64 * MIB;
-/// Messages that wait for the other end to read; one that lets more of them pile up hangs. Each task has
-/// few at a time.
+/// Most messages that wait for the other end to read. An end that lets more of them pile up hangs; each task
+/// has few at a time.
 pub const WORKER_OUTBOX_MAX: usize = 65_536;
 /// How long a worker may take from its start until it answers, its pool reserved.
 pub const WORKER_START_WALL_MAX: Duration = Duration::from_secs(20);
 /// How long a worker may take to answer what an agent asks. It answers from memory; its threads may wait
 /// for a busy machine.
 pub const WORKER_ANSWER_WALL_MAX: Duration = Duration::from_secs(10);
-/// How often a worker with an agent is asked whether it answers still: one that hangs is not told by the
-/// kernel as one that ended is.
+/// How often a worker with an agent is asked whether it still answers: the kernel reports a worker that
+/// ended, but not one that hangs.
 pub const WORKER_LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// How long an answer of a worker may take before it is asked whether it answers at all.
 pub const WORKER_DOUBT_AFTER: Duration = Duration::from_secs(2);
-/// Questions in a row that a worker leaves without an answer, each for [`WORKER_ANSWER_WALL_MAX`], before it is
-/// killed as one that hangs. More than one: the whole machine may have stood still during the first.
+/// Questions in a row that a worker leaves without an answer, each for [`WORKER_ANSWER_WALL_MAX`],
+/// before it is killed because it hangs. It is more than one, because the whole machine may have
+/// stood still during the first.
 pub const WORKER_SILENCES_MAX: u32 = 2;
 /// Workers in which the start of one task is tried, where they end or hang over it.
 pub const WORKER_START_TRIES_MAX: u32 = 3;
-/// The same for the start of a task, which may read directories of a slow disk.
+/// How long a worker may take to answer the start of a task, which may read directories of a slow disk.
 pub const WORKER_TASK_WALL_MAX: Duration = Duration::from_secs(30);
-/// The same for what a task uses: it is shown, and nothing waits for it.
+/// How long a worker may take to answer what a task uses: that is only shown, and nothing waits for it.
 pub const WORKER_USAGE_WALL_MAX: Duration = Duration::from_secs(1);
 /// Starts that a worker prepares at once; each may hold a thread while a disk is slow.
 pub const WORKER_STARTS_MAX: usize = 64;
-/// A worker that ended and lived so long is replaced at once.
+/// A worker that lived this long before it ended is replaced at once.
 pub const WORKER_STEADY_AFTER: Duration = Duration::from_secs(60);
 /// The first pause before a worker is replaced; each further one is twice as long.
 pub const WORKER_BACKOFF_MIN: Duration = Duration::from_millis(250);
-/// The longest of them.
+/// The longest pause before a worker is replaced.
 pub const WORKER_BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// What a worker itself counts for beside what its tasks reserve, MHz: were it nothing, one with small
-/// tasks beside busy native ones would answer its agent too late.
+/// What a worker itself counts for beside what its tasks reserve, MHz. If it were nothing, a worker with
+/// small tasks beside busy native ones would answer its agent too late.
 pub const WORKER_CPU_MHZ: u32 = 100;
-/// What a task counts for whose worker does not say what it reserved, MHz: Nomad's default.
+/// What a task counts for whose worker does not send its reservation, MHz: Nomad's default.
 pub const WORKER_TASK_CPU_MHZ: u32 = 100;
 /// How long a worker whose connection ended may take to end.
 pub const WORKER_END_WALL_MAX: Duration = Duration::from_secs(5);
-/// Longest text that is taken of a worker at once, bytes: why a task ended, and what is said of it.
+/// Longest text that is taken from a worker at once, bytes: why a task ended, or a text for its events.
 pub const WORKER_TEXT_BYTES_MAX: usize = 16 * 1024;
-/// Longest id of a task that is taken of a worker, bytes; those of this build have 21.
+/// Longest id of a task that is taken from a worker, bytes; those of this build have 21.
 pub const WORKER_ID_BYTES_MAX: usize = 64;
-/// What a worker may have told to the operator when it is connected to, texts.
+/// Most texts for the operator that a worker may send when the agent connects to it.
 pub const WORKER_NOTICES_MAX: usize = 8;
 /// How long a worker that could not take a connection waits before it tries again.
 pub const WORKER_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often a worker without an agent and without a task that lives looks whether it can still be found,
 /// besides the kernel's notices.
 pub const WORKER_HOME_LOOK_INTERVAL: Duration = Duration::from_secs(60);
-/// Threads of one process that runs WASM tasks, where the kernel counts them: those that run guests are a
-/// few for each core, and the rest wait for files of tasks. An engine that is misused makes no more.
+/// Most threads of one process that runs WASM tasks, where the kernel counts them: a few for each core run
+/// guests, and the rest wait for files of tasks. A guest that breaks out of its engine can make no more.
 pub const WORKER_THREADS_MAX: u32 = 512;

@@ -39,12 +39,12 @@ pub const TABLE_ELEMENT_BYTES: u64 = 8;
 
 /// Files, directories and sockets that one task has open at once. A server's connections are among them.
 pub const TASK_OPEN_FILES_MAX: u32 = 1_024;
-/// The same of a plugin, all its calls together.
+/// Files, directories and sockets that all calls of one plugin together have open at once.
 pub const PLUGIN_OPEN_FILES_MAX: u32 = 256;
-/// Files of one task, or plugin, that are where a call may wait for ever, those that given up calls keep
-/// included: each such call holds a thread.
+/// Most files of one task or plugin on which a call may wait for ever, including those that given up calls
+/// keep: each such call holds a thread.
 pub const GUEST_WAITING_FILES_MAX: usize = 16;
-/// Who may hold these files: each that is open counts twice, every stream and every call that has not
+/// Most holders of these files: each open file counts twice, each stream and each call that has not
 /// returned once.
 pub const GUEST_WAITING_HOLDERS_MAX: usize = 4 * GUEST_WAITING_FILES_MAX;
 /// Bytes of the host's memory that an open directory counts as the guest's: a piece of names.
@@ -59,8 +59,8 @@ pub const GUEST_IO_PIECE_BYTES: u32 = 1024 * 1024;
 /// What one call of a plugin may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLimits {
-    /// Wall time of one call. Host work that has a deadline of its own (a command, a start) is not
-    /// counted.
+    /// Wall time of one call. Host work that has a deadline of its own (a command, a start) is
+    /// not counted.
     pub call_wall_max: Duration,
     /// Processor time of one call, without that of host functions.
     pub call_cpu_max: Duration,
@@ -157,8 +157,9 @@ impl Default for TaskLimits {
     }
 }
 
-/// Secrets of the calls that a recording keeps which are looked for in all of it; each costs one pass over it. The
-/// first ones found.
+/// Most secrets of the recorded calls that are searched for in the whole recording, the first ones found:
+/// each costs one pass over it.
 pub const RECORDED_SECRETS_MAX: usize = 256;
-/// Secrets of one task and its driver which are looked for in what the driver says: more than a task has variables.
+/// Most secrets of one task and its driver that are searched for in texts of the driver: more than
+/// a task has variables.
 pub const TASK_SECRETS_MAX: usize = 1024;

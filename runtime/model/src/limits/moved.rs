@@ -10,7 +10,7 @@ pub const MOVED_ENTRIES_MAX: u64 = 1_000_000;
 pub const MOVED_DEPTH_MAX: usize = 128;
 /// Longest path or target of a link in it, bytes: the longest that the kernel takes.
 pub const MOVED_PATH_BYTES_MAX: usize = 4_095;
-/// Longest description of one entry beyond its header, bytes: two paths, and what is not looked at.
+/// Longest description of one entry beyond its header, bytes: two paths, and fields that are not read.
 pub const MOVED_EXTENSION_BYTES_MAX: u64 = 64 * KIB;
 /// Descriptions in a row before what they describe: a long name, a long target, one of a newer kind, and one
 /// for all.
@@ -36,25 +36,25 @@ pub const DISK_FETCH_PAUSE_FIRST: Duration = Duration::from_secs(2);
 pub const DISK_FETCH_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Longest time for fetching one disk, all tries together: 300 GB over a network of 1 Gbit/s take 40 minutes.
 pub const DISK_FETCH_WALL_MAX: Duration = Duration::from_secs(2 * 3_600);
-/// How long the other node may say nothing while it sends.
+/// Longest silence of the other node while it sends.
 pub const DISK_FETCH_SILENCE_MAX: Duration = Duration::from_secs(60);
-/// From one word on how much was fetched to the next.
+/// Time between two reports of how much was fetched.
 pub const DISK_FETCH_TOLD_EVERY: Duration = Duration::from_secs(3);
 
 /// Questions to servers for previous allocations on other nodes that are open at once: each has a stream.
 pub const PREVIOUS_ASKED_AT_ONCE_MAX: usize = 16;
-/// How long a server may hold such a question: then it is another one's turn.
+/// How long a server may hold such a question before another one takes its turn.
 pub const PREVIOUS_HOLD: Duration = Duration::from_secs(30);
 /// How long a fetch waits for this node to have joined its cluster: as long as an agent may take to be ready.
 pub const DISK_FETCH_JOINED_WALL: Duration = Duration::from_secs(120);
 
 /// Port on which disks are served where none is given; Nomad's.
 pub const DISK_SERVED_PORT: u16 = 4646;
-/// Connections at once of those who want a disk.
+/// Most connections of nodes that fetch a disk at once.
 pub const DISK_SERVED_CONNECTIONS_MAX: usize = 64;
-/// Of these, most of one address: nobody takes all places.
+/// Most of these connections from one address, so that nobody takes all places.
 pub const DISK_SERVED_CONNECTIONS_OF_ONE_MAX: usize = 32;
-/// How often it is said that somebody finds no place.
+/// Shortest time between two log lines that say that a connection found no place.
 pub const DISK_SERVED_FULL_SAID: Duration = Duration::from_secs(60);
 /// Disks that are sent at once: more only share the network and the disk.
 pub const DISK_SERVED_AT_ONCE_MAX: usize = 8;
@@ -64,12 +64,12 @@ pub const DISK_SERVED_HEAD_WALL: Duration = Duration::from_secs(10);
 pub const DISK_SERVED_HEAD_BYTES_MAX: usize = 8 * 1_024;
 /// Most headers of a request.
 pub const DISK_SERVED_HEADERS_MAX: usize = 32;
-/// How long whoever fetches a disk may take nothing of it.
+/// How long a node that fetches a disk may take no bytes of it.
 pub const DISK_SERVED_WRITE_WALL: Duration = Duration::from_secs(60);
 /// How long an allocation that is about to end is waited for: servers know that it is over before its last
 /// process has gone.
 pub const DISK_SERVED_END_WALL: Duration = Duration::from_secs(30);
-/// First and longest pause before the port is tried again, where it cannot be had.
+/// Shortest and longest pause before the port is tried again, where it cannot be opened.
 pub const DISK_SERVED_RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(60);
 /// Longest head of an answer of a node that sends a disk, bytes.

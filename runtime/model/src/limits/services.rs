@@ -36,8 +36,8 @@ pub const CHECK_GRACE_DEFAULT: Duration = Duration::from_secs(1);
 /// Longest wait until the owner of a task takes a script that is to run in it. It comes on top of
 /// the time that the check gives.
 pub const CHECK_SCRIPT_START_MAX: Duration = Duration::from_secs(10);
-/// How long a new agent waits for the services of allocations that it restores before it looks at templates
-/// of tasks that run on: an allocation whose disk is in trouble lists its services late.
+/// How long a new agent waits for the services of allocations that it restores before it renders templates of
+/// running tasks again: an allocation whose disk is in trouble lists its services late.
 pub const SERVICES_RESTORED_WALL_MAX: Duration = Duration::from_secs(30);
 /// Most checks of one group: each costs a timer and, now and then, a connection.
 pub const GROUP_CHECKS_MAX: usize = 64;

@@ -19,7 +19,7 @@ pub const TEMPLATE_STEPS_MAX: u64 = 1_000_000;
 pub const TEMPLATE_NESTING_MAX: usize = 100;
 /// Deepest nesting of lists and maps of a value, levels. What programs read stays below ten.
 pub const TEMPLATE_VALUE_NESTING_MAX: usize = 64;
-/// From one look at the files that templates read to the next: as stock clients look.
+/// Time between two looks at the files that templates read, as with stock clients.
 pub const TEMPLATE_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest names that stand around the actions of a template, bytes.
 pub const TEMPLATE_DELIMITER_BYTES_MAX: usize = 16;
@@ -27,9 +27,9 @@ pub const TEMPLATE_DELIMITER_BYTES_MAX: usize = 16;
 pub const TEMPLATE_WAIT_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Largest output of a change script that is kept for its event, bytes.
 pub const TEMPLATE_SCRIPT_OUTPUT_BYTES_MAX: usize = 4 * KIB as usize;
-/// How long a task waits before it runs for what its templates name and is not there yet; then it fails, and
-/// its restart policy says what comes next.
+/// How long a task waits before its start for data that its templates name and that does not exist yet. Then
+/// it fails, and its restart policy decides what comes next.
 pub const TEMPLATE_MISSING_WALL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// From the word that services or variables changed to the look at them: changes of many allocations that
-/// come together are one.
+/// Pause between the news that services or variables changed and the next look at them: changes of many
+/// allocations that come together are handled once.
 pub const TEMPLATE_TOLD_PAUSE: Duration = Duration::from_millis(100);

@@ -22,10 +22,10 @@ pub const TRACE_ANSWER_BYTES_MAX: usize = 64 * KIB as usize;
 pub const TRACE_ALLOC_SPANS_MAX: u32 = 1_024;
 /// Longest text in a span, bytes; what is longer is cut.
 pub const TRACE_TEXT_BYTES_MAX: usize = 512;
-/// Registrations whose later allocations are looked for: jobs.
+/// Most jobs whose later allocations are matched to the trace of their registration.
 pub const TRACE_JOBS_MAX: usize = 1_024;
-/// How long after a registration allocations of its job belong to its trace. Later ones have other
-/// reasons.
+/// How long after a registration allocations of its job belong to its trace. Later ones have
+/// other reasons.
 pub const TRACE_JOB_WALL_MAX: Duration = Duration::from_secs(600);
 /// How long the first byte of a task is waited for. A task that is silent longer has no such span.
 pub const TRACE_FIRST_BYTE_WALL_MAX: Duration = Duration::from_secs(600);

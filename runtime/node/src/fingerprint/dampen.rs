@@ -4,8 +4,8 @@ use super::Facts;
 use ostler_model::attribute::AttributeValue;
 use ostler_model::limits::MIB;
 
-/// Free space that changed by less than this, and by less than a hundredth of the whole, counts as
-/// unchanged.
+/// Free space that changed by less than this, and by less than a hundredth of the whole,
+/// counts as unchanged.
 const FREE_STEP_MIN: u64 = 64 * MIB;
 
 const FREE: &str = "unique.storage.bytesfree";

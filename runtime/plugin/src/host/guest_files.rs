@@ -5,7 +5,7 @@
 //!  guest ─► host.rs (components), wasm_task/disk_p1.rs (modules)
 //!             │ may it be opened? places.rs      is there room on the disk? disk.rs
 //!             ▼
-//!        GuestFiles ── open ─► OpenFile: a descriptor of the guest's share, the inode known as open
+//!        GuestFiles ── open ─► GuestFile: a descriptor of the guest's share, the inode known as open
 //!             ├─ streams.rs: read and write at once, nothing is kept between two calls
 //!             └─ listing.rs: one piece of a directory at a time, counted as the guest's memory
 //! ```

@@ -89,8 +89,8 @@ fn unclaimed_cores(parent: &Path) -> io::Result<(CoreSet, CoreSet)> {
     Ok((all, rest))
 }
 
-/// Whether the error means that a cgroup has just been removed: its file is absent, or was open
-/// meanwhile.
+/// Whether the error means that a cgroup has just been removed: its file is absent, or was
+/// open meanwhile.
 fn is_gone(error: &io::Error) -> bool {
     let no_device = Some(rustix::io::Errno::NODEV.raw_os_error());
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == no_device

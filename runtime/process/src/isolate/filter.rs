@@ -123,10 +123,10 @@ pub(super) type FilterError = seccompiler::BackendError;
 /// The whole filter program: refused calls and unknown calls. `alone`: the task sees no processes
 /// but its own.
 ///
-/// The kernel runs a new filter once for each call number, and later for each call whose answer it
-/// did not cache. A program that compares one number after the other is slow at that. This one
-/// first looks in which part of the numbers a call is, and then compares with the numbers of that
-/// part.
+/// The kernel runs a new filter once for each call number, and later for each call whose answer
+/// it did not cache. A program that compares one number after the other is slow at that. This
+/// one first looks in which part of the numbers a call is, and then compares with the numbers of
+/// that part.
 pub(super) fn program(alone: bool) -> io::Result<BpfProgram> {
     build_program(refused_calls(alone).map_err(io::Error::other)?)
 }

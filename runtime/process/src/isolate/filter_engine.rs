@@ -177,7 +177,7 @@ fn sockets(rules: &mut FilterRules, network: ConfinedNetwork) -> Result<(), Filt
         refused.clear();
     }
     rules.insert(libc::SYS_socket, refused);
-    // One that sends by address may send to any path; a raw one becomes such a one.
+    // A datagram socket may send to any path by its address, and a raw one becomes a datagram socket.
     let pairs = vec![
         single_condition(0, Ne, number(libc::AF_UNIX))?,
         kind(libc::SOCK_DGRAM)?,

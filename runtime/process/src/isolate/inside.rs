@@ -36,8 +36,8 @@ pub(super) fn run(
     execute(child, &setup.candidates)
 }
 
-/// Open the task's own `/dev/null` as standard input. The node's could be changed through the
-/// descriptor.
+/// Open the task's own `/dev/null` as standard input. The node's could be changed through
+/// the descriptor.
 fn own_stdin() -> io::Result<()> {
     let null = std::fs::File::open("/dev/null")?;
     Ok(rustix::stdio::dup2_stdin(null)?)

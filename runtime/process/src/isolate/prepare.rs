@@ -251,8 +251,8 @@ fn build_root(
     })
 }
 
-/// The lists of users with a name for an id of an allocation, without those that a job mounts
-/// itself.
+/// The lists of users with a name for an id of an allocation, without those that a job
+/// mounts itself.
 fn user_lists_for(id: u32, isolation: &Isolation) -> Vec<ReplacementFile> {
     let mounted = |path: &Path| isolation.mounts.iter().any(|m| path.starts_with(&m.task_path));
     names::lists_with_user(id).into_iter().filter(|file| !mounted(&file.path)).collect()

@@ -63,8 +63,8 @@ pub(super) struct Root {
     pub hidden: Vec<PathBuf>,
     /// The root has a `/proc` of the process's own pid namespace.
     pub proc: bool,
-    /// The process is root, or keeps capabilities. What only root may change in `/proc` is then
-    /// protected.
+    /// The process is root, or keeps capabilities. What only root may change in `/proc` is
+    /// then protected.
     pub as_root: bool,
 }
 
@@ -336,8 +336,8 @@ fn make_target(
     }
 }
 
-/// Open the directory above a path in the root, which is made when absent. Returns it with the last
-/// name.
+/// Open the directory above a path in the root, which is made when absent. Returns it with the
+/// last name.
 fn make_parent(root: &OwnedFd, path: &Path, owner: Option<&Ids>) -> io::Result<(OwnedFd, CString)> {
     let mut names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(CString::new(name.as_bytes())),
@@ -407,8 +407,8 @@ fn blank_name(is_dir: bool) -> &'static str {
     if is_dir { BLANK_DIR } else { BLANK_FILE }
 }
 
-/// Mount the file or directory that `by` names in the root over a path. An absent path needs no
-/// cover.
+/// Mount the file or directory that `by` names in the root over a path. An absent path needs
+/// no cover.
 fn cover<'a>(path: &Path, by: impl FnOnce(bool) -> &'a str) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = match rustix::fs::open(path, flags, Mode::empty()) {

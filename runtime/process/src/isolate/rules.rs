@@ -11,8 +11,8 @@ use landlock::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The newest version of the rules that this code was written for. A kernel enforces those that it
-/// knows.
+/// The newest version of the rules that this code was written for. A kernel enforces those that
+/// it knows.
 const RULES: ABI = ABI::V6;
 
 /// What a process may do with which files, as it sees them.
@@ -58,8 +58,8 @@ impl LandlockRules {
     }
 }
 
-/// Add what a terminal needs, so that it may be opened by its name in `/dev`, wherever it is
-/// mounted.
+/// Add what a terminal needs, so that it may be opened by its name in `/dev`, wherever it
+/// is mounted.
 pub(super) fn allow_terminal(
     rules: RulesetCreated,
     terminal: impl AsFd,

@@ -62,7 +62,7 @@ pub(super) fn attach(mount: impl AsFd, dir: impl AsFd, path: &CStr) -> io::Resul
     Ok(rustix::mount::move_mount(mount, c"", dir, path, flags)?)
 }
 
-/// Attach a mount over what is open.
+/// Attach a mount over the file or directory that is open as `target`.
 pub(super) fn attach_over(mount: impl AsFd, target: impl AsFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(rustix::mount::move_mount(mount, c"", target, c"", flags)?)

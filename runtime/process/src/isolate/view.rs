@@ -13,8 +13,8 @@ use ostler_model::device::Mount;
 use ostler_model::limits::TASK_ROOT_ENTRIES_MAX;
 use ostler_model::task_path::OWN_FILES;
 
-/// The task's own directories in its root, each with its name below the task's directory on the
-/// node.
+/// The task's own directories in its root, each with its name below the task's directory on
+/// the node.
 pub(super) const OWN: [(&str, &str); 3] =
     [("/local", "local"), ("/secrets", "secrets"), ("/tmp", "tmp")];
 /// The allocation's directory in a task's root.
@@ -24,8 +24,8 @@ const WRITTEN: [&str; 2] = ["/alloc/data", "/alloc/tmp"];
 /// Paths that no mount may cover, beside the base and other mounts.
 const RESERVED: [&str; 6] = ["/local", "/secrets", "/tmp", SHARED, "/proc", "/dev"];
 
-/// Paths that no mount may be in: those of the kernel, of the agent, and of the root while it is
-/// made.
+/// Paths that no mount may be in: those of the kernel, of the agent, and of the root while it
+/// is made.
 const KERNEL: [&str; 7] =
     ["/proc", "/dev/shm", "/dev/pts", "/alloc/logs", OWN_FILES, "/.blank-file", "/.blank-dir"];
 
@@ -53,8 +53,8 @@ impl TaskDirEntry {
     }
 }
 
-/// Entries of a task's directory that templates and artifacts made, beside those that every task
-/// has.
+/// Entries of a task's directory that templates and artifacts made, beside those that every
+/// task has.
 pub(super) fn list_entries(task_dir: &Path) -> io::Result<Vec<TaskDirEntry>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(task_dir)? {

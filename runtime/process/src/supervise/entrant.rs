@@ -79,8 +79,8 @@ pub(super) fn sort_descriptors(fds: Vec<OwnedFd>) -> Option<(EntrantFds, OwnedFd
 /// Bytes of the message that says how a command ended.
 pub(in super::super) const END_BYTES: usize = 8;
 
-/// The exit code of a command from the entrant's message. For a signal it is 128 and the signal's
-/// number.
+/// The exit code of a command from the entrant's message. For a signal it is 128 and the
+/// signal's number.
 pub(in super::super) fn exit_code(bytes: [u8; END_BYTES]) -> i32 {
     let [a, b, c, d, e, f, g, h] = bytes;
     match i32::from_ne_bytes([e, f, g, h]) {

@@ -130,8 +130,8 @@ impl ZygoteClient {
         self.inner.zygote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pid of the present zygote. `None` when there is none, or while another caller holds its
-    /// lock.
+    /// Pid of the present zygote. `None` when there is none, or while another caller holds
+    /// its lock.
     fn pid(&self) -> Option<u32> {
         let zygote = self.inner.zygote.try_lock().ok()?;
         zygote.as_ref().map(|zygote| zygote.child.id())
@@ -206,7 +206,7 @@ impl ZygoteClient {
         self.send_message(ENTER, &fds)
     }
 
-    /// Where shims leave their records.
+    /// The directory in which shims leave their records.
     pub fn records(&self) -> &ExitRecords {
         &self.inner.records
     }

@@ -12,8 +12,8 @@ use ostler_logs::OutsideWriter;
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes read at once from the pipe of a task that prints much.
 const READ_MUCH_BYTES: usize = 64 * 1024;
-/// Bytes that the pipe of such a task holds, so that task and supervisor wait for each other less
-/// often.
+/// Bytes that the pipe of such a task holds, so that task and supervisor wait for each other
+/// less often.
 const PIPE_BYTES: usize = 256 * 1024;
 /// Most reads in a row before the supervisor attends to its other duties.
 const READS: usize = 8;

@@ -50,7 +50,7 @@ pub enum ExitRecordError {
     Directory {
         /// Path of the directory of the records.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },

@@ -228,8 +228,8 @@ fn end_with_zygote() -> io::Result<()> {
     Ok(())
 }
 
-/// Leave the zygote's session, adopt every orphan among the descendants, and take a name of its
-/// own.
+/// Leave the zygote's session, adopt every orphan among the descendants, and take a name of
+/// its own.
 pub(super) fn own_session(name: &std::ffi::CStr) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -446,7 +446,8 @@ impl Shim {
 
     /// Put the record where agents find it. While the disk refuses the record, it is kept in memory
     /// for an agent to read. This ends when the record is written, when an agent confirms that it
-    /// has read it, or after a long time.
+    /// has read it, when the directory of the records is removed, or after
+    /// [`EXIT_KEPT_WALL_MAX`].
     fn leave_record(&mut self, room: &mut Room, record: &ExitRecord) {
         if room.fill(record).is_ok() {
             return;

@@ -54,8 +54,8 @@ fn take_socket() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// Receive the kind of the next message and its descriptors; `None` for a message that is not
-/// whole.
+/// Receive the kind of the next message and its descriptors; `None` for a message that is
+/// not whole.
 fn receive_message(socket: &OwnedFd) -> Result<Option<(u8, Vec<OwnedFd>)>, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ORDER_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

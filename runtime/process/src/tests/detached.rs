@@ -6,7 +6,7 @@ use std::io::Read as _;
 use super::*;
 use crate::detached_process::{DetachedProcess, DetachedSpec, ProcessEnd, start_detached};
 
-/// Start `program` with its end of a connection, and what it complains goes to a file.
+/// Start `program` with its end of a connection. Its standard error goes to a file.
 fn started(
     program: &str,
     argument: &str,
@@ -26,7 +26,7 @@ fn started(
     (start_detached(spec).unwrap(), ours.into(), errors)
 }
 
-/// What a shell finds where it was started.
+/// The output of a script in a shell that was started as a detached process.
 async fn told(script: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("exec 1>&2\n{script}\n")).unwrap();

@@ -12,7 +12,8 @@ pub(super) struct Scene {
     isolation: Isolation,
 }
 
-/// `None`, and said, where this node cannot isolate.
+/// A scene for isolated programs. Where this node cannot isolate, the reason is printed and the
+/// result is `None`.
 pub(super) async fn scene() -> Option<Scene> {
     scene_of(supervised_host(&scratch().join("exits"))).await
 }
@@ -53,7 +54,7 @@ impl Scene {
         case
     }
 
-    /// What a script prints, and how it ends.
+    /// The output of a script, and its exit.
     async fn told(&self, script: &str) -> (String, RawExit) {
         let case = self.case(script);
         let exit = to_end(&self.host, &case.spec).await;
@@ -258,7 +259,7 @@ async fn a_link_in_the_place_of_a_tasks_directory_leads_nowhere() {
     assert!(!refused.is_empty());
     std::fs::remove_file(&local).unwrap();
     std::fs::create_dir(&local).unwrap();
-    // The same for what is mounted: by a link that somebody left in it.
+    // The same holds for mounts: somebody left a link in one of them.
     std::os::unix::fs::symlink("/", scene.dir.path().join("alloc/data/link")).unwrap();
     let host_path = scene.dir.path().join("alloc/data/link/etc").display().to_string();
     scene.isolation.mounts =
@@ -481,7 +482,7 @@ async fn process_1_tells_nothing_of_the_node() {
 #[tokio::test]
 async fn process_1_has_no_right_that_a_program_could_take_over() {
     let Some(scene) = scene().await else { return };
-    // It may still be on its way there.
+    // Process 1 may still be on its way to its filter.
     let script = "until grep -q '^Seccomp:.2' /proc/1/status; do :; done; \
                   grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/1/status";
     let sets = scene.lines(script).await;
@@ -495,7 +496,7 @@ async fn process_1_has_no_right_that_a_program_could_take_over() {
 async fn a_program_that_sees_other_processes_changes_none_of_them() {
     let Some(mut scene) = scene().await else { return };
     scene.isolation.parts.retain(|part| *part != IsolationKind::Pids);
-    // Its own child stands for all others: by user alone it could.
+    // The child of the script stands for all other processes: by its user alone it may be changed.
     let script = "sleep 10 & for by in 'prlimit --core=1 --pid' 'renice -n 5 -p' 'ionice -c 3 -p' \
                   'taskset -p 1' 'chrt -i -p 0'; do $by $! >/dev/null 2>&1 && echo $by; done; \
                   kill $!; ulimit -c 1 && nice -n 1 true && echo over";

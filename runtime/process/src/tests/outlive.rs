@@ -11,7 +11,7 @@ use super::crash::{FILE, again, role};
 use super::*;
 use ostler_model::ports::Adoption;
 
-/// What an agent that plays its part tells the test.
+/// The message of an agent in this test to the test.
 #[derive(Serialize, Deserialize)]
 struct Told {
     run: RunId,
@@ -22,7 +22,7 @@ struct Told {
 const COUNTING: &str =
     "i=0; while [ ! -e stop ]; do echo $i; i=$((i+1)); sleep 0.001; done; exit 7";
 
-/// Has a child in its session, and one that left it.
+/// A script with a child in its session, and a child that left the session.
 const CHILDREN: &str = "sleep 1000 & setsid sleep 1001 & echo 0; wait";
 
 /// Play an agent: start a counting task with its files in the directory, stay until killed.

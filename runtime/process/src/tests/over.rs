@@ -123,13 +123,13 @@ async fn what_only_may_be_of_a_task_is_named_and_not_killed() {
     // Whoever knew it a moment ago is sure.
     let found = leftovers::find_remaining(&run, &later, leftovers::Certainty::Now).unwrap();
     assert!(found.iter().all(|left| left.certain));
-    // Its number is another's since: nobody with the number of its session is of it.
+    // The pid names another process now, so no process with the number of the session belongs to it.
     let reused = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..later };
     assert_eq!(leftovers::find_remaining(&run, &reused, leftovers::Certainty::Now).unwrap(), []);
     forget(&host, &run, &id).await;
 }
 
-/// Something in the place of the record: it cannot be written.
+/// Put a directory in the place of the record, so that the record cannot be written.
 fn refuse_record(exits: &Path, run: &RunId, identity: &ProcessIdentity) -> PathBuf {
     let name = supervise::record::name(run.as_str(), identity.pid, identity.start_ticks);
     let path = exits.join(name);

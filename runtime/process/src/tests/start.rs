@@ -100,7 +100,7 @@ async fn giving_up_while_the_identity_is_recorded_kills_the_held_child(mode: Mod
     assert!(!made.exists());
 }
 
-/// What a child is forked by that then waits for its go, and our ends of its pipes.
+/// The plan by which a child is forked that then waits for its go, and the parent's ends of its pipes.
 fn held(spec: &ProcessSpec, cgroup: Option<OwnedFd>) -> (child::ChildPlan, [OwnedFd; 4]) {
     let texts =
         command::Texts::new(Path::new("/bin/sh"), "sh", &spec.args, &spec.env, &spec.cwd).unwrap();

@@ -100,7 +100,7 @@ async fn code_that_does_not_fit_is_not_used_and_the_guest_is_compiled() {
         bench.load(&wat).await.unwrap();
         assert_eq!(stats(&bench), CacheStats { refused: 1, compiled: 1, ..Default::default() });
     }
-    // For another engine: nobody looks at it.
+    // This code is for another engine, so it is not used.
     let wasm = wat::parse_str(&wat).unwrap();
     let task = ostler_engine::ahead::make(&wasm, EngineKind::Task, WasmFormat::Component).unwrap();
     for code in [task, Vec::new()] {
@@ -363,7 +363,7 @@ async fn a_compile_bomb_dies_of_the_childs_own_limits() {
     let within = CompileLimits { address_space_bytes_max: 250_000 << 10, ..defaults };
     let killed = compile_within("", Arc::clone(&wasm), within).await;
     assert!(matches!(killed, CompileError::CompileMemory { .. }), "{killed}");
-    // What the child finds is never raised.
+    // The child never raises a limit that it was started with.
     let killed = compile_after("ulimit -t 1", wasm, PATIENCE).await;
     assert!(matches!(killed, CompileError::CompileKilled { signal: 9, .. }), "{killed}");
 }
@@ -388,7 +388,7 @@ async fn a_guest_with_a_smaller_limit_of_its_own_for_its_file_does_not_load() {
 async fn a_compile_child_may_open_few_files_however_many_its_agent_may() {
     let dir = tempfile::tempdir().unwrap();
     let told = dir.path().join("told");
-    // As an agent that raised its limit.
+    // Like an agent that raised its limit.
     let before =
         format!("ulimit -Sn $(ulimit -Hn); export OSTLER_TEST_OPEN_FILES={}", told.display());
     let compiler = Compiler::new(compile_child_script(dir.path(), &before));

@@ -1,11 +1,11 @@
-//! How many kernel mappings guests take, by how they are held.
+//! Tests of how many kernel mappings guests take in each profile.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use ostler_model::limits::MIB;
 
-/// Has a memory of its own, and waits for ever.
+/// A guest that has a memory and waits for ever.
 const IDLE: &str = r#"(component
     (import "wait" (func $wait))
     (core func $lowered (canon lower (func $wait)))
@@ -79,7 +79,7 @@ async fn counted() {
     let Ok(how) = std::env::var("OSTLER_TEST_MAPPINGS") else { return };
     let before = mappings();
     let idle = Idle::of(tasks(how == "dense", 201)).await;
-    // What the first one brings along is not the others'.
+    // The first guest also brings what is needed only once.
     let first = idle.start(|_| ());
     idle.until_waiting(1).await;
     let reserved = mappings();

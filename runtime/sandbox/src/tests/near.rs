@@ -6,7 +6,7 @@ use super::*;
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits::{INLINE_REST, INLINE_TRIAL_CALLS};
 
-/// Of a plugin whose calls were quick so far.
+/// The pace of a plugin whose calls were quick so far.
 fn quick() -> CallPace {
     let pace = CallPace::default();
     (0..INLINE_TRIAL_CALLS).for_each(|_| pace.record_end(Duration::ZERO));
@@ -21,7 +21,7 @@ where
     bench.sandbox.spawn_near(pace, guest, CpuMeter::default(), PATIENCE, HostBlocking::Maybe)
 }
 
-/// Where a guest begins.
+/// The thread on which a guest begins.
 async fn here() -> Result<std::thread::ThreadId, CallError> {
     Ok(std::thread::current().id())
 }
@@ -81,8 +81,8 @@ async fn of_many_spinning_guests_hardly_more_than_one_hold_their_caller_in_each_
         .collect();
     let took = watch.elapsed();
     let (near, rests) = (near.load(Ordering::SeqCst), took.div_duration_f64(INLINE_REST) as usize);
-    // One that began just before a tick held its caller for so short that no rest followed: each
-    // tenth. Three in a row are left out of account.
+    // A guest that began just before a tick held its caller for such a short time that no rest
+    // followed: one in ten. Three in a row are not counted.
     assert!(near >= 1 && near <= 1 + rests + 3, "{near} in {took:?}");
     // And the agent's timers go on, however many spin.
     let timer = least_timer().await;

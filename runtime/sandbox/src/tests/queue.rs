@@ -1,4 +1,4 @@
-//! Who is compiled when, what is not compiled again, and what of it reaches the agent.
+//! Tests of the order of compilations, of failures that are remembered, and of their reports.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ fn hangs_on_large_files(bench: &Bench) {
     compile_child_script(bench.dir.path(), &before);
 }
 
-/// A module with so many bytes of data.
+/// A module with `data` bytes of data.
 fn module(number: usize, data: usize) -> Arc<[u8]> {
     let text = "x".repeat(data);
     let text = format!("(module (memory 64) (data (i32.const {number}) \"{text}\"))");
@@ -32,7 +32,7 @@ async fn load(bench: &Bench, wasm: Arc<[u8]>, owner: &str, said: &Said) -> Resul
 
 type Said = Mutex<Vec<String>>;
 
-/// Until so many wait for their turn.
+/// Wait until `count` loads wait for their turn.
 async fn waiting(said: &Said, count: usize) {
     let wait = async {
         let waits = |text: &String| text.contains(" waits for its turn");
@@ -62,7 +62,7 @@ async fn whatever_came_before_a_quick_guest_waits_a_few_tries_and_hears_of_it() 
         () = honest => {}
     }
     let said = said.into_inner().unwrap();
-    // Nobody had a second try before its first.
+    // No owner's guest was begun again more than once.
     for owner in &owners {
         let again =
             format!("{owner} takes long to compile and is begun again when others had their turn");

@@ -65,7 +65,8 @@ impl StoreState for TaskState {
     }
 }
 
-/// A preview-1 program that writes `line` a thousand times, and exits with what the last write said.
+/// A preview-1 program that writes `line` a thousand times, and exits with the error number of the
+/// last write.
 const WRITER: &str = r#"(module
     (import "wasi_snapshot_preview1" "fd_write"
         (func $write (param i32 i32 i32 i32) (result i32)))

@@ -45,7 +45,8 @@ impl Play {
         self.pass(Duration::from_millis(1));
     }
 
-    /// What waits becomes healthy, waits for long, is accepted, and the deployment ends well.
+    /// The canaries that wait become healthy, wait for a long time and are accepted, and the
+    /// deployment ends well.
     fn accepts_healthy_canaries(&mut self) {
         self.all_healthy();
         self.pass(2_000 * SECOND);

@@ -1,9 +1,9 @@
 //! Fetches the disk of the previous allocation from another node, try by try.
 //!
 //! ```text
-//! a turn ─► try: a place, empty ─► OtherNodes::disk ─ pieces ─► unpacked beside ─► synced ─► moved
-//!            ▲                                                      │ failed
-//!            └───────────── a pause ◄── FetchTries ◄────────────────┘──► given up: the place is removed
+//! a turn ─► try: a place, empty ─► OtherNodes::fetch_disk ─ pieces ─► unpacked beside ─► synced ─► moved
+//!            ▲                                                            │ failed
+//!            └───────────── a pause ◄── FetchTries ◄──────────────────────┘──► given up: the place is removed
 //! ```
 //! A stop or the end of the agent drops the fetch. That ends the unpacking too, because no piece
 //! arrives any more.

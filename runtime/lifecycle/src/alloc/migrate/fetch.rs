@@ -76,7 +76,7 @@ impl FetchedDir {
 /// for good, the directory of `to` is built anew.
 ///
 /// # Errors
-/// See [`NotTakenOver`].
+/// See [`TakeOverError`].
 pub fn move_fetched(
     root: &Path,
     from: AllocId,

@@ -32,7 +32,7 @@ pub struct TakeOverError {
 /// the directory of `to` is built anew.
 ///
 /// # Errors
-/// See [`NotTakenOver`]; each item is at its old or at its new place.
+/// See [`TakeOverError`]; each item is at its old or at its new place.
 pub fn take_over(
     root: &Path,
     from: AllocId,

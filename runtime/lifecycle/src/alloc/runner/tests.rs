@@ -5,12 +5,12 @@
 //!
 //! | item | test |
 //! |---|---|
-//! | A4 #17104 | `restoring::a_pre_run_hook_that_fails_now_ends_the_task_that_was_found_running` |
+//! | A4 #17104 | `restoring::a_pre_run_hook_that_fails_now_ends_nothing_that_was_found_running` |
 //! | A6 #10907 | cannot happen: nobody but this node says what is to run |
-//! | A11 #27933 | `restoring::one_whose_directory_is_gone_fails_and_its_task_is_ended` |
+//! | A11 #27933 | `restoring::one_whose_directory_is_gone_runs_on_until_its_task_ends`, `restoring::one_whose_directory_is_gone_and_of_which_nothing_lives_gets_another_and_runs_again` |
 //! | A12 #16638 | `restoring::one_without_any_record_beside_its_own_is_run_as_if_new`; records without an allocation are the agent's |
 //! | A15 #26699 | `restoring::every_pre_run_hook_runs_again_none_is_only_marked_as_done`; hooks have no done-marks |
-//! | A17 #9840 | `agent::rebooted::tests`, `it/machine/trouble.rs`; after a restart of the agent alone they do not: `restoring::a_prestart_task_that_succeeded_is_not_run_again` |
+//! | A17 #9840 | `control::node_records::reboot::tests`, `it/machine/trouble.rs`; after a restart of the agent alone they do not: `restoring::a_prestart_task_that_succeeded_is_not_run_again` |
 //! | B21 #5905, B23 #26271 | `hooks::every_hook_that_fails_hangs_or_panics_in_any_phase_leaves_nothing_behind` |
 //! | B22 #17175 | `restarts::an_allocation_that_ended_or_ends_is_not_restarted_and_nothing_of_it_runs_again` |
 //! | B24 | `hooks::hooks_are_called_in_order_and_none_when_the_agent_leaves` |

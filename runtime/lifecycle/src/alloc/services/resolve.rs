@@ -1,7 +1,8 @@
 //! Replaces the references of a service. The result is its entry in the list of the node, and the
 //! questions of its checks. Pure.
 //!
-//! Where it is reached ([`reached`]) is decided in one place, by what the allocation's network is:
+//! Where it is reached ([`resolve_address`]) is decided in one place, by what the allocation's
+//! network is:
 //!
 //! ```text
 //! address_mode   address                                           port, of a label    number

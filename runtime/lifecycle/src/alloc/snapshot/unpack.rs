@@ -108,7 +108,7 @@ pub struct UnpackReport {
 /// is empty; the data comes to `alloc/data` and `<task>/local` in it.
 ///
 /// # Errors
-/// See [`UnpackError`]. Nothing below `top` may be used then.
+/// See [`DiskUnpackError`]. Nothing below `top` may be used then.
 pub fn unpack_into(
     top: BorrowedFd<'_>,
     archive: impl Read,

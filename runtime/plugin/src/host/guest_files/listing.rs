@@ -67,7 +67,7 @@ pub(in crate::host) fn read_piece(dir: &OwnedFd) -> io::Result<Vec<ListingEntry>
     Ok(entries)
 }
 
-/// As [`piece`], on a thread that can be given up where it may wait.
+/// As [`read_piece`], on a thread that can be given up where the read may wait.
 pub(in crate::host) async fn next_piece(
     dir: &Arc<OwnedFd>,
     waits: bool,
