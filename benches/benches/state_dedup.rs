@@ -84,7 +84,7 @@ impl Subjects {
         let all = records.encoded();
         bare.put_all(all.iter().map(|(key, record)| (&**key, &**record)));
         let (task_key, task) = records.tasks.first().expect("a task");
-        let encoded = [encode(&records.alloc.0, &records.alloc.1), encode(task_key, task)];
+        let encoded = [encode(&records.alloc.0.0, &records.alloc.1), encode(&task_key.0, task)];
         let raw = RawDisk::overwrite(dir);
         Self { runtime, records, on, off, bare, raw, encoded }
     }
