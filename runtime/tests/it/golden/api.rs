@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{JOB, compare, folder, placeholders, shape};
 use crate::devices::sysfs;
 use crate::support::http::{Answer, Client, within};
+use crate::support::system::until;
 
 /// Answers whose values are the machine's: only keys and types are compared.
 const OF_THE_MACHINE: &[&str] = &[
@@ -414,6 +415,11 @@ async fn ends(api: &mut Recorder, alloc: &str, job: Value) {
     api.put(&format!("/v1/allocation/{alloc}/stop"), Value::Null).await;
     api.ask("DELETE", "/v1/job/web", Value::Null).await;
     api.client.alloc_when(alloc, |alloc| alloc["ClientStatus"] == "complete").await;
+    // What took its place before the job was stopped may take longer.
+    until("the job is over", async || {
+        api.client.get("/v1/job/web").await.json()["Status"] == "dead"
+    })
+    .await;
     api.get("/v1/jobs?prefix=web").await;
     api.client.alloc_gone(alloc).await;
     api.gets(&[&format!("/v1/allocation/{alloc}"), "/v1/client/gc"]).await;
