@@ -123,7 +123,7 @@ macro_rules! routes {
                 match self { $(Self::$name => RouteMethods::$methods,)* }
             }
 
-            /// What a request needs.
+            /// What a request with a method of the route needs; see [`Self::need_of`] for others.
             #[must_use]
             pub const fn need(self) -> Need {
                 match self { $(Self::$name => $need,)* }
@@ -160,6 +160,17 @@ impl Route {
     pub fn find(method: &Method, path: &str) -> Option<Self> {
         let here = BY_PATH.get(path)?;
         here.iter().find(|route| route.methods().contains(method)).or(here.last()).copied()
+    }
+
+    /// What a request with this method needs. Whoever may only read sends nothing but reads: another method is
+    /// for `admin` where the route takes any, or does not have it.
+    #[must_use]
+    pub fn need_of(self, method: &Method) -> Need {
+        let reads = RouteMethods::Get.contains(method);
+        match (self.methods(), self.need()) {
+            (RouteMethods::Get | RouteMethods::Any, Level(Read, _)) if !reads => Level(Admin, Node),
+            (_, need) => need,
+        }
     }
 }
 

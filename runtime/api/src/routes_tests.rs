@@ -59,7 +59,11 @@ fn page() -> String {
     let mut page = HEAD.to_owned();
     for route in Route::ALL {
         let (path, said) = (route.path(), route.description());
-        let (methods, need) = (methods(route.methods()), need(route.need()));
+        let methods = methods(route.methods());
+        let (mut need, change) = (need(route.need()), route.need_of(&Method::PUT));
+        if route.methods() == RouteMethods::Any && change != route.need() {
+            need += &format!("; a change: {}", self::need(change));
+        }
         let _ = writeln!(
             page,
             "| {methods} | `{path}` | {need} | {} | {said} |",
@@ -101,13 +105,14 @@ const COMPUTES: [Route; 3] = [Route::ParseJob, Route::ValidateJob, Route::Search
 
 #[test]
 fn who_may_only_read_changes_nothing_and_sees_no_secrets() {
-    let reads_only = |route: Route| matches!(route.need(), Level(Read, _) | Open | Token);
-    let changes = |route: &&Route| {
-        !matches!(route.methods(), RouteMethods::Get | RouteMethods::Any)
-            && !COMPUTES.contains(route)
-    };
-    for route in Route::ALL.iter().filter(changes) {
-        assert!(!reads_only(*route), "{route:?}");
+    let for_readers = |need| matches!(need, Level(Read, _) | Open | Token);
+    for route in Route::ALL.iter().filter(|route| !COMPUTES.contains(route)) {
+        for method in [Method::PUT, Method::POST, Method::DELETE, Method::PATCH] {
+            let need = route.need_of(&method);
+            assert!(!matches!(need, Level(Read, _)), "{method} {route:?}");
+            let has = route.methods().contains(&method);
+            assert!(!(has && for_readers(need)), "{method} {route:?}");
+        }
     }
     for route in [
         Route::ReadLogs,
@@ -120,6 +125,6 @@ fn who_may_only_read_changes_nothing_and_sees_no_secrets() {
         Route::ExecInAlloc,
         Route::ListTokens,
     ] {
-        assert!(!reads_only(route), "{route:?}");
+        assert!(!for_readers(route.need()), "{route:?}");
     }
 }

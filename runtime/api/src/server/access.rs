@@ -204,7 +204,8 @@ fn judge_request(api: &Api, request: &Request, id: Option<&str>) -> Result<Acces
     let peer = request.extensions().get::<Peer>().copied();
     let headers = request.headers();
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let need = path.and_then(|path| Route::find(request.method(), path)).map(Route::need);
+    let route = path.and_then(|path| Route::find(request.method(), path));
+    let need = route.map(|route| route.need_of(request.method()));
     check_host(api, peer, headers)?;
     // A link on another site's page may lead to what anybody may read.
     if need != Some(Need::Open) {

@@ -1,4 +1,4 @@
-//! The handler of each route. Names say which; [`crate::routes`] says the rest.
+//! The handler of each route. Everything else about a route is in [`crate::routes`].
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
