@@ -168,7 +168,7 @@ fn heed_signals(left: &CancellationToken) -> io::Result<()> {
 }
 
 /// Serve one plugin to the Nomad client that executed this process, until the client ends it. It
-/// must be called on the control runtime. DriverTasks go on after the end.
+/// must be called on the control runtime. Tasks go on after the end.
 ///
 /// # Errors
 /// See [`ServeError`]; nothing was announced to Nomad then.

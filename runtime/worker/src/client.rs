@@ -208,6 +208,11 @@ impl Worker {
         self.welcomed.load(Ordering::SeqCst)
     }
 
+    /// Was every run of the worker forgotten?
+    pub fn is_unused(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) == 0
+    }
+
     /// Was the worker told to end with its last task?
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::SeqCst)

@@ -48,13 +48,6 @@ pub(crate) struct RunTable {
     pub backoff: HashMap<String, Backoff>,
 }
 
-impl RunTable {
-    /// Is a run in this worker that was not forgotten?
-    pub fn has_runs_in(&self, worker: &Arc<Worker>) -> bool {
-        self.runs.values().any(|of_run| Arc::ptr_eq(&of_run.worker, worker))
-    }
-}
-
 /// A run in its worker.
 pub(crate) struct WorkerRun {
     pub worker: Arc<Worker>,

@@ -246,12 +246,12 @@ impl WasmTasks for WorkerTasks {
     fn leave(&self) -> BoxFuture<'static, ()> {
         let mut ends = JoinSet::new();
         for worker in &*self.inner.workers() {
-            if self.inner.table().has_runs_in(worker) {
-                worker.leave();
-            } else {
+            if worker.is_unused() {
                 let worker = Arc::clone(worker);
                 let end = async move { worker.end_unused().await };
                 ends.spawn_on(end, &self.inner.options.control);
+            } else {
+                worker.leave();
             }
         }
         Box::pin(async move { while ends.join_next().await.is_some() {} })
@@ -545,10 +545,9 @@ impl WorkerTasksInner {
         let (this, worker) = (Arc::clone(self), Arc::clone(worker));
         self.options.control.spawn(async move {
             let mut places = this.places.lock().await;
-            let unused = worker.runs.load(Ordering::Relaxed) == 0;
             // Whoever is about to use the worker holds the slot, or a copy of it.
             let free = places.get(&worker.key).is_some_and(|slot| Arc::strong_count(slot) == 1);
-            if unused && free {
+            if worker.is_unused() && free {
                 places.remove(&worker.key);
                 worker.retire();
             }
