@@ -29,6 +29,7 @@ use super::overlay::Overlay;
 use super::records::{Record, RecordKey, TypedKey as _};
 use super::redb_store::{EngineStats, builder};
 use super::rewrite::FileTrust;
+use ostler_model::causes;
 
 /// The engine's first progress report on a repair if the newest commit can be read as a whole. If
 /// it cannot, the first report is below this.
@@ -106,7 +107,8 @@ impl InspectedRecord<'_> {
         Ok(serde_json::to_value(self.decode::<V>()?)?)
     }
 
-    /// The value as JSON, read as the type that its key names; `None` if that is above this crate.
+    /// The value as JSON, read as the type that its key names; `None` if it is secret, or that type above this
+    /// crate.
     ///
     /// # Errors
     /// When it cannot be read or shown.
@@ -120,18 +122,11 @@ impl InspectedRecord<'_> {
 #[derive(Debug, thiserror::Error)]
 pub enum ValueError {
     /// The record cannot be read.
-    #[error("{}", error_chain(.0))]
+    #[error("{}", causes::chain(.0))]
     Codec(#[from] CodecError),
     /// The record was read but cannot be shown as JSON.
     #[error("cannot be shown as JSON: {0}")]
     Json(#[from] serde_json::Error),
-}
-
-fn error_chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {}", error_chain(cause)),
-        None => error.to_string(),
-    }
 }
 
 /// A function that is called with each record. It breaks to end early.

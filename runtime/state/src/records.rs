@@ -1,14 +1,15 @@
 //! The table of the records. A new record is one row here, and a type for its value.
 //!
 //! ```text
-//! Name(parts of the key), key type: value type = number "name", AREA [last bytes] "last text";
+//! Name(parts of the key), key type: shown value type = number "name", AREA [last bytes] "last text";
 //!
 //!   bytes of a key   byte of the area │ bytes of the parts │ last bytes        (`keys::shape`)
 //!   text of a key    text of the area │ text of the parts  │ last text
 //! ```
 //! A record that begins with `ALLOC` is removed with its allocation, and one that begins with the
 //! id of a job is beside that job. A row without a value type is of a type above this crate: that
-//! crate says so with one [`Record`]. Numbers and bytes are in files: they never change, and one is
+//! crate says so with one [`Record`]. A dump has the values that are `shown`; what is not `secret` of the others
+//! the agent says (`agent/inspect/values.rs`). Numbers and bytes are in files: they never change, and one is
 //! never used again for something else.
 
 use std::fmt;
@@ -70,11 +71,11 @@ impl<V: ?Sized> KeyFor<V> for RecordKey {
 }
 
 macro_rules! records {
-    (@json $entry:ident $value:ty) => { Some($entry.json_as::<$value>()) };
-    (@json $entry:ident) => { None };
+    (@json $entry:ident shown $value:ty) => { Some($entry.json_as::<$value>()) };
+    (@json $entry:ident $(secret $value:ty)?) => { None };
     ($(
         $(#[doc = $doc:literal])+
-        $name:ident $(($($part:ident: $type:ty),+))?, $key:ident $(: $value:ty)?
+        $name:ident $(($($part:ident: $type:ty),+))?, $key:ident $(: $shown:ident $value:ty)?
             = $number:literal $word:literal, $area:ident $tail:tt $end:literal;
     )+) => {
         /// The name of a record.
@@ -98,9 +99,9 @@ macro_rules! records {
                 match self { $(Self::$name => $word,)+ }
             }
 
-            /// The value of a record of this kind as JSON; `None` if its type is above this crate.
+            /// The value of a record of this kind as JSON; `None` if it is secret, or its type above this crate.
             pub(super) fn json(self, entry: &InspectedRecord<'_>) -> Option<JsonResult> {
-                match self { $(Self::$name => records!(@json entry $($value)?),)+ }
+                match self { $(Self::$name => records!(@json entry $($shown $value)?),)+ }
             }
         }
 
@@ -235,68 +236,68 @@ type JsonResult = Result<serde_json::Value, ValueError>;
 
 records! {
     /// Version of the record schema.
-    Meta, MetaKey: u16 = 1 "schema", META [0x01] "schema";
+    Meta, MetaKey: shown u16 = 1 "schema", META [0x01] "schema";
     /// The counts since the file was made.
-    Counters, CountersKey: Stats = 9 "counters", META [0x02] "counters";
+    Counters, CountersKey: shown Stats = 9 "counters", META [0x02] "counters";
     /// The allocation as it was placed.
-    Alloc(alloc: AllocId), AllocKey: Allocation = 2 "allocation", ALLOC [0x01] "";
+    Alloc(alloc: AllocId), AllocKey: shown Allocation = 2 "allocation", ALLOC [0x01] "";
     /// The state of the allocation.
-    AllocState(alloc: AllocId), AllocStateKey: SavedAllocState
+    AllocState(alloc: AllocId), AllocStateKey: shown SavedAllocState
         = 3 "allocation-state", ALLOC [0x02] "/state";
     /// Whether the allocation counts as healthy.
-    DeploymentStatus(alloc: AllocId), DeploymentStatusKey: DeploymentStatus
+    DeploymentStatus(alloc: AllocId), DeploymentStatusKey: shown DeploymentStatus
         = 10 "deployment-status", ALLOC [0x03] "/deployment";
     /// The network that the allocation was given.
-    NetworkStatus(alloc: AllocId), NetworkStatusKey: NetworkStatus
+    NetworkStatus(alloc: AllocId), NetworkStatusKey: shown NetworkStatus
         = 11 "network-status", ALLOC [0x04] "/network";
     /// The state of the allocation that its server last acknowledged.
-    AcknowledgedState(alloc: AllocId), AcknowledgedStateKey: AcknowledgedState
+    AcknowledgedState(alloc: AllocId), AcknowledgedStateKey: shown AcknowledgedState
         = 12 "acknowledged-state", ALLOC [0x05] "/acknowledged";
     /// What the task runner needs to own the task again: `task::handle::LocalState`.
     TaskLocal(alloc: AllocId, task: TaskName), TaskLocalKey
         = 4 "task-local", ALLOC [0x01] "/local";
     /// The task's public state.
-    TaskState(alloc: AllocId, task: TaskName), TaskStateKey: TaskState
+    TaskState(alloc: AllocId, task: TaskName), TaskStateKey: shown TaskState
         = 5 "task-state", ALLOC [0x02] "/state";
     /// The device instances that each allocation holds: `device::ledger::DeviceLedger`.
     DeviceLedger, DeviceLedgerKey = 6 "device-ledger", LEDGER [] "ledger";
     /// The agent's record of a plugin.
-    PluginHandle(name: PluginName), PluginHandleKey: PluginHandle
+    PluginHandle(name: PluginName), PluginHandleKey: shown PluginHandle
         = 7 "plugin-handle", PLUGIN [] "";
     /// The node's identity and registration.
-    NodeRegistration, NodeRegistrationKey: NodeRegistration
+    NodeRegistration, NodeRegistrationKey: shown NodeRegistration
         = 8 "node-registration", NODE [0x01] "registration";
     /// The boot of the machine in which the agent last restored its allocations.
-    NodeBoot, NodeBootKey: NodeBoot = 17 "node-boot", NODE [0x02] "boot";
+    NodeBoot, NodeBootKey: shown NodeBoot = 17 "node-boot", NODE [0x02] "boot";
     /// The tokens that were created over the API.
-    Tokens, TokensKey: TokenRecords = 30 "tokens", NODE [0x10] "tokens";
+    Tokens, TokensKey: secret TokenRecords = 30 "tokens", NODE [0x10] "tokens";
     /// The eligibility of the node and the state of its drain.
-    NodeScheduling, NodeSchedulingKey: NodeScheduling
+    NodeScheduling, NodeSchedulingKey: shown NodeScheduling
         = 22 "node-scheduling", NODE [0x03] "scheduling";
     /// The plugin that serves each driver.
-    DriverManager, DriverManagerKey: DriverManagerState
+    DriverManager, DriverManagerKey: shown DriverManagerState
         = 13 "driver-manager", MANAGER [0x01] "driver";
     /// The plugin that serves each device group.
-    DeviceManager, DeviceManagerKey: DeviceManagerState
+    DeviceManager, DeviceManagerKey: shown DeviceManagerState
         = 14 "device-manager", MANAGER [0x02] "device";
     /// A job that is to run.
-    Job(job: JobId), JobRecordKey: JobRecord = 15 "job", JOB [] "";
+    Job(job: JobId), JobRecordKey: shown JobRecord = 15 "job", JOB [] "";
     /// The ends of collected allocations of a group, by place, in blocks of places.
-    EndedPlaces(block: Box<EndedBlock>), EndedPlacesKey: EndedPlaces
+    EndedPlaces(block: Box<EndedBlock>), EndedPlacesKey: shown EndedPlaces
         = 16 "ended-places", JOB [] "";
     /// Earlier versions of a job.
-    JobVersions(job: JobId), JobVersionsKey: JobVersions
+    JobVersions(job: JobId), JobVersionsKey: shown JobVersions
         = 18 "job-versions", JOB [0x00, 0x00, 0x01] "/versions";
     /// Deployments of a job.
-    JobDeployments(job: JobId), JobDeploymentsKey: JobDeployments
+    JobDeployments(job: JobId), JobDeploymentsKey: shown JobDeployments
         = 19 "job-deployments", JOB [0x00, 0x00, 0x02] "/deployments";
     /// A variable that the agent keeps.
-    Variable(of: Box<VarKey>), VariableKey: Variable = 20 "variable", VARIABLE [] "";
+    Variable(of: Box<VarKey>), VariableKey: secret Variable = 20 "variable", VARIABLE [] "";
     /// The index of the last change of any variable. The index of a removal is nowhere else.
-    VariablesIndex, VariablesIndexKey: u64
+    VariablesIndex, VariablesIndexKey: shown u64
         = 21 "variables-index", VARIABLE [0x00, 0x01] "index";
     /// A namespace that was created over the API.
-    Namespace(name: Namespace), NamespaceKey: NamespaceRecord = 23 "namespace", NAMESPACE [] "";
+    Namespace(name: Namespace), NamespaceKey: shown NamespaceRecord = 23 "namespace", NAMESPACE [] "";
 }
 
 impl RecordKey {

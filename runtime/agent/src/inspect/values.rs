@@ -23,7 +23,7 @@ pub(super) fn value(entry: &InspectedRecord<'_>) -> Result<Value, ValueError> {
         Some(RecordKind::DeviceLedger) => entry.json_as::<DeviceLedger>(),
         Some(RecordKind::Variable) => Ok(hide_secrets(entry.decode()?)?),
         Some(RecordKind::Tokens) => Ok(hide_hashes(entry.decode()?)?),
-        _ => Ok(entry.json()?.unwrap_or_default()),
+        _ => Ok(entry.json()?.unwrap_or_else(|| "(not shown)".into())),
     }
 }
 

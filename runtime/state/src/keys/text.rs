@@ -3,6 +3,7 @@
 use std::str::FromStr as _;
 
 use super::KeyPrefix;
+use super::shape::{ALLOC, JOB, MANAGER, META, NAMESPACE, NODE, PLUGIN, VARIABLE};
 use ostler_model::ids::{AllocId, NameError, NotNamespace};
 use ostler_model::vars::VarPathError;
 
@@ -37,21 +38,23 @@ impl KeyPrefix {
     /// everything, then compare the texts.
     #[must_use]
     pub fn covering(text: &str) -> Self {
-        let Some((area, rest)) = text.split_once('/') else { return Self::All };
-        match area {
-            "meta" => Self::Meta,
-            "allocation" => match rest.get(..UUID_TEXT).map(AllocId::from_str) {
+        if let Some(rest) = text.strip_prefix(ALLOC.text) {
+            return match rest.get(..UUID_TEXT).map(AllocId::from_str) {
                 Some(Ok(id)) => Self::Alloc(id),
                 _ => Self::Allocs,
-            },
-            "plugin" => Self::Plugins,
-            "node" => Self::Node,
-            "manager" => Self::Managers,
-            "job" => Self::Jobs,
-            "variable" => Self::Variables,
-            "namespace" => Self::Namespaces,
-            _ => Self::All,
+            };
         }
+        let groups = [
+            (META, Self::Meta),
+            (PLUGIN, Self::Plugins),
+            (NODE, Self::Node),
+            (MANAGER, Self::Managers),
+            (JOB, Self::Jobs),
+            (VARIABLE, Self::Variables),
+            (NAMESPACE, Self::Namespaces),
+        ];
+        let group = groups.into_iter().find(|(area, _)| text.starts_with(area.text));
+        group.map_or(Self::All, |(_, group)| group)
     }
 }
 
