@@ -184,8 +184,22 @@ impl Drop for LogGuard {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// Run a function whose events and spans go to a subscriber, while no other test has one.
+    /// Whether an event is enabled is kept for the whole process, and asked of every subscriber
+    /// that lives.
+    pub(crate) fn with_own_subscriber<S, T>(subscriber: S, run: impl FnOnce() -> T) -> T
+    where
+        S: tracing::Subscriber + Send + Sync + 'static,
+    {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        tracing::subscriber::with_default(subscriber, run)
+    }
 
     #[test]
     fn every_level_is_a_valid_filter() {
@@ -217,7 +231,7 @@ mod tests {
                 .event_format(form.clone())
                 .with_ansi(ansi)
                 .with_writer(move || out.clone());
-            tracing::subscriber::with_default(Registry::default().with(layer), || {
+            with_own_subscriber(Registry::default().with(layer), || {
                 tracing::info!(task = "web", "it runs");
                 form.json.store(true, Ordering::Relaxed);
                 tracing::info!(task = "web", "it runs");

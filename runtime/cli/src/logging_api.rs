@@ -114,11 +114,12 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::logging::tests::with_own_subscriber;
 
     #[test]
     fn detailed_lines_are_made_only_for_who_follows_and_libraries_stay_quiet() {
         let log = AgentLog::for_process();
-        tracing::subscriber::with_default(Registry::default().with(layer()), || {
+        with_own_subscriber(Registry::default().with(layer()), || {
             tracing::debug!(target: "ostler_agent", "nobody follows");
             assert!(!tracing::enabled!(target: "ostler_agent", tracing::Level::DEBUG));
             let mut follower = log.follow(LevelFilter::DEBUG);

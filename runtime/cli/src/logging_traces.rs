@@ -22,6 +22,7 @@ mod tests {
     use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
     use super::*;
+    use crate::logging::tests::with_own_subscriber;
 
     #[test]
     fn the_log_leaves_spans_of_traces_out_however_much_it_has() {
@@ -29,7 +30,7 @@ mod tests {
             let filter = EnvFilter::try_new(exclude_spans(filter)).unwrap();
             let layer = tracing_subscriber::fmt::layer().with_writer(std::io::sink);
             let subscriber = Registry::default().with(layer.with_filter(filter));
-            tracing::subscriber::with_default(subscriber, || {
+            with_own_subscriber(subscriber, || {
                 let span = tracing::info_span!(target: ostler_trace::TARGET, "task hook");
                 (
                     !span.is_disabled(),
