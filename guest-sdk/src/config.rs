@@ -59,13 +59,14 @@ where
 /// Text that is no duration, or a negative number.
 pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match Value::deserialize(deserializer)? {
-        Value::String(text) => parse_duration(&text)
-            .ok_or_else(|| D::Error::custom(format!("{text:?} is no duration like \"1m30s\""))),
+        Value::String(text) => parse_duration(&text).ok_or_else(|| {
+            D::Error::custom(format!("{text:?} is not a duration such as \"1m30s\""))
+        }),
         Value::Number(number) => number
             .as_u64()
             .map(Duration::from_nanos)
-            .ok_or_else(|| D::Error::custom("a duration is not negative and has no fraction")),
-        other => Err(D::Error::custom(format!("{other} is no duration like \"1m30s\""))),
+            .ok_or_else(|| D::Error::custom("a duration must not be negative or have a fraction")),
+        other => Err(D::Error::custom(format!("{other} is not a duration such as \"1m30s\""))),
     }
 }
 

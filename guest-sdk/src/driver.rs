@@ -132,7 +132,7 @@ pub trait Driver: Sized {
     /// # Errors
     /// The driver does not do this.
     fn exec(_handle: Handle, _argv: Vec<String>, _tty: bool) -> Result<ExecPlan, Error> {
-        Err(Error::unsupported("this driver runs no commands inside a task"))
+        Err(Error::unsupported("this driver cannot run commands inside a task"))
     }
 
     /// Measurements that only the driver can take.

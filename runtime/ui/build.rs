@@ -32,7 +32,7 @@ fn main() -> io::Result<()> {
     let mut table = String::from("&[\n");
     for (number, file) in files.iter().enumerate() {
         let name = file.strip_prefix(&page).map_err(io::Error::other)?;
-        let name = name.to_str().ok_or_else(|| io::Error::other("a name that is no text"))?;
+        let name = name.to_str().ok_or_else(|| io::Error::other("a name that is not text"))?;
         let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
         let Some((_, kind)) = KINDS.iter().find(|(known, _)| *known == ending) else {
             return Err(io::Error::other(format!("{name}: what is a .{ending} file?")));

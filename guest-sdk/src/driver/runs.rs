@@ -85,7 +85,9 @@ impl Runs for WasmTask {
     }
 
     fn signal(_id: &str, signal: &str) -> Result<(), Error> {
-        Err(Error::unsupported(format!("a WASM task has no signals, so no {signal}")))
+        Err(Error::unsupported(format!(
+            "a WASM task cannot receive signals, so {signal} was not sent"
+        )))
     }
 
     fn state(id: &str) -> Result<RunState, Error> {

@@ -135,8 +135,9 @@ impl Handle {
                 "the handle has format {found}; this driver reads format {HANDLE_VERSION}"
             )));
         }
-        serde_json::from_slice(&self.data)
-            .map_err(|error| Error::not_found(format!("the handle is not this driver's: {error}")))
+        serde_json::from_slice(&self.data).map_err(|error| {
+            Error::not_found(format!("the handle was not made by this driver: {error}"))
+        })
     }
 
     /// Id of the workload.
@@ -197,7 +198,7 @@ impl From<RawExit> for ExitResult {
             (None, _) => 255,
         };
         let unknown = exit_code == 255 && exit.exit_code.is_none();
-        let error = exit.error.or_else(|| unknown.then(|| "the exit is not known".to_owned()));
+        let error = exit.error.or_else(|| unknown.then(|| "the exit status is unknown".to_owned()));
         Self { exit_code, signal, oom_killed: exit.oom_killed, error }
     }
 }

@@ -22,7 +22,7 @@ pub enum SecretError {
     },
     /// Other users may read the file.
     #[error(
-        "{} may be read by others (mode {mode:03o}): chmod 600 it, and give it to the agent's user",
+        "{} can be read by other users (mode {mode:03o}); run `chmod 600` on it, and make the agent's user its owner",
         file.display()
     )]
     Open {
@@ -33,7 +33,7 @@ pub enum SecretError {
     },
     /// The file belongs to another user, who could put another secret there.
     #[error(
-        "{} belongs to user {owner}: give it to the agent's own, {user}, or to root", file.display()
+        "{} belongs to user {owner}; make the agent's user, {user}, or root its owner", file.display()
     )]
     Owner {
         /// The path of the file.

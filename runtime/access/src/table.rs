@@ -18,22 +18,23 @@ pub enum TokenError {
     Unknown,
     /// The token stands in the configuration.
     #[error(
-        "the token {0:?} is one of the agent's configuration: change its block there and send the agent SIGHUP"
+        "token {0:?} comes from the agent's configuration; change its block there and send the agent SIGHUP"
     )]
     Configured(String),
     /// There are as many tokens as there may be.
-    #[error("there are {TOKENS_MAX} tokens; remove some that nobody needs any more")]
+    #[error(
+        "there are already {TOKENS_MAX} tokens, the most allowed; remove some that are no longer needed"
+    )]
     TooMany,
     /// The token would allow nothing, or has too many policies.
     #[error(
-        "a token needs policies: read, submit, operate or admin, the first three for one namespace too, as in \
-         submit@web; \
-         give at most {TOKEN_POLICIES_MAX}"
+        "a token needs policies: read, submit, operate or admin, of which the first three can be limited to \
+         one namespace, as in submit@web; at most {TOKEN_POLICIES_MAX} are allowed"
     )]
     Policies,
     /// The name is too long, or has control characters.
     #[error(
-        "the name of a token has at most {TOKEN_TEXT_BYTES_MAX} bytes, and no control characters"
+        "the name of a token may have at most {TOKEN_TEXT_BYTES_MAX} bytes and no control characters"
     )]
     Name,
     /// The first token was already created.
@@ -47,8 +48,8 @@ pub enum TokenError {
     State(#[from] ostler_state::StateError),
     /// The disk has not confirmed the change in time.
     #[error(
-        "the change of the token did not reach the disk in time; it may still do: look at the tokens before \
-         you try again"
+        "the change of the token was not written to disk in time and may still be; check `ostler token list` \
+         before you try again"
     )]
     Unanswered,
 }

@@ -41,7 +41,7 @@ pub enum TokensError {
         other: String,
     },
     /// The tokens that were created over the API cannot be read.
-    #[error("the tokens on record cannot be read; `ostler state` says what is there")]
+    #[error("the tokens on record cannot be read; `ostler state check` says what is wrong")]
     State(#[from] StateError),
 }
 

@@ -80,7 +80,7 @@ pub(super) async fn open_state(
     if let Some(migrated) = &state.open_report().migrated {
         let copy = migrated.backup.as_ref().map(|path| format!("; a copy is {}", path.display()));
         notices.push(format!(
-            "the state was brought from schema {} to {}{}",
+            "the state was migrated from schema {} to {}{}",
             migrated.from,
             migrated.to,
             copy.unwrap_or_default()
@@ -118,8 +118,7 @@ pub(super) fn lag_notice(opened: &OpenReport, data_dir: &Path) -> Option<String>
              {commits} change(s)"
         ),
         Age::Gone { commits } => format!(
-            "state file {path} was gone and is made anew: the one before it had seen {commits} \
-             change(s)"
+            "state file {path} was missing and has been created anew: the previous one held {commits} change(s)"
         ),
         Age::Newest if opened.repaired => {
             format!("state file {path} was inconsistent: its last change may be missing")
@@ -130,12 +129,12 @@ pub(super) fn lag_notice(opened: &OpenReport, data_dir: &Path) -> Option<String>
         Age::Newest => return None,
     };
     let aside = opened.journal_aside.as_ref().map_or_else(String::new, |aside| {
-        format!("; its journal is kept as {}, and not all of it was taken", aside.display())
+        format!("; its journal is kept as {}, and not all of it could be applied", aside.display())
     });
     Some(format!(
-        "{what}{aside}; jobs and allocations are taken as the file has them, runs that it does not know are \
-         held back, and no directory or exit record without a record in it is removed: compare \
-         `ostler job status` with what is to run, and see `ostler state runs`"
+        "{what}{aside}; jobs and allocations are restored as the file has them, runs that it does not know are \
+         held back, and no directory or exit record that it does not know is removed: compare `ostler job \
+         status` with what should run, and see `ostler state runs`"
     ))
 }
 
@@ -148,8 +147,8 @@ pub(super) async fn unowned_dirs(
 ) -> Result<OrphanDirs, AgentError> {
     if live.has_nameless() {
         tracing::warn!(
-            "directories of allocations without a record stay: a run is alive of which nothing says \
-             where it belongs"
+            "directories of allocations without a record stay: a run is alive, and nothing says which \
+             allocation it belongs to"
         );
         return Ok(OrphanDirs::default());
     }

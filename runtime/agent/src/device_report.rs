@@ -93,9 +93,10 @@ fn claim_note(claim: &ClaimReport) -> Option<String> {
         ClaimState::Reserved => None,
         ClaimState::Reserving => Some("its plugin is being asked".to_owned()),
         ClaimState::Claimed => claim.last_error.is_some().then(|| because("not reserved")),
-        ClaimState::Releasing if claim.tries > 1 => {
-            Some(because(&format!("its plugin was not told of the end, {} tries", claim.tries)))
-        }
+        ClaimState::Releasing if claim.tries > 1 => Some(because(&format!(
+            "its plugin could not be told of the end in {} tries",
+            claim.tries
+        ))),
         ClaimState::Releasing => Some(because("its plugin is being told of the end")),
     }
 }
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(claim(ClaimState::Claimed, 0, None), None);
         assert_eq!(claim(ClaimState::Claimed, 0, Some("no")).unwrap(), "not reserved: no");
         let late = claim(ClaimState::Releasing, 3, Some("it hangs")).unwrap();
-        assert_eq!(late, "its plugin was not told of the end, 3 tries: it hangs");
+        assert_eq!(late, "its plugin could not be told of the end in 3 tries: it hangs");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum AgentError {
     },
     /// The process may not have enough files open.
     #[error(
-        "this process may have only {limit} files open, and an agent needs {AGENT_OPEN_FILES_MIN}; raise the limit \
+        "this process may open only {limit} files, and an agent needs {AGENT_OPEN_FILES_MIN}; raise the limit \
          (`ulimit -n` in the shell that starts it, LimitNOFILE in its unit)"
     )]
     FewFiles {
@@ -87,7 +87,7 @@ pub enum AgentError {
     #[error("cannot see which user ids allocations have: {0}")]
     AllocUsers(#[from] AllocDirError),
     /// A blocking step was given up.
-    #[error("start-up was given up in the middle of {0}")]
+    #[error("start-up was interrupted while {0}")]
     GivenUp(&'static str),
 }
 

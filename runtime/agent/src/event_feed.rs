@@ -90,7 +90,8 @@ impl AgentHandle {
         let now = self.0.clock.now();
         let mut noted: Vec<(Timestamp, EventNote)> = Vec::new();
         if found.missed > 0 {
-            let message = format!("{} changes came faster than they could be noted", found.missed);
+            let message =
+                format!("{} changes came faster than they could be recorded", found.missed);
             noted.push((now, node_event("missed", message)));
         }
         let (mut jobs, mut allocs, mut deployments) =
@@ -203,7 +204,7 @@ async fn note_events(agent: &Weak<AgentInner>, mut wakes: Wakes, mut position: u
     if let Some(seen) = &mut seen {
         agent.note_changes(seen, position);
     }
-    let leaves = node_event("leaves", "the agent leaves".to_owned());
+    let leaves = node_event("leaves", "the agent is shutting down".to_owned());
     agent.0.events.kept.note([(agent.0.clock.now(), leaves)]);
 }
 
@@ -222,7 +223,7 @@ async fn write_events(
         let written = tokio::task::spawn_blocking(move || inner.events.kept.write()).await;
         match written {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "events are not written; tried again"),
+            Ok(Err(error)) => tracing::debug!(%error, "events could not be written; trying again"),
             Err(error) => tracing::debug!(%error, "events are not written"),
         }
         if !more {

@@ -21,8 +21,7 @@ const NAME_BYTES_MAX: usize = 40;
 pub enum ExecRefusal {
     /// The operator allows no commands inside tasks.
     #[error(
-        "Permission denied: this node lets nobody run commands inside tasks \
-         (client {{ disable_remote_exec }})"
+        "Permission denied: running commands inside tasks is disabled on this node (client {{ disable_remote_exec }})"
     )]
     Off,
     /// The request names no allocation.
@@ -44,14 +43,15 @@ pub enum ExecRefusal {
     #[error("the command has no name")]
     NoName,
     /// The command is no list of texts.
-    #[error("a word of the command is not text")]
+    #[error("an argument of the command is not text")]
     NotText,
     /// The command has more words than the host takes.
-    #[error("a command of {0} words; at most {EXEC_ARGUMENTS_MAX}")]
+    #[error("the command has {0} arguments; at most {EXEC_ARGUMENTS_MAX} are allowed")]
     TooManyWords(usize),
     /// The servers already run as many commands as they may.
     #[error(
-        "servers run {EXEC_SESSIONS_MAX} commands inside tasks of this node, the most at once; end one \
+        "the servers already run {EXEC_SESSIONS_MAX} commands inside tasks of this node, the most allowed at \
+         once; end one \
          and try again"
     )]
     TooMany,

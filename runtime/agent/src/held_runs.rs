@@ -130,7 +130,8 @@ fn explain_elsewhere(
         None => ("JOB".to_owned(), String::new()),
     };
     let reason = format!(
-        "it is a task of the agent of {which}, of which this one is a copy: this agent leaves it alone, and needs a \
+        "it is a task of the agent of {which}, of whose data directory this one is a copy: this agent leaves \
+         it alone, and needs a \
          data directory of its own"
     );
     (reason, format!("ostler job stop {job}{namespace} --data-dir {at}"))
@@ -192,7 +193,7 @@ pub enum EndRunError {
         name: String,
     },
     /// The run was asked to end but did not.
-    #[error("run {name} was not ended; look at its processes")]
+    #[error("run {name} could not be ended; check its processes")]
     Refused {
         /// The name of the run in commands.
         name: String,

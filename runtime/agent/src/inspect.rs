@@ -66,14 +66,14 @@ impl Target {
 pub enum InspectError {
     /// There is no state file.
     #[error(
-        "there is no state file {path}; an agent makes one when it first starts: check the path"
+        "there is no state file {path}; an agent creates it when it first starts: check the path"
     )]
     Missing {
         /// The path where the file was expected.
         path: PathBuf,
     },
     /// The path names a directory, a pipe or a device.
-    #[error("{path} is no regular file; a data directory is given with --data-dir")]
+    #[error("{path} is not a regular file; a data directory is given with --data-dir")]
     NotAFile {
         /// The path that was given.
         path: PathBuf,

@@ -24,7 +24,7 @@ impl AgentHandle {
         if self.0.mode.serves()
             && let Err(error) = self.0.lock.note_ending()
         {
-            tracing::debug!(%error, "that the agent ends is not in its lock file");
+            tracing::debug!(%error, "the lock file could not be marked with the agent's shutdown");
         }
         if let LeaveMode::Drain { deadline } = mode {
             self.0.control.drain(deadline).await;

@@ -375,13 +375,13 @@ impl AgentHandle {
             let why = match self.0.drivers.dispense(&task.driver) {
                 Ok(_) => continue,
                 Err(PluginCallError::StillLoading { name, loading }) => {
-                    format!("driver {name} is not there yet; still loading: {loading}")
+                    format!("driver {name} is not loaded yet; still loading: {loading}")
                 }
                 Err(PluginCallError::UnknownPlugin { name, .. }) => {
                     let view = self.0.node.current();
                     match view.refused_plugins.get(&name) {
                         Some(why) => {
-                            format!("driver {name} waits for its plugin, which is not used: {why}")
+                            format!("driver {name} needs its plugin, which is not in use: {why}")
                         }
                         // A driver that does not exist is reported as a problem instead.
                         None => continue,
@@ -403,8 +403,8 @@ impl AgentHandle {
         let sentence = |(group, task): (&TaskGroup, &CowArc<Task>)| {
             let [timeout, most] = [task.kill_timeout, most].map(humantime::format_duration);
             format!(
-                "group {}, task {}: kill_timeout of {timeout} is longer than this node waits: the task is \
-                 killed after {most}; max_kill_timeout in the client block of its configuration says so",
+                "group {}, task {}: kill_timeout of {timeout} is longer than this node allows: the task is \
+                 killed after {most} (max_kill_timeout in the client block of the agent's configuration)",
                 group.name, task.name
             )
         };

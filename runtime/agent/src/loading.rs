@@ -134,7 +134,7 @@ async fn track_answers(agent: AgentHandle, mut first: JoinSet<PluginName>) {
         let mut waiting = agent.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         match answer {
             Some(Ok(name)) => drop(waiting.remove(&name)),
-            Some(Err(error)) => tracing::error!(%error, "a first fingerprint was given up"),
+            Some(Err(error)) => tracing::error!(%error, "gave up on a first fingerprint"),
             None => {
                 waiting.clear();
                 return;

@@ -53,7 +53,7 @@ pub(super) fn restore(data_dir: &Path, entries: &[PluginEntry], meters: &Meters)
         let key = (kind, name);
         let (Some(meter), Some(now)) = (meters.get(&key), digests.get(&key)) else { continue };
         if **now != digest {
-            said.push(format!("plugin {} was in quarantine and is another one now", key.1));
+            said.push(format!("plugin {} was in quarantine and has been replaced since", key.1));
             continue;
         }
         quarantine.reason.truncate(
@@ -62,7 +62,7 @@ pub(super) fn restore(data_dir: &Path, entries: &[PluginEntry], meters: &Meters)
                 .find(|at| quarantine.reason.is_char_boundary(*at))
                 .unwrap_or(0),
         );
-        said.push(format!("plugin {} is in quarantine still: {}", key.1, quarantine.reason));
+        said.push(format!("plugin {} is still in quarantine: {}", key.1, quarantine.reason));
         meter.restore(quarantine);
     }
     said

@@ -45,7 +45,7 @@ impl AgentHandle {
             if unknown > 0 {
                 tracing::info!(
                     unknown,
-                    "ends of WASM tasks whose runs are not on record are forgotten"
+                    "the ends of WASM tasks whose runs are not on record are dropped"
                 );
             }
         }

@@ -106,7 +106,7 @@ pub enum UpgradeError {
     #[error("{0} is not an absolute path")]
     Relative(PathBuf),
     /// The agent is on its way to its end.
-    #[error("the agent is leaving")]
+    #[error("the agent is shutting down")]
     Leaving,
 }
 

@@ -35,7 +35,7 @@ pub(super) async fn users(
     let (first, last) = (*ids.start(), *ids.end());
     let looked_at = ids.clone();
     let taken = clock::run_blocking(move || find_conflict(&looked_at)).await;
-    let taken = taken.map_err(|_| AgentError::GivenUp("looking for user ids that are nobody's"))?;
+    let taken = taken.map_err(|_| AgentError::GivenUp("looking for unused user ids"))?;
     match (taken, given) {
         (None, _) => {}
         (Some(taken), Some(_)) => return Err(AgentError::UserIds { first, last, taken }),
@@ -105,7 +105,7 @@ fn find_unmapped(text: &str, range: &RangeInclusive<u32>, path: &Path) -> Option
     };
     let known = text.lines().any(|line| maps(line) == Some(true));
     (!known).then(|| {
-        format!("{} has not all of them: the agent is in a user namespace", path.display())
+        format!("{} does not have all of them: the agent is in a user namespace", path.display())
     })
 }
 

@@ -380,15 +380,15 @@ impl ApiClient {
             Some(Holder { pid, ends: true, .. }) => {
                 // Another agent may follow it, so wait for that one; the error is reported at once
                 // if none does.
-                let text = format!("the agent (pid {pid}) is ending and does not answer any more");
+                let text = format!("the agent (pid {pid}) is shutting down and no longer answers");
                 return ClientError::Starting { text };
             }
             Some(Holder { pid, serves: true, .. }) => {
                 let at = self.endpoint();
                 let text = match source.kind() {
                     ErrorKind::NotFound => format!(
-                        "the agent (pid {pid}) has no socket at {at} now: it is starting, or the socket was removed \
-                         and is made again"
+                        "the agent (pid {pid}) has no socket at {at} now: it is starting, or the socket was \
+                         removed and will be made again"
                     ),
                     _ => format!("the agent (pid {pid}) is starting and does not answer yet"),
                 };

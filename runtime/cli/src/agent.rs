@@ -60,8 +60,8 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     let tls = join::cluster_tls(&cluster)?;
     if joins && (config.jobs_dir.is_some() || place.mode != AgentMode::Durable) {
         return Err(CliError::Wrong(
-            "a node of a cluster (--servers, client.servers) takes its jobs from its servers and must know them again: it \
-             needs --data-dir, and has no --jobs-dir"
+            "a node of a cluster (--servers, client.servers) gets its jobs from its servers and must recognise \
+             them after a restart: it needs --data-dir, and cannot have --jobs-dir"
                 .to_owned(),
         ));
     }
@@ -102,7 +102,10 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     joined.cancel();
     notify::notify_manager("STOPPING=1\nSTATUS=ending");
     let what = if drain { "stopping all tasks" } else { "native tasks go on" };
-    output::say(&format!("{}: the agent ends, {what}; once more ends it at once", signal.name()));
+    output::say(&format!(
+        "{}: the agent is shutting down, {what}; a second signal ends it at once",
+        signal.name()
+    ));
     tokio::select! {
         () = leave(&place, agent, api, mode) => {
             traces::end_traces(traces).await;
@@ -120,7 +123,7 @@ fn say_ready(api: &ApiServer, place: &AgentDirs, dev: bool) {
     output::say(&format!("ready: the agent answers at {socket}{also}"));
     if !dev && place.mode == AgentMode::InMemory {
         output::say(
-            "no data directory is named: jobs are kept in memory and end with the agent; to keep them, \
+            "no data directory is given: jobs are kept in memory and end with the agent; to keep them, \
              give --data-dir DIR",
         );
     }
@@ -128,7 +131,7 @@ fn say_ready(api: &ApiServer, place: &AgentDirs, dev: bool) {
         return;
     }
     output::say(
-        "an agent for development: raw_exec runs any program, and nothing is kept at its end",
+        "an agent for development: raw_exec runs any program, and nothing is kept when it ends",
     );
     output::say(&format!("for ostler: export OSTLER_ADDR=unix://{socket}"));
     match url {
@@ -151,7 +154,7 @@ async fn start_until_ready(
     interrupts: &mut Interrupts,
 ) -> Result<(AgentHandle, ApiServer), CliError> {
     let given_up = |signal: Interrupt| {
-        output::say(&format!("{}: given up before the agent was ready", signal.name()));
+        output::say(&format!("{}: interrupted before the agent was ready", signal.name()));
         CliError::Exit(signal.exit())
     };
     let begun = tokio::select! {
@@ -222,7 +225,9 @@ async fn next_end_signal(interrupts: &mut Interrupts) -> Interrupt {
     loop {
         match interrupts.next().await {
             Interrupt::Hup => {
-                tracing::info!("SIGHUP: nothing is read again while the agent begins or ends");
+                tracing::info!(
+                    "SIGHUP: nothing is read again while the agent starts or shuts down"
+                );
             }
             signal => return signal,
         }

@@ -103,7 +103,7 @@ impl AgentDirs {
     /// Write into the lock file that the agent ends, for commands that look for its socket.
     pub(super) fn announce_end(&self) {
         if let Some(Err(error)) = self.home.as_ref().map(DataDirLock::note_ending) {
-            tracing::debug!(%error, "that the agent ends is not in its lock file");
+            tracing::debug!(%error, "the lock file could not be marked with the agent's shutdown");
         }
     }
 

@@ -98,7 +98,9 @@ impl ReloadPart for LogReload {
 
 async fn configure_log(log: AgentLogConfig) -> Result<(), String> {
     let set = tokio::task::spawn_blocking(move || logging::configure(&log)).await;
-    set.unwrap_or_else(|_| Err("the log could not be changed: the agent ends".to_owned()))
+    set.unwrap_or_else(|_| {
+        Err("the log could not be changed: the agent is shutting down".to_owned())
+    })
 }
 
 /// A report for each key that differs. `file` says why the log file could not be opened;

@@ -39,14 +39,14 @@ pub(super) fn load_tcp_face(config: &AgentConfig) -> Result<Option<TcpListenOpti
     let tls = tls.map_err(|error| CliError::Wrong(format!("tls: {}", causes::chain(&error))))?;
     if !config.acl.enabled {
         output::say(&format!(
-            "the API at {at} asks for no tokens: every program of this machine can use it, tasks too, however \
-             isolated they are; acl {{ enabled = true }} changes that"
+            "the API at {at} requires no tokens: every program on this machine can use it, even isolated \
+             tasks; acl {{ enabled = true }} changes that"
         ));
     }
     let raw_exec = config.plugins.get(RAW_EXEC).and_then(|block| block.enabled) == Some(true);
     if config.acl.enabled && raw_exec {
         output::say(
-            "tasks of raw_exec are programs of the agent's user, who needs no token: who may submit jobs may do \
+            "tasks of raw_exec run as the agent's user, who needs no token: whoever may submit jobs may do \
              everything; plugin \"raw_exec\" { enabled = false } changes that",
         );
     }
@@ -58,8 +58,8 @@ fn face_config(config: &AgentConfig) -> Result<Option<FaceConfig>, String> {
     let http = &cluster.http;
     if !cluster.servers.is_empty() {
         return if config.acl.enabled || !config.http_hosts.is_empty() {
-            Err("acl and http_hosts: the API of a node of a cluster is on its socket alone, where they \
-                 have no effect; leave them out"
+            Err("acl and http_hosts: the API of a node of a cluster is only on its socket, where they have no \
+                 effect; leave them out"
                 .to_owned())
         } else {
             Ok(None)
@@ -79,7 +79,8 @@ fn face_config(config: &AgentConfig) -> Result<Option<FaceConfig>, String> {
             Ok(None)
         } else {
             Err(format!(
-                "no server is named and the API is not over TCP, and {} would have no effect: give ports {{ http = \
+                "no server is given and the API is not served over TCP, so {} would have no effect: give ports \
+                 {{ http = \
                  {PORT} }}, or client {{ servers = […] }}, or leave this out",
                 without.join(", ")
             ))

@@ -48,7 +48,7 @@ Exit codes:
   0    all went well
   2    a job file, a configuration, a plugin file or the usage is wrong
   3    the agent cannot start
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
         )
     };
 }
@@ -82,7 +82,7 @@ Environment:
   OSTLER_DATA_DIR  the data directory, as --data-dir
   OSTLER_JOBS_DIR  the agent's jobs directory, as --jobs-dir
   OSTLER_TOKEN     the secret of a token, for an agent that asks for one
-  OSTLER_CACERT    who vouches for an agent at an https URL, as --ca-cert
+  OSTLER_CACERT    certificate authorities of an agent at an https URL, as --ca-cert
   OSTLER_LOG       what is logged, for example debug or ostler_lifecycle=trace
   NO_COLOR         any text switches colours off",
     arg_required_else_help = true,
@@ -108,7 +108,7 @@ pub(super) enum CliCommand {
     /// Work with jobs and job files
     #[command(subcommand)]
     Job(JobCommand),
-    /// Work with deployments: how new versions of services come
+    /// Work with deployments: how new versions of services are rolled out
     #[command(subcommand)]
     Deployment(DeploymentCommand),
     /// Work with allocations: the instances of task groups
@@ -120,7 +120,7 @@ pub(super) enum CliCommand {
     Events(events::EventsArgs),
     /// Follow the agent's log
     Monitor(events::MonitorArgs),
-    /// Gather what somebody needs who helps
+    /// Gather what someone who helps needs to know
     #[command(subcommand)]
     Debug(debug::DebugCommand),
     /// Show the services that run: names, tags, addresses
@@ -145,7 +145,7 @@ pub(super) enum CliCommand {
     Node(NodeCommand),
     /// Show what the node, allocations, devices and plugins use now
     Top(top::TopArgs),
-    /// Be a plugin of a stock Nomad client, which executes this
+    /// Serve a plugin to a stock Nomad client, which runs this command
     NomadPlugin(nomad_plugin::NomadPluginArgs),
     /// Inspect the state file of an agent
     #[command(subcommand)]
@@ -194,7 +194,7 @@ pub(super) enum PluginCommand {
 pub(super) enum NodeCommand {
     /// Show this node's attributes, drivers and devices
     Status(NodeStatusArgs),
-    /// Empty this node, or end that
+    /// Drain this node, or end its drain
     Drain(node::DrainArgs),
     /// Say whether new allocations are placed on this node
     Eligibility(node::EligibilityArgs),
@@ -216,11 +216,11 @@ pub(super) struct AgentArgs {
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
     pub config: Option<PathBuf>,
 
-    #[arg(long, value_name = "DIR", help = key_help("plugin_dir", "In place of the configuration's"))]
+    #[arg(long, value_name = "DIR", help = key_help("plugin_dir", "Overrides the configuration"))]
     pub plugin_dir: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = key_help("data_dir",
-        "Kept at the end, so that the next start is faster. Without it a temporary one is used and removed"))]
+        "Kept at the end, so that the next start is faster. Default: a temporary one, which is removed"))]
     pub data_dir: Option<PathBuf>,
 }
 
@@ -231,7 +231,7 @@ pub(super) struct AgentArgs {
         What the tasks print goes to standard output (their standard error to standard error), \
         each line after its task's name. Progress goes to standard error. Ctrl-C or SIGTERM stops \
         the job in order, with its kill_signal and kill_timeout; a second one kills it at once. \
-        The job is also stopped when nobody reads the standard output any more (as with | head).",
+        The job is also stopped when the reader of standard output closes it (as with | head).",
     after_long_help = "\
 Examples:
   ostler run hello.hcl
@@ -247,7 +247,7 @@ Exit codes:
   3    the agent cannot start, or the job does not fit on this node
   129  stopped by SIGHUP
   130  stopped by Ctrl-C
-  141  stopped because nobody reads the standard output any more
+  141  stopped because the reader of standard output closed it
   143  stopped by SIGTERM
 
 JSON objects have a type: warning, node, plugin, notice, placed, event, output, status, health, progress,
@@ -274,8 +274,7 @@ pub(super) struct RunArgs {
 #[command(
     long_about = "List the plugins an agent with this configuration loads: the built-in ones, those \
         of the plugin directory and those of the configuration. A plugin that is refused is listed \
-        with the reason.\n\nWhere an agent runs it is asked; elsewhere one is started for this \
-        command alone.",
+        with the reason.\n\nA running agent is asked; if there is none, one is started for this command alone.",
     after_long_help = examples!("\
 Examples:
   ostler plugin list
@@ -311,7 +310,7 @@ Examples:
 ")
 )]
 pub(super) struct PluginStatusArgs {
-    /// The plugin, by the name it gives itself or that of its block; all without
+    /// The plugin, by the name it gives itself or that of its block; default: all
     #[arg(value_name = "PLUGIN")]
     pub plugin: Option<String>,
 
@@ -326,9 +325,9 @@ pub(super) struct PluginStatusArgs {
 /// `ostler plugin inspect`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Say what a plugin could do, without running or compiling it: its kind and \
-        interface version, and every import under what it lets the plugin do. What needs a grant \
-        is marked, with the lines that would give it.",
+    long_about = "Show what a plugin could do, without running or compiling it: its kind and interface \
+                  version, and its imports by what they let the plugin do. What needs a grant is marked, with \
+                  the lines that would give it.",
     after_long_help = examples!("\
 Examples:
   ostler plugin inspect mine.wasm

@@ -227,7 +227,7 @@ pub(super) async fn run_until_interrupted<T>(
     work: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
     let mut interrupts = Interrupts::new()
-        .map_err(|error| CliError::Cannot(format!("signals cannot be waited for: {error}")))?;
+        .map_err(|error| CliError::Cannot(format!("cannot wait for signals: {error}")))?;
     tokio::select! {
         done = work => done,
         signal = interrupts.next() => {
@@ -246,7 +246,7 @@ pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocI
     let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
     if prefix.is_empty() || !fits {
         let message =
-            format!("{given:?} is no id of an allocation; `ostler alloc status` lists them");
+            format!("{given:?} is not the id of an allocation; `ostler alloc status` lists them");
         return Err(CliError::Wrong(message));
     }
     let path =
@@ -281,7 +281,7 @@ pub(super) async fn find_job(
         let what = format!("{} jobs are called {given}", found.len());
         let names =
             found.iter().map(|job| format!("--namespace {} ({})", job.namespace, job.status));
-        return Err(CliError::Wrong(ambiguity_text(&what, "say in which namespace it is", names)));
+        return Err(CliError::Wrong(ambiguity_text(&what, "give its namespace", names)));
     }
     let others =
         found.iter().any(|job| Some(&job.namespace) != found.first().map(|job| &job.namespace));
@@ -315,7 +315,7 @@ pub(super) fn single_match<T>(
             let what = format!("{} {several}", found.len());
             Err(CliError::Wrong(ambiguity_text(
                 &what,
-                "say more of the one that is meant",
+                "give more of the one that you mean",
                 found.iter().map(name),
             )))
         }
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn an_ambiguous_id_lists_some_candidates_and_counts_the_others() {
         let names: Vec<String> = (0..12).map(|n| format!("job-{n}\x1b")).collect();
-        let text = ambiguity_text("12 jobs' ids begin with job", "say more", names.into_iter());
+        let text = ambiguity_text("12 jobs' ids begin with job", "give more", names.into_iter());
         assert!(text.contains("\n  job-9\\u{1b}\n  and 2 more"), "{text}");
         assert!(!text.contains("job-10"), "{text}");
     }

@@ -77,8 +77,8 @@ pub(super) fn require_consent(
         Decision::Go => Ok(()),
         Decision::Refuse => {
             let message = format!(
-                "{given} is only the beginning of {what} {meant}, and nothing was done: to {verb} it, name it \
-                 whole or give --yes"
+                "{given} is only the beginning of {what} {meant}, and nothing was done: to {verb} it, give its \
+                 full name or --yes"
             );
             Err(CliError::Failed(message, Exit::Consent))
         }

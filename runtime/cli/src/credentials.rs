@@ -55,7 +55,7 @@ fn find_token(args: &CredentialArgs, at_url: bool) -> Result<Option<String>, Cli
             Ok(Some(secret.to_owned()))
         }
         Some(_) => Err(CliError::Wrong(format!(
-            "the token has characters that no token has, or more than {TOKEN_TEXT_BYTES_MAX} of them"
+            "the token has characters that are not allowed in tokens, or more than {TOKEN_TEXT_BYTES_MAX} of them"
         ))),
     }
 }

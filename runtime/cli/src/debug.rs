@@ -105,7 +105,7 @@ async fn bundle(args: &BundleArgs, terminal: &TerminalInfo) -> Result<Exit, CliE
     let archive = Archive::create(&file, &below, now).map_err(failed)?;
     let mut bundle = Bundle { archive, parts: Vec::new(), began: Stopwatch::start() };
     let gathered =
-        connect::run_until_interrupted("the archive is not whole", bundle.gather(&client, now))
+        connect::run_until_interrupted("the archive is incomplete", bundle.gather(&client, now))
             .await;
     let Bundle { archive, parts, .. } = bundle;
     let finished = gathered.and_then(|()| archive.finish().map_err(failed));
@@ -124,12 +124,12 @@ fn text(written: &BundleReport) -> String {
     let mut text = format!("wrote {}: {} files\n", written.file.display(), written.parts.len());
     for part in failed {
         text.push_str(&format!(
-            "not there: {}: {}\n",
+            "missing: {}: {}\n",
             part.name,
             part.error.as_deref().unwrap_or_default()
         ));
     }
-    text + "secrets are left out as far as they can be told; look it through before you give it away\n"
+    text + "secrets are left out as far as they can be recognised; review it before you pass it on\n"
 }
 
 struct Bundle {

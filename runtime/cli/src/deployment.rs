@@ -42,7 +42,7 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
     let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
     if prefix.is_empty() || !fits {
         let message =
-            format!("{given:?} is no id of a deployment; `ostler deployment list` lists them");
+            format!("{given:?} is not the id of a deployment; `ostler deployment list` lists them");
         return Err(CliError::Wrong(message));
     }
     let path =

@@ -248,7 +248,7 @@ mod tests {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
         let text = shown(1);
-        assert!(text.contains("held by     nobody\nmeasured    never\n"), "{text}");
+        assert!(text.contains("held by     no task\nmeasured    never\n"), "{text}");
         assert!(!text.contains("stale") && !text.contains("statistics"), "{text}");
     }
 }

@@ -32,7 +32,7 @@ struct EventsAnswer {
 pub(super) async fn events(args: &EventsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let work = show_events(args, terminal);
     if args.follow {
-        connect::run_until_interrupted("what happens is noted all the same", work).await
+        connect::run_until_interrupted("events are still recorded", work).await
     } else {
         work.await
     }
@@ -52,7 +52,7 @@ async fn show_events(args: &EventsArgs, terminal: &TerminalInfo) -> Result<Exit,
         output::say(&format!("{} before these; -n shows more", count_noun(left_out, "event")));
     }
     if events.is_empty() && !args.follow && !args.json {
-        output::print("no such events are kept\n", terminal)?;
+        output::print("no such events are recorded\n", terminal)?;
     }
     for event in &events {
         show_event(event, args, now, terminal)?;
@@ -178,7 +178,7 @@ pub(super) async fn monitor(args: &MonitorArgs, terminal: &TerminalInfo) -> Resu
         output::say("the agent ended");
         Ok(Exit::Success)
     };
-    connect::run_until_interrupted("the agent runs on", work).await
+    connect::run_until_interrupted("the agent keeps running", work).await
 }
 
 fn print_line(line: &[u8], terminal: &TerminalInfo) -> Result<(), Exit> {

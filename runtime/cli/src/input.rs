@@ -29,7 +29,7 @@ pub(super) enum InputError {
         source: io::Error,
     },
     /// It is a directory, a pipe or a device.
-    #[error("{} is no regular file", path.display())]
+    #[error("{} is not a regular file", path.display())]
     NotAFile {
         /// The path, as the user gave it.
         path: PathBuf,
@@ -148,7 +148,7 @@ fn read_variables(source: &JobFileArgs) -> Result<Inputs, InputError> {
     for path in &source.var_file {
         let bytes = read_file(path, JOB_FILE_BYTES_MAX)?;
         let text = String::from_utf8(bytes)
-            .map_err(|_| InputError::Variables(format!("{} is no text", path.display())))?;
+            .map_err(|_| InputError::Variables(format!("{} is not text", path.display())))?;
         let name = path.display().to_string();
         inputs.add_file(name, text).map_err(InputError::Variables)?;
     }
@@ -222,7 +222,7 @@ mod tests {
         std::fs::write(&large, [0; 11]).unwrap();
         let text = |path: &Path| read_file(path, 10).unwrap_err().to_string();
         assert!(text(&large).ends_with("large is larger than 10 bytes"));
-        assert!(text(dir.path()).ends_with("is no regular file"));
+        assert!(text(dir.path()).ends_with("is not a regular file"));
         assert!(text(&dir.path().join("gone")).contains("gone: No such file"));
         std::fs::write(&large, [0; 10]).unwrap();
         assert_eq!(read_file(&large, 10).unwrap().len(), 10);

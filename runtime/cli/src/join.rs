@@ -53,7 +53,7 @@ pub(super) fn cluster_tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, CliE
     let given = to.cluster_only_keys();
     if to.servers.is_empty() && !given.is_empty() {
         return Err(CliError::Wrong(format!(
-            "no server is named, and {} would have no effect: give --servers, or client {{ servers = […] }} \
+            "no server is given, so {} would have no effect: give --servers, or client {{ servers = […] }} \
              in the configuration, or leave this out",
             given.join(", ")
         )));
@@ -74,7 +74,7 @@ pub(super) fn cluster_tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, CliE
 fn tls_files(tls: &TlsConfig) -> Result<TlsFiles, CliError> {
     let wrong = |what: &str| Err(CliError::Wrong(format!("tls of a node of a cluster: {what}")));
     let Some(authorities) = tls.ca_file.clone() else {
-        return wrong("it needs a ca_file: the authorities that vouch for servers");
+        return wrong("it needs a ca_file: the authorities that sign the certificates of servers");
     };
     if !tls.http {
         return wrong(
@@ -140,8 +140,8 @@ pub(super) async fn join(
     };
     if let Some(server) = to.servers.iter().find(bare).filter(|_| tls.is_none()) {
         let warning = format!(
-            "the way to {server} has no TLS: whoever is on it can read what this node runs and have it \
-             run other things; give --ca-file, or a tls block in the configuration"
+            "the connection to {server} does not use TLS: whoever is on the network path can read what this \
+             node runs and make it run other things; give --ca-file, or a tls block in the configuration"
         );
         output::warning(&TerminalInfo::detect(), &warning);
     }

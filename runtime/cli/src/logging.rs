@@ -146,7 +146,10 @@ fn filter_variable() -> Option<String> {
 fn filter(verbose: u8, terminal: &TerminalInfo) -> EnvFilter {
     let wanted = filter_variable().unwrap_or_else(|| verbosity_filter(verbose).to_owned());
     EnvFilter::try_new(logging_traces::exclude_spans(&wanted)).unwrap_or_else(|error| {
-        output::warning(terminal, &format!("{FILTER_VARIABLE} is no filter ({error}); try debug"));
+        output::warning(
+            terminal,
+            &format!("{FILTER_VARIABLE} is not a valid filter ({error}); try debug"),
+        );
         EnvFilter::new(logging_traces::exclude_spans(verbosity_filter(verbose)))
     })
 }

@@ -74,7 +74,7 @@ impl LogFile {
         }
         let told = std::mem::replace(&mut self.told, written.is_err());
         let error = written.err().filter(|_| !told)?;
-        Some(format!("the log file {} is not whole: {error}\n", self.path.display()))
+        Some(format!("the log file {} is incomplete: {error}\n", self.path.display()))
     }
 
     /// Rename the file and begin a new one. If that fails, the old file goes on.

@@ -52,7 +52,7 @@ impl LineQueue {
         }
         if waiting.lost > 0 {
             let lost = std::mem::take(&mut waiting.lost);
-            let text = format!("{lost} lines of the log were lost: it was written too slowly\n");
+            let text = format!("{lost} lines of the log were lost: writing it was too slow\n");
             waiting.bytes += text.len();
             waiting.lines.push_back(text.into_bytes());
         }
@@ -210,6 +210,6 @@ mod tests {
         queue.put(b"after\n");
         queue.wait();
         let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
-        assert!(text.ends_with("lines of the log were lost: it was written too slowly\nafter\n"));
+        assert!(text.ends_with("lines of the log were lost: writing it was too slow\nafter\n"));
     }
 }

@@ -66,9 +66,9 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
         let json = args.answer.json;
         match (args.disable, args.keep_ineligible) {
             _ if json && (args.disable || args.detach) => output::print_json(&answer, terminal)?,
-            (true, true) => say(&format!("node {} is not drained any more", short_id(&id))),
+            (true, true) => say(&format!("node {} is no longer being drained", short_id(&id))),
             (true, false) => {
-                say(&format!("node {} is not drained any more, and is eligible", short_id(&id)));
+                say(&format!("node {} is no longer being drained, and is eligible", short_id(&id)));
             }
             _ if json => {}
             _ => say(&format!("node {} is being drained", short_id(&id))),
@@ -77,7 +77,7 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
             return Ok(Exit::Success);
         }
     }
-    let hint = "the drain goes on; `ostler node drain --disable` ends it";
+    let hint = "the drain continues; `ostler node drain --disable` ends it";
     let mut follow =
         DrainFollower { seen: DrainState::new(ignores_system), json: args.answer.json, terminal };
     run_until_interrupted(hint, follow.follow_to_the_end(&client, &id)).await?;
@@ -99,7 +99,7 @@ async fn own_id(client: &ApiClient) -> Result<String, CliError> {
     let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
     let own = nodes.into_iter().next();
     own.map(|node| node.id.into_owned())
-        .ok_or_else(|| CliError::Cannot("the agent tells of no node".to_owned()))
+        .ok_or_else(|| CliError::Cannot("the agent reports no node".to_owned()))
 }
 
 /// The message that there is no drain to follow: it has ended, or never began.
@@ -256,7 +256,10 @@ impl DrainState {
                 if run_on == 1 { "s" } else { "" },
             ),
             (left, _) => {
-                format!("the node is not drained any more: {} left", count_noun(left, "allocation"))
+                format!(
+                    "the node is no longer being drained: {} left",
+                    count_noun(left, "allocation")
+                )
             }
         }
     }
@@ -332,7 +335,7 @@ mod tests {
         let ended = |end: &str| format!("the drain is complete: {end}");
         assert_eq!(said(true, &allocs[..2]), (0, ended("2 allocations of system jobs run on")));
         assert_eq!(said(true, &allocs[..1]), (0, ended("1 allocation of system jobs runs on")));
-        let left = |count: &str| format!("the node is not drained any more: {count} left");
+        let left = |count: &str| format!("the node is no longer being drained: {count} left");
         assert_eq!(said(true, &allocs), (1, left("1 allocation")));
         assert_eq!(said(false, &allocs), (3, left("3 allocations")));
         // One that somebody stops meanwhile has to end.

@@ -51,7 +51,7 @@ fn ask(args: &JoinCheckArgs) -> Result<JoinCheckRequest, CliError> {
     let cluster = args.to.override_cluster(config.cluster);
     if cluster.servers.is_empty() {
         let why =
-            "no server is named: give --servers, or a configuration with client { servers = […] }";
+            "no server is given: give --servers, or a configuration with client { servers = […] }";
         return Err(CliError::Wrong(why.to_owned()));
     }
     let datacenter = args.datacenter.clone().or(config.datacenter);

@@ -210,7 +210,7 @@ struct PluginInspection<'a> {
 pub(super) fn inspect(args: &InspectArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let bytes = input::read_file(&args.file, PLUGIN_FILE_BYTES_MAX)?;
     let manifest = ostler_plugin::manifest::read(&bytes).map_err(|error| {
-        CliError::Wrong(format!("{} is no plugin: {error}", args.file.display()))
+        CliError::Wrong(format!("{} is not a plugin: {error}", args.file.display()))
     })?;
     let stem = args.file.file_stem().unwrap_or_default().to_string_lossy();
     // Without a trust file no key is known: this only says which signature is there.

@@ -96,7 +96,7 @@ fn text(report: &PullReport) -> String {
     line("manifest", &report.manifest.to_tagged());
     line("digest", &report.digest.to_tagged());
     line("size", &format!("{} ({} bytes)", size(report.size_bytes), report.size_bytes));
-    line("signature", if report.signed { "came with it" } else { "none" });
+    line("signature", if report.signed { "pulled with it" } else { "none" });
     line("file", &report.file.display().to_string());
     text
 }

@@ -52,10 +52,10 @@ pub(super) fn text(report: &UpgradeReport) -> String {
     let UpgradeReport { name, from, to, tasks_tried, .. } = report;
     let (name, from, to) = (one_line(name), release(from), release(to));
     match &report.outcome {
-        UpgradeOutcome::Same => format!("{name} {from} is this file already\n"),
+        UpgradeOutcome::Same => format!("{name} {from} is already this file\n"),
         UpgradeOutcome::Switched => {
             let mut text = format!(
-                "{name} is {to} now, was {from}; it was tried with {}; it proves itself, see \
+                "{name} is {to} now, was {from}; it was tried with {}; it is now proving itself, see \
                  `ostler plugin status {name}`\n",
                 count_noun(*tasks_tried, "running task")
             );
@@ -74,7 +74,7 @@ pub(super) fn text(report: &UpgradeReport) -> String {
             for ask in asks {
                 let _ = writeln!(text, "  + asks for {}", one_line(ask));
             }
-            text.push_str("with --yes you agree to it\n");
+            text.push_str("give --yes to accept this\n");
             text
         }
         UpgradeOutcome::Refused { reason } => {
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(
             text(&report(outcome)),
             "exec was not upgraded:\n  - version 1.0.0\n  + version 0.9.0\\u{1b}, which is older\n  \
-             + asks for ostler:plugin/command\nwith --yes you agree to it\n"
+             + asks for ostler:plugin/command\ngive --yes to accept this\n"
         );
     }
 

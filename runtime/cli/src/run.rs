@@ -83,7 +83,7 @@ impl EndCause {
     const fn reason(self) -> &'static str {
         match self {
             Self::Interrupt(signal) => signal.name(),
-            Self::Output(_) => "nobody reads the output any more",
+            Self::Output(_) => "the reader of the output closed it",
         }
     }
 }
@@ -152,8 +152,8 @@ impl JobRun {
             self.tell(RunReport::Notice { message }).await;
         }
         if args.raw_exec {
-            let message = "driver raw_exec is enabled by --raw-exec: its tasks are not isolated, \
-                           they may do all that this user may";
+            let message = "driver raw_exec is enabled by --raw-exec: its tasks are not isolated and may do \
+                           everything that this user may";
             self.tell(RunReport::Notice { message: message.to_owned() }).await;
         }
         for message in session.agent.capped_kill_timeouts(input.job()) {
@@ -278,7 +278,7 @@ impl JobRun {
     async fn tell_last(&mut self, last: RunReport) {
         if self.given_up_by.is_some() {
             if let Err(full) = self.reports.try_send(last) {
-                tracing::debug!(%full, "the result is not told");
+                tracing::debug!(%full, "the result could not be printed");
             }
             return;
         }
@@ -295,7 +295,7 @@ impl JobRun {
         let message = match cause {
             EndCause::Interrupt(signal) => {
                 let signal = signal.name();
-                format!("{signal}: stopping job {job}; once more kills it at once")
+                format!("{signal}: stopping job {job}; a second signal kills it at once")
             }
             EndCause::Output(_) => format!("the output is closed: stopping job {job}"),
         };
@@ -324,7 +324,7 @@ impl JobRun {
     }
 
     async fn report_given_up(&self, cause: EndCause) -> Exit {
-        let message = format!("{}: given up before the job was placed", cause.reason());
+        let message = format!("{}: interrupted before the job was placed", cause.reason());
         self.report_failure(RunFailure::new(message, cause.exit().code()), cause.exit()).await
     }
 

@@ -87,8 +87,7 @@ impl AgentSession {
         {
             let (dir, pid) = (dir.display(), holder.pid);
             notice = Some(format!(
-                "the data directory {dir} is in use by another agent (pid {pid}): this command has a \
-                 temporary one of its own"
+                "the data directory {dir} is in use by another agent (pid {pid}): this command uses a temporary one"
             ));
             let made = temporary_dir()?;
             let path = made.path().to_owned();

@@ -131,10 +131,10 @@ async fn poll_snapshots(
         let looked = clock::timeout(LOOK_WAIT, snapshot::fetch_snapshot(&client)).await;
         let looked = match looked {
             None => Err(format!(
-                "the agent has not answered for {LOOK_WAIT:?}; this is what it said before"
+                "the agent has not answered for {LOOK_WAIT:?}; this is its last answer"
             )),
             Some(looked) => {
-                looked.map_err(|error: ClientError| format!("{error}; this is what it said before"))
+                looked.map_err(|error: ClientError| format!("{error}; this is its last answer"))
             }
         };
         if found.send(looked).await.is_err() {

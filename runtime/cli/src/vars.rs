@@ -53,8 +53,8 @@ fn add_cas(place: String, index: Option<u64>) -> String {
 fn conflict_error(error: ClientError, path: &str) -> CliError {
     if error.is_conflict() {
         CliError::Cannot(format!(
-            "variable {path} was changed meanwhile, or is not as --check-index or ModifyIndex say: nothing \
-             was done; `ostler var get {path}` shows it as it is"
+            "variable {path} does not have the index that --check-index or ModifyIndex gives, or was changed \
+             meanwhile: nothing was done; `ostler var get {path}` shows it as it is"
         ))
     } else {
         CliError::Client(error)
@@ -107,7 +107,11 @@ fn read_items(args: &VarPutArgs) -> Result<VariableInput, CliError> {
     let mut stdin_read = false;
     for item in &args.items {
         let Some((key, text)) = item.split_once('=').filter(|(key, _)| !key.is_empty()) else {
-            let what = if item == "-" { "- stands alone" } else { "an item is KEY=VALUE" };
+            let what = if item == "-" {
+                "- must be the only argument"
+            } else {
+                "an item must be KEY=VALUE"
+            };
             // The message leaves out the item, which may be a secret that lost its key.
             return Err(CliError::Wrong(format!("{what}; see `ostler var put --help`")));
         };
@@ -117,7 +121,7 @@ fn read_items(args: &VarPutArgs) -> Result<VariableInput, CliError> {
                 text.strip_prefix('\\').filter(|rest| rest.starts_with('@')).unwrap_or(text).into()
             }
             Some("-") if std::mem::replace(&mut stdin_read, true) => {
-                let message = "standard input is read once: give one item as @-";
+                let message = "standard input can be read only once: give only one item as @-";
                 return Err(CliError::Wrong(message.to_owned()));
             }
             Some("-") => input::read_stdin(max)?,
@@ -126,7 +130,7 @@ fn read_items(args: &VarPutArgs) -> Result<VariableInput, CliError> {
         let no_text = |_| {
             let key = one_line(key);
             CliError::Wrong(format!(
-                "item {key} is no UTF-8: put it as base64, which templates decode"
+                "item {key} is not UTF-8: store it as base64, which templates can decode"
             ))
         };
         let text = String::from_utf8(bytes).map_err(no_text)?;
@@ -148,7 +152,7 @@ fn from_json(text: &[u8], path: &str) -> Result<VariableInput, CliError> {
     // The wrong part may be a secret, which the error of the parser would contain.
     let wrong = |error: serde_json::Error| {
         CliError::Wrong(format!(
-            "standard input is no variable (line {}, column {}): it must be JSON like \
+            "standard input is not a variable (line {}, column {}): expected JSON such as \
              {{\"Items\": {{\"name\": \"text\"}}}}",
             error.line(),
             error.column()

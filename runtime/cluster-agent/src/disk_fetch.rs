@@ -83,7 +83,9 @@ impl HttpDisks {
         let stream = dial::connect(&addresses, wall).await.map_err(unreached)?;
         let Some(tls) = tls else { return Ok(Box::new(stream)) };
         let agreed = clock::timeout(wall, tls.connector.connect(tls.name.clone(), stream)).await;
-        let late = || NoDisk::Now(format!("node {} does not agree on TLS in time", from.node));
+        let late = || {
+            NoDisk::Now(format!("node {} did not complete the TLS handshake in time", from.node))
+        };
         match agreed.ok_or_else(late)? {
             Ok(stream) => Ok(Box::new(stream)),
             Err(error) => Err(tls_failure(&error)),
@@ -95,7 +97,7 @@ impl HttpDisks {
 /// wrong the next time too.
 fn tls_failure(error: &io::Error) -> NoDisk {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    let text = format!("TLS was not agreed on: {error}");
+    let text = format!("the TLS handshake failed: {error}");
     match cause {
         Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_)) => {
             NoDisk::Ever(text)
@@ -105,7 +107,7 @@ fn tls_failure(error: &io::Error) -> NoDisk {
 }
 
 fn request(from: &DiskSource) -> Result<Request<Empty<Bytes>>, NoDisk> {
-    let cannot = |_| NoDisk::Ever("its token or address cannot stand in a request".to_owned());
+    let cannot = |_| NoDisk::Ever("its token or address cannot be part of a request".to_owned());
     let mut token = HeaderValue::from_str(&from.token).map_err(|_| cannot(()))?;
     token.set_sensitive(true);
     Request::get(format!("/v1/client/allocation/{}/snapshot", from.alloc))
@@ -129,7 +131,7 @@ impl HttpPieces {
             let frame =
                 clock::timeout(DISK_FETCH_SILENCE_MAX, self.answer.body_mut().frame()).await;
             let silent = || {
-                format!("the other node said nothing for {} s", DISK_FETCH_SILENCE_MAX.as_secs())
+                format!("the other node sent nothing for {} s", DISK_FETCH_SILENCE_MAX.as_secs())
             };
             match frame.ok_or_else(silent)? {
                 None => return Ok(None),

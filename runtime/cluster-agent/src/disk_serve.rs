@@ -196,7 +196,7 @@ async fn connection(
 
 /// The request is for something else than a disk, so the connection ends without an answer.
 #[derive(Debug, thiserror::Error)]
-#[error("something else than the disk of an allocation was asked for")]
+#[error("something other than the disk of an allocation was asked for")]
 struct UnservedRequest;
 
 async fn answer(
@@ -209,7 +209,7 @@ async fn answer(
         requested_alloc(request.method().as_str(), request.uri().path()).ok_or(UnservedRequest)?;
     let token = request.headers().get(TOKEN).and_then(|token| token.to_str().ok());
     if !may_have(token.unwrap_or_default(), alloc, &server.secret) {
-        tracing::warn!(%from, %alloc, "somebody without the right token asked for a disk");
+        tracing::warn!(%from, %alloc, "a disk was asked for without the right token");
         return Ok(refusal(StatusCode::FORBIDDEN, "Permission denied"));
     }
     let Ok(place) = sending.try_acquire_owned() else {

@@ -271,7 +271,7 @@ async fn a_node_with_a_certificate_of_another_name_is_not_asked_for_a_disk() {
     let at = serving(server.acceptor).await;
     let refused = fetch(&source(at, true), Some(&node)).await.unwrap_err();
     assert!(
-        matches!(&refused, NoDisk::Ever(why) if why.contains("TLS was not agreed on")),
+        matches!(&refused, NoDisk::Ever(why) if why.contains("the TLS handshake failed")),
         "{refused}"
     );
 }

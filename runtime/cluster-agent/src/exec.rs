@@ -82,7 +82,7 @@ pub(crate) async fn serve(
         // An error means that the stream has ended, and the session with it.
         while let Ok(value) = later_value(&mut reads, &mut reader).await {
             let Some(input) = parse_input(&value) else {
-                tracing::debug!("a command inside a task is told something that is not known");
+                tracing::debug!("a command inside a task was sent an unknown message");
                 break;
             };
             if inputs.send(input).await.is_err() {

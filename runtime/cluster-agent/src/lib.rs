@@ -96,8 +96,8 @@ async fn serve_disks(
     let place = disk_request::disk_place(http, agent.node().host_ip, with_tls);
     if place.is_bare() {
         tracing::warn!(
-            "disks of allocations are served to other nodes without TLS: whoever is on the way can read them, \
-             and fetch them again; add a tls block, or ports {{ http = 0 }} to serve none"
+            "disks of allocations are served to other nodes without TLS: whoever is on the network path can \
+             read them, and fetch them again; add a tls block, or ports {{ http = 0 }} to serve none"
         );
     }
     match place {

@@ -80,12 +80,15 @@ async fn carry_out(
     let given = |name: &str| field(body, name).and_then(text).filter(|text| !text.is_empty());
     let alloc = || -> Result<AllocId, String> {
         let id = given("AllocID").ok_or("no AllocID is given")?;
-        let id = id.parse().map_err(|_| "AllocID is no id of an allocation".to_owned())?;
+        let id = id.parse().map_err(|_| "AllocID is not the id of an allocation".to_owned())?;
         // The words are those of Nomad's client; its command line looks for them.
         agent.alloc(id).map(|_| id).ok_or_else(|| format!("Unknown allocation \"{id}\""))
     };
     let task = |name: &str| -> Result<Option<TaskName>, String> {
-        given(name).map(str::parse).transpose().map_err(|_| format!("{name} is no name of a task"))
+        given(name)
+            .map(str::parse)
+            .transpose()
+            .map_err(|_| format!("{name} is not the name of a task"))
     };
     let done = match method {
         "Allocations.Restart" => {

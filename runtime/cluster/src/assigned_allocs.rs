@@ -82,7 +82,7 @@ const OF_HEALTH: [&str; 3] = ["HealthCheck", "MinHealthyTime", "HealthyDeadline"
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssignedError {
     /// A field is missing or has the wrong type.
-    #[error("the server describes it without a {0} that can be read")]
+    #[error("the server describes it without a readable {0}")]
     Field(&'static str),
     /// This node does not support something in the job.
     #[error("this node cannot run it: {0}")]

@@ -59,7 +59,7 @@ pub enum ServerCallError {
         wall: Duration,
     },
     /// The answer lacks a field that this call needs.
-    #[error("the server answered {method} without {what} that can be read")]
+    #[error("the server answered {method} without readable {what}")]
     Answer {
         /// The name of the method.
         method: String,

@@ -43,7 +43,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// TLS was not agreed on.
-    #[error("TLS was not agreed on")]
+    #[error("the TLS handshake failed")]
     Tls(#[source] io::Error),
     /// The connection ended before the session began.
     #[error("the connection ended")]
@@ -141,7 +141,7 @@ pub async fn secure(
         tls.connector.connect(tls.name.clone(), stream).await
     };
     let agreed = clock::timeout(wall, agreed).await;
-    let secured = agreed.ok_or(DialError::Late { step: "agreeing on TLS", wall })?;
+    let secured = agreed.ok_or(DialError::Late { step: "the TLS handshake", wall })?;
     Ok(Box::new(secured.map_err(DialError::Tls)?))
 }
 

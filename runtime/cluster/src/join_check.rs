@@ -170,8 +170,11 @@ impl<T: FnMut(&JoinFinding)> ServerCheck<'_, T> {
             let stream = dial::connect(&addresses, wall).await.map_err(dial_failure)?;
             let at = stream.peer_addr().map_err(DialError::Ended).map_err(dial_failure)?;
             let bare = ask.tls.is_none() && !at.ip().is_loopback();
-            let bare =
-                if bare { "; without TLS whoever is on the way reads and changes it" } else { "" };
+            let bare = if bare {
+                "; without TLS, whoever is on the network path can read and change it"
+            } else {
+                ""
+            };
             Ok((stream, format!("connected to {at}{bare}")))
         };
         let stream = self.step(JoinStep::Connection, connected).await?;
@@ -180,7 +183,7 @@ impl<T: FnMut(&JoinFinding)> ServerCheck<'_, T> {
             Some(tls) => {
                 let secured = async {
                     let socket = dial::secure(stream, tls, wall).await.map_err(dial_failure)?;
-                    Ok((socket, "the server is who it should be".to_owned()))
+                    Ok((socket, "the server's certificate is the right one".to_owned()))
                 };
                 self.step(JoinStep::Tls, secured).await?
             }
@@ -223,7 +226,10 @@ impl<T: FnMut(&JoinFinding)> ServerCheck<'_, T> {
                 (error.to_string(), denied.then(|| advice.to_owned()))
             })?;
             let servers: Vec<_> = beat.servers.iter().map(ToString::to_string).collect();
-            Ok(((), format!("as {node}, one of {}; servers: {}", beat.nodes, servers.join(", "))))
+            Ok((
+                (),
+                format!("as {node}, one of {} nodes; servers: {}", beat.nodes, servers.join(", ")),
+            ))
         };
         if self.step(JoinStep::Registration, registered).await.is_none() {
             return;

@@ -17,7 +17,7 @@ const DEPTH_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MsgpackError {
     /// MessagePack has no such marker.
-    #[error("a byte {0:#04x} begins no value")]
+    #[error("a byte {0:#04x} does not begin a value")]
     Marker(u8),
     /// The message is longer than the bound.
     #[error("a message of more than {0} bytes")]
@@ -26,7 +26,7 @@ pub enum MsgpackError {
     #[error("values more than {DEPTH_MAX} deep within each other")]
     TooDeep,
     /// The bytes are no value.
-    #[error("a message that is no value")]
+    #[error("a message that is not a value")]
     Malformed,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn events_between(before: &NodeView, now: &NodeView, at: Timestamp) -
 /// The message about a change of health; none if the health is the same.
 fn change_text(before: &Health, now: Option<&Health>) -> Option<String> {
     match now {
-        None => Some("It is not found any more".to_owned()),
+        None => Some("It is no longer found".to_owned()),
         Some(now) => (before.state != now.state).then(|| state_text(now.state, &now.reason)),
     }
 }

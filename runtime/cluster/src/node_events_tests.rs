@@ -42,7 +42,7 @@ fn what_becomes_ill_well_or_lost_is_told_and_nothing_else() {
     assert_eq!(messages(&before, &before), []);
     let ill = health(HealthState::Unhealthy, "too hot");
     let now = view(health(HealthState::Healthy, "as ever"), &[("g0", ill.clone()), ("g2", well())]);
-    let gone = ("acme/gpu/G1[g1]".to_owned(), "It is not found any more".to_owned());
+    let gone = ("acme/gpu/G1[g1]".to_owned(), "It is no longer found".to_owned());
     let hot = ("acme/gpu/G1[g0]".to_owned(), "Unhealthy: too hot".to_owned());
     assert_eq!(messages(&before, &now), [hot, gone]);
     let later = view(ill, &[]);

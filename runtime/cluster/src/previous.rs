@@ -80,9 +80,7 @@ pub fn is_final(refusal: &str) -> bool {
 /// Why there is none.
 pub fn disk_holder(answer: PreviousAnswer, own: NodeId) -> Result<NodeId, NoDisk> {
     match answer {
-        PreviousAnswer::Gone => {
-            Err(no_disk_ever("the servers do not know that allocation any more"))
-        }
+        PreviousAnswer::Gone => Err(no_disk_ever("the servers no longer know that allocation")),
         PreviousAnswer::Lives { .. } => {
             Err(NoDisk::Now("that allocation has not ended".to_owned()))
         }
@@ -104,7 +102,7 @@ pub fn disk_source(
 ) -> Result<DiskSource, NoDisk> {
     let node = match field(answer, "Node") {
         None | Some(Value::Nil) => {
-            return Err(no_disk_ever("the servers do not know its node any more"));
+            return Err(no_disk_ever("the servers no longer know its node"));
         }
         Some(node) => node,
     };
@@ -210,7 +208,7 @@ mod tests {
         let plain = disk_source(id, &node(&[("TLSEnabled", false.into())]), None).unwrap();
         assert_eq!((plain.tls, plain.token.as_str()), (false, ""));
         for (answer, why) in [
-            (map([("Node", Value::Nil)]), "do not know its node"),
+            (map([("Node", Value::Nil)]), "no longer know its node"),
             (node(&[("HTTPAddr", "".into())]), "does not serve disks"),
             (node(&[("HTTPAddr", "x y".into())]), "cannot be reached"),
             (node(&[("Status", "down".into())]), "is down"),

@@ -95,7 +95,7 @@ struct AllocShare {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdoptError {
     /// The allocation is entered already.
-    #[error("allocation {} is entered already", alloc.short())]
+    #[error("allocation {} is already entered", alloc.short())]
     Known {
         /// Id of the allocation.
         alloc: AllocId,
@@ -353,7 +353,7 @@ fn network_problem(mode: &NetworkMode, view: &NodeView) -> Option<Problem> {
     }
     let reason = is(&format!("{attribute}.missing")).unwrap_or_else(|| match mode {
         NetworkMode::Cni(name) => format!(
-            "there is no CNI configuration of name {name}; client {{ cni_config_dir = … }} says where they are"
+            "there is no CNI configuration named {name}; set client {{ cni_config_dir = … }} to where they are"
         ),
         _ => "this agent makes none".to_owned(),
     });

@@ -111,7 +111,7 @@ pub enum SubmitError {
     },
     /// Another change of the job did not end in time. Nothing of this change was done.
     #[error(
-        "another change of job {job} was not done within {STATE_WRITE_WALL_MAX:?}, and this one was not \
+        "an earlier change of job {job} was not done within {STATE_WRITE_WALL_MAX:?}, so this one was not \
          begun; the disk may be slow or full; try again later"
     )]
     Waited {
@@ -120,7 +120,7 @@ pub enum SubmitError {
     },
     /// Too many changes wait already.
     #[error(
-        "{CHANGES_WAITING_MAX} changes of jobs wait for others to be written; the disk may be slow or \
+        "{CHANGES_WAITING_MAX} changes of jobs are already waiting to be written; the disk may be slow or \
          full; try again later"
     )]
     Busy,
@@ -142,7 +142,7 @@ pub enum SubmitError {
         version: u64,
     },
     /// The job is at this version already.
-    #[error("job {job} is at version {version} already")]
+    #[error("job {job} is already at version {version}")]
     SameVersion {
         /// Id of the job.
         job: JobId,
@@ -160,7 +160,7 @@ pub enum SubmitError {
         actual: u64,
     },
     /// The agent is ending.
-    #[error("the agent is leaving and takes no changes of jobs")]
+    #[error("the agent is shutting down and accepts no changes of jobs")]
     Leaving,
     /// The node belongs to a cluster, whose servers decide what runs here.
     #[error(
@@ -191,8 +191,7 @@ fn who_may(origin: &JobOrigin) -> String {
                            file another id"
             .to_owned(),
         JobOrigin::File(path) => format!(
-            "change or remove {} instead; a job whose file the agent does not look at any more is stopped \
-             as any other",
+            "change or remove {} instead; a job whose file the agent no longer looks at is stopped like any other",
             printable_path(path)
         ),
         JobOrigin::Run => "stop it first, or give the other one another id".to_owned(),
@@ -248,6 +247,6 @@ pub enum AllocError {
     #[error("{COLLECT_REQUESTS_MAX} collections wait for others; try again later")]
     Busy,
     /// The agent is ending.
-    #[error("the agent is leaving")]
+    #[error("the agent is shutting down")]
     Leaving,
 }

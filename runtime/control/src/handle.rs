@@ -495,7 +495,9 @@ struct ControlLedgerBook(mpsc::WeakSender<Message>);
 
 impl ControlLedgerBook {
     async fn keep_entry(&self, holder: &InstanceHolder) -> Result<(), String> {
-        let Some(queue) = self.0.upgrade() else { return Err("the agent ends".to_owned()) };
+        let Some(queue) = self.0.upgrade() else {
+            return Err("the agent is shutting down".to_owned());
+        };
         let (reply, answer) = oneshot::channel();
         let ask = ControlRequest::KeepDevices(holder.clone());
         let kept = async {
@@ -505,10 +507,10 @@ impl ControlLedgerBook {
         match clock::timeout(STATE_WRITE_WALL_MAX, kept).await {
             Some(Some(ControlAnswer::Written(Ok(())))) => Ok(()),
             Some(Some(ControlAnswer::Written(Err(error)))) => {
-                Err(format!("who holds the devices could not be written: {error}"))
+                Err(format!("the holders of the devices could not be recorded: {error}"))
             }
-            Some(_) => Err("the agent ends".to_owned()),
-            None => Err("who holds the devices was not written in time".to_owned()),
+            Some(_) => Err("the agent is shutting down".to_owned()),
+            None => Err("the holders of the devices were not recorded in time".to_owned()),
         }
     }
 }
@@ -565,7 +567,7 @@ fn waiting_sentences(blocked: &[BlockedPlacement]) -> Vec<String> {
     if soon > 0 {
         let they = if soon == 1 { "it replaces" } else { "they replace" };
         let waiting = allocations_text(soon, "waits", "wait");
-        said.push(format!("{waiting} until what {they} is over: there is no room beside it"));
+        said.push(format!("{waiting} until what {they} is over: there is no room for both"));
     }
     let mut groups: BTreeMap<&GroupName, Vec<&BlockedPlacement>> = BTreeMap::new();
     for place in blocked.iter().filter(|place| !place.soon) {

@@ -43,7 +43,7 @@ pub struct KnownNamespace {
 pub enum NamespaceError {
     /// The namespace is in the configuration, and only the configuration changes it.
     #[error(
-        "namespace {name} is in the agent's configuration: change or remove its block there and start the agent anew"
+        "namespace {name} is in the agent's configuration: change or remove its block there and restart the agent"
     )]
     Configured {
         /// Name of the namespace.
@@ -60,7 +60,7 @@ pub enum NamespaceError {
     },
     /// There are jobs in the namespace.
     #[error(
-        "namespace {name} has {}; purge {} first, with `ostler job stop --purge --namespace {name}`",
+        "namespace {name} has {}; purge {} first, with `ostler job stop --purge --namespace {name} JOB`",
         count_noun(*jobs, "job"),
         if *jobs == 1 { "it" } else { "them" }
     )]
@@ -86,7 +86,7 @@ pub enum NamespaceError {
     State(#[source] StateError),
     /// The disk did not answer in time whether the change is on record.
     #[error(
-        "the change of the namespace did not reach the disk within {STATE_WRITE_WALL_MAX:?}; it may still do: \
+        "the change of the namespace was not written to disk within {STATE_WRITE_WALL_MAX:?} and may still be: \
          look at the namespace before you try again"
     )]
     Unanswered,

@@ -48,7 +48,7 @@ pub enum NodeAskError {
     )]
     Draining,
     /// The deadline is too far away.
-    #[error("a drain has at most {} days; give a shorter deadline, or none", .most.as_secs() / 86_400)]
+    #[error("a drain may last at most {} days; give a shorter deadline, or none", .most.as_secs() / 86_400)]
     Deadline {
         /// The bound, [`ostler_model::limits::NODE_DRAIN_DEADLINE_MAX`].
         most: Duration,
@@ -62,7 +62,7 @@ pub enum NodeAskError {
     #[error("the change of the node could not be recorded: {0}")]
     State(#[source] StateError),
     /// The agent is ending.
-    #[error("the agent is leaving")]
+    #[error("the agent is shutting down")]
     Leaving,
 }
 

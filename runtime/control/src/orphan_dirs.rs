@@ -75,7 +75,7 @@ pub fn find_orphan_dirs(
             tracing::warn!(
                 alloc = %id,
                 "directory of an allocation without a record stays: it is older than the state \
-                 file; remove it by hand when nobody needs it"
+                 file; remove it by hand if it is no longer needed"
             );
         }
         newer

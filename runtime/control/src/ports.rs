@@ -73,8 +73,8 @@ pub enum PortError {
     },
     /// The node has no address in this host network.
     #[error(
-        "port {label:?} is to be at host network {name:?}, which this node has no address of; the operator \
-         gives it one by client {{ host_network \"{name}\" {{ cidr = … }} }}"
+        "port {label:?} asks for host network {name:?}, in which this node has no address; an operator can \
+         give it one by client {{ host_network \"{name}\" {{ cidr = … }} }}"
     )]
     NoHostNetwork {
         /// Name of the port in the job.

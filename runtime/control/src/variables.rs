@@ -59,8 +59,8 @@ pub enum VariableError {
     State(#[source] StateError),
     /// The disk does not answer, or the agent ends.
     #[error(
-        "the change of the variable did not reach the disk within {VAR_WRITE_WALL_MAX:?}; it may still \
-         do: look at the variable before you try again"
+        "the change of the variable was not written to disk within {VAR_WRITE_WALL_MAX:?} and may still be: \
+         look at the variable before you try again"
     )]
     Unanswered,
 }

@@ -155,7 +155,7 @@ fn explain_failed(
         if last.display_message.contains("Exceeded allowed attempts") {
             end.next.iter().for_each(|next| told.advise(next.clone()));
             told.advise(format!(
-                "restart {{ mode = \"delay\" }} in group {} has it tried again for ever",
+                "restart {{ mode = \"delay\" }} in group {} has it tried again forever",
                 alloc.task_group
             ));
         }
@@ -199,7 +199,7 @@ fn note_successor(
             said.push(format!("another allocation takes its place {}", time_until(at, now)))
         }
         (None, None) if alloc.followup_eval_id.as_deref().is_some_and(|id| !id.is_empty()) => {
-            said.push("another allocation is to take its place later".to_owned())
+            said.push("another allocation takes its place later".to_owned())
         }
         (None, None) if alloc.desired_status == DesiredStatus::Run => {
             note_no_successor(record, said, told);
@@ -223,8 +223,8 @@ fn note_no_successor(record: &AllocHistory<'_>, said: &mut Vec<String>, told: &m
     if let Some(id) = deployment.filter(|_| alloc.healthy() == Some(false)) {
         let short = id.get(..8).unwrap_or(id);
         said.push(format!(
-            "nothing is to take its place: it was judged unhealthy in deployment {short}, and one that fails fills \
-             no place again, whatever reschedule in group {} says",
+            "nothing takes its place: it was judged unhealthy in deployment {short}, and a deployment that \
+             fails replaces nothing, whatever reschedule in group {} says",
             alloc.task_group
         ));
         let corrected = told_of.run_corrected();
@@ -241,7 +241,7 @@ fn note_no_successor(record: &AllocHistory<'_>, said: &mut Vec<String>, told: &m
         told.advise(format!("{} says how its deployment went", commands::explain(&alloc.job_id)));
         return;
     }
-    said.push("nothing is to take its place".to_owned());
+    said.push("nothing takes its place".to_owned());
     let ways = [told_of.run_again(), told_of.run_corrected()];
     if !told.next.iter().any(|next| ways.iter().any(|way| next.contains(way))) {
         told.advise(match told_of.file {
@@ -264,7 +264,7 @@ fn explain_pending(
     told: &mut Explanation,
 ) -> ReasonsSince {
     if alloc.desired_status == DesiredStatus::Stop {
-        let text = format!("it is to stop before anything of it started{}", why_stopped(alloc));
+        let text = format!("it was stopped before anything of it started{}", why_stopped(alloc));
         return (vec![text], Some(alloc.modify_time));
     }
     let waits = tasks.iter().filter(|task| task.state.state == TaskStatus::Pending);
@@ -396,7 +396,7 @@ fn note_failing_checks(
         said.push(format!("check {} of service {} {how}: {answer}", check.check, check.service));
         for task in tasks_of_check(check, tasks).take(TASKS_MAX) {
             let logs = commands::task_errors(task.told.alloc, task.told.task);
-            told.advise(format!("look why it does not answer as the check wants: {logs}"));
+            told.advise(format!("find out why it does not answer as the check expects: {logs}"));
         }
     }
 }
@@ -449,10 +449,10 @@ fn explain_stopping(
         // A WASM task has no process of its own that could wait in the kernel.
         let wasm = error.starts_with("the WASM task");
         told.advise(if wasm {
-            "look at the agent's log: a worker process of WASM tasks that does not answer is killed and \
+            "see the agent's log: a worker process of WASM tasks that does not answer is killed and \
              replaced, and its tasks end with it"
         } else {
-            "look what its process waits for in the kernel (a network disk, a device): its state is D in ps"
+            "find out what its process waits for in the kernel (a network disk, a device): its state is D in ps"
         });
         return Some((vec![format!("it does not end: task {task}: {error}")], Some(at)));
     }
@@ -526,7 +526,7 @@ fn explain_complete(
     if tasks.iter().all(|task| {
         task.last_event(EventKind::Started).is_none() && task.state.started_at.is_none()
     }) {
-        said.push("nothing of it had started".to_owned());
+        said.push("none of it had started".to_owned());
     }
     (said, last)
 }

@@ -131,7 +131,7 @@ impl<'a> TaskHistory<'a> {
         let TaskFacts { alloc, task, .. } = self.told;
         let next = vec![
             format!(
-                "look why it does not answer as the check wants: {}",
+                "find out why it does not answer as the check expects: {}",
                 crate::commands::task_errors(alloc, task)
             ),
             format!(
@@ -296,7 +296,7 @@ impl<'a> TaskHistory<'a> {
             return of(&format!("waits for its driver: {reason}"));
         }
         if is_kind(event, EventKind::Recovered) {
-            return of("was taken over by a restarted agent; it ran on meanwhile");
+            return of("was taken over by a restarted agent; it kept running meanwhile");
         }
         if is_kind(event, EventKind::FailedRestoring) {
             let why = detail(event, "message");
@@ -349,7 +349,7 @@ fn restart_phrase(reason: &str) -> String {
 fn no_restart_phrase(message: &str) -> String {
     match message {
         "Policy allows no restarts" => "its restart policy allows none".to_owned(),
-        "Error was unrecoverable" => "this does not pass by itself".to_owned(),
+        "Error was unrecoverable" => "this does not go away by itself".to_owned(),
         other => match other.strip_prefix("Exceeded allowed attempts ") {
             Some(rest) => {
                 let mut words = rest.split_whitespace();

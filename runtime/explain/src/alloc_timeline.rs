@@ -72,6 +72,6 @@ fn lost_events(task: &TaskHistory<'_>) -> Option<(Timestamp, String)> {
     let first = events.first().filter(|_| gone > 0)?;
     let (gone, are) = (count_noun(gone, "older event"), if gone == 1 { "is" } else { "are" });
     let text =
-        format!("({gone} of task {} {are} not kept any more, nor counted here)", task.told.task);
+        format!("({gone} of task {} {are} no longer kept, nor counted here)", task.told.task);
     Some((first.time, text))
 }

@@ -68,7 +68,7 @@ impl BlockedProblem {
                 "stop a job whose allocation holds what it asks for, or let task {task} ask for fewer"
             )),
             "no_cores" | "driver_gives_no_cores" => {
-                one(format!("ask for cpu in place of cores in resources of task {task}"))
+                one(format!("ask for cpu instead of cores in resources of task {task}"))
             }
             "no_shared_core" => {
                 one("ask for fewer cores: one must stay for tasks without their own".to_owned())
@@ -302,7 +302,7 @@ impl<'a> UnhealthyInstances<'a> {
             let (devices, count) = (if ids.len() == 1 { "device" } else { "devices" }, ids.len());
             if why.contains("in quarantine since ") && !plugin.is_empty() {
                 return format!(
-                    "{} has plugin {plugin} and its {} tried again now; {} says what it failed of",
+                    "{} has plugin {plugin} and its {} tried again now; {} says why it failed",
                     commands::lift_plugin(plugin),
                     ostler_model::words::count_noun(count, "device"),
                     commands::explain_plugin(plugin)
@@ -312,7 +312,7 @@ impl<'a> UnhealthyInstances<'a> {
                 ids.iter().take(HOLDERS_MAX).map(|id| (*id).to_owned()).collect();
             let more = count.saturating_sub(names.len());
             names.extend((more > 0).then(|| format!("{more} more")));
-            format!("mend {devices} {}: {why}", crate::words::list(&names))
+            format!("fix {devices} {}: {why}", crate::words::list(&names))
         });
         told.chain(self.fewer).collect()
     }

@@ -82,16 +82,16 @@ pub fn explain(record: &DeviceHistory, now: Timestamp) -> Explanation {
         (HealthState::Healthy, None) => "it is healthy and free".to_owned(),
         (HealthState::Healthy, Some(_)) => "it is healthy and held".to_owned(),
         (HealthState::Unhealthy, _) => format!("it is not healthy, and no task gets it{reason}"),
-        (HealthState::Undetected, _) => format!("it is not there any longer{reason}"),
+        (HealthState::Undetected, _) => format!("it is no longer there{reason}"),
     });
     if instance.health.state != HealthState::Healthy {
         match plugin {
             Some(plugin) => told.advise(format!(
-                "{} says how the plugin does that reports it",
+                "{} shows the state of the plugin that reports it",
                 commands::explain_plugin(plugin)
             )),
             None => told.advise(format!(
-                "{} says how the plugin does that reported it",
+                "{} shows the state of the plugin that reported it",
                 commands::plugins_status()
             )),
         }

@@ -89,7 +89,7 @@ pub(crate) fn describe_end(
     let TaskFacts { alloc, task, memory_mib, .. } = told;
     let (code, number_of_signal) = (number(event, "exit_code"), number(event, "signal"));
     let message = event.details.get("exit_message").map_or("", String::as_str);
-    let logs = format!("read what it said: {}", commands::task_errors(alloc, task));
+    let logs = format!("read its output: {}", commands::task_errors(alloc, task));
     let trouble = |text: String, next: Vec<String>| RunEnd { text, next, trouble: true };
     if is_out_of_memory(event, message) {
         let limit = limit_of(message, memory_mib);
@@ -118,12 +118,13 @@ pub(crate) fn describe_end(
         ),
         (0, code) if message.is_empty() => trouble(format!("exited with code {code}"), vec![logs]),
         // Nobody saw its end, so there is nothing to read.
-        (0, EXIT_UNKNOWN) => trouble(format!("ended, nobody saw how: {message}"), Vec::new()),
+        (0, EXIT_UNKNOWN) => trouble(format!("ended in an unknown way: {message}"), Vec::new()),
         (0, code) => trouble(format!("failed: {message} (exit code {code})"), vec![logs]),
         (KILL, _) => trouble(
             "was killed by SIGKILL (signal 9) that this agent did not send".to_owned(),
             vec![format!(
-                "look who killed it (the kernel for want of memory: journalctl -k; or a person); raise resources.memory of task {task} if it was memory"
+                "find out who killed it (the kernel for lack of memory: journalctl -k; or a person); raise \
+                 resources.memory of task {task} if it was memory"
             )],
         ),
         (other, _) => trouble(format!("was ended by {}", signal(other)), vec![logs]),
@@ -147,14 +148,15 @@ fn describe_stop(told: TaskFacts<'_>, event: &WireTaskEvent, stop: StopOrder<'_>
     let waited = event.time.since(stop.told_at);
     if stop.event.details.contains_key(NO_SIGNALS) && span.is_none_or(|span| waited < span) {
         return well(format!(
-            "was ended when it was told {order}: its driver has no signals that it could hear"
+            "was ended when it was told {order}: its driver cannot send it signals"
         ));
     }
     let Some(limit) = limit.filter(|_| span.is_none_or(|span| waited >= span)) else {
         return well(format!("was killed when it was told {order}"));
     };
     let next = format!(
-        "if it needs longer to end well, raise kill_timeout of task {}; if it does not hear the signal, set kill_signal",
+        "if it needs longer to end well, raise kill_timeout of task {}; if it does not handle the signal, set \
+         kill_signal",
         told.task
     );
     let text = format!("did not end within its kill_timeout of {limit} and was killed by force");
@@ -208,19 +210,19 @@ pub(crate) fn describe_failed_start(told: TaskFacts<'_>, event: &WireTaskEvent) 
             told.run_corrected()
         )
     } else if has("compil") && (has("did not finish") || has("took over")) {
-        "raise limits { compile_wall = \"5m\" } in the agent's configuration, or look for what loads the node".to_owned()
+        "raise limits { compile_wall = \"5m\" } in the agent's configuration, or find out what loads the node".to_owned()
     } else if has("did not end in time") || is(EventKind::HookFailed) && has("in time") {
-        format!("look what the node waits for (disk, network): {}", commands::node_use())
+        format!("find out what the node waits for (disk, network): {}", commands::node_use())
     } else if has("No space left") {
         format!("make room on the disk of the data directory: {}", commands::collect())
     } else if has("quarantine") {
         format!(
-            "{} says what the driver failed of; {} lets it be tried now",
+            "{} says why the driver failed; {} has it tried now",
             commands::plugins_status(),
             commands::lift_plugin("NAME")
         )
     } else {
-        format!("mend what it names, {again}")
+        format!("fix what it names, {again}")
     };
     let text = if is(EventKind::ArtifactDownloadFailed) {
         message.to_owned()
@@ -243,16 +245,17 @@ fn program_of(message: &str) -> Option<&str> {
 fn artifact_advice(task: &str, message: &str) -> String {
     let has = |part: &str| message.contains(part);
     if has("the archive cannot be unpacked: cannot ") {
-        "mend what it names on the disk of the data directory".to_owned()
-    } else if has("it becomes more than") || has("it has more than") {
+        "fix what it names on the disk of the data directory".to_owned()
+    } else if has("it unpacks to more than") || has("it has more than") {
         format!("raise that limit, or let the artifact block of task {task} name a smaller one")
     } else if has("the archive cannot be unpacked") {
         format!(
-            "the source answered: mend the archive there, correct the artifact block of task {task}, or set options {{ archive = false }} in it where it is no archive"
+            "the source answered: fix the archive there, correct the artifact block of task {task}, or set \
+             options {{ archive = false }} in it if it is not an archive"
         )
     } else if has("its checksum is") {
         format!(
-            "the source answered: correct the checksum in the artifact block of task {task}, or mend the file there"
+            "the source answered: correct the checksum in the artifact block of task {task}, or fix the file there"
         )
     } else {
         format!(
@@ -307,9 +310,8 @@ mod tests {
             let told = TaskFacts { alloc: "0f01c0de", task: "web", ..TaskFacts::default() };
             describe_failed_start(told, &event).next.concat()
         };
-        let broken =
-            next("the archive cannot be unpacked: it is no zip archive that can be read: x");
-        assert!(broken.contains("mend the archive"), "{broken}");
+        let broken = next("the archive cannot be unpacked: it is not a readable zip archive: x");
+        assert!(broken.contains("fix the archive"), "{broken}");
         let limit = next(
             "the archive cannot be unpacked: it has more than 9 entries; client { … } allows more",
         );
@@ -345,7 +347,7 @@ mod tests {
         assert_eq!(ended_by(11, &stop), (at_once.to_owned(), 0), "its kill_signal is SIGKILL");
         let deaf = terminated(&[("kill_timeout", "5s"), (NO_SIGNALS, "true")]);
         let (text, next) = ended_by(11, &deaf);
-        assert!(text.contains("its driver has no signals") && next == 0, "{text}");
+        assert!(text.contains("its driver cannot send it signals") && next == 0, "{text}");
         assert_eq!(ended_by(15, &deaf), (forced.to_owned(), 1));
         assert!(describe_end(told, &killed(15), None).text.contains("this agent did not send"));
     }

@@ -67,11 +67,14 @@ pub fn explain(record: &JobHistory<'_>, now: Timestamp) -> Explanation {
     if !job.facts.stop && asks_for_nothing(job) && file_of(job).is_none() {
         for group in record.summary.summary.keys() {
             let one = commands::scale_to_one(&job.id, group);
-            told.advise(format!("{one} has one of group {group} run"));
+            told.advise(format!("{one} runs one of group {group}"));
         }
     }
     if job.facts.submit_time != Timestamp::default() {
-        told.note(job.facts.submit_time, format!("version {} of the job came", job.facts.version));
+        told.note(
+            job.facts.submit_time,
+            format!("version {} of the job was registered", job.facts.version),
+        );
     }
     if let Some(at) = stop_time(record) {
         told.note(at, "the job was told to stop");
@@ -155,7 +158,7 @@ fn state_sentence(record: &JobHistory<'_>) -> String {
     let parts = parts.join(", ");
     match &*job.facts.status {
         _ if live == 0 && asks_for_nothing(job) => {
-            "nothing of it is to run: the counts of its groups are 0".to_owned()
+            "nothing of it should run: the counts of its groups are 0".to_owned()
         }
         // Allocations that failed before may have been run again.
         "dead" if place_count(job) > 0 && completed_count(record) >= place_count(job) => {
@@ -245,7 +248,7 @@ fn explain_deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mu
     match &*newest.status {
         "running" if newest.status_description.contains("manual promotion") => {
             said.push(format!(
-                "deployment {short} of version {} waits for somebody to promote its canaries",
+                "deployment {short} of version {} waits for its canaries to be promoted",
                 newest.job_version
             ));
             told.advise(format!(
@@ -304,7 +307,8 @@ fn explain_deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mu
     {
         let short = failed.id.get(..8).unwrap_or(&failed.id);
         said.push(format!(
-            "version {} was taken back by itself: deployment {short} failed ({}), and version {} is what the job was before",
+            "version {} was reverted automatically: deployment {short} failed ({}), and version {} is what the \
+             job was before",
             failed.job_version,
             reason(&failed.status_description),
             newest.job_version
@@ -326,7 +330,7 @@ fn reason(description: &str) -> String {
             "nothing more became healthy before its progress_deadline".to_owned()
         }
         "Failed due to unhealthy allocations" => "its allocations were unhealthy".to_owned(),
-        "Deployment marked as failed" => "somebody marked it as failed".to_owned(),
+        "Deployment marked as failed" => "it was marked as failed".to_owned(),
         other => other.to_owned(),
     }
 }

@@ -155,11 +155,11 @@ fn explain_refusal(record: &PluginHistory) -> (String, String) {
             "put the file of the plugin at {file}, or correct file in plugin \"{block}\" of the agent's configuration, and {again}"
         ),
         Some(file) => format!(
-            "mend that, and {again}: {} says what it asks for, and which lines of the configuration grant it",
+            "fix that, and {again}: {} says what it asks for, and which lines of the configuration grant it",
             commands::inspect_plugin(file)
         ),
         None => {
-            format!("mend that ({} says more), and {again}", commands::plugin_status(block))
+            format!("fix that ({} says more), and {again}", commands::plugin_status(block))
         }
     };
     (reason.to_owned(), next)
@@ -228,7 +228,7 @@ fn explain_in_use(
                 None => "it is asked again when what it watches changes".to_owned(),
             });
         }
-        (None, "starting") => said.push("it is in use and was not heard of yet".to_owned()),
+        (None, "starting") => said.push("it is in use and has not answered yet".to_owned()),
         (None, _) => said.push(health(record)),
     }
     if activity.quarantine.is_none() && activity.strikes > 0 {
@@ -247,7 +247,7 @@ fn explain_in_use(
         }
         if let Some(until) = upgrade.proving_until.filter(|until| *until > now) {
             said.push(format!(
-                "it proves itself until {until}: failures bring the version before it back"
+                "it has to prove itself until {until}: failures bring back the version before it"
             ));
         }
         let why = upgrade.rolled_back.as_ref().and_then(|report| {
@@ -257,7 +257,7 @@ fn explain_in_use(
                 .or(report.pointer("/outcome/reason"))
         });
         if let Some(why) = why.and_then(Value::as_str) {
-            said.push(format!("a newer version was taken back: {why}"));
+            said.push(format!("a newer version was rolled back: {why}"));
         }
     }
     told.happened.sort_by_key(|one| one.at);
@@ -271,7 +271,7 @@ fn health(record: &PluginHistory) -> String {
         HealthState::Healthy => format!("it is in use and healthy{reason}"),
         HealthState::Unhealthy => format!("it is in use, and says that it is unhealthy{reason}"),
         HealthState::Undetected => {
-            format!("it works, and finds nothing on this node that it is for{reason}")
+            format!("it works, and finds nothing for it on this node{reason}")
         }
     }
 }
@@ -305,12 +305,12 @@ fn explain_quarantine(
     }
     said.push(match quarantine.until {
         Some(at) => format!("it is tried again {}", time_until(at, now)),
-        None => "it stays there until somebody lifts it".to_owned(),
+        None => "it stays there until it is lifted".to_owned(),
     });
     told.note(quarantine.since, "put into quarantine");
-    told.advise(format!("{} lets it be tried now", commands::lift_plugin(&record.name)));
+    told.advise(format!("{} has it tried now", commands::lift_plugin(&record.name)));
     told.advise(format!(
-        "{} puts a mended version in its place",
+        "{} puts a fixed version in its place",
         commands::upgrade_plugin(&record.name)
     ));
 }

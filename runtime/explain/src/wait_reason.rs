@@ -62,7 +62,7 @@ pub(crate) fn explain_wait(task: &TaskHistory<'_>, now: Timestamp) -> TaskWait {
     if is_kind(event, EventKind::Driver) {
         let next = message
             .strip_prefix("Waiting for driver")
-            .map(|_| format!("{} says how its driver does", commands::plugins_status()));
+            .map(|_| format!("{} shows the state of its driver", commands::plugins_status()));
         let text = match message.strip_prefix("Waiting for driver: ") {
             Some(reason) => format!("task {name} waits for its driver: {reason}"),
             None => format!("task {name}: {message}"),

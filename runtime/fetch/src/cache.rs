@@ -135,7 +135,7 @@ impl Cache {
         let Ok(stamp) = SummedStamp::from_file(&held.path) else { return Ok(None) };
         let known = self.inner().seen.get(&key.name) == Some(&stamp);
         if !known && !self.has_expected_sum(key, &dir, &held.path, stop)? {
-            tracing::warn!(kept = %dir.display(), "a kept download is damaged; it is removed and fetched again");
+            tracing::warn!(kept = %dir.display(), "a cached download is damaged; it is removed and fetched again");
             std::fs::remove_dir_all(&dir)?;
             return Ok(None);
         }

@@ -245,7 +245,7 @@ fn source_file(root: &Path, below: &Path) -> Result<File, FetchFailure> {
     if meta.is_file() {
         Ok(file)
     } else {
-        Err(FetchFailure::lasting(format!("{} is no file", named.display())))
+        Err(FetchFailure::lasting(format!("{} is not a file", named.display())))
     }
 }
 

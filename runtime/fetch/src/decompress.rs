@@ -80,7 +80,7 @@ impl<R: BufRead> Zst<R> {
     fn check(&self) -> io::Result<()> {
         let said = self.decoder.get_checksum_from_data();
         if said.is_some() && said != self.decoder.get_calculated_checksum() {
-            return Err(invalid_data("the sum of what was unpacked is another one"));
+            return Err(invalid_data("the checksum of the unpacked data is wrong"));
         }
         Ok(())
     }

@@ -393,8 +393,8 @@ impl FetcherInner {
         }
         let dir = path.parent().unwrap_or(path).display();
         Err(ArtifactError::permanent(format!(
-            "files of the node may be taken from directories that its configuration allows; this one would be \
-             with\nclient {{\n  artifact {{\n    file_sources = [\"{dir}\"]\n  }}\n}}"
+            "files of the node may only be taken from directories that the agent's configuration allows; to \
+             allow this one, add\nclient {{\n  artifact {{\n    file_sources = [\"{dir}\"]\n  }}\n}}"
         )))
     }
 

@@ -30,14 +30,15 @@ pub(crate) enum HttpError {
     #[error("cannot connect to {host}: {source}")]
     Connect { host: String, source: std::io::Error },
     #[error(
-        "no TLS with {host}: {source}; a private authority can be named with SSL_CERT_FILE in the agent's environment"
+        "TLS with {host} failed: {source}; a private authority can be named with SSL_CERT_FILE in the agent's \
+         environment"
     )]
     Tls { host: String, source: std::io::Error },
     #[error("the machine has no certificate authorities; install them or set SSL_CERT_FILE")]
     NoRoots,
     #[error("{host} did not {what} within {limit:?}")]
     TimedOut { host: String, what: &'static str, limit: Duration },
-    #[error("the answer of {host} broke off or is no HTTP: {source}")]
+    #[error("the answer of {host} was cut off or is not HTTP: {source}")]
     Http { host: String, source: hyper::Error },
     #[error("{host} answered {status}")]
     Status { host: String, status: StatusCode },
@@ -47,7 +48,7 @@ pub(crate) enum HttpError {
     Redirect { host: String, reason: String },
     #[error("{host} redirects from https to http, which is not followed")]
     Plain { host: String },
-    #[error("the address of {host} or a header cannot stand in a request")]
+    #[error("the address of {host} or a header cannot be part of a request")]
     Request { host: String },
     #[error(
         "{host} sends more than {max} bytes; client {{ artifact {{ http_max_size }} }} of the agent's configuration allows more"
@@ -102,7 +103,7 @@ async fn follow(
             | StatusCode::PERMANENT_REDIRECT => {
                 let location = response.headers().get(LOCATION).and_then(|text| text.to_str().ok());
                 let wrong = |reason: String| HttpError::Redirect { host: host.clone(), reason };
-                let location = location.ok_or_else(|| wrong("it names none".to_owned()))?;
+                let location = location.ok_or_else(|| wrong("it names no address".to_owned()))?;
                 let next = at.join(location).map_err(|error| wrong(error.to_string()))?;
                 if at.is_https() && !next.is_https() {
                     return Err(HttpError::Plain { host });

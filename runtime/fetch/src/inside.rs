@@ -15,7 +15,7 @@ pub(crate) enum EntryNameError {
     #[error("has .. in it")]
     Up,
     /// The name cannot be a path.
-    #[error("is no path")]
+    #[error("is not a path")]
     NoPath,
     /// The name is deeper or longer than is allowed.
     #[error("is too deep or too long")]

@@ -57,7 +57,7 @@ impl OrderFailure {
         match self {
             Self::Failed(error) => error,
             Self::Hung => ArtifactError::transient(format!(
-                "the process that fetches said nothing for {} and was killed",
+                "the process that fetches reported nothing for {} and was killed",
                 humantime(ARTIFACT_CHILD_SILENCE_WALL_MAX)
             )),
         }
@@ -139,10 +139,10 @@ async fn run_child(
             let failed = ArtifactError::transient(match status.signal() {
                 Some(signal) => format!(
                     "the process that fetches was ended by signal {signal}: it needed more than {} MiB of memory or \
-                     too much processor time, or somebody killed it",
+                     too much processor time, or it was killed",
                     ARTIFACT_CHILD_ADDRESS_SPACE_BYTES_MAX / MIB
                 ),
-                None => format!("the process that fetches ended without a word ({status})"),
+                None => format!("the process that fetches ended without a result ({status})"),
             });
             Err(failed.into())
         }
@@ -159,5 +159,6 @@ async fn next_message(
         return Ok(None);
     }
     let word = serde_json::from_slice(&line);
-    word.map(Some).map_err(|_| ArtifactError::transient("the process that fetches talked nonsense"))
+    word.map(Some)
+        .map_err(|_| ArtifactError::transient("the process that fetches sent an invalid message"))
 }

@@ -55,7 +55,7 @@ pub(crate) struct UnpackOptions {
 /// Why an archive was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ArchiveUnpackError {
-    #[error("it is no {kind} archive that can be read: {reason}")]
+    #[error("it is not a readable {kind} archive: {reason}")]
     Archive { kind: ArchiveKind, reason: String },
     #[error("its entry {name:?} {why}")]
     Name { name: String, why: EntryNameError },
@@ -64,18 +64,20 @@ pub(crate) enum ArchiveUnpackError {
     #[error("its link {name:?} leads out of it")]
     Link { name: String },
     #[error(
-        "it becomes more than {bytes} bytes; client {{ artifact {{ decompression_size_limit }} }} of the agent's configuration allows more"
+        "it unpacks to more than {bytes} bytes; client {{ artifact {{ decompression_size_limit }} }} of the \
+         agent's configuration allows more"
     )]
     TooLarge { bytes: u64 },
     #[error(
-        "it becomes more than the {bytes} bytes that the allocation's ephemeral_disk.size leaves; a larger size allows more"
+        "it unpacks to more than the {bytes} bytes that the allocation's ephemeral_disk.size leaves; a larger \
+         size allows more"
     )]
     NoRoom { bytes: u64 },
     #[error(
         "it has more than {entries} entries; client {{ artifact {{ decompression_file_count_limit }} }} of the agent's configuration allows more"
     )]
     TooMany { entries: u64 },
-    #[error("it has nothing called {part:?}")]
+    #[error("it has no entry named {part:?}")]
     NoPart { part: String },
     #[error("mode = \"file\" needs an archive with one file; it has {0}")]
     NotOne(&'static str),

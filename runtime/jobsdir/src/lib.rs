@@ -296,8 +296,7 @@ impl DirFollower {
             match action {
                 Action::Problem { path, text } => drop(problems.insert(path, text)),
                 Action::Stop { job, path } => {
-                    let reason =
-                        format!("{} does not give the job any more", printable_path(&path));
+                    let reason = format!("{} no longer contains the job", printable_path(&path));
                     let options = StopOptions { reason, ..StopOptions::default() };
                     let origin = JobOrigin::File(path);
                     match self.control.deregister(&job, options, origin).await {
@@ -345,7 +344,7 @@ impl DirFollower {
         let most = scan::FILES_MAX;
         let problem = scan
             .incomplete
-            .then(|| format!("there are more than {most} job files; the others are not looked at"));
+            .then(|| format!("there are more than {most} job files; the others are ignored"));
         self.dir.change_report(|report| {
             report.files = files;
             report.problem = problem;
@@ -380,8 +379,8 @@ fn emptied_message(dir: &Path, jobs: usize) -> String {
     let (jobs, run) =
         if jobs == 1 { ("job", "runs on and is") } else { ("jobs", "run on and are") };
     format!(
-        "the jobs directory {dir} has no job file any more: its {jobs} {run} stopped when it stays \
-         empty for {minutes} minutes; put the files back, or mount it, if that is not meant"
+        "the jobs directory {dir} no longer has any job file: its {jobs} {run} stopped when it stays \
+         empty for {minutes} minutes; put the files back, or mount it, if that is not intended"
     )
 }
 

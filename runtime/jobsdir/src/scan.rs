@@ -132,7 +132,7 @@ pub fn scan(dir: &dyn JobFiles, known: &mut FileCache) -> io::Result<(DirId, Sca
     *known = now;
     // The directory itself was replaced: files that are missing were not removed from it.
     if dir.id()? != before {
-        return Err(io::Error::other("another one was put in its place while it was read"));
+        return Err(io::Error::other("it was replaced while it was read"));
     }
     let files = known.iter().map(|(path, (_, content))| (path.clone(), content.clone())).collect();
     Ok((before, Scan { files, incomplete }))

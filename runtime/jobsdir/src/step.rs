@@ -81,7 +81,7 @@ pub fn step(running: &BTreeMap<JobId, PathBuf>, scan: &Scan) -> Vec<Action> {
                 Some(other) if other != path => Action::Problem {
                     path: path.clone(),
                     text: format!(
-                        "job {} is that of {} already; give it another id or remove one file",
+                        "job {} is already that of {}; give it another id or remove one file",
                         job.id,
                         printable_path(other)
                     ),

@@ -100,7 +100,7 @@ fn rule(
                 let ValueKind::List(items) = value.kind else {
                     sink.error(
                         value.span,
-                        format!("capabilities of {} are no list", quote_text(&name.name)),
+                        format!("capabilities of {} are not a list", quote_text(&name.name)),
                     );
                     continue;
                 };

@@ -18,7 +18,7 @@ pub(crate) fn text(path: &Path) -> Result<String, String> {
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        return Err(format!("{} is no regular file", path.display()));
+        return Err(format!("{} is not a regular file", path.display()));
     }
     let mut bytes = Vec::new();
     file.take(JOB_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -26,14 +26,14 @@ pub(crate) fn text(path: &Path) -> Result<String, String> {
         return Err(format!("{} is larger than {JOB_FILE_BYTES_MAX} bytes", path.display()));
     }
     let text = String::from_utf8(bytes);
-    text.map_err(|_| format!("{} is no text: a job file holds UTF-8 alone", path.display()))
+    text.map_err(|_| format!("{} is not text: a job file must be UTF-8", path.display()))
 }
 
 /// Whether a path is a regular file. A directory is an error.
 pub(crate) fn exists(path: &Path) -> Result<bool, String> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(true),
-        Ok(_) => Err(format!("{} is no regular file", path.display())),
+        Ok(_) => Err(format!("{} is not a regular file", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(format!("cannot look at {}: {error}", path.display())),
     }

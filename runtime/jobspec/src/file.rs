@@ -55,7 +55,7 @@ pub enum JobFileError {
     },
     /// The file holds a NUL character, or is not UTF-8.
     #[error(
-        "job file {} is no text (byte {offset}); give an HCL or JSON file",
+        "job file {} is not text (byte {offset}); give an HCL or JSON file",
         printable_path(path)
     )]
     Binary {

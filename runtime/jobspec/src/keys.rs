@@ -66,7 +66,7 @@ impl<'a> Context<'a> {
         name: &SpannedKey,
     ) {
         if !names.insert(name.name.clone()) {
-            self.error(name.span, format!("{what} {} is here already", quote_text(&name.name)));
+            self.error(name.span, format!("{what} {} is already defined", quote_text(&name.name)));
         }
     }
 
@@ -246,13 +246,14 @@ pub(crate) const fn left_out_kind(hint: &'static str) -> FieldShape {
 
 /// The hint at keys of Consul.
 pub(crate) const CONSUL: &str =
-    "this agent asks no Consul; it keeps a list of services itself, for provider = \"nomad\"";
+    "this agent does not use Consul; it keeps a list of services itself, for provider = \"nomad\"";
 /// The hint at keys of the service mesh of Consul.
-pub(crate) const MESH: &str = "it is of Consul's service mesh, which this agent is no part of; leave it out and \
+pub(crate) const MESH: &str = "it belongs to Consul's service mesh, which this agent is not part of; leave it \
+                               out and \
                                use ports of the network";
 /// The hint at keys of Vault.
 pub(crate) const VAULT: &str =
-    "this agent asks no Vault; hand secrets over by an artifact or a variable";
+    "this agent does not use Vault; pass secrets by an artifact or a variable";
 
 /// The keys of one block, as a struct with typed members.
 pub(crate) trait Keys: Sized {

@@ -86,7 +86,7 @@ pub enum RequestError {
     #[error("the allocation is ending")]
     Stopping,
     /// Another restart of the whole allocation is still under way.
-    #[error("the allocation is being restarted already; wait for that restart")]
+    #[error("the allocation is already being restarted; wait for that restart")]
     Restarting,
     /// A hook of the allocation did not let the restart begin.
     #[error("the restart could not begin: {0}")]

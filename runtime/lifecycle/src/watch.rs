@@ -34,7 +34,7 @@ struct SharedValue<T> {
 
 /// Every publisher is gone, so the value is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody changes the value any more")]
+#[error("the value can no longer change")]
 pub struct PublisherGone;
 
 /// The value. It does not change while this reference is held, so do not hold the reference

@@ -69,7 +69,8 @@ pub struct AccessPolicy {
 /// A text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no policy: write read, submit, operate or admin, the first three for one namespace as in submit@web"
+    "{given:?} is not a policy: write read, submit, operate or admin, the first three for one namespace as in \
+     submit@web"
 )]
 pub struct NotPolicy {
     /// The text, cut to a readable length.

@@ -16,7 +16,7 @@ pub struct CoreSet(BTreeSet<u32>);
 
 /// The text is no list of cores.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no list of cores; one is written as 0-3,8")]
+#[error("{0:?} is not a list of cores such as 0-3,8")]
 pub struct CoreSetError(String);
 
 impl CoreSet {

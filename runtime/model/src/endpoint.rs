@@ -42,19 +42,19 @@ pub enum EndpointHost {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// There is no port after the last colon.
-    #[error("{given:?} has no port; write it behind a colon, or * for any, as in \"{given}:443\"")]
+    #[error("{given:?} has no port; write it after a colon, or * for any, as in \"{given}:443\"")]
     NoPort {
         /// The whole text that was given.
         given: String,
     },
     /// The port is not a number from 1 to 65535.
-    #[error("{port:?} is no port; write 1 to 65535, or * for any")]
+    #[error("{port:?} is not a port; write 1 to 65535, or * for any")]
     Port {
         /// The text in place of the port.
         port: String,
     },
     /// The length of the prefix is no number, or too large.
-    #[error("/{prefix} is no length of a network's prefix; write /0 to /{most}")]
+    #[error("/{prefix} is not the length of a network's prefix; write /0 to /{most}")]
     Prefix {
         /// The text in place of the length.
         prefix: String,
@@ -258,10 +258,10 @@ mod tests {
         let error = |text: &str| text.parse::<Endpoint>().unwrap_err().to_string();
         for (text, part) in [
             ("10.0.0.1", "has no port"),
-            ("example.com:", "is no port"),
-            ("example.com:0", "is no port"),
-            ("example.com:+80", "is no port"),
-            ("example.com:99999", "is no port"),
+            ("example.com:", "is not a port"),
+            ("example.com:0", "is not a port"),
+            ("example.com:+80", "is not a port"),
+            ("example.com:99999", "is not a port"),
             ("10.0.0.0/33:80", "/0 to /32"),
             ("[fd00::/129]:80", "/0 to /128"),
             ("fd00::1", "in brackets"),

@@ -42,7 +42,7 @@ pub enum NameError {
     /// The name has a character that is invisible or turns the text around it, so that two names
     /// could look alike.
     #[error(
-        "{what} \"{}\" contains {}, a character that is not seen or changes how the others are shown; leave it out",
+        "{what} \"{}\" contains {}, a character that is invisible or changes how others are shown; leave it out",
         printable::printable_line(name.as_str(), usize::MAX),
         printable::code_point(*character)
     )]

@@ -18,7 +18,7 @@ const SEPARATOR: char = ' ';
 /// The text is no name of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no name of a namespace: 1 to {NAMESPACE_BYTES_MAX} letters, digits and dashes"
+    "{given:?} is not a valid namespace name: give 1 to {NAMESPACE_BYTES_MAX} letters, digits and dashes"
 )]
 pub struct NotNamespace {
     /// The text, cut to a readable length.
@@ -28,8 +28,8 @@ pub struct NotNamespace {
 /// A job is in a namespace that the agent does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no namespace {name:?}; add namespace {name:?} {{ }} to the agent's configuration and start \
-     it again, or leave the namespace out"
+    "there is no namespace {name:?}; add namespace {name:?} {{ }} to the agent's configuration and restart it, \
+     or leave the namespace out"
 )]
 pub struct UnknownNamespace {
     name: String,

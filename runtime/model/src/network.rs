@@ -244,7 +244,8 @@ impl std::str::FromStr for Cidr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no range of addresses; write for example 10.0.0.0/8");
+        let wrong =
+            || format!("{text:?} is not a range of addresses; write for example 10.0.0.0/8");
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let prefix: u8 = prefix.parse().map_err(|_| wrong())?;

@@ -36,21 +36,21 @@ pub enum OciReferenceError {
     )]
     Scheme,
     /// The host is missing or not valid.
-    #[error("{0:?} is no registry: write its host name and port, as in registry.example:5000")]
+    #[error("{0:?} is not a registry: write its host name and port, as in registry.example:5000")]
     Registry(String),
     /// The repository is missing or not valid.
     #[error(
-        "{0:?} is no repository: lower-case words of letters and digits, joined by . _ - and /"
+        "{0:?} is not a repository: give lower-case words of letters and digits, joined by . _ - and /"
     )]
     Repository(String),
     /// There is neither a tag nor a digest.
     #[error("it names no version: add a tag, as in {0}:1.2, or a digest, as in {0}@sha256:…")]
     NoVersion(String),
     /// The tag is not valid.
-    #[error("{0:?} is no tag: letters, digits, _ . and -, at most {TAG_BYTES_MAX}")]
+    #[error("{0:?} is not a tag: give letters, digits, _ . and -, at most {TAG_BYTES_MAX}")]
     Tag(String),
     /// The digest is not valid.
-    #[error("{0:?} is no digest: sha256: and 64 hexadecimal digits")]
+    #[error("{0:?} is not a digest: give sha256: and 64 hexadecimal digits")]
     Digest(String),
 }
 
@@ -229,26 +229,26 @@ mod tests {
         let long = "a".repeat(300);
         for (text, reason) in [
             ("registry.example/a:1", "begins with oci://"),
-            ("oci://", "is no repository"),
-            ("oci://plain/a:1", "is no registry"),
-            ("oci://user@registry.example/a:1", "is no registry"),
-            ("oci://registry.example:0/a:1", "is no registry"),
-            ("oci://registry.example:99999/a:1", "is no registry"),
-            ("oci://registry..example/a:1", "is no registry"),
-            ("oci://[::1/a:1", "is no registry"),
-            ("oci://registry.example/A:1", "is no repository"),
-            ("oci://registry.example/../a:1", "is no repository"),
-            ("oci://registry.example/a//b:1", "is no repository"),
-            ("oci://registry.example/a?b:1", "is no repository"),
-            ("oci://registry.example/a%2e:1", "is no repository"),
-            (&format!("oci://registry.example/{long}:1"), "is no repository"),
+            ("oci://", "is not a repository"),
+            ("oci://plain/a:1", "is not a registry"),
+            ("oci://user@registry.example/a:1", "is not a registry"),
+            ("oci://registry.example:0/a:1", "is not a registry"),
+            ("oci://registry.example:99999/a:1", "is not a registry"),
+            ("oci://registry..example/a:1", "is not a registry"),
+            ("oci://[::1/a:1", "is not a registry"),
+            ("oci://registry.example/A:1", "is not a repository"),
+            ("oci://registry.example/../a:1", "is not a repository"),
+            ("oci://registry.example/a//b:1", "is not a repository"),
+            ("oci://registry.example/a?b:1", "is not a repository"),
+            ("oci://registry.example/a%2e:1", "is not a repository"),
+            (&format!("oci://registry.example/{long}:1"), "is not a repository"),
             ("oci://registry.example/a", "names no version"),
-            ("oci://registry.example/a:", "is no tag"),
-            ("oci://registry.example/a:.1", "is no tag"),
-            ("oci://registry.example/a:1/2", "is no tag"),
-            ("oci://registry.example/a:1\r\nX: y", "is no tag"),
-            ("oci://registry.example/a@sha256:12", "is no digest"),
-            ("oci://registry.example/a@md5:12", "is no digest"),
+            ("oci://registry.example/a:", "is not a tag"),
+            ("oci://registry.example/a:.1", "is not a tag"),
+            ("oci://registry.example/a:1/2", "is not a tag"),
+            ("oci://registry.example/a:1\r\nX: y", "is not a tag"),
+            ("oci://registry.example/a@sha256:12", "is not a digest"),
+            ("oci://registry.example/a@md5:12", "is not a digest"),
         ] {
             let error = text.parse::<OciReference>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

@@ -83,7 +83,7 @@ impl fmt::Display for Diagnostic {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PluginCallError {
     /// No plugin of this name is loaded.
-    #[error("no plugin named {name:?} is loaded; loaded are: {known}")]
+    #[error("no plugin named {name:?} is loaded; the loaded ones are: {known}")]
     UnknownPlugin {
         /// Name of the plugin that was asked for.
         name: String,
@@ -462,7 +462,7 @@ pub trait TaskDriver: Send + Sync {
         _argv: Vec<String>,
         _terminal: bool,
     ) -> BoxFuture<'_, Result<ExecPlan, PluginCallError>> {
-        let why = "this driver runs no commands inside a task".to_owned();
+        let why = "this driver cannot run commands inside a task".to_owned();
         Box::pin(std::future::ready(Err(PluginCallError::Unsupported(why))))
     }
 }
@@ -549,7 +549,7 @@ pub trait Workloads: Send + Sync {
         terminal: Option<TerminalSize>,
     ) -> BoxFuture<'static, Result<ExecSession, String>> {
         let _ = (workload, plan, terminal);
-        let why = format!("the host runs no commands inside {run}");
+        let why = format!("the host cannot run commands inside {run}");
         Box::pin(std::future::ready(Err(why)))
     }
     /// End the processes of this run that an earlier agent left, found by their identities, owned

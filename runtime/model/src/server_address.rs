@@ -22,7 +22,7 @@ pub struct ServerAddress {
 /// Why a text is no address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no address of a server: {why}; write HOST or HOST:PORT, an IPv6 address in brackets"
+    "{given:?} is not the address of a server: {why}; write HOST or HOST:PORT, with an IPv6 address in brackets"
 )]
 pub struct NotServerAddress {
     given: String,
@@ -41,7 +41,7 @@ fn parse(text: &str) -> Result<ServerAddress, &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']').ok_or("its bracket is not closed")?;
-            host.parse::<Ipv6Addr>().map_err(|_| "what is in brackets is no IPv6 address")?;
+            host.parse::<Ipv6Addr>().map_err(|_| "what is in brackets is not an IPv6 address")?;
             let port = match after {
                 "" => None,
                 _ => Some(after.strip_prefix(':').ok_or("a colon must follow the bracket")?),
@@ -53,17 +53,17 @@ fn parse(text: &str) -> Result<ServerAddress, &'static str> {
     };
     let port = match port {
         None => RPC_PORT,
-        Some(port) if port.starts_with("//") => return Err("a scheme stands before it"),
+        Some(port) if port.starts_with("//") => return Err("it begins with a scheme"),
         Some(port) => {
             // Parsing a number would also accept a sign.
             let digits = port.bytes().all(|byte| byte.is_ascii_digit());
             let port = port.parse().ok().filter(|port| digits && *port > 0);
-            port.ok_or("what follows its first colon is no port of 1 to 65535")?
+            port.ok_or("what follows its first colon is not a port from 1 to 65535")?
         }
     };
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
     if host.is_empty() || host.len() > NAME_BYTES_MAX || !host.bytes().all(known) {
-        return Err("its host is no name and no address");
+        return Err("its host is neither a name nor an address");
     }
     Ok(ServerAddress { host: host.to_owned(), port })
 }

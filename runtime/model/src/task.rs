@@ -167,7 +167,8 @@ impl RawExit {
     pub fn fill_missing_error(mut self) -> Self {
         let shown = self.exit_code.is_some() || self.signal.is_some();
         if !shown && self.error.is_none() {
-            let error = if self.oom_killed { "out of memory" } else { "the exit is not known" };
+            let error =
+                if self.oom_killed { "out of memory" } else { "the exit status is unknown" };
             self.error = Some(error.to_owned());
         }
         self
@@ -239,7 +240,7 @@ mod tests {
             (raw(Some(134), None, Some("trapped: unreachable")), 134, Some("trapped: unreachable")),
             (raw(Some(0), None, Some("it broke")), 1, Some("it broke")),
             (raw(None, None, Some("lost")), 255, Some("lost")),
-            (raw(None, None, None), 255, Some("the exit is not known")),
+            (raw(None, None, None), 255, Some("the exit status is unknown")),
             (oom, 137, Some("out of memory")),
             (oom_by_signal, 137, Some("out of memory")),
         ] {

@@ -218,7 +218,9 @@ impl fmt::Display for Voucher {
             Self::Key { name, key_id, .. } => write!(f, "signed by {name} (key {key_id})"),
             Self::Digest { place } => write!(f, "its digest is listed at {place}"),
             Self::Pin => f.write_str("its block pins its digest"),
-            Self::Nobody => f.write_str("nobody vouches for it, and nothing requires it"),
+            Self::Nobody => {
+                f.write_str("no signature or digest vouches for it, and none is required")
+            }
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct VolumeMount {
 pub enum NoVolume {
     /// The node has no volume of that name.
     #[error(
-        "this node has no host volume of that name; the operator gives it one by a block host_volume \
+        "this node has no host volume of that name; an operator can add it with a block host_volume \
          \"name\" with its path, in client of the agent's configuration"
     )]
     Missing,

@@ -19,7 +19,7 @@ pub enum CniAnswerError {
     #[error("it is longer than {CNI_TEXT_BYTES_MAX} bytes")]
     TooLong,
     /// The output is no JSON, or no object.
-    #[error("it is no JSON object: {0}")]
+    #[error("it is not a JSON object: {0}")]
     Json(String),
     /// The result has no address.
     #[error("it has no interface with an address")]
@@ -112,7 +112,7 @@ pub fn failure(stdout: &[u8], stderr: &[u8]) -> String {
         }
     };
     if text.is_empty() {
-        "it says nothing".to_owned()
+        "it printed nothing".to_owned()
     } else {
         printable_line(text, ERROR_BYTES_MAX)
     }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(failure(said, b""), "no addresses left (range 10.0.0.0/30)");
         assert_eq!(failure(br#"{"msg": "x"}"#, b"y"), "x");
         assert_eq!(failure(b"", b"not found\n"), "not found");
-        assert_eq!(failure(b"", b""), "it says nothing");
+        assert_eq!(failure(b"", b""), "it printed nothing");
         assert!(failure(b"", &[b'x'; 100_000]).len() < 2 * ERROR_BYTES_MAX);
     }
 

@@ -49,13 +49,13 @@ pub enum ConflistError {
     #[error("it is longer than {CNI_TEXT_BYTES_MAX} bytes")]
     TooLong,
     /// The text is no JSON.
-    #[error("it is no JSON: {0}")]
+    #[error("it is not JSON: {0}")]
     Json(String),
     /// Something is missing or has another type.
     #[error("{0}")]
     Form(&'static str),
     /// The version is not supported.
-    #[error("it is of version {0} of CNI; spoken are 0.3.0, 0.3.1, 0.4.0 and 1.0.0")]
+    #[error("it is of CNI version {0}; supported are 0.3.0, 0.3.1, 0.4.0 and 1.0.0")]
     Version(String),
 }
 
@@ -105,7 +105,7 @@ pub fn parse(text: &[u8]) -> Result<CniNetwork, ConflistError> {
     }
     let whole: Value =
         serde_json::from_slice(text).map_err(|error| ConflistError::Json(error.to_string()))?;
-    let whole = whole.as_object().ok_or(ConflistError::Form("it is no object"))?;
+    let whole = whole.as_object().ok_or(ConflistError::Form("it is not an object"))?;
     let name = whole.get("name").and_then(Value::as_str);
     let name = name.filter(|name| !name.is_empty() && name.len() <= NAME_BYTES_MAX);
     let name = name.ok_or(ConflistError::Form("it has no name"))?.to_owned();

@@ -49,7 +49,7 @@ impl NetworkAbilities {
     /// Why the agent can make no network namespaces; `None` if it can.
     fn namespace_obstacle() -> Option<String> {
         (!ostler_process::netns::may_create())
-            .then(|| "the agent may make no network namespaces; run it as root".to_owned())
+            .then(|| "the agent may not make network namespaces; run it as root".to_owned())
     }
 
     /// Why this node can make no bridge; `None` if it can.
@@ -59,7 +59,7 @@ impl NetworkAbilities {
         let missing = programs.map(|name| missing_plugin(name, &self.paths));
         missing.or_else(Self::namespace_obstacle).or_else(|| {
             iptables().is_none().then(|| {
-                "iptables is not there, which the CNI plugins firewall and portmap need: install iptables"
+                "iptables is not installed, and the CNI plugins firewall and portmap need it: install iptables"
                     .to_owned()
             })
         })
@@ -82,8 +82,8 @@ impl NetworkAbilities {
         let broken =
             if broken.is_empty() { String::new() } else { format!(" ({})", broken.join("; ")) };
         Err(format!(
-            "there is no CNI configuration of name {name} in {dir}{broken}; put one there, or say in client \
-             {{ cni_config_dir = … }} where it is"
+            "there is no CNI configuration named {name} in {dir}{broken}; put one there, or set client {{ \
+             cni_config_dir = … }} to where it is"
         ))
     }
 
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(can.find_network("x").unwrap().plugins.first().unwrap().kind, "first");
         let error = can.find_network("z").unwrap_err();
         assert!(
-            error.contains("no CNI configuration of name z") && error.contains("30.json"),
+            error.contains("no CNI configuration named z") && error.contains("30.json"),
             "{error}"
         );
         assert!(facts(&config).contains_key("network.cni.x.missing"));

@@ -280,7 +280,7 @@ async fn delete(
 
 /// Run `iptables`, which waits for others that change rules.
 async fn iptables(args: &[&str]) -> Result<(), String> {
-    let program = run::iptables().ok_or("iptables is not there")?;
+    let program = run::iptables().ok_or("iptables is not installed")?;
     let args = ["-w", "10"].iter().chain(args).map(|arg| (*arg).to_owned()).collect();
     let start = ProgramStart { program, args, env: Vec::new(), input: Vec::new() };
     let output = program::run_with(start, CNI_PLUGIN_WALL_MAX).await.map_err(|e| e.to_string())?;

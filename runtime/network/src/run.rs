@@ -152,8 +152,7 @@ fn is_program(path: &Path) -> bool {
 pub(crate) fn missing_plugin(name: &str, paths: &[PathBuf]) -> String {
     let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     format!(
-        "CNI plugin {name} is not in {}: install {} (Debian), or say in client {{ cni_path = … }} where \
-         plugins are",
+        "CNI plugin {name} is not in {}: install {} (Debian), or set client {{ cni_path = … }} to where plugins are",
         paths.join(", "),
         ostler_model::network::CNI_PACKAGE
     )

@@ -121,7 +121,7 @@ fn resolve_ids(found: &[DeviceGroup], ids: &[String]) -> Result<AllocatedDevice,
             (Some(group), None) => groups.insert(group.key.clone()),
             (Some(one), Some(other)) => {
                 return wrong(format!(
-                    "device {id:?} is one of {} and one of {}: which is meant cannot be told",
+                    "device {id:?} is one of {} and one of {}: which one is meant is ambiguous",
                     one.key, other.key
                 ));
             }

@@ -160,7 +160,7 @@ impl DriverService for DriverSide {
         let tasks = self.tasks().await?;
         // Spawned, so that a Nomad that goes away meanwhile leaves no half-started task.
         let started = tokio::spawn(async move { tasks.start(task).await }).await;
-        let handle = started.map_err(|_| Status::unavailable("the plugin leaves"))??;
+        let handle = started.map_err(|_| Status::unavailable("the plugin is shutting down"))??;
         let handle = Some(handle);
         Ok(Response::new(wire::StartTaskResponse { handle, ..Default::default() }))
     }
@@ -173,7 +173,7 @@ impl DriverService for DriverSide {
         let ended = tokio::select! {
             ended = task.wait_end() => ended,
             () = self.served.left.cancelled() => {
-                return Err(Status::unavailable("the plugin leaves; the task goes on"));
+                return Err(Status::unavailable("the plugin is shutting down; the task keeps running"));
             }
         };
         let err = ended.result.error.clone().unwrap_or_default();

@@ -20,7 +20,7 @@ const SERVICES: u32 = 2;
 pub enum HandshakeError {
     /// A person executed the program, not Nomad.
     #[error(
-        "this is a plugin of Nomad: it is executed by a Nomad client, not by hand. Copy or link the \
+        "this command serves a plugin to Nomad: it is run by a Nomad client, not by hand. Copy or link the \
          program into the client's plugin_dir and name it in a plugin block of its configuration"
     )]
     NotNomad,

@@ -17,7 +17,7 @@ pub(crate) enum ValuesError {
     #[error("the configuration is not readable: {0}")]
     Msgpack(#[from] MsgpackError),
     /// The value is not an object.
-    #[error("the configuration is no object")]
+    #[error("the configuration is not an object")]
     NoObject,
 }
 

@@ -35,7 +35,7 @@ pub enum PatternError {
     )]
     TooLarge,
     /// The text does not follow the syntax; with what is wrong.
-    #[error("no regular expression: {0}")]
+    #[error("not a regular expression: {0}")]
     Syntax(String),
 }
 

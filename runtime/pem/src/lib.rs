@@ -26,7 +26,7 @@ pub enum PemError {
         source: io::Error,
     },
     /// The file has something else in it.
-    #[error("{} has no {what} (PEM) that can be read", file.display())]
+    #[error("{} has no readable {what} (PEM)", file.display())]
     Content {
         /// The path of the file.
         file: PathBuf,
@@ -73,7 +73,7 @@ fn open_regular(file: &Path) -> io::Result<File> {
     if opened.metadata()?.is_file() {
         Ok(opened)
     } else {
-        Err(io::Error::other("it is no regular file"))
+        Err(io::Error::other("it is not a regular file"))
     }
 }
 

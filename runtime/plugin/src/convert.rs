@@ -136,7 +136,7 @@ pub(super) fn attributes(
     }
     list.sort_by(|a, b| a.name.cmp(&b.name));
     match find_duplicate(&list, |item| item.name.as_str()) {
-        Some(item) => broken_answer(place, format!("{:?} is there twice", item.name)),
+        Some(item) => broken_answer(place, format!("{:?} is listed twice", item.name)),
         None => Ok(list),
     }
 }
@@ -197,7 +197,7 @@ pub(super) fn device_fingerprint(
     let health = health("health", given.health)?;
     check_count("groups", given.groups.len(), DEVICE_GROUPS_MAX)?;
     if health.state == HealthState::Undetected && !given.groups.is_empty() {
-        return broken_answer("groups", "are there, and health is undetected");
+        return broken_answer("groups", "are reported although health is undetected");
     }
     let mut groups: Vec<DeviceGroup> = Vec::with_capacity(given.groups.len());
     for group in given.groups {
@@ -205,7 +205,7 @@ pub(super) fn device_fingerprint(
     }
     groups.sort_by(|a, b| a.key.cmp(&b.key));
     if let Some(group) = find_duplicate(&groups, |group| &group.key) {
-        return broken_answer("groups", format!("{} is there twice", group.key));
+        return broken_answer("groups", format!("{} is listed twice", group.key));
     }
     Ok(DeviceFingerprint { health, groups, next: next_check(given.next_check, given.watch)? })
 }
@@ -237,7 +237,7 @@ fn device_group(plugin: &PluginName, given: dev::Group) -> AnswerResult<DeviceGr
     }
     let mut seen = BTreeSet::new();
     if let Some(instance) = instances.iter().find(|instance| !seen.insert(instance.id.as_str())) {
-        return broken_answer(place, format!("instance {:?} is there twice", instance.id));
+        return broken_answer(place, format!("instance {:?} is listed twice", instance.id));
     }
     let attributes = attributes(place, given.attributes)?;
     Ok(DeviceGroup { key, plugin: plugin.clone(), instances, attributes })
@@ -289,7 +289,7 @@ pub(super) fn driver_network(given: drv::Network) -> AnswerResult<DriverNetwork>
     let Ok(ip) = given.ip.parse() else {
         return broken_answer(
             "network ip",
-            format!("{:?} is no address", printable_line(given.ip, 64)),
+            format!("{:?} is not an address", printable_line(given.ip, 64)),
         );
     };
     let mut ports = BTreeMap::new();
@@ -299,7 +299,7 @@ pub(super) fn driver_network(given: drv::Network) -> AnswerResult<DriverNetwork>
             return broken_answer("network port", format!("{label:?} is 0"));
         }
         if let Some(_twice) = ports.insert(label.clone(), port.value) {
-            return broken_answer("network port", format!("{label:?} is there twice"));
+            return broken_answer("network port", format!("{label:?} is listed twice"));
         }
     }
     Ok(DriverNetwork { ip, ports })

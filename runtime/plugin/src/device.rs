@@ -238,7 +238,8 @@ impl ResolvedLinks {
         };
         // The caller waits for this no longer than for the answer itself.
         let followed = tokio::task::spawn_blocking(follow).await;
-        followed.map_err(|_ended| PluginCallError::Recoverable("the agent ends".to_owned()))
+        followed
+            .map_err(|_ended| PluginCallError::Recoverable("the agent is shutting down".to_owned()))
     }
 
     fn real_path(&self, path: &Path) -> Option<PathBuf> {

@@ -94,7 +94,7 @@ fn serving_answer(status: i32) -> CheckAnswer {
         Ok(ServingStatus::NotServing) => CheckAnswer::new_critical("NOT_SERVING"),
         Ok(ServingStatus::ServiceUnknown) => CheckAnswer::new_critical("SERVICE_UNKNOWN"),
         Ok(ServingStatus::Unknown) => CheckAnswer::new_critical("UNKNOWN"),
-        Err(_) => CheckAnswer::new_critical(&format!("the status {status}, which means nothing")),
+        Err(_) => CheckAnswer::new_critical(&format!("the unknown status {status}")),
     }
 }
 

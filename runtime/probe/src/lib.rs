@@ -83,10 +83,10 @@ enum ProbeError {
     #[error("cannot connect to {to}: {source}")]
     Connect { to: String, source: std::io::Error },
     /// The TLS handshake failed.
-    #[error("no TLS with {to}: {source}")]
+    #[error("TLS failed with {to}: {source}")]
     Tls { to: String, source: std::io::Error },
     /// There are no authorities to verify a certificate with, or the name is not valid.
-    #[error("no TLS with {to}: {why}")]
+    #[error("TLS failed with {to}: {why}")]
     NoTls { to: String, why: String },
     /// The job file was checked, but `${…}` became something that cannot be sent.
     #[error("the request cannot be made: {0}")]
@@ -130,7 +130,7 @@ pub async fn ask(kind: &CheckKind, target: &CheckTarget, timeout: Duration) -> C
     match (heard.answer, asked) {
         // The status is used even if the rest of the answer never came.
         (Some(answer), _) => http::append_body(answer, &heard.body),
-        (None, Some(Ok(()))) => CheckAnswer::new_critical("it is not asked over the network"),
+        (None, Some(Ok(()))) => CheckAnswer::new_critical("it is not checked over the network"),
         (None, Some(Err(error))) => CheckAnswer::new_critical(&error.to_string()),
         (None, None) => {
             let timeout = humantime::format_duration(timeout);

@@ -280,7 +280,7 @@ async fn https_takes_a_certificate_of_nobody_only_where_the_job_says_so() {
     assert_eq!((any.status, any.code), (CheckStatus::Passing, Some(200)), "{any:?}");
     let verified = asked(&with(false), address).await;
     assert_eq!(verified.status, CheckStatus::Critical);
-    assert!(verified.output.starts_with(&format!("no TLS with {address}: ")), "{verified:?}");
+    assert!(verified.output.starts_with(&format!("TLS failed with {address}: ")), "{verified:?}");
 }
 
 /// The health service of a small gRPC server: `known` serves, `ill` does not, others are unknown.

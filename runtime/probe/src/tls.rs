@@ -45,7 +45,7 @@ pub(super) async fn connect_tls(
     let none = |why: String| ProbeError::NoTls { to: to.clone(), why };
     let name = tls.server_name.as_deref().unwrap_or(&target.host);
     let name = ServerName::try_from(name.to_owned())
-        .map_err(|_| none(format!("{name:?} is no name of a server")))?;
+        .map_err(|_| none(format!("{name:?} is not the name of a server")))?;
     let config = client_config(tls.skip_verify).await.ok_or_else(|| {
         none("the machine has no certificate authorities; install ca-certificates".to_owned())
     })?;

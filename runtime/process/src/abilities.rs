@@ -35,12 +35,12 @@ pub(super) async fn probe_abilities(line: Option<ZygoteClient>) -> Abilities {
         match line.await_answer(clock::timeout(SUPERVISOR_WAIT_MAX, answer)).await {
             Some(Some(Ok(abilities))) => return abilities,
             Some(Some(Err(error))) => {
-                return Abilities::none(&format!("it could not be found out: {error}"));
+                return Abilities::none(&format!("it could not be determined: {error}"));
             }
             Some(None) => break,
             // The zygote hung and was replaced.
             None => {}
         }
     }
-    Abilities::none("it could not be found out in time")
+    Abilities::none("it could not be determined in time")
 }

@@ -155,7 +155,7 @@ pub enum ProcessError {
     #[error(transparent)]
     Record(#[from] ExitRecordError),
     /// The agent is shutting down.
-    #[error("the process host has stopped; no process is started any more")]
+    #[error("the process host has stopped; no more processes are started")]
     Stopped,
 }
 

@@ -209,7 +209,7 @@ pub fn describe_uncertain(left: &[RemainingProcess]) -> Option<String> {
         left.iter().filter(|left| !left.certain).map(ToString::to_string).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "left alone, because nothing proves that they are of this task: {}",
+            "left alone, because nothing proves that they belong to this task: {}",
             names.join(", ")
         )
     })

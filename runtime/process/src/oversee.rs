@@ -25,9 +25,11 @@ use ostler_model::limits::{EXIT_READ_WALL_MAX, KILL_GRACE};
 use ostler_model::task::RawExit;
 
 /// Why an exit is not known, as the task's events show it: the supervisor was killed.
-const SUPERVISOR_LOST: &str = "the exit is not known: the supervisor of the process was killed";
+const SUPERVISOR_LOST: &str =
+    "the exit status is unknown: the supervisor of the process was killed";
 /// Why an exit is not known where the directory of records is gone.
-const RECORDS_REMOVED: &str = "the exit is not known: the directory of exit records was removed";
+const RECORDS_REMOVED: &str =
+    "the exit status is unknown: the directory of exit records was removed";
 /// Shortest and longest pause before a record that cannot be read now is looked for again.
 const LOOK_PAUSE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(10);
@@ -226,7 +228,7 @@ impl ProcessHost {
     ) -> RawExit {
         let removed = self.line().is_some_and(|line| line.records().is_removed());
         let mut text = match why {
-            Some(error) => format!("the exit is not known: {}", chain(&error)),
+            Some(error) => format!("the exit status is unknown: {}", chain(&error)),
             None if removed => RECORDS_REMOVED.to_owned(),
             None => SUPERVISOR_LOST.to_owned(),
         };

@@ -16,7 +16,7 @@ const HEAD: usize = MAGIC.len() + 4 + 8;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// The file begins with other bytes.
-    #[error("no recording: it does not begin with \"ostlerec\"")]
+    #[error("not a recording: it does not begin with \"ostlerec\"")]
     NotOne,
     /// The file is of an older or newer agent.
     #[error("a recording of form {found}; this program reads form {VERSION}")]

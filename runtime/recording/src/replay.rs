@@ -21,7 +21,7 @@ use ostler_sandbox::without_last_words;
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The file is no component.
-    #[error("the component is no plugin: {0}")]
+    #[error("the component is not a plugin: {0}")]
     Component(#[source] ManifestError),
     /// The component is another than the recorded one.
     #[error(

@@ -188,7 +188,8 @@ fn more(kind: EngineKind, key: &str, value: &str) -> String {
             format!("raise limits {{ {key} = {quote}{value}{quote} }} in the plugin's block")
         }
         EngineKind::Task | EngineKind::Dense => {
-            "a WASM task has no more: build it smaller, or with fewer large functions".to_owned()
+            "a WASM task cannot have more: build it smaller, or with fewer large functions"
+                .to_owned()
         }
     }
 }

@@ -185,7 +185,7 @@ fn run(
 ) -> Result<ExitCode> {
     let known = resume.map(std::fs::read_to_string).and_then(Result::ok);
     let from = match known.as_deref().map(str::trim) {
-        Some(text) => text.parse::<u64>().with_context(|| format!("{text:?} is no seed"))?,
+        Some(text) => text.parse::<u64>().with_context(|| format!("{text:?} is not a seed"))?,
         None => seeds.start,
     };
     let (next, failed) = (AtomicU64::new(from.max(seeds.start)), AtomicU64::new(0));

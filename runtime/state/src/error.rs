@@ -61,7 +61,7 @@ pub enum BackendError {
         source: Box<redb::Error>,
     },
     /// The storage engine panicked. The panic ended only this call.
-    #[error("the storage engine came upon something that no whole file has{}", panic_words(.message))]
+    #[error("the storage engine found something that no intact file has{}", panic_words(.message))]
     Panicked {
         /// The panic's text.
         message: String,
@@ -210,7 +210,7 @@ pub enum StateError {
     },
     /// A file of an older schema could not be copied, so it was not migrated.
     #[error(
-        "cannot copy state file {path} to {backup} before bringing it from schema {from} to {SCHEMA}; \
+        "cannot copy state file {path} to {backup} before migrating it from schema {from} to {SCHEMA}; \
          nothing was changed: make room in its directory or check its mode, and start again"
     )]
     Backup {
@@ -226,7 +226,7 @@ pub enum StateError {
     },
     /// A file of an older schema could not be migrated.
     #[error(
-        "cannot bring state file {path} from schema {from} to {to}; nothing of it is lost: start \
+        "cannot migrate state file {path} from schema {from} to {to}; nothing of it is lost: start \
          again when the cause is gone"
     )]
     Migrate {

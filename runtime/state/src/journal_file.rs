@@ -79,6 +79,6 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<std::fs::F
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file"))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"))
     }
 }

@@ -61,8 +61,8 @@ pub enum LockError {
     },
     /// Somebody else decides what is in the directory.
     #[error(
-        "data directory {dir} {reason}, who could put anything into it; give it to the agent's user (chown, chmod \
-         0700) if you know what is in it, or use another data directory"
+        "data directory {dir} {reason}, who could put anything into it; make the agent's user its owner \
+         (chown, chmod 0700) if you know what is in it, or use another data directory"
     )]
     NotOwn {
         /// The data directory.
@@ -73,8 +73,8 @@ pub enum LockError {
     /// Other users of the node may enter the directory, and not everything in it belongs to
     /// an agent.
     #[error(
-        "data directory {dir} is open to other users of the node (mode {mode:04o}) and has things in it that \
-         are no agent's; use a directory of its own, or close this one with `chmod 700 {dir}`"
+        "data directory {dir} is open to other users of the node (mode {mode:04o}) and contains things that do \
+         not belong to an agent; use a directory of its own, or close this one with `chmod 700 {dir}`"
     )]
     OpenToOthers {
         /// The data directory.

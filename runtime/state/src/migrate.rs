@@ -132,7 +132,7 @@ pub fn known_schema_of(path: &Path, backend: &dyn Backend) -> Result<Option<u16>
             Err(StateError::Schema { path: path.to_owned(), found, supported: SCHEMA })
         }
         Some(0) => {
-            let detail = "it says that its schema is 0".to_owned();
+            let detail = "it claims to have schema 0".to_owned();
             Err(StateError::Damaged { path: path.to_owned(), detail })
         }
         Some(found) if found < OLDEST => {
@@ -185,7 +185,7 @@ pub fn migrate(
     tracing::info!(
         path = %path.display(), from, to = SCHEMA, records,
         backup = migration.backup.as_deref().map(|path| path.display().to_string()),
-        "state file brought to the schema of this agent"
+        "state file migrated to the schema of this agent"
     );
     Ok((migration, quarantined))
 }

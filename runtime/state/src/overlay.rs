@@ -90,7 +90,7 @@ fn database_len(file: &File) -> io::Result<u64> {
         (true, len) if len > 0 => Ok(len),
         // The engine would make a new database of an empty file.
         (true, _) => Err(io::Error::new(io::ErrorKind::InvalidData, "the file is empty")),
-        (false, _) => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),
+        (false, _) => Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file")),
     }
 }
 

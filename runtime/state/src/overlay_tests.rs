@@ -99,12 +99,12 @@ fn memory_is_bounded() {
 fn what_cannot_hold_a_database_is_refused() {
     let told = |path: &Path| Overlay::open(path).unwrap_err().to_string();
     assert!(told(file_of(b"").path()).contains("empty"));
-    assert!(told(Path::new("/dev/null")).contains("no regular file"));
+    assert!(told(Path::new("/dev/null")).contains("not a regular file"));
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
-    assert!(told(&pipe).contains("no regular file"), "does not wait for a writer");
+    assert!(told(&pipe).contains("not a regular file"), "does not wait for a writer");
     assert!(matches!(
         Overlay::open(&dir.path().join("none")).unwrap_err(),
         DatabaseError::Storage(redb::StorageError::Io(error)) if error.kind() == io::ErrorKind::NotFound

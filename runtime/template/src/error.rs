@@ -36,7 +36,7 @@ pub enum TemplateProblem {
         unit: &'static str,
     },
     /// Nobody waits for the output of the template any more.
-    #[error("nobody waits for the template any more")]
+    #[error("rendering the template was cancelled")]
     GivenUp,
 }
 

@@ -10,7 +10,7 @@ use crate::value::{MapKind, Value, lossy};
 
 fn no_field(name: &str, known: &[&str]) -> TemplateProblem {
     let known = known.join(", ");
-    TemplateProblem::Value(format!("there is no field {name}; there are: {known}"))
+    TemplateProblem::Value(format!("there is no field {name}; the fields are: {known}"))
 }
 
 impl Renderer<'_> {
@@ -44,7 +44,7 @@ impl Renderer<'_> {
                 return Ok(value);
             }
             let what = value.describe();
-            let text = format!("{what} is no function and takes no arguments");
+            let text = format!("{what} is not a function and takes no arguments");
             return Err(placed(TemplateProblem::Value(text)));
         };
         for field in before {
@@ -77,7 +77,7 @@ impl Renderer<'_> {
         }
         if !arguments.is_empty() {
             return Err(TemplateProblem::Value(format!(
-                "{name} is no function and takes no arguments"
+                "{name} is not a function and takes no arguments"
             )));
         }
         let strict = self.options.error_on_missing_key;
@@ -164,7 +164,7 @@ impl Renderer<'_> {
             None => BTreeMap::new(),
             Some(Value::Map(map)) => map.entries().clone(),
             Some(_) => {
-                return Err(TemplateProblem::Value(format!("{key:?} of the scratch is no map")));
+                return Err(TemplateProblem::Value(format!("{key:?} of the scratch is not a map")));
             }
         };
         // The map is copied, because values that were read from it before must not change.

@@ -142,7 +142,7 @@ pub(crate) fn text(arguments: &[Value], index: usize) -> Result<&[u8], TemplateP
 /// The argument at an index, which has to be a text in UTF-8.
 pub(crate) fn string(arguments: &[Value], index: usize) -> Result<&str, TemplateProblem> {
     let text = text(arguments, index)?;
-    let wrong = |_| TemplateProblem::Value(format!("argument {} is no UTF-8", index + 1));
+    let wrong = |_| TemplateProblem::Value(format!("argument {} is not UTF-8", index + 1));
     std::str::from_utf8(text).map_err(wrong)
 }
 

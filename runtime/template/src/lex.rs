@@ -307,7 +307,7 @@ impl<'a> Lexer<'a> {
             let Some(next) = self.rest().chars().next().filter(|c| *c != '\n') else {
                 return mistake(
                     at,
-                    "the text has no closing \"; text over several lines stands in `",
+                    "the text has no closing \"; a text over several lines must be in `",
                 );
             };
             self.at += next.len_utf8();
@@ -324,7 +324,7 @@ impl<'a> Lexer<'a> {
     fn character(&mut self) -> Result<TokenKind, Mistake> {
         let at = self.at;
         self.at += 1;
-        let wrong = || (at, TemplateProblem::Syntax("' stands around one character".to_owned()));
+        let wrong = || (at, TemplateProblem::Syntax("' must enclose one character".to_owned()));
         let next = self.rest().chars().next().filter(|c| !matches!(c, '\n' | '\''));
         let next = next.ok_or_else(wrong)?;
         self.at += next.len_utf8();
@@ -362,7 +362,7 @@ impl<'a> Lexer<'a> {
             }
             'u' => return self.unicode(at, 4, text),
             'U' => return self.unicode(at, 8, text),
-            c => return mistake(at, format!("\\{} is no escape", c.escape_default())),
+            c => return mistake(at, format!("\\{} is not an escape", c.escape_default())),
         };
         push_char(text, simple);
         Ok(u32::from(simple))
@@ -398,7 +398,7 @@ impl<'a> Lexer<'a> {
     fn unicode(&mut self, at: usize, count: usize, text: &mut Vec<u8>) -> Result<u32, Mistake> {
         let value = self.digits(at, count, 16)?;
         let Some(c) = char::from_u32(value) else {
-            return mistake(at, "the escape is no character");
+            return mistake(at, "the escape is not a character");
         };
         push_char(text, c);
         Ok(value)

@@ -4,7 +4,7 @@ use crate::lex::TokenKind;
 
 /// Read a number of a template.
 pub(crate) fn read(text: &str) -> Result<TokenKind, String> {
-    let wrong = || format!("{text:?} is no number");
+    let wrong = || format!("{text:?} is not a number");
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text.strip_prefix('+').unwrap_or(text)),

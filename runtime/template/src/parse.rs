@@ -152,7 +152,7 @@ impl Parser {
     /// The mistake that the next token may not stand here.
     fn unexpected_error<T>(&self, context: &str) -> Result<T, Mistake> {
         match self.peek() {
-            Some(token) => mistake(token.at, format!("{} cannot stand {context}", token.kind)),
+            Some(token) => mistake(token.at, format!("{} is not allowed {context}", token.kind)),
             None => mistake(self.end, format!("the template ends {context}")),
         }
     }
@@ -311,7 +311,7 @@ impl Parser {
         let at = self.current_offset();
         self.next += 1;
         let name = self.name("define")?;
-        self.close("behind the name of a define")?;
+        self.close("after the name of a define")?;
         let nodes = self.body(at, "define")?;
         self.add_definition(at, name, nodes)
     }
@@ -361,7 +361,7 @@ impl Parser {
 
     fn name(&mut self, word: &str) -> Result<Arc<str>, Mistake> {
         let Some(TokenKind::Quoted(name)) = self.kind().cloned() else {
-            return self.unexpected_error(&format!("behind {word}, where a name in quotes stands"));
+            return self.unexpected_error(&format!("after {word}, where a name in quotes belongs"));
         };
         let Ok(name) = std::str::from_utf8(&name).map(Arc::from) else {
             return mistake(self.current_offset(), "the name is not UTF-8");

@@ -19,7 +19,7 @@ impl Parser {
             let at = self.current_offset();
             let command = self.command(context)?;
             if !takes_more(&command) {
-                return mistake(at, "what stands behind a | is a function");
+                return mistake(at, "what follows a | must be a function");
             }
             commands.push(command);
         }
@@ -27,7 +27,7 @@ impl Parser {
             && matches!(first.kind, OperandKind::Nil)
             && arguments.is_empty()
         {
-            return mistake(at, "nil alone is no value");
+            return mistake(at, "nil alone is not a value");
         }
         // The variables are in sight after the pipe, not inside of it.
         if !assigns {
@@ -59,7 +59,7 @@ impl Parser {
         if variables.len() > 1
             || matches!(self.tokens.get(self.next.wrapping_sub(1)), Some(token) if token.kind == TokenKind::Comma)
         {
-            return self.unexpected_error("behind the variables, where := stands");
+            return self.unexpected_error("after the variables, where := belongs");
         }
         self.next = begin;
         Ok((Vec::new(), false))
@@ -88,7 +88,7 @@ impl Parser {
                 Some(TokenKind::Close) | None => {
                     mistake(self.current_offset(), format!("{context} lacks a value"))
                 }
-                _ => self.unexpected_error("where a value stands"),
+                _ => self.unexpected_error("where a value belongs"),
             };
         };
         let mut arguments = Vec::new();
@@ -101,7 +101,7 @@ impl Parser {
             None | Some(TokenKind::Close | TokenKind::RightParen | TokenKind::Pipe)
         );
         if !ends {
-            return self.unexpected_error("directly behind a value");
+            return self.unexpected_error("directly after a value");
         }
         Ok(PipeCommand { first, arguments })
     }
@@ -145,7 +145,7 @@ impl Parser {
         while let Some(token) = self.peek().filter(|token| !token.spaced).cloned() {
             let TokenKind::Field(name) = token.kind else { break };
             if !has_fields(&kind) {
-                return mistake(token.at, "what stands before the . has no fields");
+                return mistake(token.at, "what comes before the . has no fields");
             }
             self.next += 1;
             fields.push(name);
@@ -159,7 +159,7 @@ impl Parser {
             "false" => return Ok(OperandKind::Bool(false)),
             "nil" => return Ok(OperandKind::Nil),
             "if" | "else" | "end" | "range" | "with" | "define" | "template" | "block" => {
-                return mistake(at, format!("{word:?} cannot stand here"));
+                return mistake(at, format!("{word:?} is not allowed here"));
             }
             _ => {}
         }

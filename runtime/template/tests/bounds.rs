@@ -54,7 +54,7 @@ fn a_mistake_has_line_and_column_and_says_what_to_do() {
         ("\n{{ secret \"a\" }}", "t:2:4: function secret is not available: it asks Vault"),
         ("{{ plugin \"ls\" }}", "t:1:4: function plugin is not available: it runs a program"),
         ("{{ if true }}\nx", "t:1:1: the if that begins here has no end"),
-        ("x\n\n{{ parseInt \"z\" }}", "t:3:4: parseInt: \"z\" is no whole number"),
+        ("x\n\n{{ parseInt \"z\" }}", "t:3:4: parseInt: \"z\" is not a whole number"),
         ("{{ range 5 }}{{ end }}", "t:1:10: range needs a list or a map, not a whole number"),
         ("{{ file \"gone\" }}", "t:1:4: file: no such file"),
         (

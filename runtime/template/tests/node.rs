@@ -116,7 +116,7 @@ fn items_of_a_variable_are_texts_with_a_way_to_what_they_are_of() {
         assert_eq!(rendered(&format!("{WITH}{text}{{{{ end }}}}")), Ok(shown.to_owned()), "{text}");
     }
     let error = rendered(&format!("{WITH}{{{{ .host.Valve }}}}{{{{ end }}}}")).unwrap_err();
-    assert!(error.contains("there is no field Valve; there are: Key,"), "{error}");
+    assert!(error.contains("there is no field Valve; the fields are: Key,"), "{error}");
 }
 
 #[test]

@@ -323,7 +323,7 @@ async fn one_token_cannot_take_every_place_of_streams() {
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(refused.headers().contains_key("retry-after"));
     let text = within(refused.into_body().collect()).await.unwrap().to_bytes();
-    assert!(String::from_utf8_lossy(&text).contains("streams at once by one token"), "{text:?}");
+    assert!(String::from_utf8_lossy(&text).contains("streams at once, so that"), "{text:?}");
     let (response, _connection) = follow(&other).await;
     assert_eq!(response.status(), StatusCode::OK);
     let socket = open.agent.data.path().join(ostler_api::SOCKET_NAME);
@@ -364,7 +364,7 @@ async fn one_token_cannot_wait_with_so_many_queries_that_nobody_else_can() {
     };
     let (status, text) = within(refused).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{text}");
-    assert!(text.contains("waiting queries at once by one token"), "{text}");
+    assert!(text.contains("waiting queries at once, so that"), "{text}");
     assert_eq!(open.ask("GET", "/v1/jobs", &greedy).await.0, StatusCode::OK, "at once");
     assert_eq!(open.ask("GET", &soon, &other).await.0, StatusCode::OK);
 }
@@ -422,7 +422,8 @@ async fn events_of_other_namespaces_do_not_reach_a_bearer() {
     .await;
     let mut namespaces = kept["events"].as_array().unwrap().iter().map(|event| &event["namespace"]);
     assert!(namespaces.all(|own| own == "web"), "{kept}");
-    let refused = "{\"Live\":{\"refused\":\"to see the node needs a token with the policy read in all namespaces\"}}";
+    let refused = "{\"Live\":{\"refused\":\"seeing events of the node needs a token with the policy read in \
+                   all namespaces\"}}";
     assert!(seen.contains(refused) && !seen.contains("memory_total_mb"), "{seen}");
 }
 
@@ -636,7 +637,7 @@ async fn with_tls_the_command_line_knows_the_agent_by_its_authority() {
     // Plain HTTP is no way around it, and whoever tries is told.
     let plain = format!("http://{}", open.at);
     let asked = with_input(command(["job", "status", "--address", &plain]), b"").await;
-    asked.said(2, &["answers with TLS alone", "https:// in place of http://"]);
+    asked.said(2, &["only speaks TLS", "https:// instead of http://"]);
     // A new certificate, of somebody else, from the next connection on.
     for name in ["server.pem", "server-key.pem"] {
         std::fs::copy(others.file(name), certificates.file(name)).unwrap();
@@ -711,7 +712,7 @@ async fn a_server_with_the_certificate_of_an_authority_is_called_that_in_words()
     });
     let asked = command(["job", "status", "--address", &url, "--ca-cert", &ca]);
     let asked = with_input(asked, b"").await;
-    asked.said(3, &["the certificate that it shows is one of an authority"]);
+    asked.said(3, &["the certificate that it presents is that of a certificate authority"]);
     assert!(!asked.stderr.contains("OtherError"), "{}", asked.stderr);
     serving.abort();
 }

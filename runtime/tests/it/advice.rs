@@ -86,7 +86,7 @@ async fn a_task_without_signals_is_said_to_be_ended_and_not_to_have_been_deaf() 
     agent.ask(&["alloc", "signal", "--signal", "SIGUSR1", &alloc]).await.said(3, &[]);
     agent.ask(&["job", "stop", "j"]).await.said(0, &[]);
     let told = agent.ask(&["explain", &alloc]).await.stdout;
-    assert!(told.contains("its driver has no signals"), "{told}");
+    assert!(told.contains("its driver cannot send it signals"), "{told}");
     for untrue in ["by force", "did not end", "raise kill_timeout", "SIGUSR1"] {
         assert!(!told.contains(untrue), "{told}");
     }

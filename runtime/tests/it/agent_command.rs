@@ -215,7 +215,7 @@ async fn a_second_signal_ends_it_at_once() {
     pid_in(&pid_file).await;
     let mut agent = agent;
     agent.signal(Signal::TERM);
-    agent.hears("once more ends it at once").await;
+    agent.hears("a second signal ends it at once").await;
     agent.signal(Signal::INT);
     let begun = ostler_model::clock::Stopwatch::start();
     let (ended, _data) = agent.ended().await;

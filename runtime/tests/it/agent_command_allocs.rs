@@ -85,8 +85,8 @@ async fn ids_are_found_by_their_beginning_when_it_means_one() {
     let ended = agent.ask(&["alloc", "status", first]).await;
     ended.said(2, &["allocations' ids begin with", "web.g["]);
     assert_eq!(agent.ask(&["alloc", "status", ids[0]]).await.code, Some(0));
-    agent.ask(&["alloc", "status", "zz"]).await.said(2, &["no id of an allocation"]);
-    agent.ask(&["alloc", "status", ""]).await.said(2, &["no id of an allocation"]);
+    agent.ask(&["alloc", "status", "zz"]).await.said(2, &["not the id of an allocation"]);
+    agent.ask(&["alloc", "status", ""]).await.said(2, &["not the id of an allocation"]);
     let gone = "00000000-0000-4000-8000-000000000000";
     for args in [&["alloc", "status", gone][..], &["alloc", "stop", gone], &["gc", gone]] {
         agent.ask(args).await.said(2, &["404"]);

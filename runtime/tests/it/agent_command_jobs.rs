@@ -241,8 +241,8 @@ async fn a_job_that_no_driver_here_runs_is_refused_with_its_line_without_an_agen
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("job.hcl");
     for (driver, said) in [
-        ("exce", ["no driver exce; loaded are: exec", "did you mean exec?"]),
-        ("docker", ["no driver docker; loaded are: exec", "driver = \"docker\""]),
+        ("exce", ["no driver exce; the loaded ones are: exec", "did you mean exec?"]),
+        ("docker", ["no driver docker; the loaded ones are: exec", "driver = \"docker\""]),
     ] {
         let text = sleeper("web", 1).replace("\"raw_exec\"", &format!("\"{driver}\""));
         std::fs::write(&file, text).unwrap();
@@ -397,7 +397,7 @@ async fn how_long_a_kill_timeout_may_be_is_configured_and_told() {
     let short = ostler(["job", "validate", file]).await;
     short.said(
         0,
-        &["group g, task t: kill_timeout of 45s is longer than this node waits", "after 30s"],
+        &["group g, task t: kill_timeout of 45s is longer than this node allows", "after 30s"],
     );
     let long = ostler(["job", "validate", "--config", config, file]).await;
     assert!(long.code == Some(0) && !long.stderr.contains("kill_timeout"), "{long:#?}");

@@ -348,7 +348,7 @@ async fn a_command_ends_with_its_command_line_with_its_task_and_with_the_agent()
     let ended = within(child.wait_with_output()).await.unwrap();
     let text = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(3), "{text}");
-    assert!(text.contains("the agent is leaving") || text.contains("connection"), "{text}");
+    assert!(text.contains("the agent is shutting down") || text.contains("connection"), "{text}");
     let (ended, _home) = agent.ended().await;
     ended.said(0, &["the agent has ended"]);
     assert!(!ended.stderr.contains("requests did not end in time"), "{}", ended.stderr);

@@ -166,7 +166,7 @@ async fn a_file_of_the_plugin_directory_takes_no_name_by_a_higher_version() {
     let agent = TestAgent::with_config(&config).await;
     for name in ["exec", "wasm", "mock"] {
         let reason = refused(&agent, name, ".wasm");
-        assert!(reason.contains("replaces none by itself"), "{name}: {reason}");
+        assert!(reason.contains("does not replace by itself"), "{name}: {reason}");
         assert!(reason.contains(&format!("plugin \"{name}\" {{\n  file = ")), "{name}: {reason}");
     }
     let reason = refused(&agent, "thief", "thief.wasm");

@@ -26,7 +26,7 @@ async fn what_is_accepted_and_not_done_is_named_in_every_answer_to_the_job() {
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
         let warnings = answer.json()["Warnings"].as_str().unwrap().to_owned();
         assert!(warnings.starts_with("2 warnings:\n\n* "), "{path}: {warnings}");
-        let late = "group g, task t: kill_timeout of 1m 30s is longer than this node waits";
+        let late = "group g, task t: kill_timeout of 1m 30s is longer than this node allows";
         for key in ["Region has no effect", late] {
             assert!(warnings.contains(key), "{path}: no {key} in {warnings}");
         }
@@ -49,7 +49,8 @@ async fn a_job_whose_driver_nobody_has_is_not_valid() {
     wanted["Job"]["TaskGroups"][0]["Tasks"][0]["Driver"] = json!("exce");
     let answer = served.client.put("/v1/validate/job", Some(wanted)).await.json();
     let error = answer["Error"].as_str().unwrap();
-    for said in ["group g, task t: no driver exce; loaded are: exec", "did you mean exec?"] {
+    for said in ["group g, task t: no driver exce; the loaded ones are: exec", "did you mean exec?"]
+    {
         assert!(error.contains(said), "{error}");
     }
     served.stop().await;
@@ -176,7 +177,7 @@ async fn a_text_is_parsed_with_the_values_that_come_with_it_and_without_the_file
         (json!({ "JobHCL": hcl, "hclv1": true }), "hclv1: Ostler reads HCL2"),
         (
             json!({ "JobHCL": hcl.replace("upper(var.image)", "file(\"/etc/passwd\")"), "Variables": "image = 1" }),
-            "the agent shows nobody its files",
+            "the agent does not show its files",
         ),
     ] {
         let refused = ask(body).await;

@@ -209,7 +209,7 @@ async fn what_cannot_be_fetched_says_why_and_shows_nothing_secret() {
             checked(&body, &format!("sha256:{}", "0".repeat(64)), ""),
             "and the job wants sha256:000",
         ),
-        ("cut", artifact(&files.put("/cut", Reply::Cut(b"text".to_vec())), ""), "broke off"),
+        ("cut", artifact(&files.put("/cut", Reply::Cut(b"text".to_vec())), ""), "was cut off"),
         (
             "circle",
             artifact(&files.put("/circle", Reply::Redirect("/circle".to_owned())), ""),
@@ -467,7 +467,7 @@ async fn https_is_spoken_with_whom_an_authority_vouches_for() {
     assert!(said[0].contains("from https to http"), "{said:?}");
     let (_, task) = over(&agent, "other").await;
     let said = events(&task, "Failed Artifact Download");
-    assert!(said[0].contains("no TLS with 127.0.0.1"), "{said:?}");
+    assert!(said[0].contains("TLS failed with 127.0.0.1"), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,7 +94,7 @@ async fn a_file_that_is_no_job_is_named_with_the_place_and_starts_no_agent() {
         (
             "binary.hcl",
             vec![0x7f, b'E', b'L', b'F', 0, 0xff, 0xfe],
-            &["binary.hcl is no text (byte "],
+            &["binary.hcl is not text (byte "],
         ),
         ("huge.hcl", vec![b'#'; 10_000_000], &["huge.hcl is larger than 2097152 bytes"]),
         ("nested.hcl", nested.into_bytes(), &["nested.hcl:1:", "deep"]),

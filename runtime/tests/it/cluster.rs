@@ -231,7 +231,7 @@ async fn a_joined_node_refuses_jobs_of_its_own_and_needs_a_place_for_what_it_is(
     let refused = ostler(["agent", "--servers", "127.0.0.1:9"]).await;
     refused.said(2, &["needs --data-dir"]);
     let wrong = ostler(["agent", "--servers", "http://x"]).await;
-    wrong.said(2, &["is no address of a server"]);
+    wrong.said(2, &["is not the address of a server"]);
 }
 
 #[tokio::test]
@@ -247,7 +247,7 @@ async fn what_describes_a_node_of_a_cluster_is_refused_where_no_server_is_named(
     ] {
         std::fs::write(&file, text).unwrap();
         let refused = ostler(["agent", "--data-dir", data, "--config", file_text]).await;
-        refused.said(2, &["no server is named", &format!("{key} would have no effect")]);
+        refused.said(2, &["no server is given", &format!("{key} would have no effect")]);
     }
 }
 

@@ -64,11 +64,11 @@ async fn servers_of_another_authority_region_or_name_get_no_node_and_both_faces_
         let args = args(&at, &file);
         let checked = ostler(["node", "join-check"].iter().chain(&args)).await;
         checked.said(1, &[]);
-        for said in ["TLS was not agreed on", why, "a node cannot join"] {
+        for said in ["the TLS handshake failed", why, "a node cannot join"] {
             assert!(checked.stdout.contains(said), "{said}: {}", checked.stdout);
         }
         let mut agent = AgentProcess::spawn(home, &args, |_| {});
-        let line = agent.hears("TLS was not agreed on").await;
+        let line = agent.hears("the TLS handshake failed").await;
         assert!(line.contains(why) && line.contains("WARN"), "{line}");
         assert!(double.book().nodes.is_empty(), "nothing was told to {name}");
     }
@@ -78,7 +78,7 @@ async fn servers_of_another_authority_region_or_name_get_no_node_and_both_faces_
 async fn a_way_to_servers_without_tls_that_leaves_the_machine_is_warned_of() {
     // An address of documentation: nobody is there.
     let mut agent = AgentProcess::spawn(Home::new(), &["--servers", "192.0.2.1:4647"], |_| {});
-    let line = agent.hears("has no TLS").await;
+    let line = agent.hears("does not use TLS").await;
     assert!(line.contains("warning") && line.contains("192.0.2.1:4647"), "{line}");
 }
 

@@ -115,7 +115,7 @@ async fn what_happened_is_known_after_a_restart_and_followed() {
     let agent = AgentProcess::start_in(home, &["--config", config.to_str().unwrap()]).await;
     until("both agents are in it", async || {
         let events = agent.ask(&["events", "-n", "1000"]).await.stdout;
-        events.contains("the agent leaves") && events.contains("Exit Code: 4")
+        events.contains("the agent is shutting down") && events.contains("Exit Code: 4")
     })
     .await;
 

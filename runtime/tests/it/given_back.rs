@@ -181,7 +181,7 @@ async fn a_driver_that_nobody_has_is_refused_at_each_request_and_nothing_is_regi
     for path in ["/v1/jobs", "/v1/job/web", "/v1/job/web/plan"] {
         let answer = client.put(path, Some(wanted.clone())).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
-        let said = "group g, task t: no driver docker; loaded are: exec";
+        let said = "group g, task t: no driver docker; the loaded ones are: exec";
         assert!(answer.text().starts_with(said), "{path}: {}", answer.text());
     }
     let checked = good(client, "/v1/validate/job", wanted).await;

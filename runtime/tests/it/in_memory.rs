@@ -192,8 +192,9 @@ async fn a_second_agent_without_a_directory_is_told_of_the_first() {
 
     let place = somebody.home.path().join("beside");
     let place = place.to_str().unwrap();
-    let beside =
-        somebody.agent_with(&["--dev", "--socket-dir", place], "nothing is kept at its end").await;
+    let beside = somebody
+        .agent_with(&["--dev", "--socket-dir", place], "nothing is kept when it ends")
+        .await;
     somebody.ask(&["node", "status", "--data-dir", place]).await;
     assert_eq!(beside.ends(Signal::TERM).await, Some(0));
     assert!(

@@ -75,7 +75,7 @@ async fn a_batch_job_is_followed_until_the_successor_that_it_is_allowed_has_ende
     let script = format!("test -e {mark} || {{ touch {mark}; exit 3; }}");
     let file = agent.file("again.hcl", &job("batch", "", &script));
     let ran = agent.ask(&["job", "run", "--settle", "2m", file.to_str().unwrap()]).await;
-    ran.said(0, &["is failed", "is to take the place of", "all of job j is complete"]);
+    ran.said(0, &["is failed", "will take the place of", "all of job j is complete"]);
     let allocs = agent.allocs("j").await;
     let with = |status: &str| {
         let one = allocs.iter().find(|alloc| alloc["ClientStatus"] == status);
@@ -93,7 +93,7 @@ async fn of_a_job_whose_counts_are_0_it_is_said_that_nothing_is_to_run() {
     let agent = AgentProcess::start().await;
     let none = job("service", "count = 0", "exec sleep 600");
     let said =
-        ["nothing of job j is to run: the counts of its groups are 0", "`ostler job scale j g 1`"];
+        ["nothing of job j should run: the counts of its groups are 0", "`ostler job scale j g 1`"];
     for _ in 0..2 {
         let ran = agent.run(&none).await;
         ran.said(0, &said);

@@ -42,7 +42,7 @@ async fn a_socket_that_was_removed_is_made_again_and_the_command_line_says_what_
         status.stderr.is_empty() || status.stderr.contains("the socket was removed"),
         "{status:#?}"
     );
-    agent.hears("the socket of the API was removed and is made again").await;
+    agent.hears("the socket of the API was removed and has been made again").await;
     assert!(socket.exists());
 }
 

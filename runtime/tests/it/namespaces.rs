@@ -60,11 +60,7 @@ async fn jobs_of_one_id_in_two_namespaces_live_beside_each_other() {
     let which = agent.ask(&["job", "stop", "web"]).await;
     which.said(
         2,
-        &[
-            "2 jobs are called web; say in which namespace it is:",
-            "--namespace default",
-            "--namespace prod",
-        ],
+        &["2 jobs are called web; give its namespace:", "--namespace default", "--namespace prod"],
     );
 
     agent.ask(&["job", "stop", "--namespace", "prod", "web"]).await.said(0, &[]);

@@ -311,7 +311,7 @@ async fn a_network_of_the_operators_own_is_made_by_its_cni_configuration() {
     let address = alloc["NetworkStatus"]["Address"].as_str().unwrap();
     assert_eq!(said_at(&format!("{address}:8080")).await, "mine");
     let refused = agent.submit(&service("other", "mode = \"cni/other\"", &task)).await;
-    assert!(refused.stderr.contains("no CNI configuration of name other"), "{refused:#?}");
+    assert!(refused.stderr.contains("no CNI configuration named other"), "{refused:#?}");
     agent.ask(&["job", "stop", "--purge", "mine"]).await.said(0, &[]);
     let data = agent.data.path().to_owned();
     eventually("the network is taken away", || held(&data).is_empty()).await;
@@ -370,7 +370,7 @@ async fn native_tasks_see_the_name_of_the_host_that_their_group_says() {
     let wrong = network.replace(".example", "_x");
     let id = failed(&agent, &service("wrong", &wrong, &shell("t", "true", "")), "wrong").await;
     let told = shown(&agent, &id).await.to_string();
-    assert!(told.contains("is no name of a host"), "{told}");
+    assert!(told.contains("is not a valid host name"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -410,7 +410,7 @@ async fn ports_are_at_the_host_network_that_they_name() {
     let alloc = shown(&agent, &agent.alloc("there").await).await;
     assert!(port_of(&alloc, "x").starts_with("127.0.0.1:"), "{alloc:#}");
     for (port, said) in [
-        ("port \"x\" {\n host_network = \"other\"\n }", "has no address of"),
+        ("port \"x\" {\n host_network = \"other\"\n }", "has no address"),
         ("port \"x\" {\n host_network = \"local\"\n }", "no free port"),
         (
             "port \"x\" {\n static = 8080\n host_network = \"narrow\"\n }",

@@ -80,7 +80,7 @@ async fn an_agent_that_may_have_too_few_files_open_says_so_and_does_not_start() 
         let (ended, _home) = agent.ended().await;
         assert!(!ended.stderr.contains("ready: the agent"), "{ended:#?}");
         assert_ne!(ended.code, Some(0), "{ended:#?}");
-        let said = format!("may have only {descriptors} files open");
+        let said = format!("may open only {descriptors} files");
         assert!(ended.stderr.contains(&said) && ended.stderr.contains("ulimit -n"), "{ended:#?}");
     }
 }

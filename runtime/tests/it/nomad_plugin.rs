@@ -133,7 +133,7 @@ impl Client {
 async fn by_hand_it_says_whom_it_is_for() {
     let said = ostler(["nomad-plugin", "--driver", "wasm", "--data-dir", "/nowhere"]).await;
     assert_eq!(said.code, Some(1), "{said:#?}");
-    assert!(said.stderr.contains("executed by a Nomad client"), "{}", said.stderr);
+    assert!(said.stderr.contains("run by a Nomad client"), "{}", said.stderr);
     assert!(said.stdout.is_empty());
     let neither = ostler(["nomad-plugin", "--data-dir", "/nowhere"]).await;
     assert_eq!(neither.code, Some(2), "{neither:#?}");

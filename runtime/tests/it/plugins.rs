@@ -116,7 +116,7 @@ async fn every_wasm_file_of_the_plugin_directory_is_a_plugin_and_a_broken_one_ha
     assert_eq!(mine.status, PluginStatus::Loaded);
     assert_eq!(mine.describes_as.as_deref(), Some("hostile-device"));
     assert!(refusal(&agent, "broken").contains("not WebAssembly"));
-    assert!(refusal(&agent, "directory").contains("no regular file"));
+    assert!(refusal(&agent, "directory").contains("not a regular file"));
     assert!(agent.handle.plugins().iter().all(|entry| entry.name != "notes"));
     assert!(agent.handle.node().devices.iter().any(|group| group.key.vendor == "hostile"));
     goes_on(&agent).await;
@@ -275,7 +275,7 @@ fn not_plugins(dir: &Path) -> Vec<(&'static str, PathBuf, &'static str)> {
         ("other-world", HOSTILE_OTHER_WORLD.into(), "a component of another world"),
         ("sockets", HOSTILE_WANTS_SOCKETS.into(), "wasi:sockets/tcp"),
         ("absent", dir.join("absent.wasm"), "No such file"),
-        ("directory", dir.to_owned(), "no regular file"),
+        ("directory", dir.to_owned(), "not a regular file"),
     ]
 }
 

@@ -158,7 +158,7 @@ async fn a_quarantine_outlives_the_agent_and_ends_with_another_file() {
     let agent = Agent::start(options(data.path(), config(HOSTILE_DEVICE))).await.unwrap();
     assert_eq!(quarantine(&agent), before);
     assert!(
-        agent.notices().iter().any(|n| n.contains("in quarantine still")),
+        agent.notices().iter().any(|n| n.contains("still in quarantine")),
         "{:?}",
         agent.notices()
     );
@@ -172,7 +172,7 @@ async fn a_quarantine_outlives_the_agent_and_ends_with_another_file() {
     std::fs::write(&other, bytes).unwrap();
     let agent = Agent::start(options(data.path(), config(other.to_str().unwrap()))).await.unwrap();
     assert!(
-        agent.notices().iter().any(|n| n.contains("is another one now")),
+        agent.notices().iter().any(|n| n.contains("has been replaced since")),
         "{:?}",
         agent.notices()
     );
@@ -196,7 +196,7 @@ async fn the_command_line_shows_a_quarantine_and_lifts_it() {
     assert!(shown.contains("because     2 strikes within 10m"), "{shown}");
 
     let unknown = agent.ask(&["plugin", "lift", "nothing"]).await;
-    unknown.said(2, &["there is no plugin nothing; `ostler plugin status` lists them"]);
+    unknown.said(2, &["there is not a plugin nothing; `ostler plugin status` lists them"]);
     assert!(!unknown.stderr.contains("PUT"), "{unknown:#?}");
     let lifted = agent.json(&["plugin", "lift", "--json", "hostile"]).await;
     assert_eq!(lifted[0]["name"], "hostile-device", "{lifted:#}");

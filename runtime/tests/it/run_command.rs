@@ -233,7 +233,7 @@ async fn a_second_ctrl_c_does_not_wait_for_the_kill_timeout() {
     let stopwatch = clock::Stopwatch::start();
     let signals = [Signal::INT, Signal::INT];
     let ended = interrupted(&data, &long_lived("kill_timeout = \"30s\""), &signals).await;
-    ended.said(130, &["once more kills it at once"]);
+    ended.said(130, &["a second signal kills it at once"]);
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(!last.is_empty(), "{ended:#?}");
     assert!(stopwatch.elapsed() < Duration::from_secs(30), "{:?}", stopwatch.elapsed());
@@ -350,7 +350,7 @@ async fn a_plugin_file_tells_its_whole_authority_without_being_run() {
     );
     ostler(["plugin", "inspect", ostler_guests::fixtures::HELLO_P1])
         .await
-        .said(2, &["is no plugin"]);
+        .said(2, &["is not a plugin"]);
 }
 
 #[tokio::test]

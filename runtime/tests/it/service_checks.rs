@@ -331,7 +331,7 @@ async fn a_service_that_cannot_be_listed_says_why_in_an_event_and_in_its_check()
     let said = |alloc: &Value| {
         let text = alloc["TaskStates"]["t"]["Events"].to_string();
         text.contains(
-            "service a-${nobody} is not listed: \\\"a-${nobody}\\\" is no name of a service",
+            "service a-${nobody} is not listed: \\\"a-${nobody}\\\" is not a valid service name",
         )
     };
     client.alloc_when(&alloc, said).await;

@@ -157,7 +157,7 @@ async fn an_agent_that_ends_before_it_is_ready_leaves_nothing_that_looks_like_on
     agent.ask(&["job", "status"]).await.said(0, &[]);
     agent.signal(Signal::TERM);
     let (ended, home) = agent.ended().await;
-    ended.said(143, &["given up before the agent was ready"]);
+    ended.said(143, &["interrupted before the agent was ready"]);
     assert!(!home.path().join("ostler.sock").exists());
 }
 

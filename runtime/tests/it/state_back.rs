@@ -161,7 +161,7 @@ async fn a_run_that_an_older_copy_does_not_know_is_held_back_until_it_is_ended()
     bench.put_back(&older);
     let unknown = ask(data.path(), &["state", "check"]).await;
     assert_eq!(unknown.code, Some(1), "{unknown:#?}");
-    assert!(unknown.stdout.contains("1 run(s) live that it does not know"), "{unknown:#?}");
+    assert!(unknown.stdout.contains("1 run(s) are alive that it does not know"), "{unknown:#?}");
     assert!(unknown.stdout.contains("older than what was acknowledged"), "{unknown:#?}");
 
     let agent = started(data).await;

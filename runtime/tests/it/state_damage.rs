@@ -51,7 +51,7 @@ const TELLING: &[&str] = &[
     "inconsistent",
     "quarantine",
     "not readable",
-    "no regular file",
+    "not a regular file",
     "Is a directory",
     "is not whole",
 ];

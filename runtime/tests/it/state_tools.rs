@@ -286,7 +286,7 @@ async fn what_is_not_there_and_what_is_not_given_are_told_apart_from_damage() {
         let there_is_none = format!("there is no state file {}", missing.display());
         of_file(tool, &missing, &[]).await.said(2, &[&there_is_none, "check the path"]);
         ostler(["state", tool]).await.said(2, &["--data-dir DIR", "--file FILE"]);
-        of_file(tool, dir.path(), &[]).await.said(2, &["no regular file", "--data-dir"]);
+        of_file(tool, dir.path(), &[]).await.said(2, &["not a regular file", "--data-dir"]);
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is made");
     let config = dir.path().join("ostler.hcl");

@@ -82,7 +82,7 @@ async fn a_template_that_cannot_be_rendered_fails_its_task_with_line_and_column(
         (
             "number",
             template("a\n{{ parseInt (env \"NOMAD_TASK_NAME\") }}", "local/a", ""),
-            "template local/a:2:4: parseInt: \"number\" is no whole number",
+            "template local/a:2:4: parseInt: \"number\" is not a whole number",
         ),
         (
             "gone",

@@ -320,7 +320,7 @@ async fn a_collector_with_tls_is_trusted_by_its_authority_and_another_is_said_on
         if id == "one" {
             let said = agent.hears("the collector does not take traces").await;
             assert!(
-                said.contains("no TLS with localhost") && said.contains("SSL_CERT_FILE"),
+                said.contains("TLS failed with localhost") && said.contains("SSL_CERT_FILE"),
                 "{said}"
             );
         }

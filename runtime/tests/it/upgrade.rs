@@ -201,11 +201,11 @@ async fn what_would_not_serve_is_refused_with_the_reason_and_the_old_one_stays()
     let calls = |bytes: Vec<u8>| (bytes, false);
     let renamed = patched(HOSTILE_DRIVER, "hostile0.1.0", "hostilf0.2.0");
     let cases: [((Vec<u8>, bool), &str); 5] = [
-        (calls(b"\0asm".to_vec()), "is no plugin"),
+        (calls(b"\0asm".to_vec()), "is not a plugin"),
         (calls(std::fs::read(HOSTILE_DEVICE).unwrap()), "it is a device plugin"),
         (calls(renamed), "calls itself hostilf"),
-        (calls(hostile("0.2.0")[..100_000].to_vec()), "is no plugin"),
-        (calls(vec![0; 10]), "is no plugin"),
+        (calls(hostile("0.2.0")[..100_000].to_vec()), "is not a plugin"),
+        (calls(vec![0; 10]), "is not a plugin"),
     ];
     for ((bytes, consents), text) in cases {
         let report = bench.offer(&bytes, consents).await;
@@ -218,7 +218,7 @@ async fn what_would_not_serve_is_refused_with_the_reason_and_the_old_one_stays()
     let task = running(agent, &job("a", "recover = \"trap\"")).await;
     let report = bench.offer(&hostile("0.2.0"), true).await;
     let UpgradeOutcome::Refused { reason } = &report.outcome else { panic!("{report:?}") };
-    assert!(reason.contains("cannot own task t of job a"), "{reason}");
+    assert!(reason.contains("cannot take over task t of job a"), "{reason}");
     assert!(task.allocs()[0].state().borrow().tasks["t"].finished_at.is_none());
     ends(task).await;
     let unknown = agent.upgrade_plugin("nope", UpgradeOptions::default()).await;

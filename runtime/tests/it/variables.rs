@@ -95,18 +95,18 @@ async fn what_cannot_be_done_is_refused_by_name_and_without_what_is_in_it() {
         ("/v1/var/nomad", body(SECRET), "is reserved"),
         ("/v1/var/a", json!({ "Items": {} }).to_string(), "at least one item"),
         ("/v1/var/a", String::new(), "at least one item"),
-        ("/v1/var/a", format!("{{\"Items\": {{\"k\": {SECRET}"), "no variable (line 1"),
-        ("/v1/var/a", json!({ "Items": SECRET }).to_string(), "no variable (line 1"),
-        ("/v1/var/a", json!({ "Items": { "k": 1 } }).to_string(), "no variable (line 1"),
+        ("/v1/var/a", format!("{{\"Items\": {{\"k\": {SECRET}"), "not a variable (line 1"),
+        ("/v1/var/a", json!({ "Items": SECRET }).to_string(), "not a variable (line 1"),
+        ("/v1/var/a", json!({ "Items": { "k": 1 } }).to_string(), "not a variable (line 1"),
         ("/v1/var/a", body(&large), "at most 65536 bytes"),
         ("/v1/var/a?cas=x", body(SECRET), "cas=\"x\""),
         ("/v1/var/a?cas=", body(SECRET), "cas=\"\""),
-        ("/v1/var/a?lock-acquire", body(SECRET), "lock-acquire: this agent keeps no locks"),
-        ("/v1/var/a?lock-operation=release", body(SECRET), "keeps no locks"),
+        ("/v1/var/a?lock-acquire", body(SECRET), "lock-acquire: this agent does not support locks"),
+        ("/v1/var/a?lock-operation=release", body(SECRET), "does not support locks"),
         (
             "/v1/var/a",
             json!({ "Lock": {}, "Items": { "k": SECRET } }).to_string(),
-            "keeps no locks",
+            "does not support locks",
         ),
         (
             "/v1/var/a",
@@ -220,7 +220,7 @@ async fn variables_are_put_got_listed_and_purged_on_the_command_line() {
     agent.ask(&["var", "get", "b"]).await.said(2, &["there is no variable b"]);
     agent.ask(&["var", "get", "--item", "z", "a"]).await.said(2, &["no item z; it has k, l"]);
     let wrong = agent.ask(&["var", "put", "a", SECRET]).await;
-    wrong.said(2, &["an item is KEY=VALUE"]);
+    wrong.said(2, &["an item must be KEY=VALUE"]);
     assert!(!wrong.stderr.contains(SECRET), "{}", wrong.stderr);
     agent.ask(&["var", "put", "nomad/x", "k=v"]).await.said(2, &["is reserved"]);
 

@@ -286,7 +286,7 @@ impl Worker {
                 },
                 Ok(None) => return io::ErrorKind::UnexpectedEof.into(),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::warn!(pid = self.pid(), %error, "a worker was not understood");
+                    tracing::warn!(pid = self.pid(), %error, "a message of a worker was not understood");
                 }
                 Err(error) => return error,
             }

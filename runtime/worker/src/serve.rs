@@ -82,11 +82,11 @@ struct ConfinedWorker {
 fn prepare_worker() -> io::Result<ConfinedWorker> {
     let first = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?;
     if sockopt::socket_type(&first)? != SocketType::SEQPACKET {
-        return Err(io::Error::other("its standard input is no connection of an agent"));
+        return Err(io::Error::other("its standard input is not a connection to an agent"));
     }
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let setup: Setup = link::receive_blocking(&first)?
-        .ok_or_else(|| io::Error::other("the agent was gone before it said anything"))?;
+        .ok_or_else(|| io::Error::other("the agent was gone before it sent anything"))?;
     if let Some(network) = &setup.network {
         netns::enter(network)?;
     }

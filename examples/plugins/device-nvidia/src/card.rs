@@ -29,14 +29,14 @@ impl Card {
         let bus = match row.text("pci.bus_id") {
             Some(text) => match pci::normalise(text) {
                 Some(bus) => Some(bus),
-                None => return Err(row.error(&format!("{:?} is no PCI address", cut(text)))),
+                None => return Err(row.error(&format!("{:?} is not a PCI address", cut(text)))),
             },
             None => None,
         };
         let told = bus.as_deref().map(|bus| Information::read(config, bus));
         let uuid = match row.text("uuid") {
             Some(uuid) if is_uuid(uuid) => uuid.to_owned(),
-            Some(other) => return Err(row.error(&format!("{:?} is no GPU id", cut(other)))),
+            Some(other) => return Err(row.error(&format!("{:?} is not a GPU ID", cut(other)))),
             None => match told.as_ref().and_then(Information::uuid) {
                 Some(uuid) => uuid,
                 None => return Ok(None),
@@ -114,7 +114,7 @@ impl Information {
 /// An error count that is no number.
 pub fn health(row: &Row<'_>, config: &Config) -> Result<Health> {
     if let Some((column, said)) = row.broken().next() {
-        return Ok(Health::unhealthy(format!("nvidia-smi says {said:?} of {column}")));
+        return Ok(Health::unhealthy(format!("nvidia-smi reports {said:?} for {column}")));
     }
     let errors = row.whole("ecc.errors.uncorrected.volatile.total")?.unwrap_or(0);
     let most = config.ecc_uncorrected_max;

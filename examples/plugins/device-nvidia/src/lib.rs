@@ -201,11 +201,11 @@ fn look(config: &Config) -> Result<Vec<(Card, Found)>, Refused> {
     let mut cards: Vec<(Card, Found)> = vec![];
     for row in &table.rows {
         let Some(card) = Card::of(row, config)? else {
-            log::warn(row.says("the card does not say who it is; left out"));
+            log::warn(row.says("the card reports no UUID; it is left out"));
             continue;
         };
         if cards.iter().any(|(other, _)| other.uuid == card.uuid) {
-            return Err(row.error(&format!("{} is there twice", card.uuid)).into());
+            return Err(row.error(&format!("{} is listed twice", card.uuid)).into());
         }
         let health = card::health(row, config)?;
         let place = card.place(config);
@@ -230,7 +230,7 @@ fn look(config: &Config) -> Result<Vec<(Card, Found)>, Refused> {
 
 /// Name of the device node of a card. A wrong one would assign somebody else's card.
 fn node_of(card: &Card, config: &Config) -> Result<Option<String>> {
-    let bus = card.bus.as_deref().unwrap_or("its address, which is not known");
+    let bus = card.bus.as_deref().unwrap_or("an unknown address");
     let number = match config.nodes {
         Nodes::None => return Ok(None),
         Nodes::Index => card.index,
@@ -239,8 +239,8 @@ fn node_of(card: &Card, config: &Config) -> Result<Option<String>> {
     let number = number.ok_or_else(|| {
         let dir = config.proc.display();
         Error::fatal(format!(
-            "{dir}/gpus/{bus}/information does not tell the device node of {}; grant \
-             `files \"{dir}\" {{}}`, or say nodes = \"index\" or nodes = \"none\"",
+            "{dir}/gpus/{bus}/information does not name the device node of {}; grant \
+             `files \"{dir}\" {{}}`, or set nodes = \"index\" or nodes = \"none\"",
             card.uuid
         ))
     })?;

@@ -163,8 +163,8 @@ fn invoke(program: &str, columns: &[&str]) -> Result<Output, Refused> {
     command::run(program, &args, TIMEOUT).map_err(|error| match error {
         CommandError::NotFound(_) => Refused::Undetected(format!("{program} is missing")),
         CommandError::TimedOut => Refused::Failed(Error::recoverable(format!(
-            "{program} did not end in time; persistence mode makes it quicker, or give it more \
-             time: limits {{ call_wall = \"15s\" }}"
+            "{program} did not exit in time; switch on persistence mode, which makes it faster, or give it \
+             more time: limits {{ call_wall = \"15s\" }}"
         ))),
         other => Refused::Failed(other.into()),
     })
@@ -179,12 +179,12 @@ fn judge(output: Output, columns: Vec<&'static str>) -> Result<Answer, Refused> 
     let failed = |why: String| Err(Refused::Failed(Error::recoverable(why)));
     let (text, errors) = (heard(&output.stdout), heard(&output.stderr));
     let said = text.lines().chain(errors.lines()).find(|line| !line.trim().is_empty());
-    let said = cut(said.unwrap_or("it says nothing"));
+    let said = cut(said.unwrap_or("it printed nothing"));
     let cards = text.contains("GPU-");
     if output.truncated {
         let last = text.lines().count();
         return failed(format!(
-            "nvidia-smi printed more than is kept; line {last} is the last of it"
+            "nvidia-smi printed more than the plugin reads; line {last} is the last one read"
         ));
     }
     match output.exit_code {
@@ -204,8 +204,8 @@ fn judge(output: Output, columns: Vec<&'static str>) -> Result<Answer, Refused> 
             Ok(Answer { text: text + &errors_of_cards(&errors), columns })
         }
         Some(9) => Err(Refused::Undetected(format!("the driver is not loaded: {said}"))),
-        Some(12) => Err(Refused::Undetected(format!("the driver's library is not there: {said}"))),
-        Some(code) => failed(format!("nvidia-smi ended with code {code}: {said}")),
+        Some(12) => Err(Refused::Undetected(format!("the driver's library is missing: {said}"))),
+        Some(code) => failed(format!("nvidia-smi exited with code {code}: {said}")),
         None => failed(format!("nvidia-smi was killed: {said}")),
     }
 }

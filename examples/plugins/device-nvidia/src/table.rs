@@ -87,7 +87,7 @@ impl<'a> Row<'a> {
         };
         match parse(text) {
             Some(number) => Ok(Some(number)),
-            None => Err(self.error(&format!("{column} is {:?}, which is no number", cut(text)))),
+            None => Err(self.error(&format!("{column} is {:?}, which is not a number", cut(text)))),
         }
     }
 

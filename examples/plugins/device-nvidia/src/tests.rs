@@ -325,7 +325,7 @@ fn where_there_is_no_card_the_plugin_is_undetected_and_measures_nothing() {
         (6, fixture!("no-devices.txt"), "finds no card: No devices were found"),
         (0, fixture!("no-devices.txt"), "finds no card"),
         (0, "", "finds no card"),
-        (12, "NVIDIA-SMI couldn't find libnvidia-ml.so library\n", "library is not there"),
+        (12, "NVIDIA-SMI couldn't find libnvidia-ml.so library\n", "library is missing"),
     ] {
         prints(exit_code, text);
         let undetected = said(Nvidia::fingerprint());
@@ -362,9 +362,9 @@ fn output_that_cannot_be_read_is_an_error_that_names_the_line() {
         (second("81559", "lots"), 2, "memory.total is \"lots\""),
         (second("81559", "-5"), 2, "memory.total is \"-5\""),
         (second("700.00", "NaN"), 2, "power.limit is \"NaN\""),
-        (second("00000000:AF:00.0", "/../etc"), 2, "\"/../etc\" is no PCI address"),
-        (second("GPU-8e2d", "GPU_8e2d"), 2, "is no GPU id"),
-        (second(SECOND, FIRST), 2, "is there twice"),
+        (second("00000000:AF:00.0", "/../etc"), 2, "\"/../etc\" is not a PCI address"),
+        (second("GPU-8e2d", "GPU_8e2d"), 2, "is not a GPU ID"),
+        (second(SECOND, FIRST), 2, "is listed twice"),
         (second(", 81559", ""), 2, "19 values instead of 20"),
         (second(H100, "a, b"), 2, "21 values instead of 20"),
         (cut.to_owned(), 2, "is cut off"),
@@ -380,7 +380,7 @@ fn output_that_cannot_be_read_is_an_error_that_names_the_line() {
     }
     let host = FakeHost::install();
     host.answer_command(PROGRAM, Ok(Output { truncated: true, ..output(0, good) }));
-    assert!(recoverable(Nvidia::fingerprint()).contains("more than is kept; line 2"));
+    assert!(recoverable(Nvidia::fingerprint()).contains("more than the plugin reads; line 2"));
 }
 
 #[test]

@@ -161,9 +161,9 @@ impl Driver for Exec {
         let health = match lacking.is_empty() {
             true => Health::healthy(),
             false => Health::unhealthy(format!(
-                "this node cannot isolate tasks by {lacking}; run the agent as root or with user \
-                 namespaces, name the parts in without of the isolation block of the driver's \
-                 grants, or use raw_exec"
+                "this node cannot isolate tasks by {lacking}; run the agent as root or allow it user \
+                 namespaces, list these parts in `without` in the isolation block of the driver's grants, or \
+                 use raw_exec"
             )),
         };
         let parts = here.0.iter().map(|state| {

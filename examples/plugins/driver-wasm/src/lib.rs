@@ -102,8 +102,8 @@ fn say_what_is_not_given(task: &TaskConfig) {
     if !nodes.is_empty() {
         let nodes = nodes.join(", ");
         events::emit(&format!(
-            "a WASM task opens no device nodes: it runs without {nodes}; drivers exec and raw_exec \
-             give them"
+            "a WASM task cannot open device nodes, so it runs without {nodes}; use driver exec or raw_exec if \
+             it needs them"
         ));
     }
 }
@@ -134,7 +134,7 @@ fn input(
         (None, Some(text)) => Ok(TaskInput::Text(text)),
         (Some(file), None) => Ok(TaskInput::File(host_path(&file, task, dirs))),
         (Some(_), Some(_)) => {
-            Err(Error::invalid_config("stdin_text", "give a file or a text, not both"))
+            Err(Error::invalid_config("stdin_text", "give stdin or stdin_text, not both"))
         }
     }
 }
@@ -218,7 +218,7 @@ mod tests {
         });
         Wasm::start(task).unwrap();
         let [said] = host.events().try_into().unwrap();
-        assert!(said.contains("runs without /dev/nvidia0; drivers exec"), "{said}");
+        assert!(said.contains("runs without /dev/nvidia0; use driver exec"), "{said}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Lone {
         let path = Path::new(which);
         let name = if which.contains('/') || path.extension().is_some_and(|end| end == "wasm") {
             let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-            let name = stem.ok_or_else(|| format!("{which:?} names no file"))?;
+            let name = stem.ok_or_else(|| format!("{which:?} does not name a file"))?;
             let block = config.plugins.entry(name.clone()).or_default();
             block.file = Some(path.to_owned());
             block.source = None;
@@ -46,7 +46,7 @@ impl Lone {
         named.sort_by_key(|one| one.bytes.is_err());
         let Some(mut candidate) = named.into_iter().next() else {
             let known = known.join(", ");
-            return Err(format!("there is no plugin named {name:?}; there are: {known}"));
+            return Err(format!("there is not a plugin named {name:?}; the plugins are: {known}"));
         };
         // Whoever names the plugin asks for it, so it counts as enabled.
         candidate.enabled |= !candidate.configured;

@@ -7,7 +7,7 @@ use super::{PluginEntry, PluginStatus};
 use ostler_node::NodePublisher;
 
 /// Stands for all plugins until it is known which ones there are.
-const LOOKING: &str = "(looking which there are)";
+const LOOKING: &str = "(the list of plugins)";
 
 /// The list of plugins while they are being loaded, shared with the node's view.
 pub(crate) struct Board {

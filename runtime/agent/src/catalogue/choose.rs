@@ -67,7 +67,7 @@ fn explain_choice(loser: &Contender, winner: &Contender) -> String {
     } else if (winner.block == winner.name) != (loser.block == loser.name) {
         format!("and its block or file is called {}", winner.name)
     } else if winner.source != loser.source && loser.source == PluginSource::PluginDir {
-        "and a file of plugin_dir replaces none without a block that says so".to_owned()
+        "and a file in plugin_dir replaces another plugin only if a block says so".to_owned()
     } else if version(&winner.version) != version(&loser.version) {
         format!("which is newer than {}", loser.version)
     } else {

@@ -122,7 +122,8 @@ pub(super) fn candidates(
         let mut one = PluginCandidate::file(&name, PluginSource::PluginDir, &path);
         if let Some(hidden) = first_unseen(&path.to_string_lossy()) {
             let hidden = code_point(hidden);
-            one.bytes = Err(format!("its name has {hidden}, which is not seen; rename the file"));
+            one.bytes =
+                Err(format!("its name contains {hidden}, which is invisible; rename the file"));
         }
         if found.contains_key(&name) {
             one.bytes = Err(builtin_name_taken(&name, &path));
@@ -155,8 +156,8 @@ pub(super) fn candidates(
 /// The sentence that says why a file of the plugin directory does not replace a built-in plugin.
 fn builtin_name_taken(name: &str, path: &Path) -> String {
     format!(
-        "{name} is the name of a built-in plugin, and a file of plugin_dir replaces none by itself; to \
-         use the file instead put this into the agent's configuration:\n\
+        "{name} is the name of a built-in plugin, which a file in plugin_dir does not replace by itself; to \
+         use the file instead, add this to the agent's configuration:\n\
          plugin \"{name}\" {{\n  file = {:?}\n}}\n",
         printable_path(path)
     )

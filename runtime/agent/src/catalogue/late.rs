@@ -130,7 +130,7 @@ async fn next_looked_at(
                 board.update_entry(at, &looked);
                 return Some((at, looked));
             }
-            Err(error) => tracing::error!(%error, "loading a plugin was given up"),
+            Err(error) => tracing::error!(%error, "gave up loading a plugin"),
         }
     }
 }

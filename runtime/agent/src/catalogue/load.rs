@@ -109,7 +109,7 @@ impl Seed {
         let examined = examine(content, &whose, &policy);
         examined.verdict.map_err(|refusal| refusal.to_string())?;
         let manifest =
-            examined.manifest.map_err(|error| format!("the file is no plugin: {error}"))?;
+            examined.manifest.map_err(|error| format!("the file is not a plugin: {error}"))?;
         let signed = trust::check(&examined.bytes, examined.signature.as_ref(), policy.trust());
         let of = (examined.digest, Some(manifest.kind));
         let voucher = whose.judge(name, of, &policy, &signed);
@@ -304,7 +304,7 @@ fn locate_problem(problem: &Diagnostic, origin: &ConfigOrigin) -> String {
     let place = origin.place(&problem.path);
     if problem.unknown && problem.path == ENABLED {
         // In Nomad's raw_exec this key stands inside the configuration.
-        return format!("{place}: config.{ENABLED}: it stands beside config, not in it");
+        return format!("{place}: config.{ENABLED}: it belongs beside config, not in it");
     }
     let separator = if problem.path.is_empty() { ": " } else { "." };
     format!("{place}: config{separator}{problem}")
@@ -327,7 +327,7 @@ mod tests {
         let known = told(unknown("comand", Some("command")));
         assert_eq!(known, "a.hcl:3: config.comand: \"comand\" is unknown; did you mean command?");
         let beside = told(unknown("enabled", None));
-        assert_eq!(beside, "a.hcl:3: config.enabled: it stands beside config, not in it");
+        assert_eq!(beside, "a.hcl:3: config.enabled: it belongs beside config, not in it");
         let whole = Diagnostic { message: "it is too large".to_owned(), ..Diagnostic::default() };
         assert_eq!(told(whole), "a.hcl:3: config: it is too large");
     }

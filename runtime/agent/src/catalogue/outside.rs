@@ -93,7 +93,7 @@ pub fn verify(config: &AgentConfig, file: &Path) -> Result<VerifyReport, ObtainE
         Err(refusal) => (None, Some(refusal.to_string())),
     };
     let no_plugin =
-        examined.manifest.as_ref().err().map(|error| format!("it is no plugin: {error}"));
+        examined.manifest.as_ref().err().map(|error| format!("it is not a plugin: {error}"));
     let reason = refused.or(no_plugin);
     Ok(VerifyReport {
         file: file.to_owned(),

@@ -50,7 +50,7 @@ pub enum ObtainError {
     Store(#[from] StoreError),
     /// The registry is too slow for an agent that starts.
     #[error(
-        "{reference} was not there within {REGISTRY_START_WALL:?}; get it with `ostler plugin pull \
+        "{reference} was not pulled within {REGISTRY_START_WALL:?}; get it with `ostler plugin pull \
          {reference}` and start the agent again"
     )]
     Late {
@@ -58,7 +58,7 @@ pub enum ObtainError {
         reference: String,
     },
     /// Reading was interrupted.
-    #[error("it was given up because the agent ends")]
+    #[error("it was given up because the agent is shutting down")]
     GivenUp,
 }
 

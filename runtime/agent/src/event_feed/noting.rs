@@ -57,11 +57,11 @@ fn job_event(id: &JobId, kind: &str, message: String) -> EventNote {
 /// The text that says who stopped a job: only whoever gave the job may stop it.
 fn stop_cause(origin: &JobOrigin) -> String {
     match origin {
-        JobOrigin::Api => "somebody stopped it, by a command or over the API".to_owned(),
+        JobOrigin::Api => "it was stopped by a command or over the API".to_owned(),
         JobOrigin::File(path) => {
-            format!("its file {} in the jobs directory gives it no longer", path.display())
+            format!("its file {} in the jobs directory no longer contains it", path.display())
         }
-        JobOrigin::Run => "the `ostler run` that gave it has ended".to_owned(),
+        JobOrigin::Run => "the `ostler run` that submitted it has ended".to_owned(),
     }
 }
 
@@ -102,13 +102,16 @@ impl NotedState {
         let mut noted = Vec::new();
         let new = if first { submitted > self.floor } else { before.version != is.version };
         if new {
-            noted.push((submitted, job_event(id, "registered", format!("version {version} came"))));
+            noted.push((
+                submitted,
+                job_event(id, "registered", format!("version {version} was registered")),
+            ));
         }
         if is.stopped != before.stopped && (!first || submitted > self.floor) {
             let (kind, text) = if is.stopped {
                 ("stopped", stop_cause(&view.record.origin))
             } else {
-                ("started", "it is to run again".to_owned())
+                ("started", "it was started again".to_owned())
             };
             noted.push((now, job_event(id, kind, text)));
         }
@@ -122,7 +125,7 @@ impl NotedState {
                     job_event(
                         id,
                         "placed",
-                        "nothing of it waits to be placed any longer".to_owned(),
+                        "nothing of it is waiting to be placed any longer".to_owned(),
                     ),
                 ),
             });
@@ -194,7 +197,7 @@ impl NotedState {
                 topic: *topic,
                 kind: "gone".to_owned(),
                 name: name.clone(),
-                message: "it is not reported any longer".to_owned(),
+                message: "it is no longer reported".to_owned(),
                 trouble: true,
                 ..EventNote::default()
             };
@@ -241,7 +244,7 @@ impl NotedState {
                     noted.push((is.since, of(&name, "quarantined", is.reason.clone(), true)));
                 }
                 (Some(_), None) => {
-                    let text = "it gets calls again".to_owned();
+                    let text = "it is in use again".to_owned();
                     noted.push((now, of(&name, "lifted", text, false)));
                 }
                 _ => {}
@@ -311,9 +314,9 @@ mod tests {
 
     #[test]
     fn a_job_that_is_stopped_says_by_whom() {
-        assert!(stop_cause(&JobOrigin::Api).contains("somebody stopped it"));
+        assert!(stop_cause(&JobOrigin::Api).contains("it was stopped by a command"));
         let file = stop_cause(&JobOrigin::File("/jobs/web.hcl".into()));
-        assert_eq!(file, "its file /jobs/web.hcl in the jobs directory gives it no longer");
+        assert_eq!(file, "its file /jobs/web.hcl in the jobs directory no longer contains it");
         assert!(stop_cause(&JobOrigin::Run).contains("`ostler run`"));
     }
 

@@ -56,15 +56,14 @@ impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "the state file does not know its allocation",
-            Self::Over => "by the state file it is over",
-            Self::Another => "another run of its task lives too",
+            Self::Over => "the state file says that it is over",
+            Self::Another => "another run of its task is alive too",
             Self::NoNote => {
-                "the state file does not know the run, and what is needed to own it is not kept"
+                "the state file does not know the run, and what is needed to take it over was not kept"
             }
-            Self::Nameless => "nothing says which job it is of",
+            Self::Nameless => "nothing says which job it belongs to",
             Self::Elsewhere => {
-                "it works for another data directory, of which this one is a copy or which was moved \
-                 here as one"
+                "it belongs to another data directory, of which this one is a copy or was moved here as a copy"
             }
         })
     }

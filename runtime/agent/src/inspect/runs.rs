@@ -53,7 +53,7 @@ pub(super) fn find_runs(
     let found = live.iter().map(|run| {
         let on_record = !run.is_elsewhere() && known.contains(run);
         let reason = if on_record {
-            "on record: the next agent owns it".to_owned()
+            "on record: the next agent takes it over".to_owned()
         } else if run.is_elsewhere() {
             HoldReason::Elsewhere.to_string()
         } else {

@@ -45,7 +45,7 @@ impl ReloadReport {
             return vec![format!("refused; the configuration stays as it was: {why}")];
         }
         if self.keys.is_empty() {
-            return vec!["nothing in it differs from what holds".to_owned()];
+            return vec!["nothing in it differs from the configuration in use".to_owned()];
         }
         let line = |one: &KeyReport| match &one.verdict {
             KeyVerdict::Applied => format!("{}: applied", one.key),

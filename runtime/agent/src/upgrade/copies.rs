@@ -54,7 +54,7 @@ impl AcceptedCopies {
     pub(crate) fn read(data_dir: &Path) -> Self {
         let dir = data_dir.join(DIR);
         let kept = read(&dir.join(FILE)).unwrap_or_else(|error| {
-            tracing::warn!(file = FILE, %error, "what was accepted of plugins cannot be read");
+            tracing::warn!(file = FILE, %error, "the accepted copies of plugins cannot be read");
             Vec::new()
         });
         Self { dir, kept }
@@ -74,7 +74,8 @@ impl AcceptedCopies {
         let copy =
             trust::read_component(&path).ok().filter(|copy| digest(&copy.bytes) == kept.used);
         if copy.is_none() {
-            tracing::warn!(plugin = block, copy = %path.display(), "what was accepted is not there as it was");
+            tracing::warn!(plugin = block, copy = %path.display(), "the accepted copy of a plugin is missing \
+                or has changed");
         }
         Some((copy?, kept.why.clone()))
     }
@@ -171,7 +172,7 @@ pub(super) async fn remember_outcome(agent: &AgentHandle, seed: &Seed, report: &
         kept.retain(|kept| kept.block != block);
         if found != used {
             if !copy_path(&dir, &used).exists() {
-                return Err("there is no copy of what was accepted".to_owned());
+                return Err("there is no copy of the accepted plugin".to_owned());
             }
             kept.push(AcceptedCopy { block, found, used, why });
         }
@@ -190,7 +191,10 @@ pub(super) async fn remember_outcome(agent: &AgentHandle, seed: &Seed, report: &
                 "the next agent loads the file as it is then"
             );
         }
-        Err(_given_up) => tracing::warn!(plugin = report.name, "what was accepted was not noted"),
+        Err(_given_up) => tracing::warn!(
+            plugin = report.name,
+            "the accepted copy of a plugin could not be recorded"
+        ),
     }
 }
 

@@ -113,7 +113,7 @@ impl PluginUpgrade {
         let slot = &self.slot;
         if self.manifest.kind != slot.kind {
             return Err(format!(
-                "it is a {} plugin, and {} a {}",
+                "it is a {} plugin, but {} is a {} plugin",
                 self.manifest.kind, slot.name, slot.kind
             ));
         }
@@ -139,7 +139,7 @@ impl PluginUpgrade {
             .map_err(|error| catalogue::refusal_reason(&error, self.slot.seed.origin.as_ref()))?;
         if plugin.name() != &self.slot.name {
             return Err(format!(
-                "it calls itself {}, and jobs know {}",
+                "it calls itself {}, but jobs refer to it as {}",
                 plugin.name(),
                 self.slot.name
             ));
@@ -153,7 +153,7 @@ impl PluginUpgrade {
     async fn try_dry(&mut self) -> Result<(), String> {
         let Some(twin) = self.twin.clone() else { return Err("it is not loaded".to_owned()) };
         let tried = clock::timeout(UPGRADE_DRY_WALL_MAX, trial::run(&self.agent, &twin)).await;
-        let late = || Err(format!("its dry run was not over within {UPGRADE_DRY_WALL_MAX:?}"));
+        let late = || Err(format!("its dry run did not finish within {UPGRADE_DRY_WALL_MAX:?}"));
         let TrialResult { owned, announces } = tried.unwrap_or_else(late)?;
         self.report.tasks_tried = owned.len();
         (self.owned, self.report.announces) = (owned, announces);
@@ -171,7 +171,7 @@ impl PluginUpgrade {
         let said = Some((plugin.name(), plugin.version()));
         let before = self.report.to.version.as_deref();
         if said != before.map(|version| (&self.slot.name, version)) {
-            let reason = "it describes itself in one way and then in another".to_owned();
+            let reason = "it describes itself differently each time".to_owned();
             return self.step(UpgradeEvent::Switched(Err(reason)));
         }
         let (dir, bytes) = (self.agent.data_dir().to_owned(), Arc::clone(&self.bytes));
@@ -360,13 +360,15 @@ fn record_report(slot: &UpgradeSlot, report: &UpgradeReport) {
     let version = |release: &Release| release.version.clone().unwrap_or_default();
     let (from, to) = (version(&report.from), version(&report.to));
     match &report.outcome {
-        UpgradeOutcome::Same => tracing::debug!(plugin, %file, "this is the plugin in use already"),
+        UpgradeOutcome::Same => tracing::debug!(plugin, %file, "this plugin is already in use"),
         UpgradeOutcome::Switched => {
-            tracing::info!(plugin, from, to, %file, tasks = report.tasks_tried, "plugin upgraded, it proves itself now")
+            tracing::info!(plugin, from, to, %file, tasks = report.tasks_tried, "plugin upgraded; it is now \
+                proving itself")
         }
         UpgradeOutcome::Accepted => tracing::info!(plugin, to, "the upgraded plugin proved itself"),
         UpgradeOutcome::ConsentNeeded { asks, downgrade } => {
-            tracing::warn!(plugin, ?asks, ?downgrade, %file, "not upgraded: a person must agree; ostler plugin upgrade --yes does");
+            tracing::warn!(plugin, ?asks, ?downgrade, %file, "not upgraded: it needs consent; run `ostler \
+                plugin upgrade --yes` to give it");
         }
         UpgradeOutcome::Refused { reason } => {
             tracing::warn!(plugin, %file, "not upgraded: {reason}")

@@ -282,7 +282,7 @@ impl UpgradeMachine {
             let reason = if self.barred.contains(&digest) {
                 "this file was rolled back; `ostler plugin upgrade` tries it again"
             } else if let UpgradePhase::Proving { .. } = self.phase {
-                "the one before it still proves itself; it is looked at again after that"
+                "the one before it is still proving itself; this one is looked at again after that"
             } else {
                 ""
             };

@@ -202,7 +202,7 @@ async fn recover(twin: &LoadedDriver, task: &LiveTask) -> Result<(), String> {
     let whose = format!("task {} of job {}", context.task, context.job_id);
     match twin.recover(Arc::new(muted), task.started.handle.clone()).await {
         Ok(started) if started.workload == task.started.workload => Ok(()),
-        Ok(_other) => Err(format!("it takes {whose} for another workload than the one it is")),
-        Err(error) => Err(format!("it cannot own {whose}: {error}")),
+        Ok(_other) => Err(format!("it mistakes {whose} for another workload")),
+        Err(error) => Err(format!("it cannot take over {whose}: {error}")),
     }
 }

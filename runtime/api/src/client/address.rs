@@ -80,15 +80,15 @@ impl fmt::Display for AgentEndpoint {
 pub enum AddressError {
     /// The given text is neither the path of a socket nor a URL.
     #[error(
-        "{given:?} is no address of an agent; it must be a socket, like unix:///run/ostler.sock, or a URL \
-         without a path, like https://node1.example:4646"
+        "{given:?} is not the address of an agent; expected a socket such as unix:///run/ostler.sock, or a URL \
+         without a path such as https://node1.example:4646"
     )]
     Unknown {
         /// The text that was given as an address.
         given: String,
     },
     /// No address was given, and there is no home directory.
-    #[error("no data directory is named and there is no home directory; give --data-dir")]
+    #[error("no data directory is given and there is no home directory; give --data-dir")]
     NoDefault,
 }
 

@@ -32,7 +32,9 @@ pub enum ClientTlsError {
     #[error(transparent)]
     Pem(#[from] PemError),
     /// The system has no authorities.
-    #[error("this system has no authorities that vouch for servers; give --ca-cert FILE")]
+    #[error(
+        "this system has no certificate authorities to verify servers with; give one with --ca-cert FILE"
+    )]
     NoAuthorities,
     /// The content of the files cannot be used.
     #[error("TLS cannot be set up: {0}")]
@@ -93,7 +95,9 @@ pub(super) async fn dial(
             match (with_tls, tls) {
                 (false, _) => Ok(Box::new(stream)),
                 (true, Some(tls)) => tls.connect(host, stream).await,
-                (true, None) => Err(io::Error::other("there are no authorities for TLS")),
+                (true, None) => {
+                    Err(io::Error::other("there are no certificate authorities for TLS"))
+                }
             }
         }
     }

@@ -48,7 +48,7 @@ pub enum ClientError {
     },
     /// An agent is starting or ending, and did not finish in time.
     #[error(
-        "{text}; it was waited for {} s: see its log, and try again", CLIENT_START_WALL_MAX.as_secs()
+        "{text}; gave up after {} s: see its log, and try again", CLIENT_START_WALL_MAX.as_secs()
     )]
     Starting {
         /// Which agent, and the state of its start or end.
@@ -90,7 +90,7 @@ pub enum ClientTrouble {
     },
     /// The agent did not answer in time.
     #[error(
-        "the agent did not answer in {} s; what was asked may still be done: see its log", .0.as_secs()
+        "the agent did not answer within {} s; it may still do what was asked: see its log", .0.as_secs()
     )]
     TooSlow(Duration),
     /// The connection ended early.
@@ -98,8 +98,8 @@ pub enum ClientTrouble {
     Broken(#[source] hyper::Error),
     /// The other end does not speak HTTP.
     #[error(
-        "what answers there does not speak HTTP ({0}); if it is an agent with TLS, give its address with \
-         https:// in place of http://"
+        "the server there does not speak HTTP ({0}); if it is an agent with TLS, write https:// instead of \
+         http:// in its address"
     )]
     NoHttp(#[source] hyper::Error),
     /// The request could not be built.
@@ -121,11 +121,13 @@ pub enum ClientTrouble {
     Cut,
     /// The agent did not open a session.
     #[error(
-        "the agent did not go on with a WebSocket ({0}); is it of another version than this command?"
+        "the agent did not switch to a WebSocket ({0}); is its version different from that of this command?"
     )]
     NoSession(String),
     /// The answer has another form than expected.
-    #[error("the agent's answer cannot be read ({0}); is it of another version than this command?")]
+    #[error(
+        "the agent's answer cannot be read ({0}); is its version different from that of this command?"
+    )]
     Answer(#[source] serde_json::Error),
 }
 
@@ -155,8 +157,9 @@ fn tls_cause(source: &io::Error) -> String {
         Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
             if other.0.to_string() == "CaUsedAsEndEntity" =>
         {
-            "the certificate that it shows is one of an authority, and a server needs one of its own that an \
-             authority signed (`openssl req -x509` makes the former unless it is told basicConstraints=CA:FALSE)"
+            "the certificate that it presents is that of a certificate authority, and a server needs one of \
+             its own, signed by an authority (`openssl req -x509` makes one of an authority unless given \
+             basicConstraints=CA:FALSE)"
                 .to_owned()
         }
         _ => source.to_string(),
@@ -169,17 +172,17 @@ fn tls_advice(at: &AgentEndpoint, source: &io::Error) -> String {
     match error {
         Some(rustls::Error::InvalidMessage(_)) => {
             let plain = at.to_string().replacen("https", "http", 1);
-            format!("; it does not answer with TLS: if it has none, give its address as {plain}")
+            format!("; it does not answer with TLS: if it does not use TLS, give its address as {plain}")
         }
         Some(rustls::Error::InvalidCertificate(
             rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
         )) => {
-            "; name the authority that vouches for it with --ca-cert FILE (NOMAD_CACERT)".to_owned()
+            "; give the certificate authority that signed its certificate with --ca-cert FILE (NOMAD_CACERT)".to_owned()
         }
         Some(rustls::Error::InvalidCertificate(
             rustls::CertificateError::NotValidForName
             | rustls::CertificateError::NotValidForNameContext { .. },
-        )) => "; name the one that its certificate has with NOMAD_TLS_SERVER_NAME".to_owned(),
+        )) => "; set NOMAD_TLS_SERVER_NAME to the name in its certificate".to_owned(),
         _ => String::new(),
     }
 }
@@ -190,7 +193,7 @@ fn not_running_text(at: &AgentEndpoint, data_dir: Option<&Path>, source: &io::Er
         return format!("the agent at {at} cannot be reached: {cause}{}", tls_advice(at, source));
     }
     if source.kind() == io::ErrorKind::PermissionDenied {
-        return format!("the agent at {at} is another user's: {source}");
+        return format!("the agent at {at} belongs to another user: {source}");
     }
     let start = match data_dir {
         Some(dir) => format!("ostler agent --data-dir {}", dir.display()),

@@ -112,7 +112,7 @@ async fn an_agent_that_ends_is_not_said_to_start_and_its_end_is_told() {
     lock.note_serving().unwrap();
     lock.note_ending().unwrap();
     let client = ApiClient::new(AgentAddress::in_dir(dir.path()), |text, _| {
-        let ends = format!("the agent (pid {}) is ending", std::process::id());
+        let ends = format!("the agent (pid {}) is shutting down", std::process::id());
         assert!(text.starts_with(&ends), "{text}");
     });
     assert!(!client.is_there().await, "nor will it be");

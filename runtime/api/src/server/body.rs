@@ -78,7 +78,7 @@ fn check_common_key(params: &Params, key: &str, value: &Value) -> Result<(), Req
         "Region" => Err(RequestFailure::OtherRegion(text.chars().take(64).collect())),
         "Namespace" if text == params.text("namespace").unwrap_or(NAMESPACE) => Ok(()),
         "Namespace" => Err(RequestFailure::BadRequest(
-            "Namespace in the body is another than that of the request; write it into the query: \
+            "Namespace in the body differs from that of the request; give it in the query: \
              ?namespace=NAME"
                 .to_owned(),
         )),

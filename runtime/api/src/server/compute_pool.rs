@@ -107,7 +107,7 @@ impl ComputePool {
         self.add(caller, ComputeWork { wanted, run }, most)?;
         match clock::timeout(API_COMPUTING_WALL_MAX, answered).await {
             Some(Ok(done)) => Ok(done),
-            Some(Err(_)) => Err(RequestFailure::Internal("what was computed failed".to_owned())),
+            Some(Err(_)) => Err(RequestFailure::Internal("the computation failed".to_owned())),
             None => Err(RequestFailure::TooMuch),
         }
     }
@@ -121,7 +121,7 @@ impl ComputePool {
         let mut state = self.0.state();
         state.turns.forget(caller, |work| work.wanted.is_cancelled());
         if !state.turns.add(caller, work, most) {
-            let what = "requests that are computed";
+            let what = "requests being computed";
             return Err(match caller {
                 RequestCaller::Operator => RequestFailure::NoneFree { what },
                 _ => RequestFailure::TooManyOfOne { what, own: API_COMPUTING_WAITING_MAX },

@@ -71,7 +71,7 @@ pub(super) enum RequestFailure {
     #[error("unknown task name \"{0}\"")]
     UnknownTask(String),
     /// The request is for another region.
-    #[error("this node is in region global alone, not in {0:?}")]
+    #[error("this node is only in region global, not in {0:?}")]
     OtherRegion(String),
     /// The request is for a namespace that does not exist.
     #[error(transparent)]
@@ -81,7 +81,7 @@ pub(super) enum RequestFailure {
     VarPath(#[from] VarPathError),
     /// The body is no variable. The message says nothing about its content.
     #[error(
-        "the request's body is no variable (line {line}, column {column}): it must be JSON like \
+        "the request's body is not a variable (line {line}, column {column}): expected JSON such as \
          {{\"Items\": {{\"name\": \"text\"}}}}"
     )]
     VarBody {
@@ -102,7 +102,7 @@ pub(super) enum RequestFailure {
     },
     /// The request uses Nomad's locks of variables.
     #[error(
-        "{0}: this agent keeps no locks of variables; use ?cas= with the variable's ModifyIndex"
+        "{0}: this agent does not support locks on variables; use ?cas= with the variable's ModifyIndex"
     )]
     VarLock(String),
     /// A variable was not changed.
@@ -112,7 +112,7 @@ pub(super) enum RequestFailure {
     #[error("ACL support disabled")]
     NoAcl,
     /// The request is for a feature of Nomad Enterprise.
-    #[error("this agent has nothing of Nomad Enterprise")]
+    #[error("this agent has none of the features of Nomad Enterprise")]
     Enterprise,
     /// The request is for CSI volumes; volumes are directories of the node.
     #[error(
@@ -121,8 +121,8 @@ pub(super) enum RequestFailure {
     NoCsi,
     /// There are no servers to join or to leave.
     #[error(
-        "this agent has no servers beside it; client {{ servers = [...] }} in its configuration makes it a node \
-         of a cluster"
+        "this agent has no servers beside it; set client {{ servers = [...] }} in its configuration to make it \
+         a node of a cluster"
     )]
     Alone,
     /// Only the servers of a cluster can do this.
@@ -133,7 +133,8 @@ pub(super) enum RequestFailure {
     OfClusters,
     /// The agent has no Go runtime to profile. A Nomad without debug mode answers in these words.
     #[error(
-        "Permission denied: this agent has no profiles; `ostler debug bundle` has what it knows of itself"
+        "Permission denied: this agent has no profiles; use `ostler debug bundle` to gather what it knows \
+         about itself"
     )]
     NoProfiles,
     /// Something in the body is not what it must be.
@@ -189,7 +190,7 @@ pub(super) enum RequestFailure {
     #[error("the agent (pid {pid}) is starting: {0}", pid = std::process::id())]
     Starting(String),
     /// The agent is ending and does not answer for this any more.
-    #[error("the agent (pid {pid}) is ending", pid = std::process::id())]
+    #[error("the agent (pid {pid}) is shutting down", pid = std::process::id())]
     Leaving,
     /// All places are taken.
     #[error("too many {what} at once; end one and try again")]
@@ -199,8 +200,9 @@ pub(super) enum RequestFailure {
     },
     /// The caller has as many places as it may have while others find some too.
     #[error(
-        "{own} {what} at once by one token, or without tokens over TCP, and no more are left for others: end \
-         one and try again; over the agent's socket its user has others"
+        "one token, or everyone without a token over TCP, may have at most {own} {what} at once, so that some \
+         are left for others: end one and try again, or use the agent's socket, whose user has a share of its \
+         own"
     )]
     TooManyOfOne {
         /// The kind of place.
@@ -210,7 +212,8 @@ pub(super) enum RequestFailure {
     },
     /// Too many clients have not yet said who they are.
     #[error(
-        "{EXEC_HANDSHAKES_MAX} clients have asked for commands inside tasks and not said who they are; send the \
+        "{EXEC_HANDSHAKES_MAX} clients have asked for commands inside tasks without identifying themselves \
+         yet; send the \
          token with the request, or try again in a moment"
     )]
     TooManyUnknown,
@@ -222,13 +225,14 @@ pub(super) enum RequestFailure {
     NotWebSocket,
     /// The request comes from a page of another site in a browser.
     #[error(
-        "a page of another address may not ask this agent: Origin and Host differ; whatever stands before \
-         the agent must hand on the Host header"
+        "a page from another origin may not use this agent: Origin and Host differ; a proxy in front of the \
+         agent must pass on the Host header"
     )]
     OtherOrigin,
     /// The request addresses the agent by a name that may belong to another site.
     #[error(
-        "this agent is not asked for by the name {0:?}: use its address, or add the name to http_hosts in the \
+        "this agent does not serve requests for the host name {0:?}: use its address, or add the name to \
+         http_hosts in the \
          agent's configuration"
     )]
     OtherHost(String),
@@ -252,7 +256,8 @@ pub(super) enum RequestFailure {
     },
     /// The first token can only be created over the agent's socket, which only its user can open.
     #[error(
-        "the first token is made at the machine itself, over the agent's socket: ostler token bootstrap"
+        "the first token can only be made on the machine itself, over the agent's socket: run `ostler token \
+         bootstrap`"
     )]
     SocketOnly,
     /// A token was not created, changed or removed.
@@ -263,19 +268,19 @@ pub(super) enum RequestFailure {
     Policy(#[from] NotPolicy),
     /// Policies cannot be written; they have fixed names.
     #[error(
-        "policies are not written here: they are read, submit, operate and admin, the first three for one \
-         namespace too, as in submit@web"
+        "policies cannot be defined here: they are read, submit, operate and admin, of which the first three \
+         can be limited to one namespace, as in submit@web"
     )]
     FixedPolicies,
     /// Some of the objects could not be removed.
     #[error("{0}")]
     Stay(String),
     /// The request took longer than it may.
-    #[error("the request was not done in time; what it began may still go on")]
+    #[error("the request did not finish in time; what it began may still continue")]
     TooSlow,
     /// The computation for the request took too long.
     #[error(
-        "what was asked for was not computed within {} s; ask for less, or again when the node is less busy",
+        "the answer was not computed within {} s; ask for less, or try again when the node is less busy",
         API_COMPUTING_WALL_MAX.as_secs()
     )]
     TooMuch,

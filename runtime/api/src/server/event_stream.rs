@@ -104,7 +104,7 @@ fn node_lines(api: &Arc<Api>, params: &Params) -> BoxStream<'static, io::Result<
     if params.access().allow_everywhere(AccessLevel::Read) {
         return live::live_lines(Arc::clone(api), LineFraming::Events).boxed();
     }
-    let why = "to see the node needs a token with the policy read in all namespaces";
+    let why = "seeing events of the node needs a token with the policy read in all namespaces";
     let line = reply::line(&json!({ "Live": { "refused": why } }));
     stream::once(future::ready(line)).boxed()
 }
@@ -162,7 +162,7 @@ impl EventLineStream {
         let seen = self.api.agent.changes_from(self.position, AT_ONCE);
         if seen.missed > 0 {
             let text = format!(
-                "{} events came faster than they were read and are gone; begin anew",
+                "{} events came faster than they were read and were dropped; start again",
                 seen.missed
             );
             return LookOutcome::Tell(Err(io::Error::other(text)));

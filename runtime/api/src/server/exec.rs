@@ -87,7 +87,7 @@ impl ExecQuery {
 
     fn read(alloc: String, params: &Params) -> Result<Self, RequestFailure> {
         let given = params.required("command")?;
-        let wanted = "a JSON list of texts, like [\"ls\",\"-l\"]";
+        let wanted = "a JSON list of strings, such as [\"ls\",\"-l\"]";
         // Nomad's client sends `null` for an empty command.
         let command: Option<Vec<String>> = serde_json::from_str(given)
             .map_err(|_| RequestFailure::bad_param("command", given, wanted))?;
@@ -132,7 +132,7 @@ async fn serve(api: &Api, upgrading: PendingUpgrade, wanted: ExecQuery, place: S
             Ok((session, access, _place)) => {
                 tokio::select! {
                     end = carry_frames(session, &mut writes, &mut reads) => end,
-                    () = wait_token_ended(&access) => SessionEnd::refused("the token has ended".to_owned(), 403),
+                    () = wait_token_ended(&access) => SessionEnd::refused("the token has expired".to_owned(), 403),
                 }
             }
             Err(end) => end,
@@ -140,7 +140,7 @@ async fn serve(api: &Api, upgrading: PendingUpgrade, wanted: ExecQuery, place: S
     };
     let end = tokio::select! {
         end = talked => end,
-        () = leaving => SessionEnd::Closed(CloseCode::Away, "the agent is leaving".to_owned()),
+        () = leaving => SessionEnd::Closed(CloseCode::Away, "the agent is shutting down".to_owned()),
     };
     close(end, writes, reads).await;
 }
@@ -226,7 +226,7 @@ async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     reads: &mut SplitStream<WebSocketStream<S>>,
 ) -> Result<String, SessionEnd> {
     let wrong = |why: &str| {
-        tracing::debug!(why, "a session does not begin");
+        tracing::debug!(why, "a session could not begin");
         SessionEnd::Closed(CloseCode::Policy, short_reason(format!("no handshake: {why}")))
     };
     let Some(first) = clock::timeout(EXEC_HANDSHAKE_WALL_MAX, next_frame(reads)).await else {
@@ -252,15 +252,17 @@ async fn next_frame<S: AsyncRead + AsyncWrite + Unpin>(
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
             Some(Ok(Message::Close(_))) | None => return Err(SessionEnd::Gone),
             Some(Err(Error::Capacity(_))) => {
-                let why = format!("a frame has more than {EXEC_FRAME_BYTES_MAX} bytes: send parts");
+                let why =
+                    format!("a frame has more than {EXEC_FRAME_BYTES_MAX} bytes; send it in parts");
                 return Err(SessionEnd::Closed(CloseCode::Size, why));
             }
             Some(Err(Error::Protocol(_) | Error::Utf8(_))) => {
-                let why = "what came is no frame of a WebSocket (RFC 6455)".to_owned();
+                let why =
+                    "the client sent something that is not a WebSocket frame (RFC 6455)".to_owned();
                 return Err(SessionEnd::Closed(CloseCode::Protocol, why));
             }
             Some(Err(error)) => {
-                tracing::debug!(%error, "whoever ran a command inside a task has gone");
+                tracing::debug!(%error, "the client that ran a command inside a task is gone");
                 return Err(SessionEnd::Gone);
             }
         }

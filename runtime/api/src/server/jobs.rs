@@ -479,7 +479,7 @@ fn copy_planning(
         }
     }));
     let failed =
-        |_| RequestFailure::Internal("what the node knows could not be looked at".to_owned());
+        |_| RequestFailure::Internal("the state of the node could not be read in time".to_owned());
     copied.recv_timeout(API_COMPUTING_WALL_MAX).map_err(failed)
 }
 

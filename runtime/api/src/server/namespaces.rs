@@ -83,7 +83,7 @@ async fn put_as(
     }
     let named = match path {
         Some(path) if !name.is_empty() && name != path => {
-            let text = "the body has another Name than the path: they must be the same";
+            let text = "Name in the body differs from that in the path: they must be the same";
             return Err(RequestFailure::BadRequest(text.to_owned()));
         }
         Some(path) => path,

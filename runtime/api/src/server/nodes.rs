@@ -221,8 +221,9 @@ async fn schedule_node(
     asked: NodeAsk,
 ) -> Result<Response, RequestFailure> {
     if !named.is_empty() && check_id(api, named).is_err() {
-        let text =
-            format!("the body has another NodeID than the path, {id}: they must be the same");
+        let text = format!(
+            "NodeID in the body differs from that in the path, {id}: they must be the same"
+        );
         return Err(RequestFailure::BadRequest(text));
     }
     change_answer(params, api.agent.schedule(asked).await?)

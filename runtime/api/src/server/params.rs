@@ -160,7 +160,7 @@ impl Params {
         let wait = match self.text("wait") {
             None => Duration::ZERO,
             Some(text) => parse_duration(text)
-                .map_err(|_| RequestFailure::bad_param("wait", text, "a duration like 30s"))?,
+                .map_err(|_| RequestFailure::bad_param("wait", text, "a duration such as 30s"))?,
         };
         // As in Nomad, zero means the default.
         let wait = if wait.is_zero() { API_WAIT_DEFAULT } else { wait.min(API_WAIT_MAX) };

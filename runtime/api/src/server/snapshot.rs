@@ -56,7 +56,7 @@ impl SnapshotWriter {
             return Ok(());
         }
         let piece = std::mem::take(&mut self.piece).into();
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "nobody takes it any more");
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "its receiver is gone");
         self.pieces.blocking_send(Ok(piece)).map_err(gone)
     }
 }

@@ -77,7 +77,7 @@ impl ApiServer {
     pub async fn stop(mut self) {
         self.leaving.cancel();
         if let Err(error) = (&mut self.ended).await {
-            tracing::error!(%error, "the API ended badly");
+            tracing::error!(%error, "the API server failed");
         }
     }
 }
@@ -222,7 +222,7 @@ impl Acceptor {
             Ok(listener) => {
                 self.listener = listener;
                 self.trouble = None;
-                tracing::warn!(%socket, "the socket of the API was removed and is made again");
+                tracing::warn!(%socket, "the socket of the API was removed and has been made again");
             }
             Err(error) => {
                 let text = causes::chain(&error);
@@ -230,7 +230,7 @@ impl Acceptor {
                     tracing::error!(
                         %socket,
                         error = text,
-                        "the socket of the API was removed and cannot be made again; it is tried again"
+                        "the socket of the API was removed and cannot be made again; trying again"
                     );
                 }
                 self.trouble = Some(text);
@@ -242,11 +242,14 @@ impl Acceptor {
         match stream.peer_cred() {
             Ok(peer) if may_connect(peer.uid(), rustix::process::geteuid().as_raw()) => {}
             Ok(peer) => {
-                tracing::warn!(uid = peer.uid(), "a connection to the API of another user refused");
+                tracing::warn!(
+                    uid = peer.uid(),
+                    "refused a connection to the API from another user"
+                );
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection to the API whose user is unknown refused");
+                tracing::warn!(%error, "refused a connection to the API whose user is unknown");
                 return;
             }
         }
@@ -272,7 +275,7 @@ impl Acceptor {
                             serving.serve(Box::new(stream), Peer::Tcp(from), place).await;
                         }
                         Some(Some(Err(error))) => {
-                            tracing::debug!(%from, %error, "a connection with TLS did not begin");
+                            tracing::debug!(%from, %error, "a TLS handshake failed");
                         }
                         Some(None) | None => tracing::debug!(%from, "TLS did not begin in time"),
                     }

@@ -47,7 +47,7 @@ pub enum ApiTlsError {
         source: rustls::Error,
     },
     /// The authorities cannot be used.
-    #[error("clients cannot be known by {}: {why}", file.display())]
+    #[error("clients cannot be verified with {}: {why}", file.display())]
     Clients {
         /// The path of the authorities.
         file: PathBuf,
@@ -112,8 +112,7 @@ impl ApiTls {
 }
 
 /// The answer to a client that speaks HTTP without TLS.
-const SPEAKS_TLS: &str =
-    "this address answers with TLS alone: ask it with https:// in place of http://\n";
+const SPEAKS_TLS: &str = "this address only speaks TLS: use https:// instead of http://\n";
 
 /// Answer a request that came without TLS. The caller bounds the time.
 async fn answer_without_tls(mut stream: TcpStream) -> io::Result<()> {

@@ -75,7 +75,7 @@ pub(super) async fn create(
             let ttl = parse_duration(text).ok().filter(|ttl| *ttl >= TTL_MIN);
             let Some(ttl) = ttl else {
                 return bad_request(
-                    "ExpirationTTL must be a duration of at least a second, like 8h".to_owned(),
+                    "ExpirationTTL must be a duration of at least a second, such as 8h".to_owned(),
                 );
             };
             Some(api.clock.now().plus(ttl))
@@ -113,11 +113,11 @@ pub(super) async fn update(
     require_enabled(&api)?;
     let asked: AclTokenRequest = body::read_shown::<_, AclToken<'_>>(&params, body)?;
     if !matches!(&asked.accessor_id, own if own.is_empty() || *own == id) {
-        return bad_request("AccessorID in the body is another than that of the path".to_owned());
+        return bad_request("AccessorID in the body differs from that in the path".to_owned());
     }
     if !asked.expiration_ttl.is_empty() {
         return bad_request(
-            "when a token ends is said when it is made: leave ExpirationTTL out".to_owned(),
+            "the expiry of a token is set when it is made: leave ExpirationTTL out".to_owned(),
         );
     }
     let policies = policies_of(&asked)?;
@@ -148,11 +148,11 @@ fn bad_request<T>(what: String) -> Result<T, RequestFailure> {
 fn policies_of(asked: &AclTokenRequest) -> Result<Vec<AccessPolicy>, RequestFailure> {
     if !asked.expiration_time.is_null() {
         return bad_request(
-            "ExpirationTime is not taken: give ExpirationTTL, a duration like 8h".to_owned(),
+            "ExpirationTime is not supported: give ExpirationTTL, a duration such as 8h".to_owned(),
         );
     }
     if asked.roles.as_array().map_or(!asked.roles.is_null(), |roles| !roles.is_empty()) {
-        return bad_request("there are no roles here: give Policies".to_owned());
+        return bad_request("this agent has no roles: give Policies".to_owned());
     }
     match asked.kind.as_str() {
         MANAGEMENT if asked.policies.is_empty() => {

@@ -37,7 +37,7 @@ pub(super) async fn page(uri: Uri, headers: HeaderMap) -> Response {
             response
         }
         PageAnswer::Missing => {
-            (StatusCode::NOT_FOUND, "the page has no such file; it begins at /ui/").into_response()
+            (StatusCode::NOT_FOUND, "the page has no such file; it starts at /ui/").into_response()
         }
     };
     with_page_headers(answer)

@@ -359,7 +359,7 @@ fn redirect_target(
     answer: &RegistryAnswer,
 ) -> Result<RegistryAddress, RegistryError> {
     let host = from.host().to_owned();
-    let reason = "it redirects to nowhere";
+    let reason = "it redirects without an address";
     let location =
         answer.header(LOCATION).ok_or(RegistryError::Address { host: host.clone(), reason })?;
     let next = RegistryAddress::from_redirect(from, location)?;

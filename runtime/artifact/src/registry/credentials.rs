@@ -63,7 +63,7 @@ impl RegistryCredentials {
             return Self::default();
         }
         Self::from_docker(&text).unwrap_or_else(|error| {
-            tracing::warn!(file = %path.display(), %error, "the credentials are no JSON");
+            tracing::warn!(file = %path.display(), %error, "the credentials are not JSON");
             Self::default()
         })
     }

@@ -19,7 +19,7 @@ pub enum RegistryError {
     },
     /// There is no trusted encrypted connection.
     #[error(
-        "no TLS with {host}: {source}; a private authority can be named with SSL_CERT_FILE, and \
+        "TLS with {host} failed: {source}; a private authority can be named with SSL_CERT_FILE, and \
          plain HTTP is allowed with\nregistry \"{host}\" {{\n  insecure = true\n}}"
     )]
     Tls {
@@ -33,8 +33,8 @@ pub enum RegistryError {
     NoRoots,
     /// Plain HTTP is not allowed with this host.
     #[error(
-        "{host} is to be asked over plain HTTP, which is allowed only with this machine and \
-             with registries configured with insecure = true"
+        "{host} would be asked over plain HTTP, which is allowed only for this machine and for registries \
+         configured with insecure = true"
     )]
     Plain {
         /// The host and the port of the registry.
@@ -51,7 +51,7 @@ pub enum RegistryError {
         limit: Duration,
     },
     /// HTTP was interrupted or malformed.
-    #[error("the answer of {host} broke off or is no HTTP: {source}")]
+    #[error("the answer of {host} was cut off or is not HTTP: {source}")]
     Http {
         /// The host and the port of the registry.
         host: String,
@@ -130,7 +130,7 @@ pub enum RegistryError {
         max: u64,
     },
     /// There are fewer bytes than the manifest says.
-    #[error("{what} of {host} has {found} bytes, and the manifest says {expected}")]
+    #[error("{what} of {host} has {found} bytes, but the manifest says {expected}")]
     Short {
         /// The host and the port of the registry.
         host: String,
@@ -142,7 +142,7 @@ pub enum RegistryError {
         found: u64,
     },
     /// The bytes are not those that were asked for.
-    #[error("{what} of {host} has the digest {}, not {}; somebody changed it", found.to_tagged(), expected.to_tagged())]
+    #[error("{what} of {host} has the digest {}, not {}; it was changed", found.to_tagged(), expected.to_tagged())]
     Digest {
         /// The host and the port of the registry.
         host: String,
@@ -154,7 +154,7 @@ pub enum RegistryError {
         found: Digest,
     },
     /// The manifest does not describe a plugin.
-    #[error("what {host} has there is no plugin: {source}")]
+    #[error("what {host} has there is not a plugin: {source}")]
     Manifest {
         /// The host and the port of the registry.
         host: String,

@@ -37,10 +37,10 @@ pub enum OciManifestError {
     #[error("its manifest is of the type {0:?}; push it as an OCI image manifest")]
     OtherType(String),
     /// It is another kind of artifact.
-    #[error("its configuration is of the type {0:?}, so it is no WebAssembly artifact")]
+    #[error("its configuration is of the type {0:?}, so it is not a WebAssembly artifact")]
     OtherConfig(String),
     /// It has no component, or several.
-    #[error("it has {0} layers of the type {COMPONENT_TYPE}; a plugin is one")]
+    #[error("it has {0} layers of the type {COMPONENT_TYPE}; a plugin has exactly one")]
     Components(usize),
     /// It has several signatures.
     #[error("it has {0} signatures; at most one is read")]
@@ -59,7 +59,7 @@ pub enum OciManifestError {
         max: u64,
     },
     /// It has a digest of another kind.
-    #[error("the digest {0:?} is no SHA-256")]
+    #[error("the digest {0:?} is not a SHA-256 digest")]
     Digest(String),
 }
 

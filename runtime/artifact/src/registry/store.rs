@@ -77,7 +77,7 @@ pub enum StoreError {
     },
     /// A pinned plugin has changed.
     #[error(
-        "{} has the digest {}, and {} is pinned; somebody changed it: remove it and run \
+        "{} has the digest {}, and {} is pinned; it was changed: remove it and run \
          `ostler plugin pull {reference}`", path.display(), found.to_tagged(), pinned.to_tagged()
     )]
     Changed {

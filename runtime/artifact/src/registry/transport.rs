@@ -50,10 +50,10 @@ impl RegistryAddress {
     pub(super) fn from_redirect(from: &Self, text: &str) -> Result<Self, RegistryError> {
         let wrong = |reason| RegistryError::Address { host: from.authority.clone(), reason };
         if text.starts_with('/') && !text.starts_with("//") {
-            let path = text.parse::<Uri>().map_err(|_| wrong("it is no address"))?.to_string();
+            let path = text.parse::<Uri>().map_err(|_| wrong("it is not an address"))?.to_string();
             return Ok(Self { path, ..from.clone() });
         }
-        let uri: Uri = text.parse().map_err(|_| wrong("it is no address"))?;
+        let uri: Uri = text.parse().map_err(|_| wrong("it is not an address"))?;
         let scheme = match uri.scheme_str() {
             Some("https") => Scheme::Https,
             Some("http") => Scheme::Http,
@@ -219,7 +219,7 @@ impl Transport {
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let reason = "it cannot stand in a request";
+        let reason = "it cannot be part of a request";
         let request = request
             .body(Empty::<Bytes>::new())
             .map_err(|_| RegistryError::Address { host: host.clone(), reason })?;
@@ -247,8 +247,10 @@ impl Transport {
         if plain {
             return Ok(Box::new(stream));
         }
-        let server = ServerName::try_from(name.to_owned())
-            .map_err(|_| RegistryError::Address { host: host(), reason: "it is no host name" })?;
+        let server = ServerName::try_from(name.to_owned()).map_err(|_| RegistryError::Address {
+            host: host(),
+            reason: "it is not a host name",
+        })?;
         let tls = self.tls().await?;
         let stream = clock::timeout(limit, tls.connect(server, stream)).await;
         let stream = stream

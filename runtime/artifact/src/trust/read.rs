@@ -23,7 +23,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// It is a directory, a pipe or a device.
-    #[error("{} is no regular file", path.display())]
+    #[error("{} is not a regular file", path.display())]
     NotAFile {
         /// The path of the file.
         path: PathBuf,

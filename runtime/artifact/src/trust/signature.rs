@@ -19,7 +19,7 @@ pub enum SignatureError {
         size: u64,
     },
     /// The bytes are no text.
-    #[error("it is no text")]
+    #[error("it is not text")]
     NotText,
     /// It does not have the four lines of a signature.
     #[error("it has {found} lines; a minisign signature has 4")]

@@ -66,7 +66,7 @@ pub struct PluginOrigin<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustRefusal {
     /// The trust file cannot be used.
-    #[error("nothing can be said about its trust: {reason}; correct the trust file")]
+    #[error("whether to trust it cannot be decided: {reason}; correct the trust file")]
     NoTrustFile {
         /// What is wrong with the trust file.
         reason: String,
@@ -112,8 +112,8 @@ pub enum TrustRefusal {
     },
     /// The signature is one of other bytes.
     #[error(
-        "its signature by {key} (key {key_id}) is not one of these bytes: the plugin or {} was \
-         changed; copy both again from where they come from",
+        "its signature by {key} (key {key_id}) does not match this file: the plugin or {} was changed; copy \
+         both again from their source",
         signature_place(place)
     )]
     WrongSignature {

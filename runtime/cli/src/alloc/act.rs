@@ -47,7 +47,7 @@ pub(super) async fn stop(args: &AllocStopArgs, of: &TerminalInfo) -> Result<Exit
         told(None)?;
         return Ok(Exit::Success);
     }
-    let hint = format!("allocation {short} goes on stopping");
+    let hint = format!("allocation {short} is still stopping");
     let ended = run_until_interrupted(&hint, wait_until_terminal(&client, &path)).await?;
     told(ended.as_ref())?;
     match ended {
@@ -111,7 +111,7 @@ pub(super) async fn restart(
         say(&format!("the restart of {what} of allocation {short} is under way"));
         return Ok(Exit::Success);
     }
-    let hint = format!("the restart of {what} of allocation {short} goes on");
+    let hint = format!("the restart of {what} of allocation {short} is still under way");
     let path = format!("/v1/allocation/{}", alloc.id);
     let seen = async {
         let waited = wait_for_restart(&client, &path, &asked);

@@ -100,14 +100,14 @@ impl<'a> ExecInvocation<'a> {
         };
         if command.is_empty() {
             return Err(CliError::Wrong(
-                "no command is given; like `ostler alloc exec ALLOC ls -l`".to_owned(),
+                "no command is given; give one, as in `ostler alloc exec ALLOC ls -l`".to_owned(),
             ));
         }
         let stdin = args.stdin.unwrap_or(true);
         let tty = args.tty.unwrap_or(stdin && stdin_tty && stdout_tty);
         if tty && !stdin {
             return Err(CliError::Wrong(
-                "a terminal (-t) needs the input (-i): leave -i=false away, or give -t=false"
+                "a terminal (-t) needs the input (-i): leave out -i=false, or give -t=false"
                     .to_owned(),
             ));
         }
@@ -148,7 +148,8 @@ async fn run_session(
 ) -> Result<Exit, CliError> {
     let cannot = |what: &str, why: io::Error| CliError::Cannot(format!("{what}: {why}"));
     let sizes = asked.tty.then(|| signal(SignalKind::window_change())).transpose();
-    let sizes = sizes.map_err(|why| cannot("sizes of the terminal cannot be followed", why))?;
+    let sizes =
+        sizes.map_err(|why| cannot("changes of the terminal's size cannot be followed", why))?;
     let (inputs, outputs) = client.exec(path).await?;
     // The terminal is restored before any message about the end is printed.
     let _raw = asked.tty.then(RawTerminal::new).transpose();

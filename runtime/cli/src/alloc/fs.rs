@@ -174,7 +174,9 @@ impl FileSource<'_> {
             let name = one_line(self.name);
             match frame.event.as_str() {
                 "" => {}
-                "file truncated" => say(&format!("({name} was cut; it goes on from its start)")),
+                "file truncated" => {
+                    say(&format!("({name} was truncated; continuing from its start)"))
+                }
                 "file deleted" => {
                     say(&format!("({name} was removed)"));
                     return Ok(());

@@ -20,25 +20,26 @@ const DRAIN_DEADLINE: &str = "60s";
         the other commands.\n\n\
         With a data directory it keeps what it has: what ran when an earlier agent on the same one \
         ended is taken over, and tasks go on as they are, native ones each with a supervisor, WASM \
-        tasks in a worker process. Without one jobs are kept in memory: they end with the agent, in \
-        order, and nothing is left. Commands reach the agent through a socket in the data directory \
+        tasks in a worker process. Without one jobs are kept in memory: they are stopped in order when the \
+        agent ends, and nothing of them is left; only compiled plugins stay, in the user's cache directory. \
+        Commands reach the agent through a socket in the data directory \
         that only this user can open. With a jobs directory every job file in \
-        it runs: a changed file is an update, a removed one a stop, and one that is wrong is \
-        reported and leaves its job as it is.\n\n\
-        With --servers it is a node of a cluster of Nomad's servers: what they place on it runs, and jobs \
-        that are given to it are refused. `ostler node join-check` says what is on the way.\n\n\
-        The agent logs to standard error and says there when it is ready (and to systemd, when that \
-        started it with Type=notify).",
+        it runs: a changed file updates its job, a removed one stops it, and a wrong one is reported and \
+        leaves its job as it is.\n\n\
+        With --servers it is a node of a cluster of Nomad's servers: what they place on it runs, and jobs that \
+        are given to it are refused. `ostler node join-check` says whether it can join.\n\n\
+        The agent logs to standard error, and says there when it is ready (and tells systemd, if started with \
+        Type=notify).",
     after_long_help = "\
 Examples:
-  ostler agent                                         try it: nothing is left at its end
+  ostler agent                                         try it: no jobs are left at its end
   ostler agent --data-dir ./data                       keep jobs
   ostler agent --data-dir ./data --jobs-dir ./jobs     run every job file of ./jobs
   ostler agent --config /etc/ostler.hcl                with plugins, servers and limits of your own
   ostler agent --data-dir ./data --servers 10.0.0.7    run what the servers of a cluster say
   ostler -v agent --data-dir ./data                    log more
   ostler agent --dev                                   try raw_exec too; the answer is how to reach it
-  ostler agent --dev --socket-dir /tmp/try             the same beside another agent, which has the usual place
+  ostler agent --dev --socket-dir /tmp/try             the same beside another agent, which has the usual directory
   ostler agent --http 127.0.0.1:4646                   with a page at http://127.0.0.1:4646/ui/
 
 Signals:
@@ -60,8 +61,8 @@ pub(crate) struct AgentCommandArgs {
     pub config: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true, help = key_help("data_dir",
-        "Made when it is missing. Without it the configuration's. The socket of an agent in memory is where \
-         commands look: in /var/lib/ostler for root, else ~/.local/state/ostler"))]
+        "Created if missing. Default: that of the configuration. The socket of an agent in memory is where \
+         commands look for it: in /var/lib/ostler for root, else ~/.local/state/ostler"))]
     pub data_dir: Option<PathBuf>,
 
     /// Where commands find an agent without a data directory: its socket is made there. In place of
@@ -70,38 +71,38 @@ pub(crate) struct AgentCommandArgs {
     pub socket_dir: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_JOBS_DIR", hide_env_values = true,
-        help = key_help("jobs_dir", "In place of the configuration's"))]
+        help = key_help("jobs_dir", "Overrides the configuration"))]
     pub jobs_dir: Option<PathBuf>,
 
-    #[arg(long, value_name = "DIR", help = key_help("plugin_dir", "In place of the configuration's"))]
+    #[arg(long, value_name = "DIR", help = key_help("plugin_dir", "Overrides the configuration"))]
     pub plugin_dir: Option<PathBuf>,
 
     /// For development: keep everything in memory, switch raw_exec on, and say how to reach the agent
     #[arg(long, conflicts_with_all = ["data_dir", "servers", "drain"])]
     pub dev: bool,
 
-    /// Answer over TCP too, as 127.0.0.1:4646; in place of the configuration's addresses and ports. Beyond
+    /// Answer over TCP too, as 127.0.0.1:4646; overrides addresses and ports of the configuration. Beyond
     /// this machine that needs TLS and tokens
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "servers")]
     pub http: Option<SocketAddr>,
 
     #[arg(long, value_name = "LEVEL", value_parser = log_level, help = key_help("log_level",
-        "trace, debug, info, warn or error; in place of the configuration's"))]
+        "trace, debug, info, warn or error; overrides the configuration"))]
     pub log_level: Option<LogLevel>,
 
-    /// How lines of the log are written, in place of the configuration's log_json
+    /// How lines of the log are written; overrides log_json of the configuration
     #[arg(long, value_name = "FORM", value_enum)]
     pub log_format: Option<LogFormat>,
 
     #[command(flatten)]
     pub to: ServersArgs,
 
-    /// Class of the node in the cluster, for constraints of jobs; in place of the configuration's
+    /// Class of the node in the cluster, for constraints of jobs; overrides the configuration
     #[arg(long, value_name = "NAME")]
     pub node_class: Option<String>,
 
     /// What introduces the node to servers that do not know it, where they ask for that: what
-    /// `nomad node intro create` printed. Without it the file intro_token.jwt in the data directory
+    /// `nomad node intro create` printed. Default: the file intro_token.jwt in the data directory
     #[arg(long, value_name = "TOKEN", env = "OSTLER_INTRO_TOKEN", hide_env_values = true)]
     pub intro_token: Option<String>,
 
@@ -128,5 +129,6 @@ pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    ostler_jobspec::units::parse_duration(text).map_err(|_| "a duration like 90s or 2m".to_owned())
+    ostler_jobspec::units::parse_duration(text)
+        .map_err(|_| "a duration such as 90s or 2m".to_owned())
 }

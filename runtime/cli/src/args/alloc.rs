@@ -38,7 +38,7 @@ Examples:
 ")
 )]
 pub(crate) struct AllocStatusArgs {
-    /// The allocation: its id or the beginning of it; all without
+    /// The allocation: its id or the beginning of it; default: all
     #[arg(value_name = "ALLOC")]
     pub alloc: Option<String>,
 
@@ -112,7 +112,7 @@ pub(crate) struct AllocFsArgs {
     #[arg(value_name = "ALLOC")]
     pub alloc: String,
 
-    /// The directory or file in it; all of it without
+    /// The directory or file in it; default: all of it
     #[arg(value_name = "PATH")]
     pub path: Option<String>,
 
@@ -152,9 +152,9 @@ Exit codes:
   that of the command; 128 and the signal's number where a signal ended it; or
   2    the usage is wrong, or an id matches nothing or several things
   3    no agent runs there, or it cannot do it
-  4    only the beginning of a name was given, and nobody agreed to what it means
+  4    only the beginning of a name was given, and its meaning was not confirmed
   130  Ctrl-C, without a terminal inside the task; the command is ended
-  141  nobody reads the standard output any more; the command is ended"
+  141  the reader of standard output closed it; the command is ended"
 )]
 pub(crate) struct AllocExecArgs {
     /// The allocation (its id or the beginning of it; none with --job), then the command and its arguments
@@ -237,7 +237,7 @@ pub(crate) struct AllocRestartArgs {
     #[arg(value_name = "ALLOC")]
     pub alloc: String,
 
-    /// The task; without it all that run
+    /// The task; default: all that run
     #[arg(value_name = "TASK")]
     pub task: Option<String>,
 
@@ -276,7 +276,7 @@ pub(crate) struct AllocSignalArgs {
     #[arg(value_name = "ALLOC")]
     pub alloc: String,
 
-    /// The task; without it all that run
+    /// The task; default: all that run
     #[arg(value_name = "TASK")]
     pub task: Option<String>,
 

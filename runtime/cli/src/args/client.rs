@@ -11,7 +11,7 @@ macro_rules! examples {
         examples!(
             $examples,
             "
-  4    only the beginning of a name was given, and nobody agreed to what it means"
+  4    only the beginning of a name was given, and its meaning was not confirmed"
         )
     };
     ($examples:literal) => {
@@ -28,7 +28,7 @@ Exit codes:
             $agreed,
             "
   130  Ctrl-C ended the wait; what was asked goes on
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
         )
     };
 }
@@ -37,11 +37,11 @@ pub(super) use examples;
 /// What a command says of itself, and by what it knows the agent.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct CredentialArgs {
-    /// A file with the secret of a token alone. Without it OSTLER_TOKEN; at a URL also NOMAD_TOKEN
+    /// A file that holds only the secret of a token. Default: OSTLER_TOKEN; at a URL also NOMAD_TOKEN
     #[arg(long, value_name = "FILE", env = "OSTLER_TOKEN_FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
 
-    /// Who vouches for an agent at an https URL (PEM). Without it NOMAD_CACERT, or the system's authorities
+    /// Certificate authorities of an agent at an https URL (PEM). Default: NOMAD_CACERT, or the system's authorities
     #[arg(long, value_name = "FILE", env = "OSTLER_CACERT", hide_env_values = true)]
     pub ca_cert: Option<PathBuf>,
 }
@@ -54,12 +54,12 @@ pub(crate) struct AddressArgs {
     #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
     pub address: Option<String>,
 
-    /// The agent's data directory, which has its socket. Without it /var/lib/ostler for root, else
+    /// The agent's data directory, which has its socket. Default: /var/lib/ostler for root, else
     /// ~/.local/state/ostler
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
     pub data_dir: Option<PathBuf>,
 
-    /// The namespace of what is named. Without it that of the job file, or the only one that has such a
+    /// The namespace of what is named. Default: that of the job file, or the only one that has such a
     /// job; of variables `default`; lists show all
     #[arg(long, value_name = "NAMESPACE", env = "OSTLER_NAMESPACE", hide_env_values = true)]
     pub namespace: Option<String>,
@@ -86,7 +86,7 @@ impl AddressArgs {
 /// Whether somebody agrees beforehand to what the beginning of a name means.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct AgreeArgs {
-    /// Where only the beginning of a name was given, or less of an id than lists show: do what it means and do
+    /// If only the beginning of a name, or less of an id than lists show, was given: do what it means and do
     /// not ask
     #[arg(short = 'y', long)]
     pub yes: bool,
@@ -115,7 +115,7 @@ Examples:
 ")
 )]
 pub(crate) struct GcArgs {
-    /// The allocation: its id or the beginning of it; all without
+    /// The allocation: its id or the beginning of it; default: all
     #[arg(value_name = "ALLOC")]
     pub alloc: Option<String>,
 

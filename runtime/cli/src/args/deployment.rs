@@ -24,7 +24,7 @@ pub(crate) enum DeploymentCommand {
 /// `ostler deployment list`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "List the deployments: how each version of a service came, newest first. The last \
+    long_about = "List the deployments: how each version of a service was rolled out, newest first. The last \
         few of each job are kept.",
     after_long_help = examples!("\
 Examples:

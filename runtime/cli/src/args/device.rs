@@ -20,7 +20,7 @@ pub(crate) enum DeviceCommand {
     long_about = "List the devices of the node, group by group: health with its reason, the \
         task that uses each, its bus address and NUMA node, its main measurement, and the plugin. \
         A job asks for devices with a device block; `ostler job plan` says which it would get and \
-        why.\n\nWhere an agent runs it is asked; elsewhere one is started for this command alone.",
+        why.\n\nA running agent is asked; if there is none, one is started for this command alone.",
     after_long_help = examples!("\
 Examples:
   ostler device list

@@ -10,15 +10,15 @@ use ostler_model::log_config::LogLevel;
 #[derive(Debug, Args)]
 #[command(
     long_about = "Show what happened on the node: to its jobs, allocations, tasks, deployments, plugins and \
-        devices. The same event again and again is one line with a count, where it happened last. The \
-        agent keeps the last events over restarts, within a bound; with -f new ones are shown as they come.",
+        devices. A repeated event is one line with a count, at the time it happened last. The agent keeps a \
+        bounded number of events, also over restarts; with -f new ones are shown as they come.",
     after_long_help = examples!("\
 Examples:
   ostler events                          the last 50
   ostler events -f --job web             of a job with its allocations and tasks, as they come
   ostler events --alloc 0f01c0de -n 500
   ostler events --plugin nvidia --since 2h
-  ostler events --trouble                only what is not as it should be
+  ostler events --trouble                only trouble
   ostler events --json | jq -r .message
 ")
 )]
@@ -27,23 +27,23 @@ pub(crate) struct EventsArgs {
     #[arg(short, long)]
     pub follow: bool,
 
-    /// Of this job, its allocations and their tasks
+    /// Only of this job, its allocations and their tasks
     #[arg(long, value_name = "JOB")]
     pub job: Option<String>,
 
-    /// Of this allocation: its id or the beginning of it
+    /// Only of this allocation: its id or the beginning of it
     #[arg(long, value_name = "ALLOC")]
     pub alloc: Option<String>,
 
-    /// Of tasks of this name
+    /// Only of tasks of this name
     #[arg(long, value_name = "TASK")]
     pub task: Option<String>,
 
-    /// Of this plugin
+    /// Only of this plugin
     #[arg(long, value_name = "PLUGIN")]
     pub plugin: Option<String>,
 
-    /// Of this device: vendor/type/name/id
+    /// Only of this device: vendor/type/name/id
     #[arg(long, value_name = "DEVICE", conflicts_with = "plugin")]
     pub device: Option<String>,
 
@@ -51,7 +51,7 @@ pub(crate) struct EventsArgs {
     #[arg(long, value_name = "TIME", value_parser = ostler_jobspec::units::parse_duration)]
     pub since: Option<std::time::Duration>,
 
-    /// Only what is not as it should be
+    /// Only trouble
     #[arg(long)]
     pub trouble: bool,
 
@@ -84,7 +84,7 @@ pub(crate) struct MonitorArgs {
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = log_level)]
     pub log_level: LogLevel,
 
-    /// Begin with so many of the last lines that the agent keeps
+    /// Begin with this many of the last lines that the agent keeps
     #[arg(short = 'n', long = "lines", value_name = "LINES", default_value_t = 0)]
     pub lines: u32,
 

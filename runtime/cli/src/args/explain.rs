@@ -11,8 +11,7 @@ use super::client::{AddressArgs, examples};
         allocation failed, was restarted, killed, is slow to start or healthy, a plugin is in \
         quarantine or refused, a device is held or ill; since when, what led to it, and what would \
         change it.\n\n\
-        What is meant is found by its name or the beginning of its id; --kind decides where \
-        several things are called so.",
+        The thing is found by its name or the beginning of its id; --kind decides if several things have that name.",
     after_long_help = examples!("\
 Examples:
   ostler explain 0f01c0de                an allocation

@@ -9,7 +9,7 @@ use super::AgentArgs;
 use super::client::{AddressArgs, AgreeArgs, AnswerArgs, examples};
 use super::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
 
-/// So long a task that fails at once takes at most to do so, as a rule: a program that cannot read its
+/// As a rule, a task that fails at once takes at most this long to do so: a program that cannot read its
 /// configuration, a service that finds its port in use.
 const SETTLE: &str = "5s";
 
@@ -83,7 +83,7 @@ Exit codes:
   3    no agent runs there, --check-index does not hold, or something of the job does not fit on
        the node: the job is registered, and that waits (`ostler job status` says why)
   130  Ctrl-C ended the following; the job goes on
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct JobRunArgs {
     #[command(flatten)]
@@ -171,7 +171,7 @@ Examples:
 ")
 )]
 pub(crate) struct JobStatusArgs {
-    /// The job: its id or the beginning of it; all without
+    /// The job: its id or the beginning of it; default: all
     #[arg(value_name = "JOB")]
     pub job: Option<String>,
 
@@ -238,7 +238,7 @@ Exit codes:
   1    something would change
   2    the job file or the usage is wrong
   3    no agent runs there, or something of the job would wait: it does not fit on the node
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct JobPlanArgs {
     #[command(flatten)]
@@ -265,7 +265,7 @@ Exit codes:
   0    the file is valid
   2    the job file, the configuration or the usage is wrong
   3    the drivers cannot be loaded to check the file
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct ValidateArgs {
     #[command(flatten)]

@@ -27,7 +27,7 @@ Exit codes:
   0    a node can join
   1    a step does not work
   2    a certificate file, the configuration or the usage is wrong
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct JoinCheckArgs {
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(crate) struct JoinCheckArgs {
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
     pub config: Option<PathBuf>,
 
-    /// Data center that the node would be in; in place of the configuration's, else dc1
+    /// Data center that the node would be in; overrides the configuration; default: dc1
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub datacenter: Option<String>,
 

@@ -9,20 +9,20 @@ use super::client::{AnswerArgs, examples};
 /// `ostler node drain`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Empty this node, or end that. A node that is drained takes nothing new; of each group \
-        of a service so many allocations are stopped at a time as its migrate block says, batch \
-        jobs may end by themselves, and system jobs are stopped last. At the deadline the rest \
-        is stopped at once. The jobs wait, and run here again when the node is eligible.\n\n\
-        The command shows what ends until all has. Both what it began and whether the node takes \
-        new allocations outlast the agent.",
+    long_about = "Drain this node, or end its drain. A node that is being drained takes no new allocations; \
+        those of each group of a service are stopped as many at a time as its migrate block says, batch jobs \
+        may finish, and system jobs are stopped last. At the deadline the rest is stopped at once. The jobs \
+        wait, and run here again when the node is eligible.\n\n\
+        The command shows what is stopped until the drain is complete. The drain and the eligibility of the \
+        node outlast the agent.",
     after_long_help = examples!("\
 Examples:
   ostler node drain --enable                     empty it, within an hour
   ostler node drain --enable --deadline 10m      the rest is stopped after ten minutes
   ostler node drain --enable --force             everything at once
   ostler node drain --enable --no-deadline       however long batch jobs take
-  ostler node drain --monitor                    look at a drain that was begun before
-  ostler node drain --disable                    end it, and take what is new
+  ostler node drain --monitor                    follow a drain that was begun before
+  ostler node drain --disable                    end it, and take new allocations
 ")
 )]
 pub(crate) struct DrainArgs {
@@ -30,11 +30,11 @@ pub(crate) struct DrainArgs {
     #[arg(long, group = "what")]
     pub enable: bool,
 
-    /// Empty it no further, and take what is new again
+    /// End the drain, and take new allocations again
     #[arg(long, group = "what")]
     pub disable: bool,
 
-    /// Show what still ends of a drain that was begun before
+    /// Follow a drain that was begun before
     #[arg(long, group = "what")]
     pub monitor: bool,
 
@@ -51,15 +51,15 @@ pub(crate) struct DrainArgs {
     #[arg(long, conflicts_with_all = ["disable", "monitor"])]
     pub no_deadline: bool,
 
-    /// Let system jobs run on
+    /// Keep system jobs running
     #[arg(long, conflicts_with_all = ["disable", "monitor"])]
     pub ignore_system: bool,
 
-    /// With --disable: take nothing new yet
+    /// With --disable: take no new allocations yet
     #[arg(long, conflicts_with_all = ["enable", "monitor"])]
     pub keep_ineligible: bool,
 
-    /// Return as soon as the drain is begun
+    /// Do not wait for the end of the drain
     #[arg(long, conflicts_with_all = ["disable", "monitor"])]
     pub detach: bool,
 
@@ -80,11 +80,11 @@ Examples:
 ")
 )]
 pub(crate) struct EligibilityArgs {
-    /// Take what is new
+    /// Take new allocations
     #[arg(long)]
     pub enable: bool,
 
-    /// Take nothing new
+    /// Take no new allocations
     #[arg(long)]
     pub disable: bool,
 

@@ -7,10 +7,10 @@ use clap::Args;
 /// `ostler nomad-plugin`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Be an external plugin of a stock Nomad client: one driver or one device plugin, in its \
-        sandbox and with its grants. It is the Nomad client that executes this command: copy or link this \
+    long_about = "Serve an external plugin to a stock Nomad client: one driver or one device plugin, in its \
+        sandbox and with its grants. The Nomad client runs this command: copy or link this \
         program into the client's plugin_dir, and give the options as args of its plugin block.\n\n\
-        Executed by Nomad under a name ostler-NAME and without args, it is the plugin NAME.",
+        Run by Nomad under a name ostler-NAME and without args, it serves the plugin NAME.",
     after_long_help = "\
 Examples:
   In the configuration of a Nomad client, for the program /opt/nomad/plugins/ostler-wasm:
@@ -20,8 +20,8 @@ Examples:
   }
 
 Exit codes:
-  0    Nomad said that it is over; tasks go on
-  1    it is not Nomad that executed it, or it could not be served
+  0    Nomad ended the plugin; tasks keep running
+  1    it was not run by Nomad, or it could not be served
   2    the configuration is wrong"
 )]
 pub(crate) struct NomadPluginArgs {
@@ -37,12 +37,12 @@ pub(crate) struct NomadPluginArgs {
     #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["driver", "device"])]
     pub plugin: Option<String>,
 
-    /// Configuration file of an agent, for the plugin's block, its grants, and whom is trusted
+    /// Configuration file of an agent, for the plugin's block, its grants, and the keys that are trusted
     #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG")]
     pub config: Option<PathBuf>,
 
     /// Where it keeps what outlives the process: records of tasks, compiled code; one for each plugin.
-    /// /var/lib/ostler-nomad-NAME, or below $HOME/.local/state, unless given
+    /// Default: /var/lib/ostler-nomad-NAME, or below $HOME/.local/state
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 }

@@ -33,9 +33,9 @@ pub(crate) struct PluginLiftArgs {
 /// `ostler plugin record`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Write the last calls of a plugin to a file: what it was asked, what the agent \
-        answered it, how it went. Calls that fail are written by themselves. Secrets that can be told \
-        are taken out; `ostler plugin replay` makes the calls again, on any machine.",
+    long_about = "Write the last calls of a plugin to a file: what it was asked, what the agent answered, and \
+                  how it ended. Calls that fail are written automatically. Recognisable secrets are removed; \
+                  `ostler plugin replay` makes the calls again, on any machine.",
     after_long_help = examples!("\
 Examples:
   ostler plugin record nvidia
@@ -58,36 +58,36 @@ pub(crate) struct PluginRecordArgs {
 /// `ostler plugin upgrade`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Put another version of a plugin in the place of the one in use, while tasks run.\n\n\
-        The new one is looked at, compiled and tried beside the old one: it must have the same name \
-        and kind, take the configuration, answer a fingerprint as well as the old one, and own every \
-        task that runs. Then calls go to it; those under way end on the old one. When it fails within \
-        the time of failure.upgrade_window, the old one comes back by itself; `ostler plugin status` \
-        says why.\n\nOne that asks for more than the old one, or is older, needs --yes.",
+    long_about = "Replace a plugin by another version of it, while tasks run.\n\n\
+        The new one is checked, compiled and tried beside the old one: it must have the same name and kind, \
+        accept the configuration, answer a fingerprint as well as the old one, and take over every task that \
+        runs. Then calls go to it; those under way end on the old one. If it fails within the time of \
+        failure.upgrade_window, the old one is put back automatically; `ostler plugin status` \
+        says why.\n\nA plugin that asks for more than the old one, or is older, needs --yes.",
     after_long_help = "\
 Examples:
   ostler plugin upgrade nvidia                          the plugin's own file changed
   ostler plugin upgrade nvidia --file ./nvidia-2.wasm
-  ostler plugin upgrade nvidia --yes                    agree to what was shown
+  ostler plugin upgrade nvidia --yes                    accept what was shown
 
 Exit codes:
-  0    it is in its place, or ran already
+  0    it is in use
   1    it is refused, and the old one stays
   2    the usage is wrong, or there is no such plugin or file
   3    no agent runs there
-  4    a person must agree: it asks for more, or is older
-  141  nobody reads the standard output any more"
+  4    it needs consent (--yes): it asks for more, or is older
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct PluginUpgradeArgs {
     /// The plugin, by the name it gives itself or that of its block
     #[arg(value_name = "PLUGIN")]
     pub plugin: String,
 
-    /// The new file; without it the file the plugin was loaded from
+    /// The new file; default: the file the plugin was loaded from
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// Agree to more asks, and to an older version
+    /// Accept a plugin that asks for more, or is older
     #[arg(long, short)]
     pub yes: bool,
 

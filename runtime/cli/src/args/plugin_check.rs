@@ -28,7 +28,7 @@ Exit codes:
   1    a rule is broken
   2    the file cannot be read, a configuration or the usage is wrong
   3    the sandbox cannot be set up
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct PluginCheckArgs {
     /// The plugin, a WebAssembly component
@@ -43,7 +43,7 @@ pub(crate) struct PluginCheckArgs {
     #[arg(long, value_name = "FILE")]
     pub agent_config: Option<PathBuf>,
 
-    /// Name of the plugin's block; the file's name without .wasm unless given
+    /// Name of the plugin's block; default: the file's name without .wasm
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
@@ -97,7 +97,7 @@ Exit codes:
   1    it ended otherwise, or asked the host for something else
   2    the recording or the component cannot be used, or the usage is wrong
   3    the sandbox cannot be set up
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct PluginReplayArgs {
     /// The recording
@@ -108,7 +108,7 @@ pub(crate) struct PluginReplayArgs {
     #[arg(long, value_name = "FILE", required_unless_present = "list")]
     pub component: Option<PathBuf>,
 
-    /// Which of its calls, from 1; the last one, which failed, unless given
+    /// Which of its calls, from 1; default: the last one, which failed
     #[arg(long, value_name = "NUMBER")]
     pub call: Option<usize>,
 

@@ -9,19 +9,20 @@ use super::key_help;
 use ostler_model::config::{ClusterConfig, TlsConfig};
 use ostler_model::server_address::ServerAddress;
 
-/// Nomad's servers. Each stands in place of the configuration's key.
+/// Nomad's servers. Each flag overrides the key of the configuration.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServersArgs {
-    /// The servers of a cluster, several with commas between them; port 4647 where none is given. In place
-    /// of the configuration's client.servers
+    /// The servers of a cluster, separated by commas; the default port is 4647. Overrides
+    /// client.servers of the configuration
     #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',')]
     pub servers: Vec<ServerAddress>,
 
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help = key_help("region", "In place of the configuration's; else global"))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help = key_help("region", "Overrides \
+        the configuration; default: global"))]
     pub region: Option<String>,
 
-    /// Speak TLS, with servers that these authorities (PEM) vouch for. In place of the configuration's tls
-    /// block
+    /// Speak TLS, with servers whose certificates these authorities (PEM) signed. Overrides the tls block of
+    /// the configuration
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 
@@ -33,7 +34,7 @@ pub(crate) struct ServersArgs {
     #[arg(long, value_name = "FILE", requires = "cert_file")]
     pub key_file: Option<PathBuf>,
 
-    /// Take any certificate of the authorities for a server's, also another node's
+    /// Accept any certificate of the authorities as a server's, even another node's
     #[arg(long, requires = "ca_file")]
     pub no_verify_server_hostname: bool,
 }

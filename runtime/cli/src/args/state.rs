@@ -15,7 +15,7 @@ Exit codes:
   1    the file, or a record in it, is damaged
   2    the usage is wrong, or there is no such file
   3    an agent runs, or the file cannot be read or written
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
         )
     };
 }
@@ -28,7 +28,7 @@ pub(crate) enum StateCommand {
         long_about = "Say whether everything in the state file can be read.\n\n\
             The storage engine checks the file, and every record is read as what it should be. \
             Damaged records are listed with the reason, and so are those that an agent put into \
-            quarantine earlier (these are no damage any more). The file is not changed, not even \
+            quarantine earlier (these no longer count as damage). The file is not changed, not even \
             when an agent was killed while it wrote: what the next agent would recover on disk is \
             recovered in memory. It is also compared with what its directory knows: how many changes \
             were acknowledged, and which runs live. Files of older agents are read too. No agent may run meanwhile.",
@@ -66,11 +66,11 @@ either value or error and first_bytes.
 ")
     )]
     Dump(DumpArgs),
-    /// Give the free room in the state file back to the file system
+    /// Give the free space in the state file back to the file system
     #[command(
-        long_about = "Give the free room in the state file back to the file system.\n\n\
-            An agent uses free room again, so this is worth it only after it held much more than \
-            it does now. A crash in the middle leaves every record. No agent may run meanwhile.",
+        long_about = "Give the free space in the state file back to the file system.\n\n\
+            An agent reuses free space, so this is only worth it after the file held much more than it does \
+            now. A crash in the middle leaves every record. No agent may run meanwhile.",
         after_long_help = examples!("\
 Examples:
   ostler state compact --data-dir /var/lib/ostler
@@ -111,9 +111,9 @@ Examples:
     /// End a run that is alive and that no agent owns
     #[command(
         long_about = "End a run that is alive and that no agent owns: its task and everything that the \
-            task started are killed. What was held back for it goes on then. It is named by the \
-            process of its supervisor, as `ostler state runs` lists it. Works while an agent runs, \
-            for runs that it holds back, and while none does, for any.",
+            task started are killed. What was held back for it goes on then. It is given by the process of its \
+            supervisor, as `ostler state runs` lists it. While an agent runs, this works for runs that it \
+            holds back; while none runs, for any.",
         after_long_help = examples!("\
 Examples:
   ostler state end-run 4711

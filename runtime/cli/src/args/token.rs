@@ -13,18 +13,19 @@ pub(crate) enum TokenCommand {
     Create(TokenCreateArgs),
     /// List the tokens, without their secrets
     List(AnswerArgs),
-    /// Show what the token that is sent may do
+    /// Show what the token in use may do
     #[command(name = "self")]
     Own(AnswerArgs),
-    /// Remove a token: what goes on for its bearers ends at once
+    /// Remove a token: what its bearers are doing ends at once
     Delete(TokenDeleteArgs),
 }
 
 /// `ostler token create`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Make a token of the agent's API. Its secret is shown once: the agent keeps only a sum of it.\n\n\
-        A policy is read, submit, operate or admin, each with all before it; submit@web allows it in namespace \
+    long_about = "Make a token of the agent's API. Its secret is shown once: the agent keeps only a hash of it.\n\n\
+        A policy is read, submit, operate or admin, each of which includes those before it; submit@web allows \
+        it in namespace \
         web alone. What belongs to no namespace, such as the node, its devices and plugins, needs a policy \
         without one. Tokens are asked for over TCP, where the agent's configuration says acl { enabled = true }; \
         over its socket, which only its user can open, none is needed.",
@@ -36,7 +37,7 @@ Examples:
 ")
 )]
 pub(crate) struct TokenCreateArgs {
-    /// What it is for, for people
+    /// A name that says what it is for
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub name: String,
 
@@ -44,7 +45,7 @@ pub(crate) struct TokenCreateArgs {
     #[arg(long = "policy", value_name = "POLICY", required = true)]
     pub policies: Vec<String>,
 
-    /// After what time it ends, as 8h; never without
+    /// When it expires, such as 8h; default: never
     #[arg(long, value_name = "TIME", default_value = "")]
     pub ttl: String,
 

@@ -9,9 +9,9 @@ use super::client::{AddressArgs, examples};
 /// `ostler top`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Show what the node, its allocations, devices and plugins use now, on the whole terminal and \
-        again and again. The keys are shown at its foot; q ends it. With --once everything is printed as \
-        tables, once, for scripts and for who has no terminal.",
+    long_about = "Show what the node, its allocations, devices and plugins use now, on the whole terminal, and \
+                  keep it up to date. The keys are shown at the bottom; q ends it. With --once everything is \
+                  printed once as tables, for scripts and where there is no terminal.",
     after_long_help = examples!("\
 Examples:
   ostler top
@@ -22,7 +22,7 @@ Examples:
 ")
 )]
 pub(crate) struct TopArgs {
-    /// How long to wait from one look to the next
+    /// How often to look
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
 
@@ -86,5 +86,5 @@ fn interval(text: &str) -> Result<Duration, String> {
     const RANGE: std::ops::RangeInclusive<Duration> =
         Duration::from_millis(500)..=Duration::from_secs(3_600);
     let time = ostler_jobspec::units::parse_duration(text).ok().filter(|time| RANGE.contains(time));
-    time.ok_or_else(|| "a duration from 500ms to 1h, like 5s".to_owned())
+    time.ok_or_else(|| "a duration from 500ms to 1h, such as 5s".to_owned())
 }

@@ -21,14 +21,14 @@ Exit codes:
   0    the agent would run it, as far as trust goes
   1    it would not; the reason and what to do are shown
   2    the file, the configuration or the usage is wrong
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct VerifyArgs {
     /// The plugin, a WebAssembly component
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Trust the keys and digests of this file, in place of the configuration's
+    /// Trust the keys and digests of this file; overrides the configuration
     #[arg(long, value_name = "FILE")]
     pub trust: Option<PathBuf>,
 
@@ -61,23 +61,23 @@ Exit codes:
   0    the plugin is there and pinned
   1    the registry does not give it, or its tag was moved
   2    the reference, the configuration or the usage is wrong
-  141  nobody reads the standard output any more"
+  141  the reader of standard output closed it"
 )]
 pub(crate) struct PullArgs {
     /// The plugin, as oci://registry/repository:tag or oci://registry/repository@sha256:…
     #[arg(value_name = "REFERENCE")]
     pub reference: String,
 
-    /// Put the plugin and its signature into this directory too
+    /// Also put the plugin and its signature into this directory
     #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,
 
-    /// Accept that the tag means another plugin than when it was pinned
+    /// Accept that the tag points to another plugin than when it was pinned
     #[arg(long)]
     pub update: bool,
 
-    /// Directory in which pulled plugins and pins are kept, in place of the configuration's;
-    /// without either it is DIR/.ostler of --to
+    /// Directory in which pulled plugins and pins are kept; overrides the configuration;
+    /// without either, DIR/.ostler of --to
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
     pub data_dir: Option<PathBuf>,
 

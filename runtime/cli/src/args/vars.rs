@@ -13,7 +13,7 @@ pub(crate) enum VarCommand {
     Get(VarGetArgs),
     /// List variables, without what is in them
     List(VarListArgs),
-    /// Remove a variable for good
+    /// Remove a variable permanently
     Purge(VarPurgeArgs),
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum VarCommand {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Write a variable: settings and secrets that the agent keeps by path, for the templates of \
-        tasks. What is given takes the place of all that it had.\n\n\
+        tasks. The given items replace all earlier ones.\n\n\
         A task reads, by itself, nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and \
         nomad/jobs/JOB/GROUP/TASK of its own job; other paths are for people and programs. When a variable \
         changes, the tasks whose templates read it get what their change_mode says.\n\n\
@@ -35,7 +35,7 @@ Examples:
   ostler var put nomad/jobs/web name=\\\\@text                 a text that begins with @
   ostler var put --check-index 0 nomad/jobs/web a=1          only if there is none yet
   ostler var get --json nomad/jobs/web | jq '.Items.port = \"5433\"' | ostler var put nomad/jobs/web -
-                                             change one item; not if somebody else did meanwhile
+                                             change one item; not if it was changed meanwhile
 ")
 )]
 pub(crate) struct VarPutArgs {
@@ -52,7 +52,7 @@ pub(crate) struct VarPutArgs {
     #[arg(long, value_name = "N", conflicts_with = "force")]
     pub check_index: Option<u64>,
 
-    /// Whatever ModifyIndex the JSON has
+    /// Ignore the ModifyIndex of the JSON
     #[arg(long)]
     pub force: bool,
 
@@ -91,8 +91,8 @@ pub(crate) struct VarGetArgs {
 /// `ostler var list`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "List the variables whose paths begin so, all without: path, index and when they were \
-        written. `ostler var get` shows what is in one.",
+    long_about = "List the variables whose paths begin with a prefix, or all: path, index and when they were \
+                  written. `ostler var get` shows what is in one.",
     after_long_help = examples!("\
 Examples:
   ostler var list
@@ -101,7 +101,7 @@ Examples:
 ")
 )]
 pub(crate) struct VarListArgs {
-    /// How the paths begin
+    /// The prefix of the paths
     #[arg(value_name = "PREFIX")]
     pub prefix: Option<String>,
 
@@ -112,12 +112,12 @@ pub(crate) struct VarListArgs {
 /// `ostler var purge`.
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Remove a variable for good. Where there is none nothing happens. Tasks whose templates read \
-        it keep their files; they cannot start again before it is back.",
+    long_about = "Remove a variable permanently. Nothing happens if there is none. Tasks whose templates read \
+                  it keep their files, but cannot start again until it is back.",
     after_long_help = examples!("\
 Examples:
   ostler var purge nomad/jobs/web
-  ostler var purge --check-index 42 nomad/jobs/web     only if nobody changed it since
+  ostler var purge --check-index 42 nomad/jobs/web     only if it was not changed since
 ")
 )]
 pub(crate) struct VarPurgeArgs {

@@ -41,7 +41,8 @@ pub(super) async fn stop(args: &JobStopArgs, terminal: &TerminalInfo) -> Result<
     if args.detach {
         return print_if_json(args, told, terminal);
     }
-    let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
+    let hint =
+        format!("job {shown} is still stopping; `ostler job status {shown}` shows how far it is");
     run_until_interrupted(&hint, wait_until_stopped(&client, &path, live, terminal)).await?;
     say(&format!("job {shown} is stopped"));
     print_if_json(args, told, terminal)

@@ -82,7 +82,7 @@ fn text(job: &str, command: &str, plan: &Plan, terminal: &TerminalInfo) -> Strin
         _ => {
             let _ = writeln!(
                 text,
-                "\nto run it only if nobody changes the job meanwhile:\n  {command}"
+                "\nto run it only if the job is not changed meanwhile:\n  {command}"
             );
         }
     }

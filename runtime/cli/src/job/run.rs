@@ -74,7 +74,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &TerminalInfo) -> Result<Ex
         print_outcome(args, &input, &registered, "taken", terminal)?;
         return Ok(Exit::Success);
     }
-    let hint = format!("job {} goes on; `ostler job stop {}` stops it", job.id, job.id);
+    let hint = format!("job {} keeps running; `ostler job stop {}` stops it", job.id, job.id);
     let follow = follow_job(&client, args, job, &registered, (!args.json).then_some(terminal));
     let end = run_until_interrupted(&hint, follow).await?;
     let (outcome, exit) = outcome_and_exit(&end.verdict);
@@ -131,7 +131,7 @@ impl FollowEnd {
                 format!("job {id} runs")
             }
             JobVerdict::Done if unchanged => format!(
-                "nothing of job {id} runs: it is as it was, and all of it is complete; {again}"
+                "nothing of job {id} was started: it has not changed, and all of it is complete; {again}"
             ),
             JobVerdict::Done => format!("all of job {id} is complete"),
             JobVerdict::Canaries => format!(
@@ -139,8 +139,8 @@ impl FollowEnd {
                  lets the rest follow"
             ),
             JobVerdict::ByHand(deployment) => format!(
-                "what was placed of job {id} runs, and the deployment waits until somebody says whether it \
-                 is healthy, by PUT {} (docs/updates.md shows the whole request); see `ostler job status {id}`",
+                "what was placed of job {id} runs, and the deployment waits until its health is reported by \
+                 PUT {} (docs/updates.md shows the whole request); see `ostler job status {id}`",
                 one_line(&format!("/v1/deployment/allocation-health/{deployment}"))
             ),
             JobVerdict::Overtaken(how) => format!("{how} while it was followed"),
@@ -170,7 +170,7 @@ impl FollowEnd {
                 format!("an allocation of job {id} failed and was collected; its logs are gone")
             }
             JobVerdict::Failed(Some(alloc)) if unchanged => format!(
-                "nothing of job {id} is started: it is as it was, and an allocation of it failed; {again}; see \
+                "nothing of job {id} was started: it has not changed, and an allocation of it failed; {again}; see \
                  `ostler alloc status {}`{failures}",
                 alloc.short()
             ),
@@ -188,10 +188,10 @@ fn nothing_to_run_text(job: &job::Job) -> String {
     let id = &job.id;
     let scale = job.groups.first().map(|group| {
         let group = &group.name;
-        format!("; `ostler job scale {id} {group} 1` has one of group {group} run")
+        format!("; `ostler job scale {id} {group} 1` runs one of group {group}")
     });
     let scale = scale.unwrap_or_default();
-    format!("nothing of job {id} is to run: the counts of its groups are 0{scale}")
+    format!("nothing of job {id} should run: the counts of its groups are 0{scale}")
 }
 
 async fn register(
@@ -350,8 +350,8 @@ mod tests {
 
     #[test]
     fn of_a_job_without_places_it_is_not_said_that_it_is_complete() {
-        let expected = "nothing of job b2 is to run: the counts of its groups are 0; `ostler job scale b2 g 1` \
-                        has one of group g run";
+        let expected = "nothing of job b2 should run: the counts of its groups are 0; `ostler job scale b2 g \
+                        1` runs one of group g";
         for unchanged in [true, false] {
             assert_eq!(said(0, JobVerdict::Done, unchanged), expected);
         }

@@ -78,7 +78,7 @@ fn blocking_deployment(job: &str, all: &[WireDeployment]) -> Option<String> {
     let one = all.iter().find(|one| !over(one))?;
     let short: String = one_line(&one.id.chars().take(8).collect::<String>());
     Some(format!(
-        "job {} is not scaled while its deployment {short} goes on: wait for its end (`ostler deployment status \
+        "job {} is not scaled while its deployment {short} is under way: wait for its end (`ostler deployment status \
          {short}` says how far it is), or end it with `ostler deployment fail {short}`",
         one_line(job)
     ))

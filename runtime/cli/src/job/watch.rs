@@ -252,7 +252,10 @@ impl JobWatch {
         }
         let facts = &looked.job.facts;
         if facts.version != self.version {
-            return JobVerdict::Overtaken(format!("version {} of the job came", facts.version));
+            return JobVerdict::Overtaken(format!(
+                "version {} of the job was registered",
+                facts.version
+            ));
         }
         if facts.stop {
             return JobVerdict::Overtaken("the job was stopped".to_owned());

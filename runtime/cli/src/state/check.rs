@@ -71,7 +71,7 @@ fn text(report: &CheckReport, terminal: &TerminalInfo) -> String {
 fn write_unknown_runs(text: &mut String, report: &CheckReport, terminal: &TerminalInfo) {
     if !report.unknown_runs.is_empty() {
         let runs = super::runs::text(&report.unknown_runs, "", terminal);
-        text.push_str(&section("runs that live and are not in it", &runs, terminal));
+        text.push_str(&section("live runs that are not in it", &runs, terminal));
     }
 }
 
@@ -102,7 +102,7 @@ fn result_text(report: &CheckReport) -> String {
         found.push("the journal beside it belongs to another state file".to_owned());
     }
     if !report.unknown_runs.is_empty() {
-        found.push(format!("{} run(s) live that it does not know", report.unknown_runs.len()));
+        found.push(format!("{} run(s) are alive that it does not know", report.unknown_runs.len()));
     }
     if report.damaged_total > 0 {
         found.push(format!("{} cannot be read", count_noun(report.damaged_total, "record")));
@@ -114,7 +114,7 @@ fn result_text(report: &CheckReport) -> String {
         (true, true) => "healthy: every record can be read".to_owned(),
         // A crash leaves this.
         (true, false) => {
-            "healthy: a last change that nobody was told of is not whole, all others are".to_owned()
+            "healthy: the last change was never acknowledged and is incomplete, all others are whole".to_owned()
         }
         (false, _) => format!("DAMAGED: {}", found.join(", and ")),
     }

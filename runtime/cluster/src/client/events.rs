@@ -38,7 +38,7 @@ pub(super) async fn run(client: &ClusterClient) {
                 match emit(client, &events).await {
                     Ok(()) => pauses.reset(),
                     Err(error) => {
-                        tracing::debug!(error, "the servers do not hear of the node's events");
+                        tracing::debug!(error, "the servers could not be told of the node's events");
                         queue.put_back(events);
                         pauses.pause().await;
                     }

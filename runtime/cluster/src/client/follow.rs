@@ -368,7 +368,7 @@ impl AllocFollower<'_> {
                     tracing::debug!(alloc = %id, error, "it stays for now");
                 }
             } else if known.allocation.desired == DesiredStatus::Run {
-                let why = "the servers do not know it any more";
+                let why = "the servers no longer know it";
                 let _later = self.stop_alloc(&known.allocation, why).await;
             }
         }

@@ -143,7 +143,7 @@ fn is_not_permitted(error: &ServerCallError) -> bool {
 async fn keep(client: &ClusterClient, standing: Option<NodeStanding>) {
     let Some(standing) = standing else { return };
     if let Err(error) = client.node.keep_standing(standing).await {
-        tracing::warn!(error, "how this node stands with the servers is not on record");
+        tracing::warn!(error, "the state of this node's registration could not be recorded");
     }
 }
 

@@ -48,12 +48,12 @@ pub(super) async fn run(client: &ClusterClient) {
                 let told = client.updates().finish_call(true, time.elapsed());
                 report_known_ends(client, told.keys().copied().collect()).await;
                 if let Err(error) = client.node.acknowledge(&told).await {
-                    tracing::warn!(%error, "what the servers know is not on record: it is told again");
+                    tracing::warn!(%error, "what the servers know could not be recorded: they are told again");
                 }
             }
             Err(error) => {
                 client.updates().finish_call(false, time.elapsed());
-                tracing::warn!(error, "the servers do not hear of allocations");
+                tracing::warn!(error, "the servers could not be told of allocations");
                 pauses.pause().await;
             }
         }

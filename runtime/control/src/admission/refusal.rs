@@ -100,7 +100,7 @@ pub(super) fn other_drivers(
 ) -> String {
     let all = if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") };
     let off = if refused.contains_key(driver.as_str()) { None } else { switched_off_hint(driver) };
-    format!("loaded are: {all}{}{}", not_used(refused), off.unwrap_or_default())
+    format!("the loaded ones are: {all}{}{}", not_used(refused), off.unwrap_or_default())
 }
 
 /// A hint for a driver that every agent has. It is switched off, since it is neither
@@ -132,7 +132,7 @@ fn not_used(refused: &BTreeMap<String, String>) -> String {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Problem {
     /// The job has more tasks than this agent accepts of one job.
-    #[error("{tasks} tasks over all groups and counts; at most {most} are taken of one job")]
+    #[error("the job has {tasks} tasks over all groups and counts; at most {most} are allowed")]
     TooManyTasks {
         /// Number of tasks asked for, over all groups and counts.
         tasks: u64,

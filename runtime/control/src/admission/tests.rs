@@ -137,7 +137,7 @@ fn every_problem_of_every_group_is_listed_and_nothing_is_claimed() {
         "job demo does not fit on node box",
         "the job is for data center paris-*; this node is in dc1",
         "constraint of the job: ${meta.color} = red is false: ${meta.color} is not set",
-        "task one: no driver exex (did you mean exec?); loaded are: exec",
+        "task one: no driver exex (did you mean exec?); the loaded ones are: exec",
         "constraint of task one: ${meta.rack} = r2 is false: ${meta.rack} is r1",
         "allocation 0 needs 5000 MHz of processor time; 1000 of 1000 are free",
         "no plugin offers gpu; there is local/file/data",
@@ -158,14 +158,17 @@ fn a_driver_of_every_agent_that_is_not_there_is_told_to_be_off_unless_it_was_ref
     let mut node = view();
     for name in ["wasm", "mock_driver", "raw_exec"] {
         let said = of(name, &node).unwrap();
-        let beginning = format!("no driver {name}; loaded are: exec; {name} ");
+        let beginning = format!("no driver {name}; the loaded ones are: exec; {name} ");
         assert!(said.starts_with(&beginning) && said.contains(" is off"), "{said}");
         assert!(said.contains(&format!("plugin \"{name}\" {{ enabled = ")), "{said}");
     }
-    assert_eq!(of("docker", &node).unwrap(), "no driver docker; loaded are: exec");
+    assert_eq!(of("docker", &node).unwrap(), "no driver docker; the loaded ones are: exec");
     node.drivers.clear();
     let said = of("exec", &node).unwrap();
-    assert!(said.starts_with("no driver exec; loaded are: none; exec comes with"), "{said}");
+    assert!(
+        said.starts_with("no driver exec; the loaded ones are: none; exec comes with"),
+        "{said}"
+    );
     let mut refused = task("one", 1, 1);
     refused.driver = PluginName::new("exec").unwrap();
     node.refused_plugins.insert("exec".into(), "it lacks a grant".into());
@@ -188,7 +191,7 @@ fn what_a_refused_plugin_may_have_offered_is_told_with_its_reason() {
     for part in [
         "no plugin offers py/widget; there is local/file/data (plugin pydev was refused: it asks \
          for sockets)",
-        "no driver pydrv; loaded are: exec (plugin pydev was refused: it asks for sockets)",
+        "no driver pydrv; the loaded ones are: exec (plugin pydev was refused: it asks for sockets)",
     ] {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }

@@ -148,7 +148,7 @@ impl Machine {
         match result {
             Ok(()) => {}
             Err(StateError::Closed { .. }) => {
-                let why = "the agent is leaving".to_owned();
+                let why = "the agent is shutting down".to_owned();
                 return self.handle_removed(
                     world,
                     id,

@@ -32,7 +32,7 @@ use ostler_state::StateError;
 
 /// The reason for a stop of an allocation whose device another one has by the records.
 const DEVICE_OF_ANOTHER: &str =
-    "another allocation has its device, by the records of an earlier agent";
+    "another allocation has its device, according to the records of an earlier agent";
 
 /// A restore that is under way.
 #[derive(Debug)]

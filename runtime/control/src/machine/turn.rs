@@ -242,7 +242,7 @@ impl Machine {
             self.wake(world);
         }
         if let (None, Err(error)) = (request, &result) {
-            tracing::warn!(%error, "a change of a job failed that nobody waits for");
+            tracing::warn!(%error, "a change of a job that no caller waits for failed");
         }
         reply(request, result, out);
     }

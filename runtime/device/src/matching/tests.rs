@@ -394,7 +394,7 @@ fn a_refusal_names_groups_like_what_was_asked_for_and_counts_the_others() {
     let strange = [of("intel", "bridge"), of("ostler", "sensor"), of("ostler", "net")];
     assert_eq!(
         told(&strange),
-        "no plugin offers nvidia/gpu; there is none of that vendor or type among 3 groups of devices"
+        "no plugin offers nvidia/gpu; none of the 3 groups of devices is of that vendor or type"
     );
     let near = [strange.as_slice(), &[of("acme", "gpu"), of("nvidia", "nic")]].concat();
     assert_eq!(

@@ -116,7 +116,7 @@ impl NoDevice {
         let others = self.candidates.len().saturating_sub(shown.len());
         let rest = count_noun(u64::try_from(others).unwrap_or(u64::MAX), "group");
         match (shown.is_empty(), others) {
-            (true, _) => format!("there is none of that vendor or type among {rest} of devices"),
+            (true, _) => format!("none of the {rest} of devices is of that vendor or type"),
             (false, 0) => format!("there is {}", shown.join(", ")),
             (false, _) => format!("there is {}, and {rest} of other kinds", shown.join(", ")),
         }

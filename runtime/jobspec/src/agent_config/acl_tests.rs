@@ -30,13 +30,13 @@ fn tokens_of_the_api_are_read_and_what_is_wrong_with_one_is_said() {
         ("acl {\n enabled = true\n token \"a\" { secret_file = \"x\" }\n}", "needs policies"),
         (
             "acl {\n enabled = true\n token \"a\" {\n secret_file = \"x\"\n policies = [\"write\"]\n }\n}",
-            "is no policy",
+            "is not a policy",
         ),
         (
             "acl {\n enabled = true\n token \"a\" {\n sha256 = \"abc\"\n policies = [\"read\"]\n }\n}",
             "sha256:",
         ),
-        ("http_hosts = [\"a b\"]", "no name of a host"),
+        ("http_hosts = [\"a b\"]", "not a host name"),
         ("tls {\n verify_https_client = true\n}", "needs a ca_file"),
     ] {
         let error = problems(wrong).join("\n");

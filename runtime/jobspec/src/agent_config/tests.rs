@@ -293,10 +293,10 @@ plugin "b/c" {
     );
     let expected = [
         "2:1 datacentre is unknown in the agent's configuration → datacenter",
-        "3:11 ten is no IP address; write for example \"127.0.0.1\"",
+        "3:11 ten is not an IP address; write for example \"127.0.0.1\"",
         "5:13 enabled = false has no effect: an agent is always a client",
         "8:12 proces is unknown in grants → process",
-        "10:8 a plugin a is here already",
+        "10:8 a plugin a is already defined",
         "12:17 memory_mb must be 1 to 4096, not 0",
         "13:17 call_wall must be 10ms to 2m",
         "16:8 plugin name \"b/c\" contains '/'; names become directory names",
@@ -325,7 +325,7 @@ fn a_garbage_collection_out_of_range_is_told_with_the_range() {
 fn a_worker_of_nothing_and_a_scope_that_is_none_are_told_with_their_lines() {
     let text = "wasm_worker {\n per = \"jobs\"\n memory_max_mb = 0\n threads_max = 0\n}";
     let expected = [
-        "2:8 \"jobs\" is no scope of a worker; valid are node, namespace, job → job",
+        "2:8 \"jobs\" is not a valid scope of a worker; valid values are node, namespace, job → job",
         "3:18 memory_max_mb must be 64 to 16777216, not 0",
         "4:16 threads_max must be 64 to 32768, not 0",
     ];
@@ -426,9 +426,9 @@ fn grants_narrow_who_runs_what_and_where_it_connects() {
         "3:11 users narrows process; write process = true beside it",
         "4:14 programs narrows process; write process = true beside it",
         "4:15 a program is granted by its full path, as in \"/opt/app/*\"",
-        "5:14 \"10.0.0.1\" has no port; write it behind a colon, or * for any, as in \
+        "5:14 \"10.0.0.1\" has no port; write it after a colon, or * for any, as in \
          \"10.0.0.1:443\"",
-        "6:10 the name of a variable, or a pattern such as \"LC_*\", is wanted here",
+        "6:10 expected the name of a variable, or a pattern such as \"LC_*\"",
     ];
     let mut found = found;
     found.sort();
@@ -529,9 +529,9 @@ plugin "b" { source = "registry.example/b:1" }
     );
     let expected = [
         "2:1 signatures are required and no key is known",
-        "2:44 \"git\" is no source of plugins; valid are plugin_dir, file, oci",
-        "3:10 \"http:\" is no registry",
-        "6:12 file and source are two places; give one",
+        "2:44 \"git\" is not a valid source of plugins; valid values are plugin_dir, file, oci",
+        "3:10 \"http:\" is not a registry",
+        "6:12 file and source exclude each other; give one",
         "7:12 digest: a digest is sha256: and 64",
         "9:23 a place in a registry begins with oci://",
     ];
@@ -547,7 +547,7 @@ fn a_cluster_that_cannot_be_joined_so_is_told_with_the_lines() {
         "client {\n servers = [\"a\", \"http://b\"]\n}\ntls {\n rpc = false\n cert_file = \"c\"\n}";
     let found = problems(text);
     let expected = [
-        "2:18 \"http://b\" is no address of a server",
+        "2:18 \"http://b\" is not the address of a server",
         "5:8 rpc = false",
         "4:1 cert_file and key_file belong together",
     ];
@@ -564,10 +564,10 @@ fn where_disks_cannot_be_served_is_told_with_the_lines() {
                 verify_https_client = false\n}\nports {\n rpc = 4647\n}";
     let found = problems(text);
     let expected = [
-        "1:13 \"everywhere\" is no IP address",
+        "1:13 \"everywhere\" is not an IP address",
         "3:9 http",
-        "6:9 \"edge\" is no IP address",
-        "9:9 \"http://edge\" is no HOST or HOST:PORT",
+        "6:9 \"edge\" is not an IP address",
+        "9:9 \"http://edge\" is not HOST or HOST:PORT",
     ];
     for part in expected {
         assert!(found.iter().any(|line| line.starts_with(part)), "{part}: {found:#?}");

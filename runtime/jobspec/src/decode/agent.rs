@@ -121,7 +121,7 @@ keys! {
     }
     not_yet {
         "server"; "log_include_location"; "enable_syslog" [hint("standard error of a service goes to the journal")]; "syslog_facility"; "consul"; "vault";
-        "limits" [hint("limits of a plugin stand in its plugin block")];
+        "limits" [hint("limits of a plugin belong in its plugin block")];
     }
 }
 
@@ -224,7 +224,7 @@ keys! {
         upgrade: Setting<String>, "`manual`";
     }
     not_yet {
-        "args" [hint("a plugin is no program; use config")];
+        "args" [hint("a plugin is not a program; use config")];
     }
 }
 
@@ -402,7 +402,7 @@ fn plugins(blocks: Vec<PluginKeys>, cx: &mut Context<'_>) -> BTreeMap<String, Pl
 
 fn plugin(keys: PluginKeys, cx: &mut Context<'_>) -> PluginBlock {
     if let (true, Some(at)) = (keys.file.was_given, keys.source.place()) {
-        cx.error(at, "file and source are two places; give one");
+        cx.error(at, "file and source exclude each other; give one");
     }
     let digest = |text: String| text.parse().map_err(|error| format!("digest: {error}"));
     let upgrade = |text: String| match text.as_str() {

@@ -96,7 +96,10 @@ fn artifact(
             && value.bytes().all(|byte| byte >= b' ' && byte != 0x7f)
             && value.len() <= ARTIFACT_TEXT_BYTES_MAX;
         if !fits {
-            cx.error(keys.at, format!("{name:?} with its value is no header of a request"));
+            cx.error(
+                keys.at,
+                format!("{name:?} with its value is not a valid header of a request"),
+            );
         }
     }
     check_source(&source, source_at, &keys.options, mode, cx);

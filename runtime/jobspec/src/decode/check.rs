@@ -79,8 +79,8 @@ keys! {
         on_update / OnUpdate: Setting<OnUpdate>, "the service's";
     }
     not_yet {
-        "expose" / Expose [neutral("it is of Consul's service mesh", &["false"])] => false;
-        "notes" / Notes [hint("it is of Consul")]; "id" / Id [hint("leave it out")] => "";
+        "expose" / Expose [neutral("it belongs to Consul's service mesh", &["false"])] => false;
+        "notes" / Notes [hint("it belongs to Consul")]; "id" / Id [hint("leave it out")] => "";
     }
 }
 
@@ -151,7 +151,7 @@ pub(super) fn checks(
         let Some(check) = check(keys, of, scope, cx) else { continue };
         if !names.insert(check.name.clone()) {
             let name = quote_text(&check.name);
-            cx.error(at, format!("a check {name} is here already; give this one another name"));
+            cx.error(at, format!("a check {name} is already defined; give this one another name"));
         }
         checks.push(check);
     }
@@ -184,8 +184,8 @@ fn check(
         cx.error(keys.at, form);
     }
     if keys.address_mode.value == Some(AddressMode::Auto) {
-        let message = "auto is a mode of services alone; a check takes its service's unless it has \
-                       host, alloc or driver";
+        let message = "auto is only for services; a check uses its service's mode unless it has host, alloc or \
+                       driver";
         cx.error(keys.address_mode.at, message);
     }
     scope.check_mode(&keys.address_mode, cx);
@@ -313,7 +313,7 @@ fn kind(keys: &CheckKeys, cx: &mut Context<'_>) -> Option<CheckKind> {
     if let Some((name, at)) = keys.tls_server_name.clone().with_place()
         && (name.len() > SERVICE_ADDRESS_BYTES_MAX || !name.chars().all(|c| c.is_ascii_graphic()))
     {
-        cx.error(at, format!("{} is no name of a server", quote_text(&name)));
+        cx.error(at, format!("{} is not the name of a server", quote_text(&name)));
     }
     match keys.kind.value? {
         CheckType::Http => http(keys, tls, cx).map(|http| CheckKind::Http(Box::new(http))),
@@ -392,7 +392,7 @@ fn headers(given: &TextListMap, cx: &mut Context<'_>) -> BTreeMap<String, Vec<St
         let name = &key.name;
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~{}".contains(c);
         if name.is_empty() || !name.chars().all(token) {
-            cx.error(key.span, format!("{} is no name of a header", quote_text(name)));
+            cx.error(key.span, format!("{} is not a valid header name", quote_text(name)));
         }
         for (value, at) in values {
             if value.chars().any(|c| c.is_control() && c != '\t') {
@@ -431,5 +431,5 @@ fn path_problem(path: &str) -> Option<String> {
     let fixed = super::service::without_references(path);
     let wrong = fixed.chars().find(|c| !allowed(*c))?;
     let shown = quote_text(&wrong.to_string());
-    Some(format!("{shown} must not stand in a path; write it as % and two hex digits"))
+    Some(format!("{shown} is not allowed in a path; write it as % and two hex digits"))
 }

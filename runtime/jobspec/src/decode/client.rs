@@ -207,7 +207,7 @@ pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {
     let verify_https_client = keys.verify_https_client.value;
     if verify_https_client == Some(true) && keys.ca_file.value.is_none() {
         let at = keys.verify_https_client.at;
-        cx.error(at, "verify_https_client needs a ca_file: the authorities that vouch for clients");
+        cx.error(at, "verify_https_client needs a ca_file: the authorities that sign the certificates of clients");
     }
     Some(TlsConfig {
         ca_file: keys.ca_file.value,

@@ -237,7 +237,7 @@ pub(super) fn node_affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -
             word(Operator::DistinctProperty),
         ];
         if not_of_nodes.contains(&operator) {
-            cx.error(keys.operator.at, format!("{operator} is no operator of an affinity"));
+            cx.error(keys.operator.at, format!("{operator} is not an operator of affinities"));
         }
     }
     affinities(blocks, cx)
@@ -292,7 +292,7 @@ fn rule(
     };
     if operator == Operator::DistinctHosts {
         if let Some(at) = left.place() {
-            cx.error(at, format!("distinct_hosts looks at no {}; leave it out", left.key));
+            cx.error(at, format!("distinct_hosts does not use {}; leave it out", left.key));
         }
         return Some(Constraint { left: String::new(), operator, right: value });
     }
@@ -360,6 +360,6 @@ fn operator(given: Setting<String>, cx: &mut Context<'_>) -> Option<Operator> {
         return Some(*operator);
     }
     let instead = cx.sink.nearest(&text, OPERATORS.iter().map(|(name, _)| *name));
-    cx.sink.suggest(at, format!("{} is no operator", quote_text(&text)), instead);
+    cx.sink.suggest(at, format!("{} is not an operator", quote_text(&text)), instead);
     None
 }

@@ -157,7 +157,7 @@ impl GrantKeys {
 
 fn variable(name: &str) -> Option<&'static str> {
     (name.is_empty() || name.contains(['=', '\0']))
-        .then_some("the name of a variable, or a pattern such as \"LC_*\", is wanted here")
+        .then_some("expected the name of a variable, or a pattern such as \"LC_*\"")
 }
 
 fn endpoints(places: Texts, cx: &mut Context<'_>) -> Vec<Endpoint> {
@@ -178,7 +178,7 @@ fn targets<K: Keys>(blocks: Vec<K>, cx: &mut Context<'_>) -> Vec<(PathBuf, Span,
             continue;
         }
         if !seen.insert(name.clone()) {
-            cx.error(span, format!("{} is granted here already", quote_text(&name)));
+            cx.error(span, format!("{} is already granted here", quote_text(&name)));
         }
         targets.push((PathBuf::from(name), span, block));
     }
@@ -244,13 +244,14 @@ fn isolation(keys: IsolationKeys, cx: &mut Context<'_>) -> IsolationGrant {
     let without = parts.filter_map(|(word, _)| IsolationKind::from_word(word)).collect();
     keys.without.check(cx, |word| {
         let known = IsolationKind::ALL.map(IsolationKind::word).join(", ");
-        let message = format!("{} is no part of isolation; there are {known}", quote_text(word));
+        let message =
+            format!("{} is not a part of isolation; the parts are {known}", quote_text(word));
         IsolationKind::from_word(word).is_none().then_some(message)
     });
     for paths in [&keys.base, &keys.hidden, &keys.mounts] {
         paths.check(cx, |path| {
             (!path.starts_with('/') || path.split('/').any(|part| part == ".."))
-                .then_some("an absolute path without .. is wanted here")
+                .then_some("expected an absolute path without ..")
         });
     }
     let paths = |texts: Vec<String>| texts.into_iter().map(PathBuf::from).collect::<Vec<_>>();

@@ -250,7 +250,7 @@ fn tasks(
         if keys.leader.value == Some(true) {
             leaders += 1;
             if leaders == 2 {
-                cx.error(at, "the group has a leader already; only one task can lead");
+                cx.error(at, "the group already has a leader; only one task can lead");
             }
             if keys.lifecycle.is_some() {
                 let message = "a task with a lifecycle cannot lead; the leader must be a main task";

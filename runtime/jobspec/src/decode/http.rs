@@ -11,7 +11,7 @@ use ostler_model::limits::{HTTP_HOSTS_MAX, NAME_BYTES_MAX};
 use ostler_model::server_address::ServerAddress;
 
 /// The hint at the keys that are meant for servers.
-const OF_SERVERS: &str = "an agent is no server: other nodes reach it at http alone";
+const OF_SERVERS: &str = "an agent is not a server: other nodes reach it at http alone";
 
 keys! {
     struct PortsKeys: "ports" {
@@ -37,7 +37,7 @@ keys! {
 keys! {
     struct AdvertiseKeys: "advertise" {
         /// `HOST[:PORT]` by which others reach this node.
-        http: Setting<String>, "the address and port that are listened at";
+        http: Setting<String>, "the address and port to listen on";
     }
     not_yet {
         "rpc" [hint(OF_SERVERS)]; "serf" [hint(OF_SERVERS)];
@@ -65,7 +65,7 @@ pub(super) fn hosts(keys: Texts, cx: &mut Context<'_>) -> Vec<String> {
     for (text, at) in keys.value.into_iter().flatten() {
         let fits = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
         if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.chars().all(fits) {
-            cx.error(at, format!("{} is no name of a host, like node1.example", quote_text(&text)));
+            cx.error(at, format!("{} is not a host name such as node1.example", quote_text(&text)));
         } else if hosts.len() >= HTTP_HOSTS_MAX {
             cx.error(at, format!("there are more than {HTTP_HOSTS_MAX} names of hosts"));
         } else {
@@ -80,7 +80,7 @@ pub(super) fn ip(given: Setting<String>, cx: &mut Context<'_>) -> Option<IpAddr>
     let at = given.at;
     let text = given.non_empty(cx)?;
     let message =
-        || format!("{} is no IP address; write for example \"127.0.0.1\"", quote_text(&text));
+        || format!("{} is not an IP address; write for example \"127.0.0.1\"", quote_text(&text));
     text.parse().map_err(|_| cx.error(at, message())).ok()
 }
 
@@ -90,7 +90,7 @@ fn host(given: Setting<String>, cx: &mut Context<'_>) -> Option<(String, Option<
     let text = given.non_empty(cx)?;
     let read = text.parse::<ServerAddress>().map_err(|_| {
         let wrong = format!(
-            "{} is no HOST or HOST:PORT; put an IPv6 address in brackets",
+            "{} is not HOST or HOST:PORT; put an IPv6 address in brackets",
             quote_text(&text)
         );
         cx.error(at, wrong);

@@ -29,8 +29,11 @@ impl ScalarType for LogLevel {
         if level.is_none() {
             let names = Self::ALL.map(|(name, _)| name);
             let nearest = cx.sink.nearest(&given, names);
-            let message =
-                format!("{} is no level; valid are {}", quote_text(&given), names.join(", "));
+            let message = format!(
+                "{} is not a log level; valid levels are {}",
+                quote_text(&given),
+                names.join(", ")
+            );
             cx.sink.suggest(at, message, nearest);
         }
         level

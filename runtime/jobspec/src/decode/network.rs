@@ -117,7 +117,7 @@ pub(super) fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<
     let hostname = hostname(keys.hostname, &mode, cx);
     let ports = ports(keys.ports, keys.dynamic, cx);
     if mode == NetworkMode::None && !ports.is_empty() {
-        cx.error(keys.at, "nobody reaches a port in a network of mode none; leave the ports out");
+        cx.error(keys.at, "ports in a network of mode none cannot be reached; leave them out");
     }
     Some(NetworkSpec { ports, mode, dns, hostname })
 }
@@ -194,7 +194,7 @@ fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> 
         let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if label.is_empty() || !label.chars().all(allowed) || label.len() > NAME_BYTES_MAX {
             let message = format!(
-                "{} is no label of a port: 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' and '.'",
+                "{} is not a valid port label: give 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' and '.'",
                 quote_text(&label),
             );
             cx.error(keys.label.span, message);
@@ -205,7 +205,7 @@ fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> 
             variables.insert(variable.clone(), label.clone()).filter(|of| *of != label)
         {
             let message =
-                format!("{} has the variable NOMAD_PORT_{variable} already", quote_text(&other));
+                format!("{} already has the variable NOMAD_PORT_{variable}", quote_text(&other));
             cx.error(keys.label.span, message);
         }
         cx.add_unique(&mut labels, "a port", &keys.label);
@@ -214,7 +214,7 @@ fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> 
         if let Some((number, at)) = keys.fixed.clone().with_place()
             && let Some(other) = taken.insert(number, label.clone())
         {
-            cx.error(at, format!("port {number} is taken by {} already", quote_text(&other)));
+            cx.error(at, format!("port {number} is already taken by {}", quote_text(&other)));
         }
         // -1 means the port of the node, which is the default.
         let to = keys.to.value.and_then(|to| u16::try_from(to).ok()).filter(|to| *to != 0);
@@ -233,14 +233,14 @@ fn mode_of(mode: &str, at: Span, cx: &mut Context<'_>) -> NetworkMode {
         _ => match mode.strip_prefix("cni/") {
             Some(name) if is_network_name(name) => NetworkMode::Cni(name.to_owned()),
             Some(name) => {
-                cx.error(at, format!("{} is no name of a CNI network", quote_text(name)));
+                cx.error(at, format!("{} is not the name of a CNI network", quote_text(name)));
                 NetworkMode::Host
             }
             None => {
                 let known = ["host", "bridge", "none"];
                 let instead = cx.sink.nearest(mode, known);
                 let message = format!(
-                    "{} is no network mode; use host, bridge, none or cni/NAME",
+                    "{} is not a network mode; use host, bridge, none or cni/NAME",
                     quote_text(mode)
                 );
                 cx.sink.suggest(at, message, instead);
@@ -267,7 +267,7 @@ fn hostname(given: Setting<String>, mode: &NetworkMode, cx: &mut Context<'_>) ->
     }
     if !name.contains("${") && !is_hostname(&name) {
         let message = format!(
-            "{} is no name of a host: letters, digits and dashes, with dots between them",
+            "{} is not a valid host name: give letters, digits and dashes, with dots between them",
             quote_text(&name)
         );
         return cx.refuse(at, message);
@@ -287,11 +287,11 @@ fn dns(keys: &DnsKeys, cx: &mut Context<'_>) -> DnsConfig {
     let word = |text: &str| {
         let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
         (!plain || text.len() > NAME_BYTES_MAX * 2)
-            .then(|| format!("{} is no word of a resolv.conf", quote_text(text)))
+            .then(|| format!("{} is not valid in a resolv.conf", quote_text(text)))
     };
     keys.servers.check(cx, |text| {
         let server = text.parse::<IpAddr>().is_err();
-        server.then(|| format!("{} is no address of a name server", quote_text(text)))
+        server.then(|| format!("{} is not the address of a name server", quote_text(text)))
     });
     keys.searches.check(cx, word);
     keys.options.check(cx, word);
@@ -338,7 +338,8 @@ pub(super) fn config(keys: NetworkConfigKeys, cx: &mut Context<'_>) -> NetworkCo
         if name.is_empty() || name.len() > INTERFACE_BYTES_MAX || !name.chars().all(allowed) {
             let told = quote_text(&name);
             let message =
-                format!("{told} is no name of a bridge: 1 to {INTERFACE_BYTES_MAX} letters, digits, '-', '_'");
+                format!("{told} is not a valid bridge name: give 1 to {INTERFACE_BYTES_MAX} letters, digits, \
+                         '-', '_'");
             cx.error(at, message);
         }
         name
@@ -346,7 +347,10 @@ pub(super) fn config(keys: NetworkConfigKeys, cx: &mut Context<'_>) -> NetworkCo
     let bridge_subnet = keys.bridge_subnet.with_place().map(|(text, at)| {
         match text.parse::<Cidr>() {
             Ok(range) if range.address.is_ipv4() && range.prefix <= 30 => {}
-            Ok(_) => cx.error(at, "the bridge's subnet is one of IPv4, of at least four addresses"),
+            Ok(_) => cx.error(
+                at,
+                "the bridge's subnet must be an IPv4 network of at least four addresses",
+            ),
             Err(error) => cx.error(at, error),
         }
         text
@@ -369,7 +373,7 @@ pub(super) fn config(keys: NetworkConfigKeys, cx: &mut Context<'_>) -> NetworkCo
 
 /// The ranges of ports in a text such as `22,8000-8100`: the first and the last port of each.
 fn ranges(text: &str) -> Result<Vec<(u16, u16)>, String> {
-    let wrong = || format!("{} are no ports; write for example 22,8000-8100", quote_text(text));
+    let wrong = || format!("{} are not ports; write for example 22,8000-8100", quote_text(text));
     let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
     let parts = text.split(',').filter(|part| !part.trim().is_empty());
     let range = |part: &str| {

@@ -83,7 +83,7 @@ pub(super) fn refuse_for_system(
 ) {
     if kind == JobKind::System {
         for at in places {
-            cx.error(at, format!("a system job is on every node, so it may not have {what}"));
+            cx.error(at, format!("a system job runs on every node, so it cannot have {what}"));
         }
     }
 }

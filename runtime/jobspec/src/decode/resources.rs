@@ -149,7 +149,7 @@ fn numa(
             }
         }
         if !found {
-            cx.error(at, format!("{} is no device of these resources", quote_text(&name)));
+            cx.error(at, format!("{} is not a device of these resources", quote_text(&name)));
         }
     }
     affinity
@@ -162,7 +162,7 @@ fn request(keys: DeviceKeys, cx: &mut Context<'_>) -> Option<DeviceRequest> {
     let name = label.name;
     if name.splitn(3, '/').any(str::is_empty) || name.len() > ANSWER_NAME_BYTES_MAX {
         let message = format!(
-            "{} is no device; write type, vendor/type or vendor/type/name",
+            "{} is not a device; write type, vendor/type or vendor/type/name",
             quote_text(&name)
         );
         return cx.refuse(label.span, message);

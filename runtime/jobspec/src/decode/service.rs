@@ -14,11 +14,11 @@ use ostler_model::limits::{
 };
 use ostler_model::network::NetworkMode;
 
-const CONSUL: &str = "it is of services that Consul keeps";
+const CONSUL: &str = "it belongs to services that Consul keeps";
 
 static OVERRIDE: IgnoredValues = IgnoredValues {
     values: &["true"],
-    instead: "nobody but the job can change the tags of a service",
+    instead: "only the job can change the tags of a service",
     in_json: true,
 };
 
@@ -107,7 +107,7 @@ impl ServiceScope<'_> {
         }
         if !port.is_empty() && port.chars().all(|c| c.is_ascii_digit()) {
             if !matches!(port.parse::<u16>(), Ok(1..)) {
-                cx.error(given.at, format!("port {port} is none; ports are 1 to 65535"));
+                cx.error(given.at, format!("{port} is not a port; ports are 1 to 65535"));
             }
             return;
         }
@@ -123,7 +123,7 @@ impl ServiceScope<'_> {
     pub(super) fn check_mode(&self, given: &Setting<AddressMode>, cx: &mut Context<'_>) {
         match given.value {
             Some(AddressMode::Alloc) if self.task.is_some() => {
-                cx.error(given.at, "alloc is a mode of services of the group; use host or driver");
+                cx.error(given.at, "alloc is only for services of a group; use host or driver");
             }
             Some(AddressMode::Alloc) if !self.has_own_network() => {
                 let message = "alloc needs a network that the allocation has for itself, and its \
@@ -131,7 +131,7 @@ impl ServiceScope<'_> {
                 cx.error(given.at, message);
             }
             Some(AddressMode::Driver) if self.task.is_none() => {
-                cx.error(given.at, "driver is a mode of services in a task; use host or alloc");
+                cx.error(given.at, "driver is only for services of a task; use host or alloc");
             }
             Some(AddressMode::Driver) => {
                 let message = "only a driver that gives tasks a network has an address; without one \
@@ -190,7 +190,7 @@ pub(super) fn services(
         if !names.insert((service.name.clone(), service.port.clone())) {
             let name = quote_text(&service.name);
             let message = format!(
-                "a service {name} of this port is here already; give this one another name or port"
+                "a service {name} with this port is already defined; give this one another name or port"
             );
             cx.error(at, message);
         }
@@ -330,14 +330,18 @@ fn check_provider(keys: &ServiceKeys, cx: &mut Context<'_>) {
     }
     if provider == "consul" {
         let message = cx.name(
-            "provider consul needs a Consul agent, which this agent knows none of; write provider = \
+            "provider consul needs a Consul agent, and this agent uses none; write provider = \
              \"nomad\", and the agent keeps the service itself",
-            "Provider consul needs a Consul agent, which this agent knows none of; write nomad, and the \
+            "Provider consul needs a Consul agent, and this agent uses none; write nomad, and the \
              agent keeps the service itself",
         );
         cx.error(at, message);
         return;
     }
     let instead = cx.sink.nearest(&provider, ["nomad"]);
-    cx.sink.suggest(at, format!("{} is no provider; write nomad", quote_text(&provider)), instead);
+    cx.sink.suggest(
+        at,
+        format!("{} is not a provider; write nomad", quote_text(&provider)),
+        instead,
+    );
 }

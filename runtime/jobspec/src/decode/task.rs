@@ -29,7 +29,7 @@ const IDENTITY: &str = "identities are signed by the servers of a cluster, and n
 /// The identity that newer servers and clients write for every task. No task gets it here.
 const UNUSED_IDENTITY: &str = r#"{"Name":"default","Env":false,"File":false}"#;
 const CSI: &str = "this agent runs no CSI plugins; mount the storage on the node itself";
-const PAYLOAD: &str = "it is of jobs that servers dispatch; without them, let a template or an artifact make \
+const PAYLOAD: &str = "it belongs to jobs that servers dispatch; without them, let a template or an artifact make \
                        the file";
 
 /// The name of the shared directory, which stands beside the tasks' directories.
@@ -199,7 +199,7 @@ pub(super) fn signal((name, at): (String, Span), cx: &mut Context<'_>) -> Option
     }
     let full = format!("SIG{}", name.to_ascii_uppercase().trim_start_matches("SIG"));
     let instead = cx.sink.nearest(&full, SIGNALS);
-    let message = format!("{} is no signal; write for example \"SIGTERM\"", quote_text(&name));
+    let message = format!("{} is not a signal; write for example \"SIGTERM\"", quote_text(&name));
     cx.sink.suggest(at, message, instead);
     None
 }

@@ -89,8 +89,7 @@ impl<'a> TaskPlaces<'a> {
             }
             Ok(path) => {
                 if self.on_node && text.starts_with('/') {
-                    let message =
-                        "counts from the task's directory, as in Nomad: it is no path of the node";
+                    let message = "counts from the task's directory, as in Nomad: it is not a path of the node";
                     cx.sink.warn(at, format!("{} {message}", quote_text(text)));
                 }
                 let seen = path.is_seen(view.sees);

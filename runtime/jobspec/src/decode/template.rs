@@ -139,7 +139,7 @@ fn template(
     let source = source(keys.data, keys.source, (left.as_ref()?, right.as_ref()?), at, cx);
     let destination = keys.destination.with_place().and_then(|(path, at)| {
         if path.is_empty() || path.contains('\0') || path.ends_with('/') {
-            return cx.refuse(at, "the destination is no path of a file");
+            return cx.refuse(at, "the destination is not a path of a file");
         }
         match places.destination(&path, at, cx) {
             Some((place, _)) if place.is_directory => {
@@ -174,7 +174,7 @@ fn delimiter(given: Setting<String>, usual: &str, cx: &mut Context<'_>) -> Optio
     };
     if text.len() > TEMPLATE_DELIMITER_BYTES_MAX || text.contains(char::is_whitespace) {
         let max = TEMPLATE_DELIMITER_BYTES_MAX;
-        return cx.refuse(at, format!("{key} is a word of at most {max} bytes"));
+        return cx.refuse(at, format!("{key} must be one word of at most {max} bytes"));
     }
     Some(text)
 }
@@ -200,7 +200,7 @@ fn source(
             }
         }
         (None, Some((path, at))) if path.contains('\0') => {
-            cx.refuse(at, format!("{source_key} is no path"))
+            cx.refuse(at, format!("{source_key} is not a path"))
         }
         (None, Some((path, _))) => Some(TemplateSource::File(path)),
         (Some(_), Some((_, at))) => {
@@ -221,13 +221,13 @@ fn mode(perms: Setting<String>, cx: &mut Context<'_>) -> Option<u32> {
         Some(mode) if mode > TEMPLATE_MODE_MAX => cx.refuse(
             at,
             format!(
-                "{key} may not hold set-user-id, set-group-id or sticky bits: a template is no program \
-                 that runs as somebody else; write \"{:04o}\"",
+                "{key} may not hold set-user-id, set-group-id or sticky bits: a template is not a program that \
+                 runs as another user; write \"{:04o}\"",
                 mode & TEMPLATE_MODE_MAX
             ),
         ),
         Some(mode) => Some(mode),
-        None => cx.refuse(at, format!("{key} is a number in octal, such as \"0644\"")),
+        None => cx.refuse(at, format!("{key} must be an octal number such as \"0644\"")),
     }
 }
 

@@ -117,7 +117,10 @@ pub(super) fn registries(
         }
         let registry = RegistryConfig { insecure: keys.insecure.get() };
         if registries.insert(label.name.to_ascii_lowercase(), registry).is_some() {
-            cx.error(label.span, format!("a registry {} is here already", quote_text(&label.name)));
+            cx.error(
+                label.span,
+                format!("a registry {} is already defined", quote_text(&label.name)),
+            );
         }
     }
     registries
@@ -171,7 +174,7 @@ fn trusted_keys(blocks: Vec<PublicKeyKeys>, cx: &mut Context<'_>) -> Vec<Trusted
         let same =
             |other: &&TrustedKey| other.key.id() == key.id() || other.key.is_same_point(&key);
         if let Some(other) = trusted.iter().find(same) {
-            let message = format!("this is the key of {}; say it once", quote_text(&other.name));
+            let message = format!("this is the key of {}; give it once", quote_text(&other.name));
             cx.error(label.span, message);
         }
         let line = offset(keys.at);
@@ -193,7 +196,7 @@ fn digests(blocks: Vec<DigestKeys>, cx: &mut Context<'_>) -> BTreeMap<Digest, Li
         match label.name.parse::<Digest>() {
             Err(error) => cx.error(label.span, error.to_string()),
             Ok(digest) if digests.contains_key(&digest) => {
-                cx.error(label.span, "this digest is here already; say it once");
+                cx.error(label.span, "this digest is already listed; give it once");
             }
             Ok(digest) => drop(digests.insert(digest, listed)),
         }

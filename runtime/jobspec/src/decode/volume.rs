@@ -115,7 +115,7 @@ fn check_name(name: &SpannedKey, cx: &mut Context<'_>) {
     if length == 0 || length > NAME_BYTES_MAX || !name.name.chars().all(allowed) {
         let told = quote_text(&name.name);
         let message = format!(
-            "{told} is no name of a volume: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'"
+            "{told} is not a valid volume name: give 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'"
         );
         cx.error(name.span, message);
     }
@@ -127,7 +127,7 @@ fn check_label(name: &SpannedKey, cx: &mut Context<'_>) {
     if length == 0 || length > NAME_BYTES_MAX || name.name.chars().any(char::is_control) {
         let told = quote_text(&name.name);
         let message = format!(
-            "{told} is no name of a volume: 1 to {NAME_BYTES_MAX} bytes without control characters"
+            "{told} is not a valid volume name: give 1 to {NAME_BYTES_MAX} bytes without control characters"
         );
         cx.error(name.span, message);
     }
@@ -181,7 +181,7 @@ pub(super) fn mounts(
         let absolute = destination.starts_with('/') || destination.starts_with("${");
         let destination = if absolute { destination } else { format!("/{destination}") };
         if Path::new(&destination).components().any(|part| part == Component::ParentDir) {
-            cx.error(place, format!("{} must not hold \"..\"", quote_text(&destination)));
+            cx.error(place, format!("{} must not contain \"..\"", quote_text(&destination)));
         }
         if let Some("exec" | "wasm") = driver {
             check_place(&destination, driver == Some("exec"), place, cx);

@@ -55,7 +55,7 @@ impl Budget {
         if self.exhausted && !self.told {
             self.told = true;
             let message = if self.wanted.is_cancelled() {
-                "nobody waits for this file any more"
+                "reading this file was cancelled"
             } else {
                 "the expressions of this file produce too much; check locals that repeat each other, and loops"
             };

@@ -54,7 +54,7 @@ impl TreeReader<'_> {
         if let Some(expr) = dynamic.labels {
             let value = self.eval.value(expr, self.sink)?;
             let ValKind::List(_, items) = value.kind else {
-                return self.sink.refuse(value.span, "labels is a list of texts");
+                return self.sink.refuse(value.span, "labels must be a list of texts");
             };
             for item in items {
                 match item.kind.to_characters() {
@@ -114,7 +114,7 @@ impl TreeReader<'_> {
                         Some(name) => iterator = name,
                         None => {
                             let at = place(attribute.value.span());
-                            return self.sink.refuse(at, "iterator is a name, without quotes");
+                            return self.sink.refuse(at, "iterator must be a name without quotes");
                         }
                     },
                     name => self.report_unknown(name, place(attribute.key.span())),

@@ -188,7 +188,7 @@ impl<'a> FunctionCall<'a> {
         let whole = self.whole(index)?;
         match usize::try_from(whole) {
             Ok(count) => Ok(count),
-            Err(_) => self.fail_at(index, "a number from 0 on is needed here"),
+            Err(_) => self.fail_at(index, "a number of at least 0 is needed here"),
         }
     }
 

@@ -82,7 +82,7 @@ impl Evaluator<'_> {
                 let message = match path {
                     None => "a name without meaning here; a text needs quotes".to_owned(),
                     Some(_) => format!(
-                        "a reference that neither the file nor Nomad gives a meaning; {AS_TEXT}"
+                        "neither the file nor Nomad gives this reference a meaning; {AS_TEXT}"
                     ),
                 };
                 sink.suggest(span, message, instead);
@@ -287,7 +287,7 @@ pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, PathE
     match (&value.kind, &index.kind) {
         (ValKind::Object(_), key) => match key.to_characters() {
             Some(name) => member(value, &name),
-            None => Err((format!("{} is no name of a member", key.describe()), None)),
+            None => Err((format!("{} is not the name of a member", key.describe()), None)),
         },
         (ValKind::List(Seq::Set, _), _) => Err(("a set has no positions".to_owned(), None)),
         (ValKind::List(_, items), ValKind::Number(_) | ValKind::Text(_)) => {
@@ -301,7 +301,7 @@ pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, PathE
                 (format!("there is no such element; the list has {}", items.len()), None)
             })
         }
-        (ValKind::List(..), key) => Err((format!("{} is no index", key.describe()), None)),
+        (ValKind::List(..), key) => Err((format!("{} is not an index", key.describe()), None)),
         (kind, _) => Err((format!("{} has no elements", kind.describe()), None)),
     }
 }

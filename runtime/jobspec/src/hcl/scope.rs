@@ -68,7 +68,7 @@ impl<'a> NameScope<'a> {
     fn declare(&mut self, name: &'a str, declared: VariableDeclaration<'a>, sink: &mut Sink) {
         let at = declared.at;
         if self.variables.contains_key(name) {
-            sink.error(at, format!("a variable {} is here already", quote_text(name)));
+            sink.error(at, format!("a variable {} is already defined", quote_text(name)));
         } else {
             self.variables.insert(name, declared);
         }
@@ -89,7 +89,7 @@ impl<'a> NameScope<'a> {
             broken: false,
         };
         if !is_name(name) {
-            let message = "a variable's name has letters, digits, _ and - alone, and begins with a letter or _";
+            let message = "a variable's name may only have letters, digits, _ and -, and begins with a letter or _";
             sink.error(at, message);
             declared.broken = true;
         }
@@ -135,7 +135,7 @@ impl<'a> NameScope<'a> {
     fn add_locals(&mut self, block: &'a Block, sink: &mut Sink) {
         for (name, at, value) in attributes(block, "locals", sink) {
             if self.locals.insert(name, value).is_some() {
-                sink.error(at, format!("a local {} is here already", quote_text(name)));
+                sink.error(at, format!("a local {} is already defined", quote_text(name)));
             }
         }
     }

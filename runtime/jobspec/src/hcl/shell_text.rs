@@ -20,7 +20,7 @@ pub(super) fn first_non_expression(text: &str, starts: &[usize]) -> Option<(Span
         found = inner;
     }
     let written = quote_text(part_text(text, found));
-    Some((found, format!("{written} is no expression; {AS_TEXT}, as a shell has it")))
+    Some((found, format!("{written} is not an expression; {AS_TEXT}, as a shell has it")))
 }
 
 fn part_text(text: &str, part: Span) -> &str {

@@ -151,12 +151,13 @@ fn other_quotes(stop: &ParseStop<'_>, _message: &str) -> ParseExplanation {
     let ends = |c: char| if first == '\'' { c == '\'' } else { c == '"' || CURLY.contains(&c) };
     let end = inside.char_indices().find(|(_, c)| ends(*c));
     let Some((end, last)) = end else {
-        let message = format!("a text stands in double quotes, as in \"…\", not in {first}");
+        let message = format!("a text must be in double quotes, as in \"…\", not in {first}");
         return (first != '\'').then(|| (stop.span(first.len_utf8()), message));
     };
     let inner = inside.get(..end)?;
     let straight = if first == '\'' { "" } else { "straight " };
-    let message = format!("a text stands in {straight}double quotes: \"{}\"", inner.escape_debug());
+    let message =
+        format!("a text must be in {straight}double quotes: \"{}\"", inner.escape_debug());
     Some((stop.span(first.len_utf8() + end + last.len_utf8()), message))
 }
 

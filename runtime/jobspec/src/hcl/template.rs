@@ -79,7 +79,7 @@ impl Evaluator<'_> {
                     match (kind, text.flatten()) {
                         (_, Some(text)) => out.append(&text),
                         (Some(kind), None) => {
-                            let message = format!("{} cannot stand in a text", kind.describe());
+                            let message = format!("{} is not allowed in a text", kind.describe());
                             sink.error(at, message);
                             whole = false;
                         }

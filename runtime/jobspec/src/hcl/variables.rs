@@ -127,7 +127,11 @@ impl<'a> Evaluator<'a> {
                 }
                 Structure::Block(block) => {
                     let at = super::place(block.ident.span());
-                    sink.error(at, "a file of variables holds name = value alone; declare variables in the job file");
+                    sink.error(
+                        at,
+                        "a file of variables may only hold name = value; declare variables in the \
+                                    job file",
+                    );
                 }
             }
         }
@@ -137,7 +141,7 @@ impl<'a> Evaluator<'a> {
     fn json_file(&mut self, file: &VarFile, sink: &mut Sink) -> Vec<(String, Option<Val>)> {
         let Some(value) = json::value(&file.text, sink) else { return Vec::new() };
         let tree::ValueKind::Object(members) = value.kind else {
-            sink.error(value.span, "a file of variables is an object of names and values");
+            sink.error(value.span, "a file of variables must be an object of names and values");
             return Vec::new();
         };
         let member = |(key, value): (tree::SpannedKey, tree::SpannedValue)| {

@@ -196,7 +196,7 @@ impl JsonReader<'_> {
         let number: Result<Number, _> = serde_json::from_str(text);
         number
             .map(ValueKind::Number)
-            .map_err(|_| JsonError { at: start, message: "this is no number".to_owned() })
+            .map_err(|_| JsonError { at: start, message: "this is not a number".to_owned() })
     }
 
     fn word(&mut self) -> Result<ValueKind, JsonError> {

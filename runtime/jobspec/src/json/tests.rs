@@ -124,7 +124,7 @@ fn features_that_are_used_are_refused_in_the_words_of_json() {
         ),
         (
             r#""Vault": {"Policies": ["x"]}"#,
-            "2:1: Vault is valid in Nomad, not supported by Ostler; this agent asks no Vault",
+            "2:1: Vault is valid in Nomad, not supported by Ostler; this agent does not use Vault",
         ),
         (r#""Kind": "connect""#, "2:1: Kind is valid in Nomad"),
         (r#""Resources": {"Cores": 2, "CPU": 100}"#, "2:15: Cores and CPU are both here"),
@@ -175,7 +175,7 @@ fn the_two_lists_of_ports_are_kept_apart() {
     let found = group(r#"{"ReservedPorts": [{"Label": "a"}]}"#).unwrap_err();
     assert!(found[0].starts_with("2:20: a reserved port needs a Value"), "{found:?}");
     let found = group(r#"{"Mode": "bridgee"}"#).unwrap_err();
-    assert!(found[0].starts_with("2:10: \"bridgee\" is no network mode"), "{found:?}");
+    assert!(found[0].starts_with("2:10: \"bridgee\" is not a network mode"), "{found:?}");
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn what_is_no_json_is_reported_where_reading_stopped() {
         ("{\"a\": 1 \"b\"}", "1:9: a comma or }"),
         ("{\"a\": }", "1:7: a value is expected"),
         ("{\"a\": nul}", "1:7: a value is expected here; a text needs quotes"),
-        ("{\"a\": 01}", "1:7: this is no number"),
-        ("{\"a\": 1e999}", "1:7: this is no number"),
+        ("{\"a\": 01}", "1:7: this is not a number"),
+        ("{\"a\": 1e999}", "1:7: this is not a number"),
         ("{\"a\": \"x", "1:7: this text is never closed"),
         ("{\"a\": \"\\x\"}", "1:7: this text has an escape"),
         ("{\"a\": \"x\ny\"}", "1:9: a text must not contain line breaks"),
@@ -303,7 +303,7 @@ fn a_job_is_in_the_namespace_that_it_names() {
     let other = with("\"prod\"").unwrap();
     assert_eq!((other.namespace(), other.id.as_str()), ("prod", "j"));
     let problem = with("\"a b\"").unwrap_err();
-    let expected = "2:14: \"a b\" is no name of a namespace";
+    let expected = "2:14: \"a b\" is not a valid namespace name";
     assert!(problem.len() == 1 && problem[0].starts_with(expected), "{problem:?}");
 }
 

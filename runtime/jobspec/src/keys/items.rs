@@ -144,7 +144,7 @@ fn check_item(item: Item, shape: FieldShape, cx: &mut Context<'_>) -> Option<Ite
             labels_fit(&block, schema, cx).then_some(Item::Block(block))
         }
         (FieldShape::TextMap | FieldShape::TextListMap | FieldShape::Free, item) => Some(item),
-        (_, Item::Block(_)) => cx.refuse(span, format!("{name} is no block; write {name} = …")),
+        (_, Item::Block(_)) => cx.refuse(span, format!("{name} is not a block; write {name} = …")),
         (_, item) => Some(item),
     }
 }

@@ -247,7 +247,10 @@ impl FieldKind for BTreeMap<String, String> {
         for (key, value) in entry.members(cx) {
             let at = value.span;
             if key.name.is_empty() || key.name.contains(['=', '\0']) {
-                cx.error(key.span, format!("{} is no name for a variable", quote_text(&key.name)));
+                cx.error(
+                    key.span,
+                    format!("{} is not a valid name of a variable", quote_text(&key.name)),
+                );
                 continue;
             }
             match as_text(value.kind) {

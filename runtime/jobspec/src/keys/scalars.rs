@@ -35,7 +35,11 @@ pub(crate) fn choice<T: Copy>(
     }
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
     let instead = cx.sink.nearest(text, names.iter().copied());
-    let message = format!("{} is no {what}; valid are {}", quote_text(text), names.join(", "));
+    let message = format!(
+        "{} is not a valid {what}; valid values are {}",
+        quote_text(text),
+        names.join(", ")
+    );
     cx.sink.suggest(at, message, instead);
     None
 }

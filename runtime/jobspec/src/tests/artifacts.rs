@@ -84,7 +84,7 @@ fn what_cannot_be_fetched_is_refused_where_it_stands() {
         ),
         (
             "source = \"https://h/x\"\nheaders = {\n\"a b\" = \"c\"\n}",
-            "5:1: \"a b\" with its value is no header of a request",
+            "5:1: \"a b\" with its value is not a valid header of a request",
         ),
         ("source = \"https://h/x\"\nchown = true", "7:1: chown is valid in Nomad"),
     ] {

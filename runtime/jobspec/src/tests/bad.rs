@@ -56,16 +56,16 @@ fn problems_of_a_task_have_their_places() {
         ),
         ("kill_timeout = \"-1s\"", "5:16: kill_timeout: \"-1s\": a duration must not be negative"),
         ("kill_timeout = [1]", "5:16: kill_timeout must be a duration"),
-        ("kill_signal = \"TERM\"", "5:15: \"TERM\" is no signal … (did you mean SIGTERM?)"),
-        ("kill_signal = \"SIGITN\"", "5:15: \"SIGITN\" is no signal … (did you mean SIGINT?)"),
+        ("kill_signal = \"TERM\"", "5:15: \"TERM\" is not a signal … (did you mean SIGTERM?)"),
+        ("kill_signal = \"SIGITN\"", "5:15: \"SIGITN\" is not a signal … (did you mean SIGINT?)"),
         ("leader = 1", "5:10: leader must be true or false, not a number"),
-        ("leader {}", "5:1: leader is no block; write leader = …"),
+        ("leader {}", "5:1: leader is not a block; write leader = …"),
         ("resources = {}", "5:1: resources is a block; write resources { … }"),
         ("user = \"a\"\nuser = \"b\"", "6:1: \"user\" is given twice"),
         ("resources {}\nresources {}", "6:1: resources is given twice"),
         ("env { A = [1] }", "5:11: A must be a text, not a list"),
         ("env = \"A=1\"", "5:7: env must be an object"),
-        ("env = { \"A=B\" = 1 }", "5:9: \"A=B\" is no name for a variable"),
+        ("env = { \"A=B\" = 1 }", "5:9: \"A=B\" is not a valid name of a variable"),
         ("env = { A = \"\\u0000\" }", "5:13: a text here must not contain the character NUL"),
         ("logs { max_files = 0 }", "5:20: max_files must be at least 1, not 0"),
         ("resources { cpu = 1.5 }", "5:19: cpu must be a whole number"),
@@ -73,7 +73,7 @@ fn problems_of_a_task_have_their_places() {
         ("resources { memory_max = 1 }", "5:26: memory_max (1) must not be below memory (300)"),
         (
             "resources {\nnetwork {\nport \"a\" {}\nport \"a\" {}\n}\n}",
-            "8:6: a port \"a\" is here already",
+            "8:6: a port \"a\" is already defined",
         ),
         (
             "volume_mount {\nvolume = \"x\"\ndestination = \"/x\"\n}",
@@ -93,7 +93,7 @@ fn problems_of_a_task_have_their_places() {
         ("resources {\ncores = 0\n}", "6:9: cores must be at least 1, not 0"),
         (
             "resources {\ndevice \"gpu\" {}\nnuma {\naffinity = \"require\"\ndevices = [\"gpv\"]\n}\n}",
-            "9:12: \"gpv\" is no device of these resources",
+            "9:12: \"gpv\" is not a device of these resources",
         ),
         (
             "resources {\nnuma { affinity = \"requre\" }\n}",
@@ -112,7 +112,7 @@ fn problems_of_a_task_have_their_places() {
         ("constraint { value = 1 }", "5:1: a constraint needs an attribute"),
         (
             "constraint {\nattribute = attr.x\noperator = \"versoin\"\nvalue = 1\n}",
-            "7:12: \"versoin\" is no operator … (did you mean version?)",
+            "7:12: \"versoin\" is not an operator … (did you mean version?)",
         ),
         (
             "constraint {\noperator = \"distinct_hosts\"\nvalue = true\n}",
@@ -124,15 +124,16 @@ fn problems_of_a_task_have_their_places() {
         ),
         (
             "affinity {\nattribute = attr.x\noperator = \"is_set\"\n}",
-            "7:12: is_set is no operator of an affinity",
+            "7:12: is_set is not an operator of affinities",
         ),
         (
             "affinity {\nattribute = attr.x\nregexp = \"(\"\n}",
-            "7:10: \"(\" is no regular expression",
+            "7:10: \"(\" is not a regular expression",
         ),
         (
             "dispatch_payload { file = \"x\" }",
-            "5:1: dispatch_payload is valid in Nomad, not supported by Ostler; it is of jobs that servers dispatch",
+            "5:1: dispatch_payload is valid in Nomad, not supported by Ostler; it belongs to jobs that servers \
+             dispatch",
         ),
         (
             "identity { env = true }",
@@ -144,7 +145,7 @@ fn problems_of_a_task_have_their_places() {
         ),
         (
             "consul {}",
-            "5:1: consul is valid in Nomad, not supported by Ostler; this agent asks no Consul",
+            "5:1: consul is valid in Nomad, not supported by Ostler; this agent does not use Consul",
         ),
         (
             "constraint {\nattribute = attr.x\nregexp = \"a\"\nvalue = 1\n}",
@@ -152,7 +153,7 @@ fn problems_of_a_task_have_their_places() {
         ),
         (
             "restart { mode = \"dely\" }",
-            "5:18: \"dely\" is no restart mode … (did you mean delay?)",
+            "5:18: \"dely\" is not a valid restart mode … (did you mean delay?)",
         ),
         ("restart { interval = \"4s\" }", "5:22: the restart interval must be at least 5s"),
         (
@@ -167,7 +168,7 @@ fn problems_of_a_task_have_their_places() {
         ("template {\ndestination = \"x\"\n}", "5:1: a template needs data or source"),
         (
             "template {\ndata = \"\"\nsource = \"a\"\ndestination = \"x/\"\n}",
-            "8:15: the destination is no path of a file",
+            "8:15: the destination is not a path of a file",
         ),
         (
             "template {\ndata = \"x\"\nsource = \"a\"\ndestination = \"x\"\n}",
@@ -179,15 +180,15 @@ fn problems_of_a_task_have_their_places() {
         ),
         (
             "template {\ndestination = \"x\"\ndata = \"{{ a }}\"\nleft_delimiter = \"a b\"\n}",
-            "8:18: left_delimiter is a word of at most 16 bytes",
+            "8:18: left_delimiter must be one word of at most 16 bytes",
         ),
         (
             "template {\ndestination = \"x\"\ndata = \"x\"\nperms = \"99\"\n}",
-            "8:9: perms is a number in octal",
+            "8:9: perms must be an octal number",
         ),
         (
             "template {\ndestination = \"x\"\ndata = \"x\"\nchange_mode = \"reload\"\n}",
-            "8:15: \"reload\" is no change mode",
+            "8:15: \"reload\" is not a valid change mode",
         ),
         (
             "template {\ndestination = \"x\"\ndata = \"x\"\nchange_mode = \"signal\"\nenv = true\n}",
@@ -203,7 +204,7 @@ fn problems_of_a_task_have_their_places() {
         ),
         (
             "vault = { policies = [\"x\"] }",
-            "5:1: vault is valid in Nomad, not supported by Ostler; this agent asks no Vault",
+            "5:1: vault is valid in Nomad, not supported by Ostler; this agent does not use Vault",
         ),
         ("config = 1", "5:10: config must be an object, not a number"),
         ("config \"x\" {}", "5:8: config takes no label"),
@@ -218,7 +219,7 @@ fn problems_of_a_group_have_their_places() {
     for (body, expected) in [
         ("count = -1", "4:9: count must be at least 0, not -1"),
         ("count = 50001", "2:7: the job has 50001 tasks up to here"),
-        ("task \"t\" { driver = \"x\" }", "4:6: a task \"t\" is here already"),
+        ("task \"t\" { driver = \"x\" }", "4:6: a task \"t\" is already defined"),
         ("task \"../x\" { driver = \"x\" }", "4:6: task name \"../x\" contains '/'"),
         ("task \"u\" { driver = \"\" }", "4:21: plugin name must not be empty"),
         ("task { driver = \"x\" }", "4:1: task needs a name; write task \"name\" { … }"),
@@ -226,20 +227,20 @@ fn problems_of_a_group_have_their_places() {
         ("task \"u\" {\ndriver = \"x\"\nlifecycle {}\n}", "6:1: lifecycle needs a hook"),
         (
             "task \"u\" {\ndriver = \"x\"\nlifecycle { hook = \"poststrat\" }\n}",
-            "6:20: \"poststrat\" is no lifecycle hook … (did you mean poststart?)",
+            "6:20: \"poststrat\" is not a valid lifecycle hook … (did you mean poststart?)",
         ),
         (
             "task \"u\" {\ndriver = \"x\"\nleader = true\nlifecycle { hook = \"poststop\" }\n}",
             "4:6: a task with a lifecycle cannot lead",
         ),
-        ("network { mode = \"cni/../x\" }", "4:18: \"../x\" is no name of a CNI network"),
+        ("network { mode = \"cni/../x\" }", "4:18: \"../x\" is not the name of a CNI network"),
         (
             "network {\nmode = \"none\"\nport \"a\" {}\n}",
-            "4:1: nobody reaches a port in a network of mode none",
+            "4:1: ports in a network of mode none cannot be reached",
         ),
         (
             "network {\nmode = \"bridge\"\ndns { servers = [\"x\"] }\n}",
-            "6:18: \"x\" is no address of a name server",
+            "6:18: \"x\" is not the address of a name server",
         ),
         (
             "network {\nhostname = \"x\"\n}",
@@ -247,19 +248,19 @@ fn problems_of_a_group_have_their_places() {
         ),
         (
             "network {\nmode = \"bridge\"\nhostname = \"a_b\"\n}",
-            "6:12: \"a_b\" is no name of a host",
+            "6:12: \"a_b\" is not a valid host name",
         ),
         (
             "network { mode = \"hots\" }",
-            "4:18: \"hots\" is no network mode; use host, bridge, none or cni/NAME (did you mean host?)",
+            "4:18: \"hots\" is not a network mode; use host, bridge, none or cni/NAME (did you mean host?)",
         ),
         ("network {}\nnetwork {}", "5:1: a group has one network"),
-        ("network {\nport \"a b\" {}\n}", "5:6: \"a b\" is no label of a port"),
+        ("network {\nport \"a b\" {}\n}", "5:6: \"a b\" is not a valid port label"),
         (
             "network {\nport \"a-b\" {}\nport \"a.b\" {}\n}",
-            "6:6: \"a-b\" has the variable NOMAD_PORT_a_b already",
+            "6:6: \"a-b\" already has the variable NOMAD_PORT_a_b",
         ),
-        ("network {\nport \"a\" {}\nport \"a\" {}\n}", "6:6: a port \"a\" is here already"),
+        ("network {\nport \"a\" {}\nport \"a\" {}\n}", "6:6: a port \"a\" is already defined"),
         ("network {\nport \"a\" { static = 0 }\n}", "5:21: static must be 1 to 65535, not 0"),
         (
             "network {\nport \"a\" { static = 65536 }\n}",
@@ -267,7 +268,7 @@ fn problems_of_a_group_have_their_places() {
         ),
         (
             "network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}",
-            "6:21: port 80 is taken by \"a\" already",
+            "6:21: port 80 is already taken by \"a\"",
         ),
         ("volume \"x\" {\ntype = \"host\"\n}", "4:1: a volume needs a source"),
         (
@@ -293,7 +294,7 @@ fn problems_of_a_group_have_their_places() {
         ("spread {\nattribute = \"x\"\nweight = 0\n}", "6:10: weight must be 1 to 100, not 0"),
         (
             "spread {\nattribute = \"x\"\ntarget \"a\" {}\ntarget \"a\" {}\n}",
-            "7:8: a target \"a\" is here already",
+            "7:8: a target \"a\" is already defined",
         ),
         (
             "spread {\nattribute = \"x\"\ntarget \"a\" { percent = 101 }\n}",
@@ -327,9 +328,12 @@ fn problems_of_a_group_have_their_places() {
 #[test]
 fn problems_of_a_job_have_their_places() {
     for (body, expected) in [
-        ("group \"g\" {\ntask \"t\" { driver = \"x\" }\n}", "5:7: a group \"g\" is here already"),
+        (
+            "group \"g\" {\ntask \"t\" { driver = \"x\" }\n}",
+            "5:7: a group \"g\" is already defined",
+        ),
         ("group \"h\" {}", "5:1: a group needs at least one task"),
-        ("type = \"servce\"", "5:8: \"servce\" is no job type … (did you mean service?)"),
+        ("type = \"servce\"", "5:8: \"servce\" is not a valid job type … (did you mean service?)"),
         ("datacenters = []", "5:15: datacenters must not be empty"),
         ("datacenters = [1, []]", "5:19: datacenters must be a list of texts"),
         ("node_pool = \"gpu\"", "5:1: node_pool is valid in Nomad"),
@@ -347,14 +351,14 @@ fn problems_of_a_job_have_their_places() {
         ),
         (
             "type = \"system\"\naffinity {\nattribute = attr.x\nvalue = 1\n}",
-            "6:1: a system job is on every node, so it may not have an affinity",
+            "6:1: a system job runs on every node, so it cannot have an affinity",
         ),
         (
             "type = \"system\"\nspread { attribute = attr.x }",
-            "6:1: a system job is on every node, so it may not have a spread",
+            "6:1: a system job runs on every node, so it cannot have a spread",
         ),
         ("task \"x\" {}", "5:1: a task needs a driver"),
-        ("task \"g\" { driver = \"mock\" }", "2:7: a group \"g\" is here already"),
+        ("task \"g\" { driver = \"mock\" }", "2:7: a group \"g\" is already defined"),
     ] {
         check(&in_job(body), &[expected]);
     }
@@ -382,7 +386,7 @@ fn two_leaders_are_one_too_many() {
     let text = in_group(
         "task \"u\" {\ndriver = \"x\"\nleader = true\n}\ntask \"v\" {\ndriver = \"x\"\nleader = true\n}",
     );
-    check(&text, &["8:6: the group has a leader already"]);
+    check(&text, &["8:6: the group already has a leader"]);
 }
 
 #[test]
@@ -407,7 +411,7 @@ fn expressions_that_cannot_be_evaluated_are_reported_where_they_stand() {
         ("1 / 0", "6:5: this has no result"),
         ("1 + \"x\"", "6:9: a number is needed here, not the text \"x\""),
         ("18446744073709551615 + 1", "6:5: this has no result"),
-        ("\"a${[1]}\"", "6:9: a list cannot stand in a text"),
+        ("\"a${[1]}\"", "6:9: a list is not allowed in a text"),
         ("format(\"%d\", \"x\")", "6:18: %d needs a whole number"),
         ("format(\"%s\")", "6:5: \"%s\" needs a value: there are 0"),
     ] {
@@ -464,7 +468,7 @@ fn declarations_are_checked() {
             "variable \"v\" {\n type = number\n default = \"x\"\n}",
             "3:12: default: a number is needed here, not \"x\"",
         ),
-        ("variable \"a b\" { default = 1 }", "1:10: a variable's name has letters"),
+        ("variable \"a b\" { default = 1 }", "1:10: a variable's name may only have letters"),
         ("variables \"x\" {}", "1:11: variables takes no label"),
         ("variables {\n a {}\n}", "2:2: variables holds no blocks"),
         ("locals \"x\" {}", "1:8: locals takes no label"),
@@ -515,8 +519,8 @@ fn what_the_parser_cannot_read_is_explained_where_it_is_wrong() {
             "job \"${CI_PROJECT_NAME}\" {\n}",
             "1:6: \"${CI_PROJECT_NAME}\" is not replaced in the label of a block; write the name itself",
         ),
-        ("job 'a' {\n}", "1:5: a text stands in double quotes: \"a\""),
-        ("job \"a\" {\n x = ['dc1']\n}", "2:7: a text stands in double quotes: \"dc1\""),
+        ("job 'a' {\n}", "1:5: a text must be in double quotes: \"a\""),
+        ("job \"a\" {\n x = ['dc1']\n}", "2:7: a text must be in double quotes: \"dc1\""),
         ("job \"a\" {\n type: \"batch\"\n}", "2:6: an attribute is given with =, as in type = …"),
         (
             "job \"a\" {\n x = <<EOT\none %%{ is a text\n two \"%{host} %{DATA:x}\"\nEOT\n}",
@@ -591,6 +595,7 @@ fn a_task_can_not_take_the_name_of_the_shared_directory() {
 #[test]
 fn what_cannot_be_a_namespace_is_refused_with_its_place() {
     let found = problems(&in_job("namespace = \"a b\""));
-    let expected = "\"a b\" is no name of a namespace: 1 to 128 letters, digits and dashes";
+    let expected =
+        "\"a b\" is not a valid namespace name: give 1 to 128 letters, digits and dashes";
     assert!(found.len() == 1 && found[0].ends_with(expected), "{found:?}");
 }

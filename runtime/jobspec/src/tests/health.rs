@@ -67,7 +67,8 @@ fn wrong_rules_for_health_are_reported_where_they_stand() {
     for (body, expected) in [
         (
             "update { health_check = \"check\" }",
-            "4:25: \"check\" is no health_check; valid are checks, task_states, manual (did you mean checks?)",
+            "4:25: \"check\" is not a valid health_check; valid values are checks, task_states, manual (did \
+             you mean checks?)",
         ),
         (
             "update {\nmin_healthy_time = \"2m\"\nhealthy_deadline = \"1m\"\n}",

@@ -197,7 +197,7 @@ fn nothing_is_evaluated_for_somebody_who_has_gone() {
     assert!(read().is_ok());
     drop(waiter);
     let said = read().unwrap_err().to_string();
-    assert!(said.contains("nobody waits for this file any more"), "{said}");
+    assert!(said.contains("reading this file was cancelled"), "{said}");
 }
 
 #[test]
@@ -232,9 +232,9 @@ fn hostile_arguments_are_refused_at_once() {
         ("regex_replace(\"x\", \"(a{1000}){1000}\", \"\")", "too large a regular expression"),
         ("pow(10, 1000)", "no result"),
         ("parseint(\"ffffffffffffffffffffffff\", 16)", "too large"),
-        ("indent(-1, \"x\")", "from 0 on"),
+        ("indent(-1, \"x\")", "of at least 0"),
         ("cidrsubnet(\"10.0.0.0/8\", 9999999999, 1)", "0 to 32 bits"),
-        ("formatdate(\"YYYYYYYYYYYYYYYYYYYY\", \"2018-01-02T23:12:01Z\")", "no part of a time"),
+        ("formatdate(\"YYYYYYYYYYYYYYYYYYYY\", \"2018-01-02T23:12:01Z\")", "not a part of a time"),
         ("timeadd(\"9999-12-31T23:59:59Z\", \"99999h\")", "no such time"),
         ("yamldecode(\"&a [*a]\")", "YAML"),
         ("csvdecode(\"a,a\\n1,2\")", "two columns"),

@@ -134,11 +134,11 @@ fn what_is_wrong_with_a_value_from_outside_names_it_and_where_it_comes_from() {
         ),
         (
             inputs(&["v=[\"q${r:-2}\"]"], &[], &[]),
-            "\"${r:-2}\" is no expression; write $${ for a literal ${, as a shell has it",
+            "\"${r:-2}\" is not an expression; write $${ for a literal ${, as a shell has it",
         ),
         (
             inputs(&[], &["\nv = [\"${r:-2}\"]"], &[]),
-            "\"${r:-2}\" is no expression; write $${ for a literal ${, as a shell has it",
+            "\"${r:-2}\" is not an expression; write $${ for a literal ${, as a shell has it",
         ),
         (
             inputs(&["v=[\"a\"]"], &[], &[]),
@@ -155,7 +155,7 @@ fn what_is_wrong_with_a_value_from_outside_names_it_and_where_it_comes_from() {
         (inputs(&[], &["\nv = [nope]"], &[]), "j.hcl:1:1: 0.vars:2:5: a name without meaning here"),
         (
             inputs(&[], &["\nvariable \"v\" {}"], &[]),
-            "j.hcl:1:1: 0.vars:2:1: a file of variables holds name = value alone",
+            "j.hcl:1:1: 0.vars:2:1: a file of variables may only hold name = value",
         ),
         (inputs(&[], &["\n v = = 2"], &[]), "j.hcl:1:1: 0.vars:2:6: cannot be read"),
         (inputs(&[], &["{\"v\": [1,}"], &[]), "j.hcl:1:1: 0.vars:1:10: a value is expected here"),
@@ -274,7 +274,7 @@ fn what_is_wrong_with_a_dynamic_block_is_told_once() {
         ),
         (
             "dynamic \"task\" {\nfor_each = [1]\niterator = \"x\"\ncontent {}\n}",
-            "6:12: iterator is a name, without quotes",
+            "6:12: iterator must be a name without quotes",
         ),
         (
             "dynamic \"task\" {\nfor_each = [1]\ncontent {}\ncontent {}\n}",

@@ -110,7 +110,7 @@ fn what_is_about_other_allocations_is_no_affinity_and_looks_at_something() {
     for (text, expected) in [
         (
             "affinity {\noperator = \"distinct_hosts\"\n}",
-            "4:12: distinct_hosts is no operator of an affinity",
+            "4:12: distinct_hosts is not an operator of affinities",
         ),
         (
             "constraint {\ndistinct_property = \"\"\n}",

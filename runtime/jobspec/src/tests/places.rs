@@ -57,8 +57,8 @@ fn what_is_brought_to_where_the_task_cannot_have_it_is_refused_with_its_line() {
         }
     }
     let body = template("local/x").replace("data", "perms = \"4755\"\ndata");
-    let expected = "6:9: perms may not hold set-user-id, set-group-id or sticky bits: a template is no \
-                    program that runs as somebody else; write \"0755\"";
+    let expected = "6:9: perms may not hold set-user-id, set-group-id or sticky bits: a template is not a \
+                    program that runs as another user; write \"0755\"";
     check(&in_task(&body), &[expected]);
 }
 

@@ -165,7 +165,7 @@ fn what_contradicts_itself_in_reschedule_is_reported_where_it_stands() {
         ),
         (
             "reschedule { delay_function = \"linear\" }".to_owned(),
-            "4:31: \"linear\" is no delay_function; valid are constant, exponential, fibonacci",
+            "4:31: \"linear\" is not a valid delay_function; valid values are constant, exponential, fibonacci",
         ),
     ] {
         check(&in_group(&body), &[expected]);

@@ -82,22 +82,22 @@ fn problems_of_a_service_have_their_places() {
         ),
         (
             "service { provider = \"consul\" }",
-            "8:22: provider consul needs a Consul agent, which this agent knows none of; write provider = \"nomad\"",
+            "8:22: provider consul needs a Consul agent, and this agent uses none; write provider = \"nomad\"",
         ),
         (
             "service { provider = \"nomda\" }",
-            "8:22: \"nomda\" is no provider … (did you mean nomad?)",
+            "8:22: \"nomda\" is not a provider … (did you mean nomad?)",
         ),
         ("service { name = \"a b\" }", "8:18: service name \"a b\" must have 1 to 63 letters"),
         ("service { name = \"\" }", "8:18: service name \"\" must have 1 to 63 letters"),
-        ("service { port = 0 }", "8:18: port 0 is none; ports are 1 to 65535"),
+        ("service { port = 0 }", "8:18: 0 is not a port; ports are 1 to 65535"),
         ("service { port = 65536 }", "8:18: port 65536 is none"),
         ("service { task = \"x\" }", "8:18: the group has no task \"x\""),
         ("service { address_mode = \"alloc\" }", "8:26: alloc needs a network that the allocation"),
-        ("service { address_mode = \"driver\" }", "8:26: driver is a mode of services in a task"),
+        ("service { address_mode = \"driver\" }", "8:26: driver is only for services of a task"),
         (
             "service { address_mode = \"hots\" }",
-            "8:26: \"hots\" is no address_mode … (did you mean host?)",
+            "8:26: \"hots\" is not a valid address_mode … (did you mean host?)",
         ),
         (
             "service {\naddress = \"1.2.3.4\"\naddress_mode = \"host\"\n}",
@@ -114,9 +114,9 @@ fn problems_of_a_service_have_their_places() {
         ),
         (
             "service {\nconnect {}\n}",
-            "9:1: connect is valid in Nomad, not supported by Ostler; it is of Consul's service mesh",
+            "9:1: connect is valid in Nomad, not supported by Ostler; it belongs to Consul's service mesh",
         ),
-        ("service {}\nservice {}", "9:1: a service \"j-g\" of this port is here already"),
+        ("service {}\nservice {}", "9:1: a service \"j-g\" with this port is already defined"),
         ("service \"web\" {}", "8:9: service takes no label"),
         (
             "service { prot = \"http\" }",
@@ -135,26 +135,29 @@ fn problems_of_a_service_have_their_places() {
 fn problems_of_a_check_have_their_places() {
     let times = "interval = \"5s\"\ntimeout = \"1s\"";
     for (body, expected) in [
-        ("type = \"tpc\"", "9:8: \"tpc\" is no type of check … (did you mean tcp?)"),
+        ("type = \"tpc\"", "9:8: \"tpc\" is not a valid type of check … (did you mean tcp?)"),
         ("", "8:1: a check needs a type; write type = \"http\", \"tcp\", \"grpc\" or \"script\""),
         ("type = \"http\"", "8:1: an http check needs a path; write path = \"/\" or another"),
         ("type = \"http\"\npath = \"http://x/\"", "10:8: path \"/http://x/\" must be relative"),
         ("type = \"http\"\npath = \"//x\"", "10:8: path \"//x\" must begin with one slash"),
-        ("type = \"http\"\npath = \"/a b\"", "10:8: \" \" must not stand in a path"),
+        ("type = \"http\"\npath = \"/a b\"", "10:8: \" \" is not allowed in a path"),
         (
             "type = \"http\"\npath = \"/\"\nmethod = \"GTE\"",
-            "11:10: \"GTE\" is no method … (did you mean GET?)",
+            "11:10: \"GTE\" is not a valid method … (did you mean GET?)",
         ),
         (
             "type = \"tcp\"\nexpose = true",
-            "10:1: expose is valid in Nomad, not supported by Ostler yet; it is",
+            "10:1: expose is valid in Nomad, not supported by Ostler yet; it belongs",
         ),
-        ("type = \"tcp\"\naddress_mode = \"auto\"", "10:16: auto is a mode of services alone"),
-        ("type = \"tcp\"\ninitial_status = \"good\"", "10:18: \"good\" is no initial_status"),
+        ("type = \"tcp\"\naddress_mode = \"auto\"", "10:16: auto is only for services"),
+        (
+            "type = \"tcp\"\ninitial_status = \"good\"",
+            "10:18: \"good\" is not a valid initial_status",
+        ),
         ("type = \"tcp\"\ntask = \"t\"", "10:8: only script and grpc checks have a task"),
         (
             "type = \"http\"\npath = \"/\"\nheader = { \"a b\" = [\"c\"] }",
-            "11:12: \"a b\" is no name of a header",
+            "11:12: \"a b\" is not a valid header name",
         ),
         ("type = \"tcp\"\nport = \"x\"", "10:8: the group's network has no port \"x\""),
         ("type = \"tcp\"\nname = \"\"", "10:8: check name \"\" must have 1 to 128 bytes"),
@@ -185,7 +188,7 @@ fn a_check_needs_a_port_and_a_name_of_its_own() {
     check(&with_ports(&format!("service {{\n{tcp}\n}}")), &["9:1: a check needs a port"]);
     check(
         &with_ports(&format!("service {{\nport = \"http\"\n{tcp}\n{tcp}\n}}")),
-        &["15:1: a check \"service: \\\"j-g\\\" check\" is here already"],
+        &["15:1: a check \"service: \\\"j-g\\\" check\" is already defined"],
     );
 }
 

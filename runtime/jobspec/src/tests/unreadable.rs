@@ -34,10 +34,13 @@ fn what_is_no_hcl_is_explained_where_it_is_wrong() {
         ),
         ("job \"a\" {\n x { a = 1 };\n}", "2:13: no ; ends an attribute or a block; remove it"),
         ("job \"a\" {\n x { a = 1; }\n}", "2:11: no ; ends an attribute or a block; remove it"),
-        ("job “a” {\n}", "1:5: a text stands in straight double quotes: \"a\""),
-        ("job \"a\" {\n x = [“dc1”]\n}", "2:7: a text stands in straight double quotes: \"dc1\""),
-        ("job \"a\" {\n x = ‘dc1’\n}", "2:6: a text stands in straight double quotes: \"dc1\""),
-        ("job \"a\" {\n x = “dc1\n}", "2:6: a text stands in double quotes, as in \"…\", not in “"),
+        ("job “a” {\n}", "1:5: a text must be in straight double quotes: \"a\""),
+        ("job \"a\" {\n x = [“dc1”]\n}", "2:7: a text must be in straight double quotes: \"dc1\""),
+        ("job \"a\" {\n x = ‘dc1’\n}", "2:6: a text must be in straight double quotes: \"dc1\""),
+        (
+            "job \"a\" {\n x = “dc1\n}",
+            "2:6: a text must be in double quotes, as in \"…\", not in “",
+        ),
     ] {
         check(text, &[expected]);
     }

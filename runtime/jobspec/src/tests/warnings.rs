@@ -42,7 +42,7 @@ fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
     warned(&in_group(service), &[]);
     warned(
         &in_task("service {\nprovider = \"nomad\"\nenable_tag_override = true\n}"),
-        &["7:1: enable_tag_override has no effect yet: nobody but the job can change the tags"],
+        &["7:1: enable_tag_override has no effect yet: only the job can change the tags"],
     );
     warned(
         &in_task("resources {\ndisk = 64\niops = 10\n}"),

@@ -80,7 +80,7 @@ fn move_error(path: PathBuf) -> impl FnOnce(MoveFailure) -> AllocDirError {
             MoveFailure::Refused(errno) => errno.into(),
             // The fault of the job, not of the node: a later try has no more room either.
             MoveFailure::NoRoom => io::Error::other(
-                "it is larger than what secrets have room for; resources { secrets = MIB } of the task says how much",
+                "it is larger than the room for secrets; set it by resources { secrets = MIB } of the task",
             ),
         };
         AllocDirError::Io { action: "move what was fetched to", path, source }

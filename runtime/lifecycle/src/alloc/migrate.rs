@@ -118,7 +118,7 @@ pub enum MigrateError {
     },
     /// There are files already where the data should go.
     #[error(
-        "cannot move {} to {}: there are files already; nothing of it was moved: \
+        "cannot move {} to {}: it already has files; nothing was moved: \
          empty one of the two and try again",
         .from.display(), .to.display()
     )]
@@ -130,8 +130,8 @@ pub enum MigrateError {
     },
     /// A move from another allocation was begun and not finished.
     #[error(
-        "the move of data from allocation {begun} to {to} is not finished, so none from {from} can \
-         begin; move the rest by hand and remove the journal in the directory of {to}"
+        "the move of data from allocation {begun} to {to} is not finished, so a move from {from} cannot begin; \
+         move the rest by hand and remove the journal in the directory of {to}"
     )]
     OtherUnfinished {
         /// The allocation that the data of the unfinished move comes from.

@@ -152,8 +152,8 @@ pub fn over_limit(used: &AllocDiskUse, disk: EphemeralDisk) -> Option<String> {
             format!("ephemeral_disk.size allows {size_mb} MiB")
         } else {
             format!(
-                "the job states no ephemeral_disk.size, and {size_mb} MiB are usual; it runs on, and \
-                 a stated size would be kept to"
+                "the job has no ephemeral_disk.size, and {size_mb} MiB are usual; it keeps running, but a size \
+                 given in the job would be enforced"
             )
         };
         format!("the allocation has {at_least}{mib} MiB on disk without its logs; {limit}")

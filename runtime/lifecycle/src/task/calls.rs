@@ -354,7 +354,9 @@ pub async fn kill(scope: &TaskScope, run: &TaskRun) -> Result<EndRequest, String
     let Some((driver, context, handle)) = call_parts(run) else {
         if is_polled(run) {
             let driver = &scope.task.driver;
-            return Err(format!("driver {driver} is not there now, and only it can end the task"));
+            return Err(format!(
+                "driver {driver} is not available now, and only it can end the task"
+            ));
         }
         scope.workloads.kill_run(&run.id);
         return Ok(EndRequest::Taken);

@@ -265,7 +265,7 @@ impl Rendering {
         let path = path.map_err(|error| wrong(error.to_string()))?;
         let text = sandbox.read(&path, TEMPLATE_BYTES_MAX as u64).map_err(wrong)?;
         let text = String::from_utf8(text)
-            .map_err(|_| RenderError::Template(format!("{path} is no UTF-8")))?;
+            .map_err(|_| RenderError::Template(format!("{path} is not UTF-8")))?;
         Ok((path, text))
     }
 

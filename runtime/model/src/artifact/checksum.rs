@@ -59,7 +59,7 @@ pub enum ChecksumError {
     )]
     File,
     /// The text begins with an unknown kind.
-    #[error("{0:?} is no kind of checksum; write md5, sha1, sha256 or sha512 before the colon")]
+    #[error("{0:?} is not a kind of checksum; write md5, sha1, sha256 or sha512 before the colon")]
     Kind(String),
     /// The part after the kind is not the right number of hexadecimal digits.
     #[error("a {kind} checksum has {digits} hexadecimal digits")]

@@ -172,7 +172,7 @@ pub enum SourceError {
     #[error("{0:?} does not begin with http://, https://, file:// or oci://")]
     NoScheme(String),
     /// The source is no valid address.
-    #[error("it is no address: {0}")]
+    #[error("it is not an address: {0}")]
     Url(String),
     /// The source is no valid reference to a registry.
     #[error("{0}")]
@@ -184,10 +184,10 @@ pub enum SourceError {
     #[error("archive = {0:?} is not known; write false or one of: {names}", names = ArchiveKind::names())]
     Archive(String),
     /// The part of the archive leads out of the archive.
-    #[error("what stands behind // must be a path inside of the archive, without ..")]
+    #[error("what follows // must be a path inside the archive, without ..")]
     Part,
     /// A part is named of a source that is no archive.
-    #[error("only of an archive a part can be named with //")]
+    #[error("a part can be named with // only for an archive")]
     NoParts,
     /// The option `filename` is no valid name of a file.
     #[error("filename = {0:?} must be the name of a file")]
@@ -206,7 +206,7 @@ pub enum SourceError {
     )]
     OneFile(ArchiveKind),
     /// An option has no meaning for a source of this kind.
-    #[error("{0} means nothing for a source of this kind")]
+    #[error("{0} has no effect on a source of this kind")]
     Option(String),
     /// The source and its options are too long.
     #[error("it is longer than {ARTIFACT_TEXT_BYTES_MAX} bytes")]

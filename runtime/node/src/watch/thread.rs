@@ -101,7 +101,7 @@ impl WatchThread {
                     }
                 }
                 Err(error) => self.shared.report_degraded("paths", || {
-                    format!("paths are not watched, only asked for on intervals: inotify: {error}")
+                    format!("paths are not watched, only looked at at intervals: inotify: {error}")
                 }),
             }
         }
@@ -112,7 +112,7 @@ impl WatchThread {
                 Ok(socket) => self.kernel = Some(socket),
                 Err(error) => self.shared.report_degraded("kernel", || {
                     format!(
-                        "kernel events are not heard, devices are only asked for on intervals: \
+                        "kernel events cannot be received, so devices are only asked for at intervals: \
                          netlink: {error}"
                     )
                 }),
@@ -124,7 +124,7 @@ impl WatchThread {
         let (Some(paths), Some(known)) = (&mut self.paths, self.known.get(&id)) else { return };
         for (path, error) in paths.place(id, &known.paths) {
             self.shared.report_degraded(&path.to_string_lossy(), || {
-                format!("{} is not watched, only asked for on intervals: {error}", path.display())
+                format!("{} is not watched, only looked at at intervals: {error}", path.display())
             });
         }
     }
@@ -191,7 +191,8 @@ impl WatchThread {
             "paths" => self.paths = None,
             _ => self.kernel = None,
         }
-        self.shared.report_degraded(source, || format!("changes are not heard any more: {error}"));
+        self.shared
+            .report_degraded(source, || format!("changes can no longer be received: {error}"));
     }
 
     fn subscriptions_where(

@@ -24,7 +24,8 @@ pub(crate) async fn setup(
     let first = clock::timeout(DRIVER_CALL_WALL_MAX, asked.message()).await;
     let first = first.ok_or_else(|| Status::deadline_exceeded("nothing is asked for"))??;
     let setup = first.and_then(|first| first.setup);
-    let setup = setup.ok_or_else(|| Status::invalid_argument("the first message is no setup"))?;
+    let setup =
+        setup.ok_or_else(|| Status::invalid_argument("the first message is not a setup"))?;
     let wire::exec_task_streaming_request::Setup { task_id, command, tty } = setup;
     Ok((task_id, command, tty.then(TerminalSize::default)))
 }

@@ -146,7 +146,7 @@ impl RunIdentities {
             let this = Arc::clone(&this);
             let written = tokio::task::spawn_blocking(move || this.add(identity));
             Box::pin(async move {
-                written.await.unwrap_or_else(|_| Err("the plugin leaves".to_owned()))
+                written.await.unwrap_or_else(|_| Err("the plugin is shutting down".to_owned()))
             })
         })
     }

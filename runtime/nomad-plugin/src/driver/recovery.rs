@@ -144,7 +144,7 @@ impl DriverTasks {
         }
         let (records, run) = (self.records.clone(), context.run_id.clone());
         let left = tokio::task::spawn_blocking(move || records.load_others(&run)).await;
-        let left = left.map_err(|_| Status::unavailable("the plugin leaves"))?;
+        let left = left.map_err(|_| Status::unavailable("the plugin is shutting down"))?;
         let left = left.map_err(|error| {
             errors::start_status(
                 format!("earlier runs of the task cannot be looked for: {error}"),

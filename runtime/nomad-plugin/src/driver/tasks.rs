@@ -218,7 +218,7 @@ impl DriverTasks {
         };
         let (records, spawned) = (self.records.clone(), Arc::clone(spawned));
         let kept = tokio::task::spawn_blocking(move || spawned.keep(&records, kept)).await;
-        let kept = kept.map_err(|_| Status::unavailable("the plugin leaves"))?;
+        let kept = kept.map_err(|_| Status::unavailable("the plugin is shutting down"))?;
         let kept = kept.map_err(|error| {
             errors::start_status(format!("the run cannot be recorded: {error}"), true)
         })?;
@@ -391,7 +391,7 @@ impl DriverTasks {
             return Err(Status::failed_precondition("the task has ended"));
         }
         if !self.driver.capabilities().exec {
-            return Err(Status::unimplemented("this driver runs no commands inside its tasks"));
+            return Err(Status::unimplemented("this driver cannot run commands inside its tasks"));
         }
         let (context, handle) = (Arc::clone(&task.context), task.kept.handle.clone());
         let plan = self.driver.exec(context, handle, argv, terminal.is_some());

@@ -32,7 +32,7 @@ pub(crate) enum TranslationError {
     #[error(transparent)]
     Values(#[from] ValuesError),
     /// A path that is not absolute.
-    #[error("{what} {path:?} is no absolute path")]
+    #[error("{what} {path:?} is not an absolute path")]
     Path {
         /// What the path leads to, for people.
         what: &'static str,

@@ -24,14 +24,14 @@ pub(crate) fn device_stats(
         let key = group_key(group.vendor, group.type_, group.name)?;
         let place = format!("stats of {key}");
         if !seen.insert(key.clone()) {
-            return broken_answer(place, "are there twice");
+            return broken_answer(place, "are listed twice");
         }
         check_count(&place, group.instances.len(), DEVICE_INSTANCES_MAX)?;
         let mut instances = BTreeMap::new();
         for given in group.instances {
             let (id, stats) = instance(&place, given, now)?;
             if instances.contains_key(&id) {
-                return broken_answer(place, format!("instance {id:?} is there twice"));
+                return broken_answer(place, format!("instance {id:?} is listed twice"));
             }
             instances.insert(id, Arc::new(stats));
         }
@@ -78,7 +78,7 @@ pub(crate) fn stat_object(place: &str, given: Vec<wit::StatEntry>) -> AnswerResu
         let path = parts.collect::<AnswerResult<Vec<_>>>()?;
         let place = format!("{place}: {}", path.join("."));
         if !object.insert(&path, stat_value(&place, entry.value)?) {
-            return broken_answer(place, "is there twice");
+            return broken_answer(place, "is listed twice");
         }
     }
     Ok(object)

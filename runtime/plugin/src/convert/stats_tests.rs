@@ -79,15 +79,15 @@ fn a_number_that_is_none_is_refused_wherever_it_stands() {
 fn every_place_is_named_and_named_once() {
     let text = |stats| device_stats(stats, NOW).unwrap_err().to_string();
     let twice = vec![instance("1", vec![]), instance("1", vec![])];
-    assert!(text(vec![group("a", twice)]).contains("instance \"1\" is there twice"));
-    assert!(text(vec![group("a", vec![]), group("a", vec![])]).contains("v/t/a: are there twice"));
+    assert!(text(vec![group("a", twice)]).contains("instance \"1\" is listed twice"));
+    assert!(text(vec![group("a", vec![]), group("a", vec![])]).contains("v/t/a: are listed twice"));
     assert!(text(vec![group("a", vec![instance("", vec![])])]).contains("instance id: is empty"));
     let at = |path: &[&str]| one(vec![entry(path, unset())]);
     assert!(at(&[]).unwrap_err().to_string().contains("path: is empty"));
     assert!(at(&["a", ""]).unwrap_err().to_string().contains("path: is empty"));
     assert!(at(&["a\u{1b}[2J"]).is_err());
     let same = vec![entry(&["a", "b"], unset()), entry(&["a", "b"], unset())];
-    assert!(one(same).unwrap_err().to_string().contains("a.b: is there twice"));
+    assert!(one(same).unwrap_err().to_string().contains("a.b: is listed twice"));
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn an_undetected_plugin_says_why_and_when_to_ask_again_and_has_no_groups() {
     assert_eq!(found.health.reason, "why\\n", "what does not show is made visible");
     assert_eq!(found.next.paths, ["/dev/card"]);
     let refused = check_with(wit::HealthState::Undetected, vec![group("a", &["1"])]).unwrap_err();
-    assert!(refused.to_string().contains("groups: are there, and health is undetected"));
+    assert!(refused.to_string().contains("groups: are reported although health is undetected"));
     let found = check_with(wit::HealthState::Unhealthy, vec![group("a", &["1"])]).unwrap();
     assert_eq!((found.health.state, found.groups.len()), (HealthState::Unhealthy, 1));
 }
@@ -61,8 +61,8 @@ fn an_undetected_plugin_says_why_and_when_to_ask_again_and_has_no_groups() {
 #[test]
 fn duplicate_and_empty_names_are_refused_with_their_place() {
     let text = |groups| check(groups).unwrap_err().to_string();
-    assert!(text(vec![group("a", &["x", "x"])]).contains("instance \"x\" is there twice"));
-    assert!(text(vec![group("a", &[]), group("a", &[])]).contains("v/t/a is there twice"));
+    assert!(text(vec![group("a", &["x", "x"])]).contains("instance \"x\" is listed twice"));
+    assert!(text(vec![group("a", &[]), group("a", &[])]).contains("v/t/a is listed twice"));
     assert!(text(vec![group("a", &[""])]).contains("instance id: is empty"));
     assert!(text(vec![group("", &[])]).contains("group.name: is empty"));
     assert!(text(vec![group("a\u{1b}[2J", &[])]).contains("do not show"));

@@ -94,7 +94,7 @@ impl Workloads for HostWorkloads {
                 self.processes.signal(run, id, signal).map_err(|error| chain(&error))
             }
             Workload::WasmTask(_) | Workload::Poll(_) => {
-                Err(format!("the host signals processes only, and {run} is none"))
+                Err(format!("the host can only signal processes, and {run} is not one"))
             }
         }
     }
@@ -107,7 +107,7 @@ impl Workloads for HostWorkloads {
         terminal: Option<TerminalSize>,
     ) -> BoxFuture<'static, Result<ExecSession, String>> {
         let Workload::Process(id) = workload else {
-            let why = "commands run inside native tasks only, and this is none".to_owned();
+            let why = "commands can only run inside native tasks, and this is not one".to_owned();
             return Box::pin(std::future::ready(Err(why)));
         };
         let (host, run, id) = (self.processes.clone(), run.clone(), id.clone());

@@ -115,7 +115,7 @@ pub(super) fn check_given(leaf: &Path, wanted: &CoreSet) -> io::Result<()> {
 pub(super) fn cores_error(status: &CgroupStatus, wanted: &CoreSet) -> io::Error {
     let why = status.unavailable.as_ref().map(ToString::to_string).unwrap_or_default();
     io::Error::other(if status.cores.is_empty() {
-        format!("cores {wanted} cannot be given any more: {why}")
+        format!("cores {wanted} can no longer be given: {why}")
     } else {
         format!("cores {wanted} are not among those that can be given: {}", status.cores)
     })
@@ -186,7 +186,7 @@ mod tests {
         let mut status = CgroupStatus::none(CgroupUnavailable::NotMounted);
         let limits = Limits { cores: "0".parse().unwrap(), ..Limits::default() };
         let error = Leaf::create(&status, "x", &limits).unwrap_err().to_string();
-        assert!(error.contains("cores 0 cannot be given any more: no cgroup version 2"), "{error}");
+        assert!(error.contains("cores 0 can no longer be given: no cgroup version 2"), "{error}");
         status.cores = "1".parse().unwrap();
         let error = Leaf::create(&status, "x", &limits).unwrap_err().to_string();
         assert!(error.contains("cores 0 are not among those that can be given: 1"), "{error}");

@@ -48,9 +48,7 @@ pub(in super::super) fn probe_all() -> Abilities {
     };
     let enter = move || if user_namespace { enter::enter_user_namespace() } else { Ok(()) };
     let entered = attempt(|| {
-        enter().map_err(error_context(
-            "the agent may make no namespaces, and no user namespace either",
-        ))
+        enter().map_err(error_context("the agent may make neither namespaces nor user namespaces"))
     });
     let namespaces = entered.is_ok();
     match entered {

@@ -274,7 +274,7 @@ impl Device {
         let kind = match found.file_type() {
             kind if kind.is_char_device() => FileType::CharacterDevice,
             kind if kind.is_block_device() => FileType::BlockDevice,
-            _ => return Err(io::Error::other("it is no device node")),
+            _ => return Err(io::Error::other("it is not a device node")),
         };
         if let Some(owner) = owner {
             let (dir, name) = make_parent(root, &self.to, None)?;

@@ -151,7 +151,7 @@ fn path_problem(path: &Path) -> Option<String> {
     let plain = path.is_absolute()
         && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     let refused = !plain || path == Path::new("/");
-    refused.then(|| "it is no absolute path without . and ..".to_owned())
+    refused.then(|| "it is not an absolute path without . and ..".to_owned())
 }
 
 /// The paths of the node that an isolated process sees.

@@ -140,7 +140,7 @@ fn start_entrant(ends: EntrantFds, status: &OwnedFd) -> Result<EntrantProcess, E
     let ShimOrder { ids, cgroup, setup, texts, network, .. } = of_task;
     let own = ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
     if enter.uid.is_some_and(|asked| asked != own) {
-        let other = io::Error::other("a command runs as its task's user and as nobody else");
+        let other = io::Error::other("a command can only run as the user of its task");
         return Err((ChildStep::User, String::new(), other));
     }
     // With a terminal, which is made below, the ends are the node's own /dev/null, whose owner

@@ -108,7 +108,7 @@ impl CompileSlot<'_> {
         }
         self.granted = None;
         self.slots.changed.send_replace(());
-        self.say("takes long to compile and is begun again when others had their turn");
+        self.say("takes long to compile and is tried again after others have had their turn");
     }
 
     fn say(&self, text: &str) {

@@ -53,7 +53,7 @@ fn read(path: &Path) -> io::Result<Result<[u8; SECRET_BYTES], &'static str>> {
     };
     let mut bytes = Vec::with_capacity(SECRET_BYTES);
     file.take(SECRET_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes.try_into().map_err(|_| "it has not the length of a secret"))
+    Ok(bytes.try_into().map_err(|_| "it does not have the length of a secret"))
 }
 
 /// Make a secret. It is written whole under another name first, so that nobody reads half of it.

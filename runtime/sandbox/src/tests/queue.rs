@@ -64,8 +64,9 @@ async fn whatever_came_before_a_quick_guest_waits_a_few_tries_and_hears_of_it() 
     let said = said.into_inner().unwrap();
     // No owner's guest was begun again more than once.
     for owner in &owners {
-        let again =
-            format!("{owner} takes long to compile and is begun again when others had their turn");
+        let again = format!(
+            "{owner} takes long to compile and is tried again after others have had their turn"
+        );
         assert!(said.iter().filter(|text| **text == again).count() <= 1, "{said:?}");
     }
     assert!(

@@ -177,7 +177,7 @@ fn deployed(agent: &Agent, name: &str) -> Result<(), String> {
         let runs = alloc.desired == DesiredStatus::Run && !one.state.client_status.is_terminal();
         let counts = alloc.job.id == id && runs && !one.canary;
         if counts && !places.insert((alloc.group.clone(), alloc.index)) {
-            return Err(format!("{} is there twice", alloc.name));
+            return Err(format!("{} is listed twice", alloc.name));
         }
         let count = view.record.job.group(&alloc.group).map_or(0, |group| group.count);
         if counts && alloc.index >= count && !awaits(&alloc.group) {

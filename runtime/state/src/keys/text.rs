@@ -17,13 +17,13 @@ pub enum KeyTextError {
         given: String,
     },
     /// The id or the name in it is not valid.
-    #[error("no record is called so")]
+    #[error("no record can be called that")]
     Name(#[source] NameError),
     /// The text can be no namespace.
-    #[error("no record is called so")]
+    #[error("no record can be called that")]
     Namespace(#[source] NotNamespace),
     /// No variable can have this path or namespace.
-    #[error("no record is called so")]
+    #[error("no record can be called that")]
     Variable(#[source] VarPathError),
 }
 

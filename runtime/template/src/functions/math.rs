@@ -122,7 +122,7 @@ fn make_loop(_run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, Temp
             Value::Uint(number) => i64::try_from(*number).unwrap_or(i64::MAX),
             Value::Text(_) => {
                 let digits = lossy(text(arguments, index)?).into_owned();
-                let wrong = |_| TemplateProblem::Value(format!("{digits:?} is no whole number"));
+                let wrong = |_| TemplateProblem::Value(format!("{digits:?} is not a whole number"));
                 if digits.is_empty() { 0 } else { digits.parse().map_err(wrong)? }
             }
             other => {

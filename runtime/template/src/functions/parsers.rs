@@ -53,14 +53,16 @@ fn number(
     if text.is_empty() {
         return Ok(empty);
     }
-    read(text).ok_or_else(|| TemplateProblem::Value(format!("{text:?} is no {what}")))
+    read(text).ok_or_else(|| TemplateProblem::Value(format!("{text:?} is not a {what}")))
 }
 
 fn parse_bool(_run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     match lossy(text(arguments, 0)?).as_ref() {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
         "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Bool(false)),
-        other => Err(TemplateProblem::Value(format!("{other:?} is no bool; write true or false"))),
+        other => {
+            Err(TemplateProblem::Value(format!("{other:?} is not a bool; write true or false")))
+        }
     }
 }
 
@@ -70,7 +72,7 @@ fn parse_json(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, Temp
         return Value::map(BTreeMap::new());
     }
     run.charge_bytes(text.len().saturating_mul(PARSED_PER_BYTE))?;
-    let wrong = |error| TemplateProblem::Value(format!("the text is no JSON: {error}"));
+    let wrong = |error| TemplateProblem::Value(format!("the text is not JSON: {error}"));
     let json: serde_json::Value = serde_json::from_slice(text).map_err(wrong)?;
     from_json(&json)
 }

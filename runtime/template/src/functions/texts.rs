@@ -65,7 +65,7 @@ fn decode_base64(
     // As in Go, line ends inside the text are skipped.
     let text: Vec<u8> =
         text(arguments, 0)?.iter().copied().filter(|byte| !b"\r\n".contains(byte)).collect();
-    let wrong = |error| TemplateProblem::Value(format!("the text is no base64: {error}"));
+    let wrong = |error| TemplateProblem::Value(format!("the text is not base64: {error}"));
     Ok(Value::text(engine.decode(text).map_err(wrong)?))
 }
 
@@ -263,7 +263,7 @@ fn by_tag(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, Template
             _ => None,
         };
         let Some(Value::List(tags)) = tags else {
-            return Err(TemplateProblem::value("takes services, and one item is none"));
+            return Err(TemplateProblem::value("takes services, and one item is not a service"));
         };
         for tag in tags.items() {
             let mut sink = run.sink();

@@ -33,7 +33,7 @@ pub(super) fn read(text: &str) -> Result<Value, TemplateProblem> {
     let mut reader = YamlReader::default();
     for event in Parser::new_from_str(text) {
         let (event, _) = event
-            .map_err(|error| TemplateProblem::Value(format!("the text is no YAML: {error}")))?;
+            .map_err(|error| TemplateProblem::Value(format!("the text is not YAML: {error}")))?;
         if matches!(event, Event::DocumentEnd) {
             break;
         }
@@ -115,7 +115,7 @@ impl YamlReader {
 
 /// Add the entries of another map whose keys are missing.
 fn merge(entries: &mut BTreeMap<String, Value>, value: &Value) -> Result<(), TemplateProblem> {
-    let wrong = || TemplateProblem::value("what << merges is a map, or a list of maps");
+    let wrong = || TemplateProblem::value("what << merges must be a map or a list of maps");
     match value {
         Value::Map(map) if map.kind() == MapKind::Any => {
             for (key, value) in map.entries() {

@@ -9,7 +9,7 @@ use crate::value::{Value, ValueMap, lossy};
 pub(crate) fn write(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
     match value {
         Value::Map(map) => table(map, &[], out),
-        other => Err(TemplateProblem::Value(format!("{} is no table of TOML", other.describe()))),
+        other => Err(TemplateProblem::Value(format!("{} is not a TOML table", other.describe()))),
     }
 }
 

@@ -203,7 +203,7 @@ async fn a_driver_that_nobody_has_and_a_wrong_config_are_refused() {
     let served = Served::start().await;
     let unknown = service("", "").replace("\"raw_exec\"", "\"exek\"");
     let refused = served.try_register(&unknown).await.unwrap_err().to_string();
-    let said = ["group g, task t: no driver exek; loaded are: exec", "did you mean exec?"];
+    let said = ["group g, task t: no driver exek; the loaded ones are: exec", "did you mean exec?"];
     assert!(said.iter().all(|text| refused.contains(text)), "{refused}");
     let wrong = service("", "").replace("command =", "comand =");
     let refused = served.try_register(&wrong).await;

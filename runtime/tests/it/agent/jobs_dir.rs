@@ -111,7 +111,7 @@ async fn a_directory_that_is_emptied_or_taken_away_stops_nothing_and_it_is_said(
     std::fs::rename(dir.path(), &kept).unwrap();
     std::fs::create_dir(dir.path()).unwrap();
     served.agent.rescan_jobs_dir();
-    said("has no job file any more").await;
+    said("no longer has any job file").await;
     // As a removed mount point.
     std::fs::remove_dir(dir.path()).unwrap();
     served.agent.rescan_jobs_dir();

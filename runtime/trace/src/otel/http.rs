@@ -58,8 +58,8 @@ impl CollectorClient {
         let connected = tls.connect(name, stream).await;
         let stream = connected.map_err(|error| {
             format!(
-                "no TLS with {host}: {error}; who vouches for it must be an authority of this machine, or in the \
-                 file that SSL_CERT_FILE names"
+                "TLS failed with {host}: {error}; its certificate must be signed by an authority of this \
+                 machine, or by one in the file that SSL_CERT_FILE names"
             )
         })?;
         Ok(Box::new(stream))

@@ -38,13 +38,13 @@ fn what_is_no_plugin_is_said_to_be_none() {
         (|v| v["mediaType"] = json!("application/vnd.docker.x"), "of the type"),
         (
             |v| v["config"]["mediaType"] = json!("application/vnd.oci.image.config.v1+json"),
-            "no WebAssembly",
+            "not a WebAssembly",
         ),
         (|v| v["layers"] = json!([]), "has 0 layers"),
         (|v| v["layers"][1]["mediaType"] = json!("application/wasm"), "has 2 layers"),
         (|v| v["layers"][0]["size"] = json!(u64::MAX), "at most"),
         (|v| v["layers"][1]["size"] = json!(1 << 20), "signature has"),
-        (|v| v["layers"][0]["digest"] = json!("sha512:00"), "no SHA-256"),
+        (|v| v["layers"][0]["digest"] = json!("sha512:00"), "not a SHA-256"),
         (|v| v["layers"][0]["size"] = json!(-1), "cannot be read"),
     ];
     for (change, wanted) in changes {

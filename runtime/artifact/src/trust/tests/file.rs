@@ -58,13 +58,13 @@ fn what_is_wrong_is_said_with_its_place() {
     let expected = [
         "1:24 public_key: a public key is the second line",
         "2:5 a key needs public_key",
-        "5:12 \"volume\" is no kind of plugins",
+        "5:12 \"volume\" is not a valid kind of plugins",
         "6:13 plugins must not be empty",
-        "8:5 a key \"c\" is here already",
+        "8:5 a key \"c\" is already defined",
         "8:5 this is the key of \"c\"",
         "9:8 a digest is sha256:",
         "10:94 revoked says why",
-        "11:8 this digest is here already",
+        "11:8 this digest is already listed",
         "12:1 \"digset\" is unknown",
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");

@@ -84,7 +84,7 @@ fn what_is_no_signature_is_said_to_be_none_and_where() {
     assert!(error(&[lines[0], "RW", lines[2], lines[3]].join("\n")).contains("line 2"));
     assert!(error(&[lines[0], lines[1], "comment", lines[3]].join("\n")).contains("line 3"));
     assert!(error(&[lines[0], lines[1], lines[2], lines[1]].join("\n")).contains("line 4"));
-    assert!(Signature::parse(b"\xff").unwrap_err().to_string().contains("no text"));
+    assert!(Signature::parse(b"\xff").unwrap_err().to_string().contains("not text"));
     let large = vec![b'a'; ostler_model::limits::SIGNATURE_FILE_BYTES_MAX as usize + 1];
     assert!(Signature::parse(&large).unwrap_err().to_string().contains("at most"));
 }

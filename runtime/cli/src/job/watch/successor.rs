@@ -70,7 +70,7 @@ impl JobWatch {
         let short = alloc.id.short();
         (comes && self.followed.insert(alloc.id)).then(|| RunReport::Progress {
             message: format!(
-                "another allocation is to take the place of {short}; `ostler explain {short}` says when"
+                "another allocation will take the place of {short}; `ostler explain {short}` says when"
             ),
         })
     }

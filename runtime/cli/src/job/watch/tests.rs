@@ -365,7 +365,7 @@ fn what_failed_is_no_end_before_its_successors_have_failed_too() {
     let comes = json!({"FollowupEvalID": "0e"});
     let (news, verdict) = at(11, &[once(A, "failed", comes.clone())]);
     let expected =
-        "another allocation is to take the place of 0f01c0de; `ostler explain 0f01c0de` says when";
+        "another allocation will take the place of 0f01c0de; `ostler explain 0f01c0de` says when";
     assert_eq!((news, verdict), (vec![expected.to_owned()], JobVerdict::Going));
     assert_eq!(at(60, &[once(A, "failed", comes)]), (Vec::new(), JobVerdict::Going), "told once");
     let left = || once(A, "failed", json!({"DesiredStatus": "stop"}));

@@ -13,7 +13,7 @@ pub(super) const TABLE: &[(&str, Function)] = &[("formatdate", format_date), ("t
 
 fn time(call: &FunctionCall<'_>, index: usize) -> Result<OffsetDateTime, FunctionError> {
     let time = OffsetDateTime::parse(&call.text(index)?, &Rfc3339);
-    time.or_else(|_| call.fail_at(index, "this is no time such as 2006-01-02T15:04:05Z"))
+    time.or_else(|_| call.fail_at(index, "this is not a time such as 2006-01-02T15:04:05Z"))
 }
 
 fn time_add(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
@@ -73,7 +73,7 @@ fn format_date(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
             None => {
                 let run = letter.to_string().repeat(count.min(16));
                 return call
-                    .fail_at(0, format!("{run} is no part of a time; quote letters with '"));
+                    .fail_at(0, format!("{run} is not a part of a time; quote letters with '"));
             }
         }
     }

@@ -32,10 +32,10 @@ fn base64_encode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
 fn base64_decode(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     call.check_count(1, 1)?;
     let bytes = STANDARD.decode(call.text(0)?.as_bytes());
-    let Ok(bytes) = bytes else { return call.fail_at(0, "this is no base64") };
+    let Ok(bytes) = bytes else { return call.fail_at(0, "this is not base64") };
     match String::from_utf8(bytes) {
         Ok(text) => Ok(ValKind::literal(text)),
-        Err(_) => call.fail_at(0, "what this means is no text: a job file holds UTF-8 alone"),
+        Err(_) => call.fail_at(0, "the decoded value is not text: a job file must be UTF-8"),
     }
 }
 
@@ -105,7 +105,7 @@ fn json_decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     call.pay(text.len().saturating_mul(8))?;
     match serde_json::from_str(&text) {
         Ok(json) => Ok(from_json(json, call.span).kind),
-        Err(error) => call.fail_at(0, format!("this is no JSON: {error}")),
+        Err(error) => call.fail_at(0, format!("this is not JSON: {error}")),
     }
 }
 
@@ -136,7 +136,7 @@ fn csv_decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
     let names: Vec<String> = match reader.headers() {
         Ok(names) => names.iter().map(str::to_owned).collect(),
-        Err(error) => return call.fail_at(0, format!("this is no CSV: {error}")),
+        Err(error) => return call.fail_at(0, format!("this is not CSV: {error}")),
     };
     if names.is_empty() {
         return call.fail_at(0, "the first line, with the names, is missing");
@@ -145,7 +145,7 @@ fn csv_decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     for record in reader.records() {
         let record = match record {
             Ok(record) => record,
-            Err(error) => return call.fail_at(0, format!("this is no CSV: {error}")),
+            Err(error) => return call.fail_at(0, format!("this is not CSV: {error}")),
         };
         let size: usize = names.iter().map(|name| name.len() + 64).sum();
         call.pay(record.as_slice().len().saturating_add(size))?;

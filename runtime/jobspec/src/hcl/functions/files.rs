@@ -28,7 +28,7 @@ fn base_directory<'a>(call: &FunctionCall<'a>) -> Result<&'a Path, FunctionError
     match &inputs.directory {
         Some(here) => Ok(here),
         None => call.fail(format!(
-            "{} works only where the command line reads the job file: the agent shows nobody its files",
+            "{} works only where the command line reads the job file: the agent does not show its files",
             call.name
         )),
     }

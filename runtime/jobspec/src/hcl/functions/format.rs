@@ -36,7 +36,7 @@ fn format_list(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     for value in &values {
         let ValKind::List(_, items) = &value.kind else { continue };
         if *count.get_or_insert(items.len()) != items.len() {
-            let message = "the lists have not the same length".to_owned();
+            let message = "the lists differ in length".to_owned();
             return Err(FunctionError { at: value.span, message: Some(message) });
         }
     }
@@ -146,7 +146,7 @@ impl FormatVerb {
             let index = digits(letters, &mut verb.text)?;
             match (index.and_then(|index| index.checked_sub(1)), letters.next()) {
                 (Some(index), Some(']')) => *next = index,
-                _ => return Err("a place in a format is written [1], [2] and so on".to_owned()),
+                _ => return Err("a position in a format is written [1], [2] and so on".to_owned()),
             }
             verb.text.push(']');
         }
@@ -221,7 +221,7 @@ fn one(verb: &FormatVerb, mode: char, value: &Val) -> Result<String, String> {
             numeric(verb, mode, &number).ok_or_else(wrong)
         }
         _ => Err(format!(
-            "{} is no verb: there are %s %q %v %t %d %b %o %x %X %e %E %f %g %G and %%",
+            "{} is not a verb: there are %s %q %v %t %d %b %o %x %X %e %E %f %g %G and %%",
             quote_text(&verb.text)
         )),
     }

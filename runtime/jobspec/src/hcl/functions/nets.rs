@@ -21,8 +21,10 @@ fn network(call: &FunctionCall<'_>) -> Result<IpNet, FunctionError> {
     let text = call.text(0)?;
     match text.parse::<IpNet>() {
         Ok(network) => Ok(network.trunc()),
-        Err(_) => call
-            .fail_at(0, format!("{} is no network such as 10.1.0.0/16", super::quote_text(&text))),
+        Err(_) => call.fail_at(
+            0,
+            format!("{} is not a network such as 10.1.0.0/16", super::quote_text(&text)),
+        ),
     }
 }
 
@@ -91,7 +93,8 @@ fn prefix(
     more: i64,
 ) -> Result<u8, FunctionError> {
     if !(0..=NEW_BITS_MAX).contains(&more) {
-        return call.fail_at(index, format!("a prefix is made longer by 0 to {NEW_BITS_MAX} bits"));
+        return call
+            .fail_at(index, format!("a prefix can be made longer by 0 to {NEW_BITS_MAX} bits"));
     }
     let prefix = u8::try_from(i64::from(network.prefix_len()) + more).ok();
     match prefix.filter(|prefix| *prefix <= network.max_prefix_len()) {
@@ -110,7 +113,7 @@ fn subnets(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     for index in 1..call.arguments.len() {
         let more = call.whole(index)?;
         if more < 1 {
-            return call.fail_at(index, "a part is smaller by at least one bit");
+            return call.fail_at(index, "a part must be smaller by at least one bit");
         }
         let prefix = prefix(&call, index, network, more)?;
         let size = size(u32::from(network.max_prefix_len() - prefix)).unwrap_or(u128::MAX);

@@ -84,7 +84,7 @@ fn parse_int(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
             _ => i128::MAX,
         };
         if value >= i128::from(base) {
-            return call.fail_at(0, format!("this is no number of base {base}"));
+            return call.fail_at(0, format!("this is not a number of base {base}"));
         }
         number = number.saturating_mul(base.into()).saturating_add(value);
         if number > i128::from(u64::MAX) {
@@ -92,7 +92,7 @@ fn parse_int(call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
         }
     }
     if digits.is_empty() {
-        return call.fail_at(0, format!("this is no number of base {base}"));
+        return call.fail_at(0, format!("this is not a number of base {base}"));
     }
     match from_whole(if negative { -number } else { number }) {
         Some(number) => Ok(ValKind::Number(number)),

@@ -386,16 +386,16 @@ fn files_are_read_from_the_directory_that_is_given_and_by_nobody_else() {
     assert_eq!(v("fileset(\"none\", \"*\")").unwrap(), serde_json::json!([]));
     for (expr, expected) in [
         ("file(\"gone\")", "No such file"),
-        ("file(\"sub\")", "no regular file"),
-        ("file(\"/dev/zero\")", "no regular file"),
-        ("fileexists(\"sub\")", "no regular file"),
+        ("file(\"sub\")", "not a regular file"),
+        ("file(\"/dev/zero\")", "not a regular file"),
+        ("fileexists(\"sub\")", "not a regular file"),
         ("fileset(\".\", \"[\")", "the pattern cannot be used"),
     ] {
         let found = v(expr).unwrap_err().to_string();
         assert!(found.contains(expected), "{expr}: {found}");
     }
     std::fs::write(dir.path().join("bin"), [0xff]).unwrap();
-    assert!(v("file(\"bin\")").unwrap_err().to_string().contains("is no text"));
+    assert!(v("file(\"bin\")").unwrap_err().to_string().contains("is not text"));
     for expr in ["file(\"a.txt\")", "abspath(\".\")", "fileset(\".\", \"*\")", "pathexpand(\"~\")"]
     {
         let found = value(expr, &Inputs::default()).unwrap_err().to_string();

@@ -37,7 +37,7 @@ pub(super) fn decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionErro
     for event in Parser::new_from_str(&text) {
         let event = match event {
             Ok((event, _)) => event,
-            Err(error) => return call.fail_at(0, format!("this is no YAML: {error}")),
+            Err(error) => return call.fail_at(0, format!("this is not YAML: {error}")),
         };
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {

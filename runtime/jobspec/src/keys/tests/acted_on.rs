@@ -106,7 +106,7 @@ fn other_of_shape(field: &Field, value: &Json) -> Json {
 }
 
 fn is_of_form(field: &Field, said: &str) -> bool {
-    said.contains("; valid are ") || said.contains(&format!(": {} must be a", field.json))
+    said.contains("; valid values are ") || said.contains(&format!(": {} must be a", field.json))
 }
 
 fn is_listed(list: &[(&str, &str, &str)], schema: &BlockSchema, field: &Field) -> bool {

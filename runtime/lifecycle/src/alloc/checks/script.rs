@@ -29,9 +29,13 @@ pub(super) async fn run(
     // Whoever may give a task its program may also run programs beside it.
     let command = ExecCommand { argv: argv.to_vec(), terminal: None, on_node: Ok(()) };
     let session = match clock::timeout(CHECK_SCRIPT_START_MAX, handle.exec(command)).await {
-        None => return CheckAnswer::new_critical("the task did not take the script in time"),
+        None => {
+            return CheckAnswer::new_critical(
+                "the script could not be started in the task in time",
+            );
+        }
         Some(Err(error)) => {
-            return CheckAnswer::new_critical(&format!("the script does not run: {error}"));
+            return CheckAnswer::new_critical(&format!("the script could not be run: {error}"));
         }
         Some(Ok(session)) => session,
     };

@@ -91,7 +91,7 @@ impl DiskFetch<'_> {
         self.report_wait(None).await;
         let late = || {
             let hours = DISK_FETCH_WALL_MAX.as_secs() / 3_600;
-            Err(format!("it was not all there after {hours} hours"))
+            Err(format!("it was not complete after {hours} hours"))
         };
         let fetched = fetched.unwrap_or_else(late);
         if fetched.is_err() {
@@ -203,7 +203,7 @@ impl io::Read for PieceReader {
                 Some(UnpackPiece::End) => self.ended = true,
                 Some(UnpackPiece::Broken(why)) => return Err(io::Error::other(why)),
                 // The sender went without saying that this was the end.
-                None => return Err(io::Error::other("nobody fetches it any more")),
+                None => return Err(io::Error::other("its fetch was abandoned")),
             }
         }
     }

@@ -66,7 +66,7 @@ impl AllocHook for MigrateHook {
                     format!("took over from allocation {from}: {}", items.join(", "))
                 }
                 Err(TakeOverError { error, stays: None }) => format!(
-                    "data of allocation {from} was not taken over, starting without: {}",
+                    "data of allocation {from} was not taken over, starting without it: {}",
                     chain(&error)
                 ),
                 Err(TakeOverError { error, stays: Some(why) }) => format!(

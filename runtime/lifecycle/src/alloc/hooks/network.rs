@@ -86,7 +86,7 @@ fn hostname(scope: &AllocScope, network: &AllocNetwork) -> Result<Option<String>
     if is_hostname(&name) {
         Ok(Some(name))
     } else {
-        Err(wrong(format!("{name:?} is no name of a host")))
+        Err(wrong(format!("{name:?} is not a valid host name")))
     }
 }
 

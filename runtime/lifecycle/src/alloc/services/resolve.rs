@@ -68,7 +68,7 @@ pub enum ResolveError {
     },
     /// The name is no name of a service.
     #[error(
-        "{name:?} is no name of a service: letters, digits and dashes, at most {SERVICE_NAME_BYTES_MAX}"
+        "{name:?} is not a valid service name: give letters, digits and dashes, at most {SERVICE_NAME_BYTES_MAX}"
     )]
     Name {
         /// The name with all references replaced.

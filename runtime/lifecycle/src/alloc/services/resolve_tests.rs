@@ -182,8 +182,8 @@ fn texts_of_a_service_and_its_checks_are_replaced() {
 #[test]
 fn what_has_no_meaning_is_named() {
     for (service, expected) in [
-        ("service { name = \"a-${nobody}\" }", "\"a-${nobody}\" is no name of a service"),
-        ("service { name = \"${NOMAD_ALLOC_NAME}\" }", "\"j.g[0]\" is no name of a service"),
+        ("service { name = \"a-${nobody}\" }", "\"a-${nobody}\" is not a valid service name"),
+        ("service { name = \"${NOMAD_ALLOC_NAME}\" }", "\"j.g[0]\" is not a valid service name"),
         ("service { port = \"${NOMAD_ALLOC_NAME}\" }", "the allocation has no port \"j.g[0]\""),
     ] {
         let (mut allocation, _) = allocation(group(service));

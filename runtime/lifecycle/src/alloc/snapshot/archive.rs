@@ -18,7 +18,7 @@ const BLOCK: usize = 512;
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The archive ends without its end mark.
-    #[error("it ended before it was whole")]
+    #[error("it ended before it was complete")]
     Cut,
     /// A header cannot be read.
     #[error("what should describe an entry cannot be read: {0}")]
@@ -171,7 +171,7 @@ impl<R: Read> ArchiveReader<R> {
         let mut summed = header.clone();
         summed.set_cksum();
         if summed.cksum().map_err(header_error)? != said {
-            return Err(ArchiveError::Header("its sum is another one".to_owned()));
+            return Err(ArchiveError::Header("its checksum is wrong".to_owned()));
         }
         Ok(Some(header))
     }
@@ -230,7 +230,7 @@ impl HeaderOverrides {
             let number = || -> Result<u64, ArchiveError> {
                 let text = std::str::from_utf8(value).ok();
                 let number = text.and_then(|text| text.parse().ok());
-                number.ok_or_else(|| ArchiveError::Header("a number that is none".to_owned()))
+                number.ok_or_else(|| ArchiveError::Header("an invalid number".to_owned()))
             };
             match extension.key_bytes() {
                 b"path" => self.path = Some(value.to_vec()),

@@ -34,7 +34,7 @@ pub enum PackError {
         source: io::Error,
     },
     /// The receiver takes no more bytes.
-    #[error("nobody takes it any more: {0}")]
+    #[error("its receiver is gone: {0}")]
     Untaken(#[source] io::Error),
 }
 
@@ -192,7 +192,7 @@ impl<W: Write> ArchivePacker<W> {
     fn file(&mut self, file: File, path: &Path) -> Result<(), PackError> {
         let stat = rustix::fs::fstat(&file).map_err(unreadable_error(path))?;
         if !FileType::from_raw_mode(stat.st_mode).is_file() {
-            return Err(too_much(path.to_owned(), "it is no file any more"));
+            return Err(too_much(path.to_owned(), "it is no longer a file"));
         }
         let size = u64::try_from(stat.st_size).unwrap_or_default();
         let mut header = header(&stat, EntryType::Regular, size);

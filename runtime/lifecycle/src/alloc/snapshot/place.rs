@@ -31,11 +31,11 @@ pub(super) enum EntryPlacement {
 /// Why the name of an entry is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadEntryName {
-    #[error("is no path inside of a directory")]
+    #[error("is not a path inside of a directory")]
     Path,
     #[error("is too deep or too long")]
     TooLong,
-    #[error("is not of what moves: alloc/data, and local of each task")]
+    #[error("is not part of what moves (alloc/data, and local of each task)")]
     Elsewhere,
 }
 

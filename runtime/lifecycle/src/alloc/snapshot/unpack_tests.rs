@@ -136,7 +136,7 @@ fn directories_that_the_archive_does_not_have_are_made_for_what_is_in_them_at_th
 fn a_name_that_leads_up_or_to_the_root_is_refused() {
     for name in ["alloc/data/../../../outside/new", "../outside/new", "/tmp/ostler-unpack-test"] {
         let scene = Scene::new();
-        scene.refused(Made::new().dir("alloc/data").file(name, b"x"), "is no path inside");
+        scene.refused(Made::new().dir("alloc/data").file(name, b"x"), "is not a path inside");
         assert!(!Path::new("/tmp/ostler-unpack-test").exists());
     }
 }
@@ -145,7 +145,7 @@ fn a_name_that_leads_up_or_to_the_root_is_refused() {
 fn logs_secrets_and_the_journal_of_a_move_cannot_be_brought() {
     for name in ["alloc/logs/web.stdout.0", "web/secrets/token", "data move.json", "alloc/data"] {
         let scene = Scene::new();
-        scene.refused(Made::new().file(name, b"x"), "is not of what moves");
+        scene.refused(Made::new().file(name, b"x"), "is not part of what moves");
     }
 }
 
@@ -285,5 +285,5 @@ fn an_archive_that_breaks_off_is_refused() {
     let scene = Scene::new();
     let bytes = Made::new().file("alloc/data/x", b"x").into_bytes();
     let error = scene.take_bounded(&bytes[..1_024], UnpackBounds::of_disk(MIB)).unwrap_err();
-    assert!(error.to_string().contains("it ended before it was whole"), "{error}");
+    assert!(error.to_string().contains("it ended before it was complete"), "{error}");
 }

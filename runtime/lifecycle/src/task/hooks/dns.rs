@@ -60,8 +60,8 @@ impl TaskHook for DnsHook {
             let path =
                 written.map_err(HookError::passing_setup)?.map_err(|e| HookError::on_disk(&e))?;
             let host_path = path.to_str().map(str::to_owned);
-            let host_path =
-                host_path.ok_or_else(|| HookError::setup("the data directory is no text"))?;
+            let host_path = host_path
+                .ok_or_else(|| HookError::setup("the path of the data directory is not UTF-8"))?;
             let mount = Mount { host_path, task_path: PLACE.to_owned(), read_only: true };
             preparation.reservation.mounts.push(mount);
             Ok(())

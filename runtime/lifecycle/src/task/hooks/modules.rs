@@ -62,7 +62,7 @@ async fn fetch_modules(scope: &TaskScope, preparation: &mut Preparation) -> Resu
         );
         let kept = artifacts.fetch_module(ask, told).await.map_err(refused)?;
         let Some(path) = kept.path().to_str().map(str::to_owned) else {
-            let reason = "the data directory has no name that is text";
+            let reason = "the path of the data directory is not UTF-8";
             return Err(refused(ArtifactError::permanent(reason)));
         };
         let mut config = std::mem::take(&mut preparation.config).into_map();

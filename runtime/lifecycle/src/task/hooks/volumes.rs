@@ -75,7 +75,7 @@ async fn resolve_mount(
         .map_err(|error| HookError::Invalid(format!("destination of volume {name}: {error}")))?;
     if !Path::new(&destination).is_absolute() || destination.split('/').any(|part| part == "..") {
         return Err(HookError::Invalid(format!(
-            "destination of volume {name} is {destination:?}, which is no absolute path without \"..\""
+            "destination of volume {name} is {destination:?}, which is not an absolute path without \"..\""
         )));
     }
     if let Some(place) = OWN_PLACES.iter().find(|place| covers(&destination, place)) {
@@ -96,7 +96,7 @@ async fn resolve_mount(
     let host_path = host_path
         .to_str()
         .map(str::to_owned)
-        .ok_or_else(|| HookError::setup(format!("volume {name} is at a path that is no text")))?;
+        .ok_or_else(|| HookError::setup(format!("volume {name} is at a path that is not UTF-8")))?;
     let read_only = volume.read_only || request.read_only || mount.read_only;
     Ok(Mount { host_path, task_path: destination, read_only })
 }
@@ -104,5 +104,5 @@ async fn resolve_mount(
 /// The path of a directory with all links resolved, because a mount follows no links.
 fn directory(path: &Path) -> Result<PathBuf, String> {
     let found = path.canonicalize().map_err(|error| format!("cannot be used: {error}"))?;
-    if found.is_dir() { Ok(found) } else { Err("is no directory".to_owned()) }
+    if found.is_dir() { Ok(found) } else { Err("is not a directory".to_owned()) }
 }

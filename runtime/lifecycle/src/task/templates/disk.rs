@@ -71,7 +71,7 @@ fn open(dir: &Dir, path: &Path) -> io::Result<File> {
     // A pipe of the task in the place of a file must not block the open.
     options.read(true).custom_flags(libc::O_NONBLOCK);
     let file = dir.open_with(path, &options)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
 }
 
 /// Read a file of at most `max` bytes.

@@ -20,7 +20,7 @@ impl EnvFileError {
     /// A text that says where the mistake is, without the content of the line.
     pub(super) fn without_text(&self) -> String {
         format!(
-            "line {} of the environment is no NAME=value; what is in it is not shown, because the template \
+            "line {} of the environment is not NAME=value; what is in it is not shown, because the template \
              reads variables",
             self.line
         )
@@ -30,7 +30,7 @@ impl EnvFileError {
 /// The variables of a file. If a name comes twice, the last value counts.
 pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, String>, EnvFileError> {
     let wrong = |line: usize, problem: String| EnvFileError { line: line + 1, problem };
-    let text = std::str::from_utf8(bytes).map_err(|_| wrong(0, "it is no UTF-8".to_owned()))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| wrong(0, "it is not UTF-8".to_owned()))?;
     let mut vars = BTreeMap::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -43,7 +43,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, String>, EnvFileErro
         let name = name.trim();
         let name = name.strip_prefix("export ").unwrap_or(name).trim();
         if !is_name(name) {
-            return Err(wrong(number, format!("{name:?} is no name for a variable")));
+            return Err(wrong(number, format!("{name:?} is not a valid name of a variable")));
         }
         let text = value(text.trim()).map_err(|problem| wrong(number, problem))?;
         vars.insert(name.to_owned(), text);
@@ -64,8 +64,7 @@ fn value(text: &str) -> Result<String, String> {
         match c {
             '#' => break,
             '\'' => {
-                let (inside, after) =
-                    rest.as_str().split_once('\'').ok_or("a ' without another one")?;
+                let (inside, after) = rest.as_str().split_once('\'').ok_or("a ' is not closed")?;
                 made.push_str(inside);
                 rest = after.chars();
                 kept = made.len();
@@ -75,7 +74,7 @@ fn value(text: &str) -> Result<String, String> {
                 kept = made.len();
             }
             ' ' => made.push(' '),
-            c if c.is_control() => return Err(format!("{c:?} cannot stand in a value")),
+            c if c.is_control() => return Err(format!("{c:?} is not allowed in a value")),
             c => {
                 made.push(c);
                 kept = made.len();
@@ -88,7 +87,7 @@ fn value(text: &str) -> Result<String, String> {
 
 fn read_quoted(rest: &mut std::str::Chars<'_>, made: &mut String) -> Result<(), String> {
     loop {
-        match rest.next().ok_or("a \" without another one")? {
+        match rest.next().ok_or("a \" is not closed")? {
             '"' => return Ok(()),
             '\\' => match rest.next() {
                 Some(c @ ('"' | '\\' | '/')) => made.push(c),
@@ -98,9 +97,9 @@ fn read_quoted(rest: &mut std::str::Chars<'_>, made: &mut String) -> Result<(), 
                 Some('n') => made.push('\n'),
                 Some('t') => made.push('\t'),
                 Some('u') => made.push(unicode(rest)?),
-                _ => return Err("a \\ that stands before no escape".to_owned()),
+                _ => return Err("a \\ does not begin an escape".to_owned()),
             },
-            c if c.is_control() => return Err(format!("{c:?} cannot stand in a value")),
+            c if c.is_control() => return Err(format!("{c:?} is not allowed in a value")),
             c => made.push(c),
         }
     }
@@ -157,10 +156,10 @@ mod tests {
     fn what_is_wrong_is_said_with_its_line() {
         for (text, said) in [
             ("A=1\nB", "line 2 of the environment: there is no ="),
-            ("1A=x", "line 1 of the environment: \"1A\" is no name"),
-            ("\n\nA=\"x", "line 3 of the environment: a \" without"),
-            ("A='x", "line 1 of the environment: a ' without"),
-            ("A=\"\\q\"", "line 1 of the environment: a \\ that"),
+            ("1A=x", "line 1 of the environment: \"1A\" is not a valid name"),
+            ("\n\nA=\"x", "line 3 of the environment: a \" is not"),
+            ("A='x", "line 1 of the environment: a ' is not"),
+            ("A=\"\\q\"", "line 1 of the environment: a \\ does"),
             ("A=\"\\ud83d\"", "line 1 of the environment: \\u needs"),
         ] {
             let error = read(text.as_bytes()).unwrap_err().to_string();

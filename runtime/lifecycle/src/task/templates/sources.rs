@@ -285,7 +285,7 @@ impl<'a> Query<'a> {
         if whole {
             Ok(Self { tag, name, namespace, region })
         } else {
-            Err(format!("{text:?} names no service; write name, or tag.name"))
+            Err(format!("{text:?} does not name a service; write name, or tag.name"))
         }
     }
 }

@@ -213,7 +213,7 @@ fn open(path: &Path) -> Result<(File, Metadata), WasmTaskError> {
     let meta = file.metadata().map_err(|e| refused(e.to_string()))?;
     if !meta.is_file() {
         let what =
-            if meta.file_type().is_fifo() { "it is a pipe" } else { "it is no regular file" };
+            if meta.file_type().is_fifo() { "it is a pipe" } else { "it is not a regular file" };
         return Err(refused(what.to_owned()));
     }
     if meta.len() > TASK_FILE_BYTES_MAX {

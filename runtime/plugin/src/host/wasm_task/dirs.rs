@@ -159,7 +159,7 @@ fn stage(
     }
     let (parent, name) = dir.guest_path.rsplit_once('/').unwrap_or(("", dir.guest_path.as_str()));
     if name.is_empty() || name == ".." || name == "." {
-        return Err(failed(format!("{:?} is no file name", dir.guest_path)));
+        return Err(failed(format!("{:?} is not a file name", dir.guest_path)));
     }
     let guest_parent = if parent.is_empty() { "/" } else { parent };
     let known = staged.iter().find(|(guest, _)| guest == guest_parent);

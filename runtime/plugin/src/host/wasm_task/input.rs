@@ -69,11 +69,11 @@ fn open(context: &TaskContext, path: &Path) -> Result<std::fs::File, WasmTaskErr
     let file = opened.open_with(&name, &options).map_err(|e| failed(e.to_string()))?;
     let meta = file.metadata().map_err(|e| failed(e.to_string()))?;
     if !meta.is_file() {
-        return Err(failed("it is no regular file".to_owned()));
+        return Err(failed("it is not a regular file".to_owned()));
     }
     let file = file.into_std();
     if !places::admit(&file, places::kind_of_path(&context.task_dir) == FileSystemKind::Waits) {
-        return Err(failed("a read of it may wait for ever, or it is the agent's own".to_owned()));
+        return Err(failed("reading it may block forever, or it belongs to the agent".to_owned()));
     }
     Ok(file)
 }

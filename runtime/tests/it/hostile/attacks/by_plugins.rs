@@ -125,8 +125,8 @@ pub fn answers() -> Vec<Attack> {
             "a list beyond all memory",
             ["memory limit", "out of bounds", "trapped"]
         ),
-        on_fingerprint!("answer-twice", "duplicate-ids", "one device twice", ["is there twice"]),
-        on_fingerprint!("answer-nan", "nan", "a measure that is no number", ["broken answer"]),
+        on_fingerprint!("answer-twice", "duplicate-ids", "one device twice", ["is listed twice"]),
+        on_fingerprint!("answer-nan", "nan", "a measure that is not a number", ["broken answer"]),
         attack!(
             "answer-deep",
             "a measurement 100,000 objects deep",

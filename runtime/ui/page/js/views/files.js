@@ -72,7 +72,7 @@ function FileText({ id, path, file, close }) {
       <button onClick=${read.again}>Read again</button><span class="quiet">${bytes(size)}</span></div>
     ${read.error && html`<${Trouble} error=${read.error} again=${read.again} />`}
     ${!read.value && !read.error && html`<${Loading} what="the file" />`}
-    ${read.value?.binary && html`<${Empty} title="This is no text"><p>Save it to look at it with another program.</p></${Empty}>`}
+    ${read.value?.binary && html`<${Empty} title="This is not text"><p>Save it to look at it with another program.</p></${Empty}>`}
     ${read.value?.text !== undefined && html`<pre class="log wrap" tabindex="0" aria-label=${file.Name}>${read.value.text}</pre>`}
     ${size > SHOWN && read.value?.text !== undefined && html`<p class="quiet">The first ${bytes(SHOWN)} are shown.</p>`}`;
 }

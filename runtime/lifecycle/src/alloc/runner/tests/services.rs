@@ -196,7 +196,7 @@ async fn a_service_whose_name_means_nothing_is_not_listed_and_that_is_said_once(
         events.iter().filter(|event| event.message.contains("a-${nobody} is not listed")).count()
     };
     let state = until(&handle, |state| said(state) == 1).await;
-    let text = "\"a-${nobody}\" is no name of a service";
+    let text = "\"a-${nobody}\" is not a valid service name";
     let events = &state.tasks["main"].events;
     assert!(events.iter().any(|event| event.message.contains(text)), "{events:?}");
     handle.stop("enough").await;
