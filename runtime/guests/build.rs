@@ -202,9 +202,10 @@ fn precompile(path: &Path) -> Result<(), String> {
     if there.is_some_and(|code| if own { fits(&code) } else { code.is_empty() }) {
         return Ok(());
     }
-    let code = match own {
-        true => ahead::make(&wasm, kind, format).map_err(|error| failed(&error))?,
-        false => Vec::new(),
+    let code = if own {
+        ahead::make(&wasm, kind, format).map_err(|error| failed(&error))?
+    } else {
+        Vec::new()
     };
     fs::write(to, code).map_err(|error| failed(&error))
 }

@@ -75,9 +75,10 @@ impl World {
     /// What this start does.
     fn script(&self, config: &TaskConfig) -> crate::plan::Script {
         let inner = self.lock();
-        let script = match inner.settled {
-            true => crate::plan::Script::steady(),
-            false => crate::plan::Script::random(&inner.rng),
+        let script = if inner.settled {
+            crate::plan::Script::steady()
+        } else {
+            crate::plan::Script::random(&inner.rng)
         };
         if config.task.as_str() == PREPARES { script.ending() } else { script }
     }

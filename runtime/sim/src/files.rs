@@ -264,9 +264,10 @@ impl SimFiles {
 impl JobFiles for SimFiles {
     fn id(&self) -> io::Result<DirId> {
         let dirs = self.lock();
-        match dirs.unreadable {
-            true => Err(io::ErrorKind::PermissionDenied.into()),
-            false => Ok(DirId { device: if dirs.covered { dirs.covers } else { 0 }, inode: 2 }),
+        if dirs.unreadable {
+            Err(io::ErrorKind::PermissionDenied.into())
+        } else {
+            Ok(DirId { device: if dirs.covered { dirs.covers } else { 0 }, inode: 2 })
         }
     }
 

@@ -21,9 +21,10 @@ impl History {
     /// Draw one.
     #[must_use]
     pub fn from_seed(seed: u64, joined: bool) -> Self {
-        match joined {
-            true => Self::Joined(JoinedPlan::from_seed(seed)),
-            false => Self::Alone(Plan::from_seed(seed)),
+        if joined {
+            Self::Joined(JoinedPlan::from_seed(seed))
+        } else {
+            Self::Alone(Plan::from_seed(seed))
         }
     }
 

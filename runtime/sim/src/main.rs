@@ -138,9 +138,10 @@ fn directory() -> std::io::Result<tempfile::TempDir> {
 fn scale(plan: &ScalePlan, json: bool, svg: Option<&std::path::Path>) -> Result<ExitCode> {
     let dir = directory()?;
     let report = scale::play(plan, dir.path()).map_err(anyhow::Error::msg)?;
-    match json {
-        true => println!("{:#}", report.json()),
-        false => print!("{}\n{}", report.text(), report.measured_text()),
+    if json {
+        println!("{:#}", report.json())
+    } else {
+        print!("{}\n{}", report.text(), report.measured_text())
     }
     if let Some(path) = svg {
         let drawn = std::fs::write(path, scale::picture::svg(&report));

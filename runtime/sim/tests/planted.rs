@@ -81,10 +81,10 @@ fn the_first_seed_that_finds_each_planted_defect() {
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => sources(&path, found),
-            false if path.extension().is_some_and(|of| of == "rs") => found.push(path),
-            false => {}
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|of| of == "rs") {
+            found.push(path);
         }
     }
 }

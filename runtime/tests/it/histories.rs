@@ -105,10 +105,9 @@ async fn nothing_runs_twice_or_is_lost_whatever_happens_to_the_agent() {
         }
         let more =
             minutes.is_some_and(|minutes| begun.elapsed() < Duration::from_secs(60 * minutes));
-        let seed = next.next().or_else(|| match more {
-            true => Some(fresh.number_below(1 << 40)),
-            false => last.take(),
-        });
+        let seed = next
+            .next()
+            .or_else(|| if more { Some(fresh.number_below(1 << 40)) } else { last.take() });
         let Some(seed) = seed else { break };
         if wrong.len() >= WRONG_MAX {
             break;

@@ -42,13 +42,12 @@ impl Somebody {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = match rustix::process::geteuid().is_root() {
-            true => {
-                let mut command = Command::new(SETPRIV);
-                command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--", OSTLER]);
-                command
-            }
-            false => Command::new(OSTLER),
+        let mut command = if rustix::process::geteuid().is_root() {
+            let mut command = Command::new(SETPRIV);
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--", OSTLER]);
+            command
+        } else {
+            Command::new(OSTLER)
         };
         command.args(args).env_clear().current_dir("/").env("PATH", "/usr/bin:/bin");
         command.env("HOME", self.home.path()).env("TMPDIR", self.home.path());

@@ -197,10 +197,7 @@ impl Scene {
             path = format!("{path}?{}", self.named(query));
         }
         let body = &one["body"];
-        let body = match body.is_null() {
-            true => Bytes::new(),
-            false => self.named(&body.to_string()).into(),
-        };
+        let body = if body.is_null() { Bytes::new() } else { self.named(&body.to_string()).into() };
         if one["status"] == 101 {
             return upgraded(self.client(), &path).await;
         }
@@ -226,20 +223,19 @@ impl Scene {
         if shape.is_null() {
             return found;
         }
-        let value = match one["kind"] == "frames" {
-            true => first_frame(&mut stream).await,
-            false => {
-                let mut bytes = Vec::new();
-                while let Some(piece) = stream.next().await {
-                    bytes.extend_from_slice(&piece);
-                }
-                if let Ok(value) = serde_json::from_slice::<Value>(&bytes)
-                    && value["EvalID"].is_string()
-                {
-                    self.names.insert("eval", value["EvalID"].as_str().unwrap().to_owned());
-                }
-                serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+        let value = if one["kind"] == "frames" {
+            first_frame(&mut stream).await
+        } else {
+            let mut bytes = Vec::new();
+            while let Some(piece) = stream.next().await {
+                bytes.extend_from_slice(&piece);
             }
+            if let Ok(value) = serde_json::from_slice::<Value>(&bytes)
+                && value["EvalID"].is_string()
+            {
+                self.names.insert("eval", value["EvalID"].as_str().unwrap().to_owned());
+            }
+            serde_json::from_slice(&bytes).map_err(|error| error.to_string())
         };
         match value {
             Ok(value) => differ("", shape, Some(&value), &mut found),
@@ -279,10 +275,7 @@ async fn upgraded(client: &Client, path: &str) -> Vec<String> {
     let mut head = [0; 64];
     let count = within(stream.read(&mut head)).await.unwrap();
     let head = String::from_utf8_lossy(&head[..count]).into_owned();
-    match head.starts_with("HTTP/1.1 101 ") {
-        true => Vec::new(),
-        false => vec![format!("no upgrade: {head}")],
-    }
+    if head.starts_with("HTTP/1.1 101 ") { Vec::new() } else { vec![format!("no upgrade: {head}")] }
 }
 
 fn type_of(value: &Value) -> &'static str {
@@ -353,12 +346,11 @@ async fn what_the_stock_command_line_asked_of_a_real_agent_is_answered_in_the_sa
         scene.before(seq, &Value::Null).await;
         let found = scene.differences(one).await;
         let what = format!("{seq} {} {} {}", one["by"], one["method"], one["path"]);
-        match found.is_empty() {
-            true => alike += 1,
-            false => {
-                println!("{what}:\n  {}", found.join("\n  "));
-                different.push(seq);
-            }
+        if found.is_empty() {
+            alike += 1
+        } else {
+            println!("{what}:\n  {}", found.join("\n  "));
+            different.push(seq);
         }
     }
     println!("{alike} of {} recorded requests have the same status and fields", all.len());

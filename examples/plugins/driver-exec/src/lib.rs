@@ -158,13 +158,14 @@ impl Driver for Exec {
     fn fingerprint() -> Result<Fingerprint> {
         let here = Here::look()?;
         let lacking = here.lacking_text(false);
-        let health = match lacking.is_empty() {
-            true => Health::healthy(),
-            false => Health::unhealthy(format!(
+        let health = if lacking.is_empty() {
+            Health::healthy()
+        } else {
+            Health::unhealthy(format!(
                 "this node cannot isolate tasks by {lacking}; run the agent as root or allow it user \
                  namespaces, list these parts in `without` in the isolation block of the driver's grants, or \
                  use raw_exec"
-            )),
+            ))
         };
         let parts = here.0.iter().map(|state| {
             let name = format!("isolation.{}", part_name(state.part));

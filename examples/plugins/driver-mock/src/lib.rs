@@ -81,9 +81,10 @@ impl Driver for Mock {
         config.refuse_unsupported()?;
         wait(config.start_block_for);
         if let Some(message) = config.start_error.clone() {
-            return Err(match config.start_error_recoverable {
-                true => Error::Recoverable(message),
-                false => Error::Fatal(message),
+            return Err(if config.start_error_recoverable {
+                Error::Recoverable(message)
+            } else {
+                Error::Fatal(message)
             });
         }
         let network = config.network()?;
@@ -103,9 +104,10 @@ impl Driver for Mock {
 
     fn stop(handle: Handle, _signal: Option<String>, _timeout: Milliseconds) -> Result<()> {
         let config = handle.state::<Remembered>()?.config()?;
-        match config.kill_after.is_zero() {
-            true => Err(Error::not_found("the mock task ended when it was asked to")),
-            false => Ok(()),
+        if config.kill_after.is_zero() {
+            Err(Error::not_found("the mock task ended when it was asked to"))
+        } else {
+            Ok(())
         }
     }
 

@@ -46,9 +46,10 @@ impl Tree {
     #[allow(clippy::expect_used, reason = "for tests")]
     pub fn remove(&self, path: &str) {
         let path = self.path(path);
-        match path.is_dir() && !path.is_symlink() {
-            true => fs::remove_dir_all(path).expect("a directory of the test"),
-            false => fs::remove_file(path).expect("a file of the test"),
+        if path.is_dir() && !path.is_symlink() {
+            fs::remove_dir_all(path).expect("a directory of the test")
+        } else {
+            fs::remove_file(path).expect("a file of the test")
         }
     }
 

@@ -151,9 +151,10 @@ pub(crate) async fn rest(scene: &Scene, joined: &Joined, plan: &JoinedPlan) -> R
         let all = [Collect, Remember, Replace].contains(&step.act);
         all || matches!(step.act, Place(_) | Stop(_) | Change(_) | Forget(_) | End(..))
     });
-    match undisturbed && again > 0 {
-        true => Err(format!("{again} states were told twice, and nothing was wrong")),
-        false => Ok(()),
+    if undisturbed && again > 0 {
+        Err(format!("{again} states were told twice, and nothing was wrong"))
+    } else {
+        Ok(())
     }
 }
 

@@ -41,15 +41,13 @@ impl SimDisk {
     /// `file`: the records are in a state file, below `dir`.
     pub(crate) fn new(world: World, seed: u64, dir: &Path, file: bool) -> Result<Self, StateError> {
         let path = dir.join("state.redb");
-        let file = match file {
-            false => None,
-            true => {
-                let made = DiskBackend::open(&path).map(drop);
-                let image = made.and_then(|()| Ok(std::fs::read(&path)?));
-                let image =
-                    image.map_err(|error| StateError::from_open_error(path.clone(), error))?;
-                Some((FaultyDisk::new(&image, seed), path))
-            }
+        let file = if file {
+            let made = DiskBackend::open(&path).map(drop);
+            let image = made.and_then(|()| Ok(std::fs::read(&path)?));
+            let image = image.map_err(|error| StateError::from_open_error(path.clone(), error))?;
+            Some((FaultyDisk::new(&image, seed), path))
+        } else {
+            None
         };
         Ok(Self { world, records: Arc::default(), file, commits: AtomicU64::new(0) })
     }
@@ -163,9 +161,10 @@ impl Attached {
             None if random % 2 == 0 => drop(self.records.commit(batch)),
             None => {}
             Some((disk, _)) => {
-                let fault = match power && random % 2 == 0 {
-                    true => DiskFault::TornWrite,
-                    false => DiskFault::PowerCut,
+                let fault = if power && random % 2 == 0 {
+                    DiskFault::TornWrite
+                } else {
+                    DiskFault::PowerCut
                 };
                 fail_at(disk, random / 2, fault);
                 drop(self.records.commit(batch));

@@ -156,9 +156,10 @@ pub(super) fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), Str
             )
         })
         .collect();
-    match waits.is_empty() {
-        true => Ok(()),
-        false => Err(format!("of job {name} is pending after an hour: {}", waits.join("; "))),
+    if waits.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("of job {name} is pending after an hour: {}", waits.join("; ")))
     }
 }
 

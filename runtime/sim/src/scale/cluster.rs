@@ -205,10 +205,8 @@ impl Cluster {
         let book = self.double.book();
         let registered =
             book.nodes.values().filter(|node| node.registrations > 0 && node.beats > 0);
-        let as_wanted = |alloc: &BookAlloc| match is_stopped(alloc) {
-            true => is_over(alloc),
-            false => running(alloc),
-        };
+        let as_wanted =
+            |alloc: &BookAlloc| if is_stopped(alloc) { is_over(alloc) } else { running(alloc) };
         registered.count() == self.members.len() && book.allocs().values().all(as_wanted)
     }
 

@@ -132,10 +132,7 @@ impl World {
     fn judge(&self) -> Result<(), Trouble> {
         let shapes: Vec<&Shape> = self.jobs.iter().map(|job| &job.shape).collect();
         let wrong = self.evidence()?.violations(&shapes);
-        match wrong.is_empty() {
-            true => Ok(()),
-            false => Err(wrong.join("\n")),
-        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
     }
 
     /// Runs of a place whose process lives.

@@ -214,11 +214,10 @@ impl Shape {
 fn script(life: Life, sticky: bool, beside: &Path) -> String {
     let dir = beside.display();
     let evidence = format!("{dir}/evidence");
-    let chain = match sticky {
-        true => {
-            "f=$NOMAD_ALLOC_DIR/data/chain; [ -f $f ] && seen=$(tail -n 1 $f 8>&- 9>&-); echo $NOMAD_ALLOC_ID >>$f; "
-        }
-        false => "",
+    let chain = if sticky {
+        "f=$NOMAD_ALLOC_DIR/data/chain; [ -f $f ] && seen=$(tail -n 1 $f 8>&- 9>&-); echo $NOMAD_ALLOC_ID >>$f; "
+    } else {
+        ""
     };
     let begin = format!(
         "me=\"$NOMAD_ALLOC_ID $NOMAD_JOB_ID $NOMAD_ALLOC_INDEX $GENERATION $$\"; \
@@ -227,9 +226,12 @@ fn script(life: Life, sticky: bool, beside: &Path) -> String {
          echo \"start $me $seen\" >>{evidence}; "
     );
     let end = |code: u8| format!("echo \"end $me {code}\" >>{evidence}; exit {code}");
-    let sleep = |time: Duration| match time.is_zero() {
-        true => String::new(),
-        false => format!("sleep {} 8>&- 9>&-; ", time.as_secs_f32()),
+    let sleep = |time: Duration| {
+        if time.is_zero() {
+            String::new()
+        } else {
+            format!("sleep {} 8>&- 9>&-; ", time.as_secs_f32())
+        }
     };
     let life = match life {
         Life::Runs { stop } => format!(

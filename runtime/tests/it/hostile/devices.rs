@@ -308,10 +308,7 @@ pub async fn authority(arena: &Arena) -> Outcome {
             Err(refused) => return refused,
         };
         let said = ask(&plugin, function).await;
-        match said.contains(why) {
-            true => refused += 1,
-            false => escaped.push(format!("{answer}: {said}")),
-        }
+        if said.contains(why) { refused += 1 } else { escaped.push(format!("{answer}: {said}")) }
     }
     let escaped = (!escaped.is_empty()).then(|| escaped.join("; "));
     Outcome { escaped, ..Outcome::of(format!("{refused} of {count} refused")) }

@@ -62,9 +62,10 @@ pub async fn truncated(arena: &Arena) -> Outcome {
 async fn both(arena: &Arena, words: &[&str], names: usize) -> Outcome {
     let first = one(arena, HOSTILE_TASK, words, names).await;
     let second = one(arena, HOSTILE_TASK_P1, words, names).await;
-    match second.said == first.said {
-        true => Outcome { escaped: first.escaped.or(second.escaped), ..first },
-        false => Outcome::of(format!("{} as a component, {}", first.said, second.said)),
+    if second.said == first.said {
+        Outcome { escaped: first.escaped.or(second.escaped), ..first }
+    } else {
+        Outcome::of(format!("{} as a component, {}", first.said, second.said))
     }
 }
 

@@ -171,9 +171,10 @@ fn judged(arena: &Arena, ends: &[Ended]) -> Outcome {
     let escaped = arena.secret_harmed().or((!beyond.is_empty()).then(|| beyond.join(", ")));
     let all_ended = ends.iter().all(|ended| ended.said().starts_with("exit 0"));
     let honest = ends.iter().all(|ended| !ended.printed.is_empty());
-    let said = match all_ended && honest {
-        true => "only its own".to_owned(),
-        false => ends.iter().map(Ended::said).collect(),
+    let said = if all_ended && honest {
+        "only its own".to_owned()
+    } else {
+        ends.iter().map(Ended::said).collect()
     };
     Outcome { escaped, ..Outcome::of(said) }
 }

@@ -77,9 +77,10 @@ async fn tool(program: &str, args: &[&str]) -> Result<String, String> {
     let ended = ostler_model::clock::timeout(PATIENCE, run).await;
     let output = ended.ok_or_else(|| format!("{program} does not end"))?;
     let output = output.map_err(|error| format!("{program} is not installed ({error})"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr))),
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr)))
     }
 }
 

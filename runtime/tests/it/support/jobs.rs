@@ -54,10 +54,8 @@ pub fn wasm(name: &str, module: &str, args: &[&str], more: &str) -> String {
 fn task(name: &str, driver: &str, program: &str, args: &[&str], more: &str) -> String {
     let args: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
     let args = args.join(", ");
-    let resources = match more.contains("resources {") {
-        true => "",
-        false => "resources {\n cpu = 20\n memory = 64\n }",
-    };
+    let resources =
+        if more.contains("resources {") { "" } else { "resources {\n cpu = 20\n memory = 64\n }" };
     format!(
         "task \"{name}\" {{\n driver = \"{driver}\"\n config {{\n {program}\n args = [{args}]\n }}\n \
          {resources}\n {more}\n}}\n"

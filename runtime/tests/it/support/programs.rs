@@ -108,12 +108,13 @@ impl Program {
             if let Some(status) = child.try_wait().unwrap() {
                 let text = std::fs::read_to_string(&log).unwrap_or_default();
                 let first = text.lines().find(|line| line.contains("error")).unwrap_or(&text);
-                return match status.success() {
-                    true => Ok(()),
-                    false => Err(format!(
+                return if status.success() {
+                    Ok(())
+                } else {
+                    Err(format!(
                         "{name} {version} for {target} was not built ({first}); see {}",
                         log.display()
-                    )),
+                    ))
                 };
             }
             if begun.elapsed() > BUILDING_MAX {

@@ -148,9 +148,10 @@ impl World {
             })
         });
         let harmed: Vec<&Run> = harmed.collect();
-        match harmed.is_empty() {
-            true => Ok(()),
-            false => Err(format!("a fault of the machine ended healthy tasks: {harmed:#?}")),
+        if harmed.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("a fault of the machine ended healthy tasks: {harmed:#?}"))
         }
     }
 
