@@ -28,6 +28,7 @@ use ostler_health::meter::PluginMeter;
 use ostler_health::metrics::BytesMoved;
 use ostler_health::refresh::NextCheck;
 use ostler_health::strikes::TaskKey;
+use ostler_model::causes::chain;
 use ostler_model::clock::{Stopwatch, Timestamp, timeout};
 use ostler_model::grants::Grants;
 use ostler_model::grants::answers::AnswerCheck;
@@ -273,7 +274,7 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
         let of_alloc = isolated && user.is_none() && grants.isolated_user().is_none();
         let isolated_as = isolated.then(|| grants.isolated_user_or_default());
         let found = self.services.processes.owner(user, isolated_as).await;
-        let found = found.map_err(|error| PluginCallError::Fatal(ostler_process::chain(&error)))?;
+        let found = found.map_err(|error| PluginCallError::Fatal(chain(&error)))?;
         Ok(match found {
             None => TaskOwner::Agent,
             Some(otherwise) if of_alloc => TaskOwner::OfAlloc { otherwise },

@@ -175,10 +175,3 @@ impl ProcessError {
         Self::System { what, source: source.into() }
     }
 }
-
-/// An error and its causes in one line, for an event.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-}

@@ -58,7 +58,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
 pub use self::cgroup::{CgroupStatus, CgroupUnavailable, WorkerCgroup, make_room};
-pub use self::error::{ProcessError, chain};
+pub use self::error::ProcessError;
 pub use self::isolate::{Abilities, Isolation};
 pub use self::supervise::record::ExitRecordError;
 pub use self::unlinked_files::UnlinkedFiles;

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::error::{ProcessError, chain};
+use super::error::ProcessError;
 use super::leftovers::{self, Certainty, RemainingProcess};
 use super::reap::{WaitTarget, find_leftovers, kill_until_gone, remove_cgroup, wait_for_end};
 use super::supervise::record::{self, ExitRecord, ExitRecordError, ExitRecords};
 use super::{HostProcess, ProcessHost, identity};
+use ostler_model::causes::chain;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::RunId;
 use ostler_model::limits::{EXIT_READ_WALL_MAX, KILL_GRACE};

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use ostler_model::causes::chain;
 use ostler_model::cores::CoreSet;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SinkFiles;

@@ -7,11 +7,12 @@ use crate::bindings::since_0_1::host::process::{
     Host, Isolation as Asked, PartState, ProcessError as WitError, ProcessState, SpawnRequest,
 };
 use crate::host::CallState;
+use ostler_model::causes::chain;
 use ostler_model::grants::{Authority, GrantAddition};
 use ostler_model::isolation::IsolationKind;
 use ostler_model::ports::TaskContext;
 use ostler_process::netns::TaskNetwork;
-use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain};
+use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState};
 
 #[path = "process_surroundings.rs"]
 mod surroundings;
