@@ -44,7 +44,6 @@ use ostler_plugin::{Plugin, PluginRuntime};
 use super::upgrade::copies::AcceptedCopies;
 
 pub(super) use board::Board;
-pub use find::RAW_EXEC;
 pub(super) use late::{LateLoads, LatePlugin, LateResult};
 use load::{LoadAttempt, Loader};
 pub use outside::{PullReport, SignatureReport, VerifyReport, pull, verify};

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::CatalogueDirs;
 use super::verify::{PluginBytesPlace, PluginSubject};
 use ostler_artifact::trust::{self, Demand};
+use ostler_control::RAW_EXEC;
 use ostler_model::config::{AgentConfig, ConfigOrigin, FailurePolicy, PluginBlock, UpgradeMode};
 use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGrant};
 use ostler_model::isolation::IsolationGrant;
@@ -23,9 +24,6 @@ const PLUGIN_DIR_FILES_MAX: usize = 256;
 
 /// The device plugin that simulates devices, for tests. It is off unless its block is there.
 const MOCK_DEVICE: &str = "mock_device";
-
-/// The driver that isolates nothing. It is off unless its block is there.
-pub const RAW_EXEC: &str = "raw_exec";
 
 /// A plugin before it is loaded.
 #[derive(Clone)]
