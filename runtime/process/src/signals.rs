@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use ostler_model::signal::UnknownSignal;
 
 /// The signals a task can be sent, by name without the `SIG` prefix.
-const NAMES: [(&str, Signal); 30] = [
+const NAMES: [(&str, Signal); 31] = [
     ("ABRT", Signal::ABORT),
     ("ALRM", Signal::ALARM),
     ("BUS", Signal::BUS),
@@ -23,6 +23,7 @@ const NAMES: [(&str, Signal); 30] = [
     ("PROF", Signal::PROF),
     ("QUIT", Signal::QUIT),
     ("SEGV", Signal::SEGV),
+    ("STKFLT", Signal::STKFLT),
     ("STOP", Signal::STOP),
     ("SYS", Signal::SYS),
     ("TERM", Signal::TERM),
@@ -94,9 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_one_that_job_files_may_write() {
+    fn the_names_are_those_that_job_files_may_write() {
         for (known, _) in NAMES {
             assert!(ostler_model::signal::full_name(known).is_ok(), "{known}");
+        }
+        for known in ostler_model::signal::SIGNALS {
+            assert!(parse(known).is_ok(), "{known}");
         }
     }
 }
