@@ -145,7 +145,7 @@ impl Run {
         let openers = self.disk.openers(self.workload.cache, self.workload.journal);
         let backend = DiskBackend::open_with(path, openers)
             .map_err(|error| StateError::from_open_error(path.clone(), error))?;
-        // The lost data is on no disk, and the disk has no number beside it that could tell.
+        // A store that lacks acknowledged changes says so. That is right only where a sync was lost.
         if backend.age().is_behind() && self.fault != DiskFault::LostSyncThenCut {
             let detail = format!("acknowledged changes are told missing: {:?}", backend.age());
             return Err(StateError::Damaged { path: path.clone(), detail });
