@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ostler_explain::{Explanation, alloc, device, job, plugin};
 use ostler_model::time::Timestamp;
+use ostler_testing::golden::has_text;
 use serde::Deserialize;
 
 /// A history, by what it is of.
@@ -54,14 +55,11 @@ fn explained(file: &Path) -> (Explanation, Timestamp) {
 fn each_recorded_history_is_told_in_the_sentences_beside_it() {
     let files = histories();
     assert!(files.len() >= 20, "the histories are there");
-    let bless = std::env::var_os("OSTLER_BLESS").is_some();
     let mut other = Vec::new();
     for file in files {
         let (told, now) = explained(&file);
-        let (text, beside) = (told.text(now), file.with_extension("txt"));
-        if bless {
-            std::fs::write(&beside, &text).unwrap();
-        } else if std::fs::read_to_string(&beside).unwrap_or_default() != text {
+        let text = told.text(now);
+        if !has_text(&file.with_extension("txt"), &text).unwrap() {
             other.push(format!("{}:\n{text}", file.display()));
         }
     }

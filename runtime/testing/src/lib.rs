@@ -3,12 +3,13 @@
 //! [`fake_driver::FakeNode`] is drivers, workloads and devices in one, scripted per task and per
 //! run, living on tokio's (virtual) time, with a journal of every call. Start there.
 //! [`recorded`] is what stock Nomad said on the wire, [`shapes`] what such messages consist
-//! of. [`programs`] writes scripts that can be run at once.
+//! of. [`programs`] writes scripts that can be run at once. [`golden`] compares texts with files.
 
 pub mod fake_driver;
 pub mod fake_variables;
 pub mod files;
 pub mod fixtures;
+pub mod golden;
 pub mod programs;
 pub mod recorded;
 pub mod shapes;

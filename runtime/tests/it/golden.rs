@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use ostler_testing::golden::is_blessing;
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
@@ -230,7 +231,7 @@ fn folder(name: &str) -> PathBuf {
 /// Compare what was seen, by file name, with the files of a folder; or write them.
 fn compare(name: &str, seen: &BTreeMap<String, String>) {
     let folder = folder(name);
-    if std::env::var_os("OSTLER_BLESS").is_some() {
+    if is_blessing() {
         let _absent = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         seen.iter().for_each(|(file, text)| std::fs::write(folder.join(file), text).unwrap());

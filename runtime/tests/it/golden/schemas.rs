@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use ostler_testing::golden::has_text;
 use serde_json::{Map, Value, json};
 
 /// Maps whose keys are names that people or plugins give.
@@ -124,7 +125,6 @@ pub fn merged(one: &Value, other: &Value) -> Value {
 /// Compare the schemas of commands with those that are checked in, or write them.
 pub fn check(seen: &BTreeMap<String, Value>) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas");
-    let bless = std::env::var_os("OSTLER_BLESS").is_some();
     let mut other = Vec::new();
     for (command, schema) in seen {
         let mut whole = json!({
@@ -135,10 +135,7 @@ pub fn check(seen: &BTreeMap<String, Value>) {
         whole.as_object_mut().unwrap().extend(members);
         let text = format!("{whole:#}\n");
         let path = dir.join(format!("{}.json", command.replace(' ', "-")));
-        if bless {
-            std::fs::create_dir_all(&dir).unwrap();
-            std::fs::write(&path, &text).unwrap();
-        } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
+        if !has_text(&path, &text).unwrap() {
             other.push(format!("{}:\n{text}", path.display()));
         }
     }
