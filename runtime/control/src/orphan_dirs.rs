@@ -118,5 +118,5 @@ impl OrphanDirs {
 }
 
 #[cfg(test)]
-#[path = "unowned_tests.rs"]
+#[path = "orphan_dirs_tests.rs"]
 mod tests;

@@ -251,5 +251,5 @@ impl<T> Turns<T> {
 }
 
 #[cfg(test)]
-#[path = "computing_tests.rs"]
+#[path = "compute_pool_tests.rs"]
 mod tests;

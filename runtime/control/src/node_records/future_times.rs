@@ -89,5 +89,5 @@ fn clamp_scheduling(known: &mut NodeScheduling, now: Timestamp) {
 }
 
 #[cfg(test)]
-#[path = "later_tests.rs"]
+#[path = "future_times_tests.rs"]
 mod tests;

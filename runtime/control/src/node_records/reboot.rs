@@ -135,5 +135,5 @@ fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<Tas
 }
 
 #[cfg(test)]
-#[path = "rebooted_tests.rs"]
+#[path = "reboot_tests.rs"]
 mod tests;
