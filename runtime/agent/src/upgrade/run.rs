@@ -77,7 +77,7 @@ impl PluginUpgrade {
         let mut effects = VecDeque::from(self.step(offered));
         while let Some(effect) = effects.pop_front() {
             let event = match effect {
-                UpgradeEffect::Look => UpgradeEvent::Looked(self.added_imports()),
+                UpgradeEffect::Look => UpgradeEvent::Examined(self.added_imports()),
                 UpgradeEffect::Load => UpgradeEvent::Loaded(self.load().await),
                 UpgradeEffect::Try => UpgradeEvent::Tried(self.try_dry().await),
                 UpgradeEffect::Switch => {

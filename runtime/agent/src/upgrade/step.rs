@@ -92,7 +92,7 @@ pub enum UpgradeEvent {
     },
     /// The file was read and examined, and nothing was run. The value is the asks beyond those of
     /// the release in use.
-    Looked(Result<Vec<String>, String>),
+    Examined(Result<Vec<String>, String>),
     /// The new plugin said who it is. The value is its version; all else fits.
     Loaded(Result<String, String>),
     /// The dry run has ended.
@@ -232,7 +232,7 @@ impl UpgradeMachine {
                 let reason = "another upgrade of the plugin is under way; try again".to_owned();
                 vec![UpgradeEffect::End(UpgradeOutcome::Refused { reason })]
             }
-            (UpgradePhase::Looking, UpgradeEvent::Looked(looked)) => match looked {
+            (UpgradePhase::Looking, UpgradeEvent::Examined(looked)) => match looked {
                 Err(reason) => self.refuse(reason),
                 Ok(asks) if !asks.is_empty() && !self.by.consents() => {
                     self.asks.clone_from(&asks);

@@ -47,7 +47,7 @@ fn over(effects: &[UpgradeEffect]) -> &UpgradeOutcome {
 fn switch(plugin: &mut UpgradeMachine, now: u64, version: &str, digest: &str, by: RequestedBy) {
     let mut step = |event| plugin.step(PROOF, at(now), event);
     assert_eq!(step(offer(digest, by)), [UpgradeEffect::Look]);
-    assert_eq!(step(UpgradeEvent::Looked(Ok(Vec::new()))), [UpgradeEffect::Load]);
+    assert_eq!(step(UpgradeEvent::Examined(Ok(Vec::new()))), [UpgradeEffect::Load]);
     assert_eq!(step(loaded(version)), [UpgradeEffect::Try]);
     assert_eq!(step(UpgradeEvent::Tried(Ok(()))), [UpgradeEffect::Switch]);
     let done = step(UpgradeEvent::Switched(Ok(())));
@@ -92,7 +92,7 @@ fn strikes_after_the_switch_bring_the_old_one_back_and_the_file_is_not_taken_by_
 
 #[test]
 fn asks_that_grew_need_a_person_who_agrees() {
-    let grew = || UpgradeEvent::Looked(Ok(vec!["ostler:plugin/process".to_owned()]));
+    let grew = || UpgradeEvent::Examined(Ok(vec!["ostler:plugin/process".to_owned()]));
     for by in [RequestedBy::Itself, ASKED] {
         let mut plugin = plugin();
         plugin.step(PROOF, at(0), offer("two", by));
@@ -118,7 +118,7 @@ fn an_older_version_needs_a_person_who_agrees() {
     ] {
         let mut plugin = UpgradeMachine::new(release(old, "one"));
         plugin.step(PROOF, at(0), offer("two", ASKED));
-        plugin.step(PROOF, at(0), UpgradeEvent::Looked(Ok(Vec::new())));
+        plugin.step(PROOF, at(0), UpgradeEvent::Examined(Ok(Vec::new())));
         let effects = plugin.step(PROOF, at(0), loaded(new));
         if consent {
             let downgrade = Some((old.to_owned(), new.to_owned()));
@@ -136,7 +136,7 @@ fn an_older_version_needs_a_person_who_agrees() {
 fn one_that_fails_before_it_is_in_place_changes_nothing() {
     let no = || "no".to_owned();
     let ways: [(usize, UpgradeEvent); 4] = [
-        (1, UpgradeEvent::Looked(Err(no()))),
+        (1, UpgradeEvent::Examined(Err(no()))),
         (2, UpgradeEvent::Loaded(Err(no()))),
         (3, UpgradeEvent::Tried(Err(no()))),
         (4, UpgradeEvent::Switched(Err(no()))),
@@ -145,7 +145,7 @@ fn one_that_fails_before_it_is_in_place_changes_nothing() {
         let mut plugin = plugin();
         let well = [
             offer("two", ASKED),
-            UpgradeEvent::Looked(Ok(Vec::new())),
+            UpgradeEvent::Examined(Ok(Vec::new())),
             loaded("1.1.0"),
             UpgradeEvent::Tried(Ok(())),
         ];
@@ -170,7 +170,7 @@ fn while_one_proves_itself_a_person_may_offer_another_and_goes_back_to_what_was_
     // A refused offer leaves the proof of the other release as it was.
     plugin.step(PROOF, at(2), offer("bad", ASKED));
     assert_eq!(plugin.step(PROOF, at(2), struck(9)), [], "not while another is looked at");
-    plugin.step(PROOF, at(2), UpgradeEvent::Looked(Err("damaged".to_owned())));
+    plugin.step(PROOF, at(2), UpgradeEvent::Examined(Err("damaged".to_owned())));
     assert_eq!(plugin.proving_until(), Some(at(60)));
     switch(&mut plugin, 10, "1.2.0", "three", ASKED);
     assert_eq!(plugin.accepted_release(), Some(&release("1.0.0", "one")));
@@ -190,7 +190,7 @@ fn what_runs_already_is_no_upgrade_and_one_at_a_time_is_made() {
         matches!(over(&busy), UpgradeOutcome::Refused { reason } if reason.contains("under way"))
     );
     assert_eq!(
-        plugin.step(PROOF, at(0), UpgradeEvent::Looked(Ok(Vec::new()))),
+        plugin.step(PROOF, at(0), UpgradeEvent::Examined(Ok(Vec::new()))),
         [UpgradeEffect::Load]
     );
 }
@@ -232,7 +232,7 @@ proptest! {
                     let by = match name % 3 { 0 => RequestedBy::Itself, 1 => ASKED, _ => AGREED };
                     offer(&format!("d{name}"), by)
                 }
-                2 => UpgradeEvent::Looked(outcome.map(|()| vec!["more".to_owned(); usize::from(name > 2)])),
+                2 => UpgradeEvent::Examined(outcome.map(|()| vec!["more".to_owned(); usize::from(name > 2)])),
                 3 => UpgradeEvent::Loaded(outcome.map(|()| format!("{name}.0.0"))),
                 4 => UpgradeEvent::Tried(outcome),
                 5 => UpgradeEvent::Switched(outcome),
@@ -248,7 +248,7 @@ proptest! {
                 consent = by == AGREED;
             }
             if effects == [UpgradeEffect::Load] {
-                let UpgradeEvent::Looked(Ok(asks)) = &event else { panic!("{event:?}") };
+                let UpgradeEvent::Examined(Ok(asks)) = &event else { panic!("{event:?}") };
                 prop_assert!(asks.is_empty() || consent);
                 passed += 1;
             }
