@@ -227,7 +227,7 @@ impl TaskRunner {
         self.call(TaskCall::Signal, async move {
             let answer = calls::signal(&scope, &run, signal).await;
             let _gone = reply.send(answer.map_err(|error| driver_error(&scope, error)));
-            TaskCallAnswer::Told
+            TaskCallAnswer::Handled
         });
     }
 
@@ -244,7 +244,7 @@ impl TaskRunner {
             let answer = calls::exec(&scope, &run, command).await;
             // A session that nobody takes ends.
             let _gone = reply.send(answer.map_err(|error| driver_error(&scope, error)));
-            TaskCallAnswer::Told
+            TaskCallAnswer::Handled
         });
     }
 
@@ -332,7 +332,7 @@ impl TaskRunner {
             | TaskCallAnswer::Killed(Ok(EndRequest::Taken)) => {
                 return;
             }
-            TaskCallAnswer::Told | TaskCallAnswer::Written(_) => return,
+            TaskCallAnswer::Handled | TaskCallAnswer::Written(_) => return,
         };
         self.feed(input);
     }

@@ -27,7 +27,7 @@ pub(super) enum TaskCallAnswer {
     /// Contents of templates changed; `None`: they cannot change.
     Templates(Option<Box<TemplateNews>>),
     /// A signal or a command was handled; the asker has the answer already.
-    Told,
+    Handled,
     /// The part of the public state that is durable now; `None` when the write failed.
     Written(Option<LastingState>),
 }
@@ -75,7 +75,7 @@ impl TaskCall {
             }
             Self::Clear => TaskCallAnswer::Cleared(false),
             Self::End => TaskCallAnswer::Ended,
-            Self::Signal | Self::Exec | Self::Tell => TaskCallAnswer::Told,
+            Self::Signal | Self::Exec | Self::Tell => TaskCallAnswer::Handled,
             Self::Templates => TaskCallAnswer::Templates(None),
             Self::Write => TaskCallAnswer::Written(None),
         }
