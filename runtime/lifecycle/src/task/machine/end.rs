@@ -145,7 +145,7 @@ impl TaskMachine {
     /// become ever slower.
     fn tell_undead(&mut self) {
         if !std::mem::replace(&mut self.undead, true) {
-            self.effects.push(TaskEffect::TellUndead);
+            self.effects.push(TaskEffect::ReportUndead);
         }
         let pause = END_RETRY.start().saturating_mul(1 << self.kills_again.min(16));
         self.kills_again = self.kills_again.saturating_add(1);

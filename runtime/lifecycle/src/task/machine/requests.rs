@@ -87,7 +87,7 @@ impl TaskMachine {
             // The driver cannot be asked, so the host sends the signal.
             MachineState::AwaitingRecovery => self.stop_unrecovered(at),
             // No run is to follow, so nobody needs to wait for processes that do not end.
-            MachineState::Reaping if self.undead => self.effects.push(TaskEffect::TellUndead),
+            MachineState::Reaping if self.undead => self.effects.push(TaskEffect::ReportUndead),
             MachineState::ShutdownDelay => self.continue_delay(at),
             // The run is being ended for a restart: it ends, and no restart follows.
             _ => {}

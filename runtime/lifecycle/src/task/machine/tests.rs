@@ -266,7 +266,7 @@ fn a_kill_escalates_from_stop_to_kill_to_the_host_and_is_not_over_until_the_run_
         [TaskEffect::Kill, TaskEffect::KillRun, TaskEffect::Timer(Duration::from_secs(pause))]
     };
     let first = undead(&mut machine, kill());
-    assert!(first.contains(&TaskEffect::TellUndead), "{first:?}");
+    assert!(first.contains(&TaskEffect::ReportUndead), "{first:?}");
     for pause in [2, 4, 8, 16, 30, 30] {
         assert_eq!(drive(&mut machine, [TaskInput::TimerFired]), again(pause));
         assert_eq!(machine.public().status, TaskStatus::Running);
@@ -417,7 +417,7 @@ impl World {
                 self.watched = true;
             }
             TaskEffect::Stop(_) | TaskEffect::Kill | TaskEffect::KillRun => assert!(self.run),
-            TaskEffect::TellUndead => {}
+            TaskEffect::ReportUndead => {}
             TaskEffect::ReadExit => {
                 assert!(std::mem::take(&mut self.run));
                 self.watched = false;

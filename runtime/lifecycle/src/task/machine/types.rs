@@ -203,7 +203,7 @@ pub enum TaskEffect {
     /// Read the exit and run the exited hooks; answer `ExitRead` or `NeverRan`.
     ReadExit,
     /// Find out which parts of the run do not end although they were killed; answer `Note`.
-    TellUndead,
+    ReportUndead,
     /// When the public state is durable, make driver and host forget the run; answer `Forgotten`.
     Forget,
     /// Own the run of an earlier agent again; answer `Recovered`, `RecoveryNotReady`,

@@ -72,7 +72,7 @@ impl TaskRunner {
             | TaskEffect::Stop(_)
             | TaskEffect::Kill
             | TaskEffect::ReadExit
-            | TaskEffect::TellUndead => {
+            | TaskEffect::ReportUndead => {
                 self.act_on_run(effect);
             }
         }
@@ -136,13 +136,13 @@ impl TaskRunner {
                     TaskCallAnswer::ExitRead(exit, trouble)
                 });
             }
-            TaskEffect::TellUndead
+            TaskEffect::ReportUndead
                 if self.machine.is_killed_for_good() && calls::is_polled(&run) =>
             {
                 let error = calls::give_up(&scope, &run);
                 self.call(TaskCall::Tell, async move { TaskCallAnswer::GivenUp(error) });
             }
-            TaskEffect::TellUndead => {
+            TaskEffect::ReportUndead => {
                 let what = calls::undead_text(&scope, &run);
                 tracing::warn!(task = %scope.task.name, run = %run.id, what, "killed and not ended");
                 self.call(TaskCall::Tell, async move { TaskCallAnswer::Undead(what) });
