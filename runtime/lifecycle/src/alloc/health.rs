@@ -108,7 +108,7 @@ pub enum HealthInput<'a> {
     /// The time of the last [`HealthEffect::Timer`] is over.
     TimerFired,
     /// The allocation is set healthy or unhealthy by request.
-    Said(bool),
+    Requested(bool),
 }
 
 /// What is to be done.
@@ -280,7 +280,7 @@ impl HealthMachine {
                 self.results = results.collect();
             }
             HealthInput::TimerFired => self.armed = None,
-            HealthInput::Said(healthy) => return self.verdict(self.requested_verdict(healthy)),
+            HealthInput::Requested(healthy) => return self.verdict(self.requested_verdict(healthy)),
         }
         if self.policy.check == HealthCheck::Manual {
             return Vec::new();

@@ -136,7 +136,7 @@ fn there_is_one_verdict_whatever_happens_afterwards() {
     let failed = states(&[("a", failed("gone")), ("b", running(0))]);
     assert_eq!(health.step(at(11), HealthInput::Tasks(&failed)), []);
     assert_eq!(health.step(at(60), HealthInput::TimerFired), []);
-    assert_eq!(health.step(at(61), HealthInput::Said(false)), []);
+    assert_eq!(health.step(at(61), HealthInput::Requested(false)), []);
 }
 
 #[test]
@@ -257,8 +257,8 @@ fn a_manual_allocation_waits_for_a_word() {
     assert_eq!(health.step(at(0), HealthInput::Tasks(&failed)), []);
     assert_eq!(health.step(at(99), HealthInput::TimerFired), []);
     let mut other = health.clone();
-    assert!(verdict(health.step(at(100), HealthInput::Said(true))).healthy);
-    let verdict = verdict(other.step(at(100), HealthInput::Said(false)));
+    assert!(verdict(health.step(at(100), HealthInput::Requested(true))).healthy);
+    let verdict = verdict(other.step(at(100), HealthInput::Requested(false)));
     let why = "set unhealthy by request";
     assert_eq!((verdict.healthy, told(&verdict)), (false, vec![("a", why), ("b", why)]));
 }
