@@ -422,7 +422,7 @@ pub async fn signal(
 
 /// Why a command is refused from another node. It is short, because an asker on another node gets
 /// some hundred bytes.
-const NOT_ON_NODE: &str = "the task is not isolated";
+const NOT_ISOLATED: &str = "the task is not isolated";
 
 /// Run a command inside the task. Its driver says what exactly is to be run, and the
 /// host runs that.
@@ -444,7 +444,7 @@ pub async fn exec(
     };
     let capabilities = driver.capabilities();
     if let (Err(why), FsIsolation::None) = (on_node, capabilities.fs_isolation) {
-        return Err(PluginCallError::PermissionDenied(format!("{NOT_ON_NODE}: {why}")));
+        return Err(PluginCallError::PermissionDenied(format!("{NOT_ISOLATED}: {why}")));
     }
     if !capabilities.exec {
         let what = format!("driver {} runs no commands inside its tasks", scope.task.driver);
