@@ -17,34 +17,34 @@ use super::tree::{Block, Body, SpannedKey, SpannedValue, ValueKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EnvelopeRule {
     /// A warning is given, with a reason if there is one.
-    Told(&'static str),
+    Warned(&'static str),
     /// An error is reported, because the key would change the job.
     Refused,
     /// The key is ignored: it decides nothing, and newer clients always send it.
-    Kept,
+    Ignored,
 }
 
 const TOKEN: &str = "a token is taken from the header X-Nomad-Token";
 
 /// The keys that may stand beside `Job` in a request to Nomad's API. They are for the API, not for the job.
 pub(super) const ENVELOPE: [(&str, EnvelopeRule); 15] = [
-    ("Job", EnvelopeRule::Kept),
-    ("Region", EnvelopeRule::Told("")),
-    ("Namespace", EnvelopeRule::Told("")),
-    ("SecretID", EnvelopeRule::Told(TOKEN)),
-    ("AuthToken", EnvelopeRule::Told(TOKEN)),
-    ("EnforceIndex", EnvelopeRule::Told("")),
-    ("JobModifyIndex", EnvelopeRule::Told("")),
-    ("PolicyOverride", EnvelopeRule::Told("there are no Sentinel policies")),
-    ("PreserveCounts", EnvelopeRule::Told("")),
+    ("Job", EnvelopeRule::Ignored),
+    ("Region", EnvelopeRule::Warned("")),
+    ("Namespace", EnvelopeRule::Warned("")),
+    ("SecretID", EnvelopeRule::Warned(TOKEN)),
+    ("AuthToken", EnvelopeRule::Warned(TOKEN)),
+    ("EnforceIndex", EnvelopeRule::Warned("")),
+    ("JobModifyIndex", EnvelopeRule::Warned("")),
+    ("PolicyOverride", EnvelopeRule::Warned("there are no Sentinel policies")),
+    ("PreserveCounts", EnvelopeRule::Warned("")),
     ("PreserveResources", EnvelopeRule::Refused),
-    ("EvalPriority", EnvelopeRule::Told("no evaluation waits for another")),
-    ("Diff", EnvelopeRule::Told("")),
+    ("EvalPriority", EnvelopeRule::Warned("no evaluation waits for another")),
+    ("Diff", EnvelopeRule::Warned("")),
     // This key is one of Ostler.
-    ("Rerun", EnvelopeRule::Told("")),
+    ("Rerun", EnvelopeRule::Warned("")),
     // The key has the text of the file, which Nomad's servers show on their web page.
-    ("Submission", EnvelopeRule::Kept),
-    ("IdempotencyToken", EnvelopeRule::Told("the same job given twice is one version anyway")),
+    ("Submission", EnvelopeRule::Ignored),
+    ("IdempotencyToken", EnvelopeRule::Warned("the same job given twice is one version anyway")),
 ];
 
 /// The place that a job comes from, which decides what may stand beside it.
@@ -75,12 +75,12 @@ impl JobSource<'_> {
             return;
         }
         match unread {
-            EnvelopeRule::Kept => {}
+            EnvelopeRule::Ignored => {}
             EnvelopeRule::Refused => {
                 let message = format!("{name} is valid in Nomad, not supported by Ostler yet");
                 sink.error(key.span, message);
             }
-            EnvelopeRule::Told(why) => {
+            EnvelopeRule::Warned(why) => {
                 let why = if why.is_empty() { String::new() } else { format!("; {why}") };
                 sink.warn(key.span, format!("{name} beside Job has no effect {place}{why}"));
             }

@@ -249,11 +249,11 @@ fn what_stands_beside_a_job_and_is_not_acted_on_is_told_or_refused() {
             Ok(read) => read.parsed.warnings.to_string(),
             Err(error) => error.to_string(),
         };
-        assert_eq!(said(&[]).contains(key), *unread != EnvelopeRule::Kept, "{key}: {}", said(&[]));
+        assert_eq!(said(&[]).contains(key), *unread != EnvelopeRule::Ignored, "{key}: {}", said(&[]));
         assert_eq!(said(&[*key]), "", "{key}");
         let of_file = crate::read(text.as_bytes(), std::path::Path::new("-"), None);
         let of_file = of_file.map_or_else(|e| e.to_string(), |read| read.warnings.to_string());
-        assert_eq!(of_file.contains(key), *unread != EnvelopeRule::Kept, "{key}: {of_file}");
+        assert_eq!(of_file.contains(key), *unread != EnvelopeRule::Ignored, "{key}: {of_file}");
         // As clients send what they do not use.
         for nothing in [json!(null), json!(""), json!(0), json!(false)] {
             let text = json!({"Job": job, *key: nothing}).to_string();
