@@ -99,7 +99,7 @@ async fn follow(
                 Some(ScreenEvent::Key(key)) => match chosen.press(key, chosen.row_count(&look)) {
                     KeyEffect::Draw => {}
                     // Where this fails, a request is already waiting.
-                    KeyEffect::Look => drop(ask.try_send(())),
+                    KeyEffect::Refresh => drop(ask.try_send(())),
                     KeyEffect::Quit => return Ok(Exit::Success),
                 },
                 // The terminal is gone.

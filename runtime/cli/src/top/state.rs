@@ -57,7 +57,7 @@ pub(super) enum KeyEffect {
     /// Draw the screen again.
     Draw,
     /// Ask the agent for a new snapshot now.
-    Look,
+    Refresh,
     /// End the program.
     Quit,
 }
@@ -97,7 +97,7 @@ impl ViewState {
             TopKey::Char('q') | TopKey::Escape if self.filter.is_empty() => return KeyEffect::Quit,
             TopKey::Char('q') => return KeyEffect::Quit,
             TopKey::Escape => self.filter.clear(),
-            TopKey::Char(' ') => return KeyEffect::Look,
+            TopKey::Char(' ') => return KeyEffect::Refresh,
             TopKey::Char('/') => self.typing = true,
             TopKey::Char('s') => self.sort = self.sort.next(),
             TopKey::Char('r') => self.reverse = !self.reverse,
@@ -269,6 +269,6 @@ mod tests {
         chosen.press(TopKey::Char('3'), 0);
         chosen.press(TopKey::Down, 0);
         assert_eq!((chosen.tab, chosen.first), (Tab::Plugins, 0), "nothing to move in");
-        assert_eq!(chosen.press(TopKey::Char(' '), 0), KeyEffect::Look);
+        assert_eq!(chosen.press(TopKey::Char(' '), 0), KeyEffect::Refresh);
     }
 }
