@@ -96,7 +96,7 @@ impl AgentHandle {
 
     /// The index at which an allocation was last removed; 0 if none was since the agent started.
     #[must_use]
-    pub fn forgotten_alloc_count(&self) -> u64 {
+    pub fn last_forget_index(&self) -> u64 {
         self.0.control.last_forget_index()
     }
 

@@ -52,7 +52,7 @@ pub(super) fn find_allocs(
     // The index is at least that of the last removal, because a removed allocation may have been in
     // the list. It is read first, so that a removal meanwhile is not hidden. The indices of an
     // agent begin above all those of an earlier agent.
-    let floor = api.agent.forgotten_alloc_count().max(api.began_at);
+    let floor = api.agent.last_forget_index().max(api.began_at);
     let allocs = api.agent.alloc_refs(wanted);
     let index = allocs.iter().map(|alloc| alloc.modify_index).fold(floor, u64::max);
     IndexedValue { index, value: Ok(allocs) }
