@@ -389,7 +389,7 @@ impl ControlHandle {
 
     /// Change the policy of collection, where allocations are collected.
     pub async fn set_gc_policy(&self, policy: GcPolicy) {
-        self.ask(ControlRequest::CollectBy(policy)).await;
+        self.ask(ControlRequest::SetGcPolicy(policy)).await;
     }
 
     /// Wait for an answer of the owner. `false`: it has ended.

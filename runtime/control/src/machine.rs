@@ -214,7 +214,9 @@ impl Machine {
             }
             ControlRequest::Restore(restored) => self.restore(world, request, *restored, out),
             ControlRequest::Ready(policy) => self.become_ready(world, request, policy, out),
-            ControlRequest::CollectBy(policy) => self.change_gc_policy(world, request, policy, out),
+            ControlRequest::SetGcPolicy(policy) => {
+                self.change_gc_policy(world, request, policy, out)
+            }
             ControlRequest::Probe => answer(request, ControlAnswer::Done, out),
             ControlRequest::Schedule(asked) => self.ask_node(world, request, asked, out),
             ControlRequest::Drain(deadline) => self.drain(world, request, deadline, out),

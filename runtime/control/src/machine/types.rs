@@ -122,7 +122,7 @@ pub enum ControlRequest {
     /// Accept changes from now on; with a policy, collect allocations.
     Ready(Option<GcPolicy>),
     /// Change the policy of collection, where allocations are collected.
-    CollectBy(GcPolicy),
+    SetGcPolicy(GcPolicy),
     /// Answer, and do nothing else: the requester checks that requests are answered.
     Probe,
     /// Change whether the node takes new allocations, or drain it.

@@ -280,7 +280,9 @@ impl HealthMachine {
                 self.results = results.collect();
             }
             HealthInput::TimerFired => self.armed = None,
-            HealthInput::Requested(healthy) => return self.verdict(self.requested_verdict(healthy)),
+            HealthInput::Requested(healthy) => {
+                return self.verdict(self.requested_verdict(healthy));
+            }
         }
         if self.policy.check == HealthCheck::Manual {
             return Vec::new();

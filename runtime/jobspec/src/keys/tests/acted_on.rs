@@ -249,7 +249,12 @@ fn what_stands_beside_a_job_and_is_not_acted_on_is_told_or_refused() {
             Ok(read) => read.parsed.warnings.to_string(),
             Err(error) => error.to_string(),
         };
-        assert_eq!(said(&[]).contains(key), *unread != EnvelopeRule::Ignored, "{key}: {}", said(&[]));
+        assert_eq!(
+            said(&[]).contains(key),
+            *unread != EnvelopeRule::Ignored,
+            "{key}: {}",
+            said(&[])
+        );
         assert_eq!(said(&[*key]), "", "{key}");
         let of_file = crate::read(text.as_bytes(), std::path::Path::new("-"), None);
         let of_file = of_file.map_or_else(|e| e.to_string(), |read| read.warnings.to_string());
