@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn what_is_no_configuration_is_refused() {
         for (text, why) in [
-            ("", "no JSON"),
+            ("", "not JSON"),
             ("[]", "no object"),
             ("{}", "no name"),
             (r#"{"name": "x"}"#, "name of a program"),

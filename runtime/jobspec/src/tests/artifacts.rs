@@ -69,7 +69,10 @@ fn what_cannot_be_fetched_is_refused_where_it_stands() {
             "6:10: the source cannot be used: mode = \"dir\" needs",
         ),
         ("source = \"https://h/x.gz\"", "6:10: the source cannot be used: gz is one packed file"),
-        ("source = \"https://h/x\"\nmode = \"all\"", "7:8: \"all\" is no mode of an artifact"),
+        (
+            "source = \"https://h/x\"\nmode = \"all\"",
+            "7:8: \"all\" is not a valid mode of an artifact",
+        ),
         (
             "source = \"https://h/x\"\noptions {\nchecksum = \"sha1:00\"\n}",
             "6:10: the source cannot be used: a sha1 checksum has 40 hexadecimal digits",

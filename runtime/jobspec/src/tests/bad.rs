@@ -80,7 +80,7 @@ fn problems_of_a_task_have_their_places() {
             "6:10: the group has no volume \"x\"",
         ),
         ("resources {\ndevice \"gpu\" { count = 0 }\n}", "6:24: count must be at least 1, not 0"),
-        ("resources {\ndevice \"a//b\" {}\n}", "6:8: \"a//b\" is no device"),
+        ("resources {\ndevice \"a//b\" {}\n}", "6:8: \"a//b\" is not a device"),
         (
             "resources {\nnuma { affinity = \"prefer\" }\n}",
             "6:1: numa needs devices or, beside it, cores",
@@ -367,7 +367,7 @@ fn problems_of_a_job_have_their_places() {
     check("job \"a b\" {}", &["1:1: a job needs at least", "1:5: job id \"a b\" contains ' '"]);
     let turned = in_task("").replacen("job \"j\"", "job \"we\u{202e}b\"", 1);
     assert_ne!(turned, in_task(""));
-    let told = r#"1:5: job id "we\u{202e}b" contains U+202E, a character that is not seen … ; leave it out"#;
+    let told = r#"1:5: job id "we\u{202e}b" contains U+202E, a character that is invisible … ; leave it out"#;
     check(&turned, &[told]);
     let joined = "group \"g\u{200d}\" {\ntask \"t\" {\ndriver = \"x\"\n}\n}";
     check(
@@ -393,7 +393,7 @@ fn two_leaders_are_one_too_many() {
 fn expressions_that_cannot_be_evaluated_are_reported_where_they_stand() {
     for (value, expected) in [
         ("foo", "6:5: a name without meaning here; a text needs quotes"),
-        ("\"${vra.x}\"", "6:8: a reference that neither … (did you mean var?)"),
+        ("\"${vra.x}\"", "6:8: neither the file nor Nomad … (did you mean var?)"),
         ("var.x", "6:5: var.x is not declared"),
         ("local.x", "6:5: local.x is not declared"),
         ("[for x in 1 : x]", "6:15: a list, a set or an object is needed here, not a number"),

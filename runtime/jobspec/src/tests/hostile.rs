@@ -238,7 +238,7 @@ fn hostile_arguments_are_refused_at_once() {
         ("timeadd(\"9999-12-31T23:59:59Z\", \"99999h\")", "no such time"),
         ("yamldecode(\"&a [*a]\")", "YAML"),
         ("csvdecode(\"a,a\\n1,2\")", "two columns"),
-        ("jsondecode(\"[[[[\")", "no JSON"),
+        ("jsondecode(\"[[[[\")", "not JSON"),
         ("substr(\"abc\", -9223372036854775808, 1)", ""),
     ] {
         if expected.is_empty() {

@@ -91,7 +91,7 @@ fn problems_of_a_service_have_their_places() {
         ("service { name = \"a b\" }", "8:18: service name \"a b\" must have 1 to 63 letters"),
         ("service { name = \"\" }", "8:18: service name \"\" must have 1 to 63 letters"),
         ("service { port = 0 }", "8:18: 0 is not a port; ports are 1 to 65535"),
-        ("service { port = 65536 }", "8:18: port 65536 is none"),
+        ("service { port = 65536 }", "8:18: 65536 is not a port"),
         ("service { task = \"x\" }", "8:18: the group has no task \"x\""),
         ("service { address_mode = \"alloc\" }", "8:26: alloc needs a network that the allocation"),
         ("service { address_mode = \"driver\" }", "8:26: driver is only for services of a task"),
