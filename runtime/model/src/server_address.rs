@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn what_is_no_address_is_refused_with_the_reason() {
         for (given, why) in [
-            ("", "no name"),
-            (":4647", "no name"),
+            ("", "neither a name"),
+            (":4647", "neither a name"),
             ("host:", "port"),
             ("host:0", "port"),
             ("host:70000", "port"),
             ("http://host:4647", "scheme"),
             ("host:+4647", "port"),
-            ("a b", "no name"),
+            ("a b", "neither a name"),
             ("[fd00::1", "not closed"),
             ("[host]:1", "no IPv6"),
             ("[fd00::1]1", "colon"),

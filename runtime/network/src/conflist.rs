@@ -242,7 +242,7 @@ mod tests {
     fn what_is_no_configuration_is_refused() {
         for (text, why) in [
             ("", "not JSON"),
-            ("[]", "no object"),
+            ("[]", "not an object"),
             ("{}", "no name"),
             (r#"{"name": "x"}"#, "name of a program"),
             (r#"{"name": "x", "plugins": []}"#, "no plugins"),

@@ -144,8 +144,8 @@ mod tests {
     fn files_that_cannot_be_used_say_why() {
         let bytes = encode(&recording()).unwrap();
         let error = |bytes: &[u8]| decode(bytes).unwrap_err().to_string();
-        assert!(error(b"").contains("no recording"));
-        assert!(error(b"\0asm....").contains("no recording"));
+        assert!(error(b"").contains("not a recording"));
+        assert!(error(b"\0asm....").contains("not a recording"));
         for len in 8..bytes.len() {
             let text = error(bytes.get(..len).unwrap());
             assert!(text.contains("cut short"), "{len}: {text}");

@@ -182,8 +182,8 @@ async fn a_recording_of_a_start_holds_no_secret_and_a_replay_starts_nothing() {
     let damaged = data.join("damaged.rec");
     for (bytes, reason) in [
         (&bytes[..bytes.len() - 1], "cut short"),
-        (&bytes[1..], "no recording"),
-        (b"".as_slice(), "no recording"),
+        (&bytes[1..], "not a recording"),
+        (b"".as_slice(), "not a recording"),
     ] {
         std::fs::write(&damaged, bytes).unwrap();
         let (refused, _) = replay(&damaged, HOSTILE_DRIVER, &[]).await;
