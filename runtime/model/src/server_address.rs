@@ -110,7 +110,7 @@ mod tests {
             ("host:+4647", "port"),
             ("a b", "neither a name"),
             ("[fd00::1", "not closed"),
-            ("[host]:1", "no IPv6"),
+            ("[host]:1", "not an IPv6"),
             ("[fd00::1]1", "colon"),
         ] {
             let error = given.parse::<ServerAddress>().unwrap_err().to_string();
