@@ -102,7 +102,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.pem");
         std::fs::write(&file, "nothing").unwrap();
-        assert!(certificates(&file).unwrap_err().to_string().contains("no readable certificate (PEM)"));
+        assert!(
+            certificates(&file).unwrap_err().to_string().contains("no readable certificate (PEM)")
+        );
         assert!(key(&file).unwrap_err().to_string().contains("no readable private key (PEM)"));
     }
 }
