@@ -3,7 +3,8 @@
 //! [`fake_driver::FakeNode`] is drivers, workloads and devices in one, scripted per task and per
 //! run, living on tokio's (virtual) time, with a journal of every call. Start there.
 //! [`recorded`] is what stock Nomad said on the wire, [`shapes`] what such messages consist
-//! of. [`programs`] writes scripts that can be run at once.
+//! of. [`programs`] writes scripts that can be run at once. `servers` is a double of Nomad's servers,
+//! with the feature of that name.
 
 pub mod fake_driver;
 pub mod fake_variables;
@@ -11,4 +12,6 @@ pub mod files;
 pub mod fixtures;
 pub mod programs;
 pub mod recorded;
+#[cfg(feature = "servers")]
+pub mod servers;
 pub mod shapes;
