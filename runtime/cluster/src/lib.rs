@@ -31,6 +31,10 @@ pub mod wanted_allocs;
 pub use credentials::NodeStanding;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#[path = "pinned_tests.rs"]
+mod pinned_tests;
+#[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #[path = "recorded_tests.rs"]
 mod recorded_tests;
