@@ -2,12 +2,13 @@
 //! protocol.
 //!
 //! ```text
-//! request (MessagePack) ─► path and query ─► the agent's API ─┬─ JSON ─► value
+//! request (MessagePack) ─► path and query ─► the agent's API ─┬─ JSON ─► type of the API ─► message
 //!                                                             └─ body ─► {Error, Payload} for each piece
 //! ```
 //! So a server can read what a client of this agent can read: files of allocations, and nothing
 //! beyond.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -16,19 +17,16 @@ use ostler_api::SOCKET_NAME;
 use ostler_api::client::{
     AgentAddress, AgentEndpoint, ApiClient, ClientError, ClientTrouble, segment,
 };
-use ostler_cluster::go_time;
 use ostler_cluster::msgpack::{self, Value, ValueReader};
 use ostler_cluster::rpc::{field, map, text};
 use ostler_cluster::session::Stream;
 use ostler_model::clock;
 use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL, CLUSTER_READ_BYTES_MAX};
-use ostler_model::time::Timestamp;
-use serde_json::Value as Json;
+use ostler_wire::{AllocUsage, CheckQueryResult, FileInfo, HostStats, message};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::{ServerCallContext, exec, server_calls};
-
-/// Fields with a time, which is bytes in the servers' protocol and text in the API.
-const TIMES: [&str; 2] = ["ModTime", "Timestamp"];
 
 fn api(agent: &AgentHandle) -> ApiClient {
     let socket = agent.data_dir().join(SOCKET_NAME);
@@ -44,31 +42,47 @@ pub(crate) async fn read(
     method: &str,
     body: &Value,
 ) -> Option<Result<Value, String>> {
-    let (path, name) = read_path(method, body)?;
-    let read = fetch_json(agent, &path).await;
-    Some(read.map(|found| map([(name, value_from_json(&found)), ("Index", 0.into())])))
+    let (path, name, convert) = read_path(method, body)?;
+    let read = fetch_whole(agent, &path).await;
+    let read = read.and_then(|json| convert(&json).map_err(|error| error.to_string()));
+    Some(read.map(|found| map([(name, found), ("Index", 0.into())])))
 }
 
-/// The path in the API for a call that only reads, and the field of the answer. `None` if this node
-/// does not answer the call.
-pub(crate) fn read_path(method: &str, body: &Value) -> Option<(String, &'static str)> {
+/// Converts an answer of the API to its form for servers.
+type Converter = fn(&[u8]) -> serde_json::Result<Value>;
+
+/// The path in the API for a call that only reads, the field of the answer, and what converts its
+/// content. `None` if this node does not answer the call.
+pub(crate) fn read_path(method: &str, body: &Value) -> Option<(String, &'static str, Converter)> {
     let (alloc, path) = (encoded_field(body, "AllocID"), encoded_field(body, "Path"));
+    let files = |what: &str| format!("/v1/client/fs/{what}/{alloc}?path={path}");
+    let of_alloc = format!("/v1/client/allocation/{alloc}");
     Some(match method {
-        "FileSystem.List" => (format!("/v1/client/fs/ls/{alloc}?path={path}"), "Files"),
-        "FileSystem.Stat" => (format!("/v1/client/fs/stat/{alloc}?path={path}"), "Info"),
+        "FileSystem.List" => (files("ls"), "Files", convert::<Vec<FileInfo<'_>>>),
+        "FileSystem.Stat" => (files("stat"), "Info", convert::<FileInfo<'_>>),
         "Allocations.Stats" => {
             let task = encoded_field(body, "Task");
-            (format!("/v1/client/allocation/{alloc}/stats?task={task}"), "Stats")
+            (format!("{of_alloc}/stats?task={task}"), "Stats", convert::<AllocUsage<'_>>)
         }
         // Servers from 1.4 on use this.
-        "Allocations.Checks" => (format!("/v1/client/allocation/{alloc}/checks"), "Results"),
-        "ClientStats.Stats" => ("/v1/client/stats".to_owned(), "HostStats"),
+        "Allocations.Checks" => (
+            format!("{of_alloc}/checks"),
+            "Results",
+            convert::<BTreeMap<String, CheckQueryResult<'_>>>,
+        ),
+        "ClientStats.Stats" => {
+            ("/v1/client/stats".to_owned(), "HostStats", convert::<HostStats<'_>>)
+        }
         _ => return None,
     })
 }
 
-/// Read a whole answer of the agent's API as JSON.
-async fn fetch_json(agent: &AgentHandle, path: &str) -> Result<Json, String> {
+fn convert<T: DeserializeOwned + Serialize>(json: &[u8]) -> serde_json::Result<Value> {
+    serde_json::from_slice::<T>(json).map(|read| message(&read))
+}
+
+/// Read a whole answer of the agent's API.
+async fn fetch_whole(agent: &AgentHandle, path: &str) -> Result<Vec<u8>, String> {
     let failed = |error: ClientError| refusal(&error).0;
     let mut pieces = api(agent).body_pieces(path).await.map_err(failed)?;
     let mut bytes = Vec::new();
@@ -78,7 +92,7 @@ async fn fetch_json(agent: &AgentHandle, path: &str) -> Result<Json, String> {
             return Err(format!("the answer is longer than {CLUSTER_READ_BYTES_MAX} bytes"));
         }
     }
-    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+    Ok(bytes)
 }
 
 /// The path in the API for a streaming call. `None` if this node does not answer it.
@@ -229,40 +243,13 @@ fn refusal(error: &ClientError) -> (String, u16) {
     }
 }
 
-/// A JSON value in the servers' protocol.
-fn value_from_json(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::Nil,
-        Json::Bool(is) => (*is).into(),
-        Json::Number(number) => match (number.as_u64(), number.as_i64()) {
-            (Some(number), _) => number.into(),
-            (None, Some(number)) => number.into(),
-            (None, None) => number.as_f64().map_or(Value::Nil, Value::from),
-        },
-        Json::String(text) => text.as_str().into(),
-        Json::Array(list) => Value::Array(list.iter().map(value_from_json).collect()),
-        Json::Object(fields) => map(fields.iter().map(|(name, value)| {
-            let time = value.as_str().filter(|_| TIMES.contains(&name.as_str()));
-            let value = match time {
-                Some(text) => Value::Binary(go_time::to_bytes(parse_time(text)).to_vec()),
-                None => value_from_json(value),
-            };
-            (name.as_str(), value)
-        })),
-    }
-}
-
-fn parse_time(text: &str) -> Option<Timestamp> {
-    let at = humantime::parse_rfc3339(text).ok()?;
-    let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(Timestamp::from_nanos(u64::try_from(since.as_nanos()).ok()?))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use ostler_cluster::rpc::bytes;
+    use ostler_model::time::Timestamp;
+    use ostler_wire::go_time;
 
     #[test]
     fn a_request_becomes_a_path_and_cannot_add_to_it() {
@@ -284,12 +271,18 @@ mod tests {
 
     #[test]
     fn times_are_bytes_on_the_wire_and_numbers_stay() {
-        let json = serde_json::json!({"Info": {"Size": 7, "ModTime": "1970-01-01T00:00:01Z", "Share": 0.5}});
-        let value = value_from_json(&json);
-        let info = field(&value, "Info").unwrap();
-        let time = field(info, "ModTime").and_then(bytes).and_then(go_time::from_bytes);
+        let answer = |method: &str, json: serde_json::Value| {
+            let (_, _, convert) = read_path(method, &map([])).unwrap();
+            convert(json.to_string().as_bytes()).unwrap()
+        };
+        let json = serde_json::json!({"Size": 7, "ModTime": "1970-01-01T00:00:01Z"});
+        let info = answer("FileSystem.Stat", json);
+        let time = field(&info, "ModTime").and_then(bytes).and_then(go_time::from_bytes);
         assert_eq!(time, Some(Timestamp::from_nanos(1_000_000_000)));
-        assert_eq!(field(info, "Size").and_then(Value::as_u64), Some(7));
-        assert_eq!(field(info, "Share").and_then(Value::as_f64), Some(0.5));
+        assert_eq!(field(&info, "Size").and_then(Value::as_u64), Some(7));
+        let json = serde_json::json!({"CPUTicksConsumed": 0.5, "Timestamp": 7});
+        let stats = answer("ClientStats.Stats", json);
+        assert_eq!(field(&stats, "CPUTicksConsumed").and_then(Value::as_f64), Some(0.5));
+        assert_eq!(field(&stats, "Timestamp").and_then(Value::as_u64), Some(7));
     }
 }

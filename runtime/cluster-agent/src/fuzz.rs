@@ -47,7 +47,7 @@ pub fn requests(bytes: &[u8]) {
 }
 
 fn paths(method: &str, request: &Value) -> Vec<String> {
-    let read = bridge::read_path(method, request).map(|(path, _)| path);
+    let read = bridge::read_path(method, request).map(|(path, ..)| path);
     read.into_iter().chain(bridge::stream_path(method, request)).collect()
 }
 

@@ -138,8 +138,7 @@ fn allows(rules: &[NamespaceRule], namespace: &str, capability: &str) -> bool {
     }) && !near().any(|rule| rule.denied)
 }
 
-/// The distance of a name from a namespace that it matches; the name of the namespace itself is the
-/// nearest.
+/// The distance of a name from a namespace that it matches. It is zero for the name itself.
 fn distance(name: &str, namespace: &str) -> Option<usize> {
     if !name.contains('*') {
         return (name == namespace).then_some(0);

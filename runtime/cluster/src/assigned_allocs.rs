@@ -23,6 +23,7 @@ use ostler_model::limits::{CLUSTER_TEXT_BYTES_MAX, DISPATCH_PAYLOAD_BYTES_MAX};
 use ostler_model::printable::printable_line;
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_model::time::Timestamp;
+use ostler_wire::{AllocatedResources, TaskDevices, TaskResources, Text};
 use serde_json::{Map, Value as Json};
 
 use super::msgpack::Value;
@@ -33,33 +34,24 @@ pub(crate) fn is_terminal(client_status: &str) -> bool {
     ["complete", "failed", "lost"].contains(&client_status)
 }
 
-/// Keys of a job that are only for the servers.
-const OF_SERVERS: [&str; 26] = [
+/// Keys of a job that are only for the servers, without those that any reader of jobs ignores.
+const OF_SERVERS: [&str; 17] = [
     "Affinities",
     "AllAtOnce",
     "Constraints",
     "ConsulToken",
     "ConsulNamespace",
-    "CreateIndex",
     "Dispatched",
     "DispatchIdempotencyToken",
-    "JobModifyIndex",
-    "ModifyIndex",
     "Multiregion",
-    "NomadTokenID",
     "ParameterizedJob",
     "ParentID",
     "Periodic",
     "Region",
     "Spreads",
-    "Stable",
-    "Status",
-    "StatusDescription",
     "Stop",
-    "SubmitTime",
     "VaultNamespace",
     "VaultToken",
-    "Version",
     "VersionTag",
 ];
 /// Keys of a task group that are only for the servers.
@@ -124,7 +116,7 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
         let name = &task.name;
         return Err(AssignedError::Job(format!("no server has assigned the cores of task {name}")));
     }
-    let resources = field(alloc, "AllocatedResources");
+    let resources = allocated_resources(alloc)?;
     let desired = match text_of(alloc, "DesiredStatus")? {
         "run" => DesiredStatus::Run,
         "stop" | "evict" => DesiredStatus::Stop,
@@ -144,8 +136,8 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
         group,
         created_at: Timestamp::from_nanos(created_at),
         desired,
-        ports: ports(resources)?,
-        devices: devices(resources)?,
+        ports: ports(&resources)?,
+        devices: devices(&resources)?,
         cores: BTreeMap::new(),
         modify_index: 0,
         create_index: 0,
@@ -173,69 +165,57 @@ fn index_in_name(name: &str) -> Option<u32> {
     name.strip_suffix(']')?.rsplit_once('[')?.1.parse().ok()
 }
 
-fn items<'a>(of: Option<&'a Value>, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    let list = of.and_then(|of| field(of, name)).and_then(Value::as_array);
-    list.into_iter().flatten()
+fn allocated_resources(alloc: &Value) -> Result<AllocatedResources<'static>, AssignedError> {
+    const NAME: &str = "AllocatedResources";
+    let Some(found) = field(alloc, NAME).filter(|found| !found.is_nil()) else {
+        return Ok(AllocatedResources::default());
+    };
+    rmpv::ext::from_value(found.clone()).map_err(|_| AssignedError::Field(NAME))
 }
 
-fn ports(resources: Option<&Value>) -> Result<Vec<AllocatedPort>, AssignedError> {
-    let unread = || AssignedError::Field("port");
-    let shared = resources.and_then(|resources| field(resources, "Shared"));
-    let of_group = items(shared, "Ports").map(|one| {
-        let host_ip = field(one, "HostIP").and_then(text).ok_or_else(unread)?;
-        port(one, host_ip, None).ok_or_else(unread)
+/// The ports of the group, and then those that a task has alone.
+fn ports(resources: &AllocatedResources<'_>) -> Result<Vec<AllocatedPort>, AssignedError> {
+    let shared = resources.shared.ports.iter();
+    let shared = shared.map(|p| port(&p.label, p.value, p.to, &p.host_ip, None));
+    let of_tasks = resources.tasks.iter().flat_map(|(task, resources)| {
+        resources.networks.iter().flatten().flat_map(move |network| {
+            let ports = network.reserved_ports.iter().chain(&network.dynamic_ports).flatten();
+            ports.map(move |p| port(&p.label, p.value, p.to, &network.ip, Some(task)))
+        })
     });
-    let mut all: Vec<_> = of_group.collect::<Result<_, _>>()?;
-    // Then the ports that a task has alone.
-    let tasks = resources.and_then(|resources| field(resources, "Tasks")).and_then(Value::as_map);
-    for (task, resources) in tasks.into_iter().flatten() {
-        let task: TaskName = text(task).and_then(|name| name.parse().ok()).ok_or_else(unread)?;
-        for network in items(Some(resources), "Networks") {
-            let host_ip = field(network, "IP").and_then(text).ok_or_else(unread)?;
-            let ports = ["ReservedPorts", "DynamicPorts"].map(|name| items(Some(network), name));
-            for one in ports.into_iter().flatten() {
-                all.push(port(one, host_ip, Some(task.clone())).ok_or_else(unread)?);
-            }
-        }
-    }
-    Ok(all)
+    shared.chain(of_tasks).collect()
 }
 
-fn port(port: &Value, host_ip: &str, task: Option<TaskName>) -> Option<AllocatedPort> {
-    let number = |name| field(port, name).and_then(Value::as_i64);
-    let value = u16::try_from(number("Value")?).ok()?;
+fn port(
+    label: &str,
+    value: u16,
+    to: i32,
+    host_ip: &str,
+    task: Option<&Text<'_>>,
+) -> Result<AllocatedPort, AssignedError> {
     // Without a number, or with -1, it is the port itself.
-    let to = number("To").unwrap_or(0);
-    Some(AllocatedPort {
-        label: field(port, "Label").and_then(text)?.to_owned(),
-        value,
-        to: if to <= 0 { value } else { u16::try_from(to).ok()? },
-        host_ip: host_ip.to_owned(),
-        task,
-    })
+    let to = if to <= 0 { Some(value) } else { u16::try_from(to).ok() };
+    let to = to.ok_or(AssignedError::Field("port"))?;
+    let task = task.map(|name| task_name(name)).transpose()?;
+    Ok(AllocatedPort { label: label.to_owned(), value, to, host_ip: host_ip.to_owned(), task })
+}
+
+fn task_name(name: &str) -> Result<TaskName, AssignedError> {
+    name.parse().map_err(|_| AssignedError::Field("name of a task"))
 }
 
 fn devices(
-    resources: Option<&Value>,
+    resources: &AllocatedResources<'_>,
 ) -> Result<BTreeMap<TaskName, Vec<AllocatedDevice>>, AssignedError> {
-    let tasks = resources.and_then(|resources| field(resources, "Tasks")).and_then(Value::as_map);
-    let device = |device: &Value| {
-        let part = |name| field(device, name).and_then(text).map(str::to_owned);
-        let group = GroupKey { vendor: part("Vendor")?, kind: part("Type")?, name: part("Name")? };
-        let ids = items(Some(device), "DeviceIDs").map(|id| Some(text(id)?.to_owned()));
-        Some(AllocatedDevice { group, ids: ids.collect::<Option<_>>()? })
+    let device = |TaskDevices { vendor, kind, name, ids }: &TaskDevices<'_>| {
+        let [vendor, kind, name] = [vendor, kind, name].map(ToString::to_string);
+        AllocatedDevice { group: GroupKey { vendor, kind, name }, ids: ids.to_vec() }
     };
-    let mut all = BTreeMap::new();
-    for (task, resources) in tasks.into_iter().flatten() {
-        let unread = AssignedError::Field("device");
-        let name = text(task).and_then(|name| name.parse().ok()).ok_or(unread.clone())?;
-        let of_task: Option<Vec<_>> = items(Some(resources), "Devices").map(device).collect();
-        let of_task = of_task.ok_or(unread)?;
-        if !of_task.is_empty() {
-            all.insert(name, of_task);
-        }
-    }
-    Ok(all)
+    let of_task = |(name, resources): (&Text<'_>, &TaskResources<'_>)| {
+        let devices: Vec<_> = resources.devices.iter().flatten().map(device).collect();
+        (!devices.is_empty()).then(|| task_name(name).map(|name| (name, devices)))
+    };
+    resources.tasks.iter().filter_map(of_task).collect()
 }
 
 fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {

@@ -11,7 +11,7 @@ fn recorded() -> Value {
     let mut reader = ValueReader::new(1 << 20);
     reader.extend(RECORDED);
     let answer = reader.take_next().unwrap().unwrap();
-    items(Some(&answer), "Allocs").next().unwrap().clone()
+    field(&answer, "Allocs").unwrap()[0].clone()
 }
 
 /// Replace the value at the end of a path of fields; a number in the path is an index of a list.

@@ -112,8 +112,7 @@ impl Drop for PendingCall<'_> {
     }
 }
 
-/// Calls a server on one stream. Clones share the stream, which is closed when the last one is
-/// dropped.
+/// Calls a server on one stream. Clones share the stream; dropping the last one closes it.
 #[derive(Clone, Debug)]
 pub struct ServerCaller {
     /// The session, because the connection ends when nobody holds it.

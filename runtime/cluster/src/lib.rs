@@ -12,15 +12,14 @@ pub mod assigned_allocs;
 pub mod caller;
 pub mod client;
 mod credentials;
-pub mod descriptions;
 pub mod dial;
 mod disconnect;
 pub mod fuzz;
-pub mod go_time;
 pub mod join_check;
 pub mod msgpack;
 mod node_events;
 pub mod previous;
+pub mod reports;
 pub mod rpc;
 pub mod servers;
 pub mod session;
@@ -31,6 +30,10 @@ pub mod wanted_allocs;
 
 pub use credentials::NodeStanding;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#[path = "pinned_tests.rs"]
+mod pinned_tests;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 #[path = "recorded_tests.rs"]

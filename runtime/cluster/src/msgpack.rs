@@ -2,7 +2,14 @@
 //! apart.
 //!
 //! Only `raw` values are written, never `str8` or `bin`; both forms are read. A struct is a map by
-//! the names of its fields, and a time is the fifteen bytes of [`go_time`](crate::go_time).
+//! the names of its fields, and a time is the fifteen bytes of [`go_time`](ostler_wire::go_time).
+//!
+//! The types of the API become a [`Value`] by `rmp-serde` ([`message`](ostler_wire::message()), and
+//! a part of an answer becomes one of these types again by `rmpv`. The rest is written and framed
+//! here, for two reasons. `rmp-serde` writes text of 32 to 255 bytes as `str8` and bytes as `bin`,
+//! and has no option for the old form. And a stream has no lengths before its messages, so
+//! [`ValueReader`] finds the end of a value, and bounds its size and depth, before anything of it
+//! is decoded.
 
 use std::io;
 

@@ -2,8 +2,10 @@ use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey};
 use ostler_model::ids::{NodeId, PluginName};
 use ostler_model::rng::Rng;
 use ostler_node::DriverView;
+use ostler_wire::{go_time, message};
 
 use super::*;
+use crate::msgpack::Value;
 use crate::rpc::{field, text};
 
 const AT: Timestamp = Timestamp::from_nanos(7);
@@ -32,7 +34,9 @@ fn view(driver: Health, devices: &[(&str, Health)]) -> NodeView {
 
 fn messages(before: &NodeView, now: &NodeView) -> Vec<(String, String)> {
     let events = events_between(before, now, AT);
-    events.iter().map(|event| (event.details[0].1.clone(), event.message.clone())).collect()
+    let details =
+        |event: &WireNodeEvent| event.details.iter().flatten().next().unwrap().1.to_string();
+    events.iter().map(|event| (details(event), event.message.to_string())).collect()
 }
 
 #[test]
@@ -55,7 +59,7 @@ fn what_becomes_ill_well_or_lost_is_told_and_nothing_else() {
 fn an_event_is_as_servers_take_it() {
     let before = view(health(HealthState::Healthy, ""), &[]);
     let events = events_between(&before, &view(health(HealthState::Undetected, "gone"), &[]), AT);
-    let value = events[0].value();
+    let value = message(&events[0]);
     assert_eq!(field(&value, "Subsystem").and_then(text), Some("Driver"));
     assert_eq!(field(&value, "Message").and_then(text), Some("Undetected: gone"));
     let details = field(&value, "Details").unwrap();
@@ -68,19 +72,17 @@ fn an_event_is_as_servers_take_it() {
 
 #[test]
 fn a_queue_keeps_the_newest_and_what_was_not_told_stands_before_what_came_since() {
-    let event = |number: usize| HealthEvent {
-        subsystem: "Driver",
-        message: number.to_string(),
-        details: Vec::new(),
-        at: AT,
+    let event = |number: usize| WireNodeEvent {
+        message: number.to_string().into(),
+        ..WireNodeEvent::default()
     };
     let said = |queue: &mut EventQueue| -> Vec<String> {
-        queue.take().into_iter().map(|event| event.message).collect()
+        queue.take().into_iter().map(|event| event.message.into_owned()).collect()
     };
     let mut queue = EventQueue::default();
     queue.add((0..CLUSTER_EVENTS_MAX + 3).map(event).collect());
     let told = queue.take();
-    assert_eq!((told.len(), told[0].message.as_str()), (CLUSTER_EVENTS_MAX, "3"));
+    assert_eq!((told.len(), &*told[0].message), (CLUSTER_EVENTS_MAX, "3"));
     assert!(queue.is_empty());
     queue.add(vec![event(50)]);
     queue.put_back(told[1..].to_vec());

@@ -11,12 +11,13 @@ use ostler_testing::recorded::{self, Part, RecordedMessage, Side, values};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
+use super::assigned_allocs;
 use super::caller::ServerCaller;
 use super::msgpack::{self, Value, ValueReader};
 use super::rpc::{self, Calls, field, map, text};
 use super::servers::{NodeStatus, ServerCalls};
 use super::session::{CALLS, ClusterSession, MULTIPLEX};
-use super::{assigned_allocs, go_time};
+use ostler_wire::go_time;
 
 const WALL: std::time::Duration = std::time::Duration::from_secs(20);
 const LONGEST: usize = 1 << 20;

@@ -264,8 +264,7 @@ impl ServerCalls {
         self.call("ACL.GetPolicies", fields).await
     }
 
-    /// Remove this node from the servers. With access control this needs a token that may write
-    /// nodes.
+    /// Remove this node from the servers. With access control, the token must allow to write nodes.
     ///
     /// # Errors
     /// When the call fails.

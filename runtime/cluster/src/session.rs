@@ -43,8 +43,8 @@ pub struct ClusterSession {
 pub type Arrivals = mpsc::Receiver<Stream>;
 
 impl ClusterSession {
-    /// Drive a connection whose first bytes were exchanged. `server` says whether this end accepted
-    /// it.
+    /// Drive a connection after the exchange of its first bytes. `server` says whether this end
+    /// accepted it.
     pub fn drive<S>(socket: S, server: bool) -> (Self, Arrivals)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -89,8 +89,7 @@ impl AllocUpdates {
         }
     }
 
-    /// Queue the present state of an allocation whose acknowledged state the servers have
-    /// forgotten.
+    /// Queue the present state of an allocation that the servers have forgotten.
     pub fn requeue_forgotten(&mut self, id: AllocId, now: AcknowledgedState) {
         self.acknowledged.remove(&id);
         self.waiting.insert(id, now);

@@ -4,6 +4,7 @@
 //! run, living on tokio's (virtual) time, with a journal of every call. Start there.
 //! [`recorded`] is what stock Nomad said on the wire, [`shapes`] what such messages consist
 //! of. [`programs`] writes scripts that can be run at once. [`golden`] compares texts with files.
+//! `servers` is a double of Nomad's servers, with the feature of that name.
 
 pub mod fake_driver;
 pub mod fake_variables;
@@ -12,4 +13,6 @@ pub mod fixtures;
 pub mod golden;
 pub mod programs;
 pub mod recorded;
+#[cfg(feature = "servers")]
+pub mod servers;
 pub mod shapes;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{field, map, text};
-use ostler_cluster_double::{BookNode, ServerDouble};
+use ostler_testing::servers::{BookNode, ServerDouble};
 use rustix::process::Signal;
 
 use crate::agent::Served;
@@ -153,7 +153,7 @@ async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for
 
 /// The recorded job, whose group has this key.
 fn job_with(key: &str, value: Value) -> Value {
-    let all = ostler_cluster_double::recorded_alloc();
+    let all = ostler_testing::servers::recorded_alloc();
     let fields = all["Job"].as_map().unwrap().iter().map(|(name, of)| {
         let name = text(name).unwrap();
         let groups = of.as_array().filter(|_| name == "TaskGroups").map(|groups| {

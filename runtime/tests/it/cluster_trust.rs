@@ -5,7 +5,7 @@ use std::path::Path;
 use ostler_cluster::dial::TLS;
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{map, text};
-use ostler_cluster_double::ServerDouble;
+use ostler_testing::servers::ServerDouble;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 
@@ -156,7 +156,7 @@ async fn an_allocation_of_a_server_cannot_have_what_the_operator_has_not_granted
     let mut placed = Vec::new();
     for (number, (changes, named)) in beyond(&dir).into_iter().enumerate() {
         let id = format!("00000000-0000-4000-8000-{number:012}");
-        let mut job = ostler_cluster_double::recorded_alloc()["Job"].clone();
+        let mut job = ostler_testing::servers::recorded_alloc()["Job"].clone();
         let never = map([("Attempts", 0.into()), ("Mode", "fail".into())]);
         with(&mut job, &["TaskGroups", "0", "RestartPolicy"], never.clone());
         with(&mut job, &[&TASK[..], &["RestartPolicy"]].concat(), never);

@@ -4,13 +4,16 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
+use ostler_model::event::TaskEvent;
 use ostler_model::ids::AllocId;
-use ostler_model::task::TaskStatus;
+use ostler_model::saved::{DeploymentStatus, DnsConfig, NetworkStatus};
+use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::message::{json_only, json_or_not_empty, time_if_any};
 use crate::{
-    Absent, AllocatedResources, LegacyResources, RescheduleTracker, Text, WireJob, or_empty,
+    Absent, AllocatedResources, LegacyResources, RescheduleTracker, Text, WireJob, moment, or_empty,
 };
 
 /// Nomad's `AllocListStub` and `Allocation`. A field that only one of them has is `None` in the
@@ -22,19 +25,22 @@ pub struct Alloc<'a, J = WireJob<'a>> {
     #[serde(rename = "ID")]
     pub id: AllocId,
     /// The id of the evaluation that created it.
-    #[serde(rename = "EvalID")]
+    #[serde(rename = "EvalID", serialize_with = "json_only")]
     pub eval_id: Text<'a>,
     /// The name of the allocation: `<job>.<group>[<index>]`.
+    #[serde(serialize_with = "json_only")]
     pub name: Text<'a>,
     /// The namespace of its job.
+    #[serde(serialize_with = "json_only")]
     pub namespace: Text<'a>,
     /// The id of the node that it is placed on.
     #[serde(rename = "NodeID")]
     pub node_id: Text<'a>,
     /// The name of that node.
+    #[serde(serialize_with = "json_only")]
     pub node_name: Text<'a>,
     /// The id of its job, without the namespace.
-    #[serde(rename = "JobID")]
+    #[serde(rename = "JobID", serialize_with = "json_only")]
     pub job_id: Text<'a>,
     /// The type of its job, such as `service`. In lists only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,6 +52,7 @@ pub struct Alloc<'a, J = WireJob<'a>> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<J>,
     /// The name of its task group.
+    #[serde(serialize_with = "json_only")]
     pub task_group: Text<'a>,
     /// The resources of all its tasks together, in Nomad's oldest form. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,19 +64,23 @@ pub struct Alloc<'a, J = WireJob<'a>> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_resources: Option<BTreeMap<Text<'a>, LegacyResources<'a>>>,
     /// The resources that it was given. In lists only with `?resources=true`.
+    #[serde(serialize_with = "json_only")]
     pub allocated_resources: Option<AllocatedResources<'a>>,
     /// How its node was chosen. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<AllocMetric>,
     /// Whether the scheduler wants it to run or to stop.
+    #[serde(serialize_with = "json_only")]
     pub desired_status: DesiredStatus,
     /// Why the scheduler wants that, in one sentence.
+    #[serde(serialize_with = "json_only")]
     pub desired_description: Text<'a>,
     /// The state that its node reports, such as `running`.
     pub client_status: ClientStatus,
     /// One sentence about the state that its node reports.
     pub client_description: Text<'a>,
     /// The next change that a scheduler wants. This agent sets only `migrate`.
+    #[serde(serialize_with = "json_only")]
     pub desired_transition: DesiredTransition,
     /// The state of each task, by the name of the task.
     #[serde(deserialize_with = "or_empty")]
@@ -78,6 +89,7 @@ pub struct Alloc<'a, J = WireJob<'a>> {
     #[serde(rename = "DeploymentID", skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<Text<'a>>,
     /// The verdict on its health, once there is one.
+    #[serde(serialize_with = "json_or_not_empty")]
     pub deployment_status: Option<AllocHealth<'a>>,
     /// Its own network; `null` if it uses the network of the node. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,15 +113,19 @@ pub struct Alloc<'a, J = WireJob<'a>> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preempted_by_allocation: Option<Text<'a>>,
     /// The index of the change that created it.
+    #[serde(serialize_with = "json_only")]
     pub create_index: u64,
     /// The index of its last change.
+    #[serde(serialize_with = "json_only")]
     pub modify_index: u64,
     /// The index of the last change of its desired state. Not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alloc_modify_index: Option<u64>,
     /// The time at which it was created.
+    #[serde(serialize_with = "json_only")]
     pub create_time: Timestamp,
     /// The time of its last change.
+    #[serde(serialize_with = "json_only")]
     pub modify_time: Timestamp,
 }
 
@@ -126,6 +142,16 @@ pub struct AllocNetworkStatus<'a> {
     pub dns: Option<Dns<'a>>,
 }
 
+impl<'a> From<&'a NetworkStatus> for AllocNetworkStatus<'a> {
+    fn from(status: &'a NetworkStatus) -> Self {
+        Self {
+            interface_name: (&status.interface_name).into(),
+            address: (&status.address).into(),
+            dns: status.dns.as_ref().map(Dns::from),
+        }
+    }
+}
+
 /// Nomad's `DNSConfig`: how the tasks of an allocation resolve names.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -139,6 +165,16 @@ pub struct Dns<'a> {
     /// The options of the resolver, as in `resolv.conf`.
     #[serde(deserialize_with = "or_empty")]
     pub options: Cow<'a, [String]>,
+}
+
+impl<'a> From<&'a DnsConfig> for Dns<'a> {
+    fn from(dns: &'a DnsConfig) -> Self {
+        Self {
+            servers: Cow::Borrowed(&dns.servers),
+            searches: Cow::Borrowed(&dns.searches),
+            options: Cow::Borrowed(&dns.options),
+        }
+    }
 }
 
 impl Alloc<'_> {
@@ -191,17 +227,25 @@ pub struct DesiredTransition {
 }
 
 /// Nomad's `AllocDeploymentStatus`: the verdict on the health of an allocation.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocHealth<'a> {
     /// Whether it is healthy; none before there is a verdict.
     pub healthy: Option<bool>,
     /// The time of the verdict, RFC 3339.
+    #[serde(serialize_with = "time_if_any")]
     pub timestamp: Option<Text<'a>>,
     /// Whether it is a canary.
     pub canary: bool,
     /// The index of the change that recorded the verdict.
     pub modify_index: u64,
+}
+
+impl From<&DeploymentStatus> for AllocHealth<'_> {
+    fn from(status: &DeploymentStatus) -> Self {
+        let &DeploymentStatus { healthy, changed_at, canary, modify_index, deployment: _ } = status;
+        Self { healthy, timestamp: changed_at.map(moment), canary, modify_index }
+    }
 }
 
 /// Nomad's `TaskState`. Times are RFC 3339.
@@ -215,18 +259,39 @@ pub struct WireTaskState<'a> {
     /// How often the task was restarted.
     pub restarts: u64,
     /// The time of its last restart.
+    #[serde(serialize_with = "time_if_any")]
     pub last_restart: Option<Text<'a>>,
     /// The time at which it first started.
+    #[serde(serialize_with = "time_if_any")]
     pub started_at: Option<Text<'a>>,
     /// The time at which it ended for good.
+    #[serde(serialize_with = "time_if_any")]
     pub finished_at: Option<Text<'a>>,
     /// Its newest events, the oldest of them first.
     #[serde(deserialize_with = "or_empty")]
     pub events: Vec<WireTaskEvent<'a>>,
     /// Ours: the number of all its events so far, so that a reader notices a gap.
+    #[serde(serialize_with = "json_only")]
     pub events_total: u64,
     /// Ours: how its last run ended.
+    #[serde(serialize_with = "json_only")]
     pub last_exit: Option<LastExit<'a>>,
+}
+
+impl<'a> From<&'a TaskState> for WireTaskState<'a> {
+    fn from(state: &'a TaskState) -> Self {
+        Self {
+            state: state.status,
+            failed: state.failed,
+            restarts: state.restarts,
+            last_restart: state.last_restart.map(moment),
+            started_at: state.started_at.map(moment),
+            finished_at: state.finished_at.map(moment),
+            events: state.events.iter().map(WireTaskEvent::from).collect(),
+            events_total: state.events_total,
+            last_exit: state.last_exit.as_ref().map(LastExit::from),
+        }
+    }
 }
 
 /// How a run of a task ended.
@@ -244,11 +309,16 @@ pub struct LastExit<'a> {
     pub error: Text<'a>,
 }
 
-/// Nomad's `TaskEvent`. The fields after `FailsTask` are an older form of `Details`, which some of
-/// Nomad's tools still read.
+impl<'a> From<&'a ExitResult> for LastExit<'a> {
+    fn from(exit: &'a ExitResult) -> Self {
+        let ExitResult { exit_code, signal, oom_killed, ref error } = *exit;
+        Self { exit_code, signal, oom_killed, error: error.as_deref().unwrap_or_default().into() }
+    }
+}
+
+/// Nomad's `TaskEvent`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-#[allow(missing_docs, reason = "the older form: names of details")]
 pub struct WireTaskEvent<'a> {
     /// The kind of the event, such as `Started`.
     #[serde(rename = "Type")]
@@ -256,6 +326,7 @@ pub struct WireTaskEvent<'a> {
     /// The time of the event, nanoseconds since 1970.
     pub time: Timestamp,
     /// The reason that the person or program gave who caused the event.
+    #[serde(serialize_with = "json_only")]
     pub message: Text<'a>,
     /// The event in one sentence, for people.
     pub display_message: Text<'a>,
@@ -264,6 +335,31 @@ pub struct WireTaskEvent<'a> {
     pub details: Cow<'a, BTreeMap<String, String>>,
     /// Whether the task counts as failed because of the event.
     pub fails_task: bool,
+    /// The facts of the event in the older form. Servers are not told it, and a reader ignores it.
+    #[serde(flatten, skip_deserializing)]
+    pub older: Option<OlderEventFields<'a>>,
+}
+
+impl<'a> From<&'a TaskEvent> for WireTaskEvent<'a> {
+    fn from(event: &'a TaskEvent) -> Self {
+        let TaskEvent { kind, time, message, details, fails_task } = event;
+        Self {
+            kind: kind.as_str().into(),
+            time: *time,
+            message: details.get("message").map_or("", String::as_str).into(),
+            display_message: message.into(),
+            details: Cow::Borrowed(details),
+            fails_task: *fails_task,
+            older: None,
+        }
+    }
+}
+
+/// The older form of the details of an event, which some of Nomad's tools still read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+#[allow(missing_docs, reason = "names of details")]
+pub struct OlderEventFields<'a> {
     pub restart_reason: Text<'a>,
     pub setup_error: Text<'a>,
     pub driver_error: Text<'a>,

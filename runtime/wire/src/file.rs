@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::time;
 use crate::{Text, or_empty};
 
 /// Nomad's `AllocFileInfo`: a file or directory.
@@ -17,6 +18,7 @@ pub struct FileInfo<'a> {
     /// The kind and the permissions, as Go writes them.
     pub file_mode: Text<'a>,
     /// The time of the last change, RFC 3339.
+    #[serde(serialize_with = "time")]
     pub mod_time: Text<'a>,
     /// The media type of one file, text or bytes, judged by its beginning. It is bytes for anything
     /// else, and empty in lists.

@@ -3,9 +3,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use ostler_model::attribute::Attribute;
+use ostler_model::device::{Health, HealthState};
+use ostler_model::volume::HostVolume;
 use serde::{Deserialize, Serialize};
 
-use crate::{Absent, LegacyResources, ReservedResources, Text, WireNodeResources, or_empty};
+use crate::message::{json_only, time};
+use crate::{Absent, LegacyResources, NEVER, ReservedResources, Text, WireNodeResources, or_empty};
 
 /// Nomad's `NodeListStub`: a node in a list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -60,18 +64,48 @@ pub struct DriverInfo<'a> {
     pub healthy: bool,
     /// `Healthy`, or why the driver is not healthy.
     pub health_description: Text<'a>,
-    /// The time of the last change. Always [`NEVER`](crate::NEVER): the agent does not record it.
+    /// The time of the last change. Always [`NEVER`] in JSON: the agent does not record it.
+    #[serde(serialize_with = "time")]
     pub update_time: Text<'a>,
+}
+
+impl<'a> DriverInfo<'a> {
+    /// The driver with this health and these attributes.
+    #[must_use]
+    pub fn new(health: &'a Health, attributes: &'a BTreeMap<String, Attribute>) -> Self {
+        let text =
+            |(name, value): (&'a String, &Attribute)| (name.into(), value.to_string().into());
+        Self {
+            attributes: attributes.iter().map(text).collect(),
+            detected: health.state != HealthState::Undetected,
+            healthy: health.state == HealthState::Healthy,
+            health_description: match (health.state, health.reason.as_str()) {
+                (HealthState::Healthy, "") => "Healthy".into(),
+                (_, reason) => reason.into(),
+            },
+            update_time: NEVER.into(),
+        }
+    }
 }
 
 /// Nomad's `HostVolumeInfo`: a directory of the node that jobs may mount.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HostVolumeInfo<'a> {
+    /// The name of the directory. Only servers are told it here.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub name: Text<'a>,
     /// The path of the directory on the node.
     pub path: Text<'a>,
     /// Whether tasks may only read it.
     pub read_only: bool,
+}
+
+impl<'a> From<&'a HostVolume> for HostVolumeInfo<'a> {
+    fn from(volume: &'a HostVolume) -> Self {
+        let (path, read_only) = (volume.path.to_string_lossy(), volume.read_only);
+        Self { name: Text::default(), path, read_only }
+    }
 }
 
 /// Nomad's `Node`.
@@ -113,21 +147,26 @@ pub struct WireNode<'a> {
     /// This agent has no node classes: always empty.
     pub node_class: Text<'a>,
     /// This agent has no node classes: always empty.
+    #[serde(serialize_with = "json_only")]
     pub computed_class: Text<'a>,
     /// Whether the node is being drained.
+    #[serde(serialize_with = "json_only")]
     pub drain: bool,
     /// How the node is drained; `null` while it is not.
+    #[serde(serialize_with = "json_only")]
     pub drain_strategy: Option<DrainStrategy<'a>>,
     /// Whether the node takes new allocations: `eligible` or `ineligible`.
     pub scheduling_eligibility: Text<'a>,
     /// The status: `initializing`, `ready` or `down`.
     pub status: Text<'a>,
     /// One sentence about the status.
+    #[serde(serialize_with = "json_only")]
     pub status_description: Text<'a>,
     /// The time of the last change of the status. Always 0: it is not recorded.
+    #[serde(serialize_with = "json_only")]
     pub status_updated_at: i64,
     /// The last events of the node, the oldest first.
-    #[serde(deserialize_with = "or_empty")]
+    #[serde(deserialize_with = "or_empty", serialize_with = "json_only")]
     pub events: Vec<WireNodeEvent<'a>>,
     /// The drivers of the node, by name.
     #[serde(deserialize_with = "or_empty")]
@@ -140,9 +179,14 @@ pub struct WireNode<'a> {
     pub csi_node_plugins: Absent,
     /// The directories that jobs may mount, by name; `null` if there are none.
     pub host_volumes: Option<BTreeMap<Text<'a>, HostVolumeInfo<'a>>>,
+    /// The pool of the node. Only servers are told it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_pool: Option<Text<'a>>,
     /// The index at which the node was registered.
+    #[serde(serialize_with = "json_only")]
     pub create_index: u64,
     /// The index of the last change of the node.
+    #[serde(serialize_with = "json_only")]
     pub modify_index: u64,
 }
 
@@ -161,18 +205,21 @@ pub struct DrainStrategy<'a> {
 }
 
 /// Nomad's `NodeEvent`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WireNodeEvent<'a> {
     /// What happened, in one sentence.
     pub message: Text<'a>,
     /// The part of the cluster that the event is about.
     pub subsystem: Text<'a>,
-    /// The agent records no details: always `null`.
-    pub details: Absent,
+    /// The facts of the event. Only servers are told them.
+    #[serde(skip_deserializing)]
+    pub details: Option<BTreeMap<Text<'a>, Text<'a>>>,
     /// The time of the event, RFC 3339.
+    #[serde(serialize_with = "time")]
     pub timestamp: Text<'a>,
     /// The index from which the event is visible.
+    #[serde(serialize_with = "json_only")]
     pub create_index: u64,
 }
 

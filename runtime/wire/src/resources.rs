@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use ostler_model::attribute::{Attribute, AttributeValue};
+use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use serde::{Deserialize, Serialize};
 
+use crate::message::{json_only, json_or_not_empty};
 use crate::{Absent, Text, or_empty};
 
 /// Nomad's `AllocatedResources`: the resources of an allocation in the present form.
@@ -45,10 +48,10 @@ pub struct Cpu {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_cpu_cores: Option<u64>,
     /// The numbers of the cores that a node can reserve.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     pub reservable_cpu_cores: Vec<u32>,
     /// The numbers of the cores that a task has for itself.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
     pub reserved_cores: Vec<u32>,
 }
 
@@ -133,22 +136,25 @@ pub struct NetworkResource<'a> {
     /// The mode of the network, such as `host` or `bridge`.
     pub mode: Text<'a>,
     /// The name of the interface; empty for an allocation.
+    #[serde(serialize_with = "json_or_not_empty")]
     pub device: Text<'a>,
     /// The address with its prefix length; empty for an allocation.
-    #[serde(rename = "CIDR")]
+    #[serde(rename = "CIDR", serialize_with = "json_or_not_empty")]
     pub cidr: Text<'a>,
     /// The IP address of the host.
-    #[serde(rename = "IP")]
+    #[serde(rename = "IP", serialize_with = "json_or_not_empty")]
     pub ip: Text<'a>,
     /// The speed, Mbit/s; 0 for an allocation.
-    #[serde(rename = "MBits")]
+    #[serde(rename = "MBits", serialize_with = "json_or_not_empty")]
     pub mbits: u32,
     /// How the tasks resolve names, if the job configures it.
-    #[serde(rename = "DNS")]
+    #[serde(rename = "DNS", serialize_with = "json_only")]
     pub dns: Option<crate::Dns<'a>>,
     /// The ports whose numbers the job names.
+    #[serde(serialize_with = "json_only")]
     pub reserved_ports: Option<Vec<NetworkPort<'a>>>,
     /// The ports whose numbers the agent chose.
+    #[serde(serialize_with = "json_only")]
     pub dynamic_ports: Option<Vec<NetworkPort<'a>>>,
 }
 
@@ -180,9 +186,10 @@ pub struct LegacyResources<'a> {
     #[serde(rename = "DiskMB")]
     pub disk_mib: u64,
     /// Always 0: the agent does not count disk operations.
-    #[serde(rename = "IOPS")]
+    #[serde(rename = "IOPS", serialize_with = "json_only")]
     pub iops: u64,
     /// The networks; none for a task.
+    #[serde(serialize_with = "json_only")]
     pub networks: Option<Vec<NetworkResource<'a>>>,
     /// Only the present form has devices: always `null`.
     pub devices: Absent,
@@ -217,6 +224,7 @@ pub struct NodeNetwork<'a> {
     /// The name of the interface.
     pub device: Text<'a>,
     /// The hardware address. Always empty: it is not fingerprinted.
+    #[serde(serialize_with = "json_only")]
     pub mac_address: Text<'a>,
     /// The speed, Mbit/s.
     pub speed: u32,
@@ -236,8 +244,10 @@ pub struct NodeAddress<'a> {
     /// The IP address.
     pub address: Text<'a>,
     /// The ports that are held back. Always empty: there are none.
+    #[serde(serialize_with = "json_or_not_empty")]
     pub reserved_ports: Text<'a>,
     /// The gateway. Always empty: it is not fingerprinted.
+    #[serde(serialize_with = "json_only")]
     pub gateway: Text<'a>,
 }
 
@@ -255,8 +265,54 @@ pub struct NodeDevices<'a> {
     /// The devices of the group.
     #[serde(deserialize_with = "or_empty")]
     pub instances: Vec<NodeDevice<'a>>,
-    /// The attributes of the group. Always `null`: only `/v1/ostler/node` has them.
-    pub attributes: Absent,
+    /// The attributes of the group. In JSON `null`: only `/v1/ostler/node` has them.
+    #[serde(skip_deserializing)]
+    pub attributes: Option<BTreeMap<Text<'a>, DeviceAttribute<'a>>>,
+}
+
+impl<'a> From<&'a DeviceGroup> for NodeDevices<'a> {
+    fn from(group: &'a DeviceGroup) -> Self {
+        Self {
+            vendor: (&group.key.vendor).into(),
+            kind: (&group.key.kind).into(),
+            name: (&group.key.name).into(),
+            instances: group.instances.iter().map(NodeDevice::from).collect(),
+            attributes: None,
+        }
+    }
+}
+
+/// Nomad's `Attribute`: the value of an attribute, and its unit.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct DeviceAttribute<'a> {
+    /// A whole number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub int: Option<i64>,
+    /// A number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub float: Option<f64>,
+    /// A truth value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bool: Option<bool>,
+    /// A text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub string: Option<Text<'a>>,
+    /// The unit of the number; empty if it has none.
+    pub unit: Text<'a>,
+}
+
+impl<'a> From<&'a Attribute> for DeviceAttribute<'a> {
+    fn from(attribute: &'a Attribute) -> Self {
+        let unit = attribute.unit.as_deref().unwrap_or_default().into();
+        let none = Self { unit, ..Self::default() };
+        match &attribute.value {
+            AttributeValue::Int(value) => Self { int: Some(*value), ..none },
+            AttributeValue::Float(value) => Self { float: Some(*value), ..none },
+            AttributeValue::Bool(value) => Self { bool: Some(*value), ..none },
+            AttributeValue::Text(value) => Self { string: Some(value.into()), ..none },
+        }
+    }
 }
 
 /// Nomad's `NodeDevice`: a device of a node.
@@ -272,6 +328,18 @@ pub struct NodeDevice<'a> {
     pub health_description: Text<'a>,
     /// Where the device is connected, if that is known.
     pub locality: Option<NodeDeviceLocality<'a>>,
+}
+
+impl<'a> From<&'a DeviceInstance> for NodeDevice<'a> {
+    fn from(instance: &'a DeviceInstance) -> Self {
+        let bus = instance.locality.as_ref().and_then(|place| place.pci_bus_id.as_ref());
+        Self {
+            id: (&instance.id).into(),
+            healthy: instance.health.state == HealthState::Healthy,
+            health_description: (&instance.health.reason).into(),
+            locality: bus.map(|bus| NodeDeviceLocality { pci_bus_id: bus.into() }),
+        }
+    }
 }
 
 /// Nomad's `NodeDeviceLocality`: where a device is connected.

@@ -6,6 +6,7 @@ use ostler_model::stats as model;
 use ostler_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::message::time;
 use crate::{Text, or_empty};
 
 /// Nomad's `AllocResourceUsage`: what an allocation uses.
@@ -131,6 +132,7 @@ pub struct DeviceStats<'a> {
     #[serde(deserialize_with = "or_empty")]
     pub stats: WireStatObject<'a>,
     /// The time of the measurement, RFC 3339.
+    #[serde(serialize_with = "time")]
     pub timestamp: Text<'a>,
 }
 

@@ -19,17 +19,11 @@ mod task;
 use serde::Serialize;
 use serde_json::Value;
 
-use ostler_model::time::Timestamp;
 use ostler_wire::Text;
+pub(crate) use ostler_wire::moment;
 
 /// The region of every node that is no part of a cluster.
 pub(crate) const REGION: &str = "global";
-
-/// A point in time as `2026-11-20T15:20:14.820270161Z`.
-pub(crate) fn moment(at: Timestamp) -> Text<'static> {
-    let at = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(at.nanos());
-    humantime::format_rfc3339_nanos(at).to_string().into()
-}
 
 /// The word by which a value is written in JSON.
 pub(crate) fn word(of: impl Serialize) -> Text<'static> {

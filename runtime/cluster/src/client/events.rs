@@ -5,10 +5,11 @@ use std::future::pending;
 use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::limits::CLUSTER_EVENTS_WALL;
+use ostler_wire::{WireNodeEvent, message};
 
 use super::links::LinkPurpose;
 use super::{ClusterClient, RetryPauses};
-use crate::node_events::{EventQueue, HealthEvent, events_between};
+use crate::node_events::{EventQueue, events_between};
 
 pub(super) async fn run(client: &ClusterClient) {
     client.wait_registered().await;
@@ -48,8 +49,8 @@ pub(super) async fn run(client: &ClusterClient) {
     }
 }
 
-async fn emit(client: &ClusterClient, events: &[HealthEvent]) -> Result<(), String> {
+async fn emit(client: &ClusterClient, events: &[WireNodeEvent<'_>]) -> Result<(), String> {
     let calls = client.calls(LinkPurpose::Tell).await.map_err(|error| causes::chain(&error))?;
-    let values = events.iter().map(HealthEvent::value).collect();
+    let values = events.iter().map(message).collect();
     calls.emit_events(client.id, values).await.map_err(|error| error.to_string())
 }

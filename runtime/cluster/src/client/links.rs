@@ -68,8 +68,7 @@ impl ServerLinks {
         Self { options: options.clone(), door, servers, link, arrivals }
     }
 
-    /// Calls on the stream of the connection for this purpose. Connects first if there is no
-    /// connection.
+    /// Calls on the stream of the connection for this purpose. Connects first if necessary.
     ///
     /// # Errors
     /// When the next server cannot be reached. The next call tries the one after it.

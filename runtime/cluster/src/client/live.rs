@@ -18,7 +18,7 @@ use super::links::LinkPurpose;
 use super::{ClusterClient, DiskServerAddress, JoinProgress, RetryPauses};
 use crate::caller::ServerCallError;
 use crate::credentials::NodeStanding;
-use crate::descriptions::{self, NodeRegistrationFacts};
+use crate::reports::{self, NodeRegistrationFacts};
 use crate::servers::{Heartbeat, NodeStatus};
 
 /// The next call of this loop.
@@ -109,7 +109,7 @@ async fn register(client: &ClusterClient, told: &ReportedNode) -> Result<Heartbe
         tls: told.serves.as_ref().is_some_and(|at| at.tls),
         now: client.options.clock.now(),
     };
-    let node = descriptions::node(&told.view, &facts);
+    let node = reports::registration(&told.view, &facts);
     let token = client.credentials().register_token().to_owned();
     let registered = calls(client).await?.with_token(&token).register(node).await;
     if registered.as_ref().is_err_and(is_not_permitted) {

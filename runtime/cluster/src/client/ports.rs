@@ -50,8 +50,8 @@ pub trait ClusterNode: Send + Sync {
     /// Notified when an allocation has changed.
     fn changes(&self) -> watch::Receiver<u64>;
 
-    /// The allocations that servers placed, in any state, each with the index of its last change
-    /// here.
+    /// The allocations that servers placed, in any state. Each has the index of its last change on
+    /// this node.
     fn assigned_allocs(&self) -> Vec<(AllocId, u64)>;
 
     /// An allocation of this node; none while its record is on the way to the disk.
@@ -84,8 +84,7 @@ pub trait ClusterNode: Send + Sync {
     /// Remove the directory and the records of an allocation that has ended.
     fn collect(&self, id: AllocId) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Record what servers have acknowledged. The record may lag, because a lost report is sent
-    /// again.
+    /// Record what servers have acknowledged. The record may lag: a lost report is sent again.
     fn acknowledge<'a>(
         &'a self,
         told: &'a BTreeMap<AllocId, AcknowledgedState>,

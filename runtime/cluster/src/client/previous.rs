@@ -141,8 +141,7 @@ impl ClusterClient {
     }
 }
 
-/// The error of a question that got no answer: for good if no server will answer it, otherwise for
-/// now.
+/// The error of a question without an answer. It is final if no server will ever answer it.
 fn no_disk_error(error: ServerCallError) -> NoDisk {
     match &error {
         ServerCallError::Refused { message, .. } if previous::is_final(message) => {

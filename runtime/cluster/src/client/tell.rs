@@ -9,7 +9,7 @@ use ostler_model::limits::CLUSTER_TELL_TICK;
 
 use super::links::LinkPurpose;
 use super::{ClusterClient, RetryPauses};
-use crate::descriptions;
+use crate::reports;
 use crate::updates::UpdateBatch;
 
 pub(super) async fn run(client: &ClusterClient) {
@@ -86,6 +86,6 @@ async fn report_known_ends(client: &ClusterClient, mut allocs: Vec<AllocId>) {
 
 async fn send(client: &ClusterClient, batch: &UpdateBatch) -> Result<(), String> {
     let calls = client.calls(LinkPurpose::Tell).await.map_err(|error| causes::chain(&error))?;
-    let told = batch.iter().map(|(id, state)| descriptions::alloc(*id, client.id, state));
+    let told = batch.iter().map(|(id, state)| reports::alloc_report(*id, client.id, state));
     calls.update_allocs(told.collect()).await.map_err(|error| error.to_string())
 }

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ostler_cluster::descriptions;
 use ostler_cluster::msgpack::{self, Value};
+use ostler_cluster::reports::alloc_report;
 use ostler_control::{ControlHandle, acknowledgement};
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::clock;
@@ -187,7 +187,7 @@ fn agree(scene: &Scene, joined: &Joined) -> Result<(), String> {
         let here = control.alloc(id);
         if let Some(here) = &here {
             let state = acknowledgement::acknowledged_state(&here.state);
-            let now = descriptions::alloc(id, view().id, &state);
+            let now = alloc_report(id, view().id, &state);
             if told.as_ref().map(written) != Some(written(&now)) {
                 let is = state.client_status;
                 return Err(format!("{} is {is:?}, and the servers know {status:?}", id.short()));

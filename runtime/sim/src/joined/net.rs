@@ -14,14 +14,14 @@ use ostler_cluster::client::{ClusterDoors, ClusterNodes, DiskDoor, ServerDoor};
 use ostler_cluster::dial::{self, DialError};
 use ostler_cluster::previous::DiskSource;
 use ostler_cluster::session::{Arrivals, ClusterSession};
-use ostler_cluster_double::ServerDouble;
-use ostler_cluster_double::traffic::{FrameMeter, Traffic};
 use ostler_model::clock;
 use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
 use ostler_model::other_nodes::{DiskPieces, NoDisk};
 use ostler_model::ports::BoxFuture;
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
+use ostler_testing::servers::ServerDouble;
+use ostler_testing::servers::traffic::{FrameMeter, Traffic};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 

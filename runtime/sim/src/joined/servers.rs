@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ostler_cluster::msgpack::{self, Value};
 use ostler_cluster::rpc::{self, Header, field, map, text};
-use ostler_cluster_double::{
-    BeatRule, BookAlloc, CallFault, Fields, ServerBook, ServerDouble, recorded_alloc,
-};
 use ostler_model::alloc::Allocation;
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
+use ostler_testing::servers::{
+    BeatRule, BookAlloc, CallFault, Fields, ServerBook, ServerDouble, recorded_alloc,
+};
 
 use super::plan::{JoinedAct, Mood, SERVERS};
 use crate::drivers::DRIVER;
@@ -221,7 +221,7 @@ pub(crate) fn is_stopped(alloc: &BookAlloc) -> bool {
 
 /// Do they know that it is over?
 pub(crate) fn is_over(alloc: &BookAlloc) -> bool {
-    alloc.field("ClientStatus").and_then(text).is_some_and(ostler_cluster_double::is_over)
+    alloc.field("ClientStatus").and_then(text).is_some_and(ostler_testing::servers::is_over)
 }
 
 fn pick_job(rng: &Rng) -> &'static str {

@@ -9,12 +9,12 @@ use ostler_cluster::NodeStanding;
 use ostler_cluster::client::{self, ClusterOptions};
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{Header, field};
-use ostler_cluster_double::{BeatRule, BookAlloc, CallFault, Fields, ServerDouble};
 use ostler_model::clock::{Clock, Stopwatch};
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
 use ostler_model::time::Timestamp;
 use ostler_node::{NodeId, NodeTotals, NodeView};
+use ostler_testing::servers::{BeatRule, BookAlloc, CallFault, Fields, ServerDouble};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ostler_cluster_double::ServerDouble;
-use ostler_cluster_double::traffic::{Traffic, Volume};
 use ostler_model::time::Timestamp;
+use ostler_testing::servers::ServerDouble;
+use ostler_testing::servers::traffic::{Traffic, Volume};
 use serde_json::{Value, json};
 
 use super::ScalePlan;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ostler_cluster_double::is_over;
+use ostler_testing::servers::is_over;
 
 use super::nomad::{Alloc, NomadServer};
 use super::stock_job::StockJob;

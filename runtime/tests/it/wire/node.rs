@@ -3,8 +3,8 @@
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{field, text};
 use ostler_cluster::session::{ClusterSession, MULTIPLEX, Stream};
-use ostler_cluster_double::ServerDouble;
 use ostler_testing::recorded::{self, Part, RecordedMessage, values};
+use ostler_testing::servers::ServerDouble;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;

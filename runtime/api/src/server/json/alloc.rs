@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::task::task_states;
-use super::{alloc_resources, job, moment, word};
+use super::{alloc_resources, job, word};
 use crate::server::evaluations;
 use ostler_agent::{AllocView, reason};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::ids::AllocId;
-use ostler_model::saved::{DeploymentStatus, NetworkStatus};
+use ostler_model::saved::DeploymentStatus;
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 use ostler_wire::{
@@ -57,11 +57,6 @@ impl<'a> AllocJsonInput<'a> {
     }
 }
 
-fn health(status: &DeploymentStatus, canary: bool) -> AllocHealth<'static> {
-    let &DeploymentStatus { healthy, changed_at, canary: _, modify_index, deployment: _ } = status;
-    AllocHealth { healthy, timestamp: changed_at.map(moment), canary, modify_index }
-}
-
 /// Nomad's `AllocListStub`, with the allocated resources if `resources` is set.
 pub(crate) fn stub(seen: AllocJsonInput<'_>, resources: bool) -> Alloc<'_, Value> {
     let allocation = seen.allocation;
@@ -102,18 +97,12 @@ pub(crate) fn full(seen: AllocJsonInput<'_>) -> Alloc<'_, Value> {
             .filter(|id| !id.is_empty())
             .map(|id| id.clone().into()),
         reschedule_tracker: tracker(&seen).map(Some),
-        network_status: Some(Some(seen.state.network.as_deref().map(network).unwrap_or_default())),
+        network_status: Some(Some(
+            seen.state.network.as_deref().map(AllocNetworkStatus::from).unwrap_or_default(),
+        )),
         previous_allocation: allocation.previous.map(|id| Some(id.to_string().into())),
         alloc_modify_index: Some(allocation.modify_index),
         ..common(seen.clone())
-    }
-}
-
-fn network(status: &NetworkStatus) -> AllocNetworkStatus<'_> {
-    AllocNetworkStatus {
-        interface_name: (&status.interface_name).into(),
-        address: (&status.address).into(),
-        dns: status.dns.as_ref().map(alloc_resources::dns),
     }
 }
 
@@ -133,6 +122,7 @@ fn common(seen: AllocJsonInput<'_>) -> Alloc<'_, Value> {
     let AllocJsonInput { allocation, state, modify_index, modify_time, node, canary, .. } = seen;
     // An allocation is marked as a canary even before it has a verdict.
     let first = canary.then(|| AllocHealth { canary, ..AllocHealth::default() });
+    let health = |status: &DeploymentStatus| AllocHealth { canary, ..AllocHealth::from(status) };
     Alloc {
         id: allocation.id,
         eval_id: evaluations::evaluation_id(&allocation.job.id, allocation.create_index).into(),
@@ -151,7 +141,7 @@ fn common(seen: AllocJsonInput<'_>) -> Alloc<'_, Value> {
         client_status: state.client_status,
         client_description: (&state.client_description).into(),
         task_states: task_states(&state.tasks),
-        deployment_status: state.health.as_ref().map(|status| health(status, canary)).or(first),
+        deployment_status: state.health.as_ref().map(health).or(first),
         create_index: allocation.create_index,
         modify_index,
         create_time: allocation.created_at,

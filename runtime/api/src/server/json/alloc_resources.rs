@@ -9,7 +9,6 @@ use ostler_model::cow_arc::CowArc;
 use ostler_model::job::{PortSpec, Task};
 use ostler_model::network::NetworkMode;
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
-use ostler_model::saved::DnsConfig;
 use ostler_wire::{
     AllocatedPortMapping, AllocatedResources, Cpu, Dns, LegacyResources, NetworkPort,
     NetworkResource, SharedResources, TaskDevices, TaskLifecycleConfig, TaskResources, Text,
@@ -112,7 +111,7 @@ fn networks(alloc: &Allocation) -> Vec<NetworkResource<'_>> {
     if ports.is_empty() && !mode.is_own() {
         return Vec::new();
     }
-    let dns = spec.and_then(|spec| spec.dns.as_ref()).map(dns);
+    let dns = spec.and_then(|spec| spec.dns.as_ref()).map(Dns::from);
     vec![NetworkResource { mode: mode.text().into(), dns, ..network(&ports, specs) }]
 }
 
@@ -147,14 +146,5 @@ fn network<'a>(given: &[&'a AllocatedPort], specs: &'a [PortSpec]) -> NetworkRes
         reserved_ports: ports(true),
         dynamic_ports: ports(false),
         ..NetworkResource::default()
-    }
-}
-
-/// How the tasks resolve names.
-pub(super) fn dns(dns: &DnsConfig) -> Dns<'_> {
-    Dns {
-        servers: Cow::Borrowed(&dns.servers),
-        searches: Cow::Borrowed(&dns.searches),
-        options: Cow::Borrowed(&dns.options),
     }
 }

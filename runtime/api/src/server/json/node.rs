@@ -4,14 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::moment;
-use ostler_model::attribute::Attribute;
-use ostler_model::device::{DeviceGroup, HealthState};
 use ostler_model::scheduling::{DrainDeadline, NodeDrain, NodeScheduling};
 use ostler_node::{DriverView, NodeView};
 use ostler_wire::{
     Cpu, Disk, DrainStrategy, DriverInfo, HostVolumeInfo, LegacyResources, NEVER, NetworkResource,
-    NodeAddress, NodeDevice, NodeDeviceLocality, NodeDevices, NodeNetwork, NodeStub,
-    ReservedResources, Text, WireMemory, WireNode, WireNodeEvent, WireNodeResources,
+    NodeAddress, NodeDevices, NodeNetwork, NodeStub, ReservedResources, Text, WireMemory, WireNode,
+    WireNodeEvent, WireNodeResources,
 };
 
 /// The status of the node in Nomad's terms.
@@ -127,47 +125,14 @@ fn drivers(node: &NodeView) -> BTreeMap<Text<'_>, DriverInfo<'_>> {
 }
 
 fn host_volumes(node: &NodeView) -> Option<BTreeMap<Text<'_>, HostVolumeInfo<'_>>> {
-    let volumes = node.host_volumes.iter().map(|(name, volume)| {
-        let path = volume.path.to_string_lossy();
-        (name.as_str().into(), HostVolumeInfo { path, read_only: volume.read_only })
-    });
+    let volumes = node.host_volumes.iter().map(|(name, volume)| (name.into(), volume.into()));
     (!node.host_volumes.is_empty()).then(|| volumes.collect())
 }
 
 fn driver(view: &DriverView) -> DriverInfo<'_> {
-    let DriverView { health, version, attributes, capabilities: _, gives_cores: _ } = view;
-    let text = |(name, value): (_, &Attribute)| (Text::from(name), value.to_string().into());
-    let mut attributes: BTreeMap<Text<'_>, Text<'_>> = attributes.iter().map(text).collect();
-    attributes.entry("version".into()).or_insert_with(|| version.into());
-    DriverInfo {
-        attributes,
-        detected: health.state != HealthState::Undetected,
-        healthy: health.state == HealthState::Healthy,
-        health_description: match (health.state, health.reason.as_str()) {
-            (HealthState::Healthy, "") => "Healthy".into(),
-            (_, reason) => reason.into(),
-        },
-        update_time: NEVER.into(),
-    }
-}
-
-fn devices(group: &DeviceGroup) -> NodeDevices<'_> {
-    let instances = group.instances.iter().map(|instance| {
-        let locality = instance.locality.as_ref().and_then(|place| place.pci_bus_id.as_ref());
-        NodeDevice {
-            id: (&instance.id).into(),
-            healthy: instance.health.state == HealthState::Healthy,
-            health_description: (&instance.health.reason).into(),
-            locality: locality.map(|at| NodeDeviceLocality { pci_bus_id: at.into() }),
-        }
-    });
-    NodeDevices {
-        vendor: (&group.key.vendor).into(),
-        kind: (&group.key.kind).into(),
-        name: (&group.key.name).into(),
-        instances: instances.collect(),
-        ..NodeDevices::default()
-    }
+    let mut driver = DriverInfo::new(&view.health, &view.attributes);
+    driver.attributes.entry("version".into()).or_insert_with(|| (&view.version).into());
+    driver
 }
 
 fn node_network<'a>(node: &NodeView, network: &NetworkResource<'a>) -> NodeNetwork<'a> {
@@ -209,7 +174,7 @@ fn node_resources(node: &NodeView) -> WireNodeResources<'_> {
         disk: Disk { mib: free / ostler_model::limits::MIB },
         node_networks: Some(vec![node_network(node, &network)]),
         networks: vec![network],
-        devices: node.devices.iter().map(devices).collect(),
+        devices: node.devices.iter().map(NodeDevices::from).collect(),
     }
 }
 

@@ -1,55 +1,34 @@
 //! The state of a task and its events.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::moment;
 use ostler_jobspec::units::parse_duration;
 use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
-use ostler_model::task::{ExitResult, TaskState};
-use ostler_wire::{self as wire, LastExit, Text};
+use ostler_model::task::TaskState;
+use ostler_wire::{OlderEventFields, Text, WireTaskState};
 
 /// The states of all tasks of an allocation, by name.
 pub(super) fn task_states(
     tasks: &BTreeMap<TaskName, CowArc<TaskState>>,
-) -> BTreeMap<Text<'_>, wire::WireTaskState<'_>> {
+) -> BTreeMap<Text<'_>, WireTaskState<'_>> {
     tasks.iter().map(|(name, state)| (name.as_str().into(), task_state(state))).collect()
 }
 
-fn task_state(state: &TaskState) -> wire::WireTaskState<'_> {
-    wire::WireTaskState {
-        state: state.status,
-        failed: state.failed,
-        restarts: state.restarts,
-        last_restart: state.last_restart.map(moment),
-        started_at: state.started_at.map(moment),
-        finished_at: state.finished_at.map(moment),
-        events: state.events.iter().map(task_event).collect(),
-        events_total: state.events_total,
-        last_exit: state.last_exit.as_ref().map(last_exit),
+fn task_state(state: &TaskState) -> WireTaskState<'_> {
+    let mut shown = WireTaskState::from(state);
+    for (event, shown) in state.events.iter().zip(&mut shown.events) {
+        shown.older = Some(older_fields(event));
     }
+    shown
 }
 
-fn last_exit(exit: &ExitResult) -> LastExit<'_> {
-    let ExitResult { exit_code, signal, oom_killed, ref error } = *exit;
-    let error = error.as_deref().unwrap_or_default().into();
-    LastExit { exit_code, signal, oom_killed, error }
-}
-
-fn task_event(event: &TaskEvent) -> wire::WireTaskEvent<'_> {
-    let TaskEvent { kind, time, message, details, fails_task } = event;
-    let text = |key: &str| details.get(key).map_or("", String::as_str);
+fn older_fields(event: &TaskEvent) -> OlderEventFields<'_> {
+    let text = |key: &str| event.details.get(key).map_or("", String::as_str);
     let number = |key: &str| text(key).parse().unwrap_or(0);
     let duration = parse_duration(text("kill_timeout")).unwrap_or_default();
-    wire::WireTaskEvent {
-        kind: kind.as_str().into(),
-        time: *time,
-        message: text("message").into(),
-        display_message: message.into(),
-        details: Cow::Borrowed(details),
-        fails_task: *fails_task,
+    OlderEventFields {
         restart_reason: text("restart_reason").into(),
         setup_error: text("setup_error").into(),
         driver_error: text("driver_error").into(),
@@ -65,7 +44,7 @@ fn task_event(event: &TaskEvent) -> wire::WireTaskEvent<'_> {
         task_signal_reason: text("task_signal_reason").into(),
         task_signal: text("task_signal").into(),
         driver_message: text("driver_message").into(),
-        ..wire::WireTaskEvent::default()
+        ..OlderEventFields::default()
     }
 }
 
@@ -77,7 +56,7 @@ mod tests {
 
     use super::*;
     use ostler_model::event::EventKind;
-    use ostler_model::task::TaskStatus;
+    use ostler_model::task::{ExitResult, TaskStatus};
     use ostler_model::time::Timestamp;
 
     #[test]

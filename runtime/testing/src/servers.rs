@@ -6,7 +6,11 @@
 //!                                                  ▲ held  │
 //!                                                  └───────┘ until the book has news for the node
 //! ```
-//! It places no allocations by itself: tests write them into its [`Book`]. Start with [`Double`].
+//! It places no allocations by itself: tests write them into its [`ServerBook`]. Start with
+//! [`ServerDouble`].
+//!
+//! It is behind the feature `servers`, because it needs the client of the servers with all its
+//! libraries, which tests of other crates are not to wait for.
 
 mod beats;
 mod book;

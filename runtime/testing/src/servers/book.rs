@@ -9,11 +9,11 @@ use ostler_cluster::rpc::{field, map, text};
 use ostler_model::limits::CLUSTER_ANSWER_BYTES_MAX;
 use ostler_model::time::Timestamp;
 
-use crate::beats::BeatRule;
-use crate::traffic::Volume;
+use super::beats::BeatRule;
+use super::traffic::Volume;
 
 /// A recorded answer of a server (v1.0.18) to `Alloc.GetAllocs`.
-const RECORDED: &[u8] = include_bytes!("../../cluster/fixtures/get-allocs.bin");
+const RECORDED: &[u8] = include_bytes!("../../../cluster/fixtures/get-allocs.bin");
 /// The number of descriptions of a node that are kept.
 const REGISTRATIONS_KEPT: usize = 4;
 

@@ -1,8 +1,12 @@
+use ostler_model::alloc::ClientStatus;
 use ostler_model::attribute::NamedAttribute;
 use ostler_model::device::{DeviceInstance, GroupKey, Health};
-use ostler_model::event::EventKind;
+use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{PluginName, TaskName};
 use ostler_model::rng::Rng;
+use ostler_model::task::{TaskState, TaskStatus};
+
+use ostler_wire::go_time;
 
 use super::*;
 use crate::rpc::{bytes, field, text};
@@ -48,7 +52,7 @@ fn a_node_tells_its_drivers_devices_and_units() {
         }],
         attributes: vec![NamedAttribute { name: "memory".into(), attribute: memory }],
     });
-    let told = node(&view, &facts());
+    let told = registration(&view, &facts());
     assert_eq!(text(at(&told, "Attributes/driver.exec")), Some("1"));
     let unhealthy = field(at(&told, "Attributes"), "driver.wasm").and_then(text);
     assert_ne!(unhealthy, Some("1"), "it takes no tasks");
@@ -74,7 +78,7 @@ fn an_allocation_tells_its_tasks_events_and_times() {
         ..AcknowledgedState::default()
     };
     let rng = Rng::from_seed(1);
-    let told = alloc(AllocId::new(rng.uuid()), NodeId::new(rng.uuid()), &now);
+    let told = alloc_report(AllocId::new(rng.uuid()), NodeId::new(rng.uuid()), &now);
     assert_eq!(text(at(&told, "ClientStatus")), Some("failed"));
     assert_eq!(field(&told, "DeploymentStatus"), None, "there is no verdict");
     let task = at(&told, "TaskStates/t");
