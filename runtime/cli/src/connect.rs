@@ -8,7 +8,6 @@
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
@@ -27,7 +26,6 @@ use ostler_agent::AgentHandle;
 use ostler_api::client::{AddressError, AgentAddress, default_data_dir};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_model::ids::AllocId;
-use ostler_model::time::Timestamp;
 use ostler_wire::{Alloc, JobStub};
 
 /// Most candidates that are listed for the beginning of several ids.
@@ -97,25 +95,31 @@ impl From<AddressError> for CliError {
     }
 }
 
+impl CliError {
+    /// The exit code of a command that ends with this error.
+    pub(super) fn exit(&self) -> Exit {
+        match self {
+            Self::Exit(exit) | Self::Failed(_, exit) => *exit,
+            Self::Input(_) | Self::Wrong(_) => Exit::Input,
+            Self::Client(error) => error.into(),
+            Self::Cannot(_) => Exit::Agent,
+        }
+    }
+}
+
 /// The exit code of a command. Prints the message of an error.
 pub(super) fn report_result(result: Result<Exit, CliError>, terminal: &TerminalInfo) -> Exit {
     let stop = match result {
         Ok(exit) => return exit,
         Err(stop) => stop,
     };
-    let exit = match &stop {
-        CliError::Exit(exit) => return *exit,
-        CliError::Input(_) | CliError::Wrong(_) => Exit::Input,
-        CliError::Client(error) => Exit::from(error),
-        CliError::Cannot(_) => Exit::Agent,
-        CliError::Failed(_, exit) => *exit,
-    };
     match &stop {
-        _ if terminal.json => output::say_failure(&ErrorReport::from_cli_error(&stop, exit)),
+        CliError::Exit(_) => {}
+        stop if terminal.json => output::say_failure(&ErrorReport::from(stop)),
         CliError::Input(error) => output::input_error(terminal, error),
         other => output::error(terminal, &other.to_string()),
     }
-    exit
+    stop.exit()
 }
 
 /// Make a client of the addressed agent. No request is made yet.
@@ -339,42 +343,9 @@ fn ambiguity_text(
     text
 }
 
-/// How long ago something was, for people.
-pub(super) fn age_text(at: Timestamp, now: Timestamp) -> String {
-    if at == Timestamp::default() {
-        return String::new();
-    }
-    format!("{} ago", span(now.since(at)))
-}
-
-/// A span of time by its largest unit, and the next below where it matters.
-pub(super) fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600, seconds / 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m{:02}s", seconds % 60),
-        (0, _, _) => format!("{hours}h{:02}m", minutes % 60),
-        _ => format!("{days}d{:02}h", hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_told_by_their_largest_units() {
-        let texts = [0, 59, 60, 3_599, 3_600, 86_399, 86_400, 864_061];
-        let texts = texts.map(|seconds| span(Duration::from_secs(seconds)));
-        let expected = ["0s", "59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d00h", "10d00h"];
-        assert_eq!(texts, expected);
-        let (at, now) =
-            (Timestamp::from_nanos(5_000_000_000), Timestamp::from_nanos(9_000_000_000));
-        assert_eq!(age_text(at, now), "4s ago");
-        assert_eq!(age_text(now, at), "0s ago", "clocks differ");
-        assert_eq!(age_text(Timestamp::default(), now), "", "never");
-    }
 
     #[test]
     fn an_ambiguous_id_lists_some_candidates_and_counts_the_others() {

@@ -14,12 +14,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::answer;
 use super::args::debug::{BundleArgs, DebugCommand};
 use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::explain;
 use super::lines::LineReader;
-use super::output;
 use super::terminal::TerminalInfo;
 use archive::Archive;
 use ostler_api::client::{ApiClient, segment};
@@ -115,8 +115,7 @@ async fn bundle(args: &BundleArgs, terminal: &TerminalInfo) -> Result<Exit, CliE
         return Err(stop);
     }
     let written = BundleReport { file, parts };
-    output::show(args.json, &written, || text(&written), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&written, || text(&written), terminal)
 }
 
 fn text(written: &BundleReport) -> String {

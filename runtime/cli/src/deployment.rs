@@ -2,14 +2,15 @@
 
 use serde_json::{Value, json};
 
+use super::answer;
 use super::args::deployment::{
     DeploymentChangeArgs, DeploymentCommand, DeploymentListArgs, DeploymentOneArgs,
     DeploymentPromoteArgs,
 };
-use super::connect::{self, CliError, age_text, single_match};
+use super::connect::{self, CliError, single_match};
 use super::consent::{ChangeTarget, ConsentRequest, require_consent};
 use super::exit::Exit;
-use super::output::{self, say, section, table};
+use super::output::{self, age_text, say, section, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::clock::Clock;
@@ -68,21 +69,11 @@ async fn find_for_change(
     Ok(id)
 }
 
-fn short_id(id: &str) -> String {
-    id.chars().take(8).collect()
-}
-
 async fn list(args: &DeploymentListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let path = format!("/v1/deployments?namespace={}", client.namespaces());
-    if args.answer.json {
-        let all: Value = client.get(&path).await?;
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let all: Vec<WireDeployment> = client.get(&path).await?;
-    output::print(&list_text(&all, terminal), terminal)?;
-    Ok(Exit::Success)
+    let text = |all: Vec<WireDeployment>| list_text(&all, terminal);
+    answer::get(&client, &path, text, terminal).await
 }
 
 fn list_text(all: &[WireDeployment], terminal: &TerminalInfo) -> String {
@@ -106,7 +97,7 @@ async fn status(args: &DeploymentOneArgs, terminal: &TerminalInfo) -> Result<Exi
     let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
     let path = format!("/v1/deployment/{id}");
-    if args.answer.json {
+    if terminal.json {
         let one: Value = client.get(&path).await?;
         output::print_json(&one, terminal)?;
         return Ok(Exit::Success);
@@ -182,7 +173,7 @@ async fn promote(args: &DeploymentPromoteArgs, terminal: &TerminalInfo) -> Resul
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "promote", agree: args.agree, terminal };
     let id = find_for_change(&client, &args.deployment, change).await?;
-    promote_one(&client, &id, &args.group, args.answer.json, terminal).await
+    promote_one(&client, &id, &args.group, terminal).await
 }
 
 /// Accept the canaries of these groups, or of all.
@@ -190,11 +181,10 @@ pub(super) async fn promote_one(
     client: &ApiClient,
     id: &str,
     groups: &[String],
-    json: bool,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
-    send_request(client, id, "promote", &body, "is promoted", json, terminal).await
+    send_request(client, id, "promote", &body, "is promoted", terminal).await
 }
 
 async fn change(
@@ -207,7 +197,7 @@ async fn change(
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb, agree: args.agree, terminal };
     let id = find_for_change(&client, &args.deployment, change).await?;
-    send_request(&client, &id, what, body, done, args.answer.json, terminal).await
+    send_request(&client, &id, what, body, done, terminal).await
 }
 
 async fn send_request(
@@ -216,21 +206,16 @@ async fn send_request(
     what: &str,
     body: &Value,
     done: &str,
-    json: bool,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let path = format!("/v1/deployment/{what}/{id}");
-    if json {
-        let answer: Value = client.put(&path, body).await?;
-        output::print_json(&answer, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let answer: DeploymentUpdateResponse = client.put(&path, body).await?;
-    say(&format!("deployment {} {done}", one_line(&short_id(id))));
-    if let Some(version) = answer.reverted_job_version {
-        say(&format!("the job goes back to what it was at version {version}"));
-    }
-    Ok(Exit::Success)
+    let tell = |answer: DeploymentUpdateResponse| {
+        say(&format!("deployment {} {done}", one_line(&short_id(id))));
+        if let Some(version) = answer.reverted_job_version {
+            say(&format!("the job goes back to what it was at version {version}"));
+        }
+    };
+    answer::put(client, &path, body, tell, terminal).await
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::args::events::{EventsArgs, MonitorArgs};
-use super::connect::{self, CliError, age_text};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::lines::LineReader;
-use super::output;
+use super::output::{self, age_text};
 use super::terminal::{TerminalInfo, one_line, paint};
 use ostler_agent::{EventTopic, KeptEvent};
 use ostler_api::client::{ApiClient, segment};
@@ -51,17 +51,17 @@ async fn show_events(args: &EventsArgs, terminal: &TerminalInfo) -> Result<Exit,
     if left_out > 0 && most.is_none() {
         output::say(&format!("{} before these; -n shows more", count_noun(left_out, "event")));
     }
-    if events.is_empty() && !args.follow && !args.json {
+    if events.is_empty() && !args.follow && !terminal.json {
         output::print("no such events are kept\n", terminal)?;
     }
     for event in &events {
-        show_event(event, args, now, terminal)?;
+        show_event(event, now, terminal)?;
     }
     if !args.follow {
         return Ok(Exit::Success);
     }
     let path = format!("{path}&follow=true&after={position}");
-    follow(&client, &path, args, terminal).await
+    follow(&client, &path, terminal).await
 }
 
 fn events_path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String {
@@ -89,12 +89,7 @@ fn events_path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String 
     path
 }
 
-async fn follow(
-    client: &ApiClient,
-    path: &str,
-    args: &EventsArgs,
-    terminal: &TerminalInfo,
-) -> Result<Exit, CliError> {
+async fn follow(client: &ApiClient, path: &str, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let mut lines = LineReader::new(client.body_pieces(path).await?);
     while let Some(line) = lines.next().await? {
         let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
@@ -105,20 +100,15 @@ async fn follow(
         if let Ok(event) = serde_json::from_value::<KeptEvent>(value)
             && event.seq > 0
         {
-            show_event(&event, args, Clock::system().now(), terminal)?;
+            show_event(&event, Clock::system().now(), terminal)?;
         }
     }
     output::say("the agent ended");
     Ok(Exit::Success)
 }
 
-fn show_event(
-    event: &KeptEvent,
-    args: &EventsArgs,
-    now: Timestamp,
-    terminal: &TerminalInfo,
-) -> Result<(), Exit> {
-    if args.json {
+fn show_event(event: &KeptEvent, now: Timestamp, terminal: &TerminalInfo) -> Result<(), Exit> {
+    if terminal.json {
         let text = output::visible_json(serde_json::to_string(event).unwrap_or_default());
         return output::print(&format!("{text}\n"), terminal);
     }

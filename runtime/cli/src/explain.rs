@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::answer;
 use super::args::explain::{ExplainArgs, ExplainKind};
 use super::connect::{self, CliError};
 use super::exit::Exit;
-use super::output;
 use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_api::client::{ApiClient, segment};
 use ostler_explain::alloc::AllocHistory;
@@ -66,8 +66,7 @@ pub(super) async fn explain(args: &ExplainArgs, terminal: &TerminalInfo) -> Resu
         ExplainCandidate::Plugin(record) => plugin::explain(&record, now),
         ExplainCandidate::Device(record) => device::explain(&record, now),
     };
-    output::show(args.json, &told, || text(&told, now), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&told, || text(&told, now), terminal)
 }
 
 /// Why a job is as it is, as a text.

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use super::answer;
 use super::args::service::{ServiceCommand, ServiceInfoArgs, ServiceListArgs};
 use super::connect::{self, CliError};
 use super::exit::Exit;
-use super::output::{self, table};
+use super::output::{self, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::segment;
 use ostler_wire::{ServiceNamespace, ServiceRegistration};
@@ -25,14 +26,8 @@ pub(super) async fn run(
 async fn list(args: &ServiceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let path = format!("/v1/services?namespace={}", client.namespaces());
-    if args.answer.json {
-        let all: Value = client.get(&path).await?;
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let all: Vec<ServiceNamespace> = client.get(&path).await?;
-    output::print(&list_text(&all, terminal), terminal)?;
-    Ok(Exit::Success)
+    let text = |all: Vec<ServiceNamespace>| list_text(&all, terminal);
+    answer::get(&client, &path, text, terminal).await
 }
 
 fn list_text(all: &[ServiceNamespace], terminal: &TerminalInfo) -> String {
@@ -63,7 +58,7 @@ async fn info(
         let message = format!("no service {name} runs; `ostler service list` lists those that do");
         return Err(CliError::Wrong(message));
     }
-    if args.answer.json {
+    if terminal.json {
         output::print_json(&found, terminal)?;
         return Ok(Exit::Success);
     }
@@ -75,8 +70,7 @@ async fn info(
 
 fn info_text(found: &[ServiceRegistration], verbose: bool, terminal: &TerminalInfo) -> String {
     let rows = found.iter().map(|of| {
-        let alloc =
-            if verbose { of.alloc_id.to_string() } else { of.alloc_id.chars().take(8).collect() };
+        let alloc = if verbose { of.alloc_id.to_string() } else { short_id(&of.alloc_id) };
         let address = match (of.port, of.address.contains(':')) {
             (0, _) => of.address.to_string(),
             (port, true) => format!("[{}]:{port}", of.address),

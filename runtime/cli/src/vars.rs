@@ -9,11 +9,12 @@ use std::path::Path;
 use hyper::Method;
 use serde_json::Value;
 
+use super::answer;
 use super::args::vars::{VarCommand, VarGetArgs, VarListArgs, VarPurgeArgs, VarPutArgs};
-use super::connect::{self, CliError, age_text};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::input;
-use super::output::{self, fact, say, table};
+use super::output::{self, age_text, fact, say, table};
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_model::clock::Clock;
@@ -78,7 +79,7 @@ async fn put(args: &VarPutArgs, terminal: &TerminalInfo) -> Result<Exit, CliErro
     let body = WireVariable { items: given.items, ..WireVariable::default() };
     let written: Result<VariableMetadata, _> = client.put(&add_cas(place, index), &body).await;
     let written = written.map_err(|error| conflict_error(error, &args.path))?;
-    if args.json {
+    if terminal.json {
         output::print_json(&written, terminal)?;
     } else {
         say(&format!("variable {} has index {} now", args.path, written.modify_index));
@@ -168,7 +169,7 @@ fn from_json(text: &[u8], path: &str) -> Result<VariableInput, CliError> {
 async fn get(args: &VarGetArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let place = variable_path(&args.path)?;
     let client = connect::connect(&args.answer.agent)?;
-    if args.answer.json {
+    if terminal.json {
         let found: Value = fetch_variable(&client, &place, &args.path).await?;
         output::print_json(&found, terminal)?;
         return Ok(Exit::Success);
@@ -226,23 +227,19 @@ async fn list(args: &VarListArgs, terminal: &TerminalInfo) -> Result<Exit, CliEr
     let prefix = args.prefix.as_deref().unwrap_or_default();
     let client = connect::connect(&args.answer.agent)?;
     let path = format!("/v1/vars?namespace={}&prefix={}", client.namespaces(), segment(prefix));
-    if args.answer.json {
-        let all: Value = client.get(&path).await?;
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let all: Vec<VariableMetadata> = client.get(&path).await?;
+    let text = |all: Vec<VariableMetadata>| list_text(&all, Clock::system().now(), terminal);
+    answer::get(&client, &path, text, terminal).await
+}
+
+fn list_text(all: &[VariableMetadata], now: Timestamp, terminal: &TerminalInfo) -> String {
     if all.is_empty() {
-        output::print("no variables\n", terminal)?;
-        return Ok(Exit::Success);
+        return "no variables\n".to_owned();
     }
-    let now = Clock::system().now();
     let rows = all.iter().map(|of| {
         let written = age_text(Timestamp::from_nanos(of.modify_time), now);
         [of.path.to_string(), of.namespace.to_string(), of.modify_index.to_string(), written]
     });
-    output::print(&table(["PATH", "NAMESPACE", "INDEX", "WRITTEN"], rows, terminal), terminal)?;
-    Ok(Exit::Success)
+    table(["PATH", "NAMESPACE", "INDEX", "WRITTEN"], rows, terminal)
 }
 
 async fn purge(args: &VarPurgeArgs) -> Result<Exit, CliError> {

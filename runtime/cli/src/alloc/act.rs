@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output::{self, say};
-use super::super::terminal::{TerminalInfo, one_line};
 use super::restart_watch::{RestartProgress, RestartWatch, kill_timeout};
+use crate::answer;
+use crate::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::output::say;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
 use ostler_model::clock;
 use ostler_model::limits::{CLIENT_QUIET_WALL_MAX, CLIENT_RESTART_WALL_MAX};
@@ -30,26 +31,19 @@ pub(super) async fn stop(args: &AllocStopArgs, of: &TerminalInfo) -> Result<Exit
         say(&format!("warning: {}", one_line(warning)));
     }
     // The agent's answer as JSON, with the end of the allocation if the command waited for it.
-    let told = |alloc: Option<&Alloc>| {
-        if !args.answer.json {
-            return Ok(());
-        }
-        output::print_json(
-            &json!({
-                "ID": id, "EvalID": stopped.eval_id, "Warnings": stopped.warnings, "Waited": !args.detach,
-                "ClientStatus": alloc.map(|alloc| alloc.client_status),
-                "ClientDescription": alloc.map(|alloc| alloc.description().to_owned()),
-            }),
-            of,
-        )
+    let outcome = |alloc: Option<&Alloc>| {
+        json!({
+            "ID": id, "EvalID": stopped.eval_id, "Warnings": stopped.warnings, "Waited": !args.detach,
+            "ClientStatus": alloc.map(|alloc| alloc.client_status),
+            "ClientDescription": alloc.map(|alloc| alloc.description().to_owned()),
+        })
     };
     if args.detach {
-        told(None)?;
-        return Ok(Exit::Success);
+        return answer::show_json(|| outcome(None), of);
     }
     let hint = format!("allocation {short} goes on stopping");
     let ended = run_until_interrupted(&hint, wait_until_terminal(&client, &path)).await?;
-    told(ended.as_ref())?;
+    answer::show_json(|| outcome(ended.as_ref()), of)?;
     match ended {
         Some(alloc) => {
             say(&format!(

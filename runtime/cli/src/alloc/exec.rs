@@ -14,13 +14,13 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::super::args::alloc::AllocExecArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output;
-use super::super::terminal::{TerminalInfo, one_line};
 use super::logs::only_task;
+use crate::args::alloc::AllocExecArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::output;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{
     ApiClient, ExecInputEvent, ExecInputs, ExecOutputEvent, ExecOutputs, segment,
 };

@@ -5,15 +5,16 @@
 //!   └─── a file ─ all of it, or from its last lines on ─► followed? ─► what is appended, until it is removed
 //! ```
 
-use super::super::args::alloc::AllocFsArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::exit::Exit;
-use super::super::output::{self, say, size, table};
-use super::super::terminal::{TerminalInfo, one_line};
 use super::logs::{LogOutput, show_last_lines};
+use crate::answer;
+use crate::args::alloc::AllocFsArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::output::{self, say, table};
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, ClientTrouble, segment};
 use ostler_model::ids::AllocId;
-use ostler_model::words::shell_word;
+use ostler_model::words::{format_bytes, shell_word};
 use ostler_wire::FileInfo;
 
 /// Show a directory, or a file.
@@ -32,10 +33,8 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Ex
         Err(error) => return Err(file_error(error)),
     };
     let reads = args.follow || args.lines.is_some();
-    let json = args.answer.json;
     if args.stat {
-        output::show(json, &file, || facts(&file), terminal)?;
-        return Ok(Exit::Success);
+        return answer::show(&file, || facts(&file), terminal);
     }
     if file.is_dir {
         if reads {
@@ -43,10 +42,9 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Ex
             return Err(CliError::Wrong(format!("{} is {what}", one_line(path))));
         }
         let files: Vec<FileInfo<'_>> = client.get(&of("ls")).await?;
-        output::show(json, &files, || listing(&files, terminal), terminal)?;
-        return Ok(Exit::Success);
+        return answer::show(&files, || listing(&files, terminal), terminal);
     }
-    if json {
+    if terminal.json {
         let message = format!("{} is a file; --json is for directories and --stat", one_line(path));
         return Err(CliError::Wrong(message));
     }
@@ -122,7 +120,7 @@ fn facts(file: &FileInfo<'_>) -> String {
     let mut line = |name: &str, value: &str| output::fact(&mut text, 9, name, &one_line(value));
     line("name", &file.name);
     line("mode", &file.file_mode);
-    line("size", &format!("{} ({} bytes)", size(file.size), file.size));
+    line("size", &format!("{} ({} bytes)", format_bytes(file.size), file.size));
     line("modified", &file.mod_time);
     line("content", &file.content_type);
     text
@@ -134,7 +132,7 @@ fn listing(files: &[FileInfo<'_>], terminal: &TerminalInfo) -> String {
     }
     let row = |file: &FileInfo<'_>| {
         let name = if file.is_dir { format!("{}/", file.name) } else { file.name.to_string() };
-        [file.file_mode.to_string(), size(file.size), file.mod_time.to_string(), name]
+        [file.file_mode.to_string(), format_bytes(file.size), file.mod_time.to_string(), name]
     };
     table(["MODE", "SIZE", "MODIFIED", "NAME"], files.iter().map(row), terminal)
 }

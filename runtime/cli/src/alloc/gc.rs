@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use hyper::Method;
 use serde_json::json;
 
-use super::super::args::client::GcArgs;
-use super::super::connect::{self, CliError};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output;
-use super::super::terminal::TerminalInfo;
+use crate::answer;
+use crate::args::client::GcArgs;
+use crate::connect::{self, CliError};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::terminal::TerminalInfo;
 use ostler_api::client::ApiClient;
 use ostler_model::ids::AllocId;
 use ostler_model::words::count_noun;
@@ -24,16 +24,14 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &TerminalInfo) -> Result<Exit, C
         let id = consent::find_alloc(&client, given, change).await?;
         client.call(Method::GET, &format!("/v1/client/allocation/{id}/gc")).await?;
         let text = || format!("removed allocation {id}\n");
-        output::show(args.json, &json!({ "Removed": [id] }), text, terminal)?;
-        return Ok(Exit::Success);
+        return answer::show(&json!({ "Removed": [id] }), text, terminal);
     }
     let before = list_alloc_ids(&client).await?;
     client.call(Method::PUT, "/v1/system/gc").await?;
     let after = list_alloc_ids(&client).await?;
     let removed: Vec<&AllocId> = before.difference(&after).collect();
     let text = || format!("removed {}\n", count_noun(removed.len(), "allocation"));
-    output::show(args.json, &json!({ "Removed": removed }), text, terminal)?;
-    Ok(Exit::Success)
+    answer::show(&json!({ "Removed": removed }), text, terminal)
 }
 
 async fn list_alloc_ids(client: &ApiClient) -> Result<BTreeSet<AllocId>, CliError> {

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write as _};
 
-use super::super::args::alloc::AllocLogsArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::exit::Exit;
-use super::super::output;
-use super::super::terminal::{TerminalInfo, task_line};
 use super::logs_from::{Overlap, TailSearch};
+use crate::args::alloc::AllocLogsArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::output;
+use crate::terminal::{TerminalInfo, task_line};
 use ostler_api::client::{ApiClient, LogFrame, LogFrameStream, segment};
 use ostler_wire::Alloc;
 

@@ -6,13 +6,14 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::args::alloc::AllocStatusArgs;
-use super::super::connect::{self, CliError, age_text};
-use super::super::exit::Exit;
-use super::super::output::{self, section, size, table};
-use super::super::report::PlacementReport;
-use super::super::stat_values;
-use super::super::terminal::{TerminalInfo, one_line};
+use crate::answer;
+use crate::args::alloc::AllocStatusArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{self, age_text, section, table};
+use crate::report::PlacementReport;
+use crate::stat_values;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::KeptEvent;
 use ostler_api::client::ApiClient;
 use ostler_explain::fold;
@@ -22,6 +23,7 @@ use ostler_model::ids::{AllocId, NAMESPACE};
 use ostler_model::limits::MIB;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
+use ostler_model::words::format_bytes;
 use ostler_wire::{
     Alloc, AllocUsage, AllocatedPortMapping, CheckQueryResult, Cpu, ResourceUsage,
     TaskLifecycleConfig, TaskResources, WireTaskEvent, WireTaskState,
@@ -58,28 +60,14 @@ pub(super) async fn status(
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let style = StatusStyle { now: Clock::system().now(), verbose, terminal: *terminal };
-    match &args.alloc {
-        None => list(&client, args, style).await?,
-        Some(given) => {
-            let id = connect::find_alloc(&client, given).await?;
-            show_alloc(&client, id, args, style).await?;
-        }
-    }
+    let Some(given) = &args.alloc else {
+        let path = format!("/v1/allocations?namespace={}", client.namespaces());
+        let text = |mut allocs: Vec<Alloc>| list_text(&mut allocs, style);
+        return answer::get(&client, &path, text, terminal).await;
+    };
+    let id = connect::find_alloc(&client, given).await?;
+    show_alloc(&client, id, args, style).await?;
     Ok(Exit::Success)
-}
-
-async fn list(
-    client: &ApiClient,
-    args: &AllocStatusArgs,
-    style: StatusStyle,
-) -> Result<(), CliError> {
-    let path = format!("/v1/allocations?namespace={}", client.namespaces());
-    if args.answer.json {
-        let allocs: Value = client.get(&path).await?;
-        return Ok(output::print_json(&allocs, &style.terminal)?);
-    }
-    let mut allocs: Vec<Alloc> = client.get(&path).await?;
-    Ok(output::print(&list_text(&mut allocs, style), &style.terminal)?)
 }
 
 fn list_text(allocs: &mut [Alloc], style: StatusStyle) -> String {
@@ -146,7 +134,7 @@ async fn show_alloc(
     let path = format!("/v1/allocation/{id}");
     let stats = format!("/v1/client/allocation/{id}/stats");
     let checks = format!("/v1/client/allocation/{id}/checks");
-    if args.answer.json {
+    if style.terminal.json {
         let mut alloc: Value = client.get(&path).await?;
         let checks: Value = client.get(&checks).await.unwrap_or_default();
         if let Some(alloc) = alloc.as_object_mut()
@@ -364,9 +352,13 @@ fn usage_cells(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String,
     let memory = match (memory.measured.is_empty(), given) {
         (true, _) => "not measured".to_owned(),
         (false, Some(given)) => {
-            format!("{} of {}", size(memory.rss), size(given.memory.mib.saturating_mul(MIB)))
+            format!(
+                "{} of {}",
+                format_bytes(memory.rss),
+                format_bytes(given.memory.mib.saturating_mul(MIB))
+            )
         }
-        (false, None) => size(memory.rss),
+        (false, None) => format_bytes(memory.rss),
     };
     (cpu, memory)
 }

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::args::job::JobPlanArgs;
-use super::super::connect::{self, CliError};
-use super::super::exit::Exit;
-use super::super::output::{self, table};
-use super::super::terminal::{TerminalInfo, one_line, plain};
 use super::next_command::{next_command, own_words};
 use super::plan_devices;
+use crate::args::job::JobPlanArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{self, table};
+use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::DeviceExplanation;
 use ostler_api::client::segment;
 use ostler_wire::JobRequest;
@@ -35,7 +35,7 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &TerminalInfo) -> Result<
         let command = next_command(own_words(), "plan", &run);
         text(job.id.as_str(), &command, &plan, terminal)
     };
-    output::show(args.answer.json, &answer, text, terminal)?;
+    crate::answer::show(&answer, text, terminal)?;
     Ok(exit(&plan))
 }
 

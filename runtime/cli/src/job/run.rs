@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::args::job::JobRunArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::exit::Exit;
-use super::super::input::JobInput;
-use super::super::output::{self, say, warning};
-use super::super::printer::print_report;
-use super::super::terminal::{TerminalInfo, one_line};
 use super::next_command::{next_command, own_words};
 use super::watch::{JobSnapshot, JobVerdict, JobWatch};
+use crate::args::job::JobRunArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::input::JobInput;
+use crate::output::{self, say, warning};
+use crate::printer::print_report;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::clock::{self, Stopwatch};
@@ -67,19 +67,19 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &TerminalInfo) -> Result<Ex
     if !registered.new_warnings().is_empty() {
         warning(terminal, &registered.new_warnings());
     }
-    if !args.json {
+    if !terminal.json {
         say(&registered_text(job, &registered));
     }
     if args.detach {
-        print_outcome(args, &input, &registered, "taken", terminal)?;
+        print_outcome(&input, &registered, "taken", terminal)?;
         return Ok(Exit::Success);
     }
     let hint = format!("job {} goes on; `ostler job stop {}` stops it", job.id, job.id);
-    let follow = follow_job(&client, args, job, &registered, (!args.json).then_some(terminal));
+    let follow = follow_job(&client, args, job, &registered, (!terminal.json).then_some(terminal));
     let end = run_until_interrupted(&hint, follow).await?;
     let (outcome, exit) = outcome_and_exit(&end.verdict);
-    if args.json {
-        print_outcome(args, &input, &registered, outcome, terminal)?;
+    if terminal.json {
+        print_outcome(&input, &registered, outcome, terminal)?;
         return Ok(exit);
     }
     let again = next_command(own_words(), "run", "run --rerun");
@@ -153,7 +153,7 @@ impl FollowEnd {
                 alloc.short()
             ),
             JobVerdict::GivenUp { deployment, why } => {
-                let short: String = deployment.chars().take(8).collect();
+                let short = output::short_id(deployment);
                 let now = match self.version {
                     version if version > self.followed => {
                         format!("; the job is at version {version} now")
@@ -224,14 +224,13 @@ fn registered_text(job: &job::Job, registered: &JobRegisterResponse) -> String {
 
 /// Print the outcome: ids for people and scripts, or JSON.
 fn print_outcome(
-    args: &JobRunArgs,
     input: &JobInput,
     registered: &JobRegisterResponse,
     outcome: &'static str,
     terminal: &TerminalInfo,
 ) -> Result<(), Exit> {
     let effects = &registered.registered;
-    if !args.json {
+    if !terminal.json {
         let ids = effects.placed.iter().chain(&effects.updated);
         let lines: String = ids.map(|id| format!("{id}\n")).collect();
         return output::print(&lines, terminal);

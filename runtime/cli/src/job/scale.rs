@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::args::job::JobScaleArgs;
-use super::super::connect::{self, CliError};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output::{self, say};
-use super::super::terminal::{TerminalInfo, one_line};
+use crate::args::job::JobScaleArgs;
+use crate::connect::{self, CliError};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::output::{self, say};
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, ClientTrouble, segment};
 use ostler_wire::{JobRegisterResponse, JobScaleStatus, WireDeployment};
 
@@ -31,7 +31,7 @@ pub(super) async fn scale(args: &JobScaleArgs, terminal: &TerminalInfo) -> Resul
         "Message": MESSAGE,
         "JobModifyIndex": args.check_index.unwrap_or(0),
     });
-    if args.answer.json {
+    if terminal.json {
         let answer: Value = client.put(&path, &body).await?;
         output::print_json(&answer, terminal)?;
         return Ok(Exit::Success);
@@ -76,7 +76,7 @@ fn blocking_deployment(job: &str, all: &[WireDeployment]) -> Option<String> {
     let over =
         |one: &&WireDeployment| ["successful", "failed", "cancelled"].contains(&&*one.status);
     let one = all.iter().find(|one| !over(one))?;
-    let short: String = one_line(&one.id.chars().take(8).collect::<String>());
+    let short = one_line(&output::short_id(&one.id));
     Some(format!(
         "job {} is not scaled while its deployment {short} goes on: wait for its end (`ostler deployment status \
          {short}` says how far it is), or end it with `ostler deployment fail {short}`",

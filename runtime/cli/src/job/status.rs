@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::args::job::JobStatusArgs;
-use super::super::connect::{self, CliError, age_text};
-use super::super::exit::Exit;
-use super::super::output::{self, section, table};
-use super::super::terminal::{TerminalInfo, one_line};
+use crate::answer;
+use crate::args::job::JobStatusArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{self, age_text, section, table};
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::clock::Clock;
 use ostler_model::printable::printable_line;
@@ -24,7 +25,9 @@ pub(super) async fn status(
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     match &args.job {
-        None => list(&client, args, terminal).await?,
+        None => {
+            list(&client, args, terminal).await?;
+        }
         Some(given) => {
             let (client, job) = connect::find_job(client.clone(), given).await?;
             show_job(&client, &job, args, terminal).await?;
@@ -55,20 +58,15 @@ async fn list(
     client: &ApiClient,
     args: &JobStatusArgs,
     terminal: &TerminalInfo,
-) -> Result<(), CliError> {
+) -> Result<Exit, CliError> {
     let path = format!("/v1/jobs?namespace={}", client.namespaces());
-    if args.json {
-        let jobs: Value = client.get(&path).await?;
-        return Ok(output::print_json(&jobs, terminal)?);
-    }
-    let jobs: Vec<JobStub> = client.get(&path).await?;
-    let text = match args.agent.namespace.as_deref() {
+    let text = |jobs: Vec<JobStub>| match args.agent.namespace.as_deref() {
         Some(namespace) if jobs.is_empty() && !namespace.is_empty() => {
             format!("no jobs in namespace {}\n", one_line(namespace))
         }
         _ => list_text(&jobs, Clock::system().now(), terminal),
     };
-    Ok(output::print(&text, terminal)?)
+    answer::get(client, &path, text, terminal).await
 }
 
 /// Longest text in a list about what a job waits for, bytes. The status of the job has all of it.
@@ -123,7 +121,7 @@ async fn show_job(
 ) -> Result<(), CliError> {
     let path = format!("/v1/job/{}", segment(job));
     let allocations = format!("{path}/allocations");
-    if args.json {
+    if terminal.json {
         let (job, allocs): (Value, Value) =
             (client.get(&path).await?, client.get(&allocations).await?);
         return Ok(output::print_json(&json!({ "job": job, "allocations": allocs }), terminal)?);

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::args::plugin::PluginUpgradeArgs;
-use super::connect::{self, CliError};
-use super::exit::Exit;
-use super::output;
-use super::terminal::{TerminalInfo, one_line, plain};
+use crate::answer;
+use crate::args::plugin::PluginUpgradeArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::{Release, UpgradeOptions, UpgradeOutcome, UpgradeReport};
 use ostler_api::client::segment;
 use ostler_model::words::count_noun;
@@ -28,7 +28,7 @@ pub(super) async fn upgrade(
     let path = format!("/v1/ostler/plugin/{}/upgrade", segment(&args.plugin));
     let options = UpgradeOptions { file, consents: args.yes };
     let report: UpgradeReport = client.put(&path, &options).await?;
-    output::show(args.json, &report, || text(&report), terminal)?;
+    answer::show(&report, || text(&report), terminal)?;
     Ok(exit(&report.outcome))
 }
 

@@ -1,11 +1,11 @@
 //! `ostler plugin lift`
 
-use super::args::plugin::PluginLiftArgs;
-use super::connect::{self, CliError};
-use super::exit::Exit;
-use super::output;
-use super::plugin_status;
-use super::terminal::{TerminalInfo, one_line};
+use super::status;
+use crate::answer;
+use crate::args::plugin::PluginLiftArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::{LiftReport, PluginStatusReport};
 use ostler_api::client::{ApiClient, segment};
 
@@ -17,14 +17,13 @@ pub(super) async fn lift(args: &PluginLiftArgs, terminal: &TerminalInfo) -> Resu
         Err(error) if error.is_not_found() => return Err(lift_error(&client, &args.plugin).await),
         lifted => lifted?,
     };
-    output::show(args.json, &lifted, || text(&lifted), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&lifted, || text(&lifted), terminal)
 }
 
 /// The error where nothing can be lifted: there is no such plugin, or it is not in use.
 async fn lift_error(client: &ApiClient, name: &str) -> CliError {
     match client.get::<Vec<PluginStatusReport>>("/v1/ostler/plugins/status").await {
-        Ok(all) => match plugin_status::find(&all, name) {
+        Ok(all) => match status::find(&all, name) {
             Ok(known) => not_in_use_error(known, name),
             Err(stop) => stop,
         },
@@ -33,7 +32,7 @@ async fn lift_error(client: &ApiClient, name: &str) -> CliError {
 }
 
 fn not_in_use_error(known: &PluginStatusReport, name: &str) -> CliError {
-    let (state, name) = (plugin_status::state(known), one_line(name));
+    let (state, name) = (status::state(known), one_line(name));
     CliError::Wrong(format!(
         "plugin {name} is not in use ({state}): there is no quarantine to lift; `ostler plugin status {name}` says more"
     ))

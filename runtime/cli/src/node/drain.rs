@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::args::node::{DrainArgs, EligibilityArgs};
-use super::connect::{self, CliError, run_until_interrupted};
-use super::exit::Exit;
-use super::output::{self, say};
-use super::terminal::{TerminalInfo, one_line};
+use crate::answer;
+use crate::args::node::{DrainArgs, EligibilityArgs};
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::output::{self, say};
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
@@ -31,13 +32,9 @@ pub(super) async fn eligibility(
     let id = own_id(&client).await?;
     let eligibility = if args.enable { "eligible" } else { "ineligible" };
     let request = EligibilityRequest { node_id: id.clone(), eligibility: eligibility.to_owned() };
-    let answer: Value = client.put(&format!("/v1/node/{id}/eligibility"), &request).await?;
-    if args.answer.json {
-        output::print_json(&answer, terminal)?;
-    } else {
-        say(&format!("node {} is {eligibility}", short_id(&id)));
-    }
-    Ok(Exit::Success)
+    let tell = |_: Value| say(&format!("node {} is {eligibility}", shown_id(&id)));
+    let path = format!("/v1/node/{id}/eligibility");
+    answer::put(&client, &path, &request, tell, terminal).await
 }
 
 /// Begin, end or follow a drain of the node.
@@ -63,23 +60,22 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
             mark_eligible: args.disable && !args.keep_ineligible,
         };
         let answer: Value = client.put(&format!("/v1/node/{id}/drain"), &request).await?;
-        let json = args.answer.json;
+        let json = terminal.json;
         match (args.disable, args.keep_ineligible) {
             _ if json && (args.disable || args.detach) => output::print_json(&answer, terminal)?,
-            (true, true) => say(&format!("node {} is not drained any more", short_id(&id))),
+            (true, true) => say(&format!("node {} is not drained any more", shown_id(&id))),
             (true, false) => {
-                say(&format!("node {} is not drained any more, and is eligible", short_id(&id)));
+                say(&format!("node {} is not drained any more, and is eligible", shown_id(&id)));
             }
             _ if json => {}
-            _ => say(&format!("node {} is being drained", short_id(&id))),
+            _ => say(&format!("node {} is being drained", shown_id(&id))),
         }
         if args.disable || args.detach {
             return Ok(Exit::Success);
         }
     }
     let hint = "the drain goes on; `ostler node drain --disable` ends it";
-    let mut follow =
-        DrainFollower { seen: DrainState::new(ignores_system), json: args.answer.json, terminal };
+    let mut follow = DrainFollower { seen: DrainState::new(ignores_system), terminal };
     run_until_interrupted(hint, follow.follow_to_the_end(&client, &id)).await?;
     Ok(Exit::Success)
 }
@@ -104,7 +100,7 @@ async fn own_id(client: &ApiClient) -> Result<String, CliError> {
 
 /// The message that there is no drain to follow: it has ended, or never began.
 fn no_drain_text(node: &WireNode) -> String {
-    let (id, eligibility) = (short_id(&node.id), one_line(&node.scheduling_eligibility));
+    let (id, eligibility) = (shown_id(&node.id), one_line(&node.scheduling_eligibility));
     let next = match eligibility.as_str() {
         "eligible" => "`ostler node drain --enable` empties it",
         _ => "`ostler node eligibility --enable` lets it take new allocations again",
@@ -114,14 +110,13 @@ fn no_drain_text(node: &WireNode) -> String {
     )
 }
 
-fn short_id(id: &str) -> String {
-    one_line(&id.chars().take(8).collect::<String>())
+fn shown_id(id: &str) -> String {
+    one_line(&output::short_id(id))
 }
 
 /// Follows a drain.
 struct DrainFollower<'a> {
     seen: DrainState,
-    json: bool,
     terminal: &'a TerminalInfo,
 }
 
@@ -132,24 +127,24 @@ impl DrainFollower<'_> {
         let path = format!("/v1/node/{id}/allocations");
         client
             .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, CliError> {
-                self.tell(&allocs)?;
+                self.report_news(&allocs)?;
                 let node: WireNode = client.get(&node_path).await?;
                 Ok((!node.drain).then_some(()))
             })
             .await?;
         // The last list may be older than the end of the drain.
-        self.tell(&client.get::<Vec<Alloc>>(&path).await?)?;
-        if !self.json {
+        self.report_news(&client.get::<Vec<Alloc>>(&path).await?)?;
+        if !self.terminal.json {
             say(&self.seen.end_text());
         }
         Ok(())
     }
 
     /// Print the news of the allocations, and how many are left when one has ended.
-    fn tell(&mut self, allocs: &[Alloc]) -> Result<(), CliError> {
+    fn report_news(&mut self, allocs: &[Alloc]) -> Result<(), CliError> {
         let found = self.seen.update(allocs);
         for news in &found {
-            if self.json {
+            if self.terminal.json {
                 let line = output::visible_json(news.json().to_string());
                 output::print(&(line + "\n"), self.terminal)?;
             } else {
@@ -157,7 +152,7 @@ impl DrainFollower<'_> {
             }
         }
         let left = self.seen.count_left();
-        if !self.json && left > 0 && found.iter().any(|news| news.what == "ended") {
+        if !self.terminal.json && left > 0 && found.iter().any(|news| news.what == "ended") {
             say(&format!("{} left", count_noun(left, "allocation")));
         }
         Ok(())
