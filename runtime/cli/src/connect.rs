@@ -241,18 +241,24 @@ pub(super) async fn run_until_interrupted<T>(
     }
 }
 
+/// The beginning of an id in the form that the agent compares, without a last dash. `None` where no
+/// id begins so.
+pub(super) fn id_prefix(given: &str) -> Option<String> {
+    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
+    let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    (fits && !prefix.is_empty()).then_some(prefix)
+}
+
 /// Find the allocation whose id begins with `given`.
 pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocId, CliError> {
     if let Ok(id) = given.parse() {
         return Ok(id);
     }
-    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
-    let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if prefix.is_empty() || !fits {
-        let message =
-            format!("{given:?} is no id of an allocation; `ostler alloc status` lists them");
-        return Err(CliError::Wrong(message));
-    }
+    let prefix = id_prefix(given).ok_or_else(|| {
+        CliError::Wrong(format!(
+            "{given:?} is no id of an allocation; `ostler alloc status` lists them"
+        ))
+    })?;
     let path =
         format!("/v1/allocations?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
     let found: Vec<Alloc> = client.get(&path).await?;

@@ -39,13 +39,11 @@ pub(super) async fn run(
 
 /// Find the deployment whose id begins with `given`.
 async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
-    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
-    let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if prefix.is_empty() || !fits {
-        let message =
-            format!("{given:?} is no id of a deployment; `ostler deployment list` lists them");
-        return Err(CliError::Wrong(message));
-    }
+    let prefix = connect::id_prefix(given).ok_or_else(|| {
+        CliError::Wrong(format!(
+            "{given:?} is no id of a deployment; `ostler deployment list` lists them"
+        ))
+    })?;
     let path =
         format!("/v1/deployments?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
     let found: Vec<WireDeployment> = client.get(&path).await?;

@@ -100,9 +100,8 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
                 .push(ExplainCandidate::Job { id, namespace });
         }
     }
-    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
-    let hex = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if wanted(ExplainKind::Allocation) && hex {
+    let prefix = connect::id_prefix(given).filter(|_| wanted(ExplainKind::Allocation));
+    if let Some(prefix) = prefix {
         let path = format!("/v1/allocations?namespace={}&prefix={prefix}", client.namespaces());
         for alloc in client.get::<Vec<Alloc>>(&path).await? {
             let (id, name) = (alloc.id, alloc.name.into_owned());
