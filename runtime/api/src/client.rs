@@ -10,7 +10,6 @@
 //! texts like any text from outside.
 
 mod address;
-mod by_path;
 mod dial;
 mod error;
 mod exec;
@@ -33,7 +32,6 @@ use tokio::task::JoinSet;
 use crate::request::{ApiRequest, FrameBody};
 use crate::routes::QueryKey;
 pub use address::{AddressError, AgentAddress, AgentEndpoint};
-pub use by_path::segment;
 use dial::dial;
 pub use dial::{ClientTls, ClientTlsError, ClientTlsFiles};
 pub use error::{ClientError, ClientTrouble, RequestName};

@@ -118,7 +118,8 @@ impl<Input, Output> std::fmt::Debug for ApiRequest<Input, Output> {
 }
 
 /// Encode a text as one part of a path, or as a value in a query.
-pub(crate) fn encode_part(text: &str) -> String {
+#[must_use]
+pub fn encode_part(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

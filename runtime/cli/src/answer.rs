@@ -16,6 +16,7 @@ use super::exit::Exit;
 use super::output;
 use super::terminal::TerminalInfo;
 use ostler_api::client::ApiClient;
+use ostler_api::request::ApiRequest;
 
 /// Print a value: as JSON if that is asked for, else as text for people.
 pub(super) fn show<T: Serialize + ?Sized>(
@@ -42,34 +43,35 @@ pub(super) fn show_json<T: Serialize>(
     Ok(Exit::Success)
 }
 
-/// Ask the agent for what is at a path, and print it.
+/// Ask the agent, and print its answer.
 pub(super) async fn get<T: DeserializeOwned>(
     client: &ApiClient,
-    path: &str,
+    request: ApiRequest<(), T>,
     text: impl FnOnce(T) -> String,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     if terminal.json {
-        output::print_json(&client.get::<Value>(path).await?, terminal)?;
+        output::print_json(&client.send(&request.read_as::<Value>()).await?, terminal)?;
     } else {
-        output::print(&text(client.get(path).await?), terminal)?;
+        output::print(&text(client.send(&request).await?), terminal)?;
     }
     Ok(Exit::Success)
 }
 
-/// Send a change to the agent, and print its answer as JSON if that is asked for. Else `tell` says
+/// Send a change to the agent, and print its answer as JSON if that is asked for. Else `report` says
 /// what was done.
-pub(super) async fn put<T: DeserializeOwned>(
+pub(super) async fn put<B: Serialize, T: DeserializeOwned>(
     client: &ApiClient,
-    path: &str,
-    body: &impl Serialize,
-    tell: impl FnOnce(T),
+    request: ApiRequest<B, T>,
+    body: &B,
+    report: impl FnOnce(T),
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     if terminal.json {
-        output::print_json(&client.put::<Value>(path, body).await?, terminal)?;
+        let answer = client.send_body(&request.read_as::<Value>(), body).await?;
+        output::print_json(&answer, terminal)?;
     } else {
-        tell(client.put(path, body).await?);
+        report(client.send_body(&request, body).await?);
     }
     Ok(Exit::Success)
 }

@@ -24,9 +24,11 @@ use super::start::{AgentSession, AgentStartError, Fallback};
 use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::AgentHandle;
 use ostler_api::client::{AddressError, AgentAddress, default_data_dir};
-use ostler_api::client::{ApiClient, ClientError, segment};
+use ostler_api::client::{ApiClient, ClientError};
+use ostler_api::request::ApiRequest;
+use ostler_api::routes::QueryKey;
+use ostler_api::routes::endpoints::{ListAllocs, ListJobs};
 use ostler_model::ids::AllocId;
-use ostler_wire::{Alloc, JobStub};
 
 /// Most candidates that are listed for the beginning of several ids.
 const CANDIDATES_MAX: usize = 10;
@@ -165,15 +167,15 @@ pub(super) async fn find_agent(of: &AgentSource) -> Result<Option<ApiClient>, Cl
     Ok(None)
 }
 
-/// The answer of the running agent at `path`, else what `own` takes from an agent that is started
+/// The answer of the running agent to a request, else what `own` takes from an agent that is started
 /// for this command alone.
 pub(super) async fn ask_agent<T: DeserializeOwned>(
     of: &AgentSource,
-    path: &str,
+    request: &ApiRequest<(), T>,
     own: impl FnOnce(&AgentHandle) -> T,
 ) -> Result<T, CliError> {
     match find_agent(of).await? {
-        Some(client) => Ok(client.get(path).await?),
+        Some(client) => Ok(client.send(request).await?),
         None => ask_own_agent(of, own).await,
     }
 }
@@ -241,6 +243,14 @@ pub(super) async fn run_until_interrupted<T>(
     }
 }
 
+/// A request for a list of what is in the namespace of the command, or in all.
+pub(super) fn in_namespaces<T>(
+    client: &ApiClient,
+    request: ApiRequest<(), T>,
+) -> ApiRequest<(), T> {
+    request.with(QueryKey::Namespace, client.listed_namespace())
+}
+
 /// The beginning of an id in the form that the agent compares, without a last dash. `None` where no
 /// id begins so.
 pub(super) fn id_prefix(given: &str) -> Option<String> {
@@ -259,9 +269,8 @@ pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocI
             "{given:?} is no id of an allocation; `ostler alloc status` lists them"
         ))
     })?;
-    let path =
-        format!("/v1/allocations?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
-    let found: Vec<Alloc> = client.get(&path).await?;
+    let request = in_namespaces(client, ListAllocs::request([])).with(QueryKey::Prefix, &prefix);
+    let found = client.send(&request).await?;
     let one = single_match(
         found,
         &format!("no allocation's id begins with {prefix}; `ostler alloc status` lists them"),
@@ -277,8 +286,8 @@ pub(super) async fn find_job(
     client: ApiClient,
     given: &str,
 ) -> Result<(ApiClient, String), CliError> {
-    let path = format!("/v1/jobs?namespace={}&prefix={}", client.namespaces(), segment(given));
-    let mut found: Vec<JobStub> = client.get(&path).await?;
+    let request = in_namespaces(&client, ListJobs::request([])).with(QueryKey::Prefix, given);
+    let mut found = client.send(&request).await?;
     if given.is_empty() {
         return Err(CliError::Wrong(
             "the job's id is empty; `ostler job status` lists them".to_owned(),

@@ -1,6 +1,6 @@
 //! `ostler deployment …`
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answer;
 use super::args::deployment::{
@@ -12,9 +12,14 @@ use super::consent::{ChangeTarget, ConsentRequest, require_consent};
 use super::exit::Exit;
 use super::output::{self, age_text, say, section, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::QueryKey;
+use ostler_api::routes::endpoints::{
+    FailDeployment, ListDeploymentAllocs, ListDeployments, PauseDeployment, PromoteDeployment,
+    ReadDeployment,
+};
 use ostler_model::clock::Clock;
-use ostler_wire::{Alloc, DeploymentUpdateResponse, WireDeployment};
+use ostler_wire::{Alloc, DeploymentUpdateResponse, PauseRequest, PromoteRequest, WireDeployment};
 
 /// Run one of the commands.
 pub(super) async fn run(
@@ -25,15 +30,9 @@ pub(super) async fn run(
         DeploymentCommand::List(args) => list(args, terminal).await,
         DeploymentCommand::Status(args) => status(args, terminal).await,
         DeploymentCommand::Promote(args) => promote(args, terminal).await,
-        DeploymentCommand::Fail(args) => {
-            change(args, ("fail", "fail"), &json!({}), "was given up", terminal).await
-        }
-        DeploymentCommand::Pause(args) => {
-            change(args, ("pause", "pause"), &json!({ "Pause": true }), "is paused", terminal).await
-        }
-        DeploymentCommand::Resume(args) => {
-            change(args, ("resume", "pause"), &json!({ "Pause": false }), "goes on", terminal).await
-        }
+        DeploymentCommand::Fail(args) => fail(args, terminal).await,
+        DeploymentCommand::Pause(args) => pause(args, true, terminal).await,
+        DeploymentCommand::Resume(args) => pause(args, false, terminal).await,
     }
 }
 
@@ -44,9 +43,8 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
             "{given:?} is no id of a deployment; `ostler deployment list` lists them"
         ))
     })?;
-    let path =
-        format!("/v1/deployments?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
-    let found: Vec<WireDeployment> = client.get(&path).await?;
+    let request = connect::in_namespaces(client, ListDeployments::request([]));
+    let found = client.send(&request.with(QueryKey::Prefix, &prefix)).await?;
     let one = single_match(
         found,
         &format!("no deployment's id begins with {prefix}; `ostler deployment list` lists them"),
@@ -69,9 +67,8 @@ async fn find_for_change(
 
 async fn list(args: &DeploymentListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let path = format!("/v1/deployments?namespace={}", client.namespaces());
-    let text = |all: Vec<WireDeployment>| list_text(&all, terminal);
-    answer::get(&client, &path, text, terminal).await
+    let request = connect::in_namespaces(&client, ListDeployments::request([]));
+    answer::get(&client, request, |all| list_text(&all, terminal), terminal).await
 }
 
 fn list_text(all: &[WireDeployment], terminal: &TerminalInfo) -> String {
@@ -94,14 +91,14 @@ fn list_text(all: &[WireDeployment], terminal: &TerminalInfo) -> String {
 async fn status(args: &DeploymentOneArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
-    let path = format!("/v1/deployment/{id}");
+    let request = ReadDeployment::request([&id]);
     if terminal.json {
-        let one: Value = client.get(&path).await?;
+        let one = client.send(&request.read_as::<Value>()).await?;
         output::print_json(&one, terminal)?;
         return Ok(Exit::Success);
     }
-    let one: WireDeployment = client.get(&path).await?;
-    let allocs: Vec<Alloc> = client.get(&format!("/v1/deployment/allocations/{id}")).await?;
+    let one = client.send(&request).await?;
+    let allocs = client.send(&ListDeploymentAllocs::request([&id])).await?;
     output::print(&status_text(&one, &allocs, terminal), terminal)?;
     Ok(Exit::Success)
 }
@@ -181,44 +178,53 @@ pub(super) async fn promote_one(
     groups: &[String],
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
-    send_request(client, id, "promote", &body, "is promoted", terminal).await
+    let body = PromoteRequest {
+        deployment_id: id.to_owned(),
+        all: groups.is_empty(),
+        groups: groups.to_vec(),
+    };
+    let request = PromoteDeployment::request([&id]);
+    answer::put(client, request, &body, |done| report_change(id, "is promoted", &done), terminal)
+        .await
 }
 
-async fn change(
+async fn fail(args: &DeploymentChangeArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let client = connect::connect(&args.answer.agent)?;
+    let change = ConsentRequest { verb: "fail", agree: args.agree, terminal };
+    let id = find_for_change(&client, &args.deployment, change).await?;
+    let request = FailDeployment::request([&id]);
+    answer::put(&client, request, &(), |done| report_change(&id, "was given up", &done), terminal)
+        .await
+}
+
+/// Pause a deployment, or let it go on.
+async fn pause(
     args: &DeploymentChangeArgs,
-    (verb, what): (&str, &str),
-    body: &Value,
-    done: &str,
+    pause: bool,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
+    let (verb, state) = if pause { ("pause", "is paused") } else { ("resume", "goes on") };
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb, agree: args.agree, terminal };
     let id = find_for_change(&client, &args.deployment, change).await?;
-    send_request(&client, &id, what, body, done, terminal).await
+    let (request, body) =
+        (PauseDeployment::request([&id]), PauseRequest { pause, ..PauseRequest::default() });
+    answer::put(&client, request, &body, |done| report_change(&id, state, &done), terminal).await
 }
 
-async fn send_request(
-    client: &ApiClient,
-    id: &str,
-    what: &str,
-    body: &Value,
-    done: &str,
-    terminal: &TerminalInfo,
-) -> Result<Exit, CliError> {
-    let path = format!("/v1/deployment/{what}/{id}");
-    let tell = |answer: DeploymentUpdateResponse| {
-        say(&format!("deployment {} {done}", one_line(&short_id(id))));
-        if let Some(version) = answer.reverted_job_version {
-            say(&format!("the job goes back to what it was at version {version}"));
-        }
-    };
-    answer::put(client, &path, body, tell, terminal).await
+/// Say what was done with a deployment.
+fn report_change(id: &str, state: &str, done: &DeploymentUpdateResponse) {
+    say(&format!("deployment {} {state}", one_line(&short_id(id))));
+    if let Some(version) = done.reverted_job_version {
+        say(&format!("the job goes back to what it was at version {version}"));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use serde_json::json;
 
     use super::*;
 

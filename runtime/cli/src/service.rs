@@ -8,7 +8,7 @@ use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output::{self, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::segment;
+use ostler_api::routes::endpoints::{ListServices, ReadService};
 use ostler_wire::{ServiceNamespace, ServiceRegistration};
 
 /// Run one of the commands.
@@ -25,9 +25,8 @@ pub(super) async fn run(
 
 async fn list(args: &ServiceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let path = format!("/v1/services?namespace={}", client.namespaces());
-    let text = |all: Vec<ServiceNamespace>| list_text(&all, terminal);
-    answer::get(&client, &path, text, terminal).await
+    let request = connect::in_namespaces(&client, ListServices::request([]));
+    answer::get(&client, request, |all| list_text(&all, terminal), terminal).await
 }
 
 fn list_text(all: &[ServiceNamespace], terminal: &TerminalInfo) -> String {
@@ -50,9 +49,8 @@ async fn info(
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let name = segment(&args.name);
-    let path = format!("/v1/service/{name}?namespace={}", client.namespaces());
-    let found: Value = client.get(&path).await?;
+    let request = connect::in_namespaces(&client, ReadService::request([&args.name]));
+    let found = client.send(&request.read_as::<Value>()).await?;
     if found.as_array().is_none_or(Vec::is_empty) {
         let name = one_line(&args.name);
         let message = format!("no service {name} runs; `ostler service list` lists those that do");

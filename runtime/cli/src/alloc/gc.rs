@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use hyper::Method;
 use serde_json::json;
 
 use crate::answer;
@@ -12,9 +11,9 @@ use crate::consent::{self, ConsentRequest};
 use crate::exit::Exit;
 use crate::terminal::TerminalInfo;
 use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints::{CollectAlloc, CollectGarbage, ListAllocs};
 use ostler_model::ids::AllocId;
 use ostler_model::words::count_noun;
-use ostler_wire::Alloc;
 
 /// Remove allocations that have ended.
 pub(crate) async fn gc(args: &GcArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
@@ -22,12 +21,12 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &TerminalInfo) -> Result<Exit, C
     if let Some(given) = &args.alloc {
         let change = ConsentRequest { verb: "remove", agree: args.agree, terminal };
         let id = consent::find_alloc(&client, given, change).await?;
-        client.call(Method::GET, &format!("/v1/client/allocation/{id}/gc")).await?;
+        client.send_only(&CollectAlloc::request([&id])).await?;
         let text = || format!("removed allocation {id}\n");
         return answer::show(&json!({ "Removed": [id] }), text, terminal);
     }
     let before = list_alloc_ids(&client).await?;
-    client.call(Method::PUT, "/v1/system/gc").await?;
+    client.send_only(&CollectGarbage::request([])).await?;
     let after = list_alloc_ids(&client).await?;
     let removed: Vec<&AllocId> = before.difference(&after).collect();
     let text = || format!("removed {}\n", count_noun(removed.len(), "allocation"));
@@ -35,7 +34,6 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &TerminalInfo) -> Result<Exit, C
 }
 
 async fn list_alloc_ids(client: &ApiClient) -> Result<BTreeSet<AllocId>, CliError> {
-    let allocs: Vec<Alloc> =
-        client.get(&format!("/v1/allocations?namespace={}", client.namespaces())).await?;
+    let allocs = client.send(&connect::in_namespaces(client, ListAllocs::request([]))).await?;
     Ok(allocs.into_iter().map(|alloc| alloc.id).collect())
 }

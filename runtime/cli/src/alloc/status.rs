@@ -14,8 +14,12 @@ use crate::output::{self, age_text, section, table};
 use crate::report::PlacementReport;
 use crate::stat_values;
 use crate::terminal::{TerminalInfo, one_line};
-use ostler_agent::KeptEvent;
+use ostler_agent::{EventTopic, KeptEvent};
 use ostler_api::client::ApiClient;
+use ostler_api::routes::QueryKey;
+use ostler_api::routes::endpoints::{
+    ListAllocChecks, ListAllocs, ListNodeEvents, ReadAlloc, ReadAllocUsage,
+};
 use ostler_explain::fold;
 use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
@@ -61,9 +65,9 @@ pub(super) async fn status(
     let client = connect::connect(&args.answer.agent)?;
     let style = StatusStyle { now: Clock::system().now(), verbose, terminal: *terminal };
     let Some(given) = &args.alloc else {
-        let path = format!("/v1/allocations?namespace={}", client.namespaces());
+        let request = connect::in_namespaces(&client, ListAllocs::request([]));
         let text = |mut allocs: Vec<Alloc>| list_text(&mut allocs, style);
-        return answer::get(&client, &path, text, terminal).await;
+        return answer::get(&client, request, text, terminal).await;
     };
     let id = connect::find_alloc(&client, given).await?;
     show_alloc(&client, id, args, style).await?;
@@ -131,37 +135,40 @@ async fn show_alloc(
     args: &AllocStatusArgs,
     style: StatusStyle,
 ) -> Result<(), CliError> {
-    let path = format!("/v1/allocation/{id}");
-    let stats = format!("/v1/client/allocation/{id}/stats");
-    let checks = format!("/v1/client/allocation/{id}/checks");
+    let (read, stats) = (ReadAlloc::request([&id]), ReadAllocUsage::request([&id]));
+    let checks = ListAllocChecks::request([&id]);
     if style.terminal.json {
-        let mut alloc: Value = client.get(&path).await?;
-        let checks: Value = client.get(&checks).await.unwrap_or_default();
+        let mut alloc = client.send(&read.read_as::<Value>()).await?;
+        let checks = client.send(&checks.read_as::<Value>()).await.unwrap_or_default();
         if let Some(alloc) = alloc.as_object_mut()
             && checks.as_object().is_some_and(|checks| !checks.is_empty())
         {
             alloc.insert("Checks".to_owned(), checks);
         }
         if args.stats {
-            let stats: Value = client.get(&stats).await?;
+            let stats = client.send(&stats.read_as::<Value>()).await?;
             alloc = json!({ "allocation": alloc, "stats": stats });
         }
         return Ok(output::print_json(&alloc, &style.terminal)?);
     }
-    let alloc: Alloc = client.get(&path).await?;
-    let usage: Option<AllocUsage> = if args.stats { Some(client.get(&stats).await?) } else { None };
+    let alloc = client.send(&read).await?;
+    let usage = if args.stats { Some(client.send(&stats).await?) } else { None };
     let mut text = facts(&alloc, style);
     text.push_str(&ports(&alloc, style));
     text.push_str(&tasks(&alloc, style));
-    let checks: BTreeMap<String, CheckQueryResult> = client.get(&checks).await.unwrap_or_default();
+    let checks = client.send(&checks).await.unwrap_or_default();
     text.push_str(&checks_text(&checks, style));
     if let Some(usage) = &usage {
         text.push_str(&usage_text(&alloc, usage, style));
     }
     text.push_str(&devices(&alloc, style));
-    let path = format!("/v1/ostler/events?namespace=*&topic=task&alloc={id}");
+    let kept = ListNodeEvents::request([])
+        .with(QueryKey::Namespace, "*")
+        .with(QueryKey::Topic, EventTopic::Task.as_str())
+        .with(QueryKey::Alloc, id)
+        .read_as::<KeptEvents>();
     // The allocation itself keeps fewer events; an older agent has no such list.
-    let kept: KeptEvents = client.get(&path).await.unwrap_or_default();
+    let kept = client.send(&kept).await.unwrap_or_default();
     text.push_str(&events(&alloc, &kept.events, style));
     Ok(output::print(&text, &style.terminal)?)
 }

@@ -13,21 +13,23 @@ use crate::output::say;
 use crate::printer::print_report;
 use crate::report::RunReport;
 use crate::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::QueryKey;
+use ostler_api::routes::endpoints::{ListJobAllocs, StopJob};
 use ostler_model::ids::AllocId;
-use ostler_wire::{Alloc, JobDeregisterResponse};
+use ostler_wire::Alloc;
 
 /// Stop a job, and wait for its end.
 pub(super) async fn stop(args: &JobStopArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let change = ConsentRequest { verb: "stop", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let path = format!("/v1/job/{}", segment(&job));
-    let (purge, no_delay) = (args.purge, args.no_shutdown_delay);
-    let asked = format!("{path}?purge={purge}&no_shutdown_delay={no_delay}");
+    let request = StopJob::request([&job])
+        .with(QueryKey::Purge, args.purge)
+        .with(QueryKey::NoShutdownDelay, args.no_shutdown_delay);
     // Asked before the stop: what ends quickly has ended when the answer to the stop comes.
-    let live = live_allocs(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
-    let stopped: JobDeregisterResponse = client.delete(&asked).await?;
+    let live = live_allocs(&client.send(&ListJobAllocs::request([&job])).await?);
+    let stopped = client.send(&request).await?;
     let shown = one_line(&job);
     say(&format!("job {shown} is stopping"));
     if let Some(warning) = &stopped.warnings {
@@ -43,7 +45,7 @@ pub(super) async fn stop(args: &JobStopArgs, terminal: &TerminalInfo) -> Result<
         return answer::show_json(outcome, terminal);
     }
     let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
-    run_until_interrupted(&hint, wait_until_stopped(&client, &path, live, terminal)).await?;
+    run_until_interrupted(&hint, wait_until_stopped(&client, &job, live, terminal)).await?;
     say(&format!("job {shown} is stopped"));
     answer::show_json(outcome, terminal)
 }
@@ -89,5 +91,5 @@ async fn wait_until_stopped(
         live = live_allocs(&allocs);
         Ok(live.is_empty().then_some(()))
     };
-    client.watch(&format!("{job}/allocations"), look).await
+    client.watch_until(&ListJobAllocs::request([&job]), look).await
 }

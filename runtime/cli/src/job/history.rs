@@ -1,7 +1,5 @@
 //! `ostler job history`, `revert`, `promote`
 
-use serde_json::json;
-
 use crate::answer;
 use crate::args::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
 use crate::connect::{self, CliError};
@@ -10,10 +8,10 @@ use crate::deployment::promote_one;
 use crate::exit::Exit;
 use crate::output::{self, age_text, say, table};
 use crate::terminal::{TerminalInfo, one_line};
-use ostler_api::client::segment;
+use ostler_api::routes::endpoints::{ListJobVersions, ReadJobDeployment, RevertJob};
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
-use ostler_wire::{JobRegisterResponse, JobVersionsResponse, WireDeployment, WireJob};
+use ostler_wire::{JobRegisterResponse, JobVersionsResponse, RevertRequest, WireJob};
 
 /// List the versions of a job.
 pub(super) async fn history(
@@ -22,11 +20,10 @@ pub(super) async fn history(
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let (client, job) = connect::find_job(client, &args.job).await?;
-    let path = format!("/v1/job/{}/versions", segment(&job));
     let text = |all: JobVersionsResponse<WireJob>| {
         history_text(&all.versions, Clock::system().now(), terminal)
     };
-    answer::get(&client, &path, text, terminal).await
+    answer::get(&client, ListJobVersions::request([&job]), text, terminal).await
 }
 
 fn history_text(versions: &[WireJob], now: Timestamp, terminal: &TerminalInfo) -> String {
@@ -47,16 +44,19 @@ pub(super) async fn revert(
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "revert", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let path = format!("/v1/job/{}/revert", segment(&job));
-    let body = json!({ "JobID": job, "JobVersion": args.earlier });
-    let tell = |answer: JobRegisterResponse| {
+    let body = RevertRequest {
+        job_id: job.clone(),
+        job_version: args.earlier,
+        enforce_prior_version: None,
+    };
+    let report = |answer: JobRegisterResponse| {
         let (shown, from, to) = (one_line(&job), args.earlier, answer.registered.version);
         say(&format!("job {shown} is at version {to}, which is what version {from} was"));
         if !answer.new_warnings().is_empty() {
             output::warning(terminal, &answer.new_warnings());
         }
     };
-    answer::put(&client, &path, &body, tell, terminal).await
+    answer::put(&client, RevertJob::request([&job]), &body, report, terminal).await
 }
 
 /// Accept the canaries of the newest deployment of a job.
@@ -67,8 +67,7 @@ pub(super) async fn promote(
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "promote", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let path = format!("/v1/job/{}/deployment", segment(&job));
-    let newest: Option<WireDeployment> = client.get(&path).await?;
+    let newest = client.send(&ReadJobDeployment::request([&job])).await?;
     let Some(newest) = newest else {
         return Err(CliError::Wrong(format!("job {} has no deployment", one_line(&job))));
     };
@@ -78,6 +77,8 @@ pub(super) async fn promote(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use serde_json::json;
 
     use super::*;
 

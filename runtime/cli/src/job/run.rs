@@ -21,12 +21,16 @@ use crate::input::JobInput;
 use crate::output::{self, say, warning};
 use crate::printer::print_report;
 use crate::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, ClientError, segment};
+use ostler_api::client::{ApiClient, ClientError};
+use ostler_api::routes::QueryKey;
+use ostler_api::routes::endpoints::{
+    ListJobAllocs, ListJobDeployments, ReadJob, ReadReadiness, RegisterJob, SetAllocHealth,
+};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::job;
-use ostler_wire::{Alloc, JobRegisterResponse, JobRequest, WireDeployment, WireJob};
+use ostler_wire::{JobRegisterResponse, JobRequest, WireJob};
 
 /// Time between two requests for a job that waits while plugins are loaded.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -141,7 +145,7 @@ impl FollowEnd {
             JobVerdict::ByHand(deployment) => format!(
                 "what was placed of job {id} runs, and the deployment waits until somebody says whether it \
                  is healthy, by PUT {} (docs/updates.md shows the whole request); see `ostler job status {id}`",
-                one_line(&format!("/v1/deployment/allocation-health/{deployment}"))
+                SetAllocHealth::request([deployment]).target()
             ),
             JobVerdict::Overtaken(how) => format!("{how} while it was followed"),
             JobVerdict::Waits => format!(
@@ -205,7 +209,7 @@ async fn register(
         rerun: args.rerun.then_some(true),
         ..super::job_request(job)
     };
-    client.put("/v1/jobs", &body).await
+    client.send_body(&RegisterJob::request([]), &body).await
 }
 
 /// What the agent did at once, as text for people.
@@ -260,15 +264,17 @@ async fn follow_job(
     let effects = &registered.registered;
     let followed = effects.version;
     let mut watch = JobWatch::new(followed, effects.placed.clone(), job, args.settle);
-    let path = format!("/v1/job/{}", segment(job.id.as_str()));
+    let request = ReadJob::request([&job.id]);
+    let allocs = ListJobAllocs::request([&job.id]).with(QueryKey::Resources, true);
+    let deployments = ListJobDeployments::request([&job.id]);
     let since = Stopwatch::start();
     // How long the allocations still have to run: no change of the job marks the end of that time.
     let left: Cell<Option<Duration>> = Cell::new(None);
     // The index of a job covers its allocations and its deployment. A change between these answers
     // ends the next wait at once.
     let look = async |now: WireJob<'static>| {
-        let allocs: Vec<Alloc> = client.get(&format!("{path}/allocations?resources=true")).await?;
-        let deployments: Vec<WireDeployment> = client.get(&format!("{path}/deployments")).await?;
+        let allocs = client.send(&allocs).await?;
+        let deployments = client.send(&deployments).await?;
         let looked = JobSnapshot {
             job: &now,
             allocs: &allocs,
@@ -291,7 +297,7 @@ async fn follow_job(
     };
     let mut look = look;
     loop {
-        let watched = client.watch(&path, &mut look);
+        let watched = client.watch_until(&request, &mut look);
         let seen = match left.get() {
             None => watched.await,
             Some(patience) => match clock::timeout(patience, watched).await {
@@ -326,7 +332,8 @@ async fn follow_job(
 
 /// Is a plugin still being loaded, or is it not known yet whether it can be used?
 async fn has_loading_plugins(client: &ApiClient) -> Result<bool, ClientError> {
-    let PluginReadiness { waiting, loading } = client.get("/v1/ostler/readiness").await?;
+    let request = ReadReadiness::request([]).read_as::<PluginReadiness>();
+    let PluginReadiness { waiting, loading } = client.send(&request).await?;
     Ok(!(waiting.is_empty() && loading.is_empty()))
 }
 

@@ -11,7 +11,8 @@ use crate::connect::{self, CliError};
 use crate::exit::Exit;
 use crate::output::{self, age_text, section, table};
 use crate::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints::{ListJobAllocs, ListJobs, ReadJob, ReadJobsDir, SummarizeJob};
 use ostler_model::clock::Clock;
 use ostler_model::printable::printable_line;
 use ostler_model::saved::JobOrigin;
@@ -47,7 +48,8 @@ struct JobsDirProblem {
 
 /// Warn of a problem of the jobs directory as a whole: the jobs may differ from its files then.
 async fn warn_of_jobs_dir(client: &ApiClient, terminal: &TerminalInfo) {
-    match client.get::<Option<JobsDirProblem>>("/v1/ostler/jobs-dir").await {
+    let request = ReadJobsDir::request([]).read_as::<Option<JobsDirProblem>>();
+    match client.send(&request).await {
         Ok(Some(JobsDirProblem { problem: Some(problem) })) => output::warning(terminal, &problem),
         Ok(_) => {}
         Err(error) => tracing::debug!(%error, "the state of the jobs directory is not known"),
@@ -59,14 +61,14 @@ async fn list(
     args: &JobStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let path = format!("/v1/jobs?namespace={}", client.namespaces());
+    let request = connect::in_namespaces(client, ListJobs::request([]));
     let text = |jobs: Vec<JobStub>| match args.agent.namespace.as_deref() {
         Some(namespace) if jobs.is_empty() && !namespace.is_empty() => {
             format!("no jobs in namespace {}\n", one_line(namespace))
         }
         _ => list_text(&jobs, Clock::system().now(), terminal),
     };
-    answer::get(client, &path, text, terminal).await
+    answer::get(client, request, text, terminal).await
 }
 
 /// Longest text in a list about what a job waits for, bytes. The status of the job has all of it.
@@ -119,16 +121,15 @@ async fn show_job(
     args: &JobStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<(), CliError> {
-    let path = format!("/v1/job/{}", segment(job));
-    let allocations = format!("{path}/allocations");
+    let (read, list) = (ReadJob::request([&job]), ListJobAllocs::request([&job]));
     if terminal.json {
-        let (job, allocs): (Value, Value) =
-            (client.get(&path).await?, client.get(&allocations).await?);
+        let job = client.send(&read.read_as::<Value>()).await?;
+        let allocs = client.send(&list.read_as::<Value>()).await?;
         return Ok(output::print_json(&json!({ "job": job, "allocations": allocs }), terminal)?);
     }
-    let job: WireJob = client.get(&path).await?;
-    let summary: JobSummary = client.get(&format!("{path}/summary")).await?;
-    let mut allocs: Vec<Alloc> = client.get(&allocations).await?;
+    let summary = SummarizeJob::request([&job]);
+    let (job, summary) = (client.send(&read).await?, client.send(&summary).await?);
+    let mut allocs = client.send(&list).await?;
     let all = allocs.len();
     if !args.all_allocs {
         allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.is_terminal());

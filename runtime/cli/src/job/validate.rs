@@ -12,10 +12,10 @@ use crate::output::{self, warning};
 use crate::start::{AgentSession, AgentStartError, Fallback};
 use crate::terminal::TerminalInfo;
 use ostler_agent::{RAW_EXEC, TaskConfigProblem};
+use ostler_api::routes::endpoints::ValidateJob;
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::job::Job;
 use ostler_model::words::count_noun;
-use ostler_wire::JobValidateResponse;
 
 /// The result of a validation, as `--json` prints it.
 #[derive(Debug, Default, Serialize)]
@@ -110,8 +110,7 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &TerminalInfo) -> Ex
 async fn check(args: &ValidateArgs, job: &Job) -> Result<DriverCheck, AgentStartError> {
     let running = connect::find_agent_silent(&args.agent).await;
     if let Some(client) = running.map_err(|stop| AgentStartError::Agent(stop.to_string()))? {
-        let asked =
-            client.put::<JobValidateResponse>("/v1/validate/job", &super::job_request(job)).await;
+        let asked = client.send_body(&ValidateJob::request([]), &super::job_request(job)).await;
         let mut checked = asked.map_err(|error| AgentStartError::Agent(error.to_string()))?;
         let warnings = std::mem::take(&mut checked.agent_warnings);
         return Ok(DriverCheck {

@@ -18,10 +18,13 @@ use crate::exit::Exit;
 use crate::output::{self, say};
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints::{
+    DrainNode, ListNodeAllocs, ListNodes, ReadNode, SetEligibility,
+};
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::words::count_noun;
-use ostler_wire::{Alloc, DrainRequest, DrainSpec, EligibilityRequest, NodeStub, WireNode};
+use ostler_wire::{Alloc, DrainRequest, DrainSpec, EligibilityRequest, WireNode};
 
 /// Switch on or off whether new allocations are placed on the node.
 pub(super) async fn eligibility(
@@ -32,9 +35,8 @@ pub(super) async fn eligibility(
     let id = own_id(&client).await?;
     let eligibility = if args.enable { "eligible" } else { "ineligible" };
     let request = EligibilityRequest { node_id: id.clone(), eligibility: eligibility.to_owned() };
-    let tell = |_: Value| say(&format!("node {} is {eligibility}", shown_id(&id)));
-    let path = format!("/v1/node/{id}/eligibility");
-    answer::put(&client, &path, &request, tell, terminal).await
+    let report = |_| say(&format!("node {} is {eligibility}", shown_id(&id)));
+    answer::put(&client, SetEligibility::request([&id]), &request, report, terminal).await
 }
 
 /// Begin, end or follow a drain of the node.
@@ -47,7 +49,7 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
     let id = own_id(&client).await?;
     let mut ignores_system = args.ignore_system;
     if args.monitor {
-        let node: WireNode = client.get(&format!("/v1/node/{id}")).await?;
+        let node = client.send(&ReadNode::request([&id])).await?;
         if !node.drain {
             say(&no_drain_text(&node));
             return Ok(Exit::Success);
@@ -59,7 +61,8 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
             drain_spec: args.enable.then(|| drain_spec(args)),
             mark_eligible: args.disable && !args.keep_ineligible,
         };
-        let answer: Value = client.put(&format!("/v1/node/{id}/drain"), &request).await?;
+        let drain = DrainNode::request([&id]).read_as::<Value>();
+        let answer = client.send_body(&drain, &request).await?;
         let json = terminal.json;
         match (args.disable, args.keep_ineligible) {
             _ if json && (args.disable || args.detach) => output::print_json(&answer, terminal)?,
@@ -92,7 +95,7 @@ fn drain_spec(args: &DrainArgs) -> DrainSpec {
 }
 
 async fn own_id(client: &ApiClient) -> Result<String, CliError> {
-    let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
+    let nodes = client.send(&ListNodes::request([])).await?;
     let own = nodes.into_iter().next();
     own.map(|node| node.id.into_owned())
         .ok_or_else(|| CliError::Cannot("the agent tells of no node".to_owned()))
@@ -123,17 +126,16 @@ struct DrainFollower<'a> {
 impl DrainFollower<'_> {
     /// Print which allocations end, until the node is not drained any more.
     async fn follow_to_the_end(&mut self, client: &ApiClient, id: &str) -> Result<(), CliError> {
-        let node_path = format!("/v1/node/{id}");
-        let path = format!("/v1/node/{id}/allocations");
+        let (node, allocs) = (ReadNode::request([&id]), ListNodeAllocs::request([&id]));
         client
-            .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, CliError> {
+            .watch_until(&allocs, async |allocs: Vec<Alloc>| -> Result<Option<()>, CliError> {
                 self.report_news(&allocs)?;
-                let node: WireNode = client.get(&node_path).await?;
-                Ok((!node.drain).then_some(()))
+                let drains = client.send(&node).await?.drain;
+                Ok((!drains).then_some(()))
             })
             .await?;
         // The last list may be older than the end of the drain.
-        self.report_news(&client.get::<Vec<Alloc>>(&path).await?)?;
+        self.report_news(&client.send(&allocs).await?)?;
         if !self.terminal.json {
             say(&self.seen.end_text());
         }

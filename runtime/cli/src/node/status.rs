@@ -14,12 +14,10 @@ use crate::output::{self, section, table};
 use crate::state;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::HeldReport;
+use ostler_api::routes::endpoints::{ListHeldRuns, ListNodes, ReadNodeUsage, ReadNodeView};
 use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_node::NodeView;
-use ostler_wire::{HostStats, NodeStub};
-
-/// Path of the node in the API.
-const NODE: &str = "/v1/ostler/node";
+use ostler_wire::NodeStub;
 
 /// Show this node.
 pub(super) async fn status(
@@ -31,16 +29,16 @@ pub(super) async fn status(
     }
     let client = connect::find_agent(&args.of).await?;
     let node: NodeView = match &client {
-        Some(client) => client.get(NODE).await?,
+        Some(client) => client.send(&ReadNodeView::request([])).await?,
         None => connect::ask_own_agent(&args.of, |agent| (*agent.node()).clone()).await?,
     };
     answer::show(&node, || status_text(&node, terminal), terminal)?;
     if let Some(client) = client.filter(|_| !terminal.json) {
-        let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
+        let nodes = client.send(&ListNodes::request([])).await?;
         if let Some(closed) = nodes.first().and_then(closed_reason) {
             output::print(&section("scheduling", closed, terminal), terminal)?;
         }
-        let held: HeldReport = client.get("/v1/ostler/runs").await?;
+        let held = client.send(&ListHeldRuns::request([])).await?;
         output::print(&held_text(&held, terminal), terminal)?;
     }
     Ok(Exit::Success)
@@ -50,15 +48,14 @@ pub(super) async fn status(
 /// this command would measure itself.
 async fn show_with_stats(args: &NodeStatusArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.of.address_args())?;
-    const STATS: &str = "/v1/client/stats";
+    let (node, stats) = (ReadNodeView::request([]), ReadNodeUsage::request([]));
     if terminal.json {
-        let node: Value = client.get(NODE).await?;
-        let stats: Value = client.get(STATS).await?;
+        let node = client.send(&node.read_as::<Value>()).await?;
+        let stats = client.send(&stats.read_as::<Value>()).await?;
         output::print_json(&json!({ "node": node, "stats": stats }), terminal)?;
         return Ok(Exit::Success);
     }
-    let node: NodeView = client.get(NODE).await?;
-    let stats: HostStats = client.get(STATS).await?;
+    let (node, stats) = (client.send(&node).await?, client.send(&stats).await?);
     let text = status_text(&node, terminal) + &stats::text(&stats, terminal);
     output::print(&text, terminal)?;
     Ok(Exit::Success)

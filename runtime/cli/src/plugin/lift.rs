@@ -7,13 +7,13 @@ use crate::connect::{self, CliError};
 use crate::exit::Exit;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::{LiftReport, PluginStatusReport};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints::{LiftQuarantine, ListPluginStates};
 
 /// End a quarantine.
 pub(super) async fn lift(args: &PluginLiftArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let path = format!("/v1/ostler/plugin/{}/lift", segment(&args.plugin));
-    let lifted: Vec<LiftReport> = match client.put(&path, &()).await {
+    let lifted = match client.send(&LiftQuarantine::request([&args.plugin])).await {
         Err(error) if error.is_not_found() => return Err(lift_error(&client, &args.plugin).await),
         lifted => lifted?,
     };
@@ -22,7 +22,7 @@ pub(super) async fn lift(args: &PluginLiftArgs, terminal: &TerminalInfo) -> Resu
 
 /// The error where nothing can be lifted: there is no such plugin, or it is not in use.
 async fn lift_error(client: &ApiClient, name: &str) -> CliError {
-    match client.get::<Vec<PluginStatusReport>>("/v1/ostler/plugins/status").await {
+    match client.send(&ListPluginStates::request([])).await {
         Ok(all) => match status::find(&all, name) {
             Ok(known) => not_in_use_error(known, name),
             Err(stop) => stop,

@@ -14,6 +14,7 @@ use ostler_agent::{
     AgentHandle, PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine,
     UpgradeStatus,
 };
+use ostler_api::routes::endpoints::ListPluginStates;
 use ostler_model::clock::Clock;
 use ostler_model::device::HealthState;
 use ostler_model::time::Timestamp;
@@ -24,9 +25,8 @@ pub(super) async fn status(
     args: &PluginStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let all: Vec<PluginStatusReport> =
-        connect::ask_agent(&args.of, "/v1/ostler/plugins/status", AgentHandle::plugins_status)
-            .await?;
+    let request = ListPluginStates::request([]);
+    let all = connect::ask_agent(&args.of, &request, AgentHandle::plugins_status).await?;
     let now = Clock::system().now();
     match &args.plugin {
         None => answer::show(&all, || list_text(&all, now, terminal), terminal),

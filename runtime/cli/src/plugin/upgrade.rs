@@ -8,7 +8,7 @@ use crate::connect::{self, CliError};
 use crate::exit::Exit;
 use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::{Release, UpgradeOptions, UpgradeOutcome, UpgradeReport};
-use ostler_api::client::segment;
+use ostler_api::routes::endpoints::UpgradePlugin;
 use ostler_model::words::count_noun;
 
 /// Digits of a digest that are shown, for people to compare.
@@ -25,9 +25,8 @@ pub(super) async fn upgrade(
         std::fs::canonicalize(file).map_err(|e| CliError::Wrong(format!("{}: {e}", file.display())))
     };
     let file = args.file.as_ref().map(absolute).transpose()?;
-    let path = format!("/v1/ostler/plugin/{}/upgrade", segment(&args.plugin));
     let options = UpgradeOptions { file, consents: args.yes };
-    let report: UpgradeReport = client.put(&path, &options).await?;
+    let report = client.send_body(&UpgradePlugin::request([&args.plugin]), &options).await?;
     answer::show(&report, || text(&report), terminal)?;
     Ok(exit(&report.outcome))
 }

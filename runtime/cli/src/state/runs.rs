@@ -12,9 +12,10 @@ use crate::connect::{self, CliError};
 use crate::exit::Exit;
 use crate::output::{short_id, table};
 use crate::terminal::{TerminalInfo, one_line};
+use ostler_agent::HeldRun;
 use ostler_agent::inspect;
-use ostler_agent::{HeldReport, HeldRun};
-use ostler_api::client::{ApiClient, default_data_dir, segment};
+use ostler_api::client::{ApiClient, default_data_dir};
+use ostler_api::routes::endpoints::{EndHeldRun, ListHeldRuns};
 
 /// The list of runs, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -27,7 +28,7 @@ struct RunList<'a, T: Serialize> {
 /// List the runs that are held back by a running agent, or that are alive without one.
 pub(super) async fn runs(args: &RunsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     if let Some(client) = find_serving_agent(&args.which).await {
-        let held: HeldReport = client.get("/v1/ostler/runs").await?;
+        let held = client.send(&ListHeldRuns::request([])).await?;
         let text = || text(&held.runs, "no run is held back\n", terminal);
         return answer::show(&RunList { running: true, runs: &held.runs }, text, terminal);
     }
@@ -42,10 +43,7 @@ pub(super) async fn runs(args: &RunsArgs, terminal: &TerminalInfo) -> Result<Exi
 /// End a run.
 pub(super) async fn end_run(args: &EndRunArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let run: HeldRun = match find_serving_agent(&args.which).await {
-        Some(client) => {
-            let path = format!("/v1/ostler/run/{}/end", segment(&args.run));
-            client.put(&path, &()).await?
-        }
+        Some(client) => client.send(&EndHeldRun::request([&args.run])).await?,
         None => inspect::end_run(&data_dir(&args.which)?, &args.run).await?,
     };
     let text = || format!("ended: {}\n", one_line(&run.to_string()));

@@ -13,7 +13,8 @@ use crate::connect::{self, CliError};
 use crate::exit::Exit;
 use crate::output::{headline, table};
 use crate::terminal::{TerminalInfo, one_line};
-use ostler_agent::inspect::{self, InspectError, StatsReport, StoreCounts, StoreStats, Target};
+use ostler_agent::inspect::{self, InspectError, StatsReport, StoreCounts, Target};
+use ostler_api::routes::endpoints::ReadState;
 use ostler_model::words::{count_noun, format_bytes};
 
 /// What a running agent says about its state.
@@ -46,7 +47,7 @@ async fn ask_agent(target: &Target) -> Option<LiveStats> {
     let Target::DataDir(dir) = target else { return None };
     let at = AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() };
     let client = connect::connect(&at).ok()?;
-    let stats: StoreStats = client.get("/v1/ostler/state").await.ok()?;
+    let stats = client.send(&ReadState::request([])).await.ok()?;
     let path = target.file();
     let file_bytes = std::fs::metadata(&path).ok().map(|file| file.len());
     Some(LiveStats {
