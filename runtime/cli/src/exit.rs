@@ -123,7 +123,8 @@ mod tests {
         let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
         let lines = help.split("Exit codes:\n").skip(1).flat_map(str::lines);
         let words = lines.filter_map(|line| line.strip_prefix("  ")?.split("  ").next());
-        into.extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
+        let codes = words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+        into.extend(codes.map(str::to_owned));
         command.get_subcommands().for_each(|below| codes_of_help(below, into));
     }
 
