@@ -16,14 +16,11 @@ use serde_json::Value;
 
 use super::args::Cli;
 use super::args::client::AddressArgs;
-use super::connect;
+use super::connect::{self, in_all_namespaces};
 use super::output::short_id;
 use super::terminal::one_line;
 use ostler_api::request::ApiRequest;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{
-    ListAllocs, ListDeployments, ListDevices, ListJobs, ListNamespaces, ListPluginStates,
-};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock;
 
 /// How long a person may wait for a name.
@@ -40,44 +37,40 @@ struct NameSource {
 }
 
 const JOBS: NameSource = NameSource {
-    request: || in_all_namespaces(ListJobs::request([])),
+    request: || in_all_namespaces(routes::ListJobs::request([])).read_as(),
     names: |job| {
         one_name(text(job, "/ID"), format!("{} job, {}", text(job, "/Type"), text(job, "/Status")))
     },
 };
 const ALLOCS: NameSource = NameSource {
-    request: || in_all_namespaces(ListAllocs::request([])),
+    request: || in_all_namespaces(routes::ListAllocs::request([])).read_as(),
     names: |alloc| {
         let more = format!("{}, {}", text(alloc, "/Name"), text(alloc, "/ClientStatus"));
         one_name(&short_id(text(alloc, "/ID")), more)
     },
 };
 const DEPLOYMENTS: NameSource = NameSource {
-    request: || in_all_namespaces(ListDeployments::request([])),
+    request: || in_all_namespaces(routes::ListDeployments::request([])).read_as(),
     names: |one| {
         let more = format!("{}, {}", text(one, "/JobID"), text(one, "/Status"));
         one_name(&short_id(text(one, "/ID")), more)
     },
 };
 const PLUGINS: NameSource = NameSource {
-    request: || ListPluginStates::request([]).read_as(),
+    request: || routes::ListPluginStates::request([]).read_as(),
     names: |plugin| {
         let (kind, state) = (text(plugin, "/kind"), text(plugin, "/status/state"));
         one_name(text(plugin, "/name"), format!("{kind} plugin, {state}"))
     },
 };
 const NAMESPACES: NameSource = NameSource {
-    request: || ListNamespaces::request([]).read_as(),
+    request: || routes::ListNamespaces::request([]).read_as(),
     names: |namespace| {
         one_name(text(namespace, "/Name"), text(namespace, "/Description").to_owned())
     },
 };
 const DEVICES: NameSource =
-    NameSource { request: || ListDevices::request([]).read_as(), names: device_names };
-
-fn in_all_namespaces<T>(request: ApiRequest<(), T>) -> ApiRequest<(), Vec<Value>> {
-    request.with(QueryKey::Namespace, "*").read_as()
-}
+    NameSource { request: || routes::ListDevices::request([]).read_as(), names: device_names };
 
 /// A name with its description; none where the agent has none for the item.
 fn one_name(name: &str, more: String) -> Vec<(String, String)> {

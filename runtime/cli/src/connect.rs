@@ -26,8 +26,7 @@ use ostler_agent::AgentHandle;
 use ostler_api::client::{AddressError, AgentAddress, default_data_dir};
 use ostler_api::client::{ApiClient, ClientError};
 use ostler_api::request::ApiRequest;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ListAllocs, ListJobs};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::ids::AllocId;
 
 /// Most candidates that are listed for the beginning of several ids.
@@ -243,6 +242,11 @@ pub(super) async fn run_until_interrupted<T>(
     }
 }
 
+/// A request for a list of what is in all namespaces.
+pub(super) fn in_all_namespaces<T>(request: ApiRequest<(), T>) -> ApiRequest<(), T> {
+    request.with(QueryKey::Namespace, "*")
+}
+
 /// A request for a list of what is in the namespace of the command, or in all.
 pub(super) fn in_namespaces<T>(
     client: &ApiClient,
@@ -269,7 +273,8 @@ pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocI
             "{given:?} is no id of an allocation; `ostler alloc status` lists them"
         ))
     })?;
-    let request = in_namespaces(client, ListAllocs::request([])).with(QueryKey::Prefix, &prefix);
+    let request =
+        in_namespaces(client, routes::ListAllocs::request([])).with(QueryKey::Prefix, &prefix);
     let found = client.send(&request).await?;
     let one = single_match(
         found,
@@ -286,7 +291,8 @@ pub(super) async fn find_job(
     client: ApiClient,
     given: &str,
 ) -> Result<(ApiClient, String), CliError> {
-    let request = in_namespaces(&client, ListJobs::request([])).with(QueryKey::Prefix, given);
+    let request =
+        in_namespaces(&client, routes::ListJobs::request([])).with(QueryKey::Prefix, given);
     let mut found = client.send(&request).await?;
     if given.is_empty() {
         return Err(CliError::Wrong(

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::answer;
 use super::args::debug::{BundleArgs, DebugCommand};
-use super::connect::{self, CliError};
+use super::connect::{self, CliError, in_all_namespaces};
 use super::exit::Exit;
 use super::explain;
 use super::lines::LineReader;
@@ -24,13 +24,7 @@ use super::terminal::TerminalInfo;
 use archive::Archive;
 use ostler_api::client::ApiClient;
 use ostler_api::request::{ApiRequest, encode_part};
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{
-    ListAllocs, ListDeployments, ListDevices, ListEvaluations, ListHeldRuns, ListJobs, ListMembers,
-    ListNamespaces, ListNodeEvents, ListNodes, ListPluginStates, ListPlugins, ListServices,
-    ListWatches, ReadAgent, ReadAgentLog, ReadJob, ReadJobsDir, ReadMetrics, ReadNodeUsage,
-    ReadNodeView, ReadReadiness, ReadState,
-};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::limits::{
     BUNDLE_JOBS_MAX, BUNDLE_PART_BYTES_MAX, BUNDLE_PART_WALL_MAX, BUNDLE_WALL_MAX,
@@ -40,40 +34,40 @@ use ostler_model::time::Timestamp;
 /// A function that makes a request.
 type MakeRequest = fn() -> ApiRequest<(), Value>;
 
-fn in_all_namespaces<T>(request: ApiRequest<(), T>) -> ApiRequest<(), Value> {
-    request.with(QueryKey::Namespace, "*").read_as()
-}
-
 /// Answers of the API that the bundle has as JSON, each with the name of its file.
 const ANSWERS: [(&str, MakeRequest); 21] = [
-    ("agent.json", || ReadAgent::request([]).read_as()),
-    ("readiness.json", || ReadReadiness::request([]).read_as()),
-    ("node.json", || ReadNodeView::request([]).read_as()),
-    ("node-as-listed.json", || ListNodes::request([]).with(QueryKey::Resources, true).read_as()),
-    ("node-use.json", || ReadNodeUsage::request([]).read_as()),
-    ("devices.json", || ListDevices::request([]).read_as()),
-    ("plugins.json", || ListPlugins::request([]).read_as()),
-    ("plugins-status.json", || ListPluginStates::request([]).read_as()),
-    ("watches.json", || ListWatches::request([]).read_as()),
-    ("state.json", || ReadState::request([]).read_as()),
-    ("runs.json", || ListHeldRuns::request([]).read_as()),
-    ("jobs-dir.json", || ReadJobsDir::request([]).read_as()),
-    ("namespaces.json", || ListNamespaces::request([]).read_as()),
-    ("jobs.json", || in_all_namespaces(ListJobs::request([]))),
-    ("allocations.json", || {
-        in_all_namespaces(ListAllocs::request([])).with(QueryKey::Resources, true)
+    ("agent.json", || routes::ReadAgent::request([]).read_as()),
+    ("readiness.json", || routes::ReadReadiness::request([]).read_as()),
+    ("node.json", || routes::ReadNodeView::request([]).read_as()),
+    ("node-as-listed.json", || {
+        routes::ListNodes::request([]).with(QueryKey::Resources, true).read_as()
     }),
-    ("evaluations.json", || in_all_namespaces(ListEvaluations::request([]))),
-    ("deployments.json", || in_all_namespaces(ListDeployments::request([]))),
-    ("services.json", || in_all_namespaces(ListServices::request([]))),
-    ("events.json", || in_all_namespaces(ListNodeEvents::request([]))),
-    ("metrics.json", || ReadMetrics::request([]).read_as()),
-    ("members.json", || ListMembers::request([]).read_as()),
+    ("node-use.json", || routes::ReadNodeUsage::request([]).read_as()),
+    ("devices.json", || routes::ListDevices::request([]).read_as()),
+    ("plugins.json", || routes::ListPlugins::request([]).read_as()),
+    ("plugins-status.json", || routes::ListPluginStates::request([]).read_as()),
+    ("watches.json", || routes::ListWatches::request([]).read_as()),
+    ("state.json", || routes::ReadState::request([]).read_as()),
+    ("runs.json", || routes::ListHeldRuns::request([]).read_as()),
+    ("jobs-dir.json", || routes::ReadJobsDir::request([]).read_as()),
+    ("namespaces.json", || routes::ListNamespaces::request([]).read_as()),
+    ("jobs.json", || in_all_namespaces(routes::ListJobs::request([])).read_as()),
+    ("allocations.json", || {
+        in_all_namespaces(routes::ListAllocs::request([]).with(QueryKey::Resources, true)).read_as()
+    }),
+    ("evaluations.json", || in_all_namespaces(routes::ListEvaluations::request([])).read_as()),
+    ("deployments.json", || in_all_namespaces(routes::ListDeployments::request([])).read_as()),
+    ("services.json", || in_all_namespaces(routes::ListServices::request([])).read_as()),
+    ("events.json", || in_all_namespaces(routes::ListNodeEvents::request([])).read_as()),
+    ("metrics.json", || routes::ReadMetrics::request([]).read_as()),
+    ("members.json", || routes::ListMembers::request([]).read_as()),
 ];
 /// Answers of the API that the bundle has as text, each with the name of its file.
 const TEXTS: [(&str, MakeRequest); 2] = [
-    ("log.txt", || ReadAgentLog::request([]).read_as()),
-    ("metrics.prom", || ReadMetrics::request([]).with(QueryKey::Format, "prometheus").read_as()),
+    ("log.txt", || routes::ReadAgentLog::request([]).read_as()),
+    ("metrics.prom", || {
+        routes::ReadMetrics::request([]).with(QueryKey::Format, "prometheus").read_as()
+    }),
 ];
 
 /// One file of the archive.
@@ -116,7 +110,7 @@ async fn bundle(args: &BundleArgs, terminal: &TerminalInfo) -> Result<Exit, CliE
     let below = format!("ostler-debug-{stamp}");
     let file = args.out.clone().unwrap_or_else(|| format!("{below}.tar.gz").into());
     // This request comes first: without an agent no file is left behind.
-    let _there = client.send(&ReadAgent::request([]).read_as::<Value>()).await?;
+    let _there = client.send(&routes::ReadAgent::request([]).read_as::<Value>()).await?;
     let failed = |error: std::io::Error| {
         CliError::Cannot(format!("cannot write {}: {error}", file.display()))
     };
@@ -171,12 +165,12 @@ impl Bundle {
             self.part(name, lines(client, &request())).await?;
         }
         // Without the list no single job is asked for. The part with the list says why.
-        let request = ListJobs::request([]).with(QueryKey::Namespace, "*");
+        let request = in_all_namespaces(routes::ListJobs::request([]));
         let jobs = client.send(&request).await.unwrap_or_default();
         for job in jobs.iter().take(BUNDLE_JOBS_MAX) {
             let of = client.clone().in_namespace(&job.namespace);
             let name = encode_part(&format!("{}.{}", job.namespace, job.id));
-            let request = ReadJob::request([&job.id]).read_as::<Value>();
+            let request = routes::ReadJob::request([&job.id]).read_as::<Value>();
             let asked = async { Ok(json(&redact::redact_value(of.send(&request).await?))) };
             self.part(&format!("jobs/{name}.json"), asked).await?;
             let why =

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::answer;
+use super::args::client::AddressArgs;
 use super::args::deployment::{
     DeploymentChangeArgs, DeploymentCommand, DeploymentListArgs, DeploymentOneArgs,
     DeploymentPromoteArgs,
@@ -13,11 +14,7 @@ use super::exit::Exit;
 use super::output::{self, age_text, say, section, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{
-    FailDeployment, ListDeploymentAllocs, ListDeployments, PauseDeployment, PromoteDeployment,
-    ReadDeployment,
-};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock::Clock;
 use ostler_wire::{Alloc, DeploymentUpdateResponse, PauseRequest, PromoteRequest, WireDeployment};
 
@@ -43,7 +40,7 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
             "{given:?} is no id of a deployment; `ostler deployment list` lists them"
         ))
     })?;
-    let request = connect::in_namespaces(client, ListDeployments::request([]));
+    let request = connect::in_namespaces(client, routes::ListDeployments::request([]));
     let found = client.send(&request.with(QueryKey::Prefix, &prefix)).await?;
     let one = single_match(
         found,
@@ -54,20 +51,21 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
     Ok(one.id.into_owned())
 }
 
-/// Find the deployment to be changed.
+/// Find the deployment to be changed, and make a client of its agent.
 async fn find_for_change(
-    client: &ApiClient,
+    agent: &AddressArgs,
     given: &str,
     change: ConsentRequest<'_>,
-) -> Result<String, CliError> {
-    let id = find(client, given).await?;
+) -> Result<(ApiClient, String), CliError> {
+    let client = connect::connect(agent)?;
+    let id = find(&client, given).await?;
     require_consent(&ChangeTarget { what: "deployment", given, meant: &id, drawn: true }, change)?;
-    Ok(id)
+    Ok((client, id))
 }
 
 async fn list(args: &DeploymentListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let request = connect::in_namespaces(&client, ListDeployments::request([]));
+    let request = connect::in_namespaces(&client, routes::ListDeployments::request([]));
     answer::get(&client, request, |all| list_text(&all, terminal), terminal).await
 }
 
@@ -91,14 +89,14 @@ fn list_text(all: &[WireDeployment], terminal: &TerminalInfo) -> String {
 async fn status(args: &DeploymentOneArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
-    let request = ReadDeployment::request([&id]);
+    let request = routes::ReadDeployment::request([&id]);
     if terminal.json {
         let one = client.send(&request.read_as::<Value>()).await?;
         output::print_json(&one, terminal)?;
         return Ok(Exit::Success);
     }
     let one = client.send(&request).await?;
-    let allocs = client.send(&ListDeploymentAllocs::request([&id])).await?;
+    let allocs = client.send(&routes::ListDeploymentAllocs::request([&id])).await?;
     output::print(&status_text(&one, &allocs, terminal), terminal)?;
     Ok(Exit::Success)
 }
@@ -165,9 +163,8 @@ fn status_text(one: &WireDeployment, allocs: &[Alloc], terminal: &TerminalInfo) 
 }
 
 async fn promote(args: &DeploymentPromoteArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
-    let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "promote", agree: args.agree, terminal };
-    let id = find_for_change(&client, &args.deployment, change).await?;
+    let (client, id) = find_for_change(&args.answer.agent, &args.deployment, change).await?;
     promote_one(&client, &id, &args.group, terminal).await
 }
 
@@ -183,16 +180,15 @@ pub(super) async fn promote_one(
         all: groups.is_empty(),
         groups: groups.to_vec(),
     };
-    let request = PromoteDeployment::request([&id]);
+    let request = routes::PromoteDeployment::request([&id]);
     answer::put(client, request, &body, |done| report_change(id, "is promoted", &done), terminal)
         .await
 }
 
 async fn fail(args: &DeploymentChangeArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
-    let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "fail", agree: args.agree, terminal };
-    let id = find_for_change(&client, &args.deployment, change).await?;
-    let request = FailDeployment::request([&id]);
+    let (client, id) = find_for_change(&args.answer.agent, &args.deployment, change).await?;
+    let request = routes::FailDeployment::request([&id]);
     answer::put(&client, request, &(), |done| report_change(&id, "was given up", &done), terminal)
         .await
 }
@@ -204,11 +200,12 @@ async fn pause(
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let (verb, state) = if pause { ("pause", "is paused") } else { ("resume", "goes on") };
-    let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb, agree: args.agree, terminal };
-    let id = find_for_change(&client, &args.deployment, change).await?;
-    let (request, body) =
-        (PauseDeployment::request([&id]), PauseRequest { pause, ..PauseRequest::default() });
+    let (client, id) = find_for_change(&args.answer.agent, &args.deployment, change).await?;
+    let (request, body) = (
+        routes::PauseDeployment::request([&id]),
+        PauseRequest { pause, ..PauseRequest::default() },
+    );
     answer::put(&client, request, &body, |done| report_change(&id, state, &done), terminal).await
 }
 

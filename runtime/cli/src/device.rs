@@ -9,7 +9,7 @@ use super::output::{self, age_text, table};
 use super::stat_values;
 use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::{AgentHandle, DeviceGroupReport, DeviceHolder, DeviceReport};
-use ostler_api::routes::endpoints::ListDevices;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
 use ostler_wire::WireStatValue;
@@ -27,7 +27,7 @@ pub(super) async fn run(
 
 /// Every device, from the running agent or from one that is started for this command alone.
 async fn devices(of: &AgentSource) -> Result<Vec<DeviceGroupReport>, CliError> {
-    connect::ask_agent(of, &ListDevices::request([]), AgentHandle::devices).await
+    connect::ask_agent(of, &routes::ListDevices::request([]), AgentHandle::devices).await
 }
 
 async fn list(args: &DeviceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {

@@ -11,8 +11,7 @@ use super::terminal::{TerminalInfo, one_line, paint};
 use ostler_agent::{EventTopic, KeptEvent};
 use ostler_api::client::ApiClient;
 use ostler_api::request::ApiRequest;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ListNodeEvents, ReadAgentLog, StreamAgentLog};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_explain::moment;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
@@ -82,7 +81,7 @@ fn events_request(
         let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         now.nanos().saturating_sub(since)
     });
-    connect::in_namespaces(client, ListNodeEvents::request([]))
+    connect::in_namespaces(client, routes::ListNodeEvents::request([]))
         .with_some(QueryKey::Job, job.as_ref())
         .with_some(QueryKey::Alloc, alloc.as_ref())
         .with_some(QueryKey::Task, task.as_ref())
@@ -155,7 +154,7 @@ fn line(event: &KeptEvent, now: Timestamp) -> String {
 /// Follow the agent's log.
 pub(super) async fn monitor(args: &MonitorArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let request = StreamAgentLog::request([])
+    let request = routes::StreamAgentLog::request([])
         .with(QueryKey::Plain, true)
         .with(QueryKey::LogJson, terminal.json)
         .with(QueryKey::LogLevel, args.log_level.name());
@@ -164,7 +163,7 @@ pub(super) async fn monitor(args: &MonitorArgs, terminal: &TerminalInfo) -> Resu
         // is rather shown twice than never.
         let mut lines = LineReader::new(client.read_pieces(&request).await?);
         if args.lines > 0 {
-            let last = ReadAgentLog::request([])
+            let last = routes::ReadAgentLog::request([])
                 .with(QueryKey::Lines, args.lines)
                 .with(QueryKey::LogJson, terminal.json);
             let mut last = LineReader::new(client.read_pieces(&last).await?);

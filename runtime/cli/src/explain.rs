@@ -16,12 +16,7 @@ use super::exit::Exit;
 use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_api::client::ApiClient;
 use ostler_api::request::ApiRequest;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{
-    ListAllocChecks, ListAllocs, ListDevices, ListJobAllocs, ListJobDeployments, ListJobs,
-    ListNodeEvents, ListPluginStates, ReadAlloc, ReadBlockedJob, ReadEvaluation, ReadJob,
-    SummarizeJob,
-};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_explain::alloc::AllocHistory;
 use ostler_explain::device::DeviceHistory;
 use ostler_explain::job::{JobEvent, JobHistory};
@@ -99,7 +94,7 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
         return Err(CliError::Wrong("name a job, an allocation, a plugin or a device".to_owned()));
     }
     if wanted(ExplainKind::Job) {
-        let request = connect::in_namespaces(client, ListJobs::request([]));
+        let request = connect::in_namespaces(client, routes::ListJobs::request([]));
         for stub in client.send(&request.with(QueryKey::Prefix, given)).await? {
             let same = stub.id == given;
             let (id, namespace) = (stub.id.into_owned(), stub.namespace.into_owned());
@@ -109,7 +104,7 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
     }
     let prefix = connect::id_prefix(given).filter(|_| wanted(ExplainKind::Allocation));
     if let Some(prefix) = prefix {
-        let request = connect::in_namespaces(client, ListAllocs::request([]));
+        let request = connect::in_namespaces(client, routes::ListAllocs::request([]));
         for alloc in client.send(&request.with(QueryKey::Prefix, &prefix)).await? {
             let (id, name) = (alloc.id, alloc.name.into_owned());
             let same = id.to_string() == prefix;
@@ -117,7 +112,7 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
         }
     }
     if wanted(ExplainKind::Plugin) {
-        let request = ListPluginStates::request([]).read_as::<Vec<PluginHistory>>();
+        let request = routes::ListPluginStates::request([]).read_as::<Vec<PluginHistory>>();
         for record in fetch_list(client, &request, args).await? {
             let same = record.name == given || record.block == given;
             if same || record.name.starts_with(given) {
@@ -127,7 +122,7 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
         }
     }
     if wanted(ExplainKind::Device) {
-        let request = ListDevices::request([]).read_as::<Vec<Value>>();
+        let request = routes::ListDevices::request([]).read_as::<Vec<Value>>();
         let groups = fetch_list(client, &request, args).await?;
         for record in groups.into_iter().flat_map(instances) {
             let (id, full) =
@@ -182,18 +177,18 @@ fn instances(group: Value) -> Vec<DeviceHistory> {
 
 /// Everything that is on record about an allocation.
 async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'static>, CliError> {
-    let alloc = client.send(&ReadAlloc::request([&id])).await?;
+    let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
     let checks = if alloc.client_status.is_terminal() {
         // An allocation that has ended has no checks.
         BTreeMap::new()
     } else {
-        let request = ListAllocChecks::request([&id]).read_as();
+        let request = routes::ListAllocChecks::request([&id]).read_as();
         client.send(&request).await.unwrap_or_default()
     };
     let successor_at = match alloc.followup_eval_id.as_deref() {
         None | Some("") => None,
         Some(followup) => {
-            let found = client.send(&ReadEvaluation::request([&followup])).await.ok();
+            let found = client.send(&routes::ReadEvaluation::request([&followup])).await.ok();
             found.and_then(|found| Timestamp::parse(found.wait_until.as_deref()?))
         }
     };
@@ -204,7 +199,7 @@ async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'s
 /// or that the user may not see.
 async fn find_job_file(client: &ApiClient, alloc: &Alloc<'_>) -> Option<String> {
     let client = client.clone().in_namespace(&alloc.namespace);
-    let job = client.send(&ReadJob::request([&alloc.job_id])).await.ok()?;
+    let job = client.send(&routes::ReadJob::request([&alloc.job_id])).await.ok()?;
     job::file_of(&job)
 }
 
@@ -218,11 +213,11 @@ struct BlockedPlaces {
 
 /// Everything that is on record about a job.
 async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>, CliError> {
-    let job = client.send(&ReadJob::request([&id])).await?;
-    let summary = client.send(&SummarizeJob::request([&id])).await?;
-    let mut deployments = client.send(&ListJobDeployments::request([&id])).await?;
+    let job = client.send(&routes::ReadJob::request([&id])).await?;
+    let summary = client.send(&routes::SummarizeJob::request([&id])).await?;
+    let mut deployments = client.send(&routes::ListJobDeployments::request([&id])).await?;
     deployments.sort_by_key(|one| std::cmp::Reverse(one.create_index));
-    let allocs = client.send(&ListJobAllocs::request([&id])).await?;
+    let allocs = client.send(&routes::ListJobAllocs::request([&id])).await?;
     let bare = |alloc| AllocHistory { alloc, ..AllocHistory::default() };
     let mut allocs: Vec<AllocHistory> = allocs.into_iter().map(bare).collect();
     // Allocations in trouble first, and the newest of them before others.
@@ -238,10 +233,10 @@ async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>,
     }
     let file = job::file_of(&job);
     allocs.iter_mut().for_each(|one| one.file.clone_from(&file));
-    let request = ReadBlockedJob::request([&id]).read_as::<BlockedPlaces>();
+    let request = routes::ReadBlockedJob::request([&id]).read_as::<BlockedPlaces>();
     // An older agent has no such path.
     let BlockedPlaces { places, holders } = client.send(&request).await.unwrap_or_default();
-    let request = connect::in_namespaces(client, ListNodeEvents::request([]));
+    let request = connect::in_namespaces(client, routes::ListNodeEvents::request([]));
     let request = request.with(QueryKey::Job, id).read_as::<Events>();
     // A user who may not see the events gets an explanation without them.
     let Events { events } = client.send(&request).await.unwrap_or_default();

@@ -8,7 +8,7 @@ use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::output::{self, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
-use ostler_api::routes::endpoints::{ListServices, ReadService};
+use ostler_api::routes::endpoints as routes;
 use ostler_wire::{ServiceNamespace, ServiceRegistration};
 
 /// Run one of the commands.
@@ -25,7 +25,7 @@ pub(super) async fn run(
 
 async fn list(args: &ServiceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let request = connect::in_namespaces(&client, ListServices::request([]));
+    let request = connect::in_namespaces(&client, routes::ListServices::request([]));
     answer::get(&client, request, |all| list_text(&all, terminal), terminal).await
 }
 
@@ -49,7 +49,7 @@ async fn info(
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let request = connect::in_namespaces(&client, ReadService::request([&args.name]));
+    let request = connect::in_namespaces(&client, routes::ReadService::request([&args.name]));
     let found = client.send(&request.read_as::<Value>()).await?;
     if found.as_array().is_none_or(Vec::is_empty) {
         let name = one_line(&args.name);

@@ -12,9 +12,7 @@ use super::output::{fact, say, short_id};
 use super::table::table;
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::endpoints::{
-    BootstrapTokens, CreateToken, DeleteToken, ListTokens, ReadOwnToken,
-};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::access::AccessPolicy;
 use ostler_wire::{AclToken, AclTokenRequest};
 
@@ -26,14 +24,14 @@ pub(super) async fn run(command: &TokenCommand, terminal: &TerminalInfo) -> Resu
     match command {
         TokenCommand::Bootstrap(args) => {
             let client = connect::connect(&args.agent)?;
-            let made = client.send(&BootstrapTokens::request([])).await?;
+            let made = client.send(&routes::BootstrapTokens::request([])).await?;
             show_new(&made, terminal)
         }
         TokenCommand::Create(args) => create(args, terminal).await,
         TokenCommand::List(args) => list(args, terminal).await,
         TokenCommand::Own(args) => {
             let client = connect::connect(&args.agent)?;
-            let own = client.send(&ReadOwnToken::request([])).await?;
+            let own = client.send(&routes::ReadOwnToken::request([])).await?;
             show(&own, terminal)
         }
         TokenCommand::Delete(args) => delete(args, terminal).await,
@@ -52,7 +50,7 @@ async fn create(args: &TokenCreateArgs, terminal: &TerminalInfo) -> Result<Exit,
         ..AclTokenRequest::default()
     };
     let client = connect::connect(&args.answer.agent)?;
-    let made = client.send_body(&CreateToken::request([]), &asked).await?;
+    let made = client.send_body(&routes::CreateToken::request([]), &asked).await?;
     show_new(&made, terminal)
 }
 
@@ -93,7 +91,7 @@ fn policies(token: &AclToken<'_>) -> String {
 
 async fn list(args: &AnswerArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let all = client.send(&ListTokens::request([])).await?;
+    let all = client.send(&routes::ListTokens::request([])).await?;
     if all.is_empty() && !terminal.json {
         say("there are no tokens; `ostler token create` makes one");
         return Ok(Exit::Success);
@@ -118,13 +116,13 @@ async fn delete(args: &TokenDeleteArgs, terminal: &TerminalInfo) -> Result<Exit,
     let (accessor, given) = (find(&client, &args.accessor).await?, &args.accessor);
     let change = ConsentRequest { verb: "remove", agree: args.agree, terminal };
     require_consent(&ChangeTarget { what: "token", given, meant: &accessor, drawn: true }, change)?;
-    client.send_only(&DeleteToken::request([&accessor])).await?;
+    client.send_only(&routes::DeleteToken::request([&accessor])).await?;
     say(&format!("token {accessor} is removed"));
     Ok(Exit::Success)
 }
 
 async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
-    let mut all = client.send(&ListTokens::request([])).await?;
+    let mut all = client.send(&routes::ListTokens::request([])).await?;
     all.retain(|token| !given.is_empty() && token.accessor_id.starts_with(given));
     let one = single_match(
         all,

@@ -17,8 +17,7 @@ use super::output::{self, age_text, fact, say, table};
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError};
 use ostler_api::request::ApiRequest;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{DeleteVariable, ListVariables, PutVariable, ReadVariable};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock::Clock;
 use ostler_model::limits::{API_BODY_BYTES_MAX, VAR_BYTES_MAX};
 use ostler_model::time::Timestamp;
@@ -68,7 +67,7 @@ async fn put(args: &VarPutArgs, terminal: &TerminalInfo) -> Result<Exit, CliErro
     }
     let index = args.check_index.or(given.index.filter(|_| !args.force));
     let body = WireVariable { items: given.items, ..WireVariable::default() };
-    let request = PutVariable::request([&place.as_str()]).with_some(QueryKey::Cas, index);
+    let request = routes::PutVariable::request([&place.as_str()]).with_some(QueryKey::Cas, index);
     let request = request.read_as::<VariableMetadata<'static>>();
     let written = client.send_body(&request, &body).await;
     let written = written.map_err(|error| conflict_error(error, &args.path))?;
@@ -162,7 +161,7 @@ fn from_json(text: &[u8], path: &str) -> Result<VariableInput, CliError> {
 async fn get(args: &VarGetArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let place = variable_path(&args.path)?;
     let client = connect::connect(&args.answer.agent)?;
-    let request = ReadVariable::request([&place.as_str()]);
+    let request = routes::ReadVariable::request([&place.as_str()]);
     if terminal.json {
         let found = fetch_variable(&client, &request.read_as::<Value>(), &args.path).await?;
         output::print_json(&found, terminal)?;
@@ -220,7 +219,7 @@ fn text(of: &WireVariable<'_>, terminal: &TerminalInfo) -> String {
 async fn list(args: &VarListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let prefix = args.prefix.as_deref().unwrap_or_default();
     let client = connect::connect(&args.answer.agent)?;
-    let request = connect::in_namespaces(&client, ListVariables::request([]));
+    let request = connect::in_namespaces(&client, routes::ListVariables::request([]));
     let request = request.with(QueryKey::Prefix, prefix);
     let now = Clock::system().now();
     answer::get(&client, request, |all| list_text(&all, now, terminal), terminal).await
@@ -239,7 +238,7 @@ fn list_text(all: &[VariableMetadata], now: Timestamp, terminal: &TerminalInfo) 
 
 async fn purge(args: &VarPurgeArgs) -> Result<Exit, CliError> {
     let place = variable_path(&args.path)?;
-    let request = DeleteVariable::request([&place.as_str()]);
+    let request = routes::DeleteVariable::request([&place.as_str()]);
     let request = request.with_some(QueryKey::Cas, args.check_index);
     let client = connect::connect(&args.agent)?;
     let done = client.send_only(&request).await;

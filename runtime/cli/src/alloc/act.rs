@@ -11,8 +11,7 @@ use crate::exit::Exit;
 use crate::output::say;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ReadAlloc, RestartAlloc, SignalAlloc, StopAlloc};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::{CLIENT_QUIET_WALL_MAX, CLIENT_RESTART_WALL_MAX};
@@ -24,7 +23,8 @@ pub(super) async fn stop(args: &AllocStopArgs, of: &TerminalInfo) -> Result<Exit
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "stop", agree: args.agree, terminal: of };
     let id = consent::find_alloc(&client, &args.alloc, change).await?;
-    let request = StopAlloc::request([&id]).with(QueryKey::NoShutdownDelay, args.no_shutdown_delay);
+    let request =
+        routes::StopAlloc::request([&id]).with(QueryKey::NoShutdownDelay, args.no_shutdown_delay);
     let stopped = client.send(&request).await?;
     let short = id.short();
     say(&format!("allocation {short} is stopping"));
@@ -64,7 +64,7 @@ async fn wait_until_terminal(
     id: AllocId,
 ) -> Result<Option<Alloc<'static>>, CliError> {
     let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.is_terminal()));
-    match client.watch_until(&ReadAlloc::request([&id]), look).await {
+    match client.watch_until(&routes::ReadAlloc::request([&id]), look).await {
         Err(CliError::Client(error)) if error.is_not_found() => Ok(None),
         other => other.map(Some),
     }
@@ -78,7 +78,7 @@ async fn find_alloc_and_task<'a>(
     change: ConsentRequest<'_>,
 ) -> Result<(Alloc<'static>, Option<&'a str>), CliError> {
     let id = consent::find_alloc(client, alloc, change).await?;
-    let alloc = client.send(&ReadAlloc::request([&id])).await?;
+    let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
     let task = super::check_task(&alloc, task)?;
     Ok((alloc, task))
 }
@@ -97,7 +97,7 @@ pub(super) async fn restart(
         all_tasks: Some(args.all),
     };
     let asked = RestartWatch::from_alloc(&alloc, task, args.all);
-    client.send_body(&RestartAlloc::request([&alloc.id]), &body).await?;
+    client.send_body(&routes::RestartAlloc::request([&alloc.id]), &body).await?;
     let what = match (task, args.all) {
         (Some(task), _) => format!("task {}", one_line(task)),
         (None, true) => "every task".to_owned(),
@@ -115,7 +115,7 @@ pub(super) async fn restart(
         if let Some(seen) = clock::timeout(CLIENT_QUIET_WALL_MAX, &mut waited).await {
             return seen;
         }
-        let request = ReadAlloc::request([&alloc.id]).read_as::<Alloc<'static, Value>>();
+        let request = routes::ReadAlloc::request([&alloc.id]).read_as::<Alloc<'static, Value>>();
         let now = client.send(&request).await?;
         let waits_for = asked.late_tasks_text(&now, |task| kill_timeout(&now, task));
         say(&format!("still waiting: {waits_for}"));
@@ -151,7 +151,7 @@ async fn wait_for_restart(
     let look = async |alloc: Alloc<'static>| {
         Ok(Some(asked.progress(&alloc)).filter(|progress| *progress != RestartProgress::Going))
     };
-    match client.watch_until(&ReadAlloc::request([&id]), look).await {
+    match client.watch_until(&routes::ReadAlloc::request([&id]), look).await {
         Err(CliError::Client(error)) if error.is_not_found() => Ok(RestartProgress::Ended),
         other => other,
     }
@@ -171,7 +171,7 @@ pub(super) async fn signal(
         task: task.map(|task| task.to_owned().into()),
         signal: Some(signal.into()),
     };
-    client.send_body(&SignalAlloc::request([&alloc.id]), &body).await?;
+    client.send_body(&routes::SignalAlloc::request([&alloc.id]), &body).await?;
     let whom =
         task.map_or_else(|| "the running tasks".to_owned(), |t| format!("task {}", one_line(t)));
     let short = alloc.id.short();

@@ -23,8 +23,7 @@ use crate::output;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ExecInputEvent, ExecInputs, ExecOutputEvent, ExecOutputs};
 use ostler_api::request::{ApiRequest, WebSocketBody};
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ExecInAlloc, ListJobAllocs, ReadAlloc};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::clock;
 use ostler_model::limits::{API_HEADER_BYTES_MAX, EXEC_SIGN_PERIOD};
@@ -47,7 +46,7 @@ pub(super) async fn exec(args: &AllocExecArgs, terminal: &TerminalInfo) -> Resul
         (Some(job), _) => find_running_alloc(client, job, change).await?,
         (None, given) => {
             let id = consent::find_alloc(&client, given, change).await?;
-            let alloc = client.send(&ReadAlloc::request([&id])).await?;
+            let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
             (client, alloc)
         }
     };
@@ -56,7 +55,7 @@ pub(super) async fn exec(args: &AllocExecArgs, terminal: &TerminalInfo) -> Resul
         None => only_task(&alloc)?,
     };
     let id = alloc.id;
-    let request = ExecInAlloc::request([&id])
+    let request = routes::ExecInAlloc::request([&id])
         .with(QueryKey::Task, task)
         .with(QueryKey::Tty, asked.tty)
         .with(QueryKey::Command, json!(asked.command));
@@ -128,13 +127,13 @@ async fn find_running_alloc(
     change: ConsentRequest<'_>,
 ) -> Result<(ApiClient, Alloc<'static>), CliError> {
     let (client, job) = consent::find_job(client, job, change).await?;
-    let allocs = client.send(&ListJobAllocs::request([&job])).await?;
+    let allocs = client.send(&routes::ListJobAllocs::request([&job])).await?;
     let running = allocs.into_iter().find(|alloc| alloc.client_status == ClientStatus::Running);
     let running = running.ok_or_else(|| {
         let job = one_line(&job);
         CliError::Cannot(format!("no allocation of job {job} runs; see `ostler job status {job}`"))
     })?;
-    let whole = client.send(&ReadAlloc::request([&running.id])).await?;
+    let whole = client.send(&routes::ReadAlloc::request([&running.id])).await?;
     Ok((client, whole))
 }
 

@@ -14,8 +14,7 @@ use crate::output::{self, say, table};
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, ClientTrouble};
 use ostler_api::request::{ApiRequest, FrameBody};
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ListFiles, StatFile, StreamFile};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::ids::AllocId;
 use ostler_model::words::{format_bytes, shell_word};
 use ostler_wire::FileInfo;
@@ -25,7 +24,7 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Ex
     let client = connect::connect(&args.answer.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
     let path = args.path.as_deref().unwrap_or("/");
-    let stat = StatFile::request([&id]).with(QueryKey::Path, path);
+    let stat = routes::StatFile::request([&id]).with(QueryKey::Path, path);
     let file = match client.send(&stat).await {
         Ok(file) => file,
         Err(error) if is_missing(&error) => {
@@ -43,7 +42,7 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Ex
             let what = "a directory; -f and -n are for files";
             return Err(CliError::Wrong(format!("{} is {what}", one_line(path))));
         }
-        let request = ListFiles::request([&id]).with(QueryKey::Path, path);
+        let request = routes::ListFiles::request([&id]).with(QueryKey::Path, path);
         let files = client.send(&request).await?;
         return answer::show(&files, || listing(&files, terminal), terminal);
     }
@@ -52,7 +51,7 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Ex
         return Err(CliError::Wrong(message));
     }
     let mut shown = LogOutput::new(*terminal);
-    let request = StreamFile::request([&id]).with(QueryKey::Path, path);
+    let request = routes::StreamFile::request([&id]).with(QueryKey::Path, path);
     let source = FileSource { client: &client, id, request, name: path };
     let done = if args.follow {
         run_until_interrupted("the file stays", source.follow(args.lines, &mut shown)).await
@@ -89,7 +88,8 @@ fn parent_dir(path: &str) -> Option<&str> {
 /// The nearest existing directory above a path; `None` where that is the root.
 async fn nearest_dir<'a>(client: &ApiClient, id: AllocId, path: &'a str) -> Option<&'a str> {
     for above in parent_dirs(path) {
-        let found = client.send(&StatFile::request([&id]).with(QueryKey::Path, above)).await;
+        let found =
+            client.send(&routes::StatFile::request([&id]).with(QueryKey::Path, above)).await;
         if found.is_ok_and(|file| file.is_dir) {
             return Some(above);
         }

@@ -10,8 +10,7 @@ use crate::output;
 use crate::terminal::{TerminalInfo, task_line};
 use ostler_api::client::{ApiClient, LogFrame, LogFrameStream};
 use ostler_api::request::{ApiRequest, FrameBody};
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ReadAlloc, ReadLogs};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_wire::Alloc;
 
 /// A followed stream begins this many bytes before its end, to overlap with what was already shown.
@@ -24,15 +23,16 @@ const LINE_BYTES_MAX: usize = 16 * 1024;
 pub(super) async fn logs(args: &AllocLogsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
-    let alloc = client.send(&ReadAlloc::request([&id])).await?;
+    let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
     let given = args.task.as_deref().or(args.task_option.as_deref());
     let task = match super::check_task(&alloc, given)? {
         Some(task) => task.to_owned(),
         None => only_task(&alloc)?,
     };
     let kind = if args.stderr { "stderr" } else { "stdout" };
-    let request =
-        ReadLogs::request([&id]).with(QueryKey::Task, task).with(QueryKey::StreamType, kind);
+    let request = routes::ReadLogs::request([&id])
+        .with(QueryKey::Task, task)
+        .with(QueryKey::StreamType, kind);
     let mut shown = LogOutput::new(*terminal);
     let show = async {
         match args.lines {

@@ -16,10 +16,7 @@ use crate::stat_values;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::{EventTopic, KeptEvent};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{
-    ListAllocChecks, ListAllocs, ListNodeEvents, ReadAlloc, ReadAllocUsage,
-};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_explain::fold;
 use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
@@ -65,7 +62,7 @@ pub(super) async fn status(
     let client = connect::connect(&args.answer.agent)?;
     let style = StatusStyle { now: Clock::system().now(), verbose, terminal: *terminal };
     let Some(given) = &args.alloc else {
-        let request = connect::in_namespaces(&client, ListAllocs::request([]));
+        let request = connect::in_namespaces(&client, routes::ListAllocs::request([]));
         let text = |mut allocs: Vec<Alloc>| list_text(&mut allocs, style);
         return answer::get(&client, request, text, terminal).await;
     };
@@ -135,8 +132,8 @@ async fn show_alloc(
     args: &AllocStatusArgs,
     style: StatusStyle,
 ) -> Result<(), CliError> {
-    let (read, stats) = (ReadAlloc::request([&id]), ReadAllocUsage::request([&id]));
-    let checks = ListAllocChecks::request([&id]);
+    let (read, stats) = (routes::ReadAlloc::request([&id]), routes::ReadAllocUsage::request([&id]));
+    let checks = routes::ListAllocChecks::request([&id]);
     if style.terminal.json {
         let mut alloc = client.send(&read.read_as::<Value>()).await?;
         let checks = client.send(&checks.read_as::<Value>()).await.unwrap_or_default();
@@ -162,7 +159,7 @@ async fn show_alloc(
         text.push_str(&usage_text(&alloc, usage, style));
     }
     text.push_str(&devices(&alloc, style));
-    let kept = ListNodeEvents::request([])
+    let kept = routes::ListNodeEvents::request([])
         .with(QueryKey::Namespace, "*")
         .with(QueryKey::Topic, EventTopic::Task.as_str())
         .with(QueryKey::Alloc, id)

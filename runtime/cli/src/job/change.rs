@@ -14,8 +14,7 @@ use crate::printer::print_report;
 use crate::report::RunReport;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ListJobAllocs, StopJob};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::ids::AllocId;
 use ostler_wire::Alloc;
 
@@ -24,11 +23,11 @@ pub(super) async fn stop(args: &JobStopArgs, terminal: &TerminalInfo) -> Result<
     let client = connect::connect(&args.agent)?;
     let change = ConsentRequest { verb: "stop", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let request = StopJob::request([&job])
+    let request = routes::StopJob::request([&job])
         .with(QueryKey::Purge, args.purge)
         .with(QueryKey::NoShutdownDelay, args.no_shutdown_delay);
     // Asked before the stop: what ends quickly has ended when the answer to the stop comes.
-    let live = live_allocs(&client.send(&ListJobAllocs::request([&job])).await?);
+    let live = live_allocs(&client.send(&routes::ListJobAllocs::request([&job])).await?);
     let stopped = client.send(&request).await?;
     let shown = one_line(&job);
     say(&format!("job {shown} is stopping"));
@@ -91,5 +90,5 @@ async fn wait_until_stopped(
         live = live_allocs(&allocs);
         Ok(live.is_empty().then_some(()))
     };
-    client.watch_until(&ListJobAllocs::request([&job]), look).await
+    client.watch_until(&routes::ListJobAllocs::request([&job]), look).await
 }

@@ -8,7 +8,7 @@ use crate::deployment::promote_one;
 use crate::exit::Exit;
 use crate::output::{self, age_text, say, table};
 use crate::terminal::{TerminalInfo, one_line};
-use ostler_api::routes::endpoints::{ListJobVersions, ReadJobDeployment, RevertJob};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
 use ostler_wire::{JobRegisterResponse, JobVersionsResponse, RevertRequest, WireJob};
@@ -23,7 +23,7 @@ pub(super) async fn history(
     let text = |all: JobVersionsResponse<WireJob>| {
         history_text(&all.versions, Clock::system().now(), terminal)
     };
-    answer::get(&client, ListJobVersions::request([&job]), text, terminal).await
+    answer::get(&client, routes::ListJobVersions::request([&job]), text, terminal).await
 }
 
 fn history_text(versions: &[WireJob], now: Timestamp, terminal: &TerminalInfo) -> String {
@@ -56,7 +56,7 @@ pub(super) async fn revert(
             output::warning(terminal, &answer.new_warnings());
         }
     };
-    answer::put(&client, RevertJob::request([&job]), &body, report, terminal).await
+    answer::put(&client, routes::RevertJob::request([&job]), &body, report, terminal).await
 }
 
 /// Accept the canaries of the newest deployment of a job.
@@ -67,7 +67,7 @@ pub(super) async fn promote(
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "promote", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let newest = client.send(&ReadJobDeployment::request([&job])).await?;
+    let newest = client.send(&routes::ReadJobDeployment::request([&job])).await?;
     let Some(newest) = newest else {
         return Err(CliError::Wrong(format!("job {} has no deployment", one_line(&job))));
     };

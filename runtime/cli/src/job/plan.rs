@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::output::{self, table};
 use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::DeviceExplanation;
-use ostler_api::routes::endpoints::PlanJob;
+use ostler_api::routes::endpoints as routes;
 use ostler_wire::JobRequest;
 
 /// The agent's answer to a plan.
@@ -25,7 +25,7 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &TerminalInfo) -> Result<
     let job = input.job();
     let client = client.or_in_namespace(job.namespace());
     let body = JobRequest { diff: Some(true), ..super::job_request(job) };
-    let request = PlanJob::request([&job.id]).read_as::<Value>();
+    let request = routes::PlanJob::request([&job.id]).read_as::<Value>();
     let answer = client.send_body(&request, &body).await;
     let answer = super::check_answer(answer, &client, &input).await?;
     let plan: Plan = serde_json::from_value(answer.clone())

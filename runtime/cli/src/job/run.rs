@@ -22,10 +22,7 @@ use crate::output::{self, say, warning};
 use crate::printer::print_report;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError};
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{
-    ListJobAllocs, ListJobDeployments, ReadJob, ReadReadiness, RegisterJob, SetAllocHealth,
-};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
@@ -145,7 +142,7 @@ impl FollowEnd {
             JobVerdict::ByHand(deployment) => format!(
                 "what was placed of job {id} runs, and the deployment waits until somebody says whether it \
                  is healthy, by PUT {} (docs/updates.md shows the whole request); see `ostler job status {id}`",
-                SetAllocHealth::request([deployment]).target()
+                routes::SetAllocHealth::request([deployment]).target()
             ),
             JobVerdict::Overtaken(how) => format!("{how} while it was followed"),
             JobVerdict::Waits => format!(
@@ -209,7 +206,7 @@ async fn register(
         rerun: args.rerun.then_some(true),
         ..super::job_request(job)
     };
-    client.send_body(&RegisterJob::request([]), &body).await
+    client.send_body(&routes::RegisterJob::request([]), &body).await
 }
 
 /// What the agent did at once, as text for people.
@@ -264,9 +261,9 @@ async fn follow_job(
     let effects = &registered.registered;
     let followed = effects.version;
     let mut watch = JobWatch::new(followed, effects.placed.clone(), job, args.settle);
-    let request = ReadJob::request([&job.id]);
-    let allocs = ListJobAllocs::request([&job.id]).with(QueryKey::Resources, true);
-    let deployments = ListJobDeployments::request([&job.id]);
+    let request = routes::ReadJob::request([&job.id]);
+    let allocs = routes::ListJobAllocs::request([&job.id]).with(QueryKey::Resources, true);
+    let deployments = routes::ListJobDeployments::request([&job.id]);
     let since = Stopwatch::start();
     // How long the allocations still have to run: no change of the job marks the end of that time.
     let left: Cell<Option<Duration>> = Cell::new(None);
@@ -332,7 +329,7 @@ async fn follow_job(
 
 /// Is a plugin still being loaded, or is it not known yet whether it can be used?
 async fn has_loading_plugins(client: &ApiClient) -> Result<bool, ClientError> {
-    let request = ReadReadiness::request([]).read_as::<PluginReadiness>();
+    let request = routes::ReadReadiness::request([]).read_as::<PluginReadiness>();
     let PluginReadiness { waiting, loading } = client.send(&request).await?;
     Ok(!(waiting.is_empty() && loading.is_empty()))
 }

@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::output::{self, say};
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, ClientTrouble};
-use ostler_api::routes::endpoints::{ListJobDeployments, ReadJobScale, ScaleJob};
+use ostler_api::routes::endpoints as routes;
 use ostler_wire::{JobScaleStatus, ScalingRequest, WireDeployment};
 
 /// The message that the agent keeps with the event.
@@ -23,7 +23,7 @@ pub(super) async fn scale(args: &JobScaleArgs, terminal: &TerminalInfo) -> Resul
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "scale", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let status = client.send(&ReadJobScale::request([&job])).await?;
+    let status = client.send(&routes::ReadJobScale::request([&job])).await?;
     let (group, count) = parse_target(&args.group_and_count, &status).map_err(CliError::Wrong)?;
     let target = [("Job", &job), ("Group", &group)];
     let body = ScalingRequest {
@@ -33,7 +33,7 @@ pub(super) async fn scale(args: &JobScaleArgs, terminal: &TerminalInfo) -> Resul
         job_modify_index: args.check_index.unwrap_or(0),
         ..ScalingRequest::default()
     };
-    let request = ScaleJob::request([&job]);
+    let request = routes::ScaleJob::request([&job]);
     if terminal.json {
         let answer = client.send_body(&request.read_as::<Value>(), &body).await?;
         output::print_json(&answer, terminal)?;
@@ -65,7 +65,7 @@ async fn explain_refusal(client: &ApiClient, job: &str, error: ClientError) -> C
         return error.into();
     }
     // Without the list the original error is reported.
-    let all = client.send(&ListJobDeployments::request([&job])).await.unwrap_or_default();
+    let all = client.send(&routes::ListJobDeployments::request([&job])).await.unwrap_or_default();
     match blocking_deployment(job, &all) {
         Some(message) => CliError::Failed(message, Exit::from(&error)),
         None => error.into(),

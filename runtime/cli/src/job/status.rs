@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::output::{self, age_text, section, table};
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::endpoints::{ListJobAllocs, ListJobs, ReadJob, ReadJobsDir, SummarizeJob};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::printable::printable_line;
 use ostler_model::saved::JobOrigin;
@@ -48,7 +48,7 @@ struct JobsDirProblem {
 
 /// Warn of a problem of the jobs directory as a whole: the jobs may differ from its files then.
 async fn warn_of_jobs_dir(client: &ApiClient, terminal: &TerminalInfo) {
-    let request = ReadJobsDir::request([]).read_as::<Option<JobsDirProblem>>();
+    let request = routes::ReadJobsDir::request([]).read_as::<Option<JobsDirProblem>>();
     match client.send(&request).await {
         Ok(Some(JobsDirProblem { problem: Some(problem) })) => output::warning(terminal, &problem),
         Ok(_) => {}
@@ -61,7 +61,7 @@ async fn list(
     args: &JobStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let request = connect::in_namespaces(client, ListJobs::request([]));
+    let request = connect::in_namespaces(client, routes::ListJobs::request([]));
     let text = |jobs: Vec<JobStub>| match args.agent.namespace.as_deref() {
         Some(namespace) if jobs.is_empty() && !namespace.is_empty() => {
             format!("no jobs in namespace {}\n", one_line(namespace))
@@ -121,13 +121,13 @@ async fn show_job(
     args: &JobStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<(), CliError> {
-    let (read, list) = (ReadJob::request([&job]), ListJobAllocs::request([&job]));
+    let (read, list) = (routes::ReadJob::request([&job]), routes::ListJobAllocs::request([&job]));
     if terminal.json {
         let job = client.send(&read.read_as::<Value>()).await?;
         let allocs = client.send(&list.read_as::<Value>()).await?;
         return Ok(output::print_json(&json!({ "job": job, "allocations": allocs }), terminal)?);
     }
-    let summary = SummarizeJob::request([&job]);
+    let summary = routes::SummarizeJob::request([&job]);
     let (job, summary) = (client.send(&read).await?, client.send(&summary).await?);
     let mut allocs = client.send(&list).await?;
     let all = allocs.len();

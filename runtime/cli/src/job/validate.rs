@@ -12,7 +12,7 @@ use crate::output::{self, warning};
 use crate::start::{AgentSession, AgentStartError, Fallback};
 use crate::terminal::TerminalInfo;
 use ostler_agent::{RAW_EXEC, TaskConfigProblem};
-use ostler_api::routes::endpoints::ValidateJob;
+use ostler_api::routes::endpoints as routes;
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::job::Job;
 use ostler_model::words::count_noun;
@@ -110,7 +110,8 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &TerminalInfo) -> Ex
 async fn check(args: &ValidateArgs, job: &Job) -> Result<DriverCheck, AgentStartError> {
     let running = connect::find_agent_silent(&args.agent).await;
     if let Some(client) = running.map_err(|stop| AgentStartError::Agent(stop.to_string()))? {
-        let asked = client.send_body(&ValidateJob::request([]), &super::job_request(job)).await;
+        let asked =
+            client.send_body(&routes::ValidateJob::request([]), &super::job_request(job)).await;
         let mut checked = asked.map_err(|error| AgentStartError::Agent(error.to_string()))?;
         let warnings = std::mem::take(&mut checked.agent_warnings);
         return Ok(DriverCheck {

@@ -18,9 +18,7 @@ use crate::exit::Exit;
 use crate::output::{self, say};
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::endpoints::{
-    DrainNode, ListNodeAllocs, ListNodes, ReadNode, SetEligibility,
-};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::words::count_noun;
@@ -36,7 +34,7 @@ pub(super) async fn eligibility(
     let eligibility = if args.enable { "eligible" } else { "ineligible" };
     let request = EligibilityRequest { node_id: id.clone(), eligibility: eligibility.to_owned() };
     let report = |_| say(&format!("node {} is {eligibility}", shown_id(&id)));
-    answer::put(&client, SetEligibility::request([&id]), &request, report, terminal).await
+    answer::put(&client, routes::SetEligibility::request([&id]), &request, report, terminal).await
 }
 
 /// Begin, end or follow a drain of the node.
@@ -49,7 +47,7 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
     let id = own_id(&client).await?;
     let mut ignores_system = args.ignore_system;
     if args.monitor {
-        let node = client.send(&ReadNode::request([&id])).await?;
+        let node = client.send(&routes::ReadNode::request([&id])).await?;
         if !node.drain {
             say(&no_drain_text(&node));
             return Ok(Exit::Success);
@@ -61,7 +59,7 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
             drain_spec: args.enable.then(|| drain_spec(args)),
             mark_eligible: args.disable && !args.keep_ineligible,
         };
-        let drain = DrainNode::request([&id]).read_as::<Value>();
+        let drain = routes::DrainNode::request([&id]).read_as::<Value>();
         let answer = client.send_body(&drain, &request).await?;
         let json = terminal.json;
         match (args.disable, args.keep_ineligible) {
@@ -95,7 +93,7 @@ fn drain_spec(args: &DrainArgs) -> DrainSpec {
 }
 
 async fn own_id(client: &ApiClient) -> Result<String, CliError> {
-    let nodes = client.send(&ListNodes::request([])).await?;
+    let nodes = client.send(&routes::ListNodes::request([])).await?;
     let own = nodes.into_iter().next();
     own.map(|node| node.id.into_owned())
         .ok_or_else(|| CliError::Cannot("the agent tells of no node".to_owned()))
@@ -126,7 +124,8 @@ struct DrainFollower<'a> {
 impl DrainFollower<'_> {
     /// Print which allocations end, until the node is not drained any more.
     async fn follow_to_the_end(&mut self, client: &ApiClient, id: &str) -> Result<(), CliError> {
-        let (node, allocs) = (ReadNode::request([&id]), ListNodeAllocs::request([&id]));
+        let (node, allocs) =
+            (routes::ReadNode::request([&id]), routes::ListNodeAllocs::request([&id]));
         client
             .watch_until(&allocs, async |allocs: Vec<Alloc>| -> Result<Option<()>, CliError> {
                 self.report_news(&allocs)?;

@@ -14,7 +14,7 @@ use crate::output::{self, section, table};
 use crate::state;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::HeldReport;
-use ostler_api::routes::endpoints::{ListHeldRuns, ListNodes, ReadNodeUsage, ReadNodeView};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_node::NodeView;
 use ostler_wire::NodeStub;
@@ -29,16 +29,16 @@ pub(super) async fn status(
     }
     let client = connect::find_agent(&args.of).await?;
     let node: NodeView = match &client {
-        Some(client) => client.send(&ReadNodeView::request([])).await?,
+        Some(client) => client.send(&routes::ReadNodeView::request([])).await?,
         None => connect::ask_own_agent(&args.of, |agent| (*agent.node()).clone()).await?,
     };
     answer::show(&node, || status_text(&node, terminal), terminal)?;
     if let Some(client) = client.filter(|_| !terminal.json) {
-        let nodes = client.send(&ListNodes::request([])).await?;
+        let nodes = client.send(&routes::ListNodes::request([])).await?;
         if let Some(closed) = nodes.first().and_then(closed_reason) {
             output::print(&section("scheduling", closed, terminal), terminal)?;
         }
-        let held = client.send(&ListHeldRuns::request([])).await?;
+        let held = client.send(&routes::ListHeldRuns::request([])).await?;
         output::print(&held_text(&held, terminal), terminal)?;
     }
     Ok(Exit::Success)
@@ -48,7 +48,7 @@ pub(super) async fn status(
 /// this command would measure itself.
 async fn show_with_stats(args: &NodeStatusArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.of.address_args())?;
-    let (node, stats) = (ReadNodeView::request([]), ReadNodeUsage::request([]));
+    let (node, stats) = (routes::ReadNodeView::request([]), routes::ReadNodeUsage::request([]));
     if terminal.json {
         let node = client.send(&node.read_as::<Value>()).await?;
         let stats = client.send(&stats.read_as::<Value>()).await?;

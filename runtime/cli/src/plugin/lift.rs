@@ -8,12 +8,12 @@ use crate::exit::Exit;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::{LiftReport, PluginStatusReport};
 use ostler_api::client::ApiClient;
-use ostler_api::routes::endpoints::{LiftQuarantine, ListPluginStates};
+use ostler_api::routes::endpoints as routes;
 
 /// End a quarantine.
 pub(super) async fn lift(args: &PluginLiftArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let lifted = match client.send(&LiftQuarantine::request([&args.plugin])).await {
+    let lifted = match client.send(&routes::LiftQuarantine::request([&args.plugin])).await {
         Err(error) if error.is_not_found() => return Err(lift_error(&client, &args.plugin).await),
         lifted => lifted?,
     };
@@ -22,7 +22,7 @@ pub(super) async fn lift(args: &PluginLiftArgs, terminal: &TerminalInfo) -> Resu
 
 /// The error where nothing can be lifted: there is no such plugin, or it is not in use.
 async fn lift_error(client: &ApiClient, name: &str) -> CliError {
-    match client.send(&ListPluginStates::request([])).await {
+    match client.send(&routes::ListPluginStates::request([])).await {
         Ok(all) => match status::find(&all, name) {
             Ok(known) => not_in_use_error(known, name),
             Err(stop) => stop,

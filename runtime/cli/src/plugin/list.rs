@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::output::table;
 use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::{PluginEntry, PluginStatus};
-use ostler_api::routes::endpoints::ListPlugins;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::grants::lines::{answer_words, granted_words};
 use ostler_model::grants::{Authority, Grants};
 use ostler_model::trust::Voucher;
@@ -20,7 +20,7 @@ const DIGEST_CHARS: usize = 12;
 
 /// List the plugins of an agent.
 pub(super) async fn list(args: &PluginListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
-    let request = ListPlugins::request([]);
+    let request = routes::ListPlugins::request([]);
     let entries = connect::ask_agent(&args.of, &request, |agent| agent.plugins().to_vec()).await?;
     answer::show(&entries, || list_text(&entries, terminal), terminal)
 }

@@ -6,7 +6,7 @@ use crate::connect::{self, CliError};
 use crate::exit::Exit;
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::RecordReport;
-use ostler_api::routes::endpoints::RecordPlugin;
+use ostler_api::routes::endpoints as routes;
 
 /// Have the agent write a plugin's last calls to a file.
 pub(super) async fn record(
@@ -14,7 +14,7 @@ pub(super) async fn record(
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let recorded = client.send(&RecordPlugin::request([&args.plugin])).await?;
+    let recorded = client.send(&routes::RecordPlugin::request([&args.plugin])).await?;
     answer::show(&recorded, || text(&recorded), terminal)?;
     let all = recorded.iter().all(|one| one.file.is_some());
     Ok(if all { Exit::Success } else { Exit::Failed })

@@ -14,7 +14,7 @@ use ostler_agent::{
     AgentHandle, PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine,
     UpgradeStatus,
 };
-use ostler_api::routes::endpoints::ListPluginStates;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::device::HealthState;
 use ostler_model::time::Timestamp;
@@ -25,7 +25,7 @@ pub(super) async fn status(
     args: &PluginStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let request = ListPluginStates::request([]);
+    let request = routes::ListPluginStates::request([]);
     let all = connect::ask_agent(&args.of, &request, AgentHandle::plugins_status).await?;
     let now = Clock::system().now();
     match &args.plugin {

@@ -8,7 +8,7 @@ use crate::connect::{self, CliError};
 use crate::exit::Exit;
 use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::{Release, UpgradeOptions, UpgradeOutcome, UpgradeReport};
-use ostler_api::routes::endpoints::UpgradePlugin;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::words::count_noun;
 
 /// Digits of a digest that are shown, for people to compare.
@@ -26,7 +26,8 @@ pub(super) async fn upgrade(
     };
     let file = args.file.as_ref().map(absolute).transpose()?;
     let options = UpgradeOptions { file, consents: args.yes };
-    let report = client.send_body(&UpgradePlugin::request([&args.plugin]), &options).await?;
+    let report =
+        client.send_body(&routes::UpgradePlugin::request([&args.plugin]), &options).await?;
     answer::show(&report, || text(&report), terminal)?;
     Ok(exit(&report.outcome))
 }

@@ -15,7 +15,7 @@ use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::HeldRun;
 use ostler_agent::inspect;
 use ostler_api::client::{ApiClient, default_data_dir};
-use ostler_api::routes::endpoints::{EndHeldRun, ListHeldRuns};
+use ostler_api::routes::endpoints as routes;
 
 /// The list of runs, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -28,7 +28,7 @@ struct RunList<'a, T: Serialize> {
 /// List the runs that are held back by a running agent, or that are alive without one.
 pub(super) async fn runs(args: &RunsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     if let Some(client) = find_serving_agent(&args.which).await {
-        let held = client.send(&ListHeldRuns::request([])).await?;
+        let held = client.send(&routes::ListHeldRuns::request([])).await?;
         let text = || text(&held.runs, "no run is held back\n", terminal);
         return answer::show(&RunList { running: true, runs: &held.runs }, text, terminal);
     }
@@ -43,7 +43,7 @@ pub(super) async fn runs(args: &RunsArgs, terminal: &TerminalInfo) -> Result<Exi
 /// End a run.
 pub(super) async fn end_run(args: &EndRunArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let run: HeldRun = match find_serving_agent(&args.which).await {
-        Some(client) => client.send(&EndHeldRun::request([&args.run])).await?,
+        Some(client) => client.send(&routes::EndHeldRun::request([&args.run])).await?,
         None => inspect::end_run(&data_dir(&args.which)?, &args.run).await?,
     };
     let text = || format!("ended: {}\n", one_line(&run.to_string()));

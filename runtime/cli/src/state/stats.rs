@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::output::{headline, table};
 use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::inspect::{self, InspectError, StatsReport, StoreCounts, Target};
-use ostler_api::routes::endpoints::ReadState;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::words::{count_noun, format_bytes};
 
 /// What a running agent says about its state.
@@ -47,7 +47,7 @@ async fn ask_agent(target: &Target) -> Option<LiveStats> {
     let Target::DataDir(dir) = target else { return None };
     let at = AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() };
     let client = connect::connect(&at).ok()?;
-    let stats = client.send(&ReadState::request([])).await.ok()?;
+    let stats = client.send(&routes::ReadState::request([])).await.ok()?;
     let path = target.file();
     let file_bytes = std::fs::metadata(&path).ok().map(|file| file.len());
     Some(LiveStats {

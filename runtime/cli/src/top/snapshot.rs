@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::connect::in_all_namespaces;
 use crate::stat_values;
 use ostler_agent::catalogue::PluginStatus;
 use ostler_agent::{DeviceGroupReport, PluginState, PluginStatusReport};
 use ostler_api::client::{ApiClient, ClientError};
-use ostler_api::routes::QueryKey;
-use ostler_api::routes::endpoints::{ListAllocs, ListDevices, ListPluginStates, ReadMetrics};
+use ostler_api::routes::endpoints as routes;
 use ostler_wire::{MetricsSummary, WireStatValue};
 
 /// Everything that is shown, at one moment.
@@ -126,10 +126,10 @@ pub(super) struct AllocListItem {
 
 /// Ask the agent for a snapshot.
 pub(super) async fn fetch_snapshot(client: &ApiClient) -> Result<TopSnapshot, ClientError> {
-    let allocs = ListAllocs::request([]).with(QueryKey::Namespace, "*");
+    let allocs = in_all_namespaces(routes::ListAllocs::request([]));
     let allocs = allocs.read_as::<Vec<AllocListItem>>();
-    let (metrics, devices) = (ReadMetrics::request([]), ListDevices::request([]));
-    let plugins = ListPluginStates::request([]);
+    let (metrics, devices) = (routes::ReadMetrics::request([]), routes::ListDevices::request([]));
+    let plugins = routes::ListPluginStates::request([]);
     let (metrics, stubs, devices, plugins) = tokio::try_join!(
         client.send(&metrics),
         client.send(&allocs),
