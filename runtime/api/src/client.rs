@@ -1,12 +1,13 @@
 //! A client of the agent's API, over its unix socket or over TCP.
 //!
 //! ```text
-//! address ─► ApiClient ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► ostler_wire
+//! address ─► ApiClient ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► type of the route
 //!                │        one connection each    └─► LogFrameStream: never silent for long
 //!                └── no agent, refused, broken ─► ClientError ─► Exit
 //! ```
-//! Answers are bounded and parsed into types before any of it is shown. Callers must escape the
-//! texts like any text from outside. Nothing here depends on the agent's own crates.
+//! Requests are made by [`crate::routes::endpoints`], so that the path, the method and the types come from the
+//! table of routes. Answers are bounded and parsed into types before any of it is shown. Callers must escape the
+//! texts like any text from outside.
 
 mod address;
 mod dial;
@@ -14,7 +15,6 @@ mod error;
 mod exec;
 mod frames;
 
-use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,12 +23,14 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, RETRY_AFTER};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
+use crate::request::{ApiRequest, FrameBody};
+use crate::routes::QueryKey;
 pub use address::{AddressError, AgentAddress, AgentEndpoint};
 use dial::dial;
 pub use dial::{ClientTls, ClientTlsError, ClientTlsFiles};
@@ -66,12 +68,6 @@ struct AnswerHead {
     connection: JoinSet<()>,
 }
 
-/// A path, with or without a query, with `more` added to its query.
-fn with_query(path: &str, more: &str) -> String {
-    let mark = if path.contains('?') { '&' } else { '?' };
-    format!("{path}{mark}{more}")
-}
-
 impl ApiClient {
     /// A client of the agent at `address`. It sends nothing yet. While the agent starts, it calls
     /// `waiting` with each new state of the start, and with whether it is the first one.
@@ -93,10 +89,10 @@ impl ApiClient {
         if self.namespace.is_some() { self } else { self.in_namespace(namespace) }
     }
 
-    /// The value of `namespace` in the query of a list: the one that was set, or all.
+    /// The namespace of lists: the one that was set, or `*` for all.
     #[must_use]
-    pub fn namespaces(&self) -> String {
-        segment(self.namespace.as_deref().unwrap_or("*"))
+    pub fn listed_namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("*")
     }
 
     /// The endpoint of the agent.
@@ -132,38 +128,67 @@ impl ApiClient {
         holder(self.endpoint().socket()?.parent()?)
     }
 
-    /// Read an object. `path` begins with `/v1/` and includes the query.
+    /// Send a request without a body, and read the answer.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        request: &ApiRequest<(), T>,
+    ) -> Result<T, ClientError> {
+        self.ask(request, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// Send a request with its body, and read the answer.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn send_body<B: Serialize, T: DeserializeOwned>(
+        &self,
+        request: &ApiRequest<B, T>,
+        body: &B,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body)
+            .map_err(|source| self.name(request).into_error(ClientTrouble::Question(source)))?;
+        self.ask(request, Bytes::from(body), Duration::ZERO).await.map(|(value, _)| value)
+    }
+
+    /// Send a request whose answer has no body of interest.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn send_only<T>(&self, request: &ApiRequest<(), T>) -> Result<(), ClientError> {
+        let answered = async |name: &RequestName| {
+            let answer = self.send_head(request, Bytes::new(), &[]).await?;
+            answer.read_body(name).await
+        };
+        self.ask_when_started(request, Duration::ZERO, answered).await.map(drop)
     }
 
     /// Read an object and its index as soon as it is newer than `index`; 0 for at once. If nothing
     /// changes for a while, the answer is no newer.
-    async fn get_after<T: DeserializeOwned>(
+    async fn read_after<T: DeserializeOwned>(
         &self,
-        path: &str,
+        request: &ApiRequest<(), T>,
         index: u64,
     ) -> Result<(T, u64), ClientError> {
-        let wait = CLIENT_WAIT.as_secs();
-        let path = with_query(path, &format!("index={index}&wait={wait}s"));
-        self.ask(Method::GET, &path, Bytes::new(), CLIENT_WAIT + CLIENT_WAIT / 16).await
+        let wait = format!("{}s", CLIENT_WAIT.as_secs());
+        let request = request.clone().with(QueryKey::Index, index).with(QueryKey::Wait, wait);
+        self.ask(&request, Bytes::new(), CLIENT_WAIT + CLIENT_WAIT / 16).await
     }
 
     /// Read an object, and read it again after each change, until `look` returns a result.
     ///
     /// # Errors
     /// When the agent cannot be asked, or `look` fails.
-    pub async fn watch<T: DeserializeOwned, R, E: From<ClientError>>(
+    pub async fn watch_until<T: DeserializeOwned, R, E: From<ClientError>>(
         &self,
-        path: &str,
+        request: &ApiRequest<(), T>,
         mut look: impl AsyncFnMut(T) -> Result<Option<R>, E>,
     ) -> Result<R, E> {
         let mut index = 0;
         loop {
-            let (found, seen) = self.get_after(path, index).await?;
+            let (found, seen) = self.read_after(request, index).await?;
             if let Some(came) = look(found).await? {
                 return Ok(came);
             }
@@ -172,130 +197,84 @@ impl ApiClient {
         }
     }
 
-    /// Send a request that changes something.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn put<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<T, ClientError> {
-        let body = serde_json::to_vec(body).map_err(|source| {
-            RequestName::new(&Method::PUT, path, self.endpoint())
-                .into_error(ClientTrouble::Question(source))
-        })?;
-        self.ask(Method::PUT, path, Bytes::from(body), Duration::ZERO).await.map(|(value, _)| value)
-    }
-
-    /// Send a request that ends or removes something.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::DELETE, path, Bytes::new(), Duration::ZERO).await.map(|(value, _)| value)
-    }
-
-    /// Send a request whose answer has no body of interest.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn call(&self, method: Method, path: &str) -> Result<(), ClientError> {
-        let asked = RequestName::new(&method, path, self.endpoint());
-        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
-        let done = async || {
-            let answer = self.send(&asked, &method, path, Bytes::new()).await?;
-            answer.read_body(&asked).await
-        };
-        self.ask_when_started(async || ask_in_time(limit, &asked, done()).await).await.map(drop)
-    }
-
     /// Read a stream of frames for as long as it lasts.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn stream(&self, path: &str) -> Result<LogFrameStream, ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.endpoint());
-        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
-        let begun = async || {
-            let answer = self.send(&asked, &Method::GET, path, Bytes::new()).await?;
-            let AnswerHead { response, connection } = answer;
-            Ok(LogFrameStream::new(response.into_body(), connection, asked.clone()))
+    pub async fn stream_frames(
+        &self,
+        request: &ApiRequest<(), FrameBody>,
+    ) -> Result<LogFrameStream, ClientError> {
+        let begun = async |name: &RequestName| {
+            let AnswerHead { response, connection } =
+                self.send_head(request, Bytes::new(), &[]).await?;
+            Ok(LogFrameStream::new(response.into_body(), connection, name.clone()))
         };
-        self.ask_when_started(async || ask_in_time(limit, &asked, begun()).await).await
+        self.ask_when_started(request, Duration::ZERO, begun).await
     }
 
-    /// Read the body of an answer piece by piece. The agent must have started.
+    /// Read the body of an answer piece by piece, whatever it is. The agent must have started.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn body_pieces(&self, path: &str) -> Result<BodyPieces, ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.endpoint());
+    pub async fn read_pieces<T>(
+        &self,
+        request: &ApiRequest<(), T>,
+    ) -> Result<BodyPieces, ClientError> {
+        let name = self.name(request);
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let begun = async {
             let AnswerHead { response, connection } =
-                self.send(&asked, &Method::GET, path, Bytes::new()).await?;
-            Ok(BodyPieces::new(response.into_body(), connection, asked.clone()))
+                self.send_head(request, Bytes::new(), &[]).await?;
+            Ok(BodyPieces::new(response.into_body(), connection, name.clone()))
         };
-        ask_in_time(limit, &asked, begun).await
+        ask_in_time(limit, &name, begun).await
     }
 
-    async fn ask<T: DeserializeOwned>(
+    /// The name of a request, for messages.
+    fn name<B, T>(&self, request: &ApiRequest<B, T>) -> RequestName {
+        RequestName::new(request.method(), request.target(), self.endpoint())
+    }
+
+    async fn ask<B, T: DeserializeOwned>(
         &self,
-        method: Method,
-        path: &str,
+        request: &ApiRequest<B, T>,
         body: Bytes,
         wait: Duration,
     ) -> Result<(T, u64), ClientError> {
-        let asked = RequestName::new(&method, path, self.endpoint());
-        let answered = async || {
-            let answer = self.send(&asked, &method, path, body.clone()).await?;
+        let answered = async |name: &RequestName| {
+            let answer = self.send_head(request, body.clone(), &[]).await?;
             let index = answer.response.headers().get(INDEX);
             let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
-            Ok((answer.read_body(&asked).await?, index))
+            Ok((answer.read_body(name).await?, index))
         };
-        let limit = wait + API_REQUEST_WALL_MAX + CLIENT_GRACE;
-        let (bytes, index) =
-            self.ask_when_started(async || ask_in_time(limit, &asked, answered()).await).await?;
+        let (bytes, index) = self.ask_when_started(request, wait, answered).await?;
         match serde_json::from_slice(&bytes) {
             Ok(value) => Ok((value, index)),
-            Err(source) => Err(asked.into_error(ClientTrouble::Answer(source))),
+            Err(source) => Err(self.name(request).into_error(ClientTrouble::Answer(source))),
         }
     }
 
-    /// The path with the namespace of this client, unless it names one already.
-    fn path_with_namespace<'a>(&self, path: &'a str) -> Cow<'a, str> {
-        let query = path.split_once('?').map(|(_, query)| query);
-        let names = |query: &str| query.split('&').any(|part| part.starts_with("namespace="));
+    /// The request with the namespace of this client, unless it names one already.
+    fn target_with_namespace<B, T>(&self, request: &ApiRequest<B, T>) -> String {
         match &self.namespace {
-            Some(namespace) if !query.is_some_and(names) => {
-                with_query(path, &format!("namespace={}", segment(namespace))).into()
+            Some(namespace) if !request.has(QueryKey::Namespace) => {
+                let named = request.clone().with(QueryKey::Namespace, namespace);
+                named.target().to_owned()
             }
-            _ => path.into(),
+            _ => request.target().to_owned(),
         }
     }
 
-    /// Send a request and wait for the head of an answer that is no refusal.
-    async fn send(
+    /// Send a request, and wait for the head of an answer that is no refusal. An answer that upgrades
+    /// the connection is no refusal either.
+    async fn send_head<B, T>(
         &self,
-        asked: &RequestName,
-        method: &Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<AnswerHead, ClientError> {
-        self.send_with(asked, method, path, body, &[]).await
-    }
-
-    /// As [`ApiClient::send`], with more headers. An answer that upgrades the connection is no
-    /// refusal either.
-    async fn send_with(
-        &self,
-        asked: &RequestName,
-        method: &Method,
-        path: &str,
+        request: &ApiRequest<B, T>,
         body: Bytes,
         headers: &[(HeaderName, &str)],
     ) -> Result<AnswerHead, ClientError> {
+        let asked = self.name(request);
         let connected =
             clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.endpoint(), self.tls.as_ref())).await;
         let stream = match connected {
@@ -307,7 +286,7 @@ impl ApiClient {
                     .into_error(ClientTrouble::TooSlow(CLIENT_CONNECT_WALL_MAX)));
             }
         };
-        let path = self.path_with_namespace(path);
+        let target = self.target_with_namespace(request);
         let without_tls = matches!(self.endpoint(), AgentEndpoint::Tcp { tls: false, .. });
         let broken = |source: hyper::Error| {
             let no_http = source.is_parse() && without_tls;
@@ -324,18 +303,18 @@ impl ApiClient {
                 tracing::debug!(%error, "the connection to the agent ended");
             }
         });
-        let mut request = Request::builder()
-            .method(method.clone())
-            .uri(&*path)
+        let mut head = Request::builder()
+            .method(request.method().clone())
+            .uri(target)
             .header(HOST, self.endpoint().host())
             .header(CONTENT_TYPE, "application/json");
         if let Some(token) = &self.token {
-            request = request.header(TOKEN, token.reveal());
+            head = head.header(TOKEN, token.reveal());
         }
         for (name, value) in headers {
-            request = request.header(name, *value);
+            head = head.header(name, *value);
         }
-        let request = request
+        let request = head
             .body(Full::new(body))
             .map_err(|source| asked.clone().into_error(ClientTrouble::Request(source)))?;
         let response = sender.send_request(request).await.map_err(broken)?;
@@ -353,14 +332,18 @@ impl ApiClient {
         Err(asked.clone().into_error(ClientTrouble::Refused { status: status.as_u16(), text }))
     }
 
-    /// The result of `ask` once the agent has started. The time to wait for that is bounded.
-    async fn ask_when_started<T>(
+    /// What `ask` returns once the agent has started. The time for that is bounded, and so is the time
+    /// of each try: the usual one and `wait`.
+    async fn ask_when_started<B, T, R>(
         &self,
-        ask: impl AsyncFn() -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
+        request: &ApiRequest<B, T>,
+        wait: Duration,
+        ask: impl AsyncFn(&RequestName) -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
         let (since, mut said) = (Stopwatch::start(), None);
+        let (name, limit) = (self.name(request), wait + API_REQUEST_WALL_MAX + CLIENT_GRACE);
         loop {
-            let text = match ask().await {
+            let text = match ask_in_time(limit, &name, ask(&name)).await {
                 Err(ClientError::Starting { text }) if since.elapsed() < CLIENT_START_WALL_MAX => {
                     text
                 }
@@ -444,21 +427,6 @@ async fn ask_in_time<T>(
 ) -> Result<T, ClientError> {
     let late = || Err(asked.clone().into_error(ClientTrouble::TooSlow(limit)));
     clock::timeout(limit, work).await.unwrap_or_else(late)
-}
-
-/// Encode a name as one segment of a path, or as a value in a query.
-#[must_use]
-pub fn segment(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                text.push(char::from(byte));
-            }
-            other => text.push_str(&format!("%{other:02X}")),
-        }
-    }
-    text
 }
 
 /// The data directory that an agent uses if none is named: `/var/lib/ostler` for root, otherwise

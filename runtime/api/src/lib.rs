@@ -7,8 +7,10 @@
 pub mod agent_log;
 pub mod client;
 mod duplex;
+pub mod request;
 pub mod routes;
 pub mod server;
+mod table;
 mod websocket;
 
 /// The name of the socket in the data directory.

@@ -3,12 +3,20 @@
 //! ```text
 //! config ─► directories ─► begin (state, node) ─► API ─► plugins, restore ─► ready ◄─┐
 //!                                                  │                         │ SIGHUP: reload
-//!                        ┌── SIGTERM, SIGINT ◄─────┴─────────────────────────┘ (agent_reload)
+//!                        ┌── SIGTERM, SIGINT ◄─────┴─────────────────────────┘ (agent/reload)
 //!                        ▼
 //!   leave (native tasks go on) or drain (they end in order) ─► exit 0
 //!                        │ a second signal
 //!                        └─► exit at once
 //! ```
+
+mod api_face;
+mod api_reload;
+mod config;
+mod dirs;
+mod notify;
+mod reload;
+mod watchdog;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +24,18 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::agent_config::AgentInvocation;
-use super::agent_place::AgentDirs;
-use super::agent_reload::{self, LogReload};
-use super::api_face;
-use super::api_reload::ApiReload;
 use super::args::agent::AgentCommandArgs;
 use super::connect::CliError;
 use super::exit::Exit;
 use super::interrupt::{Interrupt, Interrupts};
 use super::join::{self, JoinInputs};
 use super::logging;
-use super::notify;
 use super::output;
 use super::start::AgentStartError;
 use super::traces;
-use super::watchdog;
+use api_reload::ApiReload;
+use config::AgentInvocation;
+use dirs::AgentDirs;
 use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, LeaveMode, StartingAgent};
 use ostler_api::SOCKET_NAME;
 use ostler_api::server::{self, ApiServer, ListenOptions, TcpListenOptions};
@@ -41,6 +45,7 @@ use ostler_model::clock::{self, Clock};
 use ostler_model::config::AgentConfig;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::rng::Rng;
+use reload::LogReload;
 
 /// How long an agent that leaves may take beyond the deadline of a drain. The program ends after
 /// that, whatever the agent still waits for.
@@ -88,7 +93,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     say_ready(&api, &place, args.dev);
     let signal = loop {
         match interrupts.next().await {
-            Interrupt::Hup => drop(agent_reload::reload(&agent, &given).await),
+            Interrupt::Hup => drop(reload::reload(&agent, &given).await),
             signal => break signal,
         }
     };

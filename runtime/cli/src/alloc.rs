@@ -14,6 +14,7 @@ use super::connect::CliError;
 use super::exit::Exit;
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::{ApiClient, ClientError, ClientTrouble};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::ids::AllocId;
 use ostler_wire::Alloc;
 
@@ -57,7 +58,7 @@ fn task_names(alloc: &Alloc) -> String {
 /// agent did, which is an error.
 async fn check_alloc_ended(client: &ApiClient, id: AllocId) -> Result<(), CliError> {
     let gone = "the agent ended; what runs goes on, and what it prints is kept";
-    match client.get::<Alloc>(&format!("/v1/allocation/{id}")).await {
+    match client.send(&routes::ReadAlloc::request([&id])).await {
         Ok(alloc) if alloc.client_status.is_terminal() => Ok(()),
         // The allocation was removed meanwhile.
         Err(ClientError::Failed {

@@ -16,52 +16,66 @@ use serde_json::Value;
 
 use super::args::Cli;
 use super::args::client::AddressArgs;
-use super::connect;
+use super::connect::{self, in_all_namespaces};
+use super::output::short_id;
 use super::terminal::one_line;
+use ostler_api::request::ApiRequest;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock;
 
 /// How long a person may wait for a name.
 const WALL_MAX: Duration = Duration::from_millis(500);
 /// Most names that are offered. Where there are more, more of the beginning has to be typed.
 const NAMES_MAX: usize = 1_000;
-/// Characters of an id that are offered.
-const SHORT: usize = 8;
 
 /// A list of the API, and how the name and the description of each item are found.
 #[derive(Clone, Copy)]
 struct NameSource {
-    path: &'static str,
-    name: fn(&Value) -> Option<String>,
-    more: fn(&Value) -> String,
+    request: fn() -> ApiRequest<(), Vec<Value>>,
+    /// The names of an item, each with its description.
+    names: fn(&Value) -> Vec<(String, String)>,
 }
 
 const JOBS: NameSource = NameSource {
-    path: "/v1/jobs?namespace=*",
-    name: |job| Some(text(job, "/ID").to_owned()),
-    more: |job| format!("{} job, {}", text(job, "/Type"), text(job, "/Status")),
+    request: || in_all_namespaces(routes::ListJobs::request([])).read_as(),
+    names: |job| {
+        one_name(text(job, "/ID"), format!("{} job, {}", text(job, "/Type"), text(job, "/Status")))
+    },
 };
 const ALLOCS: NameSource = NameSource {
-    path: "/v1/allocations?namespace=*",
-    name: |alloc| Some(text(alloc, "/ID").get(..SHORT)?.to_owned()),
-    more: |alloc| format!("{}, {}", text(alloc, "/Name"), text(alloc, "/ClientStatus")),
+    request: || in_all_namespaces(routes::ListAllocs::request([])).read_as(),
+    names: |alloc| {
+        let more = format!("{}, {}", text(alloc, "/Name"), text(alloc, "/ClientStatus"));
+        one_name(&short_id(text(alloc, "/ID")), more)
+    },
 };
 const DEPLOYMENTS: NameSource = NameSource {
-    path: "/v1/deployments?namespace=*",
-    name: |one| Some(text(one, "/ID").get(..SHORT)?.to_owned()),
-    more: |one| format!("{}, {}", text(one, "/JobID"), text(one, "/Status")),
+    request: || in_all_namespaces(routes::ListDeployments::request([])).read_as(),
+    names: |one| {
+        let more = format!("{}, {}", text(one, "/JobID"), text(one, "/Status"));
+        one_name(&short_id(text(one, "/ID")), more)
+    },
 };
 const PLUGINS: NameSource = NameSource {
-    path: "/v1/ostler/plugins/status",
-    name: |plugin| Some(text(plugin, "/name").to_owned()),
-    more: |plugin| format!("{} plugin, {}", text(plugin, "/kind"), text(plugin, "/status/state")),
+    request: || routes::ListPluginStates::request([]).read_as(),
+    names: |plugin| {
+        let (kind, state) = (text(plugin, "/kind"), text(plugin, "/status/state"));
+        one_name(text(plugin, "/name"), format!("{kind} plugin, {state}"))
+    },
 };
 const NAMESPACES: NameSource = NameSource {
-    path: "/v1/namespaces",
-    name: |namespace| Some(text(namespace, "/Name").to_owned()),
-    more: |namespace| text(namespace, "/Description").to_owned(),
+    request: || routes::ListNamespaces::request([]).read_as(),
+    names: |namespace| {
+        one_name(text(namespace, "/Name"), text(namespace, "/Description").to_owned())
+    },
 };
 const DEVICES: NameSource =
-    NameSource { path: "/v1/ostler/devices", name: |_| None, more: |_| String::new() };
+    NameSource { request: || routes::ListDevices::request([]).read_as(), names: device_names };
+
+/// A name with its description; none where the agent has none for the item.
+fn one_name(name: &str, more: String) -> Vec<(String, String)> {
+    if name.is_empty() { Vec::new() } else { vec![(name.to_owned(), more)] }
+}
 
 fn text<'a>(value: &'a Value, path: &str) -> &'a str {
     value.pointer(path).and_then(Value::as_str).unwrap_or_default()
@@ -116,8 +130,8 @@ fn fetch_candidates(sources: &[NameSource]) -> Vec<CompletionCandidate> {
         }
         let mut found = Vec::new();
         for source in sources {
-            let items: Vec<Value> = client.get(source.path).await.unwrap_or_default();
-            found.extend(names(source, &items));
+            let items = client.send(&(source.request)()).await.unwrap_or_default();
+            found.extend(items.iter().flat_map(source.names));
         }
         found
     };
@@ -126,14 +140,6 @@ fn fetch_candidates(sources: &[NameSource]) -> Vec<CompletionCandidate> {
         CompletionCandidate::new(name).help(Some(one_line(&more).into()))
     };
     found.into_iter().take(NAMES_MAX).map(candidate).collect()
-}
-
-fn names(source: &NameSource, items: &[Value]) -> Vec<(String, String)> {
-    if source.path == DEVICES.path {
-        return items.iter().flat_map(device_names).collect();
-    }
-    let named = items.iter().filter_map(|item| Some(((source.name)(item)?, (source.more)(item))));
-    named.filter(|(name, _)| !name.is_empty()).collect()
 }
 
 /// The name and the health of each device in a group.
@@ -173,19 +179,17 @@ mod tests {
 
     #[test]
     fn what_is_named_is_taken_from_the_lists_of_the_agent() {
-        let allocs = [
-            json!({ "ID": "0f01c0de-0000-4000-8000-000000000000", "Name": "web.g[0]", "ClientStatus": "running" }),
-        ];
+        let alloc = json!({ "ID": "0f01c0de-0000-4000-8000-000000000000", "Name": "web.g[0]", "ClientStatus": "running" });
         assert_eq!(
-            names(&ALLOCS, &allocs),
+            (ALLOCS.names)(&alloc),
             [("0f01c0de".to_owned(), "web.g[0], running".to_owned())]
         );
-        let groups = [json!({
+        let group = json!({
             "group": { "vendor": "a", "type": "b", "name": "c" },
             "instances": [{ "id": "0", "health": { "state": "healthy" } }],
-        })];
-        assert_eq!(names(&DEVICES, &groups), [("a/b/c/0".to_owned(), "healthy".to_owned())]);
-        assert_eq!(names(&JOBS, &[json!({ "ID": 5 })]), []);
+        });
+        assert_eq!((DEVICES.names)(&group), [("a/b/c/0".to_owned(), "healthy".to_owned())]);
+        assert_eq!((JOBS.names)(&json!({ "ID": 5 })), []);
     }
 
     #[test]

@@ -8,7 +8,6 @@
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
@@ -25,10 +24,10 @@ use super::start::{AgentSession, AgentStartError, Fallback};
 use super::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::AgentHandle;
 use ostler_api::client::{AddressError, AgentAddress, default_data_dir};
-use ostler_api::client::{ApiClient, ClientError, segment};
+use ostler_api::client::{ApiClient, ClientError};
+use ostler_api::request::ApiRequest;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::ids::AllocId;
-use ostler_model::time::Timestamp;
-use ostler_wire::{Alloc, JobStub};
 
 /// Most candidates that are listed for the beginning of several ids.
 const CANDIDATES_MAX: usize = 10;
@@ -97,25 +96,31 @@ impl From<AddressError> for CliError {
     }
 }
 
+impl CliError {
+    /// The exit code of a command that ends with this error.
+    pub(super) fn exit(&self) -> Exit {
+        match self {
+            Self::Exit(exit) | Self::Failed(_, exit) => *exit,
+            Self::Input(_) | Self::Wrong(_) => Exit::Input,
+            Self::Client(error) => error.into(),
+            Self::Cannot(_) => Exit::Agent,
+        }
+    }
+}
+
 /// The exit code of a command. Prints the message of an error.
 pub(super) fn report_result(result: Result<Exit, CliError>, terminal: &TerminalInfo) -> Exit {
     let stop = match result {
         Ok(exit) => return exit,
         Err(stop) => stop,
     };
-    let exit = match &stop {
-        CliError::Exit(exit) => return *exit,
-        CliError::Input(_) | CliError::Wrong(_) => Exit::Input,
-        CliError::Client(error) => Exit::from(error),
-        CliError::Cannot(_) => Exit::Agent,
-        CliError::Failed(_, exit) => *exit,
-    };
     match &stop {
-        _ if terminal.json => output::say_failure(&ErrorReport::from_cli_error(&stop, exit)),
+        CliError::Exit(_) => {}
+        stop if terminal.json => output::say_failure(&ErrorReport::from(stop)),
         CliError::Input(error) => output::input_error(terminal, error),
         other => output::error(terminal, &other.to_string()),
     }
-    exit
+    stop.exit()
 }
 
 /// Make a client of the addressed agent. No request is made yet.
@@ -161,15 +166,15 @@ pub(super) async fn find_agent(of: &AgentSource) -> Result<Option<ApiClient>, Cl
     Ok(None)
 }
 
-/// The answer of the running agent at `path`, else what `own` takes from an agent that is started
+/// The answer of the running agent to a request, else what `own` takes from an agent that is started
 /// for this command alone.
 pub(super) async fn ask_agent<T: DeserializeOwned>(
     of: &AgentSource,
-    path: &str,
+    request: &ApiRequest<(), T>,
     own: impl FnOnce(&AgentHandle) -> T,
 ) -> Result<T, CliError> {
     match find_agent(of).await? {
-        Some(client) => Ok(client.get(path).await?),
+        Some(client) => Ok(client.send(request).await?),
         None => ask_own_agent(of, own).await,
     }
 }
@@ -237,21 +242,40 @@ pub(super) async fn run_until_interrupted<T>(
     }
 }
 
+/// A request for a list of what is in all namespaces.
+pub(super) fn in_all_namespaces<T>(request: ApiRequest<(), T>) -> ApiRequest<(), T> {
+    request.with(QueryKey::Namespace, "*")
+}
+
+/// A request for a list of what is in the namespace of the command, or in all.
+pub(super) fn in_namespaces<T>(
+    client: &ApiClient,
+    request: ApiRequest<(), T>,
+) -> ApiRequest<(), T> {
+    request.with(QueryKey::Namespace, client.listed_namespace())
+}
+
+/// The beginning of an id in the form that the agent compares, without a last dash. `None` where no
+/// id begins so.
+pub(super) fn id_prefix(given: &str) -> Option<String> {
+    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
+    let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    (fits && !prefix.is_empty()).then_some(prefix)
+}
+
 /// Find the allocation whose id begins with `given`.
 pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocId, CliError> {
     if let Ok(id) = given.parse() {
         return Ok(id);
     }
-    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
-    let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if prefix.is_empty() || !fits {
-        let message =
-            format!("{given:?} is not the id of an allocation; `ostler alloc status` lists them");
-        return Err(CliError::Wrong(message));
-    }
-    let path =
-        format!("/v1/allocations?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
-    let found: Vec<Alloc> = client.get(&path).await?;
+    let prefix = id_prefix(given).ok_or_else(|| {
+        CliError::Wrong(format!(
+            "{given:?} is not the id of an allocation; `ostler alloc status` lists them"
+        ))
+    })?;
+    let request =
+        in_namespaces(client, routes::ListAllocs::request([])).with(QueryKey::Prefix, &prefix);
+    let found = client.send(&request).await?;
     let one = single_match(
         found,
         &format!("no allocation's id begins with {prefix}; `ostler alloc status` lists them"),
@@ -267,8 +291,9 @@ pub(super) async fn find_job(
     client: ApiClient,
     given: &str,
 ) -> Result<(ApiClient, String), CliError> {
-    let path = format!("/v1/jobs?namespace={}&prefix={}", client.namespaces(), segment(given));
-    let mut found: Vec<JobStub> = client.get(&path).await?;
+    let request =
+        in_namespaces(&client, routes::ListJobs::request([])).with(QueryKey::Prefix, given);
+    let mut found = client.send(&request).await?;
     if given.is_empty() {
         return Err(CliError::Wrong(
             "the job's id is empty; `ostler job status` lists them".to_owned(),
@@ -339,42 +364,9 @@ fn ambiguity_text(
     text
 }
 
-/// How long ago something was, for people.
-pub(super) fn age_text(at: Timestamp, now: Timestamp) -> String {
-    if at == Timestamp::default() {
-        return String::new();
-    }
-    format!("{} ago", span(now.since(at)))
-}
-
-/// A span of time by its largest unit, and the next below where it matters.
-pub(super) fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600, seconds / 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m{:02}s", seconds % 60),
-        (0, _, _) => format!("{hours}h{:02}m", minutes % 60),
-        _ => format!("{days}d{:02}h", hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_told_by_their_largest_units() {
-        let texts = [0, 59, 60, 3_599, 3_600, 86_399, 86_400, 864_061];
-        let texts = texts.map(|seconds| span(Duration::from_secs(seconds)));
-        let expected = ["0s", "59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d00h", "10d00h"];
-        assert_eq!(texts, expected);
-        let (at, now) =
-            (Timestamp::from_nanos(5_000_000_000), Timestamp::from_nanos(9_000_000_000));
-        assert_eq!(age_text(at, now), "4s ago");
-        assert_eq!(age_text(now, at), "0s ago", "clocks differ");
-        assert_eq!(age_text(Timestamp::default(), now), "", "never");
-    }
 
     #[test]
     fn an_ambiguous_id_lists_some_candidates_and_counts_the_others() {

@@ -13,13 +13,11 @@ use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use super::args::client::AgreeArgs;
 use super::connect::{self, CliError};
 use super::exit::Exit;
-use super::output;
+use super::output::{self, ID_CHARS_SHOWN};
 use super::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
 use ostler_model::ids::AllocId;
 
-/// Characters of an id that lists show: a user who gives that many has read them there.
-const ID_CHARS_SHOWN: usize = 8;
 /// Most bytes of the user's answer that are read.
 const ANSWER_BYTES_MAX: u64 = 64;
 
@@ -56,6 +54,7 @@ enum Decision {
 
 /// Decide whether to make the change, to ask the user first, or to refuse it.
 fn decide(named: &ChangeTarget<'_>, agreed: bool, people: bool) -> Decision {
+    // A user who gives as much of an id as lists show has read it there.
     let enough = named.drawn && named.given.len() >= ID_CHARS_SHOWN;
     match (named.given == named.meant || enough || agreed, people) {
         (true, _) => Decision::Go,

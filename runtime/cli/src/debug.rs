@@ -14,49 +14,61 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::answer;
 use super::args::debug::{BundleArgs, DebugCommand};
-use super::connect::{self, CliError};
+use super::connect::{self, CliError, in_all_namespaces};
 use super::exit::Exit;
 use super::explain;
 use super::lines::LineReader;
-use super::output;
 use super::terminal::TerminalInfo;
 use archive::Archive;
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::request::{ApiRequest, encode_part};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::limits::{
     BUNDLE_JOBS_MAX, BUNDLE_PART_BYTES_MAX, BUNDLE_PART_WALL_MAX, BUNDLE_WALL_MAX,
 };
 use ostler_model::time::Timestamp;
-use ostler_wire::JobStub;
 
-/// Answers of the API that the bundle has as JSON: the name of the file, and the path in the API.
-const ANSWERS: [(&str, &str); 21] = [
-    ("agent.json", "/v1/agent/self"),
-    ("readiness.json", "/v1/ostler/readiness"),
-    ("node.json", "/v1/ostler/node"),
-    ("node-as-listed.json", "/v1/nodes?resources=true"),
-    ("node-use.json", "/v1/client/stats"),
-    ("devices.json", "/v1/ostler/devices"),
-    ("plugins.json", "/v1/ostler/plugins"),
-    ("plugins-status.json", "/v1/ostler/plugins/status"),
-    ("watches.json", "/v1/ostler/watches"),
-    ("state.json", "/v1/ostler/state"),
-    ("runs.json", "/v1/ostler/runs"),
-    ("jobs-dir.json", "/v1/ostler/jobs-dir"),
-    ("namespaces.json", "/v1/namespaces"),
-    ("jobs.json", "/v1/jobs?namespace=*"),
-    ("allocations.json", "/v1/allocations?namespace=*&resources=true"),
-    ("evaluations.json", "/v1/evaluations?namespace=*"),
-    ("deployments.json", "/v1/deployments?namespace=*"),
-    ("services.json", "/v1/services?namespace=*"),
-    ("events.json", "/v1/ostler/events?namespace=*"),
-    ("metrics.json", "/v1/metrics"),
-    ("members.json", "/v1/agent/members"),
+/// A function that makes a request.
+type MakeRequest = fn() -> ApiRequest<(), Value>;
+
+/// Answers of the API that the bundle has as JSON, each with the name of its file.
+const ANSWERS: [(&str, MakeRequest); 21] = [
+    ("agent.json", || routes::ReadAgent::request([]).read_as()),
+    ("readiness.json", || routes::ReadReadiness::request([]).read_as()),
+    ("node.json", || routes::ReadNodeView::request([]).read_as()),
+    ("node-as-listed.json", || {
+        routes::ListNodes::request([]).with(QueryKey::Resources, true).read_as()
+    }),
+    ("node-use.json", || routes::ReadNodeUsage::request([]).read_as()),
+    ("devices.json", || routes::ListDevices::request([]).read_as()),
+    ("plugins.json", || routes::ListPlugins::request([]).read_as()),
+    ("plugins-status.json", || routes::ListPluginStates::request([]).read_as()),
+    ("watches.json", || routes::ListWatches::request([]).read_as()),
+    ("state.json", || routes::ReadState::request([]).read_as()),
+    ("runs.json", || routes::ListHeldRuns::request([]).read_as()),
+    ("jobs-dir.json", || routes::ReadJobsDir::request([]).read_as()),
+    ("namespaces.json", || routes::ListNamespaces::request([]).read_as()),
+    ("jobs.json", || in_all_namespaces(routes::ListJobs::request([])).read_as()),
+    ("allocations.json", || {
+        in_all_namespaces(routes::ListAllocs::request([]).with(QueryKey::Resources, true)).read_as()
+    }),
+    ("evaluations.json", || in_all_namespaces(routes::ListEvaluations::request([])).read_as()),
+    ("deployments.json", || in_all_namespaces(routes::ListDeployments::request([])).read_as()),
+    ("services.json", || in_all_namespaces(routes::ListServices::request([])).read_as()),
+    ("events.json", || in_all_namespaces(routes::ListNodeEvents::request([])).read_as()),
+    ("metrics.json", || routes::ReadMetrics::request([]).read_as()),
+    ("members.json", || routes::ListMembers::request([]).read_as()),
 ];
-/// Answers of the API that the bundle has as text.
-const TEXTS: [(&str, &str); 2] =
-    [("log.txt", "/v1/ostler/log"), ("metrics.prom", "/v1/metrics?format=prometheus")];
+/// Answers of the API that the bundle has as text, each with the name of its file.
+const TEXTS: [(&str, MakeRequest); 2] = [
+    ("log.txt", || routes::ReadAgentLog::request([]).read_as()),
+    ("metrics.prom", || {
+        routes::ReadMetrics::request([]).with(QueryKey::Format, "prometheus").read_as()
+    }),
+];
 
 /// One file of the archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -98,7 +110,7 @@ async fn bundle(args: &BundleArgs, terminal: &TerminalInfo) -> Result<Exit, CliE
     let below = format!("ostler-debug-{stamp}");
     let file = args.out.clone().unwrap_or_else(|| format!("{below}.tar.gz").into());
     // This request comes first: without an agent no file is left behind.
-    let _there: Value = client.get("/v1/agent/self").await?;
+    let _there = client.send(&routes::ReadAgent::request([]).read_as::<Value>()).await?;
     let failed = |error: std::io::Error| {
         CliError::Cannot(format!("cannot write {}: {error}", file.display()))
     };
@@ -115,8 +127,7 @@ async fn bundle(args: &BundleArgs, terminal: &TerminalInfo) -> Result<Exit, CliE
         return Err(stop);
     }
     let written = BundleReport { file, parts };
-    output::show(args.json, &written, || text(&written), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&written, || text(&written), terminal)
 }
 
 fn text(written: &BundleReport) -> String {
@@ -144,22 +155,23 @@ impl Bundle {
             "command_line": env!("CARGO_PKG_VERSION"), "gathered": now.to_string(),
         });
         self.put("versions.json", Duration::ZERO, Ok(json(&versions)))?;
-        for (name, path) in ANSWERS {
+        for (name, request) in ANSWERS {
             self.part(name, async {
-                Ok(json(&redact::redact_value(client.get::<Value>(path).await?)))
+                Ok(json(&redact::redact_value(client.send(&request()).await?)))
             })
             .await?;
         }
-        for (name, path) in TEXTS {
-            self.part(name, lines(client, path)).await?;
+        for (name, request) in TEXTS {
+            self.part(name, lines(client, &request())).await?;
         }
         // Without the list no single job is asked for. The part with the list says why.
-        let jobs: Vec<JobStub> = client.get("/v1/jobs?namespace=*").await.unwrap_or_default();
+        let request = in_all_namespaces(routes::ListJobs::request([]));
+        let jobs = client.send(&request).await.unwrap_or_default();
         for job in jobs.iter().take(BUNDLE_JOBS_MAX) {
             let of = client.clone().in_namespace(&job.namespace);
-            let name = segment(&format!("{}.{}", job.namespace, job.id));
-            let path = format!("/v1/job/{}", segment(&job.id));
-            let asked = async { Ok(json(&redact::redact_value(of.get::<Value>(&path).await?))) };
+            let name = encode_part(&format!("{}.{}", job.namespace, job.id));
+            let request = routes::ReadJob::request([&job.id]).read_as::<Value>();
+            let asked = async { Ok(json(&redact::redact_value(of.send(&request).await?))) };
             self.part(&format!("jobs/{name}.json"), asked).await?;
             let why =
                 async { Ok(redact::strip_users(&explain::explain_job(&of, &job.id, now).await?)) };
@@ -216,8 +228,8 @@ fn json(value: &Value) -> String {
 }
 
 /// Read a text up to its bound, without secrets.
-async fn lines(client: &ApiClient, path: &str) -> Result<String, CliError> {
-    let mut lines = LineReader::new(client.body_pieces(path).await?);
+async fn lines(client: &ApiClient, request: &ApiRequest<(), Value>) -> Result<String, CliError> {
+    let mut lines = LineReader::new(client.read_pieces(request).await?);
     let mut text = String::new();
     while let Some(line) = lines.next().await? {
         if text.len() > BUNDLE_PART_BYTES_MAX {

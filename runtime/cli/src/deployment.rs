@@ -1,19 +1,22 @@
 //! `ostler deployment …`
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::answer;
+use super::args::client::AddressArgs;
 use super::args::deployment::{
     DeploymentChangeArgs, DeploymentCommand, DeploymentListArgs, DeploymentOneArgs,
     DeploymentPromoteArgs,
 };
-use super::connect::{self, CliError, age_text, single_match};
+use super::connect::{self, CliError, single_match};
 use super::consent::{ChangeTarget, ConsentRequest, require_consent};
 use super::exit::Exit;
-use super::output::{self, say, section, table};
+use super::output::{self, age_text, say, section, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock::Clock;
-use ostler_wire::{Alloc, DeploymentUpdateResponse, WireDeployment};
+use ostler_wire::{Alloc, DeploymentUpdateResponse, PauseRequest, PromoteRequest, WireDeployment};
 
 /// Run one of the commands.
 pub(super) async fn run(
@@ -24,30 +27,21 @@ pub(super) async fn run(
         DeploymentCommand::List(args) => list(args, terminal).await,
         DeploymentCommand::Status(args) => status(args, terminal).await,
         DeploymentCommand::Promote(args) => promote(args, terminal).await,
-        DeploymentCommand::Fail(args) => {
-            change(args, ("fail", "fail"), &json!({}), "was given up", terminal).await
-        }
-        DeploymentCommand::Pause(args) => {
-            change(args, ("pause", "pause"), &json!({ "Pause": true }), "is paused", terminal).await
-        }
-        DeploymentCommand::Resume(args) => {
-            change(args, ("resume", "pause"), &json!({ "Pause": false }), "goes on", terminal).await
-        }
+        DeploymentCommand::Fail(args) => fail(args, terminal).await,
+        DeploymentCommand::Pause(args) => pause(args, true, terminal).await,
+        DeploymentCommand::Resume(args) => pause(args, false, terminal).await,
     }
 }
 
 /// Find the deployment whose id begins with `given`.
 async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
-    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
-    let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if prefix.is_empty() || !fits {
-        let message =
-            format!("{given:?} is not the id of a deployment; `ostler deployment list` lists them");
-        return Err(CliError::Wrong(message));
-    }
-    let path =
-        format!("/v1/deployments?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
-    let found: Vec<WireDeployment> = client.get(&path).await?;
+    let prefix = connect::id_prefix(given).ok_or_else(|| {
+        CliError::Wrong(format!(
+            "{given:?} is not the id of a deployment; `ostler deployment list` lists them"
+        ))
+    })?;
+    let request = connect::in_namespaces(client, routes::ListDeployments::request([]));
+    let found = client.send(&request.with(QueryKey::Prefix, &prefix)).await?;
     let one = single_match(
         found,
         &format!("no deployment's id begins with {prefix}; `ostler deployment list` lists them"),
@@ -57,32 +51,22 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
     Ok(one.id.into_owned())
 }
 
-/// Find the deployment to be changed.
+/// Find the deployment to be changed, and make a client of its agent.
 async fn find_for_change(
-    client: &ApiClient,
+    agent: &AddressArgs,
     given: &str,
     change: ConsentRequest<'_>,
-) -> Result<String, CliError> {
-    let id = find(client, given).await?;
+) -> Result<(ApiClient, String), CliError> {
+    let client = connect::connect(agent)?;
+    let id = find(&client, given).await?;
     require_consent(&ChangeTarget { what: "deployment", given, meant: &id, drawn: true }, change)?;
-    Ok(id)
-}
-
-fn short_id(id: &str) -> String {
-    id.chars().take(8).collect()
+    Ok((client, id))
 }
 
 async fn list(args: &DeploymentListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let path = format!("/v1/deployments?namespace={}", client.namespaces());
-    if args.answer.json {
-        let all: Value = client.get(&path).await?;
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let all: Vec<WireDeployment> = client.get(&path).await?;
-    output::print(&list_text(&all, terminal), terminal)?;
-    Ok(Exit::Success)
+    let request = connect::in_namespaces(&client, routes::ListDeployments::request([]));
+    answer::get(&client, request, |all| list_text(&all, terminal), terminal).await
 }
 
 fn list_text(all: &[WireDeployment], terminal: &TerminalInfo) -> String {
@@ -105,14 +89,14 @@ fn list_text(all: &[WireDeployment], terminal: &TerminalInfo) -> String {
 async fn status(args: &DeploymentOneArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
-    let path = format!("/v1/deployment/{id}");
-    if args.answer.json {
-        let one: Value = client.get(&path).await?;
+    let request = routes::ReadDeployment::request([&id]);
+    if terminal.json {
+        let one = client.send(&request.read_as::<Value>()).await?;
         output::print_json(&one, terminal)?;
         return Ok(Exit::Success);
     }
-    let one: WireDeployment = client.get(&path).await?;
-    let allocs: Vec<Alloc> = client.get(&format!("/v1/deployment/allocations/{id}")).await?;
+    let one = client.send(&request).await?;
+    let allocs = client.send(&routes::ListDeploymentAllocs::request([&id])).await?;
     output::print(&status_text(&one, &allocs, terminal), terminal)?;
     Ok(Exit::Success)
 }
@@ -179,10 +163,9 @@ fn status_text(one: &WireDeployment, allocs: &[Alloc], terminal: &TerminalInfo) 
 }
 
 async fn promote(args: &DeploymentPromoteArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
-    let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "promote", agree: args.agree, terminal };
-    let id = find_for_change(&client, &args.deployment, change).await?;
-    promote_one(&client, &id, &args.group, args.answer.json, terminal).await
+    let (client, id) = find_for_change(&args.answer.agent, &args.deployment, change).await?;
+    promote_one(&client, &id, &args.group, terminal).await
 }
 
 /// Accept the canaries of these groups, or of all.
@@ -190,52 +173,55 @@ pub(super) async fn promote_one(
     client: &ApiClient,
     id: &str,
     groups: &[String],
-    json: bool,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
-    send_request(client, id, "promote", &body, "is promoted", json, terminal).await
+    let body = PromoteRequest {
+        deployment_id: id.to_owned(),
+        all: groups.is_empty(),
+        groups: groups.to_vec(),
+    };
+    let request = routes::PromoteDeployment::request([&id]);
+    answer::put(client, request, &body, |done| report_change(id, "is promoted", &done), terminal)
+        .await
 }
 
-async fn change(
+async fn fail(args: &DeploymentChangeArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    let change = ConsentRequest { verb: "fail", agree: args.agree, terminal };
+    let (client, id) = find_for_change(&args.answer.agent, &args.deployment, change).await?;
+    let request = routes::FailDeployment::request([&id]);
+    answer::put(&client, request, &(), |done| report_change(&id, "was given up", &done), terminal)
+        .await
+}
+
+/// Pause a deployment, or let it go on.
+async fn pause(
     args: &DeploymentChangeArgs,
-    (verb, what): (&str, &str),
-    body: &Value,
-    done: &str,
+    pause: bool,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let client = connect::connect(&args.answer.agent)?;
+    let (verb, state) = if pause { ("pause", "is paused") } else { ("resume", "goes on") };
     let change = ConsentRequest { verb, agree: args.agree, terminal };
-    let id = find_for_change(&client, &args.deployment, change).await?;
-    send_request(&client, &id, what, body, done, args.answer.json, terminal).await
+    let (client, id) = find_for_change(&args.answer.agent, &args.deployment, change).await?;
+    let (request, body) = (
+        routes::PauseDeployment::request([&id]),
+        PauseRequest { pause, ..PauseRequest::default() },
+    );
+    answer::put(&client, request, &body, |done| report_change(&id, state, &done), terminal).await
 }
 
-async fn send_request(
-    client: &ApiClient,
-    id: &str,
-    what: &str,
-    body: &Value,
-    done: &str,
-    json: bool,
-    terminal: &TerminalInfo,
-) -> Result<Exit, CliError> {
-    let path = format!("/v1/deployment/{what}/{id}");
-    if json {
-        let answer: Value = client.put(&path, body).await?;
-        output::print_json(&answer, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let answer: DeploymentUpdateResponse = client.put(&path, body).await?;
-    say(&format!("deployment {} {done}", one_line(&short_id(id))));
-    if let Some(version) = answer.reverted_job_version {
+/// Say what was done with a deployment.
+fn report_change(id: &str, state: &str, done: &DeploymentUpdateResponse) {
+    say(&format!("deployment {} {state}", one_line(&short_id(id))));
+    if let Some(version) = done.reverted_job_version {
         say(&format!("the job goes back to what it was at version {version}"));
     }
-    Ok(Exit::Success)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use serde_json::json;
 
     use super::*;
 

@@ -1,13 +1,15 @@
 //! `ostler device …`
 
+use super::answer;
 use super::args::device::{AgentSource, DeviceCommand, DeviceListArgs, DeviceStatusArgs};
-use super::connect::{self, CliError, age_text};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::human;
-use super::output::{self, table};
+use super::output::{self, age_text, table};
 use super::stat_values;
 use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::{AgentHandle, DeviceGroupReport, DeviceHolder, DeviceReport};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
 use ostler_wire::WireStatValue;
@@ -25,13 +27,12 @@ pub(super) async fn run(
 
 /// Every device, from the running agent or from one that is started for this command alone.
 async fn devices(of: &AgentSource) -> Result<Vec<DeviceGroupReport>, CliError> {
-    connect::ask_agent(of, "/v1/ostler/devices", AgentHandle::devices).await
+    connect::ask_agent(of, &routes::ListDevices::request([]), AgentHandle::devices).await
 }
 
 async fn list(args: &DeviceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let groups = devices(&args.of).await?;
-    output::show(args.json, &groups, || list_text(&groups, terminal), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&groups, || list_text(&groups, terminal), terminal)
 }
 
 fn list_text(groups: &[DeviceGroupReport], terminal: &TerminalInfo) -> String {
@@ -76,8 +77,7 @@ async fn status(args: &DeviceStatusArgs, terminal: &TerminalInfo) -> Result<Exit
     let (group, device) = find(&groups, &args.device)?;
     let one = DeviceGroupReport { instances: vec![device.clone()], ..group.clone() };
     let text = || status_text(group, device, Clock::system().now(), terminal);
-    output::show(args.json, &one, text, terminal)?;
-    Ok(Exit::Success)
+    answer::show(&one, text, terminal)
 }
 
 /// A group and one of its devices.

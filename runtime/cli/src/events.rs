@@ -3,13 +3,15 @@
 use serde_json::Value;
 
 use super::args::events::{EventsArgs, MonitorArgs};
-use super::connect::{self, CliError, age_text};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::lines::LineReader;
-use super::output;
+use super::output::{self, age_text};
 use super::terminal::{TerminalInfo, one_line, paint};
 use ostler_agent::{EventTopic, KeptEvent};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::request::ApiRequest;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_explain::moment;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
@@ -42,8 +44,8 @@ pub(super) async fn events(args: &EventsArgs, terminal: &TerminalInfo) -> Result
 async fn show_events(args: &EventsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let now = Clock::system().now();
-    let path = events_path(args, &client, now);
-    let EventsAnswer { mut events, position } = client.get(&path).await?;
+    let request = events_request(args, &client, now);
+    let EventsAnswer { mut events, position } = client.send(&request).await?;
     let most = args.lines.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX));
     let unless_named = if args.since.is_some() { usize::MAX } else { LINES };
     let left_out = events.len().saturating_sub(most.unwrap_or(unless_named));
@@ -51,51 +53,52 @@ async fn show_events(args: &EventsArgs, terminal: &TerminalInfo) -> Result<Exit,
     if left_out > 0 && most.is_none() {
         output::say(&format!("{} before these; -n shows more", count_noun(left_out, "event")));
     }
-    if events.is_empty() && !args.follow && !args.json {
+    if events.is_empty() && !args.follow && !terminal.json {
         output::print("no such events are recorded\n", terminal)?;
     }
     for event in &events {
-        show_event(event, args, now, terminal)?;
+        show_event(event, now, terminal)?;
     }
     if !args.follow {
         return Ok(Exit::Success);
     }
-    let path = format!("{path}&follow=true&after={position}");
-    follow(&client, &path, args, terminal).await
+    let request = request.with(QueryKey::Follow, true).with(QueryKey::After, position);
+    follow(&client, &request, terminal).await
 }
 
-fn events_path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String {
-    let mut path = format!("/v1/ostler/events?namespace={}", client.namespaces());
-    let mut with = |key: &str, value: &str| path.push_str(&format!("&{key}={}", segment(value)));
+fn events_request(
+    args: &EventsArgs,
+    client: &ApiClient,
+    now: Timestamp,
+) -> ApiRequest<(), EventsAnswer> {
     let EventsArgs { job, alloc, task, plugin, device, since, trouble, .. } = args;
-    let texts =
-        [("job", job), ("alloc", alloc), ("task", task), ("name", plugin), ("name", device)];
-    for (key, value) in texts {
-        if let Some(value) = value {
-            with(key, value);
-        }
-    }
-    if plugin.is_some() || device.is_some() {
-        let topic = if plugin.is_some() { EventTopic::Plugin } else { EventTopic::Device };
-        with("topic", topic.as_str());
-    }
-    if let Some(since) = since {
+    let topic = match (plugin, device) {
+        (Some(_), _) => Some(EventTopic::Plugin),
+        (None, Some(_)) => Some(EventTopic::Device),
+        (None, None) => None,
+    };
+    let since = since.map(|since| {
         let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        with("since", &now.nanos().saturating_sub(since).to_string());
-    }
-    if *trouble {
-        with("trouble", "true");
-    }
-    path
+        now.nanos().saturating_sub(since)
+    });
+    connect::in_namespaces(client, routes::ListNodeEvents::request([]))
+        .with_some(QueryKey::Job, job.as_ref())
+        .with_some(QueryKey::Alloc, alloc.as_ref())
+        .with_some(QueryKey::Task, task.as_ref())
+        .with_some(QueryKey::Name, plugin.as_ref())
+        .with_some(QueryKey::Name, device.as_ref())
+        .with_some(QueryKey::Topic, topic.map(EventTopic::as_str))
+        .with_some(QueryKey::Since, since)
+        .with_some(QueryKey::Trouble, trouble.then_some(true))
+        .read_as()
 }
 
 async fn follow(
     client: &ApiClient,
-    path: &str,
-    args: &EventsArgs,
+    request: &ApiRequest<(), EventsAnswer>,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let mut lines = LineReader::new(client.body_pieces(path).await?);
+    let mut lines = LineReader::new(client.read_pieces(request).await?);
     while let Some(line) = lines.next().await? {
         let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
         if value.get("missed").is_some() {
@@ -105,20 +108,15 @@ async fn follow(
         if let Ok(event) = serde_json::from_value::<KeptEvent>(value)
             && event.seq > 0
         {
-            show_event(&event, args, Clock::system().now(), terminal)?;
+            show_event(&event, Clock::system().now(), terminal)?;
         }
     }
     output::say("the agent ended");
     Ok(Exit::Success)
 }
 
-fn show_event(
-    event: &KeptEvent,
-    args: &EventsArgs,
-    now: Timestamp,
-    terminal: &TerminalInfo,
-) -> Result<(), Exit> {
-    if args.json {
+fn show_event(event: &KeptEvent, now: Timestamp, terminal: &TerminalInfo) -> Result<(), Exit> {
+    if terminal.json {
         let text = output::visible_json(serde_json::to_string(event).unwrap_or_default());
         return output::print(&format!("{text}\n"), terminal);
     }
@@ -156,18 +154,19 @@ fn line(event: &KeptEvent, now: Timestamp) -> String {
 /// Follow the agent's log.
 pub(super) async fn monitor(args: &MonitorArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let path = format!(
-        "/v1/agent/monitor?plain=true&log_json={}&log_level={}",
-        args.json,
-        args.log_level.name()
-    );
+    let request = routes::StreamAgentLog::request([])
+        .with(QueryKey::Plain, true)
+        .with(QueryKey::LogJson, terminal.json)
+        .with(QueryKey::LogLevel, args.log_level.name());
     let work = async {
         // The stream begins before the last lines are read, so that a line that comes between them
         // is rather shown twice than never.
-        let mut lines = LineReader::new(client.body_pieces(&path).await?);
+        let mut lines = LineReader::new(client.read_pieces(&request).await?);
         if args.lines > 0 {
-            let last = format!("/v1/ostler/log?lines={}&log_json={}", args.lines, args.json);
-            let mut last = LineReader::new(client.body_pieces(&last).await?);
+            let last = routes::ReadAgentLog::request([])
+                .with(QueryKey::Lines, args.lines)
+                .with(QueryKey::LogJson, terminal.json);
+            let mut last = LineReader::new(client.read_pieces(&last).await?);
             while let Some(line) = last.next().await? {
                 print_line(&line, terminal)?;
             }

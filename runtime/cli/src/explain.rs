@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::answer;
 use super::args::explain::{ExplainArgs, ExplainKind};
 use super::connect::{self, CliError};
 use super::exit::Exit;
-use super::output;
 use super::terminal::{TerminalInfo, one_line, plain};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::request::ApiRequest;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_explain::alloc::AllocHistory;
 use ostler_explain::device::DeviceHistory;
 use ostler_explain::job::{JobEvent, JobHistory};
@@ -23,7 +25,7 @@ use ostler_explain::{BlockedPlace, Explanation, alloc, device, job, plugin};
 use ostler_model::clock::Clock;
 use ostler_model::ids::AllocId;
 use ostler_model::time::Timestamp;
-use ostler_wire::{Alloc, Evaluation, JobStub, WireDeployment, WireJob};
+use ostler_wire::Alloc;
 
 /// Most allocations of a job that are explained with all of their record.
 const WHOLE_ALLOCS_MAX: usize = 8;
@@ -66,8 +68,7 @@ pub(super) async fn explain(args: &ExplainArgs, terminal: &TerminalInfo) -> Resu
         ExplainCandidate::Plugin(record) => plugin::explain(&record, now),
         ExplainCandidate::Device(record) => device::explain(&record, now),
     };
-    output::show(args.json, &told, || text(&told, now), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&told, || text(&told, now), terminal)
 }
 
 /// Why a job is as it is, as a text.
@@ -93,27 +94,26 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
         return Err(CliError::Wrong("name a job, an allocation, a plugin or a device".to_owned()));
     }
     if wanted(ExplainKind::Job) {
-        let path = format!("/v1/jobs?namespace={}&prefix={}", client.namespaces(), segment(given));
-        for stub in client.get::<Vec<JobStub>>(&path).await? {
+        let request = connect::in_namespaces(client, routes::ListJobs::request([]));
+        for stub in client.send(&request.with(QueryKey::Prefix, given)).await? {
             let same = stub.id == given;
             let (id, namespace) = (stub.id.into_owned(), stub.namespace.into_owned());
             if same { &mut exact } else { &mut begins }
                 .push(ExplainCandidate::Job { id, namespace });
         }
     }
-    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
-    let hex = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    if wanted(ExplainKind::Allocation) && hex {
-        let path = format!("/v1/allocations?namespace={}&prefix={prefix}", client.namespaces());
-        for alloc in client.get::<Vec<Alloc>>(&path).await? {
+    let prefix = connect::id_prefix(given).filter(|_| wanted(ExplainKind::Allocation));
+    if let Some(prefix) = prefix {
+        let request = connect::in_namespaces(client, routes::ListAllocs::request([]));
+        for alloc in client.send(&request.with(QueryKey::Prefix, &prefix)).await? {
             let (id, name) = (alloc.id, alloc.name.into_owned());
             let same = id.to_string() == prefix;
             if same { &mut exact } else { &mut begins }.push(ExplainCandidate::Alloc { id, name });
         }
     }
     if wanted(ExplainKind::Plugin) {
-        for record in fetch_list::<PluginHistory>(client, "/v1/ostler/plugins/status", args).await?
-        {
+        let request = routes::ListPluginStates::request([]).read_as::<Vec<PluginHistory>>();
+        for record in fetch_list(client, &request, args).await? {
             let same = record.name == given || record.block == given;
             if same || record.name.starts_with(given) {
                 if same { &mut exact } else { &mut begins }
@@ -122,7 +122,8 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
         }
     }
     if wanted(ExplainKind::Device) {
-        let groups: Vec<Value> = fetch_list(client, "/v1/ostler/devices", args).await?;
+        let request = routes::ListDevices::request([]).read_as::<Vec<Value>>();
+        let groups = fetch_list(client, &request, args).await?;
         for record in groups.into_iter().flat_map(instances) {
             let (id, full) =
                 (&record.instance.id, format!("{}/{}", record.group, record.instance.id));
@@ -149,12 +150,12 @@ async fn find(client: &ApiClient, args: &ExplainArgs) -> Result<ExplainCandidate
 /// was asked for.
 async fn fetch_list<T: serde::de::DeserializeOwned>(
     client: &ApiClient,
-    path: &str,
+    request: &ApiRequest<(), Vec<T>>,
     args: &ExplainArgs,
 ) -> Result<Vec<T>, CliError> {
-    match client.get(path).await {
+    match client.send(request).await {
         Err(error) if args.kind.is_none() => {
-            tracing::debug!(%error, path, "not looked through");
+            tracing::debug!(%error, path = request.target(), "not looked through");
             Ok(Vec::new())
         }
         other => Ok(other?),
@@ -176,19 +177,18 @@ fn instances(group: Value) -> Vec<DeviceHistory> {
 
 /// Everything that is on record about an allocation.
 async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'static>, CliError> {
-    let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
+    let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
     let checks = if alloc.client_status.is_terminal() {
         // An allocation that has ended has no checks.
         BTreeMap::new()
     } else {
-        let path = format!("/v1/client/allocation/{id}/checks");
-        client.get(&path).await.unwrap_or_default()
+        let request = routes::ListAllocChecks::request([&id]).read_as();
+        client.send(&request).await.unwrap_or_default()
     };
     let successor_at = match alloc.followup_eval_id.as_deref() {
         None | Some("") => None,
         Some(followup) => {
-            let path = format!("/v1/evaluation/{followup}");
-            let found: Option<Evaluation> = client.get(&path).await.ok();
+            let found = client.send(&routes::ReadEvaluation::request([&followup])).await.ok();
             found.and_then(|found| Timestamp::parse(found.wait_until.as_deref()?))
         }
     };
@@ -198,8 +198,8 @@ async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'s
 /// The file of the jobs directory that has the job of an allocation. `None` for a job that is gone,
 /// or that the user may not see.
 async fn find_job_file(client: &ApiClient, alloc: &Alloc<'_>) -> Option<String> {
-    let (client, job) = (client.clone().in_namespace(&alloc.namespace), segment(&alloc.job_id));
-    let job: WireJob = client.get(&format!("/v1/job/{job}")).await.ok()?;
+    let client = client.clone().in_namespace(&alloc.namespace);
+    let job = client.send(&routes::ReadJob::request([&alloc.job_id])).await.ok()?;
     job::file_of(&job)
 }
 
@@ -213,12 +213,11 @@ struct BlockedPlaces {
 
 /// Everything that is on record about a job.
 async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>, CliError> {
-    let path = format!("/v1/job/{}", segment(id));
-    let job: WireJob = client.get(&path).await?;
-    let summary = client.get(&format!("{path}/summary")).await?;
-    let mut deployments: Vec<WireDeployment> = client.get(&format!("{path}/deployments")).await?;
+    let job = client.send(&routes::ReadJob::request([&id])).await?;
+    let summary = client.send(&routes::SummarizeJob::request([&id])).await?;
+    let mut deployments = client.send(&routes::ListJobDeployments::request([&id])).await?;
     deployments.sort_by_key(|one| std::cmp::Reverse(one.create_index));
-    let allocs = client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?;
+    let allocs = client.send(&routes::ListJobAllocs::request([&id])).await?;
     let bare = |alloc| AllocHistory { alloc, ..AllocHistory::default() };
     let mut allocs: Vec<AllocHistory> = allocs.into_iter().map(bare).collect();
     // Allocations in trouble first, and the newest of them before others.
@@ -234,12 +233,13 @@ async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>,
     }
     let file = job::file_of(&job);
     allocs.iter_mut().for_each(|one| one.file.clone_from(&file));
-    let path = format!("/v1/ostler/job/{}/blocked", segment(id));
+    let request = routes::ReadBlockedJob::request([&id]).read_as::<BlockedPlaces>();
     // An older agent has no such path.
-    let BlockedPlaces { places, holders } = client.get(&path).await.unwrap_or_default();
-    let path = format!("/v1/ostler/events?namespace={}&job={}", client.namespaces(), segment(id));
+    let BlockedPlaces { places, holders } = client.send(&request).await.unwrap_or_default();
+    let request = connect::in_namespaces(client, routes::ListNodeEvents::request([]));
+    let request = request.with(QueryKey::Job, id).read_as::<Events>();
     // A user who may not see the events gets an explanation without them.
-    let Events { events } = client.get(&path).await.unwrap_or_default();
+    let Events { events } = client.send(&request).await.unwrap_or_default();
     Ok(JobHistory { job, summary, allocs, blocked: places, deployments, holders, events })
 }
 

@@ -7,7 +7,6 @@
 use serde::Serialize;
 
 use super::connect::CliError;
-use super::exit::Exit;
 use super::input::InputError;
 use ostler_api::client::{ClientError, ClientTrouble};
 use ostler_jobspec::FileDiagnostic;
@@ -53,16 +52,6 @@ impl<'a> ErrorReport<'a> {
         Self { cause, diagnostics, ..Self::new(&error.to_string()) }
     }
 
-    /// A report of the error that ended a command, with its exit code.
-    pub(super) fn from_cli_error(stop: &'a CliError, exit: Exit) -> Self {
-        let failure = match stop {
-            CliError::Client(error) => Self::from_client(error),
-            CliError::Input(error) => Self::from_input(error),
-            other => Self::new(&other.to_string()),
-        };
-        Self { exit_code: Some(exit.code()), ..failure }
-    }
-
     fn from_client(error: &ClientError) -> Self {
         let (cause, status) = match error {
             ClientError::Failed { trouble: ClientTrouble::Refused { status, text }, .. } => {
@@ -73,6 +62,18 @@ impl<'a> ErrorReport<'a> {
         let error = error.to_string();
         let cause = cause.filter(|cause| !cause.is_empty() && *cause != error);
         Self { cause, status, ..Self::new(&error) }
+    }
+}
+
+/// The error that ended a command, with its exit code.
+impl<'a> From<&'a CliError> for ErrorReport<'a> {
+    fn from(stop: &'a CliError) -> Self {
+        let failure = match stop {
+            CliError::Client(error) => Self::from_client(error),
+            CliError::Input(error) => Self::from_input(error),
+            other => Self::new(&other.to_string()),
+        };
+        Self { exit_code: Some(stop.exit().code()), ..failure }
     }
 }
 
@@ -96,7 +97,7 @@ mod tests {
     fn what_a_program_needs_stands_by_itself() {
         let text = "there is no job web; `ostler job status` lists them, and `x` does not";
         let stop = CliError::Wrong(text.to_owned());
-        let failure = ErrorReport::from_cli_error(&stop, Exit::Input);
+        let failure = ErrorReport::from(&stop);
         let json = serde_json::to_value(&failure).unwrap_or_default();
         let expected = serde_json::json!({
             "error": text, "next": ["ostler job status"], "exit_code": 2,

@@ -1,5 +1,6 @@
 //! Reports as text for people: the output of tasks as it is, everything else in a few words.
 
+use super::output::short_id;
 use super::report::{Label, OutputLine, PlacementReport, RenderBuffers, RunReport, TaskStream};
 use super::terminal::{TerminalInfo, one_line, paint, plain, task_line};
 use ostler_agent::{AllocResult, PluginEntry, PluginStatus};
@@ -101,7 +102,7 @@ fn node_summary(node: &NodeView) -> String {
     let attribute = |name: &str| {
         node.attributes.get(name).map(|a| one_line(&a.to_string())).unwrap_or_default()
     };
-    let id: String = node.id.to_string().chars().take(8).collect();
+    let id = short_id(&node.id.to_string());
     let mut text = format!(
         "node {} ({id}): {} {}, {} cores, {} MHz, {} MiB memory",
         plain(&node.name),

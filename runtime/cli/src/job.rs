@@ -21,6 +21,7 @@ use super::output;
 use super::terminal::TerminalInfo;
 use ostler_agent::TaskConfigProblem;
 use ostler_api::client::{ApiClient, ClientError};
+use ostler_api::routes::endpoints as routes;
 use ostler_jobspec::nomad_json;
 use ostler_model::job::Job;
 use ostler_wire::{JobRequest, JobValidateResponse};
@@ -77,7 +78,8 @@ async fn check_answer<T>(
         Err(error) if error.is_wrong_input() => error,
         Err(error) => return Err(error.into()),
     };
-    let checked = client.put("/v1/validate/job", &job_request(job.job())).await;
+    let checked =
+        client.send_body(&routes::ValidateJob::request([]), &job_request(job.job())).await;
     let problems = checked.map(config_problems).unwrap_or_default();
     if problems.is_empty() {
         return Err(error.into());

@@ -13,12 +13,8 @@
 //! output is an ordinary end, not a panic) and returns an [`Exit`]. Start with `args`.
 
 mod agent;
-mod agent_config;
-mod agent_place;
-mod agent_reload;
 mod alloc;
-mod api_face;
-mod api_reload;
+mod answer;
 mod args;
 mod complete;
 mod connect;
@@ -31,7 +27,6 @@ mod events;
 mod exit;
 mod explain;
 mod failure;
-mod follow;
 mod human;
 mod input;
 mod interrupt;
@@ -39,28 +34,11 @@ mod job;
 mod join;
 mod lines;
 mod logging;
-mod logging_api;
-mod logging_file;
-mod logging_hclog;
-mod logging_lines;
-mod logging_traces;
 mod man;
 mod node;
-mod node_drain;
-mod node_join_check;
-mod node_stats;
 mod nomad_plugin;
-mod notify;
 mod output;
 mod plugin;
-mod plugin_check;
-mod plugin_lift;
-mod plugin_pull;
-mod plugin_record;
-mod plugin_replay;
-mod plugin_status;
-mod plugin_upgrade;
-mod plugin_verify;
 mod printer;
 mod progress;
 mod report;
@@ -76,7 +54,6 @@ mod token;
 mod top;
 mod traces;
 mod vars;
-mod watchdog;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -85,8 +62,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 
-use args::{Cli, CliCommand, NodeCommand, PluginCommand};
-use connect::CliError;
+use args::{Cli, CliCommand};
 pub use exit::Exit;
 use failure::ErrorReport;
 use terminal::TerminalInfo;
@@ -121,7 +97,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args = double_dashes(args);
     let (cli, json) = match parse_args(&args) {
         Ok(read) => read,
-        Err(error) => return report_parse_error(&error, &args),
+        Err(error) => return report_parse_error(&error, &args).into(),
     };
     let terminal = TerminalInfo { json, ..TerminalInfo::detect() };
     let _log = match &cli.command {
@@ -152,21 +128,21 @@ fn parse_args(args: &[OsString]) -> Result<(Cli, bool), clap::Error> {
 }
 
 /// Print the message about arguments that cannot be parsed, or the help or version that they ask
-/// for. Returns the exit code.
-fn report_parse_error(error: &clap::Error, args: &[OsString]) -> ExitCode {
-    let code = u8::try_from(error.exit_code()).unwrap_or(1);
+/// for.
+fn report_parse_error(error: &clap::Error, args: &[OsString]) -> Exit {
+    let exit = if error.use_stderr() { Exit::Input } else { Exit::Success };
     let mut asked = args.iter().take_while(|arg| *arg != "--");
     let json = asked.any(|arg| arg.to_str() == Some("--json"));
-    if json && code != 0 {
+    if json && exit == Exit::Input {
         let text = error.render().to_string();
         let text = text.trim().strip_prefix("error: ").unwrap_or(text.trim()).to_owned();
-        let failure = ErrorReport { exit_code: Some(code), ..ErrorReport::new(&text) };
+        let failure = ErrorReport { exit_code: Some(exit.code()), ..ErrorReport::new(&text) };
         output::say_failure(&failure);
     } else {
         // A closed terminal is no reason to fail.
         let _closed = error.print();
     }
-    ExitCode::from(code)
+    exit
 }
 
 /// Turn `-var`, `-var-file` and `-yes`, which users of Nomad type, into options with two dashes.
@@ -213,16 +189,9 @@ async fn dispatch(cli: Cli, terminal: TerminalInfo) -> Exit {
         CliCommand::Token(command) => token::run(&command, terminal).await,
         CliCommand::Var(command) => vars::run(&command, terminal).await,
         CliCommand::Gc(args) => alloc::gc::gc(&args, terminal).await,
-        CliCommand::Plugin(command) => dispatch_plugin(&command, terminal).await,
+        CliCommand::Plugin(command) => plugin::run(&command, terminal).await,
         CliCommand::Device(command) => device::run(&command, terminal).await,
-        CliCommand::Node(NodeCommand::Status(args)) => node::status(&args, terminal).await,
-        CliCommand::Node(NodeCommand::Drain(args)) => node_drain::drain(&args, terminal).await,
-        CliCommand::Node(NodeCommand::Eligibility(args)) => {
-            node_drain::eligibility(&args, terminal).await
-        }
-        CliCommand::Node(NodeCommand::JoinCheck(args)) => {
-            node_join_check::check(&args, terminal).await
-        }
+        CliCommand::Node(command) => node::run(&command, terminal).await,
         CliCommand::Top(args) => top::run(&args, terminal).await,
         CliCommand::NomadPlugin(args) => nomad_plugin::serve(args, terminal).await,
         CliCommand::State(command) => state::run(&command, terminal).await,
@@ -230,24 +199,6 @@ async fn dispatch(cli: Cli, terminal: TerminalInfo) -> Exit {
         CliCommand::Man(args) => shell::manual(args.dir.as_deref(), terminal),
     };
     connect::report_result(result, terminal)
-}
-
-async fn dispatch_plugin(
-    command: &PluginCommand,
-    terminal: &TerminalInfo,
-) -> Result<Exit, CliError> {
-    match command {
-        PluginCommand::List(args) => plugin::list(args, terminal).await,
-        PluginCommand::Lift(args) => plugin_lift::lift(args, terminal).await,
-        PluginCommand::Record(args) => plugin_record::record(args, terminal).await,
-        PluginCommand::Upgrade(args) => plugin_upgrade::upgrade(args, terminal).await,
-        PluginCommand::Inspect(args) => plugin::inspect(args, terminal),
-        PluginCommand::Replay(args) => plugin_replay::replay(args, terminal).await,
-        PluginCommand::Check(args) => plugin_check::check(args, terminal).await,
-        PluginCommand::Verify(args) => plugin_verify::verify(args, terminal),
-        PluginCommand::Pull(args) => plugin_pull::pull(args, terminal).await,
-        PluginCommand::Status(args) => plugin_status::status(args, terminal).await,
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,12 @@
 //! Standard error may be a file on a disk that hangs, or a pipe that nobody reads. A thread that
 //! logs never waits for it, least of all the threads that have timers.
 
+mod api;
+mod file;
+mod hclog;
+mod lines;
+mod traces;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,13 +25,11 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, reload};
 
-use super::logging_api;
-use super::logging_file::LogFile;
-use super::logging_hclog::HcLog;
-use super::logging_lines::LogLines;
-use super::logging_traces;
 use super::output;
 use super::terminal::TerminalInfo;
+use file::LogFile;
+use hclog::HcLog;
+use lines::LogLines;
 use ostler_model::log_config::{AgentLogConfig, LogLevel};
 
 /// Variable with a filter that replaces `-v`, in the syntax of `RUST_LOG`.
@@ -55,7 +59,7 @@ pub(super) fn start(verbose: u8, terminal: &TerminalInfo) -> LogGuard {
         // Such errors would be written with a macro that panics when standard error is closed.
         .log_internal_errors(false)
         .with_filter(filter);
-    let subscriber = Registry::default().with(written).with(logging_api::layer());
+    let subscriber = Registry::default().with(written).with(api::layer());
     #[cfg(feature = "otel")]
     let subscriber = subscriber.with(ostler_trace::layer());
     // Only fails when there is a subscriber already.
@@ -93,7 +97,7 @@ pub(super) fn configure(config: &AgentLogConfig) -> Result<(), String> {
     if let Some(level) = config.level.filter(|_| !control.level_given) {
         control.form.targets.store(level >= LogLevel::Debug, Ordering::Relaxed);
         // An error means that there is no subscriber any more.
-        let filter = EnvFilter::new(logging_traces::exclude_spans(level_filter(level)));
+        let filter = EnvFilter::new(traces::exclude_spans(level_filter(level)));
         let _gone = control.filter.reload(filter);
     }
     Ok(())
@@ -122,7 +126,7 @@ where
             return HcLog.format_event(context, writer, event);
         }
         let text = Format::default().with_target(self.targets.load(Ordering::Relaxed));
-        let Some([trace, span]) = logging_traces::ids() else {
+        let Some([trace, span]) = traces::ids() else {
             return text.format_event(context, writer, event);
         };
         let mut line = String::new();
@@ -145,12 +149,9 @@ fn filter_variable() -> Option<String> {
 /// The filter of the log, from `OSTLER_LOG` or else from `-v`.
 fn filter(verbose: u8, terminal: &TerminalInfo) -> EnvFilter {
     let wanted = filter_variable().unwrap_or_else(|| verbosity_filter(verbose).to_owned());
-    EnvFilter::try_new(logging_traces::exclude_spans(&wanted)).unwrap_or_else(|error| {
-        output::warning(
-            terminal,
-            &format!("{FILTER_VARIABLE} is not a valid filter ({error}); try debug"),
-        );
-        EnvFilter::new(logging_traces::exclude_spans(verbosity_filter(verbose)))
+    EnvFilter::try_new(traces::exclude_spans(&wanted)).unwrap_or_else(|error| {
+        output::warning(terminal, &format!("{FILTER_VARIABLE} is not a valid filter ({error}); try debug"));
+        EnvFilter::new(traces::exclude_spans(verbosity_filter(verbose)))
     })
 }
 

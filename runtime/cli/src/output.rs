@@ -10,6 +10,11 @@ use super::input::{InputError, JobInput};
 pub(super) use super::table::table;
 use super::terminal::{TerminalInfo, escape_hidden, one_line, paint, plain};
 use ostler_model::printable::is_hidden_char;
+use ostler_model::time::Timestamp;
+use ostler_model::words::time_ago;
+
+/// Characters of an id that lists show.
+pub(super) const ID_CHARS_SHOWN: usize = 8;
 
 const BOLD: &str = "1";
 const RED: &str = "1;31";
@@ -57,16 +62,6 @@ pub(super) fn visible_json(text: String) -> String {
         }
     }
     visible
-}
-
-/// Print a value: as JSON if that is asked for, else as text for people.
-pub(super) fn show<T: Serialize + ?Sized>(
-    json: bool,
-    value: &T,
-    text: impl FnOnce() -> String,
-    terminal: &TerminalInfo,
-) -> Result<(), Exit> {
-    if json { print_json(value, terminal) } else { print(&text(), terminal) }
 }
 
 /// The exit code after a failure to write standard output. Prints the error, unless the reader has
@@ -162,36 +157,19 @@ pub(super) fn fact(text: &mut String, width: usize, name: &str, value: &str) {
     }
 }
 
-/// A number of bytes as people read it.
-pub(super) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    let mut tenths = u128::from(bytes) * 10;
-    let mut unit = "B";
-    for larger in UNITS {
-        if tenths < 10_240 {
-            break;
-        }
-        tenths = (tenths + 512) / 1_024;
-        unit = larger;
-    }
-    match unit {
-        "B" => format!("{bytes} B"),
-        _ => format!("{}.{} {unit}", tenths / 10, tenths % 10),
-    }
+/// How long ago something was; empty where it never was.
+pub(super) fn age_text(at: Timestamp, now: Timestamp) -> String {
+    if at == Timestamp::default() { String::new() } else { time_ago(at, now) }
+}
+
+/// The beginning of an id, as lists show it.
+pub(super) fn short_id(id: &str) -> String {
+    id.chars().take(ID_CHARS_SHOWN).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_one_digit_and_a_unit() {
-        assert_eq!(size(0), "0 B");
-        assert_eq!(size(1_023), "1023 B");
-        assert_eq!(size(1_024), "1.0 KiB");
-        assert_eq!(size(126_412), "123.4 KiB");
-        assert_eq!(size(u64::MAX), "16777216.0 TiB");
-    }
 
     #[test]
     fn json_shows_what_hides_and_says_the_same() {

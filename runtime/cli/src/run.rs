@@ -7,6 +7,8 @@
 //!   exit 2       exit 3        exit 3    drain output ◄────────────────────────  Killing ─► exit
 //! ```
 
+mod follow;
+
 use std::future::Future;
 use std::time::Duration;
 
@@ -15,7 +17,6 @@ use tokio::task::JoinSet;
 
 use super::args::RunArgs;
 use super::exit::Exit;
-use super::follow::follow;
 use super::input::{self, InputError, JobInput};
 use super::interrupt::{Interrupt, Interrupts};
 use super::output;
@@ -24,6 +25,7 @@ use super::progress::labels;
 use super::report::{RunFailure, RunReport};
 use super::start::{AgentSession, AgentStartError, Fallback};
 use super::terminal::TerminalInfo;
+use follow::follow;
 use ostler_agent::{AgentHandle, JobHandle, JobResult, RAW_EXEC, SubmitError};
 use ostler_jobspec::Diagnostics;
 use ostler_lifecycle::alloc::AllocPhase;
@@ -37,7 +39,7 @@ const KILL_WAIT: Duration = Duration::from_secs(1);
 
 /// Run a job to its end.
 pub(super) async fn run(args: RunArgs, terminal: TerminalInfo) -> Exit {
-    let format = if args.json { ReportFormat::Json } else { ReportFormat::Human(terminal) };
+    let format = if terminal.json { ReportFormat::Json } else { ReportFormat::Human(terminal) };
     let begun = Interrupts::new().and_then(|signals| Ok((signals, Printer::start(format)?)));
     let (interrupts, (reports, printer)) = match begun {
         Ok(begun) => begun,
@@ -132,7 +134,7 @@ impl JobRun {
             Ok(input) => input,
             Err(error) => return self.report_input_error(&error).await,
         };
-        self.tell_warnings(&input).await;
+        self.report_warnings(&input).await;
         let start = AgentSession::start_with(&args.agent, Fallback::Configured, |config| {
             if args.raw_exec {
                 config.plugins.entry(RAW_EXEC.to_owned()).or_default().enabled = Some(true);
@@ -149,17 +151,17 @@ impl JobRun {
             Ok(Ok(session)) => session,
         };
         if let Some(message) = session.notice.clone() {
-            self.tell(RunReport::Notice { message }).await;
+            self.send_report(RunReport::Notice { message }).await;
         }
         if args.raw_exec {
             let message = "driver raw_exec is enabled by --raw-exec: its tasks are not isolated and may do \
                            everything that this user may";
-            self.tell(RunReport::Notice { message: message.to_owned() }).await;
+            self.send_report(RunReport::Notice { message: message.to_owned() }).await;
         }
         for message in session.agent.capped_kill_timeouts(input.job()) {
-            self.tell(RunReport::Notice { message }).await;
+            self.send_report(RunReport::Notice { message }).await;
         }
-        self.tell_agent(&session.agent).await;
+        self.report_agent(&session.agent).await;
         let exit = self.run_in_agent(&session.agent, &input).await;
         // From here a signal has nothing to stop but the wait for the agent's own end.
         tokio::select! {
@@ -213,7 +215,7 @@ impl JobRun {
                 RunReport::Error(RunFailure::new(message, exit.code()))
             }
         };
-        self.tell_last(last).await;
+        self.report_last(last).await;
         exit
     }
 
@@ -236,7 +238,7 @@ impl JobRun {
             let next = stage.advance(cause);
             match next {
                 RunStage::Stopping(cause) if next != stage => {
-                    self.tell_stopping(job, cause);
+                    self.report_stopping(job, cause);
                     let job = job.clone();
                     requests.spawn(async move { job.stop(cause.reason()).await });
                 }
@@ -268,14 +270,14 @@ impl JobRun {
         }
     }
 
-    async fn tell(&self, report: RunReport) {
+    async fn send_report(&self, report: RunReport) {
         // The printer ends only when all senders are gone.
         let _ended = self.reports.send(report).await;
     }
 
     /// Send the last report. The queue may be full because nobody reads; then this waits until the
     /// user sends a signal.
-    async fn tell_last(&mut self, last: RunReport) {
+    async fn report_last(&mut self, last: RunReport) {
         if self.given_up_by.is_some() {
             if let Err(full) = self.reports.try_send(last) {
                 tracing::debug!(%full, "the result could not be printed");
@@ -290,7 +292,7 @@ impl JobRun {
 
     /// Report that the job is stopping, without waiting: the queue may be full
     /// because nobody reads.
-    fn tell_stopping(&self, job: &JobHandle, cause: EndCause) {
+    fn report_stopping(&self, job: &JobHandle, cause: EndCause) {
         let job = &job.job().id;
         let message = match cause {
             EndCause::Interrupt(signal) => {
@@ -304,22 +306,22 @@ impl JobRun {
         }
     }
 
-    async fn tell_agent(&self, agent: &AgentHandle) {
+    async fn report_agent(&self, agent: &AgentHandle) {
         for notice in agent.notices() {
-            self.tell(RunReport::Notice { message: notice.clone() }).await;
+            self.send_report(RunReport::Notice { message: notice.clone() }).await;
         }
-        self.tell(RunReport::Node { node: agent.node() }).await;
+        self.send_report(RunReport::Node { node: agent.node() }).await;
         for entry in agent.plugins() {
-            self.tell(RunReport::Plugin(Box::new(entry.clone()))).await;
+            self.send_report(RunReport::Plugin(Box::new(entry.clone()))).await;
         }
     }
 
     /// Report what the job file asks for and the agent does not do.
-    async fn tell_warnings(&self, input: &JobInput) {
+    async fn report_warnings(&self, input: &JobInput) {
         for warning in input.warnings() {
             let one = Diagnostics { diagnostics: vec![warning.clone()], omitted: 0 };
             let rendered = one.render(input.text(), self.terminal.stderr_colours());
-            self.tell(RunReport::Warning { warning: warning.clone(), rendered }).await;
+            self.send_report(RunReport::Warning { warning: warning.clone(), rendered }).await;
         }
     }
 
@@ -352,7 +354,7 @@ impl JobRun {
     }
 
     async fn report_failure(&self, failure: RunFailure, exit: Exit) -> Exit {
-        self.tell(RunReport::Error(failure)).await;
+        self.send_report(RunReport::Error(failure)).await;
         exit
     }
 }
@@ -379,5 +381,4 @@ async fn kill(agent: AgentHandle, job: JobHandle) {
 }
 
 #[cfg(test)]
-#[path = "run_tests.rs"]
 mod tests;

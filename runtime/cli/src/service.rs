@@ -2,12 +2,13 @@
 
 use serde_json::Value;
 
+use super::answer;
 use super::args::service::{ServiceCommand, ServiceInfoArgs, ServiceListArgs};
 use super::connect::{self, CliError};
 use super::exit::Exit;
-use super::output::{self, table};
+use super::output::{self, short_id, table};
 use super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::segment;
+use ostler_api::routes::endpoints as routes;
 use ostler_wire::{ServiceNamespace, ServiceRegistration};
 
 /// Run one of the commands.
@@ -24,15 +25,8 @@ pub(super) async fn run(
 
 async fn list(args: &ServiceListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let path = format!("/v1/services?namespace={}", client.namespaces());
-    if args.answer.json {
-        let all: Value = client.get(&path).await?;
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let all: Vec<ServiceNamespace> = client.get(&path).await?;
-    output::print(&list_text(&all, terminal), terminal)?;
-    Ok(Exit::Success)
+    let request = connect::in_namespaces(&client, routes::ListServices::request([]));
+    answer::get(&client, request, |all| list_text(&all, terminal), terminal).await
 }
 
 fn list_text(all: &[ServiceNamespace], terminal: &TerminalInfo) -> String {
@@ -55,15 +49,14 @@ async fn info(
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
-    let name = segment(&args.name);
-    let path = format!("/v1/service/{name}?namespace={}", client.namespaces());
-    let found: Value = client.get(&path).await?;
+    let request = connect::in_namespaces(&client, routes::ReadService::request([&args.name]));
+    let found = client.send(&request.read_as::<Value>()).await?;
     if found.as_array().is_none_or(Vec::is_empty) {
         let name = one_line(&args.name);
         let message = format!("no service {name} runs; `ostler service list` lists those that do");
         return Err(CliError::Wrong(message));
     }
-    if args.answer.json {
+    if terminal.json {
         output::print_json(&found, terminal)?;
         return Ok(Exit::Success);
     }
@@ -75,8 +68,7 @@ async fn info(
 
 fn info_text(found: &[ServiceRegistration], verbose: bool, terminal: &TerminalInfo) -> String {
     let rows = found.iter().map(|of| {
-        let alloc =
-            if verbose { of.alloc_id.to_string() } else { of.alloc_id.chars().take(8).collect() };
+        let alloc = if verbose { of.alloc_id.to_string() } else { short_id(&of.alloc_id) };
         let address = match (of.port, of.address.contains(':')) {
             (0, _) => of.address.to_string(),
             (port, true) => format!("[{}]:{port}", of.address),

@@ -8,15 +8,16 @@ mod stats;
 
 use serde::Serialize;
 
+use super::answer;
 use super::args::state::{CompactArgs, StateCommand, StateFileArgs};
 use super::connect::CliError;
 use super::exit::Exit;
 use super::input;
-use super::output::{self, size};
 use super::terminal::{TerminalInfo, one_line};
 use ostler_agent::inspect::{self, InspectError, Target};
 use ostler_agent::{EndRunError, HeldRun};
 use ostler_model::causes;
+use ostler_model::words::format_bytes;
 
 /// A table of the runs that are held back.
 pub(super) fn runs_text(held: &[HeldRun], terminal: &TerminalInfo) -> String {
@@ -76,15 +77,16 @@ fn compact(args: &CompactArgs, terminal: &TerminalInfo) -> Result<Exit, CliError
     let (path, before_bytes, after_bytes) = (target.file(), done.before, done.after);
     let shown = one_line(&path.display().to_string());
     let text = || match before_bytes.checked_sub(after_bytes) {
-        Some(0) | None => format!("{shown} is as small as it gets: {}\n", size(after_bytes)),
+        Some(0) | None => {
+            format!("{shown} is as small as it gets: {}\n", format_bytes(after_bytes))
+        }
         Some(freed) => format!(
             "{shown}: {} before, {} now, {} given back\n",
-            size(before_bytes),
-            size(after_bytes),
-            size(freed)
+            format_bytes(before_bytes),
+            format_bytes(after_bytes),
+            format_bytes(freed)
         ),
     };
     let compacted = CompactReport { path, before_bytes, after_bytes };
-    output::show(args.json, &compacted, text, terminal)?;
-    Ok(Exit::Success)
+    answer::show(&compacted, text, terminal)
 }

@@ -2,17 +2,17 @@
 //!
 //! The secret of a token is printed only when the token is made, and never in a message.
 
-use hyper::Method;
-
+use super::answer;
 use super::args::client::AnswerArgs;
 use super::args::token::{TokenCommand, TokenCreateArgs, TokenDeleteArgs};
 use super::connect::{self, CliError, single_match};
 use super::consent::{ChangeTarget, ConsentRequest, require_consent};
 use super::exit::Exit;
-use super::output::{self, fact, say};
+use super::output::{fact, say, short_id};
 use super::table::table;
 use super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::access::AccessPolicy;
 use ostler_wire::{AclToken, AclTokenRequest};
 
@@ -24,15 +24,15 @@ pub(super) async fn run(command: &TokenCommand, terminal: &TerminalInfo) -> Resu
     match command {
         TokenCommand::Bootstrap(args) => {
             let client = connect::connect(&args.agent)?;
-            let made: AclToken = client.put("/v1/acl/bootstrap", &()).await?;
-            show_new(args, &made, terminal)
+            let made = client.send(&routes::BootstrapTokens::request([])).await?;
+            show_new(&made, terminal)
         }
         TokenCommand::Create(args) => create(args, terminal).await,
         TokenCommand::List(args) => list(args, terminal).await,
         TokenCommand::Own(args) => {
             let client = connect::connect(&args.agent)?;
-            let own: AclToken = client.get("/v1/acl/token/self").await?;
-            show(args, &own, terminal)
+            let own = client.send(&routes::ReadOwnToken::request([])).await?;
+            show(&own, terminal)
         }
         TokenCommand::Delete(args) => delete(args, terminal).await,
     }
@@ -50,30 +50,22 @@ async fn create(args: &TokenCreateArgs, terminal: &TerminalInfo) -> Result<Exit,
         ..AclTokenRequest::default()
     };
     let client = connect::connect(&args.answer.agent)?;
-    let made: AclToken = client.put("/v1/acl/token", &asked).await?;
-    show_new(&args.answer, &made, terminal)
+    let made = client.send_body(&routes::CreateToken::request([]), &asked).await?;
+    show_new(&made, terminal)
 }
 
-fn show_new(
-    args: &AnswerArgs,
-    made: &AclToken<'_>,
-    terminal: &TerminalInfo,
-) -> Result<Exit, CliError> {
-    if !args.json {
+fn show_new(made: &AclToken<'_>, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    if !terminal.json {
         say("the secret is shown this once; give it to commands by OSTLER_TOKEN or --token-file");
     }
-    show(args, made, terminal)
+    show(made, terminal)
 }
 
-fn show(
-    args: &AnswerArgs,
-    token: &AclToken<'_>,
-    terminal: &TerminalInfo,
-) -> Result<Exit, CliError> {
-    if args.json {
-        output::print_json(token, terminal)?;
-        return Ok(Exit::Success);
-    }
+fn show(token: &AclToken<'_>, terminal: &TerminalInfo) -> Result<Exit, CliError> {
+    answer::show(token, || token_text(token), terminal)
+}
+
+fn token_text(token: &AclToken<'_>) -> String {
     let mut text = String::new();
     let ends = token.expiration_time.as_deref().unwrap_or("never");
     for (name, value) in [
@@ -86,8 +78,7 @@ fn show(
     ] {
         fact(&mut text, FACTS_WIDTH, name, value);
     }
-    output::print(&text, terminal)?;
-    Ok(Exit::Success)
+    text
 }
 
 fn policies(token: &AclToken<'_>) -> String {
@@ -100,26 +91,24 @@ fn policies(token: &AclToken<'_>) -> String {
 
 async fn list(args: &AnswerArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let all: Vec<AclToken> = client.get("/v1/acl/tokens").await?;
-    if args.json {
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    if all.is_empty() {
+    let all = client.send(&routes::ListTokens::request([])).await?;
+    if all.is_empty() && !terminal.json {
         say("there are no tokens; `ostler token create` makes one");
         return Ok(Exit::Success);
     }
+    answer::show(&all, || list_text(&all, terminal), terminal)
+}
+
+fn list_text(all: &[AclToken<'_>], terminal: &TerminalInfo) -> String {
     let rows = all.iter().map(|token| {
         let ends = match (token.configured, &token.expiration_time) {
             (true, _) => "with the configuration".to_owned(),
             (false, Some(end)) => end.chars().take(19).collect(),
             (false, None) => "never".to_owned(),
         };
-        let short: String = token.accessor_id.chars().take(8).collect();
-        [short, one_line(&token.name), policies(token), ends]
+        [short_id(&token.accessor_id), one_line(&token.name), policies(token), ends]
     });
-    output::print(&table(["ACCESSOR", "NAME", "POLICIES", "ENDS"], rows, terminal), terminal)?;
-    Ok(Exit::Success)
+    table(["ACCESSOR", "NAME", "POLICIES", "ENDS"], rows, terminal)
 }
 
 async fn delete(args: &TokenDeleteArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
@@ -127,13 +116,13 @@ async fn delete(args: &TokenDeleteArgs, terminal: &TerminalInfo) -> Result<Exit,
     let (accessor, given) = (find(&client, &args.accessor).await?, &args.accessor);
     let change = ConsentRequest { verb: "remove", agree: args.agree, terminal };
     require_consent(&ChangeTarget { what: "token", given, meant: &accessor, drawn: true }, change)?;
-    client.call(Method::DELETE, &format!("/v1/acl/token/{}", segment(&accessor))).await?;
+    client.send_only(&routes::DeleteToken::request([&accessor])).await?;
     say(&format!("token {accessor} is removed"));
     Ok(Exit::Success)
 }
 
 async fn find(client: &ApiClient, given: &str) -> Result<String, CliError> {
-    let mut all: Vec<AclToken> = client.get("/v1/acl/tokens").await?;
+    let mut all = client.send(&routes::ListTokens::request([])).await?;
     all.retain(|token| !given.is_empty() && token.accessor_id.starts_with(given));
     let one = single_match(
         all,

@@ -35,7 +35,7 @@ const LOOK_WAIT: Duration = Duration::from_secs(10);
 
 /// Show the screen until somebody ends it, or print a snapshot once.
 pub(super) async fn run(args: &TopArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
-    let printed = args.once || args.json;
+    let printed = args.once || terminal.json;
     let client =
         if printed { connect::connect(&args.at)? } else { connect::connect_silent(&args.at)? };
     let shows = printed || (terminal.stdout && screen::has_keys());
@@ -53,7 +53,7 @@ pub(super) async fn run(args: &TopArgs, terminal: &TerminalInfo) -> Result<Exit,
     }
     let first = snapshot::fetch_snapshot(&client).await?;
     let chosen = ViewState { sort: args.sort, filter: args.filter.clone(), ..ViewState::default() };
-    if args.json {
+    if terminal.json {
         output::print_json(&chosen.filter_snapshot(&first), terminal)?;
         return Ok(Exit::Success);
     }

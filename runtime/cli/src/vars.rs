@@ -6,16 +6,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use hyper::Method;
 use serde_json::Value;
 
+use super::answer;
 use super::args::vars::{VarCommand, VarGetArgs, VarListArgs, VarPurgeArgs, VarPutArgs};
-use super::connect::{self, CliError, age_text};
+use super::connect::{self, CliError};
 use super::exit::Exit;
 use super::input;
-use super::output::{self, fact, say, table};
+use super::output::{self, age_text, fact, say, table};
 use super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, ClientError, segment};
+use ostler_api::client::{ApiClient, ClientError};
+use ostler_api::request::ApiRequest;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock::Clock;
 use ostler_model::limits::{API_BODY_BYTES_MAX, VAR_BYTES_MAX};
 use ostler_model::time::Timestamp;
@@ -32,20 +34,9 @@ pub(super) async fn run(command: &VarCommand, terminal: &TerminalInfo) -> Result
     }
 }
 
-/// The API path of a variable. The path is checked before the agent is asked, which may
-/// not be there.
-fn variable_path(path: &str) -> Result<String, CliError> {
-    match VarPath::new(path) {
-        Ok(path) => Ok(format!("/v1/var/{}", segment(path.as_str()))),
-        Err(error) => Err(CliError::Wrong(error.to_string())),
-    }
-}
-
-fn add_cas(place: String, index: Option<u64>) -> String {
-    match index {
-        Some(index) => format!("{place}?cas={index}"),
-        None => place,
-    }
+/// The path of a variable, which is checked before the agent is asked: that may not be there.
+fn variable_path(path: &str) -> Result<VarPath, CliError> {
+    VarPath::new(path).map_err(|error| CliError::Wrong(error.to_string()))
 }
 
 /// The error of a refused change. The agent's answer to a conflict contains the variable, so it is
@@ -76,9 +67,11 @@ async fn put(args: &VarPutArgs, terminal: &TerminalInfo) -> Result<Exit, CliErro
     }
     let index = args.check_index.or(given.index.filter(|_| !args.force));
     let body = WireVariable { items: given.items, ..WireVariable::default() };
-    let written: Result<VariableMetadata, _> = client.put(&add_cas(place, index), &body).await;
+    let request = routes::PutVariable::request([&place.as_str()]).with_some(QueryKey::Cas, index);
+    let request = request.read_as::<VariableMetadata<'static>>();
+    let written = client.send_body(&request, &body).await;
     let written = written.map_err(|error| conflict_error(error, &args.path))?;
-    if args.json {
+    if terminal.json {
         output::print_json(&written, terminal)?;
     } else {
         say(&format!("variable {} has index {} now", args.path, written.modify_index));
@@ -172,12 +165,13 @@ fn from_json(text: &[u8], path: &str) -> Result<VariableInput, CliError> {
 async fn get(args: &VarGetArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let place = variable_path(&args.path)?;
     let client = connect::connect(&args.answer.agent)?;
-    if args.answer.json {
-        let found: Value = fetch_variable(&client, &place, &args.path).await?;
+    let request = routes::ReadVariable::request([&place.as_str()]);
+    if terminal.json {
+        let found = fetch_variable(&client, &request.read_as::<Value>(), &args.path).await?;
         output::print_json(&found, terminal)?;
         return Ok(Exit::Success);
     }
-    let found: WireVariable = fetch_variable(&client, &place, &args.path).await?;
+    let found = fetch_variable(&client, &request, &args.path).await?;
     let Some(name) = &args.item else {
         output::print(&text(&found, terminal), terminal)?;
         return Ok(Exit::Success);
@@ -197,10 +191,10 @@ async fn get(args: &VarGetArgs, terminal: &TerminalInfo) -> Result<Exit, CliErro
 
 async fn fetch_variable<T: serde::de::DeserializeOwned>(
     client: &ApiClient,
-    place: &str,
+    request: &ApiRequest<(), T>,
     path: &str,
 ) -> Result<T, CliError> {
-    client.get(place).await.map_err(|error| {
+    client.send(request).await.map_err(|error| {
         if error.is_not_found() {
             CliError::Wrong(format!("there is no variable {path}; `ostler var list` lists them"))
         } else {
@@ -229,30 +223,29 @@ fn text(of: &WireVariable<'_>, terminal: &TerminalInfo) -> String {
 async fn list(args: &VarListArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let prefix = args.prefix.as_deref().unwrap_or_default();
     let client = connect::connect(&args.answer.agent)?;
-    let path = format!("/v1/vars?namespace={}&prefix={}", client.namespaces(), segment(prefix));
-    if args.answer.json {
-        let all: Value = client.get(&path).await?;
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let all: Vec<VariableMetadata> = client.get(&path).await?;
-    if all.is_empty() {
-        output::print("no variables\n", terminal)?;
-        return Ok(Exit::Success);
-    }
+    let request = connect::in_namespaces(&client, routes::ListVariables::request([]));
+    let request = request.with(QueryKey::Prefix, prefix);
     let now = Clock::system().now();
+    answer::get(&client, request, |all| list_text(&all, now, terminal), terminal).await
+}
+
+fn list_text(all: &[VariableMetadata], now: Timestamp, terminal: &TerminalInfo) -> String {
+    if all.is_empty() {
+        return "no variables\n".to_owned();
+    }
     let rows = all.iter().map(|of| {
         let written = age_text(Timestamp::from_nanos(of.modify_time), now);
         [of.path.to_string(), of.namespace.to_string(), of.modify_index.to_string(), written]
     });
-    output::print(&table(["PATH", "NAMESPACE", "INDEX", "WRITTEN"], rows, terminal), terminal)?;
-    Ok(Exit::Success)
+    table(["PATH", "NAMESPACE", "INDEX", "WRITTEN"], rows, terminal)
 }
 
 async fn purge(args: &VarPurgeArgs) -> Result<Exit, CliError> {
-    let place = add_cas(variable_path(&args.path)?, args.check_index);
+    let place = variable_path(&args.path)?;
+    let request = routes::DeleteVariable::request([&place.as_str()]);
+    let request = request.with_some(QueryKey::Cas, args.check_index);
     let client = connect::connect(&args.agent)?;
-    let done = client.call(Method::DELETE, &place).await;
+    let done = client.send_only(&request).await;
     done.map_err(|error| conflict_error(error, &args.path))?;
     say(&format!("variable {} is gone", args.path));
     Ok(Exit::Success)

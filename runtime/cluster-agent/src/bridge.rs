@@ -2,8 +2,8 @@
 //! protocol.
 //!
 //! ```text
-//! request (MessagePack) ─► path and query ─► the agent's API ─┬─ JSON ─► type of the API ─► message
-//!                                                             └─ body ─► {Error, Payload} for each piece
+//! request (MessagePack) ─► request to the agent's API ─┬─ JSON ─► type of the API ─► message
+//!                                                      └─ body ─► {Error, Payload} for each piece
 //! ```
 //! So a server can read what a client of this agent can read: files of allocations, and nothing
 //! beyond.
@@ -14,8 +14,12 @@ use std::io;
 use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use ostler_agent::AgentHandle;
 use ostler_api::SOCKET_NAME;
-use ostler_api::client::{
-    AgentAddress, AgentEndpoint, ApiClient, ClientError, ClientTrouble, segment,
+use ostler_api::client::{AgentAddress, AgentEndpoint, ApiClient, ClientError, ClientTrouble};
+use ostler_api::request::{ApiRequest, ByteBody};
+use ostler_api::routes::QueryKey;
+use ostler_api::routes::endpoints::{
+    ListAllocChecks, ListFiles, ReadAllocUsage, ReadFileAt, ReadLogs, ReadNodeUsage, StatFile,
+    StreamAgentLog, StreamFile,
 };
 use ostler_cluster::msgpack::{self, Value, ValueReader};
 use ostler_cluster::rpc::{field, map, text};
@@ -25,6 +29,7 @@ use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL, CLUSTER_
 use ostler_wire::{AllocUsage, CheckQueryResult, FileInfo, HostStats, message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
 
 use super::{ServerCallContext, exec, server_calls};
 
@@ -42,8 +47,8 @@ pub(crate) async fn read(
     method: &str,
     body: &Value,
 ) -> Option<Result<Value, String>> {
-    let (path, name, convert) = read_path(method, body)?;
-    let read = fetch_whole(agent, &path).await;
+    let (request, name, convert) = read_request(method, body)?;
+    let read = fetch_whole(agent, &request).await;
     let read = read.and_then(|json| convert(&json).map_err(|error| error.to_string()));
     Some(read.map(|found| map([(name, found), ("Index", 0.into())])))
 }
@@ -51,27 +56,35 @@ pub(crate) async fn read(
 /// Converts an answer of the API to its form for servers.
 type Converter = fn(&[u8]) -> serde_json::Result<Value>;
 
-/// The path in the API for a call that only reads, the field of the answer, and what converts its
+/// The request to the API for a call that only reads, the field of the answer, and what converts its
 /// content. `None` if this node does not answer the call.
-pub(crate) fn read_path(method: &str, body: &Value) -> Option<(String, &'static str, Converter)> {
-    let (alloc, path) = (encoded_field(body, "AllocID"), encoded_field(body, "Path"));
-    let files = |what: &str| format!("/v1/client/fs/{what}/{alloc}?path={path}");
-    let of_alloc = format!("/v1/client/allocation/{alloc}");
+pub(crate) fn read_request(
+    method: &str,
+    body: &Value,
+) -> Option<(ApiRequest<(), Json>, &'static str, Converter)> {
+    let (alloc, path) = (text_field(body, "AllocID"), text_field(body, "Path"));
     Some(match method {
-        "FileSystem.List" => (files("ls"), "Files", convert::<Vec<FileInfo<'_>>>),
-        "FileSystem.Stat" => (files("stat"), "Info", convert::<FileInfo<'_>>),
+        "FileSystem.List" => {
+            let request = ListFiles::request([&alloc]).with(QueryKey::Path, path);
+            (request.read_as(), "Files", convert::<Vec<FileInfo<'_>>>)
+        }
+        "FileSystem.Stat" => {
+            let request = StatFile::request([&alloc]).with(QueryKey::Path, path);
+            (request.read_as(), "Info", convert::<FileInfo<'_>>)
+        }
         "Allocations.Stats" => {
-            let task = encoded_field(body, "Task");
-            (format!("{of_alloc}/stats?task={task}"), "Stats", convert::<AllocUsage<'_>>)
+            let task = text_field(body, "Task");
+            let request = ReadAllocUsage::request([&alloc]).with(QueryKey::Task, task);
+            (request.read_as(), "Stats", convert::<AllocUsage<'_>>)
         }
         // Servers from 1.4 on use this.
         "Allocations.Checks" => (
-            format!("{of_alloc}/checks"),
+            ListAllocChecks::request([&alloc]).read_as(),
             "Results",
             convert::<BTreeMap<String, CheckQueryResult<'_>>>,
         ),
         "ClientStats.Stats" => {
-            ("/v1/client/stats".to_owned(), "HostStats", convert::<HostStats<'_>>)
+            (ReadNodeUsage::request([]).read_as(), "HostStats", convert::<HostStats<'_>>)
         }
         _ => return None,
     })
@@ -82,9 +95,12 @@ fn convert<T: DeserializeOwned + Serialize>(json: &[u8]) -> serde_json::Result<V
 }
 
 /// Read a whole answer of the agent's API.
-async fn fetch_whole(agent: &AgentHandle, path: &str) -> Result<Vec<u8>, String> {
+async fn fetch_whole(
+    agent: &AgentHandle,
+    request: &ApiRequest<(), Json>,
+) -> Result<Vec<u8>, String> {
     let failed = |error: ClientError| refusal(&error).0;
-    let mut pieces = api(agent).body_pieces(path).await.map_err(failed)?;
+    let mut pieces = api(agent).read_pieces(request).await.map_err(failed)?;
     let mut bytes = Vec::new();
     while let Some(piece) = pieces.take_next().await.map_err(failed)? {
         bytes.extend_from_slice(&piece);
@@ -95,48 +111,51 @@ async fn fetch_whole(agent: &AgentHandle, path: &str) -> Result<Vec<u8>, String>
     Ok(bytes)
 }
 
-/// The path in the API for a streaming call. `None` if this node does not answer it.
-pub(crate) fn stream_path(method: &str, body: &Value) -> Option<String> {
-    let alloc = encoded_field(body, "AllocID");
+/// The request to the API for a streaming call. `None` if this node does not answer it.
+pub(crate) fn stream_request(method: &str, body: &Value) -> Option<ApiRequest<(), ByteBody>> {
+    let (alloc, path) = (text_field(body, "AllocID"), text_field(body, "Path"));
     let flag = |name| field(body, name).and_then(Value::as_bool).unwrap_or(false);
     let number = |name| field(body, name).and_then(Value::as_i64).unwrap_or(0).max(0);
-    let (offset, origin) = (number("Offset"), encoded_field(body, "Origin"));
-    let origin = if origin.is_empty() { "start".to_owned() } else { origin };
-    match method {
-        "FileSystem.Logs" => {
-            let (task, kind) = (encoded_field(body, "Task"), encoded_field(body, "LogType"));
-            let (follow, plain) = (flag("Follow"), flag("PlainText"));
-            Some(format!(
-                "/v1/client/fs/logs/{alloc}?task={task}&type={kind}&follow={follow}&plain={plain}\
-                 &offset={offset}&origin={origin}"
-            ))
-        }
-        "FileSystem.Stream" if flag("PlainText") && !flag("Follow") => {
-            let (path, limit) = (encoded_field(body, "Path"), number("Limit"));
-            let limit = if limit > 0 { format!("&limit={limit}") } else { String::new() };
-            Some(format!("/v1/client/fs/readat/{alloc}?path={path}&offset={offset}{limit}"))
-        }
-        "FileSystem.Stream" => {
-            let (path, limit) = (encoded_field(body, "Path"), number("Limit"));
-            let (follow, plain) = (flag("Follow"), flag("PlainText"));
-            Some(format!(
-                "/v1/client/fs/stream/{alloc}?path={path}&offset={offset}&origin={origin}\
-                 &limit={limit}&follow={follow}&plain={plain}"
-            ))
-        }
-        "Agent.Monitor" => {
-            let (level, json) = (encoded_field(body, "LogLevel"), flag("LogJSON"));
-            let plain = flag("PlainText");
-            let level = if level.is_empty() { "info".to_owned() } else { level };
-            Some(format!("/v1/agent/monitor?log_level={level}&log_json={json}&plain={plain}"))
-        }
-        _ => None,
-    }
+    let (offset, limit) = (number("Offset"), number("Limit"));
+    let origin = non_empty(text_field(body, "Origin"), "start");
+    let (follow, plain) = (flag("Follow"), flag("PlainText"));
+    Some(match method {
+        "FileSystem.Logs" => ReadLogs::request([&alloc])
+            .with(QueryKey::Task, text_field(body, "Task"))
+            .with(QueryKey::StreamType, text_field(body, "LogType"))
+            .with(QueryKey::Follow, follow)
+            .with(QueryKey::Plain, plain)
+            .with(QueryKey::Offset, offset)
+            .with(QueryKey::Origin, origin)
+            .read_as(),
+        "FileSystem.Stream" if plain && !follow => ReadFileAt::request([&alloc])
+            .with(QueryKey::Path, path)
+            .with(QueryKey::Offset, offset)
+            .with_some(QueryKey::Limit, Some(limit).filter(|limit| *limit > 0)),
+        "FileSystem.Stream" => StreamFile::request([&alloc])
+            .with(QueryKey::Path, path)
+            .with(QueryKey::Offset, offset)
+            .with(QueryKey::Origin, origin)
+            .with(QueryKey::Limit, limit)
+            .with(QueryKey::Follow, follow)
+            .with(QueryKey::Plain, plain)
+            .read_as(),
+        "Agent.Monitor" => StreamAgentLog::request([])
+            .with(QueryKey::LogLevel, non_empty(text_field(body, "LogLevel"), "info"))
+            .with(QueryKey::LogJson, flag("LogJSON"))
+            .with(QueryKey::Plain, plain)
+            .read_as(),
+        _ => return None,
+    })
 }
 
-/// A field, encoded for a path or a query.
-fn encoded_field(body: &Value, name: &str) -> String {
-    segment(field(body, name).and_then(text).unwrap_or_default())
+/// A field with a text; empty if there is none.
+fn text_field<'a>(body: &'a Value, name: &str) -> &'a str {
+    field(body, name).and_then(text).unwrap_or_default()
+}
+
+fn non_empty<'a>(text: &'a str, default: &'a str) -> &'a str {
+    if text.is_empty() { default } else { text }
 }
 
 /// Answer one streaming call. Its header follows the first byte of the stream.
@@ -156,11 +175,11 @@ pub(crate) async fn stream(asked: &ServerCallContext, mut stream: Stream) -> io:
         return exec::serve(asked, stream, reader).await;
     }
     let request = next_value(&mut stream, &mut reader).await?;
-    let Some(path) = stream_path(&method, &request) else {
+    let Some(request) = stream_request(&method, &request) else {
         send(&mut stream, &wrap_piece(Err((server_calls::unanswered_text(&method), 400)))).await?;
         return stream.close().await;
     };
-    let mut pieces = match api(agent).body_pieces(&path).await {
+    let mut pieces = match api(agent).read_pieces(&request).await {
         Ok(pieces) => pieces,
         Err(error) => {
             send(&mut stream, &wrap_piece(Err(refusal(&error)))).await?;
@@ -260,13 +279,14 @@ mod tests {
             ("Offset", (-5).into()),
             ("PlainText", true.into()),
         ]);
-        let path = stream_path("FileSystem.Logs", &request).unwrap();
+        let asked = stream_request("FileSystem.Logs", &request).unwrap();
+        let path = asked.target();
         assert!(
             path.starts_with("/v1/client/fs/logs/a%2F..%2Fb?task=t%26follow%3Dtrue&"),
             "{path}"
         );
         assert!(path.contains("follow=false") && path.contains("offset=0"), "{path}");
-        assert_eq!(stream_path("Allocations.Exec", &request), None);
+        assert!(stream_request("Allocations.Exec", &request).is_none());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use ostler_api::routes::endpoints::ReadAllocSnapshot;
 use ostler_cluster::client::DiskDoor;
 use ostler_cluster::dial::{self, Socket};
 use ostler_cluster::previous::{DiskSource, no_disk_of_status};
@@ -110,7 +111,7 @@ fn request(from: &DiskSource) -> Result<Request<Empty<Bytes>>, NoDisk> {
     let cannot = |_| NoDisk::Ever("its token or address cannot be part of a request".to_owned());
     let mut token = HeaderValue::from_str(&from.token).map_err(|_| cannot(()))?;
     token.set_sensitive(true);
-    Request::get(format!("/v1/client/allocation/{}/snapshot", from.alloc))
+    Request::get(ReadAllocSnapshot::request([&from.alloc]).target())
         .header(HOST, from.address.to_string())
         .header(USER_AGENT, concat!("ostler/", env!("CARGO_PKG_VERSION")))
         .header(CONNECTION, "close")

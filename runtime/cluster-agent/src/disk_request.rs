@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use blake2b_simd::{KEYBYTES, Params};
+use ostler_api::routes::Route;
 use ostler_model::config::HttpConfig;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::DISK_SERVED_PORT;
@@ -56,7 +57,8 @@ pub(crate) fn disk_place(config: &HttpConfig, node: IpAddr, tls: Option<bool>) -
 
 /// The allocation whose disk a request is for; none if it is for something else.
 pub(crate) fn requested_alloc(method: &str, path: &str) -> Option<AllocId> {
-    let id = path.strip_prefix("/v1/client/allocation/")?.strip_suffix("/snapshot")?;
+    let (before, after) = Route::ReadAllocSnapshot.path().split_once("{id}")?;
+    let id = path.strip_prefix(before)?.strip_suffix(after)?;
     id.parse().ok().filter(|_| method == "GET")
 }
 

@@ -47,8 +47,9 @@ pub fn requests(bytes: &[u8]) {
 }
 
 fn paths(method: &str, request: &Value) -> Vec<String> {
-    let read = bridge::read_path(method, request).map(|(path, ..)| path);
-    read.into_iter().chain(bridge::stream_path(method, request)).collect()
+    let read = bridge::read_request(method, request).map(|(asked, ..)| asked.target().to_owned());
+    let stream = bridge::stream_request(method, request).map(|asked| asked.target().to_owned());
+    read.into_iter().chain(stream).collect()
 }
 
 /// Whether a path leads to the same handler as `plain`, the path of an empty request.

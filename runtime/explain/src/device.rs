@@ -2,10 +2,11 @@
 
 use ostler_model::device::{GroupKey, Health, HealthState, Locality};
 use ostler_model::time::Timestamp;
+use ostler_model::words::time_ago;
 use serde::Deserialize;
 
 use crate::commands;
-use crate::words::{sentence, time_ago};
+use crate::words::sentence;
 use crate::{Explanation, SubjectKind};
 
 /// The records about a device, as the agent reports them (`/v1/ostler/devices`).

@@ -25,10 +25,11 @@ mod words;
 use std::fmt::Write as _;
 
 use ostler_model::time::Timestamp;
+use ostler_model::words::time_ago;
 use serde::Serialize;
 
 pub use blocked::{BlockedPlace, BlockedProblem};
-pub use words::{moment, span, time_ago};
+pub use words::moment;
 
 /// The kind of thing that is explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

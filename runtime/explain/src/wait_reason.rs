@@ -5,11 +5,12 @@ use std::time::Duration;
 use ostler_model::event::EventKind;
 use ostler_model::ids::NAMESPACE;
 use ostler_model::time::Timestamp;
+use ostler_model::words::format_span;
 use ostler_wire::WireTaskEvent;
 
 use crate::alloc_task::{TaskHistory, is_kind};
 use crate::commands;
-use crate::words::{span, time_until};
+use crate::words::time_until;
 
 /// A start that took less than this is not slow.
 const SLOW: Duration = Duration::from_secs(5);
@@ -157,7 +158,8 @@ pub(crate) fn slow_start(task: &TaskHistory<'_>) -> Option<String> {
     let hooks: Vec<String> = hooks.cloned().collect();
     parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
     let named = parts.iter().filter(|(_, took)| *took * PART >= whole);
-    let named: Vec<String> = named.map(|(what, took)| format!("{} {what}", span(*took))).collect();
+    let named: Vec<String> =
+        named.map(|(what, took)| format!("{} {what}", format_span(*took))).collect();
     let hooks = match hooks.as_slice() {
         [] => String::new(),
         hooks => format!(" (hooks: {})", hooks.join(", ")),
@@ -165,7 +167,7 @@ pub(crate) fn slow_start(task: &TaskHistory<'_>) -> Option<String> {
     Some(format!(
         "the start of task {} took {}: {}{hooks}",
         task.told.task,
-        span(whole),
+        format_span(whole),
         named.join(", ")
     ))
 }

@@ -4,26 +4,10 @@ use std::time::Duration;
 
 use ostler_model::signal::SIGNALS;
 use ostler_model::time::Timestamp;
+use ostler_model::words::format_seconds;
 
 /// Seconds of a day.
 const DAY: u64 = 86_400;
-
-/// A span of time by its largest unit, and the next smaller one where it matters: `250ms`, `12s`,
-/// `4m05s`, `2h30m`, `3d04h`.
-#[must_use]
-pub fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match (seconds / DAY, seconds / 3_600, seconds / 60) {
-        (0, 0, 0) if seconds < 10 && time.subsec_millis() > 0 && !time.is_zero() => {
-            let text = format!("{:.1}s", time.as_secs_f64());
-            if seconds == 0 { format!("{}ms", time.subsec_millis()) } else { text }
-        }
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, minutes) => format!("{minutes}m{:02}s", seconds % 60),
-        (0, hours, minutes) => format!("{hours}h{:02}m", minutes % 60),
-        (days, hours, _) => format!("{days}d{:02}h", hours % 24),
-    }
-}
 
 /// A span as events write it: `1m30s`, `1.5s`, `250ms`. `None` where the text is no span.
 pub(crate) fn wire_span(text: &str) -> Option<Duration> {
@@ -45,17 +29,11 @@ pub(crate) fn stop_reason(wire: &str) -> &str {
     }
 }
 
-/// How long ago something was, in whole seconds: `12s ago`.
-#[must_use]
-pub fn time_ago(at: Timestamp, now: Timestamp) -> String {
-    format!("{} ago", span(Duration::from_secs(now.since(at).as_secs())))
-}
-
 /// The time until then: `in 12s`, or `now` when it is over.
 pub(crate) fn time_until(at: Timestamp, now: Timestamp) -> String {
     match at.since(now).as_secs() {
         0 => "now".to_owned(),
-        seconds => format!("in {}", span(Duration::from_secs(seconds))),
+        seconds => format!("in {}", format_seconds(seconds)),
     }
 }
 
@@ -107,13 +85,6 @@ pub(crate) fn sentence(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_have_at_most_two_units() {
-        let texts = [0, 250, 1_500, 12_700, 65_000, 9_000_000, 270_000_000];
-        let texts = texts.map(|millis| span(Duration::from_millis(millis)));
-        assert_eq!(texts, ["0s", "250ms", "1.5s", "12s", "1m05s", "2h30m", "3d03h"]);
-    }
 
     #[test]
     fn a_moment_of_another_day_has_its_date() {

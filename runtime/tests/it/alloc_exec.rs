@@ -8,7 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::StatusCode;
 use ostler_agent::Agent;
-use ostler_api::client::{AgentAddress, AgentEndpoint, ApiClient, segment};
+use ostler_api::client::{AgentAddress, AgentEndpoint, ApiClient};
+use ostler_api::request::encode_part;
+use ostler_api::routes::QueryKey;
+use ostler_api::routes::endpoints::ExecInAlloc;
 use ostler_model::limits::EXEC_SESSIONS_MAX;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -181,7 +184,7 @@ impl Session {
         more: &str,
     ) -> Self {
         let stream = UnixStream::connect(agent.data.path().join("ostler.sock")).await.unwrap();
-        let argv = segment(&json!(argv).to_string());
+        let argv = encode_part(&json!(argv).to_string());
         let path = format!("/v1/client/allocation/{alloc}/exec?task={task}&command={argv}{more}");
         Self(upgraded(stream, &path).await)
     }
@@ -363,16 +366,17 @@ async fn only_so_many_commands_run_at_once() {
         AgentAddress { at: AgentEndpoint::Socket(socket), data_dir: None },
         |_, _| {},
     );
-    let command = segment(r#"["/bin/cat"]"#);
-    let path = format!("/v1/client/allocation/{alloc}/exec?task=t&command={command}");
+    let request = ExecInAlloc::request([&alloc])
+        .with(QueryKey::Task, "t")
+        .with(QueryKey::Command, r#"["/bin/cat"]"#);
     let mut sessions = Vec::new();
     for _ in 0..EXEC_SESSIONS_MAX {
-        sessions.push(within(client.exec(&path)).await.unwrap());
+        sessions.push(within(client.start_exec(&request)).await.unwrap());
     }
-    let refused = within(client.exec(&path)).await.err().unwrap().to_string();
+    let refused = within(client.start_exec(&request)).await.err().unwrap().to_string();
     assert!(refused.contains("too many commands inside tasks at once"), "{refused}");
     drop(sessions);
-    until("there is room again", async || client.exec(&path).await.is_ok()).await;
+    until("there is room again", async || client.start_exec(&request).await.is_ok()).await;
 }
 
 /// The stock command line knows no sockets: each connection goes on to the agent's.

@@ -1,29 +1,31 @@
 //! A command inside a task, over a WebSocket.
 //!
 //! ```text
-//! ApiClient::exec ─► 101 ─┬─► ExecInputs:  ExecInputEvent ─► agent
-//!                         └─► ExecOutputs: agent ─► ExecOutputEvent
+//! ApiClient::start_exec ─► 101 ─┬─► ExecInputs:  ExecInputEvent ─► agent
+//!                               └─► ExecOutputs: agent ─► ExecOutputEvent
 //! ```
+
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
+use hyper::StatusCode;
 use hyper::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
-use ostler_model::limits::{API_REQUEST_WALL_MAX, CLIENT_GRACE};
 use ostler_model::rng::Rng;
 use ostler_wire::{ExecBytes, ExecInput, ExecOutput, ExecSize};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::{AnswerHead, ApiClient, ClientError, ClientTrouble, RequestName, ask_in_time};
+use super::{AnswerHead, ApiClient, ClientError, ClientTrouble, RequestName};
+use crate::request::{ApiRequest, WebSocketBody};
 use crate::websocket::{VERSION, accept_key, config};
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
@@ -69,12 +71,14 @@ pub struct ExecOutputs {
 }
 
 impl ApiClient {
-    /// Run a command inside a task. `path` is the path of the endpoint with the query.
+    /// Run a command inside a task.
     ///
     /// # Errors
     /// See [`ClientError`]. A refusal that comes later is an error of the outputs.
-    pub async fn exec(&self, path: &str) -> Result<(ExecInputs, ExecOutputs), ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.endpoint());
+    pub async fn start_exec(
+        &self,
+        request: &ApiRequest<(), WebSocketBody>,
+    ) -> Result<(ExecInputs, ExecOutputs), ClientError> {
         let mut key = [0; 16];
         Rng::system().fill(&mut key);
         let key = STANDARD.encode(key);
@@ -84,10 +88,10 @@ impl ApiClient {
             (SEC_WEBSOCKET_VERSION, VERSION),
             (SEC_WEBSOCKET_KEY, &*key),
         ];
-        let begun = async || {
-            let sent = self.send_with(&asked, &Method::GET, path, Bytes::new(), &headers);
+        let begun = async |name: &RequestName| {
+            let sent = self.send_head(request, Bytes::new(), &headers);
             let AnswerHead { response, mut connection } = sent.await?;
-            let no_session = |why: String| asked.clone().into_error(ClientTrouble::NoSession(why));
+            let no_session = |why: String| name.clone().into_error(ClientTrouble::NoSession(why));
             let answer = response.headers().get(SEC_WEBSOCKET_ACCEPT);
             let is_answer =
                 answer.is_some_and(|it| it.as_bytes() == accept_key(key.as_bytes()).as_bytes());
@@ -100,13 +104,11 @@ impl ApiClient {
             drop(connection.join_next().await);
             Ok(upgraded)
         };
-        let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
-        let upgraded =
-            self.ask_when_started(async || ask_in_time(limit, &asked, begun()).await).await?;
+        let upgraded = self.ask_when_started(request, Duration::ZERO, begun).await?;
         let io = TokioIo::new(upgraded);
         let socket = WebSocketStream::from_raw_socket(io, Role::Client, Some(config())).await;
         let (writes, reads) = socket.split();
-        Ok((ExecInputs { writes }, ExecOutputs { reads, asked }))
+        Ok((ExecInputs { writes }, ExecOutputs { reads, asked: self.name(request) }))
     }
 }
 

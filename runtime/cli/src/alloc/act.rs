@@ -2,54 +2,49 @@
 
 use serde_json::{Value, json};
 
-use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output::{self, say};
-use super::super::terminal::{TerminalInfo, one_line};
 use super::restart_watch::{RestartProgress, RestartWatch, kill_timeout};
+use crate::answer;
+use crate::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::output::say;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::clock;
+use ostler_model::ids::AllocId;
 use ostler_model::limits::{CLIENT_QUIET_WALL_MAX, CLIENT_RESTART_WALL_MAX};
 use ostler_model::signal::full_name;
-use ostler_wire::{Alloc, AllocStopResponse, GenericResponse, RestartRequest, SignalRequest};
+use ostler_wire::{Alloc, RestartRequest, SignalRequest};
 
 /// Stop an allocation, and wait for its end.
 pub(super) async fn stop(args: &AllocStopArgs, of: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "stop", agree: args.agree, terminal: of };
     let id = consent::find_alloc(&client, &args.alloc, change).await?;
-    let no_delay = args.no_shutdown_delay;
-    let path = format!("/v1/allocation/{id}");
-    let stopped: AllocStopResponse =
-        client.put(&format!("{path}/stop?no_shutdown_delay={no_delay}"), &json!({})).await?;
+    let request =
+        routes::StopAlloc::request([&id]).with(QueryKey::NoShutdownDelay, args.no_shutdown_delay);
+    let stopped = client.send(&request).await?;
     let short = id.short();
     say(&format!("allocation {short} is stopping"));
     if let Some(warning) = &stopped.warnings {
         say(&format!("warning: {}", one_line(warning)));
     }
     // The agent's answer as JSON, with the end of the allocation if the command waited for it.
-    let told = |alloc: Option<&Alloc>| {
-        if !args.answer.json {
-            return Ok(());
-        }
-        output::print_json(
-            &json!({
-                "ID": id, "EvalID": stopped.eval_id, "Warnings": stopped.warnings, "Waited": !args.detach,
-                "ClientStatus": alloc.map(|alloc| alloc.client_status),
-                "ClientDescription": alloc.map(|alloc| alloc.description().to_owned()),
-            }),
-            of,
-        )
+    let outcome = |alloc: Option<&Alloc>| {
+        json!({
+            "ID": id, "EvalID": stopped.eval_id, "Warnings": stopped.warnings, "Waited": !args.detach,
+            "ClientStatus": alloc.map(|alloc| alloc.client_status),
+            "ClientDescription": alloc.map(|alloc| alloc.description().to_owned()),
+        })
     };
     if args.detach {
-        told(None)?;
-        return Ok(Exit::Success);
+        return answer::show_json(|| outcome(None), of);
     }
     let hint = format!("allocation {short} is still stopping");
-    let ended = run_until_interrupted(&hint, wait_until_terminal(&client, &path)).await?;
-    told(ended.as_ref())?;
+    let ended = run_until_interrupted(&hint, wait_until_terminal(&client, id)).await?;
+    answer::show_json(|| outcome(ended.as_ref()), of)?;
     match ended {
         Some(alloc) => {
             say(&format!(
@@ -66,10 +61,10 @@ pub(super) async fn stop(args: &AllocStopArgs, of: &TerminalInfo) -> Result<Exit
 /// Wait until the allocation is terminal; none when it was removed meanwhile.
 async fn wait_until_terminal(
     client: &ApiClient,
-    path: &str,
+    id: AllocId,
 ) -> Result<Option<Alloc<'static>>, CliError> {
     let look = async |alloc: Alloc<'static>| Ok(Some(alloc).filter(|alloc| alloc.is_terminal()));
-    match client.watch(path, look).await {
+    match client.watch_until(&routes::ReadAlloc::request([&id]), look).await {
         Err(CliError::Client(error)) if error.is_not_found() => Ok(None),
         other => other.map(Some),
     }
@@ -83,7 +78,7 @@ async fn find_alloc_and_task<'a>(
     change: ConsentRequest<'_>,
 ) -> Result<(Alloc<'static>, Option<&'a str>), CliError> {
     let id = consent::find_alloc(client, alloc, change).await?;
-    let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
+    let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
     let task = super::check_task(&alloc, task)?;
     Ok((alloc, task))
 }
@@ -97,10 +92,12 @@ pub(super) async fn restart(
     let task = args.task.as_deref().or(args.task_option.as_deref());
     let change = ConsentRequest { verb: "restart", agree: args.agree, terminal };
     let (alloc, task) = find_alloc_and_task(&client, &args.alloc, task, change).await?;
-    let body = RestartRequest { task_name: task.map(Into::into), all_tasks: Some(args.all) };
+    let body = RestartRequest {
+        task_name: task.map(|task| task.to_owned().into()),
+        all_tasks: Some(args.all),
+    };
     let asked = RestartWatch::from_alloc(&alloc, task, args.all);
-    let _done: GenericResponse =
-        client.put(&format!("/v1/client/allocation/{}/restart", alloc.id), &body).await?;
+    client.send_body(&routes::RestartAlloc::request([&alloc.id]), &body).await?;
     let what = match (task, args.all) {
         (Some(task), _) => format!("task {}", one_line(task)),
         (None, true) => "every task".to_owned(),
@@ -112,14 +109,14 @@ pub(super) async fn restart(
         return Ok(Exit::Success);
     }
     let hint = format!("the restart of {what} of allocation {short} is still under way");
-    let path = format!("/v1/allocation/{}", alloc.id);
     let seen = async {
-        let waited = wait_for_restart(&client, &path, &asked);
+        let waited = wait_for_restart(&client, alloc.id, &asked);
         tokio::pin!(waited);
         if let Some(seen) = clock::timeout(CLIENT_QUIET_WALL_MAX, &mut waited).await {
             return seen;
         }
-        let now: Alloc<'_, Value> = client.get(&path).await?;
+        let request = routes::ReadAlloc::request([&alloc.id]).read_as::<Alloc<'static, Value>>();
+        let now = client.send(&request).await?;
         let waits_for = asked.late_tasks_text(&now, |task| kill_timeout(&now, task));
         say(&format!("still waiting: {waits_for}"));
         let rest = CLIENT_RESTART_WALL_MAX.saturating_sub(CLIENT_QUIET_WALL_MAX);
@@ -148,13 +145,13 @@ pub(super) async fn restart(
 /// Wait until the restart has happened, or cannot happen any more.
 async fn wait_for_restart(
     client: &ApiClient,
-    path: &str,
+    id: AllocId,
     asked: &RestartWatch,
 ) -> Result<RestartProgress, CliError> {
     let look = async |alloc: Alloc<'static>| {
         Ok(Some(asked.progress(&alloc)).filter(|progress| *progress != RestartProgress::Going))
     };
-    match client.watch(path, look).await {
+    match client.watch_until(&routes::ReadAlloc::request([&id]), look).await {
         Err(CliError::Client(error)) if error.is_not_found() => Ok(RestartProgress::Ended),
         other => other,
     }
@@ -170,9 +167,11 @@ pub(super) async fn signal(
     let task = args.task.as_deref().or(args.task_option.as_deref());
     let change = ConsentRequest { verb: "signal", agree: args.agree, terminal };
     let (alloc, task) = find_alloc_and_task(&client, &args.alloc, task, change).await?;
-    let body = SignalRequest { task: task.map(Into::into), signal: Some(signal.into()) };
-    let _done: GenericResponse =
-        client.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;
+    let body = SignalRequest {
+        task: task.map(|task| task.to_owned().into()),
+        signal: Some(signal.into()),
+    };
+    client.send_body(&routes::SignalAlloc::request([&alloc.id]), &body).await?;
     let whom =
         task.map_or_else(|| "the running tasks".to_owned(), |t| format!("task {}", one_line(t)));
     let short = alloc.id.short();

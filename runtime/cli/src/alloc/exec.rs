@@ -14,16 +14,16 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::super::args::alloc::AllocExecArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output;
-use super::super::terminal::{TerminalInfo, one_line};
 use super::logs::only_task;
-use ostler_api::client::{
-    ApiClient, ExecInputEvent, ExecInputs, ExecOutputEvent, ExecOutputs, segment,
-};
+use crate::args::alloc::AllocExecArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::output;
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_api::client::{ApiClient, ExecInputEvent, ExecInputs, ExecOutputEvent, ExecOutputs};
+use ostler_api::request::{ApiRequest, WebSocketBody};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::alloc::ClientStatus;
 use ostler_model::clock;
 use ostler_model::limits::{API_HEADER_BYTES_MAX, EXEC_SIGN_PERIOD};
@@ -46,7 +46,7 @@ pub(super) async fn exec(args: &AllocExecArgs, terminal: &TerminalInfo) -> Resul
         (Some(job), _) => find_running_alloc(client, job, change).await?,
         (None, given) => {
             let id = consent::find_alloc(&client, given, change).await?;
-            let alloc = client.get(&format!("/v1/allocation/{id}")).await?;
+            let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
             (client, alloc)
         }
     };
@@ -54,21 +54,20 @@ pub(super) async fn exec(args: &AllocExecArgs, terminal: &TerminalInfo) -> Resul
         Some(task) => task.to_owned(),
         None => only_task(&alloc)?,
     };
-    let (command, tty) = (segment(&json!(asked.command).to_string()), asked.tty);
     let id = alloc.id;
-    let path = format!(
-        "/v1/client/allocation/{id}/exec?task={}&tty={tty}&command={command}",
-        segment(&task)
-    );
-    if path.len() > API_HEADER_BYTES_MAX.saturating_sub(HEAD_BYTES) {
+    let request = routes::ExecInAlloc::request([&id])
+        .with(QueryKey::Task, task)
+        .with(QueryKey::Tty, asked.tty)
+        .with(QueryKey::Command, json!(asked.command));
+    let length = request.target().len();
+    if length > API_HEADER_BYTES_MAX.saturating_sub(HEAD_BYTES) {
         return Err(CliError::Wrong(format!(
-            "the command has {} bytes as it is sent, more than the {API_HEADER_BYTES_MAX} that the agent \
+            "the command has {length} bytes as it is sent, more than the {API_HEADER_BYTES_MAX} that the agent \
              takes; give a long script on standard input: `ostler alloc exec {} sh < SCRIPT`",
-            path.len(),
             id.short()
         )));
     }
-    let session = run_session(&client, &path, &asked, terminal);
+    let session = run_session(&client, &request, &asked, terminal);
     run_until_interrupted("the command inside the task is ended", session).await
 }
 
@@ -128,21 +127,20 @@ async fn find_running_alloc(
     change: ConsentRequest<'_>,
 ) -> Result<(ApiClient, Alloc<'static>), CliError> {
     let (client, job) = consent::find_job(client, job, change).await?;
-    let path = format!("/v1/job/{}/allocations", segment(&job));
-    let allocs: Vec<Alloc<'static>> = client.get(&path).await?;
+    let allocs = client.send(&routes::ListJobAllocs::request([&job])).await?;
     let running = allocs.into_iter().find(|alloc| alloc.client_status == ClientStatus::Running);
     let running = running.ok_or_else(|| {
         let job = one_line(&job);
         CliError::Cannot(format!("no allocation of job {job} runs; see `ostler job status {job}`"))
     })?;
-    let whole = client.get(&format!("/v1/allocation/{}", running.id)).await?;
+    let whole = client.send(&routes::ReadAlloc::request([&running.id])).await?;
     Ok((client, whole))
 }
 
 /// Run the command, from its first byte of input to its exit code.
 async fn run_session(
     client: &ApiClient,
-    path: &str,
+    request: &ApiRequest<(), WebSocketBody>,
     asked: &ExecInvocation<'_>,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
@@ -150,7 +148,7 @@ async fn run_session(
     let sizes = asked.tty.then(|| signal(SignalKind::window_change())).transpose();
     let sizes =
         sizes.map_err(|why| cannot("changes of the terminal's size cannot be followed", why))?;
-    let (inputs, outputs) = client.exec(path).await?;
+    let (inputs, outputs) = client.start_exec(request).await?;
     // The terminal is restored before any message about the end is printed.
     let _raw = asked.tty.then(RawTerminal::new).transpose();
     let _raw = _raw.map_err(|why| cannot("the terminal cannot be given to the command", why))?;

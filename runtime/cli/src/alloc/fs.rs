@@ -5,15 +5,18 @@
 //!   └─── a file ─ all of it, or from its last lines on ─► followed? ─► what is appended, until it is removed
 //! ```
 
-use super::super::args::alloc::AllocFsArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::exit::Exit;
-use super::super::output::{self, say, size, table};
-use super::super::terminal::{TerminalInfo, one_line};
 use super::logs::{LogOutput, show_last_lines};
-use ostler_api::client::{ApiClient, ClientError, ClientTrouble, segment};
+use crate::answer;
+use crate::args::alloc::AllocFsArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::output::{self, say, table};
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_api::client::{ApiClient, ClientError, ClientTrouble};
+use ostler_api::request::{ApiRequest, FrameBody};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::ids::AllocId;
-use ostler_model::words::shell_word;
+use ostler_model::words::{format_bytes, shell_word};
 use ostler_wire::FileInfo;
 
 /// Show a directory, or a file.
@@ -21,9 +24,8 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Ex
     let client = connect::connect(&args.answer.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
     let path = args.path.as_deref().unwrap_or("/");
-    let of = |what: &str| format!("/v1/client/fs/{what}/{id}?path={}", segment(path));
-    let looked: Result<FileInfo<'_>, _> = client.get(&of("stat")).await;
-    let file = match looked {
+    let stat = routes::StatFile::request([&id]).with(QueryKey::Path, path);
+    let file = match client.send(&stat).await {
         Ok(file) => file,
         Err(error) if is_missing(&error) => {
             let above = nearest_dir(&client, id, path).await;
@@ -32,26 +34,25 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &TerminalInfo) -> Result<Ex
         Err(error) => return Err(file_error(error)),
     };
     let reads = args.follow || args.lines.is_some();
-    let json = args.answer.json;
     if args.stat {
-        output::show(json, &file, || facts(&file), terminal)?;
-        return Ok(Exit::Success);
+        return answer::show(&file, || facts(&file), terminal);
     }
     if file.is_dir {
         if reads {
             let what = "a directory; -f and -n are for files";
             return Err(CliError::Wrong(format!("{} is {what}", one_line(path))));
         }
-        let files: Vec<FileInfo<'_>> = client.get(&of("ls")).await?;
-        output::show(json, &files, || listing(&files, terminal), terminal)?;
-        return Ok(Exit::Success);
+        let request = routes::ListFiles::request([&id]).with(QueryKey::Path, path);
+        let files = client.send(&request).await?;
+        return answer::show(&files, || listing(&files, terminal), terminal);
     }
-    if json {
+    if terminal.json {
         let message = format!("{} is a file; --json is for directories and --stat", one_line(path));
         return Err(CliError::Wrong(message));
     }
     let mut shown = LogOutput::new(*terminal);
-    let source = FileSource { client: &client, id, path: of("stream"), name: path };
+    let request = routes::StreamFile::request([&id]).with(QueryKey::Path, path);
+    let source = FileSource { client: &client, id, request, name: path };
     let done = if args.follow {
         run_until_interrupted("the file stays", source.follow(args.lines, &mut shown)).await
     } else {
@@ -87,8 +88,8 @@ fn parent_dir(path: &str) -> Option<&str> {
 /// The nearest existing directory above a path; `None` where that is the root.
 async fn nearest_dir<'a>(client: &ApiClient, id: AllocId, path: &'a str) -> Option<&'a str> {
     for above in parent_dirs(path) {
-        let at = format!("/v1/client/fs/stat/{id}?path={}", segment(above));
-        let found: Result<FileInfo<'_>, _> = client.get(&at).await;
+        let found =
+            client.send(&routes::StatFile::request([&id]).with(QueryKey::Path, above)).await;
         if found.is_ok_and(|file| file.is_dir) {
             return Some(above);
         }
@@ -122,7 +123,7 @@ fn facts(file: &FileInfo<'_>) -> String {
     let mut line = |name: &str, value: &str| output::fact(&mut text, 9, name, &one_line(value));
     line("name", &file.name);
     line("mode", &file.file_mode);
-    line("size", &format!("{} ({} bytes)", size(file.size), file.size));
+    line("size", &format!("{} ({} bytes)", format_bytes(file.size), file.size));
     line("modified", &file.mod_time);
     line("content", &file.content_type);
     text
@@ -134,7 +135,7 @@ fn listing(files: &[FileInfo<'_>], terminal: &TerminalInfo) -> String {
     }
     let row = |file: &FileInfo<'_>| {
         let name = if file.is_dir { format!("{}/", file.name) } else { file.name.to_string() };
-        [file.file_mode.to_string(), size(file.size), file.mod_time.to_string(), name]
+        [file.file_mode.to_string(), format_bytes(file.size), file.mod_time.to_string(), name]
     };
     table(["MODE", "SIZE", "MODIFIED", "NAME"], files.iter().map(row), terminal)
 }
@@ -143,8 +144,8 @@ fn listing(files: &[FileInfo<'_>], terminal: &TerminalInfo) -> String {
 struct FileSource<'a> {
     client: &'a ApiClient,
     id: AllocId,
-    /// The API path of the file's stream.
-    path: String,
+    /// The request for the file's stream.
+    request: ApiRequest<(), FrameBody>,
     name: &'a str,
 }
 
@@ -152,11 +153,12 @@ impl FileSource<'_> {
     /// Show the whole file, or its last lines. Returns the offset of its end.
     async fn read(&self, lines: Option<u32>, shown: &mut LogOutput) -> Result<u64, CliError> {
         if let Some(lines) = lines {
-            let place = show_last_lines(self.client, &self.path, lines, shown).await?;
+            let place = show_last_lines(self.client, &self.request, lines, shown).await?;
             return Ok(place.map_or(0, |(_, end)| end));
         }
         let mut end = 0;
-        let mut frames = self.client.stream(&format!("{}&follow=false", self.path)).await?;
+        let request = self.request.clone().with(QueryKey::Follow, false);
+        let mut frames = self.client.stream_frames(&request).await?;
         while let Some(frame) = frames.next().await? {
             end = end.max(frame.offset);
             shown.write_frame(&frame)?;
@@ -167,8 +169,9 @@ impl FileSource<'_> {
     /// Show the file or its last lines, and then what is appended to it.
     async fn follow(&self, lines: Option<u32>, shown: &mut LogOutput) -> Result<(), CliError> {
         let end = self.read(lines, shown).await?;
-        let path = format!("{}&follow=true&offset={end}", self.path);
-        let mut frames = self.client.stream(&path).await?;
+        let request = self.request.clone().with(QueryKey::Follow, true);
+        let request = request.with(QueryKey::Offset, end);
+        let mut frames = self.client.stream_frames(&request).await?;
         while let Some(frame) = frames.next().await? {
             shown.write_frame(&frame)?;
             let name = one_line(self.name);

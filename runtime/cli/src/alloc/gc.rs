@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use hyper::Method;
 use serde_json::json;
 
-use super::super::args::client::GcArgs;
-use super::super::connect::{self, CliError};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output;
-use super::super::terminal::TerminalInfo;
+use crate::answer;
+use crate::args::client::GcArgs;
+use crate::connect::{self, CliError};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::terminal::TerminalInfo;
 use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::ids::AllocId;
 use ostler_model::words::count_noun;
-use ostler_wire::Alloc;
 
 /// Remove allocations that have ended.
 pub(crate) async fn gc(args: &GcArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
@@ -22,22 +21,20 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &TerminalInfo) -> Result<Exit, C
     if let Some(given) = &args.alloc {
         let change = ConsentRequest { verb: "remove", agree: args.agree, terminal };
         let id = consent::find_alloc(&client, given, change).await?;
-        client.call(Method::GET, &format!("/v1/client/allocation/{id}/gc")).await?;
+        client.send_only(&routes::CollectAlloc::request([&id])).await?;
         let text = || format!("removed allocation {id}\n");
-        output::show(args.json, &json!({ "Removed": [id] }), text, terminal)?;
-        return Ok(Exit::Success);
+        return answer::show(&json!({ "Removed": [id] }), text, terminal);
     }
     let before = list_alloc_ids(&client).await?;
-    client.call(Method::PUT, "/v1/system/gc").await?;
+    client.send_only(&routes::CollectGarbage::request([])).await?;
     let after = list_alloc_ids(&client).await?;
     let removed: Vec<&AllocId> = before.difference(&after).collect();
     let text = || format!("removed {}\n", count_noun(removed.len(), "allocation"));
-    output::show(args.json, &json!({ "Removed": removed }), text, terminal)?;
-    Ok(Exit::Success)
+    answer::show(&json!({ "Removed": removed }), text, terminal)
 }
 
 async fn list_alloc_ids(client: &ApiClient) -> Result<BTreeSet<AllocId>, CliError> {
-    let allocs: Vec<Alloc> =
-        client.get(&format!("/v1/allocations?namespace={}", client.namespaces())).await?;
+    let allocs =
+        client.send(&connect::in_namespaces(client, routes::ListAllocs::request([]))).await?;
     Ok(allocs.into_iter().map(|alloc| alloc.id).collect())
 }

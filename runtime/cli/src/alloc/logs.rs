@@ -2,13 +2,15 @@
 
 use std::io::{self, Write as _};
 
-use super::super::args::alloc::AllocLogsArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::exit::Exit;
-use super::super::output;
-use super::super::terminal::{TerminalInfo, task_line};
 use super::logs_from::{Overlap, TailSearch};
-use ostler_api::client::{ApiClient, LogFrame, LogFrameStream, segment};
+use crate::args::alloc::AllocLogsArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::output;
+use crate::terminal::{TerminalInfo, task_line};
+use ostler_api::client::{ApiClient, LogFrame, LogFrameStream};
+use ostler_api::request::{ApiRequest, FrameBody};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_wire::Alloc;
 
 /// A followed stream begins this many bytes before its end, to overlap with what was already shown.
@@ -21,22 +23,25 @@ const LINE_BYTES_MAX: usize = 16 * 1024;
 pub(super) async fn logs(args: &AllocLogsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
-    let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
+    let alloc = client.send(&routes::ReadAlloc::request([&id])).await?;
     let given = args.task.as_deref().or(args.task_option.as_deref());
     let task = match super::check_task(&alloc, given)? {
         Some(task) => task.to_owned(),
         None => only_task(&alloc)?,
     };
     let kind = if args.stderr { "stderr" } else { "stdout" };
-    let path = format!("/v1/client/fs/logs/{id}?task={}&type={kind}", segment(&task));
+    let request = routes::ReadLogs::request([&id])
+        .with(QueryKey::Task, task)
+        .with(QueryKey::StreamType, kind);
     let mut shown = LogOutput::new(*terminal);
     let show = async {
         match args.lines {
             None => {
-                let frames = client.stream(&format!("{path}&follow={}", args.follow)).await?;
+                let request = request.with(QueryKey::Follow, args.follow);
+                let frames = client.stream_frames(&request).await?;
                 show_stream(frames, None, &mut shown).await?;
             }
-            Some(lines) => show_tail(&client, &path, lines, args.follow, &mut shown).await?,
+            Some(lines) => show_tail(&client, &request, lines, args.follow, &mut shown).await?,
         }
         if args.follow { super::check_alloc_ended(&client, id).await } else { Ok(()) }
     };
@@ -81,33 +86,42 @@ async fn show_stream(
 /// Show the last lines and then, with `follow`, what is printed after them.
 async fn show_tail(
     client: &ApiClient,
-    path: &str,
+    request: &ApiRequest<(), FrameBody>,
     lines: u32,
     follow: bool,
     shown: &mut LogOutput,
 ) -> Result<(), CliError> {
-    let place = show_last_lines(client, path, lines, shown).await?;
+    let place = show_last_lines(client, request, lines, shown).await?;
     if !follow {
         return Ok(());
     }
-    let begin = format!("{path}&follow=true&origin=end&offset={OVERLAP_BYTES}");
+    let request = from_end(request, true, OVERLAP_BYTES);
     let overlap = place.map(|(file, offset)| Overlap::new(&file, offset));
-    show_stream(client.stream(&begin).await?, overlap, shown).await
+    show_stream(client.stream_frames(&request).await?, overlap, shown).await
 }
 
-/// Show the last lines of the stream at a path. Returns the file and the offset in it where they
+/// The request for a stream that begins so many bytes before its end.
+fn from_end(
+    request: &ApiRequest<(), FrameBody>,
+    follow: bool,
+    bytes: u64,
+) -> ApiRequest<(), FrameBody> {
+    let request = request.clone().with(QueryKey::Follow, follow);
+    request.with(QueryKey::Origin, "end").with(QueryKey::Offset, bytes)
+}
+
+/// Show the last lines of a stream. Returns the file and the offset in it where they
 /// end; `None` where there is no output.
 pub(super) async fn show_last_lines(
     client: &ApiClient,
-    path: &str,
+    request: &ApiRequest<(), FrameBody>,
     lines: u32,
     shown: &mut LogOutput,
 ) -> Result<Option<(String, u64)>, CliError> {
     let mut tail = TailSearch::new(lines);
     loop {
-        let bytes = tail.bytes_wanted();
-        let path = format!("{path}&follow=false&origin=end&offset={bytes}");
-        let mut frames = client.stream(&path).await?;
+        let request = from_end(request, false, tail.bytes_wanted());
+        let mut frames = client.stream_frames(&request).await?;
         let (mut read, mut place) = (Vec::new(), None);
         while let Some(frame) = frames.next().await? {
             read.extend_from_slice(&frame.data);

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::connect::span;
-use super::super::terminal::one_line;
+use crate::terminal::one_line;
 use ostler_model::event::EventKind;
 use ostler_model::task::TaskStatus;
+use ostler_model::words::format_seconds;
 use ostler_wire::{Alloc, WireTaskState};
 
 /// How far the restart is.
@@ -75,7 +75,8 @@ impl RestartWatch {
         });
         let said = late.map(|(name, state)| {
             if state.state == TaskStatus::Running && is_stopping(state) {
-                let of = kill_timeout(name).map(|time| format!(" of {}", span(time)));
+                let of = kill_timeout(name)
+                    .map(|time| format!(" of {}", format_seconds(time.as_secs())));
                 let of = of.unwrap_or_default();
                 return one_line(&format!(
                     "task {name} is still stopping, and is killed when its kill_timeout{of} is over"

@@ -6,15 +6,17 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::args::alloc::AllocStatusArgs;
-use super::super::connect::{self, CliError, age_text};
-use super::super::exit::Exit;
-use super::super::output::{self, section, size, table};
-use super::super::report::PlacementReport;
-use super::super::stat_values;
-use super::super::terminal::{TerminalInfo, one_line};
-use ostler_agent::KeptEvent;
+use crate::answer;
+use crate::args::alloc::AllocStatusArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{self, age_text, section, table};
+use crate::report::PlacementReport;
+use crate::stat_values;
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_agent::{EventTopic, KeptEvent};
 use ostler_api::client::ApiClient;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_explain::fold;
 use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
@@ -22,6 +24,7 @@ use ostler_model::ids::{AllocId, NAMESPACE};
 use ostler_model::limits::MIB;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
+use ostler_model::words::format_bytes;
 use ostler_wire::{
     Alloc, AllocUsage, AllocatedPortMapping, CheckQueryResult, Cpu, ResourceUsage,
     TaskLifecycleConfig, TaskResources, WireTaskEvent, WireTaskState,
@@ -58,28 +61,14 @@ pub(super) async fn status(
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let style = StatusStyle { now: Clock::system().now(), verbose, terminal: *terminal };
-    match &args.alloc {
-        None => list(&client, args, style).await?,
-        Some(given) => {
-            let id = connect::find_alloc(&client, given).await?;
-            show_alloc(&client, id, args, style).await?;
-        }
-    }
+    let Some(given) = &args.alloc else {
+        let request = connect::in_namespaces(&client, routes::ListAllocs::request([]));
+        let text = |mut allocs: Vec<Alloc>| list_text(&mut allocs, style);
+        return answer::get(&client, request, text, terminal).await;
+    };
+    let id = connect::find_alloc(&client, given).await?;
+    show_alloc(&client, id, args, style).await?;
     Ok(Exit::Success)
-}
-
-async fn list(
-    client: &ApiClient,
-    args: &AllocStatusArgs,
-    style: StatusStyle,
-) -> Result<(), CliError> {
-    let path = format!("/v1/allocations?namespace={}", client.namespaces());
-    if args.answer.json {
-        let allocs: Value = client.get(&path).await?;
-        return Ok(output::print_json(&allocs, &style.terminal)?);
-    }
-    let mut allocs: Vec<Alloc> = client.get(&path).await?;
-    Ok(output::print(&list_text(&mut allocs, style), &style.terminal)?)
 }
 
 fn list_text(allocs: &mut [Alloc], style: StatusStyle) -> String {
@@ -143,37 +132,40 @@ async fn show_alloc(
     args: &AllocStatusArgs,
     style: StatusStyle,
 ) -> Result<(), CliError> {
-    let path = format!("/v1/allocation/{id}");
-    let stats = format!("/v1/client/allocation/{id}/stats");
-    let checks = format!("/v1/client/allocation/{id}/checks");
-    if args.answer.json {
-        let mut alloc: Value = client.get(&path).await?;
-        let checks: Value = client.get(&checks).await.unwrap_or_default();
+    let (read, stats) = (routes::ReadAlloc::request([&id]), routes::ReadAllocUsage::request([&id]));
+    let checks = routes::ListAllocChecks::request([&id]);
+    if style.terminal.json {
+        let mut alloc = client.send(&read.read_as::<Value>()).await?;
+        let checks = client.send(&checks.read_as::<Value>()).await.unwrap_or_default();
         if let Some(alloc) = alloc.as_object_mut()
             && checks.as_object().is_some_and(|checks| !checks.is_empty())
         {
             alloc.insert("Checks".to_owned(), checks);
         }
         if args.stats {
-            let stats: Value = client.get(&stats).await?;
+            let stats = client.send(&stats.read_as::<Value>()).await?;
             alloc = json!({ "allocation": alloc, "stats": stats });
         }
         return Ok(output::print_json(&alloc, &style.terminal)?);
     }
-    let alloc: Alloc = client.get(&path).await?;
-    let usage: Option<AllocUsage> = if args.stats { Some(client.get(&stats).await?) } else { None };
+    let alloc = client.send(&read).await?;
+    let usage = if args.stats { Some(client.send(&stats).await?) } else { None };
     let mut text = facts(&alloc, style);
     text.push_str(&ports(&alloc, style));
     text.push_str(&tasks(&alloc, style));
-    let checks: BTreeMap<String, CheckQueryResult> = client.get(&checks).await.unwrap_or_default();
+    let checks = client.send(&checks).await.unwrap_or_default();
     text.push_str(&checks_text(&checks, style));
     if let Some(usage) = &usage {
         text.push_str(&usage_text(&alloc, usage, style));
     }
     text.push_str(&devices(&alloc, style));
-    let path = format!("/v1/ostler/events?namespace=*&topic=task&alloc={id}");
+    let kept = routes::ListNodeEvents::request([])
+        .with(QueryKey::Namespace, "*")
+        .with(QueryKey::Topic, EventTopic::Task.as_str())
+        .with(QueryKey::Alloc, id)
+        .read_as::<KeptEvents>();
     // The allocation itself keeps fewer events; an older agent has no such list.
-    let kept: KeptEvents = client.get(&path).await.unwrap_or_default();
+    let kept = client.send(&kept).await.unwrap_or_default();
     text.push_str(&events(&alloc, &kept.events, style));
     Ok(output::print(&text, &style.terminal)?)
 }
@@ -364,9 +356,13 @@ fn usage_cells(usage: &ResourceUsage, given: Option<&TaskResources>) -> (String,
     let memory = match (memory.measured.is_empty(), given) {
         (true, _) => "not measured".to_owned(),
         (false, Some(given)) => {
-            format!("{} of {}", size(memory.rss), size(given.memory.mib.saturating_mul(MIB)))
+            format!(
+                "{} of {}",
+                format_bytes(memory.rss),
+                format_bytes(given.memory.mib.saturating_mul(MIB))
+            )
         }
-        (false, None) => size(memory.rss),
+        (false, None) => format_bytes(memory.rss),
     };
     (cpu, memory)
 }

@@ -2,67 +2,56 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::super::args::job::JobStopArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output::{self, say};
-use super::super::printer::print_report;
-use super::super::report::RunReport;
-use super::super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, segment};
+use crate::answer;
+use crate::args::job::JobStopArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::output::say;
+use crate::printer::print_report;
+use crate::report::RunReport;
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_model::ids::AllocId;
-use ostler_wire::{Alloc, JobDeregisterResponse};
+use ostler_wire::Alloc;
 
 /// Stop a job, and wait for its end.
 pub(super) async fn stop(args: &JobStopArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     let change = ConsentRequest { verb: "stop", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let path = format!("/v1/job/{}", segment(&job));
-    let (purge, no_delay) = (args.purge, args.no_shutdown_delay);
-    let asked = format!("{path}?purge={purge}&no_shutdown_delay={no_delay}");
+    let request = routes::StopJob::request([&job])
+        .with(QueryKey::Purge, args.purge)
+        .with(QueryKey::NoShutdownDelay, args.no_shutdown_delay);
     // Asked before the stop: what ends quickly has ended when the answer to the stop comes.
-    let live = live_allocs(&client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?);
-    let stopped: JobDeregisterResponse = client.delete(&asked).await?;
+    let live = live_allocs(&client.send(&routes::ListJobAllocs::request([&job])).await?);
+    let stopped = client.send(&request).await?;
     let shown = one_line(&job);
     say(&format!("job {shown} is stopping"));
     if let Some(warning) = &stopped.warnings {
         say(&format!("warning: {}", one_line(warning)));
     }
-    let told = || {
+    let outcome = || {
         json!({
             "ID": job, "EvalID": stopped.eval_id, "JobModifyIndex": stopped.job_modify_index,
             "Warnings": stopped.warnings, "Waited": !args.detach,
         })
     };
     if args.detach {
-        return print_if_json(args, told, terminal);
+        return answer::show_json(outcome, terminal);
     }
-    let hint =
-        format!("job {shown} is still stopping; `ostler job status {shown}` shows how far it is");
-    run_until_interrupted(&hint, wait_until_stopped(&client, &path, live, terminal)).await?;
+    let hint = format!("job {shown} is still stopping; `ostler job status {shown}` shows how far it is");
+    run_until_interrupted(&hint, wait_until_stopped(&client, &job, live, terminal)).await?;
     say(&format!("job {shown} is stopped"));
-    print_if_json(args, told, terminal)
-}
-
-/// Print what was done, if `--json` asks for that.
-fn print_if_json(
-    args: &JobStopArgs,
-    told: impl FnOnce() -> Value,
-    terminal: &TerminalInfo,
-) -> Result<Exit, CliError> {
-    if args.json {
-        output::print_json(&told(), terminal)?;
-    }
-    Ok(Exit::Success)
+    answer::show_json(outcome, terminal)
 }
 
 /// Print, once for each task, that it was killed and does not end: the command waits
 /// for such tasks.
-fn tell_unkillable(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
+fn report_unkillable(alloc: &Alloc, told: &mut BTreeSet<(AllocId, String)>) {
     for (task, state) in &alloc.task_states {
         let last = state.events.iter().rev().find(|event| event.kind == "Killing");
         let unkillable = last.filter(|event| event.details.contains_key("kill_error"));
@@ -88,7 +77,7 @@ async fn wait_until_stopped(
     let mut told = BTreeSet::new();
     let look = async |allocs: Vec<Alloc<'static>>| {
         for alloc in allocs.iter().filter(|alloc| !alloc.is_terminal()) {
-            tell_unkillable(alloc, &mut told);
+            report_unkillable(alloc, &mut told);
         }
         for alloc in allocs.iter().filter(|alloc| live.contains(&alloc.id) && alloc.is_terminal()) {
             let (name, description) = (alloc.name.to_string(), alloc.description().to_owned());
@@ -101,5 +90,5 @@ async fn wait_until_stopped(
         live = live_allocs(&allocs);
         Ok(live.is_empty().then_some(()))
     };
-    client.watch(&format!("{job}/allocations"), look).await
+    client.watch_until(&routes::ListJobAllocs::request([&job]), look).await
 }

@@ -1,18 +1,17 @@
 //! `ostler job history`, `revert`, `promote`
 
-use serde_json::{Value, json};
-
-use super::super::args::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
-use super::super::connect::{self, CliError, age_text};
-use super::super::consent::{self, ConsentRequest};
-use super::super::deployment::promote_one;
-use super::super::exit::Exit;
-use super::super::output::{self, say, table};
-use super::super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::segment;
+use crate::answer;
+use crate::args::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
+use crate::connect::{self, CliError};
+use crate::consent::{self, ConsentRequest};
+use crate::deployment::promote_one;
+use crate::exit::Exit;
+use crate::output::{self, age_text, say, table};
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
-use ostler_wire::{JobRegisterResponse, JobVersionsResponse, WireDeployment, WireJob};
+use ostler_wire::{JobRegisterResponse, JobVersionsResponse, RevertRequest, WireJob};
 
 /// List the versions of a job.
 pub(super) async fn history(
@@ -21,16 +20,10 @@ pub(super) async fn history(
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.answer.agent)?;
     let (client, job) = connect::find_job(client, &args.job).await?;
-    let path = format!("/v1/job/{}/versions", segment(&job));
-    if args.answer.json {
-        let all: Value = client.get(&path).await?;
-        output::print_json(&all, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let all: JobVersionsResponse<WireJob> = client.get(&path).await?;
-    let text = history_text(&all.versions, Clock::system().now(), terminal);
-    output::print(&text, terminal)?;
-    Ok(Exit::Success)
+    let text = |all: JobVersionsResponse<WireJob>| {
+        history_text(&all.versions, Clock::system().now(), terminal)
+    };
+    answer::get(&client, routes::ListJobVersions::request([&job]), text, terminal).await
 }
 
 fn history_text(versions: &[WireJob], now: Timestamp, terminal: &TerminalInfo) -> String {
@@ -51,20 +44,19 @@ pub(super) async fn revert(
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "revert", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let path = format!("/v1/job/{}/revert", segment(&job));
-    let body = json!({ "JobID": job, "JobVersion": args.earlier });
-    if args.answer.json {
-        let answer: Value = client.put(&path, &body).await?;
-        output::print_json(&answer, terminal)?;
-        return Ok(Exit::Success);
-    }
-    let answer: JobRegisterResponse = client.put(&path, &body).await?;
-    let (shown, from, to) = (one_line(&job), args.earlier, answer.registered.version);
-    say(&format!("job {shown} is at version {to}, which is what version {from} was"));
-    if !answer.new_warnings().is_empty() {
-        output::warning(terminal, &answer.new_warnings());
-    }
-    Ok(Exit::Success)
+    let body = RevertRequest {
+        job_id: job.clone(),
+        job_version: args.earlier,
+        enforce_prior_version: None,
+    };
+    let report = |answer: JobRegisterResponse| {
+        let (shown, from, to) = (one_line(&job), args.earlier, answer.registered.version);
+        say(&format!("job {shown} is at version {to}, which is what version {from} was"));
+        if !answer.new_warnings().is_empty() {
+            output::warning(terminal, &answer.new_warnings());
+        }
+    };
+    answer::put(&client, routes::RevertJob::request([&job]), &body, report, terminal).await
 }
 
 /// Accept the canaries of the newest deployment of a job.
@@ -75,17 +67,18 @@ pub(super) async fn promote(
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "promote", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let path = format!("/v1/job/{}/deployment", segment(&job));
-    let newest: Option<WireDeployment> = client.get(&path).await?;
+    let newest = client.send(&routes::ReadJobDeployment::request([&job])).await?;
     let Some(newest) = newest else {
         return Err(CliError::Wrong(format!("job {} has no deployment", one_line(&job))));
     };
-    promote_one(&client, &newest.id, &args.group, args.answer.json, terminal).await
+    promote_one(&client, &newest.id, &args.group, terminal).await
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use serde_json::json;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The command that is proposed after a command on a job file. It has the words of the present
 //! command, so that it reads the same file with the same variables and asks the same agent.
 
-use super::super::terminal::one_line;
+use crate::terminal::one_line;
 use ostler_model::words::shell_word;
 
 /// Options that are not taken over: those without a value, and the one with a value.

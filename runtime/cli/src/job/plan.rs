@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::args::job::JobPlanArgs;
-use super::super::connect::{self, CliError};
-use super::super::exit::Exit;
-use super::super::output::{self, table};
-use super::super::terminal::{TerminalInfo, one_line, plain};
 use super::next_command::{next_command, own_words};
 use super::plan_devices;
+use crate::args::job::JobPlanArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{self, table};
+use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::DeviceExplanation;
-use ostler_api::client::segment;
+use ostler_api::routes::endpoints as routes;
 use ostler_wire::JobRequest;
 
 /// The agent's answer to a plan.
@@ -24,9 +24,9 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &TerminalInfo) -> Result<
     let input = super::read_with_warnings(&args.source, terminal)?;
     let job = input.job();
     let client = client.or_in_namespace(job.namespace());
-    let path = format!("/v1/job/{}/plan", segment(job.id.as_str()));
     let body = JobRequest { diff: Some(true), ..super::job_request(job) };
-    let answer: Result<Value, _> = client.put(&path, &body).await;
+    let request = routes::PlanJob::request([&job.id]).read_as::<Value>();
+    let answer = client.send_body(&request, &body).await;
     let answer = super::check_answer(answer, &client, &input).await?;
     let plan: Plan = serde_json::from_value(answer.clone())
         .map_err(|error| CliError::Cannot(format!("the agent's plan cannot be read: {error}")))?;
@@ -35,7 +35,7 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &TerminalInfo) -> Result<
         let command = next_command(own_words(), "plan", &run);
         text(job.id.as_str(), &command, &plan, terminal)
     };
-    output::show(args.answer.json, &answer, text, terminal)?;
+    crate::answer::show(&answer, text, terminal)?;
     Ok(exit(&plan))
 }
 

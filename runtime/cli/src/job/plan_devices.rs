@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use super::super::terminal::one_line;
+use crate::terminal::one_line;
 use ostler_agent::{DeviceCandidate, DeviceExplanation, DeviceOutcome};
 use ostler_model::words::count_noun;
 

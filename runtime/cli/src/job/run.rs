@@ -12,21 +12,22 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::args::job::JobRunArgs;
-use super::super::connect::{self, CliError, run_until_interrupted};
-use super::super::exit::Exit;
-use super::super::input::JobInput;
-use super::super::output::{self, say, warning};
-use super::super::printer::print_report;
-use super::super::terminal::{TerminalInfo, one_line};
 use super::next_command::{next_command, own_words};
 use super::watch::{JobSnapshot, JobVerdict, JobWatch};
-use ostler_api::client::{ApiClient, ClientError, segment};
+use crate::args::job::JobRunArgs;
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::input::JobInput;
+use crate::output::{self, say, warning};
+use crate::printer::print_report;
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_api::client::{ApiClient, ClientError};
+use ostler_api::routes::{QueryKey, endpoints as routes};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::job;
-use ostler_wire::{Alloc, JobRegisterResponse, JobRequest, WireDeployment, WireJob};
+use ostler_wire::{JobRegisterResponse, JobRequest, WireJob};
 
 /// Time between two requests for a job that waits while plugins are loaded.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -67,19 +68,19 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &TerminalInfo) -> Result<Ex
     if !registered.new_warnings().is_empty() {
         warning(terminal, &registered.new_warnings());
     }
-    if !args.json {
+    if !terminal.json {
         say(&registered_text(job, &registered));
     }
     if args.detach {
-        print_outcome(args, &input, &registered, "taken", terminal)?;
+        print_outcome(&input, &registered, "taken", terminal)?;
         return Ok(Exit::Success);
     }
     let hint = format!("job {} keeps running; `ostler job stop {}` stops it", job.id, job.id);
-    let follow = follow_job(&client, args, job, &registered, (!args.json).then_some(terminal));
+    let follow = follow_job(&client, args, job, &registered, (!terminal.json).then_some(terminal));
     let end = run_until_interrupted(&hint, follow).await?;
     let (outcome, exit) = outcome_and_exit(&end.verdict);
-    if args.json {
-        print_outcome(args, &input, &registered, outcome, terminal)?;
+    if terminal.json {
+        print_outcome(&input, &registered, outcome, terminal)?;
         return Ok(exit);
     }
     let again = next_command(own_words(), "run", "run --rerun");
@@ -141,7 +142,7 @@ impl FollowEnd {
             JobVerdict::ByHand(deployment) => format!(
                 "what was placed of job {id} runs, and the deployment waits until its health is reported by \
                  PUT {} (docs/updates.md shows the whole request); see `ostler job status {id}`",
-                one_line(&format!("/v1/deployment/allocation-health/{deployment}"))
+                routes::SetAllocHealth::request([deployment]).target()
             ),
             JobVerdict::Overtaken(how) => format!("{how} while it was followed"),
             JobVerdict::Waits => format!(
@@ -153,7 +154,7 @@ impl FollowEnd {
                 alloc.short()
             ),
             JobVerdict::GivenUp { deployment, why } => {
-                let short: String = deployment.chars().take(8).collect();
+                let short = output::short_id(deployment);
                 let now = match self.version {
                     version if version > self.followed => {
                         format!("; the job is at version {version} now")
@@ -205,7 +206,7 @@ async fn register(
         rerun: args.rerun.then_some(true),
         ..super::job_request(job)
     };
-    client.put("/v1/jobs", &body).await
+    client.send_body(&routes::RegisterJob::request([]), &body).await
 }
 
 /// What the agent did at once, as text for people.
@@ -224,14 +225,13 @@ fn registered_text(job: &job::Job, registered: &JobRegisterResponse) -> String {
 
 /// Print the outcome: ids for people and scripts, or JSON.
 fn print_outcome(
-    args: &JobRunArgs,
     input: &JobInput,
     registered: &JobRegisterResponse,
     outcome: &'static str,
     terminal: &TerminalInfo,
 ) -> Result<(), Exit> {
     let effects = &registered.registered;
-    if !args.json {
+    if !terminal.json {
         let ids = effects.placed.iter().chain(&effects.updated);
         let lines: String = ids.map(|id| format!("{id}\n")).collect();
         return output::print(&lines, terminal);
@@ -261,15 +261,17 @@ async fn follow_job(
     let effects = &registered.registered;
     let followed = effects.version;
     let mut watch = JobWatch::new(followed, effects.placed.clone(), job, args.settle);
-    let path = format!("/v1/job/{}", segment(job.id.as_str()));
+    let request = routes::ReadJob::request([&job.id]);
+    let allocs = routes::ListJobAllocs::request([&job.id]).with(QueryKey::Resources, true);
+    let deployments = routes::ListJobDeployments::request([&job.id]);
     let since = Stopwatch::start();
     // How long the allocations still have to run: no change of the job marks the end of that time.
     let left: Cell<Option<Duration>> = Cell::new(None);
     // The index of a job covers its allocations and its deployment. A change between these answers
     // ends the next wait at once.
     let look = async |now: WireJob<'static>| {
-        let allocs: Vec<Alloc> = client.get(&format!("{path}/allocations?resources=true")).await?;
-        let deployments: Vec<WireDeployment> = client.get(&format!("{path}/deployments")).await?;
+        let allocs = client.send(&allocs).await?;
+        let deployments = client.send(&deployments).await?;
         let looked = JobSnapshot {
             job: &now,
             allocs: &allocs,
@@ -292,7 +294,7 @@ async fn follow_job(
     };
     let mut look = look;
     loop {
-        let watched = client.watch(&path, &mut look);
+        let watched = client.watch_until(&request, &mut look);
         let seen = match left.get() {
             None => watched.await,
             Some(patience) => match clock::timeout(patience, watched).await {
@@ -327,7 +329,8 @@ async fn follow_job(
 
 /// Is a plugin still being loaded, or is it not known yet whether it can be used?
 async fn has_loading_plugins(client: &ApiClient) -> Result<bool, ClientError> {
-    let PluginReadiness { waiting, loading } = client.get("/v1/ostler/readiness").await?;
+    let request = routes::ReadReadiness::request([]).read_as::<PluginReadiness>();
+    let PluginReadiness { waiting, loading } = client.send(&request).await?;
     Ok(!(waiting.is_empty() && loading.is_empty()))
 }
 

@@ -1,15 +1,16 @@
 //! `ostler job scale`
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::super::args::job::JobScaleArgs;
-use super::super::connect::{self, CliError};
-use super::super::consent::{self, ConsentRequest};
-use super::super::exit::Exit;
-use super::super::output::{self, say};
-use super::super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, ClientError, ClientTrouble, segment};
-use ostler_wire::{JobRegisterResponse, JobScaleStatus, WireDeployment};
+use crate::args::job::JobScaleArgs;
+use crate::connect::{self, CliError};
+use crate::consent::{self, ConsentRequest};
+use crate::exit::Exit;
+use crate::output::{self, say};
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_api::client::{ApiClient, ClientError, ClientTrouble};
+use ostler_api::routes::endpoints as routes;
+use ostler_wire::{JobScaleStatus, ScalingRequest, WireDeployment};
 
 /// The message that the agent keeps with the event.
 const MESSAGE: &str = "submitted using ostler job scale";
@@ -22,22 +23,23 @@ pub(super) async fn scale(args: &JobScaleArgs, terminal: &TerminalInfo) -> Resul
     let client = connect::connect(&args.answer.agent)?;
     let change = ConsentRequest { verb: "scale", agree: args.agree, terminal };
     let (client, job) = consent::find_job(client, &args.job, change).await?;
-    let path = format!("/v1/job/{}/scale", segment(&job));
-    let status: JobScaleStatus = client.get(&path).await?;
+    let status = client.send(&routes::ReadJobScale::request([&job])).await?;
     let (group, count) = parse_target(&args.group_and_count, &status).map_err(CliError::Wrong)?;
-    let body = json!({
-        "Count": count,
-        "Target": { "Job": job, "Group": group },
-        "Message": MESSAGE,
-        "JobModifyIndex": args.check_index.unwrap_or(0),
-    });
-    if args.answer.json {
-        let answer: Value = client.put(&path, &body).await?;
+    let target = [("Job", &job), ("Group", &group)];
+    let body = ScalingRequest {
+        count: Some(count.into()),
+        target: target.map(|(key, name)| (key.to_owned(), name.clone())).into(),
+        message: MESSAGE.to_owned(),
+        job_modify_index: args.check_index.unwrap_or(0),
+        ..ScalingRequest::default()
+    };
+    let request = routes::ScaleJob::request([&job]);
+    if terminal.json {
+        let answer = client.send_body(&request.read_as::<Value>(), &body).await?;
         output::print_json(&answer, terminal)?;
         return Ok(Exit::Success);
     }
-    let answer: Result<JobRegisterResponse, ClientError> = client.put(&path, &body).await;
-    let answer = match answer {
+    let answer = match client.send_body(&request, &body).await {
         Ok(answer) => answer,
         Err(error) => return Err(explain_refusal(&client, &job, error).await),
     };
@@ -62,9 +64,8 @@ async fn explain_refusal(client: &ApiClient, job: &str, error: ClientError) -> C
     if !by_deployment {
         return error.into();
     }
-    let path = format!("/v1/job/{}/deployments", segment(job));
     // Without the list the original error is reported.
-    let all: Vec<WireDeployment> = client.get(&path).await.unwrap_or_default();
+    let all = client.send(&routes::ListJobDeployments::request([&job])).await.unwrap_or_default();
     match blocking_deployment(job, &all) {
         Some(message) => CliError::Failed(message, Exit::from(&error)),
         None => error.into(),
@@ -76,7 +77,7 @@ fn blocking_deployment(job: &str, all: &[WireDeployment]) -> Option<String> {
     let over =
         |one: &&WireDeployment| ["successful", "failed", "cancelled"].contains(&&*one.status);
     let one = all.iter().find(|one| !over(one))?;
-    let short: String = one_line(&one.id.chars().take(8).collect::<String>());
+    let short = one_line(&output::short_id(&one.id));
     Some(format!(
         "job {} is not scaled while its deployment {short} is under way: wait for its end (`ostler deployment status \
          {short}` says how far it is), or end it with `ostler deployment fail {short}`",

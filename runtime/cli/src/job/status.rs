@@ -5,12 +5,14 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::args::job::JobStatusArgs;
-use super::super::connect::{self, CliError, age_text};
-use super::super::exit::Exit;
-use super::super::output::{self, section, table};
-use super::super::terminal::{TerminalInfo, one_line};
-use ostler_api::client::{ApiClient, segment};
+use crate::answer;
+use crate::args::job::JobStatusArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{self, age_text, section, table};
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::printable::printable_line;
 use ostler_model::saved::JobOrigin;
@@ -24,7 +26,9 @@ pub(super) async fn status(
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
     match &args.job {
-        None => list(&client, args, terminal).await?,
+        None => {
+            list(&client, args, terminal).await?;
+        }
         Some(given) => {
             let (client, job) = connect::find_job(client.clone(), given).await?;
             show_job(&client, &job, args, terminal).await?;
@@ -44,7 +48,8 @@ struct JobsDirProblem {
 
 /// Warn of a problem of the jobs directory as a whole: the jobs may differ from its files then.
 async fn warn_of_jobs_dir(client: &ApiClient, terminal: &TerminalInfo) {
-    match client.get::<Option<JobsDirProblem>>("/v1/ostler/jobs-dir").await {
+    let request = routes::ReadJobsDir::request([]).read_as::<Option<JobsDirProblem>>();
+    match client.send(&request).await {
         Ok(Some(JobsDirProblem { problem: Some(problem) })) => output::warning(terminal, &problem),
         Ok(_) => {}
         Err(error) => tracing::debug!(%error, "the state of the jobs directory is not known"),
@@ -55,20 +60,15 @@ async fn list(
     client: &ApiClient,
     args: &JobStatusArgs,
     terminal: &TerminalInfo,
-) -> Result<(), CliError> {
-    let path = format!("/v1/jobs?namespace={}", client.namespaces());
-    if args.json {
-        let jobs: Value = client.get(&path).await?;
-        return Ok(output::print_json(&jobs, terminal)?);
-    }
-    let jobs: Vec<JobStub> = client.get(&path).await?;
-    let text = match args.agent.namespace.as_deref() {
+) -> Result<Exit, CliError> {
+    let request = connect::in_namespaces(client, routes::ListJobs::request([]));
+    let text = |jobs: Vec<JobStub>| match args.agent.namespace.as_deref() {
         Some(namespace) if jobs.is_empty() && !namespace.is_empty() => {
             format!("no jobs in namespace {}\n", one_line(namespace))
         }
         _ => list_text(&jobs, Clock::system().now(), terminal),
     };
-    Ok(output::print(&text, terminal)?)
+    answer::get(client, request, text, terminal).await
 }
 
 /// Longest text in a list about what a job waits for, bytes. The status of the job has all of it.
@@ -121,16 +121,15 @@ async fn show_job(
     args: &JobStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<(), CliError> {
-    let path = format!("/v1/job/{}", segment(job));
-    let allocations = format!("{path}/allocations");
-    if args.json {
-        let (job, allocs): (Value, Value) =
-            (client.get(&path).await?, client.get(&allocations).await?);
+    let (read, list) = (routes::ReadJob::request([&job]), routes::ListJobAllocs::request([&job]));
+    if terminal.json {
+        let job = client.send(&read.read_as::<Value>()).await?;
+        let allocs = client.send(&list.read_as::<Value>()).await?;
         return Ok(output::print_json(&json!({ "job": job, "allocations": allocs }), terminal)?);
     }
-    let job: WireJob = client.get(&path).await?;
-    let summary: JobSummary = client.get(&format!("{path}/summary")).await?;
-    let mut allocs: Vec<Alloc> = client.get(&allocations).await?;
+    let summary = routes::SummarizeJob::request([&job]);
+    let (job, summary) = (client.send(&read).await?, client.send(&summary).await?);
+    let mut allocs = client.send(&list).await?;
     let all = allocs.len();
     if !args.all_allocs {
         allocs.retain(|alloc| alloc.version() == job.facts.version || !alloc.is_terminal());

@@ -4,18 +4,18 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::super::args::job::ValidateArgs;
-use super::super::connect;
-use super::super::exit::Exit;
-use super::super::input::{self, InputError};
-use super::super::output::{self, warning};
-use super::super::start::{AgentSession, AgentStartError, Fallback};
-use super::super::terminal::TerminalInfo;
+use crate::args::job::ValidateArgs;
+use crate::connect;
+use crate::exit::Exit;
+use crate::input::{self, InputError};
+use crate::output::{self, warning};
+use crate::start::{AgentSession, AgentStartError, Fallback};
+use crate::terminal::TerminalInfo;
 use ostler_agent::{RAW_EXEC, TaskConfigProblem};
+use ostler_api::routes::endpoints as routes;
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::job::Job;
 use ostler_model::words::count_noun;
-use ostler_wire::JobValidateResponse;
 
 /// The result of a validation, as `--json` prints it.
 #[derive(Debug, Default, Serialize)]
@@ -58,7 +58,7 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &TerminalInfo) -> Ex
     let input = match input::read_job(&args.source) {
         Ok(input) => input,
         Err(error) => {
-            if !args.json {
+            if !terminal.json {
                 output::input_error(terminal, &error);
             }
             match error {
@@ -68,10 +68,10 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &TerminalInfo) -> Ex
                 }
                 other => verdict.error = Some(other.to_string()),
             }
-            return print_verdict(args, &verdict, "", terminal, Exit::Input);
+            return print_verdict(&verdict, "", terminal, Exit::Input);
         }
     };
-    if !args.json {
+    if !terminal.json {
         output::job_warnings(terminal, &input);
     }
     verdict.diagnostics.clone_from(&input.warnings().diagnostics);
@@ -81,29 +81,28 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &TerminalInfo) -> Ex
                 (verdict.config_problems, verdict.warnings) = (problems, warnings);
                 verdict.drivers_checked = !partly;
             }
-            Err(error) => return report_unchecked(args, verdict, &error, terminal),
+            Err(error) => return report_unchecked(verdict, &error, terminal),
         }
     }
-    for text in verdict.warnings.iter().filter(|_| !args.json) {
+    for text in verdict.warnings.iter().filter(|_| !terminal.json) {
         warning(terminal, text);
     }
     verdict.valid = verdict.config_problems.is_empty();
     if verdict.valid {
         return print_verdict(
-            args,
             &verdict,
             &summary(&args.source.file, input.job()),
             terminal,
             Exit::Success,
         );
     }
-    if !args.json {
+    if !terminal.json {
         output::input_error(terminal, &input.problem_error(&verdict.config_problems));
     }
     let located = input.locate_problems(&verdict.config_problems);
     verdict.omitted = located.omitted;
     verdict.diagnostics.extend(located.diagnostics);
-    print_verdict(args, &verdict, "", terminal, Exit::Input)
+    print_verdict(&verdict, "", terminal, Exit::Input)
 }
 
 /// Check the tasks' configurations against the schemas of their drivers: those of the running
@@ -112,7 +111,7 @@ async fn check(args: &ValidateArgs, job: &Job) -> Result<DriverCheck, AgentStart
     let running = connect::find_agent_silent(&args.agent).await;
     if let Some(client) = running.map_err(|stop| AgentStartError::Agent(stop.to_string()))? {
         let asked =
-            client.put::<JobValidateResponse>("/v1/validate/job", &super::job_request(job)).await;
+            client.send_body(&routes::ValidateJob::request([]), &super::job_request(job)).await;
         let mut checked = asked.map_err(|error| AgentStartError::Agent(error.to_string()))?;
         let warnings = std::mem::take(&mut checked.agent_warnings);
         return Ok(DriverCheck {
@@ -166,14 +165,13 @@ fn is_of_raw_exec(job: &Job, problem: &TaskConfigProblem) -> bool {
 }
 
 fn report_unchecked(
-    args: &ValidateArgs,
     mut verdict: ValidationReport,
     error: &AgentStartError,
     terminal: &TerminalInfo,
 ) -> Exit {
     let why = match error {
         AgentStartError::Input(error) => {
-            if !args.json {
+            if !terminal.json {
                 output::input_error(terminal, error);
             }
             error.to_string()
@@ -182,23 +180,22 @@ fn report_unchecked(
     };
     let message =
         format!("the job file can be read, but the drivers could not be loaded to check it: {why}");
-    if !args.json {
+    if !terminal.json {
         output::error(terminal, &format!("{message}\n(--syntax-only does without them)"));
     }
     verdict.error = Some(message);
-    print_verdict(args, &verdict, "", terminal, error.exit())
+    print_verdict(&verdict, "", terminal, error.exit())
 }
 
 /// Print the verdict: always as JSON, for people only when the file is valid, since its problems
 /// were already printed.
 fn print_verdict(
-    args: &ValidateArgs,
     verdict: &ValidationReport,
     summary: &str,
     terminal: &TerminalInfo,
     exit: Exit,
 ) -> Exit {
-    let printed = match (args.json, verdict.valid) {
+    let printed = match (terminal.json, verdict.valid) {
         (true, _) => output::print_json(verdict, terminal),
         (false, true) => output::print(summary, terminal),
         (false, false) => Ok(()),
@@ -224,9 +221,9 @@ fn summary(file: &Path, job: &Job) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use super::super::super::args::AgentArgs;
-    use super::super::super::args::job::JobFileArgs;
     use super::*;
+    use crate::args::AgentArgs;
+    use crate::args::job::JobFileArgs;
 
     fn args(file: &Path) -> ValidateArgs {
         ValidateArgs {

@@ -26,9 +26,9 @@ use std::time::Duration;
 use serde::Deserialize as _;
 use serde::de::IntoDeserializer as _;
 
-use super::super::human::failures;
-use super::super::progress::{AllocProgress, Labels, labels};
-use super::super::report::RunReport;
+use crate::human::failures;
+use crate::progress::{AllocProgress, Labels, labels};
+use crate::report::RunReport;
 use ostler_model::alloc::{AllocState, ClientStatus, DesiredStatus};
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};

@@ -2,18 +2,19 @@
 
 use std::fmt::Write as _;
 
-use super::super::args::state::CheckArgs;
-use super::super::connect::CliError;
-use super::super::exit::Exit;
-use super::super::output::{self, section, size, table};
-use super::super::terminal::{TerminalInfo, one_line};
+use crate::answer;
+use crate::args::state::CheckArgs;
+use crate::connect::CliError;
+use crate::exit::Exit;
+use crate::output::{section, table};
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::inspect::{self, Age, BadRecord, CheckReport, KindCount};
-use ostler_model::words::count_noun;
+use ostler_model::words::{count_noun, format_bytes};
 
 /// Check a state file.
 pub(super) fn check(args: &CheckArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let report = inspect::check(&super::target(&args.which)?)?;
-    output::show(args.json, &report, || text(&report, terminal), terminal)?;
+    answer::show(&report, || text(&report, terminal), terminal)?;
     Ok(if report.healthy { Exit::Success } else { Exit::Damaged })
 }
 
@@ -22,7 +23,7 @@ pub(super) fn kinds(kinds: &[KindCount], terminal: &TerminalInfo) -> String {
     let sum = |of: fn(&KindCount) -> u64| kinds.iter().map(of).fold(0, u64::saturating_add);
     let all = KindCount { kind: "all", records: sum(|k| k.records), bytes: sum(|k| k.bytes) };
     let rows = kinds.iter().chain([&all]);
-    let rows = rows.map(|k| [k.kind.to_owned(), k.records.to_string(), size(k.bytes)]);
+    let rows = rows.map(|k| [k.kind.to_owned(), k.records.to_string(), format_bytes(k.bytes)]);
     table(["KIND", "RECORDS", "BYTES"], rows, terminal)
 }
 
@@ -34,7 +35,7 @@ pub(super) fn schema(schema: Option<u16>) -> String {
 fn text(report: &CheckReport, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let path = one_line(&report.path.display().to_string());
-    let _ = writeln!(text, "file    {path} ({})", size(report.file_bytes));
+    let _ = writeln!(text, "file    {path} ({})", format_bytes(report.file_bytes));
     if let Some(damage) = &report.damage {
         let _ = writeln!(
             text,
@@ -130,7 +131,7 @@ fn write_bad_records(
     if bad.is_empty() {
         return;
     }
-    let rows = bad.iter().map(|bad| [bad.key.clone(), size(bad.bytes), bad.reason.clone()]);
+    let rows = bad.iter().map(|bad| [bad.key.clone(), format_bytes(bad.bytes), bad.reason.clone()]);
     let rows = table(["KEY", "BYTES", "REASON"], rows, terminal);
     text.push_str(&section(title, &rows, terminal));
     let listed = u64::try_from(bad.len()).unwrap_or(u64::MAX);

@@ -6,11 +6,11 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 
-use super::super::args::state::DumpArgs;
-use super::super::connect::CliError;
-use super::super::exit::Exit;
-use super::super::output;
-use super::super::terminal::{TerminalInfo, one_line};
+use crate::args::state::DumpArgs;
+use crate::connect::CliError;
+use crate::exit::Exit;
+use crate::output;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::inspect::{Dump, DumpRecord, InspectError};
 use ostler_model::words::count_noun;
 
@@ -18,7 +18,7 @@ use ostler_model::words::count_noun;
 pub(super) fn dump(args: &DumpArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let dump = Dump::open(&super::target(&args.which)?)?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let written = if args.json {
+    let written = if terminal.json {
         write_json(&dump, &args.prefix, &mut out)
     } else {
         write_human(&dump, &args.prefix, &mut out)

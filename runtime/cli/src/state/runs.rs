@@ -5,15 +5,17 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::args::client::AddressArgs;
-use super::super::args::state::{EndRunArgs, RunsArgs, StateDirArgs};
-use super::super::connect::{self, CliError};
-use super::super::exit::Exit;
-use super::super::output::{self, table};
-use super::super::terminal::{TerminalInfo, one_line};
+use crate::answer;
+use crate::args::client::AddressArgs;
+use crate::args::state::{EndRunArgs, RunsArgs, StateDirArgs};
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{short_id, table};
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_agent::HeldRun;
 use ostler_agent::inspect;
-use ostler_agent::{HeldReport, HeldRun};
-use ostler_api::client::{ApiClient, default_data_dir, segment};
+use ostler_api::client::{ApiClient, default_data_dir};
+use ostler_api::routes::endpoints as routes;
 
 /// The list of runs, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -26,32 +28,26 @@ struct RunList<'a, T: Serialize> {
 /// List the runs that are held back by a running agent, or that are alive without one.
 pub(super) async fn runs(args: &RunsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     if let Some(client) = find_serving_agent(&args.which).await {
-        let held: HeldReport = client.get("/v1/ostler/runs").await?;
+        let held = client.send(&routes::ListHeldRuns::request([])).await?;
         let text = || text(&held.runs, "no run is held back\n", terminal);
-        output::show(args.json, &RunList { running: true, runs: &held.runs }, text, terminal)?;
-        return Ok(Exit::Success);
+        return answer::show(&RunList { running: true, runs: &held.runs }, text, terminal);
     }
     let found = inspect::runs(&data_dir(&args.which)?)?;
     let text = || {
         let runs: Vec<HeldRun> = found.iter().map(|found| found.run.clone()).collect();
         text(&runs, "no run is alive\n", terminal)
     };
-    output::show(args.json, &RunList { running: false, runs: &found }, text, terminal)?;
-    Ok(Exit::Success)
+    answer::show(&RunList { running: false, runs: &found }, text, terminal)
 }
 
 /// End a run.
 pub(super) async fn end_run(args: &EndRunArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let run: HeldRun = match find_serving_agent(&args.which).await {
-        Some(client) => {
-            let path = format!("/v1/ostler/run/{}/end", segment(&args.run));
-            client.put(&path, &()).await?
-        }
+        Some(client) => client.send(&routes::EndHeldRun::request([&args.run])).await?,
         None => inspect::end_run(&data_dir(&args.which)?, &args.run).await?,
     };
     let text = || format!("ended: {}\n", one_line(&run.to_string()));
-    output::show(args.json, &run, text, terminal)?;
-    Ok(Exit::Success)
+    answer::show(&run, text, terminal)
 }
 
 /// A client of the agent that uses the directory, when it answers.
@@ -86,7 +82,7 @@ pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &TerminalInfo) -> Str
             (Some(job), Some(group), Some(index)) => Some(format!("{job}.{group}[{index}]")),
             _ => None,
         };
-        let short = run.alloc.as_ref().map(|id| id.chars().take(8).collect::<String>());
+        let short = run.alloc.as_deref().map(short_id);
         [
             supervising_process(run),
             or_dash(run.pid.map(|pid| pid.to_string())),

@@ -5,15 +5,17 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::args::client::AddressArgs;
-use super::super::args::state::StatsArgs;
-use super::super::connect::{self, CliError};
-use super::super::exit::Exit;
-use super::super::output::{self, headline, size, table};
-use super::super::terminal::{TerminalInfo, one_line};
 use super::check::{kinds, schema};
-use ostler_agent::inspect::{self, InspectError, StatsReport, StoreCounts, StoreStats, Target};
-use ostler_model::words::count_noun;
+use crate::answer;
+use crate::args::client::AddressArgs;
+use crate::args::state::StatsArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::output::{headline, table};
+use crate::terminal::{TerminalInfo, one_line};
+use ostler_agent::inspect::{self, InspectError, StatsReport, StoreCounts, Target};
+use ostler_api::routes::endpoints as routes;
+use ostler_model::words::{count_noun, format_bytes};
 
 /// What a running agent says about its state.
 #[derive(Debug, Serialize)]
@@ -30,14 +32,13 @@ struct LiveStats {
 pub(super) async fn stats(args: &StatsArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let target = super::target(&args.which)?;
     match inspect::stats(&target) {
-        Ok(report) => output::show(args.json, &report, || text(&report, terminal), terminal)?,
+        Ok(report) => answer::show(&report, || text(&report, terminal), terminal),
         Err(error @ InspectError::Running { .. }) => {
             let running = ask_agent(&target).await.ok_or(error)?;
-            output::show(args.json, &running, || live_text(&running, terminal), terminal)?;
+            answer::show(&running, || live_text(&running, terminal), terminal)
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => Err(error.into()),
     }
-    Ok(Exit::Success)
 }
 
 /// Ask the agent of a data directory. `None` when it cannot be asked: an embedded agent
@@ -46,7 +47,7 @@ async fn ask_agent(target: &Target) -> Option<LiveStats> {
     let Target::DataDir(dir) = target else { return None };
     let at = AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() };
     let client = connect::connect(&at).ok()?;
-    let stats: StoreStats = client.get("/v1/ostler/state").await.ok()?;
+    let stats = client.send(&routes::ReadState::request([])).await.ok()?;
     let path = target.file();
     let file_bytes = std::fs::metadata(&path).ok().map(|file| file.len());
     Some(LiveStats {
@@ -62,7 +63,7 @@ fn live_text(running: &LiveStats, terminal: &TerminalInfo) -> String {
     let path = one_line(&running.path.display().to_string());
     let _ = writeln!(text, "file        {path} (its agent runs)");
     if let Some(bytes) = running.file_bytes {
-        let _ = writeln!(text, "size        {}", size(bytes));
+        let _ = writeln!(text, "size        {}", format_bytes(bytes));
     }
     let _ = write!(text, "\n{}\n", headline("since the agent started", terminal));
     write_counts(&mut text, &running.since_start, terminal);
@@ -77,14 +78,17 @@ fn text(report: &StatsReport, terminal: &TerminalInfo) -> String {
     let _ = writeln!(text, "file        {path}");
     let _ = writeln!(text, "schema      {}", schema(report.schema));
     let of_live = times(report.file_to_live);
-    let live = size(report.live_bytes);
-    let _ =
-        writeln!(text, "size        {} for {live} of records{of_live}", size(report.file_bytes));
+    let live = format_bytes(report.live_bytes);
+    let _ = writeln!(
+        text,
+        "size        {} for {live} of records{of_live}",
+        format_bytes(report.file_bytes)
+    );
     let _ = writeln!(
         text,
         "pages       {} in use, {} free for later writes; trees of {}",
-        size(engine.allocated_bytes),
-        size(report.file_bytes.saturating_sub(engine.allocated_bytes)),
+        format_bytes(engine.allocated_bytes),
+        format_bytes(report.file_bytes.saturating_sub(engine.allocated_bytes)),
         count_noun(engine.tree_height, "level")
     );
     let aside = report.quarantined;
@@ -92,7 +96,7 @@ fn text(report: &StatsReport, terminal: &TerminalInfo) -> String {
         text,
         "quarantine  {}, {}",
         count_noun(aside.records, "record"),
-        size(aside.bytes)
+        format_bytes(aside.bytes)
     );
     let _ = write!(text, "\n{}", kinds(&report.kinds, terminal));
     let _ = write!(text, "\n{}\n", headline("since the file was made", terminal));
@@ -122,7 +126,7 @@ fn write_counts(text: &mut String, counted: &StoreCounts, terminal: &TerminalInf
         counted.commits,
         counted.writes,
         counted.batch_largest,
-        size(counted.bytes),
+        format_bytes(counted.bytes),
         counted.commits_failed
     );
     let mut from = 1;

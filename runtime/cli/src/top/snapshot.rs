@@ -1,19 +1,21 @@
 //! A snapshot of what the agent says, as rows.
 //!
 //! ```text
-//! /v1/metrics ─── use of the machine and of tasks ─┐
-//! /v1/allocations ──── names, status ──────────────┼─► TopSnapshot (pure from here on)
-//! /v1/ostler/devices, /v1/ostler/plugins/status ───┘
+//! metrics ─── use of the machine and of tasks ─┐
+//! allocations ────── names, status ────────────┼─► TopSnapshot (pure from here on)
+//! devices, states of plugins ──────────────────┘
 //! ```
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::connect::in_all_namespaces;
 use crate::stat_values;
 use ostler_agent::catalogue::PluginStatus;
 use ostler_agent::{DeviceGroupReport, PluginState, PluginStatusReport};
 use ostler_api::client::{ApiClient, ClientError};
+use ostler_api::routes::endpoints as routes;
 use ostler_wire::{MetricsSummary, WireStatValue};
 
 /// Everything that is shown, at one moment.
@@ -124,11 +126,15 @@ pub(super) struct AllocListItem {
 
 /// Ask the agent for a snapshot.
 pub(super) async fn fetch_snapshot(client: &ApiClient) -> Result<TopSnapshot, ClientError> {
+    let allocs = in_all_namespaces(routes::ListAllocs::request([]));
+    let allocs = allocs.read_as::<Vec<AllocListItem>>();
+    let (metrics, devices) = (routes::ReadMetrics::request([]), routes::ListDevices::request([]));
+    let plugins = routes::ListPluginStates::request([]);
     let (metrics, stubs, devices, plugins) = tokio::try_join!(
-        client.get::<MetricsSummary<'static>>("/v1/metrics"),
-        client.get::<Vec<AllocListItem>>("/v1/allocations?namespace=*"),
-        client.get::<Vec<DeviceGroupReport>>("/v1/ostler/devices"),
-        client.get::<Vec<PluginStatusReport>>("/v1/ostler/plugins/status"),
+        client.send(&metrics),
+        client.send(&allocs),
+        client.send(&devices),
+        client.send(&plugins),
     )?;
     Ok(build_snapshot(&metrics, stubs, &devices, &plugins))
 }

@@ -12,8 +12,9 @@ use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::snapshot::{AllocRow, DeviceRow, NodeUse, PluginRow, TopSnapshot};
 use super::state::{Tab, ViewState};
-use crate::output::size;
+use crate::output::short_id;
 use crate::terminal::one_line;
+use ostler_model::words::{format_bytes, format_seconds};
 
 /// Columns of the narrowest terminal in which the lists are drawn.
 const COLUMNS_MIN: u16 = 40;
@@ -122,7 +123,7 @@ fn fitting_columns(columns: &[ListColumn], width: u16) -> Vec<usize> {
 
 fn header(shown: &ScreenContent<'_>, wide: bool) -> Vec<Line<'static>> {
     let node = &shown.look.node;
-    let up = crate::connect::span(std::time::Duration::from_secs_f64(node.up_seconds.max(0.0)));
+    let up = format_seconds(node.up_seconds.max(0.0) as u64);
     let first = match shown.trouble {
         None => Line::from(format!("{}  up {up}", one_line(&node.name))),
         Some(why) => Line::from(Span::styled(one_line(why), colour(shown, Color::Red))),
@@ -179,7 +180,7 @@ pub(super) fn bar(share: f64) -> String {
 /// A number of bytes, for people.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a machine")]
 pub(super) fn bytes(count: f64) -> String {
-    size(count.max(0.0) as u64)
+    format_bytes(count.max(0.0) as u64)
 }
 
 /// The line with the names of the lists; the one that is shown is marked.
@@ -254,7 +255,7 @@ pub(super) fn alloc(row: &AllocRow) -> [String; 7] {
         namespace => format!("{}@{namespace}", row.job),
     };
     [
-        row.id.chars().take(8).collect(),
+        short_id(&row.id),
         job,
         row.group.clone(),
         row.status.clone(),

@@ -10,6 +10,7 @@
 //! Failed allocations get successors, so one failure is not the end unless nothing can follow it.
 
 use super::{Alloc, ClientStatus, JobSnapshot, JobVerdict, JobWatch, RunReport, WireDeployment};
+use crate::output::short_id;
 use ostler_wire::DeploymentState;
 
 /// The verdict on a failed deployment; `None` on any other.
@@ -41,7 +42,7 @@ impl JobWatch {
     pub(super) fn paused_news(&mut self, deployment: &WireDeployment) -> Option<RunReport> {
         let paused = deployment.status == "paused";
         let news = paused && !std::mem::replace(&mut self.told_paused, paused);
-        let short: String = deployment.id.chars().take(8).collect();
+        let short = short_id(&deployment.id);
         news.then(|| RunReport::Progress {
             message: format!(
                 "deployment {short} is paused; `ostler deployment resume {short}` lets it go on"

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::super::super::human::render_human;
-use super::super::super::report::RenderBuffers;
-use super::super::super::terminal::TerminalInfo;
 use super::*;
+use crate::human::render_human;
+use crate::report::RenderBuffers;
+use crate::terminal::TerminalInfo;
 use ostler_model::time::Timestamp;
 
 const SETTLE: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! Every key in the labelled blocks of the agent's configuration, and in the trust file, is read by somebody:
 //! with another value the configuration is another one. The other keys are tried where a reload is
-//! (`cli/agent_reload_keys_tests.rs`).
+//! (`cli/agent/reload_keys_tests.rs`).
 
 use std::path::Path;
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::logging_file::LogFile;
+use super::file::LogFile;
 use ostler_model::limits::{LOG_END_WAIT, LOG_QUEUE_BYTES_MAX};
 
 /// Hands lines to the thread that writes them. The thread is started for the first line.

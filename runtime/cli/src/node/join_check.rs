@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::args::join_check::JoinCheckArgs;
-use super::connect::CliError;
-use super::exit::Exit;
-use super::input;
-use super::join;
-use super::output;
-use super::start::AgentStartError;
-use super::terminal::{TerminalInfo, one_line, paint};
+use crate::args::join_check::JoinCheckArgs;
+use crate::connect::CliError;
+use crate::exit::Exit;
+use crate::input;
+use crate::join;
+use crate::output;
+use crate::start::AgentStartError;
+use crate::terminal::{TerminalInfo, one_line, paint};
 use ostler_cluster::join_check::{JoinCheckRequest, JoinFinding, can_join, join_check};
 use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
 use ostler_model::rng::Rng;
@@ -27,7 +27,7 @@ pub(super) async fn check(args: &JoinCheckArgs, terminal: &TerminalInfo) -> Resu
     let rng = Rng::system();
     let (mut server, mut failed) = (String::new(), None);
     let findings = join_check(&ask, &rng, |finding| {
-        if !args.json && failed.is_none() {
+        if !terminal.json && failed.is_none() {
             let text = text(finding, &mut server, terminal);
             failed = output::print(&text, terminal).err();
         }
@@ -37,7 +37,7 @@ pub(super) async fn check(args: &JoinCheckArgs, terminal: &TerminalInfo) -> Resu
         return Ok(exit);
     }
     let joins = can_join(&findings);
-    if args.json {
+    if terminal.json {
         output::print_json(&json!({ "can_join": joins, "findings": findings }), terminal)?;
     } else {
         let verdict = if joins { "a node can join" } else { "a node cannot join as it is" };

@@ -11,16 +11,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::args::node::{DrainArgs, EligibilityArgs};
-use super::connect::{self, CliError, run_until_interrupted};
-use super::exit::Exit;
-use super::output::{self, say};
-use super::terminal::{TerminalInfo, one_line};
+use crate::answer;
+use crate::args::node::{DrainArgs, EligibilityArgs};
+use crate::connect::{self, CliError, run_until_interrupted};
+use crate::exit::Exit;
+use crate::output::{self, say};
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::words::count_noun;
-use ostler_wire::{Alloc, DrainRequest, DrainSpec, EligibilityRequest, NodeStub, WireNode};
+use ostler_wire::{Alloc, DrainRequest, DrainSpec, EligibilityRequest, WireNode};
 
 /// Switch on or off whether new allocations are placed on the node.
 pub(super) async fn eligibility(
@@ -31,13 +33,8 @@ pub(super) async fn eligibility(
     let id = own_id(&client).await?;
     let eligibility = if args.enable { "eligible" } else { "ineligible" };
     let request = EligibilityRequest { node_id: id.clone(), eligibility: eligibility.to_owned() };
-    let answer: Value = client.put(&format!("/v1/node/{id}/eligibility"), &request).await?;
-    if args.answer.json {
-        output::print_json(&answer, terminal)?;
-    } else {
-        say(&format!("node {} is {eligibility}", short_id(&id)));
-    }
-    Ok(Exit::Success)
+    let report = |_| say(&format!("node {} is {eligibility}", shown_id(&id)));
+    answer::put(&client, routes::SetEligibility::request([&id]), &request, report, terminal).await
 }
 
 /// Begin, end or follow a drain of the node.
@@ -50,7 +47,7 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
     let id = own_id(&client).await?;
     let mut ignores_system = args.ignore_system;
     if args.monitor {
-        let node: WireNode = client.get(&format!("/v1/node/{id}")).await?;
+        let node = client.send(&routes::ReadNode::request([&id])).await?;
         if !node.drain {
             say(&no_drain_text(&node));
             return Ok(Exit::Success);
@@ -62,24 +59,24 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &TerminalInfo) -> Result<E
             drain_spec: args.enable.then(|| drain_spec(args)),
             mark_eligible: args.disable && !args.keep_ineligible,
         };
-        let answer: Value = client.put(&format!("/v1/node/{id}/drain"), &request).await?;
-        let json = args.answer.json;
+        let drain = routes::DrainNode::request([&id]).read_as::<Value>();
+        let answer = client.send_body(&drain, &request).await?;
+        let json = terminal.json;
         match (args.disable, args.keep_ineligible) {
             _ if json && (args.disable || args.detach) => output::print_json(&answer, terminal)?,
-            (true, true) => say(&format!("node {} is no longer being drained", short_id(&id))),
+            (true, true) => say(&format!("node {} is no longer being drained", shown_id(&id))),
             (true, false) => {
-                say(&format!("node {} is no longer being drained, and is eligible", short_id(&id)));
+                say(&format!("node {} is no longer being drained, and is eligible", shown_id(&id)));
             }
             _ if json => {}
-            _ => say(&format!("node {} is being drained", short_id(&id))),
+            _ => say(&format!("node {} is being drained", shown_id(&id))),
         }
         if args.disable || args.detach {
             return Ok(Exit::Success);
         }
     }
     let hint = "the drain continues; `ostler node drain --disable` ends it";
-    let mut follow =
-        DrainFollower { seen: DrainState::new(ignores_system), json: args.answer.json, terminal };
+    let mut follow = DrainFollower { seen: DrainState::new(ignores_system), terminal };
     run_until_interrupted(hint, follow.follow_to_the_end(&client, &id)).await?;
     Ok(Exit::Success)
 }
@@ -96,7 +93,7 @@ fn drain_spec(args: &DrainArgs) -> DrainSpec {
 }
 
 async fn own_id(client: &ApiClient) -> Result<String, CliError> {
-    let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
+    let nodes = client.send(&routes::ListNodes::request([])).await?;
     let own = nodes.into_iter().next();
     own.map(|node| node.id.into_owned())
         .ok_or_else(|| CliError::Cannot("the agent reports no node".to_owned()))
@@ -104,7 +101,7 @@ async fn own_id(client: &ApiClient) -> Result<String, CliError> {
 
 /// The message that there is no drain to follow: it has ended, or never began.
 fn no_drain_text(node: &WireNode) -> String {
-    let (id, eligibility) = (short_id(&node.id), one_line(&node.scheduling_eligibility));
+    let (id, eligibility) = (shown_id(&node.id), one_line(&node.scheduling_eligibility));
     let next = match eligibility.as_str() {
         "eligible" => "`ostler node drain --enable` empties it",
         _ => "`ostler node eligibility --enable` lets it take new allocations again",
@@ -114,42 +111,41 @@ fn no_drain_text(node: &WireNode) -> String {
     )
 }
 
-fn short_id(id: &str) -> String {
-    one_line(&id.chars().take(8).collect::<String>())
+fn shown_id(id: &str) -> String {
+    one_line(&output::short_id(id))
 }
 
 /// Follows a drain.
 struct DrainFollower<'a> {
     seen: DrainState,
-    json: bool,
     terminal: &'a TerminalInfo,
 }
 
 impl DrainFollower<'_> {
     /// Print which allocations end, until the node is not drained any more.
     async fn follow_to_the_end(&mut self, client: &ApiClient, id: &str) -> Result<(), CliError> {
-        let node_path = format!("/v1/node/{id}");
-        let path = format!("/v1/node/{id}/allocations");
+        let (node, allocs) =
+            (routes::ReadNode::request([&id]), routes::ListNodeAllocs::request([&id]));
         client
-            .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, CliError> {
-                self.tell(&allocs)?;
-                let node: WireNode = client.get(&node_path).await?;
-                Ok((!node.drain).then_some(()))
+            .watch_until(&allocs, async |allocs: Vec<Alloc>| -> Result<Option<()>, CliError> {
+                self.report_news(&allocs)?;
+                let drains = client.send(&node).await?.drain;
+                Ok((!drains).then_some(()))
             })
             .await?;
         // The last list may be older than the end of the drain.
-        self.tell(&client.get::<Vec<Alloc>>(&path).await?)?;
-        if !self.json {
+        self.report_news(&client.send(&allocs).await?)?;
+        if !self.terminal.json {
             say(&self.seen.end_text());
         }
         Ok(())
     }
 
     /// Print the news of the allocations, and how many are left when one has ended.
-    fn tell(&mut self, allocs: &[Alloc]) -> Result<(), CliError> {
+    fn report_news(&mut self, allocs: &[Alloc]) -> Result<(), CliError> {
         let found = self.seen.update(allocs);
         for news in &found {
-            if self.json {
+            if self.terminal.json {
                 let line = output::visible_json(news.json().to_string());
                 output::print(&(line + "\n"), self.terminal)?;
             } else {
@@ -157,7 +153,7 @@ impl DrainFollower<'_> {
             }
         }
         let left = self.seen.count_left();
-        if !self.json && left > 0 && found.iter().any(|news| news.what == "ended") {
+        if !self.terminal.json && left > 0 && found.iter().any(|news| news.what == "ended") {
             say(&format!("{} left", count_noun(left, "allocation")));
         }
         Ok(())

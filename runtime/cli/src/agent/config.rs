@@ -1,9 +1,9 @@
 //! The configuration of an agent: its file, overridden by the flags of the command line.
 
-use super::args::agent::{AgentCommandArgs, LogFormat};
-use super::input;
-use super::logging;
-use super::start::{AgentStartError, absolute_path};
+use crate::args::agent::{AgentCommandArgs, LogFormat};
+use crate::input;
+use crate::logging;
+use crate::start::{AgentStartError, absolute_path};
 use ostler_agent::RAW_EXEC;
 use ostler_model::config::{AgentConfig, ClusterConfig};
 use ostler_model::log_config::{AgentLogConfig, LogLevel};

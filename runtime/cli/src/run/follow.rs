@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::progress::{AllocProgress, Labels};
-use super::report::{Label, OutputLine, RunReport, TaskStream};
+use crate::progress::{AllocProgress, Labels};
+use crate::report::{Label, OutputLine, RunReport, TaskStream};
 use ostler_lifecycle::alloc::AllocHandle;
 use ostler_logs::{FollowFrom, LineFollower, LogStream, StreamLine};
 use ostler_model::ids::TaskName;

@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use super::agent_config::AgentInvocation;
-use super::args::agent::AgentCommandArgs;
-use super::input::InputError;
-use super::logging;
+use super::config::AgentInvocation;
 use super::notify;
-use super::start::AgentStartError;
+use crate::args::agent::AgentCommandArgs;
+use crate::input::InputError;
+use crate::logging;
+use crate::start::AgentStartError;
 use ostler_agent::AgentHandle;
 use ostler_agent::reload::{KeyReport, KeyVerdict, ReloadPart, ReloadReport};
 use ostler_model::clock;
@@ -133,7 +133,7 @@ fn log_key_reports(
 }
 
 #[cfg(test)]
-#[path = "agent_reload_keys_tests.rs"]
+#[path = "reload_keys_tests.rs"]
 mod keys_tests;
 
 #[cfg(test)]

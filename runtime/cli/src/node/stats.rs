@@ -1,12 +1,10 @@
 //! The sections that `ostler node status --stats` adds: measurements of the machine and its
 //! devices.
 
-use std::time::Duration;
-
-use super::connect::span;
-use super::output::{self, size, table};
-use super::stat_values;
-use super::terminal::TerminalInfo;
+use crate::output::{self, table};
+use crate::stat_values;
+use crate::terminal::TerminalInfo;
+use ostler_model::words::{format_bytes, format_seconds};
 use ostler_wire::{HostStats, WireDeviceGroupStats};
 
 /// Sections for the machine and each group of devices.
@@ -14,8 +12,8 @@ pub(super) fn text(stats: &HostStats, terminal: &TerminalInfo) -> String {
     let mut text = String::new();
     let mut section =
         |title: &str, body: String| text.push_str(&output::section(title, &body, terminal));
-    let (used, total) = (size(stats.memory.used), size(stats.memory.total));
-    let up = span(Duration::from_secs(stats.uptime));
+    let (used, total) = (format_bytes(stats.memory.used), format_bytes(stats.memory.total));
+    let up = format_seconds(stats.uptime);
     section("in use", format!("memory       {used} of {total}\nup           {up}\n"));
     let percent = |share: f64| format!("{share:.1} %");
     let cores = stats.cpu.iter().map(|core| {
@@ -23,7 +21,7 @@ pub(super) fn text(stats: &HostStats, terminal: &TerminalInfo) -> String {
     });
     section("processors", table(["CORE", "USER", "SYSTEM", "IDLE"], cores, terminal));
     let disks = stats.disk_stats.iter().map(|disk| {
-        let used = format!("{} of {}", size(disk.used), size(disk.size));
+        let used = format!("{} of {}", format_bytes(disk.used), format_bytes(disk.size));
         let inodes = percent(disk.inodes_used_percent);
         [
             disk.device.to_string(),

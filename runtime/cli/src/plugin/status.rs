@@ -1,40 +1,40 @@
 //! `ostler plugin status`
 
-use super::args::PluginStatusArgs;
-use super::connect::{self, CliError, age_text, span};
-use super::exit::Exit;
-use super::human;
-use super::output::{self, section, size, table};
-use super::plugin_check::costs_text;
-use super::plugin_upgrade;
-use super::terminal::{TerminalInfo, one_line};
+use super::check::costs_text;
+use super::upgrade;
+use crate::answer;
+use crate::args::PluginStatusArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::human;
+use crate::output::{self, age_text, section, table};
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::offline::Costs;
 use ostler_agent::{
     AgentHandle, PluginActivity, PluginState, PluginStatus, PluginStatusReport, Quarantine,
     UpgradeStatus,
 };
+use ostler_api::routes::endpoints as routes;
 use ostler_model::clock::Clock;
 use ostler_model::device::HealthState;
 use ostler_model::time::Timestamp;
-use ostler_model::words::{count_noun, format_nanos};
+use ostler_model::words::{count_noun, format_bytes, format_nanos, format_seconds};
 
 /// Show the health of the plugins, or of one.
 pub(super) async fn status(
     args: &PluginStatusArgs,
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
-    let all: Vec<PluginStatusReport> =
-        connect::ask_agent(&args.of, "/v1/ostler/plugins/status", AgentHandle::plugins_status)
-            .await?;
+    let request = routes::ListPluginStates::request([]);
+    let all = connect::ask_agent(&args.of, &request, AgentHandle::plugins_status).await?;
     let now = Clock::system().now();
     match &args.plugin {
-        None => output::show(args.json, &all, || list_text(&all, now, terminal), terminal)?,
+        None => answer::show(&all, || list_text(&all, now, terminal), terminal),
         Some(name) => {
             let one = find(&all, name)?;
-            output::show(args.json, one, || one_text(one, now, terminal), terminal)?;
+            answer::show(one, || one_text(one, now, terminal), terminal)
         }
     }
-    Ok(Exit::Success)
 }
 
 /// Find the plugin with this name or block; one that is in use comes before others.
@@ -100,8 +100,8 @@ fn list_text(all: &[PluginStatusReport], now: Timestamp, terminal: &TerminalInfo
             used(sum(|call| call.calls).to_string()),
             used(sum(|call| call.failed).to_string()),
             worst.map(format_nanos).unwrap_or_default(),
-            used(size(sum(|call| call.bytes_in))),
-            used(size(sum(|call| call.bytes_out))),
+            used(format_bytes(sum(|call| call.bytes_in))),
+            used(format_bytes(sum(|call| call.bytes_out))),
             error,
         ]
     });
@@ -120,20 +120,23 @@ fn upgrades(status: Option<&UpgradeStatus>, now: Timestamp) -> Vec<(&'static str
     let Some(status) = status else { return Vec::new() };
     let mut lines = Vec::new();
     if let Some(at) = status.upgraded_at {
-        let previous = status.previous.as_ref().map(plugin_upgrade::release);
+        let previous = status.previous.as_ref().map(upgrade::release);
         let was = previous.map(|was| format!(", was {was}")).unwrap_or_default();
         lines.push(("upgraded", format!("{}{was}", age_text(at, now))));
     }
     if let Some(until) = status.proving_until {
-        lines.push(("proving", format!("for another {}", span(until.since(now)))));
+        lines.push((
+            "proving",
+            format!("for another {}", format_seconds(until.since(now).as_secs())),
+        ));
     }
     if let Some(last) = &status.last {
-        let how = plugin_upgrade::text(last).trim_end().replace('\n', "; ");
+        let how = upgrade::text(last).trim_end().replace('\n', "; ");
         lines.push(("last offer", format!("{}: {how}", age_text(last.at, now))));
     }
     let back = status.rolled_back.as_ref().filter(|_| status.rolled_back != status.last);
     if let Some(back) = back {
-        let how = plugin_upgrade::text(back).trim_end().to_owned();
+        let how = upgrade::text(back).trim_end().to_owned();
         lines.push(("rolled back", format!("{}: {how}", age_text(back.at, now))));
     }
     lines
@@ -149,7 +152,7 @@ fn quarantine_text(quarantine: &Quarantine, name: &str, now: Timestamp) -> Strin
     let since = age_text(quarantine.since, now);
     let end = match quarantine.until {
         None => format!("until `ostler plugin lift {name}`"),
-        Some(until) => format!("tried again in {}", span(until.since(now))),
+        Some(until) => format!("tried again in {}", format_seconds(until.since(now).as_secs())),
     };
     let relapses = match quarantine.relapses {
         0 => String::new(),

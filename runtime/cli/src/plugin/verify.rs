@@ -3,15 +3,17 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::args::trust::VerifyArgs;
-use super::connect::CliError;
-use super::exit::Exit;
-use super::input;
-use super::output::{self, size};
-use super::terminal::{TerminalInfo, plain};
+use crate::answer;
+use crate::args::trust::VerifyArgs;
+use crate::connect::CliError;
+use crate::exit::Exit;
+use crate::input;
+use crate::output::{self};
+use crate::terminal::{TerminalInfo, plain};
 use ostler_agent::{SignatureReport, VerifyReport};
 use ostler_model::config::AgentConfig;
 use ostler_model::trust::PluginSource;
+use ostler_model::words::format_bytes;
 
 /// Verify a plugin file.
 pub(super) fn verify(args: &VerifyArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
@@ -21,7 +23,7 @@ pub(super) fn verify(args: &VerifyArgs, terminal: &TerminalInfo) -> Result<Exit,
     }
     let report = ostler_agent::verify(&config, &args.file);
     let report = report.map_err(|error| CliError::Wrong(error.to_string()))?;
-    output::show(args.json, &report, || text(&report), terminal)?;
+    answer::show(&report, || text(&report), terminal)?;
     Ok(if report.trusted { Exit::Success } else { Exit::Failed })
 }
 
@@ -41,7 +43,7 @@ fn text(report: &VerifyReport) -> String {
     line("plugin", &report.name);
     let kind = report.kind.map_or_else(|| "no plugin".to_owned(), |kind| format!("{kind} plugin"));
     line("kind", &kind);
-    line("size", &format!("{} ({} bytes)", size(report.size_bytes), report.size_bytes));
+    line("size", &format!("{} ({} bytes)", format_bytes(report.size_bytes), report.size_bytes));
     line("digest", &report.digest.to_tagged());
     line("signature", &signature(&report.signature));
     if let SignatureReport::Good { comment, .. } = &report.signature {

@@ -12,7 +12,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, reload};
 
-use super::logging_traces;
+use super::traces;
 use ostler_api::agent_log::{AgentLog, LogLine};
 use ostler_model::clock::Clock;
 
@@ -50,7 +50,7 @@ impl<S: Subscriber> Layer<S> for FollowerLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut said = EventFields::default();
         event.record(&mut said);
-        let ids = logging_traces::ids().into_iter().flatten();
+        let ids = traces::ids().into_iter().flatten();
         said.fields.extend(ids.map(|(name, id)| (name.to_owned(), id.into())));
         let metadata = event.metadata();
         self.log.tell(LogLine {

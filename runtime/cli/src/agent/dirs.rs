@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::start::{AgentStartError, absolute_path, user_code_dir};
+use crate::start::{AgentStartError, absolute_path, user_code_dir};
 use ostler_agent::{AgentMode, DataDirLock, LockError, STATE_FILE};
 use ostler_api::SOCKET_NAME;
 use ostler_api::client::default_data_dir;

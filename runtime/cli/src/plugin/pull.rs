@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::args::trust::PullArgs;
-use super::connect::CliError;
-use super::exit::Exit;
-use super::input;
-use super::output::{self, say, size};
-use super::terminal::TerminalInfo;
+use crate::answer;
+use crate::args::trust::PullArgs;
+use crate::connect::CliError;
+use crate::exit::Exit;
+use crate::input;
+use crate::output::{self, say};
+use crate::terminal::TerminalInfo;
 use ostler_agent::{PullProgress, PullReport};
 use ostler_model::clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::oci::OciReference;
+use ostler_model::words::format_bytes;
 
 /// The directory of the pins in a directory for plugins, where no other place for them is given.
 const BESIDE: &str = ".ostler";
@@ -40,8 +42,7 @@ pub(super) async fn pull(args: &PullArgs, terminal: &TerminalInfo) -> Result<Exi
     let pulled = ostler_agent::pull(&config, &store, &reference, args.update, to, Some(tell));
     let pulled = show_progress(pulled, &progress, &args.reference, terminal).await;
     let report = pulled.map_err(|error| CliError::Failed(error.to_string(), Exit::Failed))?;
-    output::show(args.json, &report, || text(&report), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&report, || text(&report), terminal)
 }
 
 /// Wait for the pull, and show its progress on standard error.
@@ -79,7 +80,11 @@ fn progress_text(PullProgress { received, total }: PullProgress, reference: &str
     let Some(percent) = (received.saturating_mul(100)).checked_div(total) else {
         return format!("asking for {reference}");
     };
-    format!("pulling {reference}: {} of {} ({percent} %)", size(received), size(total))
+    format!(
+        "pulling {reference}: {} of {} ({percent} %)",
+        format_bytes(received),
+        format_bytes(total)
+    )
 }
 
 /// The directory that has the pins.
@@ -95,7 +100,7 @@ fn text(report: &PullReport) -> String {
     line(news, &report.reference);
     line("manifest", &report.manifest.to_tagged());
     line("digest", &report.digest.to_tagged());
-    line("size", &format!("{} ({} bytes)", size(report.size_bytes), report.size_bytes));
+    line("size", &format!("{} ({} bytes)", format_bytes(report.size_bytes), report.size_bytes));
     line("signature", if report.signed { "pulled with it" } else { "none" });
     line("file", &report.file.display().to_string());
     text

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::args::plugin::PluginUpgradeArgs;
-use super::connect::{self, CliError};
-use super::exit::Exit;
-use super::output;
-use super::terminal::{TerminalInfo, one_line, plain};
+use crate::answer;
+use crate::args::plugin::PluginUpgradeArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::{Release, UpgradeOptions, UpgradeOutcome, UpgradeReport};
-use ostler_api::client::segment;
+use ostler_api::routes::endpoints as routes;
 use ostler_model::words::count_noun;
 
 /// Digits of a digest that are shown, for people to compare.
@@ -25,10 +25,10 @@ pub(super) async fn upgrade(
         std::fs::canonicalize(file).map_err(|e| CliError::Wrong(format!("{}: {e}", file.display())))
     };
     let file = args.file.as_ref().map(absolute).transpose()?;
-    let path = format!("/v1/ostler/plugin/{}/upgrade", segment(&args.plugin));
     let options = UpgradeOptions { file, consents: args.yes };
-    let report: UpgradeReport = client.put(&path, &options).await?;
-    output::show(args.json, &report, || text(&report), terminal)?;
+    let report =
+        client.send_body(&routes::UpgradePlugin::request([&args.plugin]), &options).await?;
+    answer::show(&report, || text(&report), terminal)?;
     Ok(exit(&report.outcome))
 }
 

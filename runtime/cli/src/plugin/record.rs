@@ -1,12 +1,12 @@
 //! `ostler plugin record`
 
-use super::args::plugin::PluginRecordArgs;
-use super::connect::{self, CliError};
-use super::exit::Exit;
-use super::output;
-use super::terminal::{TerminalInfo, one_line};
+use crate::answer;
+use crate::args::plugin::PluginRecordArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::RecordReport;
-use ostler_api::client::segment;
+use ostler_api::routes::endpoints as routes;
 
 /// Have the agent write a plugin's last calls to a file.
 pub(super) async fn record(
@@ -14,9 +14,8 @@ pub(super) async fn record(
     terminal: &TerminalInfo,
 ) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let path = format!("/v1/ostler/plugin/{}/record", segment(&args.plugin));
-    let recorded: Vec<RecordReport> = client.put(&path, &()).await?;
-    output::show(args.json, &recorded, || text(&recorded), terminal)?;
+    let recorded = client.send(&routes::RecordPlugin::request([&args.plugin])).await?;
+    answer::show(&recorded, || text(&recorded), terminal)?;
     let all = recorded.iter().all(|one| one.file.is_some());
     Ok(if all { Exit::Success } else { Exit::Failed })
 }

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::args::plugin_check::PluginCheckArgs;
-use super::connect::CliError;
-use super::exit::Exit;
-use super::input;
-use super::output::{self, section, size, table};
-use super::start::{private_temporary_dir, user_code_dir};
-use super::terminal::{TerminalInfo, one_line, paint, plain};
+use crate::answer;
+use crate::args::plugin_check::PluginCheckArgs;
+use crate::connect::CliError;
+use crate::exit::Exit;
+use crate::input;
+use crate::output::{self, section, table};
+use crate::start::{private_temporary_dir, user_code_dir};
+use crate::terminal::{TerminalInfo, one_line, paint, plain};
 use ostler_agent::offline::{
     self, ConformanceReport, Costs, Finding, OfflinePlace, RuleVerdict, Subject,
 };
@@ -21,7 +22,7 @@ use ostler_model::grants::Authority;
 use ostler_model::grants::lines::{answer_words, granted_words};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{CONFIG_FILE_BYTES_MAX, PLUGIN_FILE_BYTES_MAX, PluginLimits};
-use ostler_model::words::format_nanos;
+use ostler_model::words::{format_bytes, format_nanos};
 
 /// The pattern of a command grant that allows any arguments.
 const ANY_ARGUMENTS: &str = "**";
@@ -39,7 +40,7 @@ pub(super) async fn check(
     let (code_dir, _temporary) = code_dir()?;
     let checked = offline::check(&subject, OfflinePlace { code_dir, compiler: None }).await;
     let report = checked.map_err(|error| CliError::Cannot(causes::chain(&error)))?;
-    output::show(args.json, &report, || text(&report, &args.file, terminal), terminal)?;
+    answer::show(&report, || text(&report, &args.file, terminal), terminal)?;
     Ok(if report.conforms { Exit::Success } else { Exit::Failed })
 }
 
@@ -178,8 +179,8 @@ pub(super) fn costs_text(head: &str, costs: &Costs, terminal: &TerminalInfo) -> 
             call.failed.to_string(),
             format_nanos(call.p50_nanos),
             format_nanos(call.p99_nanos),
-            size(call.bytes_in),
-            size(call.bytes_out),
+            format_bytes(call.bytes_in),
+            format_bytes(call.bytes_out),
         ]
     });
     table([head, "CALLS", "FAILED", "P50", "P99", "IN", "OUT"], rows, terminal)

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::args::plugin_check::PluginReplayArgs;
-use super::connect::CliError;
-use super::exit::Exit;
-use super::input;
-use super::output::{self, table};
-use super::plugin_check::code_dir;
-use super::terminal::{TerminalInfo, one_line, plain};
+use super::check::code_dir;
+use crate::answer;
+use crate::args::plugin_check::PluginReplayArgs;
+use crate::connect::CliError;
+use crate::exit::Exit;
+use crate::input;
+use crate::output::{self, table};
+use crate::terminal::{TerminalInfo, one_line, plain};
 use ostler_agent::offline::{
     self, CallOutcome, OfflineError, OfflinePlace, Recording, ReplayOptions, ReplayVerdict,
     ReplayedCall,
@@ -29,8 +30,7 @@ pub(super) async fn replay(
 ) -> Result<Exit, CliError> {
     let recording = read_recording(&args.file)?;
     let Some(component) = args.component.as_ref().filter(|_| !args.list) else {
-        list(&recording, args.json, terminal)?;
-        return Ok(Exit::Success);
+        return list(&recording, terminal);
     };
     let component = Arc::from(input::read_file(component, PLUGIN_FILE_BYTES_MAX)?);
     let (code_dir, _temporary) = code_dir()?;
@@ -41,7 +41,7 @@ pub(super) async fn replay(
         OfflineError::Replay(error) => CliError::Wrong(chain(&error)),
         error @ OfflineError::Place(_) => CliError::Cannot(chain(&error)),
     })?;
-    output::show(args.json, &replayed, || text(&recording, &replayed), terminal)?;
+    answer::show(&replayed, || text(&recording, &replayed), terminal)?;
     let same = replayed.verdict == ReplayVerdict::Same;
     Ok(if same { Exit::Success } else { Exit::Failed })
 }
@@ -74,7 +74,7 @@ struct Contents<'a> {
     calls: Vec<CallEntry<'a>>,
 }
 
-fn list(recording: &Recording, json: bool, terminal: &TerminalInfo) -> Result<(), Exit> {
+fn list(recording: &Recording, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let calls = recording.calls.iter().zip(1..).map(|(call, number)| CallEntry {
         call: number,
         function: &call.function,
@@ -90,12 +90,12 @@ fn list(recording: &Recording, json: bool, terminal: &TerminalInfo) -> Result<()
         redacted: recording.redacted,
         calls: calls.collect(),
     };
-    if json {
-        return output::print_json(&contents, terminal);
-    }
-    let mut text = recording_text(recording);
-    text.push('\n');
-    let rows = contents.calls.iter().map(|call| {
+    let text = || recording_text(recording) + "\n" + &calls_table(&contents.calls, terminal);
+    answer::show(&contents, text, terminal)
+}
+
+fn calls_table(calls: &[CallEntry<'_>], terminal: &TerminalInfo) -> String {
+    let rows = calls.iter().map(|call| {
         [
             call.call.to_string(),
             Timestamp::from_nanos(call.at).to_string(),
@@ -105,12 +105,7 @@ fn list(recording: &Recording, json: bool, terminal: &TerminalInfo) -> Result<()
             outcome_text(call.outcome),
         ]
     });
-    text.push_str(&table(
-        ["CALL", "AT", "FUNCTION", "TOOK", "HOST CALLS", "ENDED"],
-        rows,
-        terminal,
-    ));
-    output::print(&text, terminal)
+    table(["CALL", "AT", "FUNCTION", "TOOK", "HOST CALLS", "ENDED"], rows, terminal)
 }
 
 fn recording_text(recording: &Recording) -> String {

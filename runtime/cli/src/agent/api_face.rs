@@ -8,8 +8,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::connect::CliError;
-use super::output;
+use crate::connect::CliError;
+use crate::output;
 use ostler_agent::RAW_EXEC;
 use ostler_api::server::{ApiTls, ApiTlsFiles, TcpListenOptions};
 use ostler_model::causes;

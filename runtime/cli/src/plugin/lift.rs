@@ -1,30 +1,29 @@
 //! `ostler plugin lift`
 
-use super::args::plugin::PluginLiftArgs;
-use super::connect::{self, CliError};
-use super::exit::Exit;
-use super::output;
-use super::plugin_status;
-use super::terminal::{TerminalInfo, one_line};
+use super::status;
+use crate::answer;
+use crate::args::plugin::PluginLiftArgs;
+use crate::connect::{self, CliError};
+use crate::exit::Exit;
+use crate::terminal::{TerminalInfo, one_line};
 use ostler_agent::{LiftReport, PluginStatusReport};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::ApiClient;
+use ostler_api::routes::endpoints as routes;
 
 /// End a quarantine.
 pub(super) async fn lift(args: &PluginLiftArgs, terminal: &TerminalInfo) -> Result<Exit, CliError> {
     let client = connect::connect(&args.agent)?;
-    let path = format!("/v1/ostler/plugin/{}/lift", segment(&args.plugin));
-    let lifted: Vec<LiftReport> = match client.put(&path, &()).await {
+    let lifted = match client.send(&routes::LiftQuarantine::request([&args.plugin])).await {
         Err(error) if error.is_not_found() => return Err(lift_error(&client, &args.plugin).await),
         lifted => lifted?,
     };
-    output::show(args.json, &lifted, || text(&lifted), terminal)?;
-    Ok(Exit::Success)
+    answer::show(&lifted, || text(&lifted), terminal)
 }
 
 /// The error where nothing can be lifted: there is no such plugin, or it is not in use.
 async fn lift_error(client: &ApiClient, name: &str) -> CliError {
-    match client.get::<Vec<PluginStatusReport>>("/v1/ostler/plugins/status").await {
-        Ok(all) => match plugin_status::find(&all, name) {
+    match client.send(&routes::ListPluginStates::request([])).await {
+        Ok(all) => match status::find(&all, name) {
             Ok(known) => not_in_use_error(known, name),
             Err(stop) => stop,
         },
@@ -33,7 +32,7 @@ async fn lift_error(client: &ApiClient, name: &str) -> CliError {
 }
 
 fn not_in_use_error(known: &PluginStatusReport, name: &str) -> CliError {
-    let (state, name) = (plugin_status::state(known), one_line(name));
+    let (state, name) = (status::state(known), one_line(name));
     CliError::Wrong(format!(
         "plugin {name} is not in use ({state}): there is no quarantine to lift; `ostler plugin status {name}` says more"
     ))

@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::logging_traces;
+use super::traces;
 
 /// Formats events as such lines.
 pub(super) struct HcLog;
@@ -35,7 +35,7 @@ where
         SystemTime.format_time(&mut Writer::new(&mut now))?;
         fields.0.insert("@timestamp".to_owned(), now.into());
         event.record(&mut fields);
-        for (name, id) in logging_traces::ids().into_iter().flatten() {
+        for (name, id) in traces::ids().into_iter().flatten() {
             fields.0.insert(name.to_owned(), id.into());
         }
         writeln!(writer, "{}", Value::Object(fields.0))
