@@ -28,6 +28,7 @@ const CRATES: &[&str] = &[
     "lifecycle",
     "logs",
     "model",
+    "net",
     "network",
     "node",
     "nomad-plugin",

@@ -13,7 +13,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::Upgraded;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
 use ostler_model::limits::{API_REQUEST_WALL_MAX, CLIENT_GRACE};
@@ -23,7 +23,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::{AnswerHead, ApiClient, ClientError, ClientTrouble, RequestName, ask_in_time};
+use super::{ApiClient, ClientError, ClientTrouble, RequestName, ask_in_time};
 use crate::websocket::{VERSION, accept_key, config};
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
@@ -86,19 +86,15 @@ impl ApiClient {
         ];
         let begun = async || {
             let sent = self.send_with(&asked, &Method::GET, path, Bytes::new(), &headers);
-            let AnswerHead { response, mut connection } = sent.await?;
+            let answer = sent.await?;
             let no_session = |why: String| asked.clone().into_error(ClientTrouble::NoSession(why));
-            let answer = response.headers().get(SEC_WEBSOCKET_ACCEPT);
+            let accepted = answer.headers().get(SEC_WEBSOCKET_ACCEPT);
             let is_answer =
-                answer.is_some_and(|it| it.as_bytes() == accept_key(key.as_bytes()).as_bytes());
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS || !is_answer {
-                return Err(no_session(format!("status {}", response.status())));
+                accepted.is_some_and(|it| it.as_bytes() == accept_key(key.as_bytes()).as_bytes());
+            if answer.status() != StatusCode::SWITCHING_PROTOCOLS || !is_answer {
+                return Err(no_session(format!("status {}", answer.status())));
             }
-            let upgrade: OnUpgrade = hyper::upgrade::on(response);
-            let upgraded = upgrade.await.map_err(|error| no_session(error.to_string()))?;
-            // The connection has handed its stream over.
-            drop(connection.join_next().await);
-            Ok(upgraded)
+            answer.upgrade().await.map_err(|error| no_session(error.to_string()))
         };
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let upgraded =
