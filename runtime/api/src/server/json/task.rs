@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::moment;
-use ostler_jobspec::units::parse_duration;
 use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
 use ostler_model::task::{ExitResult, TaskState};
+use ostler_text::duration::parse_duration;
 use ostler_wire::{self as wire, LastExit, Text};
 
 /// The states of all tasks of an allocation, by name.
