@@ -20,14 +20,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
+use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, RETRY_AFTER};
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Request, StatusCode};
+use ostler_net::{ExchangeError, HttpAnswer, HttpBounds};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::task::JoinSet;
 
 use crate::request::{ApiRequest, FrameBody};
 use crate::routes::QueryKey;
@@ -61,11 +59,6 @@ pub struct ApiClient {
     waiting: fn(&str, bool),
 }
 
-/// An answer whose head has arrived, and whose body has not been read yet.
-struct AnswerHead {
-    response: Response<Incoming>,
-    /// Drives the connection, which ends when this is dropped.
-    connection: JoinSet<()>,
 }
 
 impl ApiClient {
@@ -160,7 +153,7 @@ impl ApiClient {
     pub async fn send_only<T>(&self, request: &ApiRequest<(), T>) -> Result<(), ClientError> {
         let answered = async |name: &RequestName| {
             let answer = self.send_head(request, Bytes::new(), &[]).await?;
-            answer.read_body(name).await
+            read_body(answer, name).await
         };
         self.ask_when_started(request, Duration::ZERO, answered).await.map(drop)
     }
@@ -206,9 +199,8 @@ impl ApiClient {
         request: &ApiRequest<(), FrameBody>,
     ) -> Result<LogFrameStream, ClientError> {
         let begun = async |name: &RequestName| {
-            let AnswerHead { response, connection } =
-                self.send_head(request, Bytes::new(), &[]).await?;
-            Ok(LogFrameStream::new(response.into_body(), connection, name.clone()))
+            let answer = self.send_head(request, Bytes::new(), &[]).await?;
+            Ok(LogFrameStream::new(answer, name.clone()))
         };
         self.ask_when_started(request, Duration::ZERO, begun).await
     }
@@ -224,9 +216,8 @@ impl ApiClient {
         let name = self.name(request);
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let begun = async {
-            let AnswerHead { response, connection } =
-                self.send_head(request, Bytes::new(), &[]).await?;
-            Ok(BodyPieces::new(response.into_body(), connection, name.clone()))
+            let answer = self.send_head(request, Bytes::new(), &[]).await?;
+            Ok(BodyPieces::new(answer, name.clone()))
         };
         ask_in_time(limit, &name, begun).await
     }
@@ -244,9 +235,9 @@ impl ApiClient {
     ) -> Result<(T, u64), ClientError> {
         let answered = async |name: &RequestName| {
             let answer = self.send_head(request, body.clone(), &[]).await?;
-            let index = answer.response.headers().get(INDEX);
+            let index = answer.headers().get(INDEX);
             let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
-            Ok((answer.read_body(name).await?, index))
+            Ok((read_body(answer, name).await?, index))
         };
         let (bytes, index) = self.ask_when_started(request, wait, answered).await?;
         match serde_json::from_slice(&bytes) {
@@ -273,7 +264,7 @@ impl ApiClient {
         request: &ApiRequest<B, T>,
         body: Bytes,
         headers: &[(HeaderName, &str)],
-    ) -> Result<AnswerHead, ClientError> {
+    ) -> Result<HttpAnswer, ClientError> {
         let asked = self.name(request);
         let connected =
             clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.endpoint(), self.tls.as_ref())).await;
@@ -288,21 +279,6 @@ impl ApiClient {
         };
         let target = self.target_with_namespace(request);
         let without_tls = matches!(self.endpoint(), AgentEndpoint::Tcp { tls: false, .. });
-        let broken = |source: hyper::Error| {
-            let no_http = source.is_parse() && without_tls;
-            let trouble =
-                if no_http { ClientTrouble::NoHttp(source) } else { ClientTrouble::Broken(source) };
-            asked.clone().into_error(trouble)
-        };
-        let (mut sender, driver) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let mut connection = JoinSet::new();
-        connection.spawn(async move {
-            // Whoever waits for the answer gets the error, too.
-            if let Err(error) = driver.with_upgrades().await {
-                tracing::debug!(%error, "the connection to the agent ended");
-            }
-        });
         let mut head = Request::builder()
             .method(request.method().clone())
             .uri(target)
@@ -317,15 +293,26 @@ impl ApiClient {
         let request = head
             .body(Full::new(body))
             .map_err(|source| asked.clone().into_error(ClientTrouble::Request(source)))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status();
-        let passes = status == StatusCode::SERVICE_UNAVAILABLE
-            && response.headers().contains_key(RETRY_AFTER);
-        let answer = AnswerHead { response, connection };
+        let mut answer =
+            HttpAnswer::ask(stream, request, HttpBounds::default()).await.map_err(|error| {
+                let no_http = matches!(&error, ExchangeError::Http(source) if source.is_parse());
+                let trouble = if no_http && without_tls {
+                    ClientTrouble::NoHttp(error)
+                } else {
+                    ClientTrouble::Broken(error)
+                };
+                asked.clone().into_error(trouble)
+            })?;
+        let status = answer.status();
         if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer);
         }
-        let text = answer.read_refusal().await;
+        let passes =
+            status == StatusCode::SERVICE_UNAVAILABLE && answer.headers().contains_key(RETRY_AFTER);
+        // A refusal is cut to a readable length.
+        let mut text = Vec::new();
+        answer.read_beginning(CLIENT_REFUSAL_BYTES_MAX, &mut text).await;
+        let text = String::from_utf8_lossy(&text).trim().to_owned();
         if passes {
             return Err(ClientError::Starting { text });
         }
@@ -387,37 +374,14 @@ impl ApiClient {
     }
 }
 
-impl AnswerHead {
-    /// Read the whole body, within the bound.
-    async fn read_body(self, asked: &RequestName) -> Result<Bytes, ClientError> {
-        let Self { response, connection } = self;
-        let body = Limited::new(response.into_body(), CLIENT_BODY_BYTES_MAX).collect().await;
-        drop(connection);
-        match body {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(error) => Err(asked.clone().into_error(match error.downcast::<hyper::Error>() {
-                Ok(source) => ClientTrouble::Broken(*source),
-                Err(_) => ClientTrouble::TooLarge(CLIENT_BODY_BYTES_MAX),
-            })),
-        }
-    }
-
-    /// Read the text of a refusal, cut to a readable length.
-    async fn read_refusal(self) -> String {
-        let Self { response, connection } = self;
-        let mut body = response.into_body();
-        let mut bytes = Vec::new();
-        while let Some(Ok(frame)) = body.frame().await {
-            let room = CLIENT_REFUSAL_BYTES_MAX.saturating_sub(bytes.len());
-            let data = frame.into_data().unwrap_or_default();
-            bytes.extend(data.iter().take(room));
-            if bytes.len() >= CLIENT_REFUSAL_BYTES_MAX {
-                break;
-            }
-        }
-        drop(connection);
-        String::from_utf8_lossy(&bytes).trim().to_owned()
-    }
+/// Read the whole body of an answer, within the bound.
+async fn read_body(mut answer: HttpAnswer, asked: &RequestName) -> Result<Vec<u8>, ClientError> {
+    answer.read_body(CLIENT_BODY_BYTES_MAX as u64).await.map_err(|error| {
+        asked.clone().into_error(match error {
+            ExchangeError::TooLarge { .. } => ClientTrouble::TooLarge(CLIENT_BODY_BYTES_MAX),
+            broken => ClientTrouble::Broken(broken),
+        })
+    })
 }
 
 async fn ask_in_time<T>(

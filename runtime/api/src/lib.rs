@@ -6,7 +6,6 @@
 
 pub mod agent_log;
 pub mod client;
-mod duplex;
 pub mod request;
 pub mod routes;
 pub mod server;

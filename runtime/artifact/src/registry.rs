@@ -31,7 +31,6 @@ pub use credentials::RegistryCredentials;
 pub use error::RegistryError;
 pub use manifest::{Artifact, Descriptor, OciManifestError};
 pub use store::{Pin, PinnedPlugin, Store, StoreError};
-pub use transport::{machine_authorities, machine_tls};
 
 #[cfg(test)]
 mod tests;

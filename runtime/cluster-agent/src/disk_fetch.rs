@@ -4,15 +4,12 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use http_body_util::Full;
 use hyper::header::{CONNECTION, HOST, HeaderValue, USER_AGENT};
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Request, StatusCode};
 use ostler_api::routes::endpoints::ReadAllocSnapshot;
 use ostler_cluster::client::DiskDoor;
-use ostler_cluster::dial::{self, Socket};
+use ostler_cluster::dial;
 use ostler_cluster::previous::{DiskSource, no_disk_of_status};
 use ostler_cluster::tls_nodes::NodeTls;
 use ostler_model::causes;
@@ -23,7 +20,7 @@ use ostler_model::limits::{
 };
 use ostler_model::other_nodes::{DiskPieces, NoDisk};
 use ostler_model::ports::BoxFuture;
-use tokio::task::JoinSet;
+use ostler_net::{ExchangeError, HttpAnswer, HttpBounds, Stream};
 use tokio_rustls::rustls;
 
 /// The header with the token that allows to fetch a disk.
@@ -47,21 +44,20 @@ impl HttpDisks {
     async fn ask(&self, from: &DiskSource) -> Result<Box<dyn DiskPieces>, NoDisk> {
         let request = request(from)?;
         let socket = self.connect(from).await?;
-        let http = |error: hyper::Error| NoDisk::Now(causes::chain(&error));
-        let mut builder = http1::Builder::new();
-        builder.max_buf_size(DISK_ANSWER_HEAD_BYTES_MAX).max_headers(DISK_SERVED_HEADERS_MAX);
-        let (mut sender, connection) =
-            builder.handshake(TokioIo::new(socket)).await.map_err(http)?;
-        let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            // An error shows in the answer too.
-            let _ended = connection.await;
-        });
-        let answer = clock::timeout(DISK_FETCH_SILENCE_MAX, sender.send_request(request)).await;
-        let silent = || NoDisk::Now(format!("node {} does not answer", from.node));
-        let answer = answer.ok_or_else(silent)?.map_err(http)?;
+        let bounds = HttpBounds {
+            head_bytes: Some(DISK_ANSWER_HEAD_BYTES_MAX),
+            headers: Some(DISK_SERVED_HEADERS_MAX),
+            head_wait: Some(DISK_FETCH_SILENCE_MAX),
+            silence: Some(DISK_FETCH_SILENCE_MAX),
+        };
+        let answer = HttpAnswer::ask(socket, request, bounds).await.map_err(|error| {
+            NoDisk::Now(match error {
+                ExchangeError::TimedOut { .. } => format!("node {} does not answer", from.node),
+                error => causes::chain(&error),
+            })
+        })?;
         let status = answer.status();
-        let mut pieces = HttpPieces { answer, _driver: driver };
+        let mut pieces = HttpPieces { answer };
         if status == StatusCode::OK {
             return Ok(Box::new(pieces));
         }
@@ -69,7 +65,7 @@ impl HttpDisks {
         Err(no_disk_of_status(status.as_u16(), &said))
     }
 
-    async fn connect(&self, from: &DiskSource) -> Result<Box<dyn Socket>, NoDisk> {
+    async fn connect(&self, from: &DiskSource) -> Result<Box<dyn Stream>, NoDisk> {
         let wall = CLUSTER_STEP_WALL_DEFAULT;
         let unreached = |error: dial::DialError| NoDisk::Now(causes::chain(&error));
         let tls = match (&self.tls, from.tls) {
@@ -107,44 +103,31 @@ fn tls_failure(error: &io::Error) -> NoDisk {
     }
 }
 
-fn request(from: &DiskSource) -> Result<Request<Empty<Bytes>>, NoDisk> {
+fn request(from: &DiskSource) -> Result<Request<Full<Bytes>>, NoDisk> {
     let cannot = |_| NoDisk::Ever("its token or address cannot be part of a request".to_owned());
     let mut token = HeaderValue::from_str(&from.token).map_err(|_| cannot(()))?;
     token.set_sensitive(true);
     Request::get(ReadAllocSnapshot::request([&from.alloc]).target())
         .header(HOST, from.address.to_string())
-        .header(USER_AGENT, concat!("ostler/", env!("CARGO_PKG_VERSION")))
+        .header(USER_AGENT, ostler_net::USER_AGENT)
         .header(CONNECTION, "close")
         .header(TOKEN, token)
-        .body(Empty::new())
+        .body(Full::default())
         .map_err(|_| cannot(()))
 }
 
 struct HttpPieces {
-    answer: Response<Incoming>,
-    /// Drives the connection, which ends when this is dropped.
-    _driver: JoinSet<()>,
+    answer: HttpAnswer,
 }
 
 impl HttpPieces {
     async fn piece(&mut self) -> Result<Option<Bytes>, String> {
-        loop {
-            let frame =
-                clock::timeout(DISK_FETCH_SILENCE_MAX, self.answer.body_mut().frame()).await;
-            let silent = || {
-                format!("the other node sent nothing for {} s", DISK_FETCH_SILENCE_MAX.as_secs())
-            };
-            match frame.ok_or_else(silent)? {
-                None => return Ok(None),
-                Some(Err(error)) => return Err(causes::chain(&error)),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Ok(Some(data)),
-                    // These are trailers.
-                    Err(_) => {}
-                },
+        self.answer.next_piece().await.map_err(|error| match error {
+            ExchangeError::TimedOut { limit, .. } => {
+                format!("the other node sent nothing for {} s", limit.as_secs())
             }
-        }
+            error => causes::chain(&error),
+        })
     }
 
     /// The beginning of what the other node sends instead of a disk.

@@ -23,7 +23,6 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ostler_agent::AgentHandle;
 use ostler_cluster::client::DiskServerAddress;
-use ostler_cluster::dial::Socket;
 use ostler_lifecycle::alloc::AllocPhase;
 use ostler_lifecycle::alloc::snapshot::{PackError, pack};
 use ostler_model::causes;
@@ -170,7 +169,7 @@ async fn connection(
     stream: TcpStream,
     from: SocketAddr,
 ) -> io::Result<()> {
-    let socket: Box<dyn Socket> = match &server.tls {
+    let socket: Box<dyn ostler_net::Stream> = match &server.tls {
         None => Box::new(stream),
         Some(tls) => {
             let agreed = clock::timeout(DISK_SERVED_HEAD_WALL, tls.accept(stream)).await;

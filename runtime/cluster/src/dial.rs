@@ -11,7 +11,8 @@ use std::time::Duration;
 use ostler_model::clock;
 use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
 use ostler_model::ports::BoxFuture;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use ostler_net::Stream;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
@@ -61,11 +62,6 @@ pub enum DialError {
     },
 }
 
-/// A connection, with TLS or without.
-pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
-
 /// Servers over TCP, with TLS where they want it.
 #[derive(Clone, Debug)]
 pub struct TcpDoor {
@@ -82,7 +78,7 @@ impl ServerDoor for TcpDoor {
             let wall = CLUSTER_STEP_WALL_DEFAULT;
             let addresses = resolve(to, wall).await?;
             let stream = connect(&addresses, wall).await?;
-            let socket: Box<dyn Socket> = match &self.tls {
+            let socket: Box<dyn Stream> = match &self.tls {
                 None => Box::new(stream),
                 Some(tls) => secure(stream, tls, wall).await?,
             };
@@ -135,7 +131,7 @@ pub async fn secure(
     mut stream: TcpStream,
     tls: &ServerTls,
     wall: Duration,
-) -> Result<Box<dyn Socket>, DialError> {
+) -> Result<Box<dyn Stream>, DialError> {
     let agreed = async {
         stream.write_all(&[TLS]).await?;
         tls.connector.connect(tls.name.clone(), stream).await
@@ -150,7 +146,7 @@ pub async fn secure(
 /// # Errors
 /// When the connection has ended.
 pub async fn start_session(
-    mut socket: Box<dyn Socket>,
+    mut socket: Box<dyn Stream>,
     wall: Duration,
 ) -> Result<(ClusterSession, Arrivals), DialError> {
     let told = clock::timeout(wall, async {

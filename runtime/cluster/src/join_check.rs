@@ -178,7 +178,7 @@ impl<T: FnMut(&JoinFinding)> ServerCheck<'_, T> {
             Ok((stream, format!("connected to {at}{bare}")))
         };
         let stream = self.step(JoinStep::Connection, connected).await?;
-        let socket: Box<dyn dial::Socket> = match &ask.tls {
+        let socket: Box<dyn ostler_net::Stream> = match &ask.tls {
             None => Box::new(stream),
             Some(tls) => {
                 let secured = async {
@@ -256,7 +256,7 @@ impl<T: FnMut(&JoinFinding)> ServerCheck<'_, T> {
 }
 
 async fn ping_server(
-    socket: Box<dyn dial::Socket>,
+    socket: Box<dyn ostler_net::Stream>,
     ask: &JoinCheckRequest,
 ) -> Result<(ServerCaller, String), StepFailure> {
     // Streams that the server opens are dropped, because it calls no node that is not ready.

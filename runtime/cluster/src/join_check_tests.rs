@@ -48,7 +48,7 @@ impl Double {
     }
 
     async fn take(self, mut stream: tokio::net::TcpStream) -> Option<()> {
-        let mut socket: Box<dyn dial::Socket> = match &self.tls {
+        let mut socket: Box<dyn ostler_net::Stream> = match &self.tls {
             None => Box::new(stream),
             Some(tls) if stream.read_u8().await.ok()? == dial::TLS => {
                 Box::new(tls.accept(stream).await.ok()?)

@@ -7,15 +7,12 @@
 
 use std::sync::Arc;
 
-use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::client::verify_server_name;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::tls::{TlsError, TlsFiles, certificate_name, client_config, roots, unusable};
-use ostler_pem::{self as pem, certificates};
+use super::tls::{TlsError, TlsFiles, certificate_name};
 
 /// TLS between nodes, ready to be used.
 #[derive(Clone)]
@@ -46,26 +43,16 @@ impl NodeTls {
     /// When a file cannot be read or has the wrong content, or the region cannot be part of a name.
     pub fn read(files: &TlsFiles, region: &str) -> Result<Self, TlsError> {
         let name = certificate_name("client", region)?;
-        let connector = TlsConnector::from(Arc::new(client_config(files)?));
-        let Some((chain, key)) = &files.own else {
+        let connector = TlsConnector::from(Arc::new(files.client_config()?));
+        let Some(own) = files.own_certificate()? else {
             return Ok(Self { connector, name, acceptor: None, is_named: false });
         };
-        let provider = Arc::new(ring::default_provider());
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(roots(files)?, Arc::clone(&provider));
-        let verifier = verifier.build().map_err(|error| unusable(files, error.into()))?;
-        let own = |source| TlsError::Own { file: chain.clone(), source };
-        let own_chain = certificates(chain)?;
-        let is_named = own_chain.first().is_some_and(|certificate| {
+        let is_named = own.chain.first().is_some_and(|certificate| {
             let parsed = ParsedCertificate::try_from(certificate);
             parsed.is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
         });
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable(files, error.into()))?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(own_chain, pem::key(key)?)
-            .map_err(own)?;
+        let roots = ostler_net::read_roots(&files.authorities)?;
+        let config = ostler_net::server_config(Some(roots), own)?;
         let acceptor = Some(TlsAcceptor::from(Arc::new(config)));
         Ok(Self { connector, name, acceptor, is_named })
     }

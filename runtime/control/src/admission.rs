@@ -32,7 +32,6 @@ use std::sync::Arc;
 
 use super::ports::{PortError, PortLedger};
 use ostler_device::ledger::{ClaimError, DeviceLedger, InstanceHolder};
-use ostler_jobspec::suggest::nearest;
 use ostler_model::alloc::Allocation;
 use ostler_model::device::HealthState;
 use ostler_model::ids::{AllocId, GroupName, PluginName};
@@ -41,6 +40,7 @@ use ostler_model::network::NetworkMode;
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
 use ostler_node::{NodeTotals, NodeView, constraint};
+use ostler_text::suggest::nearest;
 
 use cores::CoreLedger;
 use distinct::{JobGroupKey, LiveCounts};

@@ -11,7 +11,7 @@ const DAY: u64 = 86_400;
 
 /// A span as events write it: `1m30s`, `1.5s`, `250ms`. `None` where the text is no span.
 pub(crate) fn wire_span(text: &str) -> Option<Duration> {
-    ostler_jobspec::units::parse_duration(text).ok()
+    ostler_text::duration::parse_duration(text).ok()
 }
 
 /// Why an allocation or a task of it is stopped, in words. A text that is none of ours stays as it

@@ -92,7 +92,8 @@ fn carry_out_order(
     match order {
         FetchOrder::Download { url, headers, bytes_max, wall } => {
             let ask = http::DownloadRequest { url, headers, bytes_max, wall };
-            let tls = ask.url.is_https().then(http::tls).flatten();
+            // The process may not read them once it is confined.
+            let tls = ask.url.is_https().then(ostler_net::machine_connector).flatten();
             let mut into = download_file()?;
             confine_process(
                 stdin,

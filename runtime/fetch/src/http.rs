@@ -7,22 +7,17 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::{Body as _, Incoming};
+use http_body_util::Full;
 use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Request, StatusCode};
 use ostler_model::artifact::HttpUrl;
 use ostler_model::clock;
 use ostler_model::limits::{
     ARTIFACT_ANSWER_HEADERS_MAX, ARTIFACT_CONNECT_WALL, ARTIFACT_HEAD_BYTES_MAX,
     ARTIFACT_HEAD_WALL, ARTIFACT_REDIRECTS_MAX, ARTIFACT_SILENCE_WALL,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use ostler_net::{ExchangeError, HttpAnswer, HttpBounds, Stream};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
 
 /// Why a download failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +53,20 @@ pub(crate) enum HttpError {
     Write(std::io::Error),
 }
 
+impl HttpError {
+    fn from_exchange(host: &str, error: ExchangeError) -> Self {
+        let host = host.to_owned();
+        match error {
+            ExchangeError::Connect(source) => Self::Connect { host, source },
+            ExchangeError::Tls(source) => Self::Tls { host, source },
+            ExchangeError::Name => Self::Request { host },
+            ExchangeError::TimedOut { what, limit } => Self::TimedOut { host, what, limit },
+            ExchangeError::Http(source) => Self::Http { host, source },
+            ExchangeError::TooLarge { max } => Self::TooLarge { host, max },
+        }
+    }
+}
+
 /// The request for a download.
 pub(crate) struct DownloadRequest {
     pub(crate) url: HttpUrl,
@@ -66,9 +75,6 @@ pub(crate) struct DownloadRequest {
     /// The longest time for the whole download.
     pub(crate) wall: Duration,
 }
-
-trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
 /// Download the file piece by piece. Returns the number of bytes.
 pub(crate) async fn download(
@@ -92,16 +98,16 @@ async fn follow(
     for _ in 0..=ARTIFACT_REDIRECTS_MAX {
         // Headers that are meant for one host are shown to no other.
         let own = at.is_same_place(&ask.url);
-        let (response, _connection) = get(&at, own.then_some(ask), tls).await?;
-        let (host, status) = (at.host(), response.status());
+        let answer = get(&at, own.then_some(ask), tls).await?;
+        let (host, status) = (at.host(), answer.status());
         match status {
-            StatusCode::OK => return body(response, host, ask.bytes_max, into, told).await,
+            StatusCode::OK => return body(answer, host, ask.bytes_max, into, told).await,
             StatusCode::MOVED_PERMANENTLY
             | StatusCode::FOUND
             | StatusCode::SEE_OTHER
             | StatusCode::TEMPORARY_REDIRECT
             | StatusCode::PERMANENT_REDIRECT => {
-                let location = response.headers().get(LOCATION).and_then(|text| text.to_str().ok());
+                let location = answer.headers().get(LOCATION).and_then(|text| text.to_str().ok());
                 let wrong = |reason: String| HttpError::Redirect { host: host.clone(), reason };
                 let location = location.ok_or_else(|| wrong("it names no address".to_owned()))?;
                 let next = at.join(location).map_err(|error| wrong(error.to_string()))?;
@@ -117,26 +123,19 @@ async fn follow(
 }
 
 async fn body(
-    mut response: Response<Incoming>,
+    mut answer: HttpAnswer,
     host: String,
     max: u64,
     into: &mut impl Write,
     told: &mut dyn FnMut(u64, Option<u64>),
 ) -> Result<u64, HttpError> {
-    let of = response.body().size_hint().exact();
+    let of = answer.size_hint().exact();
     if of.is_some_and(|of| of > max) {
         return Err(HttpError::TooLarge { host, max });
     }
+    let failed = |error| HttpError::from_exchange(&host, error);
     let mut bytes = 0_u64;
-    let limit = ARTIFACT_SILENCE_WALL;
-    loop {
-        let frame = clock::timeout(limit, response.body_mut().frame()).await;
-        let what = "send more of its answer";
-        let frame = frame.ok_or_else(|| HttpError::TimedOut { host: host.clone(), what, limit })?;
-        let Some(frame) = frame else { return Ok(bytes) };
-        let frame = frame.map_err(|source| HttpError::Http { host: host.clone(), source })?;
-        // Trailers are not expected.
-        let Ok(data) = frame.into_data() else { continue };
+    while let Some(data) = answer.next_piece().await.map_err(failed)? {
         bytes = bytes.saturating_add(data.len() as u64);
         if bytes > max {
             return Err(HttpError::TooLarge { host, max });
@@ -144,38 +143,32 @@ async fn body(
         into.write_all(&data).map_err(HttpError::Write)?;
         told(bytes, of);
     }
+    Ok(bytes)
 }
 
-/// Send one request. The connection ends when the task returned beside the answer is dropped.
+/// Send one request.
 async fn get(
     at: &HttpUrl,
     own: Option<&DownloadRequest>,
     tls: Option<&TlsConnector>,
-) -> Result<(Response<Incoming>, JoinSet<()>), HttpError> {
+) -> Result<HttpAnswer, HttpError> {
     let host = at.host();
     let stream = connect(at, tls).await?;
-    let http = |source| HttpError::Http { host: host.clone(), source };
-    let mut builder = hyper::client::conn::http1::Builder::new();
-    builder.max_buf_size(ARTIFACT_HEAD_BYTES_MAX).max_headers(ARTIFACT_ANSWER_HEADERS_MAX);
-    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(http)?;
-    let mut driver = JoinSet::new();
-    driver.spawn(async move {
-        let _ = connection.await;
-    });
     let request = request(at, own).ok_or_else(|| HttpError::Request { host: host.clone() })?;
-    let limit = ARTIFACT_HEAD_WALL;
-    let response = clock::timeout(limit, sender.send_request(request)).await;
-    let late = || HttpError::TimedOut { host: host.clone(), what: "answer", limit };
-    Ok((response.ok_or_else(late)?.map_err(http)?, driver))
+    let bounds = HttpBounds {
+        head_bytes: Some(ARTIFACT_HEAD_BYTES_MAX),
+        headers: Some(ARTIFACT_ANSWER_HEADERS_MAX),
+        head_wait: Some(ARTIFACT_HEAD_WALL),
+        silence: Some(ARTIFACT_SILENCE_WALL),
+    };
+    let answer = HttpAnswer::ask(stream, request, bounds).await;
+    answer.map_err(|error| HttpError::from_exchange(&host, error))
 }
 
-fn request(at: &HttpUrl, own: Option<&DownloadRequest>) -> Option<Request<Empty<Bytes>>> {
-    let mut request = Request::get(at.target()).body(Empty::new()).ok()?;
+fn request(at: &HttpUrl, own: Option<&DownloadRequest>) -> Option<Request<Full<Bytes>>> {
+    let mut request = Request::get(at.target()).body(Full::default()).ok()?;
     let headers = request.headers_mut();
-    headers.insert(
-        USER_AGENT,
-        HeaderValue::from_static(concat!("ostler/", env!("CARGO_PKG_VERSION"))),
-    );
+    headers.insert(USER_AGENT, HeaderValue::from_static(ostler_net::USER_AGENT));
     if let Some((name, password)) = at.user() {
         let basic = format!("Basic {}", STANDARD.encode(format!("{name}:{password}")));
         headers.insert(AUTHORIZATION, HeaderValue::from_str(&basic).ok()?);
@@ -191,31 +184,13 @@ fn request(at: &HttpUrl, own: Option<&DownloadRequest>) -> Option<Request<Empty<
     Some(request)
 }
 
-async fn connect(
-    at: &HttpUrl,
-    tls: Option<&TlsConnector>,
-) -> Result<Box<dyn HttpStream>, HttpError> {
+async fn connect(at: &HttpUrl, tls: Option<&TlsConnector>) -> Result<Box<dyn Stream>, HttpError> {
     let (host, limit) = (at.host(), ARTIFACT_CONNECT_WALL);
-    let late = |what| HttpError::TimedOut { host: host.clone(), what, limit };
-    let stream = clock::timeout(limit, TcpStream::connect((host.as_str(), at.port()))).await;
-    let stream = stream
-        .ok_or_else(|| late("accept a connection"))?
-        .map_err(|source| HttpError::Connect { host: host.clone(), source })?;
+    let failed = |error| HttpError::from_exchange(&host, error);
+    let stream = ostler_net::connect(&host, at.port(), limit).await.map_err(failed)?;
     if !at.is_https() {
         return Ok(Box::new(stream));
     }
     let tls = tls.ok_or(HttpError::NoRoots)?;
-    let server = ServerName::try_from(host.clone())
-        .map_err(|_| HttpError::Request { host: host.clone() })?;
-    let stream = clock::timeout(limit, tls.connect(server, stream)).await;
-    let stream = stream
-        .ok_or_else(|| late("agree on TLS"))?
-        .map_err(|source| HttpError::Tls { host: host.clone(), source })?;
-    Ok(Box::new(stream))
-}
-
-/// A TLS connector with the machine's authorities, read before the process may not read them
-/// any more.
-pub(crate) fn tls() -> Option<TlsConnector> {
-    ostler_artifact::registry::machine_tls()
+    ostler_net::secure(tls, &host, stream, limit).await.map_err(failed)
 }

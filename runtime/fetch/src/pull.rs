@@ -1,8 +1,6 @@
 //! Pulls a module from a registry.
 
-use ostler_artifact::registry::{
-    ClientOptions, RegistryClient, RegistryCredentials, machine_authorities,
-};
+use ostler_artifact::registry::{ClientOptions, RegistryClient, RegistryCredentials};
 use ostler_model::oci::OciReference;
 
 use crate::child::FetchFailure;
@@ -20,7 +18,7 @@ pub(crate) fn new_client(insecure: Vec<String>) -> RegistryClient {
     RegistryClient::new(ClientOptions {
         insecure: insecure.into_iter().collect(),
         credentials: RegistryCredentials::from_environment(),
-        authorities: Some(machine_authorities()),
+        authorities: Some(ostler_net::machine_authorities()),
         ..ClientOptions::default()
     })
 }

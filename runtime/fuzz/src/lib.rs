@@ -5,6 +5,7 @@
 //! some bytes changed. Start with [`TARGETS`]; the README says how to run them.
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ostler_artifact::registry::Artifact;
 use ostler_artifact::trust::{Signature, SignatureCheck, check};
@@ -14,7 +15,6 @@ use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
 use ostler_model::ports::FsIsolation;
 use ostler_model::task_path::{TaskView, destination};
-use ostler_model::time::Timestamp;
 use ostler_plugin::schema::ConfigSchema;
 use ostler_recording::file;
 use ostler_sandbox::{detect_format, prescan};
@@ -187,8 +187,8 @@ pub fn journal(bytes: &[u8]) {
 struct Nothing;
 
 impl Outside for Nothing {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(0)
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH
     }
 
     fn variable(&self, name: &str) -> Option<String> {

@@ -16,8 +16,9 @@ use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
-use super::{json, suggest};
+use super::json;
 use ostler_model::limits::JOB_DIAGNOSTICS_MAX;
+use ostler_text::suggest::nearest;
 
 /// The longest text of the user that is repeated in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 64;
@@ -245,7 +246,7 @@ impl Sink {
         if self.count > 4 * JOB_DIAGNOSTICS_MAX {
             return None;
         }
-        suggest::nearest(given, valid)
+        nearest(given, valid)
     }
 
     /// The messages of the errors, with their places. What may have been meant is part of the message.

@@ -38,9 +38,9 @@ use std::collections::BTreeMap;
 use hcl_edit::Span as _;
 use hcl_edit::structure::{Body as HclBody, Structure};
 
-use super::diagnostic::{Sink, Span, quote_text};
-use super::tree::{AttributeItem, Block, Body, Item, SpannedKey, SpannedValue, ValueKind};
+use crate::diagnostic::{Sink, Span, quote_text};
 use crate::inputs::Inputs;
+use crate::tree::{AttributeItem, Block, Body, Item, SpannedKey, SpannedValue, ValueKind};
 use eval::Evaluator;
 use scope::{DECLARATIONS, NameScope};
 

@@ -16,6 +16,7 @@ mod scalars;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ostler_text::duration::parse_duration;
 use serde_json::Map;
 
 use crate::Syntax;
@@ -24,7 +25,6 @@ use crate::diagnostic::{Sink, Span, quote_text};
 use crate::places::ConfigPlaces;
 use crate::tree::{self, SpannedKey};
 use crate::tree::{SpannedValue, ValueKind};
-use crate::units::parse_duration;
 pub(crate) use items::{BlockItems, KeyEntry, is_empty};
 pub(crate) use kinds::{
     ByName, FieldKind, FreeForm, FreeLists, Setting, TextListMap, Texts, ValueOr,

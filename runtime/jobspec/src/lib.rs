@@ -14,8 +14,6 @@
 
 pub mod access;
 mod agent_config;
-pub mod suggest;
-pub mod units;
 
 mod changes;
 mod decode;

@@ -62,6 +62,12 @@ impl Timestamp {
         self.of_day
     }
 
+    /// The time of day in the type of the standard library.
+    #[must_use]
+    pub fn to_system_time(self) -> std::time::SystemTime {
+        std::time::UNIX_EPOCH + Duration::from_nanos(self.of_day)
+    }
+
     /// This point moved later by `by`; stops at the largest representable time.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
@@ -145,8 +151,7 @@ impl fmt::Debug for Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = std::time::UNIX_EPOCH + Duration::from_nanos(self.of_day);
-        humantime::format_rfc3339_seconds(at).fmt(f)
+        humantime::format_rfc3339_seconds(self.to_system_time()).fmt(f)
     }
 }
 

@@ -21,7 +21,7 @@ use super::version::{self, VersionError, VersionStyle};
 use ostler_model::attribute::{Attribute, AttributeValue, Comparison};
 use ostler_model::job::{Constraint, Operator};
 use ostler_model::limits::{CONSTRAINT_PATTERNS_BYTES_MAX, CONSTRAINT_SIDE_BYTES_MAX};
-use ostler_patterns::{Pattern, PatternResult, Patterns};
+use ostler_text::patterns::{Pattern, PatternResult, Patterns};
 
 /// What a name between `${` and `}` stands for; `None` when nothing is set.
 pub type Resolver<'a> = &'a dyn Fn(&str) -> Option<Attribute>;

@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::schema_cost::check_cost;
 use super::schema_patterns::automaton_bytes;
 use super::{PluginError, convert};
-use ostler_jobspec::suggest::nearest;
 use ostler_model::clock::timeout;
 use ostler_model::ids::PluginName;
 use ostler_model::json::JsonObject;
@@ -21,6 +20,7 @@ use ostler_model::limits::{
 };
 use ostler_model::ports::Diagnostic;
 use ostler_model::printable::printable_line;
+use ostler_text::suggest::nearest;
 
 /// A number as a text. A whole number has no point and no exponent, however it was written.
 fn digits(number: &serde_json::Number) -> String {

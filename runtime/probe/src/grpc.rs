@@ -1,7 +1,6 @@
 //! Makes one call of `grpc.health.v1.Health/Check`, the standard health service, on a connection of
 //! its own.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -17,8 +16,9 @@ use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
-use super::{CheckAnswer, CheckTarget, PartialAnswer, ProbeError, ProbeStream};
+use super::{CheckAnswer, CheckTarget, PartialAnswer, ProbeError};
 use ostler_model::limits::{CHECK_GRPC_BYTES_MAX, CHECK_HEAD_BYTES_MAX};
+use ostler_net::{Stream, drive_with};
 
 /// The request, which names the service.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -51,20 +51,16 @@ pub(super) async fn ask(
     service: &str,
     target: &CheckTarget,
     tls: bool,
-    stream: Box<dyn ProbeStream>,
+    stream: Box<dyn Stream>,
     heard: &mut PartialAnswer,
 ) -> Result<(), ProbeError> {
-    let no_http = |source| ProbeError::Http { to: target.to_string(), source };
+    let no_http =
+        |error: hyper::Error| ProbeError::Http { to: target.to_string(), source: error.into() };
     let (requests, connection) = http2::Builder::new(TokioExecutor::new())
         .max_header_list_size(u32::try_from(CHECK_HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .handshake::<_, Body>(TokioIo::new(stream))
         .await
         .map_err(no_http)?;
-    // The connection must be driven while the answer is read. Its end shows in the answer.
-    let driven = async {
-        let _ = connection.await;
-        std::future::pending::<Infallible>().await
-    };
     let scheme = if tls { "https" } else { "http" };
     let origin = Uri::builder().scheme(scheme).authority(target.to_string());
     let origin = origin.path_and_query("/").build().map_err(ProbeError::Request)?;
@@ -81,11 +77,7 @@ pub(super) async fn ask(
         });
         Ok(())
     };
-    tokio::select! {
-        biased;
-        result = answered => result,
-        never = driven => match never {},
-    }
+    drive_with(connection, answered).await
 }
 
 fn serving_answer(status: i32) -> CheckAnswer {

@@ -17,7 +17,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use ostler_model::causes::chain;
@@ -25,6 +24,7 @@ use ostler_model::clock;
 use ostler_model::limits::CHECK_OUTPUT_BYTES_MAX;
 use ostler_model::printable::is_hidden_char;
 use ostler_model::service::{CheckKind, CheckStatus, CheckTls};
+use ostler_net::{ExchangeError, Stream};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ enum ProbeError {
     Request(#[source] hyper::http::Error),
     /// The other side closed the connection or does not speak HTTP.
     #[error("no HTTP answer from {to}: {}", chain(source))]
-    Http { to: String, source: hyper::Error },
+    Http { to: String, source: ExchangeError },
 }
 
 /// What has arrived so far. It is used if the rest never comes.
@@ -145,15 +145,11 @@ async fn connect(target: &CheckTarget) -> Result<TcpStream, ProbeError> {
     connected.map_err(|source| ProbeError::Connect { to: target.to_string(), source })
 }
 
-/// A stream of bytes to a service, with TLS or without.
-trait ProbeStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ProbeStream for T {}
-
 async fn open(
     target: &CheckTarget,
     tls: Option<&CheckTls>,
     speaks: tls::SpokenProtocol,
-) -> Result<Box<dyn ProbeStream>, ProbeError> {
+) -> Result<Box<dyn Stream>, ProbeError> {
     let stream = connect(target).await?;
     match tls {
         None => Ok(Box::new(stream)),

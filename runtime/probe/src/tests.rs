@@ -16,7 +16,7 @@ use hyper::server::conn::http2;
 use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -334,7 +334,7 @@ async fn grpc_server(tls: Option<TlsAcceptor>) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let stream: Box<dyn ProbeStream> = match &tls {
+            let stream: Box<dyn Stream> = match &tls {
                 None => Box::new(stream),
                 Some(tls) => Box::new(tls.accept(stream).await.unwrap()),
             };

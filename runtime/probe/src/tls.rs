@@ -5,19 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
-use tokio_rustls::rustls::crypto::{
-    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
-};
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{
-    ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::{CheckTarget, ProbeError, ProbeStream};
+use super::{CheckTarget, ProbeError};
 use ostler_model::service::CheckTls;
+use ostler_net::{ServerTrust, Stream};
 
 /// The protocol that is spoken over TLS, which the other side is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +33,7 @@ pub(super) async fn connect_tls(
     target: &CheckTarget,
     tls: &CheckTls,
     speaks: SpokenProtocol,
-) -> Result<Box<dyn ProbeStream>, ProbeError> {
+) -> Result<Box<dyn Stream>, ProbeError> {
     let to = target.to_string();
     let none = |why: String| ProbeError::NoTls { to: to.clone(), why };
     let name = tls.server_name.as_deref().unwrap_or(&target.host);
@@ -71,64 +64,7 @@ async fn client_config(any: bool) -> Option<Arc<ClientConfig>> {
 }
 
 fn make_config(any: bool) -> Option<Arc<ClientConfig>> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .ok()?;
-    let config = if any {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
-    } else {
-        let found = rustls_native_certs::load_native_certs();
-        for error in &found.errors {
-            tracing::debug!(%error, "a certificate authority of the machine cannot be read");
-        }
-        let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(found.certs);
-        if added == 0 {
-            return None;
-        }
-        builder.with_root_certificates(roots)
-    };
-    Some(Arc::new(config.with_no_client_auth()))
-}
-
-/// Accepts any certificate (`tls_skip_verify`), as long as the other side has its key.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _certificate: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _status: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let schemes = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signed, schemes)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let schemes = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, schemes)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+    let trust =
+        if any { ServerTrust::Anybody } else { ServerTrust::Named(ostler_net::machine_roots()?) };
+    ostler_net::client_config(trust, None).ok().map(Arc::new)
 }

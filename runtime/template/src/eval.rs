@@ -9,8 +9,7 @@ mod field;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ostler_model::limits::PATTERNS_OF_ONE_BYTES_MAX;
-use ostler_patterns::{Pattern, Patterns};
+use ostler_text::patterns::{PATTERNS_OF_ONE_BYTES_MAX, Pattern, Patterns};
 
 use crate::error::{TemplateError, TemplateProblem, wide};
 use crate::functions::{self, FunctionLookup};

@@ -7,7 +7,7 @@
 //!                  ▲                  └ what it used of the outside, and what was not there
 //!                  └ time, environment, files, services, variables: one small trait
 //! ```
-//! Pure: a template reads the world through [`Outside`] alone. So a rendering has no effect, and the same
+//! It knows nothing of jobs and of nodes: a template reads the world through [`Outside`] alone. So a rendering has no effect, and the same
 //! answers give the same bytes. Start with [`Template`]; the functions are listed in [`functions`].
 
 mod compare;
@@ -15,7 +15,7 @@ mod error;
 mod eval;
 pub mod functions;
 mod lex;
-pub mod node;
+pub mod limits;
 mod number;
 mod outside;
 mod parse;
@@ -30,10 +30,11 @@ pub use self::error::{TemplateError, TemplateProblem};
 pub use self::outside::{Dependency, Outside, OutsideAnswer};
 pub use self::parse::{Delimiters, Template};
 pub use self::value::{MapKind, TextWithFields, Value, ValueList, ValueMap};
+pub use self::values::time::format_time;
 
 use std::collections::BTreeSet;
 
-use ostler_model::limits::{
+use limits::{
     TEMPLATE_NESTING_MAX, TEMPLATE_OUTPUT_BYTES_MAX, TEMPLATE_STEPS_MAX, TEMPLATE_WORK_BYTES_MAX,
 };
 

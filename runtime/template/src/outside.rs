@@ -1,6 +1,6 @@
 //! What a template may read of the world outside of it.
 
-use ostler_model::time::Timestamp;
+use std::time::SystemTime;
 
 use crate::value::Value;
 
@@ -61,7 +61,7 @@ pub enum OutsideAnswer {
 /// that may block.
 pub trait Outside {
     /// The current time of day, for `timestamp`.
-    fn now(&self) -> Timestamp;
+    fn now(&self) -> SystemTime;
     /// A variable of the task's environment, or a fact of the node (`attr.…`, `meta.…`, `node.…`).
     fn variable(&self, name: &str) -> Option<String>;
     /// Ask for something that may change while the task runs.

@@ -14,7 +14,7 @@ mod command;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostler_model::limits::{TEMPLATE_BYTES_MAX, TEMPLATE_NESTING_MAX};
+use crate::limits::{TEMPLATE_BYTES_MAX, TEMPLATE_NESTING_MAX};
 
 use crate::error::{TemplateError, TemplateProblem, wide};
 use crate::lex::{self, Mistake, Token, TokenKind};

@@ -1,7 +1,8 @@
 //! Prints values as Go does.
 
+use ostler_text::number;
+
 use crate::error::TemplateProblem;
-use crate::number;
 use crate::sink::BoundedBuffer;
 use crate::value::{MapKind, Value, ValueMap};
 

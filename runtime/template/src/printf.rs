@@ -2,24 +2,16 @@
 //!
 //! As in Go, a value that does not fit its verb is no error: the output says so, as in `%!d(string=x)`.
 
+use ostler_text::layout::{LAYOUT_WIDTH_MAX, PrintfLayout};
+
 use crate::error::TemplateProblem;
+use crate::print;
 use crate::sink::BoundedBuffer;
 use crate::value::{Value, lossy};
-use crate::{number, print};
 
-/// The widest field and the longest fraction, in characters. Go's own bound is a million.
-const WIDTH_MAX: usize = 10_000;
-
+/// A verb's layout, and how it writes each kind of value.
 #[derive(Clone, Copy, Default)]
-struct PrintfSpec {
-    plus: bool,
-    minus: bool,
-    sharp: bool,
-    space: bool,
-    zero: bool,
-    width: Option<usize>,
-    precision: Option<usize>,
-}
+struct PrintfSpec(PrintfLayout);
 
 struct PrintfReader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
@@ -72,26 +64,18 @@ fn write_typed(value: &Value, out: &mut BoundedBuffer) -> Result<(), TemplatePro
 
 impl PrintfReader<'_> {
     fn directive(&mut self, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
-        let mut spec = PrintfSpec::default();
-        while let Some(flag) = self.rest.peek() {
-            match flag {
-                '+' => spec.plus = true,
-                '-' => spec.minus = true,
-                '#' => spec.sharp = true,
-                ' ' => spec.space = true,
-                '0' => spec.zero = true,
-                _ => break,
-            }
+        let mut layout = PrintfLayout::default();
+        while self.rest.peek().is_some_and(|flag| layout.set_flag(*flag)) {
             self.rest.next();
         }
         // Zeros do not pad the right side of a value.
-        spec.zero &= !spec.minus;
+        layout.zero &= !layout.minus;
         self.index();
-        spec.width = self.count();
+        layout.width = self.count();
         if self.rest.peek() == Some(&'.') {
             self.rest.next();
             self.index();
-            spec.precision = Some(self.count().unwrap_or(0));
+            layout.precision = Some(self.count().unwrap_or(0));
         }
         self.index();
         let Some(verb) = self.rest.next() else { return out.push("%!(NOVERB)") };
@@ -102,7 +86,7 @@ impl PrintfReader<'_> {
             return out.push(format!("%!{verb}(MISSING)"));
         };
         self.next += 1;
-        spec.write(verb, value, out)
+        PrintfSpec(layout).write(verb, value, out)
     }
 
     /// Read an index such as `[2]`, which says which argument comes next.
@@ -126,7 +110,9 @@ impl PrintfReader<'_> {
             let value = self.arguments.get(self.next);
             self.next += 1;
             return match value {
-                Some(Value::Int(count)) => usize::try_from(*count).ok().map(|c| c.min(WIDTH_MAX)),
+                Some(Value::Int(count)) => {
+                    usize::try_from(*count).ok().map(|c| c.min(LAYOUT_WIDTH_MAX))
+                }
                 _ => None,
             };
         }
@@ -134,7 +120,7 @@ impl PrintfReader<'_> {
         while let Some(digit) = self.rest.peek().and_then(|c| c.to_digit(10)) {
             self.rest.next();
             let digit = usize::try_from(digit).unwrap_or(0);
-            count = Some((count.unwrap_or(0_usize) * 10 + digit).min(WIDTH_MAX));
+            count = Some((count.unwrap_or(0_usize) * 10 + digit).min(LAYOUT_WIDTH_MAX));
         }
         count
     }
@@ -151,7 +137,7 @@ impl PrintfSpec {
             return self.pad(value.type_name(), out);
         }
         match value {
-            Value::List(list) if verb != 'v' || self.sharp || self.precision.is_some() => {
+            Value::List(list) if verb != 'v' || self.0.sharp || self.0.precision.is_some() => {
                 out.push("[")?;
                 for (index, item) in list.items().iter().enumerate() {
                     if index > 0 {
@@ -195,106 +181,79 @@ impl PrintfSpec {
     }
 
     fn text(self, verb: char, text: &[u8]) -> Option<Vec<u8>> {
-        let cut = match self.precision {
+        let cut = match self.0.precision {
             Some(count) if !matches!(verb, 'x' | 'X') => {
                 lossy(text).chars().take(count).collect::<String>().into_bytes()
             }
             _ => text.to_vec(),
         };
         let made = match verb {
-            'v' if self.sharp => quote_text(&lossy(&cut), '"', false).into_bytes(),
+            'v' if self.0.sharp => quote_text(&lossy(&cut), '"', false).into_bytes(),
             's' | 'v' => cut,
-            'q' if self.sharp && !cut.contains(&b'`') => [b"`", cut.as_slice(), b"`"].concat(),
-            'q' => quote_text(&lossy(&cut), '"', self.plus).into_bytes(),
+            'q' if self.0.sharp && !cut.contains(&b'`') => [b"`", cut.as_slice(), b"`"].concat(),
+            'q' => quote_text(&lossy(&cut), '"', self.0.plus).into_bytes(),
             'x' | 'X' => self.hex(verb, &cut).into_bytes(),
             _ => return None,
         };
-        let short = self.width.is_some_and(|width| lossy(&made).chars().count() < width);
-        Some(if short { self.pad_text(&lossy(&made), self.zero).into_bytes() } else { made })
+        let short = self.0.width.is_some_and(|width| lossy(&made).chars().count() < width);
+        Some(if short { self.pad_text(&lossy(&made), self.0.zero).into_bytes() } else { made })
     }
 
     fn hex(self, verb: char, bytes: &[u8]) -> String {
-        let bytes = bytes.get(..self.precision.unwrap_or(bytes.len()).min(bytes.len()));
+        let bytes = bytes.get(..self.0.precision.unwrap_or(bytes.len()).min(bytes.len()));
         let each = bytes.unwrap_or_default().iter().map(|byte| match verb {
             'x' => format!("{byte:02x}"),
             _ => format!("{byte:02X}"),
         });
-        each.collect::<Vec<_>>().join(if self.space { " " } else { "" })
+        each.collect::<Vec<_>>().join(if self.0.space { " " } else { "" })
     }
 
     fn whole(self, verb: char, number: i128) -> Option<String> {
         let size = number.unsigned_abs();
         let character =
             || u32::try_from(number).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
-        let (prefix, digits) =
-            match verb {
-                'd' | 'v' => ("", size.to_string()),
-                'b' => (if self.sharp { "0b" } else { "" }, format!("{size:b}")),
-                'o' => (if self.sharp { "0" } else { "" }, format!("{size:o}")),
-                'O' => ("0o", format!("{size:o}")),
-                'x' => (if self.sharp { "0x" } else { "" }, format!("{size:x}")),
-                'X' => (if self.sharp { "0X" } else { "" }, format!("{size:X}")),
-                'c' => return Some(self.pad_text(&character().to_string(), self.zero)),
-                'q' => {
-                    return Some(self.pad_text(
-                        &quote_text(&character().to_string(), '\'', self.plus),
-                        self.zero,
-                    ));
-                }
-                'U' => return Some(self.pad_text(&format!("U+{size:04X}"), false)),
-                _ => return None,
-            };
-        let zeros = match self.precision {
+        let (prefix, digits) = match verb {
+            'c' => return Some(self.pad_text(&character().to_string(), self.0.zero)),
+            'q' => {
+                let quoted = quote_text(&character().to_string(), '\'', self.0.plus);
+                return Some(self.pad_text(&quoted, self.0.zero));
+            }
+            'U' => return Some(self.pad_text(&format!("U+{size:04X}"), false)),
+            _ => self.0.whole_digits(verb, size)?,
+        };
+        let zeros = match self.0.precision {
             Some(digits_least) => digits_least,
-            None if self.zero => {
-                let sign = usize::from(number < 0 || self.plus || self.space);
-                self.width.unwrap_or(0).saturating_sub(sign)
+            None if self.0.zero => {
+                let sign = usize::from(number < 0 || self.0.plus || self.0.space);
+                self.0.width.unwrap_or(0).saturating_sub(sign)
             }
             None => 0,
         };
         let digits = format!("{digits:0>zeros$}");
-        let signed = format!("{}{prefix}{digits}", self.sign(number < 0));
+        let signed = format!("{}{prefix}{digits}", self.0.sign(number < 0));
         Some(self.pad_text(&signed, false))
     }
 
-    fn sign(self, negative: bool) -> &'static str {
-        match (negative, self.plus, self.space) {
-            (true, _, _) => "-",
-            (_, true, _) => "+",
-            (_, _, true) => " ",
-            _ => "",
-        }
-    }
-
     fn fraction(self, verb: char, value: f64) -> Option<String> {
-        let size = value.abs();
-        let digits = match verb {
-            'v' | 'g' => number::general(size, self.precision),
-            'G' => number::general(size, self.precision).to_uppercase(),
-            'f' | 'F' => number::fixed(size, self.precision.unwrap_or(6)),
-            'e' => number::exponential(size, self.precision.unwrap_or(6), 'e'),
-            'E' => number::exponential(size, self.precision.unwrap_or(6), 'E'),
-            _ => return None,
-        };
-        let sign = self.sign(value.is_sign_negative());
-        if self.zero && value.is_finite() {
-            let zeros = self.width.unwrap_or(0).saturating_sub(sign.len());
+        let digits = self.0.fraction_digits(verb, value.abs())?;
+        let sign = self.0.sign(value.is_sign_negative());
+        if self.0.zero && value.is_finite() {
+            let zeros = self.0.width.unwrap_or(0).saturating_sub(sign.len());
             return Some(format!("{sign}{digits:0>zeros$}"));
         }
         Some(self.pad_text(&format!("{sign}{digits}"), false))
     }
 
     fn pad(self, text: &str, out: &mut BoundedBuffer) -> Result<(), TemplateProblem> {
-        out.push(self.pad_text(text, self.zero))
+        out.push(self.pad_text(text, self.0.zero))
     }
 
     fn pad_text(self, text: &str, zero: bool) -> String {
-        let width = self.width.unwrap_or(0);
-        match (self.minus, zero) {
-            (true, _) => format!("{text:<width$}"),
-            (false, true) => format!("{text:0>width$}"),
-            (false, false) => format!("{text:>width$}"),
+        if zero && !self.0.minus {
+            let width = self.0.width.unwrap_or(0);
+            return format!("{text:0>width$}");
         }
+        self.0.pad_blanks(text)
     }
 }
 

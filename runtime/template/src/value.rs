@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostler_model::limits::TEMPLATE_VALUE_NESTING_MAX;
+use crate::limits::TEMPLATE_VALUE_NESTING_MAX;
 
 use crate::error::TemplateProblem;
 

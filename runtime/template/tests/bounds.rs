@@ -9,8 +9,8 @@
 )]
 
 use std::cell::Cell;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use ostler_model::time::Timestamp;
 use ostler_template::{
     Delimiters, Dependency, Options, Outside, OutsideAnswer, RenderedTemplate, Template,
     TemplateProblem, Value,
@@ -20,8 +20,8 @@ use proptest::prelude::*;
 struct Task;
 
 impl Outside for Task {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(0)
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH
     }
 
     fn variable(&self, name: &str) -> Option<String> {
@@ -113,7 +113,7 @@ fn what_never_ends_or_grows_is_ended() {
 struct Hurried(Cell<u32>);
 
 impl Outside for Hurried {
-    fn now(&self) -> Timestamp {
+    fn now(&self) -> SystemTime {
         Task.now()
     }
 

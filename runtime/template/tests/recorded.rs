@@ -12,15 +12,15 @@
 )]
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ostler_model::time::Timestamp;
 use ostler_template::{Delimiters, Dependency, Options, Outside, OutsideAnswer, Template};
 
 struct Task;
 
 impl Outside for Task {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(1_709_211_845_000_000_000)
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1_709_211_845)
     }
 
     fn variable(&self, name: &str) -> Option<String> {

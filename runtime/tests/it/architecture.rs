@@ -28,10 +28,10 @@ const CRATES: &[&str] = &[
     "lifecycle",
     "logs",
     "model",
+    "net",
     "network",
     "node",
     "nomad-plugin",
-    "patterns",
     "plugin",
     "probe",
     "process",
@@ -40,6 +40,7 @@ const CRATES: &[&str] = &[
     "state",
     "template",
     "testing",
+    "text",
     "trace",
     "wire",
     "worker",
@@ -210,7 +211,6 @@ const PURE: &[&str] = &[
     "node/fingerprint/dampen.rs",
     "node/version.rs",
     "node/watch/uevent.rs",
-    "patterns",
     "plugin/convert",
     "plugin/manifest.rs",
     "health/metrics.rs",
@@ -218,6 +218,7 @@ const PURE: &[&str] = &[
     "recording/file.rs",
     "plugin/schema_cost.rs",
     "template",
+    "text",
     "health/strikes.rs",
     "fetch/inside.rs",
     "artifact/registry/auth.rs",
@@ -278,6 +279,44 @@ fn only_clock_reads_time() {
 fn only_rng_reads_randomness() {
     let reads = ["getrandom", "new_v4", "thread_rng", "RandomState", "/dev/urandom"];
     assert_eq!(lines_with(&reads, |s| s.path == "model/rng.rs"), NOTHING);
+}
+
+/// The names of the crates of Ostler that a crate depends on, its tests included.
+fn own_dependencies(name: &str) -> Vec<String> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("Cargo.toml");
+    let manifest = std::fs::read_to_string(manifest).unwrap();
+    let named = manifest.lines().filter(|line| line.starts_with("ostler-"));
+    named.filter_map(|line| line.split(['.', ' ']).next().map(str::to_owned)).collect()
+}
+
+/// What reads the text of strangers can be read, tested and given away without the rest.
+#[test]
+fn the_languages_of_templates_and_of_job_files_know_nothing_of_nodes() {
+    assert_eq!(own_dependencies("text"), NOTHING);
+    assert_eq!(own_dependencies("template"), ["ostler-text"]);
+    let is_hcl = |source: &Source| {
+        source.path == "jobspec/hcl.rs" || source.path.starts_with("jobspec/hcl/")
+    };
+    // Of the model: bounds, whether somebody still waits, and randomness.
+    let outside = [
+        "ostler_text::",
+        "ostler_model::limits",
+        "ostler_model::cancellation",
+        "ostler_model::rng",
+    ];
+    let mut foreign = lines_with(&["ostler_"], |source| !is_hcl(source));
+    foreign.retain(|line| !outside.iter().any(|path| line.contains(path)));
+    assert_eq!(foreign, NOTHING);
+    // Of its own crate: problems with their places, the tree that it makes, and what it reads.
+    let beside = ["diagnostic", "tree", "inputs", "disk", "json"];
+    let hcl: Vec<_> = shipped_sources().iter().filter(|source| is_hcl(source)).collect();
+    assert!(hcl.len() > 20, "the reader of HCL is found");
+    for source in hcl {
+        for path in paths_after("crate::", &source.code) {
+            let module = path.split("::").next().unwrap();
+            assert!(beside.contains(&module), "{}: crate::{path}", source.path);
+        }
+    }
 }
 
 #[test]

@@ -1,18 +1,16 @@
 //! The connection to an agent: over its socket, or over TCP with or without TLS.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::AgentEndpoint;
-use crate::duplex::Duplex;
-use ostler_pem::{self as pem, PemError, certificates};
+use ostler_net::pem::PemError;
+use ostler_net::{OwnCertificate, ServerTrust, Stream, TlsFileError};
 
 /// The files for TLS: how to recognise the agent, and the certificate of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +39,18 @@ pub enum ClientTlsError {
     Unusable(String),
 }
 
+impl From<TlsFileError> for ClientTlsError {
+    fn from(error: TlsFileError) -> Self {
+        match error {
+            TlsFileError::Pem(error) => Self::Pem(error),
+            TlsFileError::Own { source, .. } | TlsFileError::Authorities { source, .. } => {
+                Self::Unusable(source.to_string())
+            }
+            TlsFileError::Setup(why) => Self::Unusable(why),
+        }
+    }
+}
+
 /// TLS that is ready to be used.
 #[derive(Clone)]
 pub struct ClientTls {
@@ -60,22 +70,16 @@ impl ClientTls {
     /// # Errors
     /// When a file cannot be read, or its content cannot be used.
     pub fn read(files: &ClientTlsFiles) -> Result<Self, ClientTlsError> {
-        let unusable = |error: &dyn std::fmt::Display| ClientTlsError::Unusable(error.to_string());
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable(&error))?
-            .with_root_certificates(roots(files.authorities.as_deref())?);
-        let config = match &files.own {
-            None => config.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let own = config.with_client_auth_cert(certificates(certificate)?, pem::key(key)?);
-                own.map_err(|error| unusable(&error))?
-            }
+        let roots = match &files.authorities {
+            Some(file) => ostler_net::read_roots(file)?,
+            None => ostler_net::machine_roots().ok_or(ClientTlsError::NoAuthorities)?,
         };
+        let own = files.own.as_ref().map(|(chain, key)| OwnCertificate::read(chain, key));
+        let config = ostler_net::client_config(ServerTrust::Named(roots), own.transpose()?)?;
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name: files.name.clone() })
     }
 
-    async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Box<dyn Duplex>> {
+    async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Box<dyn Stream>> {
         let name = self.name.as_deref().unwrap_or(host).to_owned();
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
         Ok(Box::new(self.connector.connect(name, stream).await?))
@@ -86,7 +90,7 @@ impl ClientTls {
 pub(super) async fn dial(
     at: &AgentEndpoint,
     tls: Option<&ClientTls>,
-) -> io::Result<Box<dyn Duplex>> {
+) -> io::Result<Box<dyn Stream>> {
     match at {
         AgentEndpoint::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         AgentEndpoint::Tcp { tls: with_tls, host, port } => {
@@ -101,23 +105,4 @@ pub(super) async fn dial(
             }
         }
     }
-}
-
-fn roots(authorities: Option<&Path>) -> Result<RootCertStore, ClientTlsError> {
-    let mut roots = RootCertStore::empty();
-    match authorities {
-        Some(file) => {
-            for certificate in certificates(file)? {
-                let added = roots.add(certificate);
-                added.map_err(|error| ClientTlsError::Unusable(error.to_string()))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if roots.is_empty() {
-                return Err(ClientTlsError::NoAuthorities);
-            }
-        }
-    }
-    Ok(roots)
 }

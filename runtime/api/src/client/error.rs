@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::Method;
+use ostler_net::ExchangeError;
 use tokio_rustls::rustls;
 
 use super::AgentEndpoint;
@@ -95,13 +96,13 @@ pub enum ClientTrouble {
     TooSlow(Duration),
     /// The connection ended early.
     #[error("the connection to the agent broke ({0}); see its log")]
-    Broken(#[source] hyper::Error),
+    Broken(#[source] ExchangeError),
     /// The other end does not speak HTTP.
     #[error(
         "the server there does not speak HTTP ({0}); if it is an agent with TLS, write https:// instead of \
          http:// in its address"
     )]
-    NoHttp(#[source] hyper::Error),
+    NoHttp(#[source] ExchangeError),
     /// The request could not be built.
     #[error("the request cannot be made: {0}")]
     Request(#[source] hyper::http::Error),

@@ -16,7 +16,7 @@ use hyper::StatusCode;
 use hyper::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use ostler_model::rng::Rng;
 use ostler_wire::{ExecBytes, ExecInput, ExecOutput, ExecSize};
@@ -24,7 +24,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::{AnswerHead, ApiClient, ClientError, ClientTrouble, RequestName};
+use super::{ApiClient, ClientError, ClientTrouble, RequestName};
 use crate::request::{ApiRequest, WebSocketBody};
 use crate::websocket::{VERSION, accept_key, config};
 
@@ -89,20 +89,15 @@ impl ApiClient {
             (SEC_WEBSOCKET_KEY, &*key),
         ];
         let begun = async |name: &RequestName| {
-            let sent = self.send_head(request, Bytes::new(), &headers);
-            let AnswerHead { response, mut connection } = sent.await?;
+            let answer = self.send_head(request, Bytes::new(), &headers).await?;
             let no_session = |why: String| name.clone().into_error(ClientTrouble::NoSession(why));
-            let answer = response.headers().get(SEC_WEBSOCKET_ACCEPT);
+            let accepted = answer.headers().get(SEC_WEBSOCKET_ACCEPT);
             let is_answer =
-                answer.is_some_and(|it| it.as_bytes() == accept_key(key.as_bytes()).as_bytes());
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS || !is_answer {
-                return Err(no_session(format!("status {}", response.status())));
+                accepted.is_some_and(|it| it.as_bytes() == accept_key(key.as_bytes()).as_bytes());
+            if answer.status() != StatusCode::SWITCHING_PROTOCOLS || !is_answer {
+                return Err(no_session(format!("status {}", answer.status())));
             }
-            let upgrade: OnUpgrade = hyper::upgrade::on(response);
-            let upgraded = upgrade.await.map_err(|error| no_session(error.to_string()))?;
-            // The connection has handed its stream over.
-            drop(connection.join_next().await);
-            Ok(upgraded)
+            answer.upgrade().await.map_err(|error| no_session(error.to_string()))
         };
         let upgraded = self.ask_when_started(request, Duration::ZERO, begun).await?;
         let io = TokioIo::new(upgraded);

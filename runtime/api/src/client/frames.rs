@@ -3,9 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
-use tokio::task::JoinSet;
+use ostler_net::HttpAnswer;
 
 use super::{ClientError, ClientTrouble, RequestName};
 use ostler_model::clock;
@@ -29,16 +27,15 @@ pub struct LogFrame {
 
 /// A stream of frames.
 pub struct LogFrameStream {
-    body: Incoming,
+    answer: HttpAnswer,
     /// Bytes that are not a whole frame yet.
     rest: Vec<u8>,
     asked: RequestName,
-    _connection: JoinSet<()>,
 }
 
 impl LogFrameStream {
-    pub(super) const fn new(body: Incoming, connection: JoinSet<()>, asked: RequestName) -> Self {
-        Self { body, rest: Vec::new(), asked, _connection: connection }
+    pub(super) const fn new(answer: HttpAnswer, asked: RequestName) -> Self {
+        Self { answer, rest: Vec::new(), asked }
     }
 
     /// Wait for the next frame; none at the end.
@@ -52,41 +49,30 @@ impl LogFrameStream {
                 Ok(None) => {}
                 Err(trouble) => return Err(self.asked.clone().into_error(trouble)),
             }
-            let Some(came) = clock::timeout(CLIENT_SILENCE_MAX, self.body.frame()).await else {
-                return Err(self
-                    .asked
-                    .clone()
-                    .into_error(ClientTrouble::TooSlow(CLIENT_SILENCE_MAX)));
+            let trouble = match clock::timeout(CLIENT_SILENCE_MAX, self.answer.next_piece()).await {
+                Some(Ok(Some(piece))) => {
+                    self.rest.extend_from_slice(&piece);
+                    continue;
+                }
+                Some(Ok(None)) if self.rest.is_empty() => return Ok(None),
+                Some(Ok(None)) => ClientTrouble::Answer(cut_off_error()),
+                Some(Err(broken)) => ClientTrouble::Broken(broken),
+                None => ClientTrouble::TooSlow(CLIENT_SILENCE_MAX),
             };
-            match came {
-                None if self.rest.is_empty() => return Ok(None),
-                None => {
-                    return Err(self
-                        .asked
-                        .clone()
-                        .into_error(ClientTrouble::Answer(cut_off_error())));
-                }
-                Some(Err(source)) => {
-                    return Err(self.asked.clone().into_error(ClientTrouble::Broken(source)));
-                }
-                Some(Ok(part)) => {
-                    self.rest.extend_from_slice(&part.into_data().unwrap_or_default());
-                }
-            }
+            return Err(self.asked.clone().into_error(trouble));
         }
     }
 }
 
 /// The body of an answer, read piece by piece.
 pub struct BodyPieces {
-    body: Incoming,
+    answer: HttpAnswer,
     asked: RequestName,
-    _connection: JoinSet<()>,
 }
 
 impl BodyPieces {
-    pub(super) const fn new(body: Incoming, connection: JoinSet<()>, asked: RequestName) -> Self {
-        Self { body, asked, _connection: connection }
+    pub(super) const fn new(answer: HttpAnswer, asked: RequestName) -> Self {
+        Self { answer, asked }
     }
 
     /// Wait for the next piece; none at the end. The time is not bounded, so the caller must be
@@ -95,19 +81,8 @@ impl BodyPieces {
     /// # Errors
     /// When the connection breaks.
     pub async fn take_next(&mut self) -> Result<Option<Bytes>, ClientError> {
-        while let Some(came) = self.body.frame().await {
-            match came {
-                Err(source) => {
-                    return Err(self.asked.clone().into_error(ClientTrouble::Broken(source)));
-                }
-                Ok(part) => {
-                    if let Ok(bytes) = part.into_data() {
-                        return Ok(Some(bytes));
-                    }
-                }
-            }
-        }
-        Ok(None)
+        let piece = self.answer.next_piece().await;
+        piece.map_err(|broken| self.asked.clone().into_error(ClientTrouble::Broken(broken)))
     }
 }
 

@@ -20,11 +20,11 @@ use super::access::Peer;
 use super::error::RequestFailure;
 use super::guarded_body::{BodyGuard, GuardedBody};
 use super::places::{BusyConnection, ConnectionPlace};
-use crate::duplex::Duplex;
 use ostler_model::limits::{API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX, API_WRITE_WALL_MAX};
+use ostler_net::Stream;
 
 /// The byte stream of a client.
-pub(super) type ClientStream = Box<dyn Duplex>;
+pub(super) type ClientStream = Box<dyn Stream>;
 
 /// The byte stream of a client with a deadline for writes.
 pub(super) type TimedStream = Pin<Box<TimeoutWriter<ClientStream>>>;

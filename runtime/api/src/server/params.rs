@@ -12,10 +12,10 @@ use serde::de::DeserializeOwned;
 use super::access::Access;
 use super::error::RequestFailure;
 use super::router::Api;
-use ostler_jobspec::units::parse_duration;
 use ostler_model::access::AccessLevel;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
+use ostler_text::duration::parse_duration;
 
 /// The most keys that are read; Nomad's command line sends up to seven.
 const KEYS_MAX: usize = 64;

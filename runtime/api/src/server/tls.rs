@@ -12,14 +12,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 use ostler_model::limits::API_HEADER_BYTES_MAX;
-use ostler_pem::{self as pem, PemError, certificates};
+use ostler_net::{OwnCertificate, TlsFileError, pem};
 
 /// The files of the API's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,17 +33,9 @@ pub struct ApiTlsFiles {
 /// Why TLS of the API cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiTlsError {
-    /// A file has no certificate or key.
+    /// A file cannot be used.
     #[error(transparent)]
-    Pem(#[from] PemError),
-    /// The certificate and the key do not match, or cannot be used.
-    #[error("the certificate {} cannot be used with its key", file.display())]
-    Own {
-        /// The path of the certificate.
-        file: PathBuf,
-        /// The error of the TLS library.
-        source: rustls::Error,
-    },
+    Files(TlsFileError),
     /// The authorities cannot be used.
     #[error("clients cannot be verified with {}: {why}", file.display())]
     Clients {
@@ -54,6 +44,17 @@ pub enum ApiTlsError {
         /// What is wrong with them.
         why: String,
     },
+}
+
+impl From<TlsFileError> for ApiTlsError {
+    fn from(error: TlsFileError) -> Self {
+        match error {
+            TlsFileError::Authorities { file, source } => {
+                Self::Clients { file, why: source.to_string() }
+            }
+            other => Self::Files(other),
+        }
+    }
 }
 
 /// TLS that is ready to be used. Clones share it.
@@ -136,29 +137,17 @@ async fn answer_without_tls(mut stream: TcpStream) -> io::Result<()> {
 }
 
 fn load_files(files: &ApiTlsFiles) -> Result<LoadedTls, ApiTlsError> {
-    let chain = certificates(&files.certificate)?;
-    let mut all = chain.clone();
-    let provider = Arc::new(ring::default_provider());
-    let own = |source| ApiTlsError::Own { file: files.certificate.clone(), source };
-    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(own)?;
-    let config = match &files.clients {
-        None => config.with_no_client_auth(),
+    let own = OwnCertificate::read(&files.certificate, &files.key).map_err(TlsFileError::from)?;
+    let mut all = own.chain.clone();
+    let clients = match &files.clients {
+        None => None,
         Some(file) => {
-            let refused = |why: String| ApiTlsError::Clients { file: file.clone(), why };
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
-                all.push(certificate.clone());
-                roots.add(certificate).map_err(|error| refused(error.to_string()))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .map_err(|error| refused(error.to_string()))?;
-            config.with_client_cert_verifier(verifier)
+            let authorities = pem::certificates(file).map_err(TlsFileError::from)?;
+            all.extend_from_slice(&authorities);
+            Some(ostler_net::strict_roots(file, authorities)?)
         }
     };
-    let config = config.with_single_cert(chain, pem::key(&files.key)?).map_err(own)?;
+    let config = ostler_net::server_config(clients, own)?;
     Ok(LoadedTls { config: Arc::new(config), certificates: all })
 }
 
@@ -176,6 +165,8 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let files = ApiTlsFiles { certificate: pipe.clone(), key: pipe, clients: None };
         let error = ApiTls::read(files).unwrap_err();
-        assert!(matches!(error, ApiTlsError::Pem(PemError::Read { .. })), "{error}");
+        let is_read =
+            matches!(error, ApiTlsError::Files(TlsFileError::Pem(pem::PemError::Read { .. })));
+        assert!(is_read, "{error}");
     }
 }

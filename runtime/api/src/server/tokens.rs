@@ -16,8 +16,8 @@ use super::params::{NamedRequest, Params};
 use super::reply;
 use super::router::{Api, ApiState};
 use ostler_access::{NewToken, ShownToken, TokenChange, TokenError};
-use ostler_jobspec::units::parse_duration;
 use ostler_model::access::{AccessLevel, AccessPolicy, Rights, TokenRecord};
+use ostler_text::duration::parse_duration;
 use ostler_wire::{AclPolicy, AclToken, AclTokenRequest};
 
 const MANAGEMENT: &str = "management";

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -232,7 +232,7 @@ impl RegistryClient {
             // Credentials for the registry are shown to no other host.
             let own = at.is_same_place(&start).then(|| self.authorization()).flatten();
             let answer = self.transport.get(&at, accept, own.as_deref()).await?;
-            let (host, status) = (at.host().to_owned(), answer.response.status());
+            let (host, status) = (at.host().to_owned(), answer.status());
             match status {
                 StatusCode::OK => return Ok(answer),
                 StatusCode::MOVED_PERMANENTLY
@@ -249,7 +249,7 @@ impl RegistryClient {
                 }
                 StatusCode::UNAUTHORIZED if !asked && at.is_same_place(&start) => {
                     asked = true;
-                    self.authorize(&start, reference, &answer).await?;
+                    self.authorize(&start, reference, answer.headers()).await?;
                 }
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                     return Err(RegistryError::Refused { host, status: status.as_u16() });
@@ -288,10 +288,10 @@ impl RegistryClient {
         &self,
         registry: &RegistryAddress,
         reference: &OciReference,
-        answer: &RegistryAnswer,
+        headers: &HeaderMap,
     ) -> Result<(), RegistryError> {
         let host = registry.host();
-        let headers = answer.response.headers().get_all(WWW_AUTHENTICATE);
+        let headers = headers.get_all(WWW_AUTHENTICATE);
         let texts: Vec<&str> = headers.iter().filter_map(|header| header.to_str().ok()).collect();
         let Some(challenge) = texts.iter().find_map(|text| Challenge::parse(text)) else {
             let challenge = printable_line(texts.join("; "), CHALLENGE_BYTES);
@@ -332,7 +332,7 @@ impl RegistryClient {
         let realm = realm.with_query(&token_query(service.as_deref(), scope));
         let host = realm.host().to_owned();
         let mut answer = self.transport.get(&realm, None, basic.as_deref()).await?;
-        match answer.response.status() {
+        match answer.status() {
             StatusCode::OK => {}
             status => return Err(RegistryError::Refused { host, status: status.as_u16() }),
         }

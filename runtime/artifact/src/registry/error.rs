@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::manifest::OciManifestError;
 use ostler_model::digest::Digest;
+use ostler_net::ExchangeError;
 
 /// Why a plugin could not be pulled.
 #[derive(Debug, thiserror::Error)]
@@ -167,4 +168,19 @@ pub enum RegistryError {
         /// The host of the token service.
         host: String,
     },
+}
+
+impl RegistryError {
+    /// The error of an exchange with a host; `what` was asked for.
+    pub(super) fn from_exchange(host: &str, what: &str, error: ExchangeError) -> Self {
+        let host = host.to_owned();
+        match error {
+            ExchangeError::Connect(source) => Self::Connect { host, source },
+            ExchangeError::Tls(source) => Self::Tls { host, source },
+            ExchangeError::Name => Self::Address { host, reason: "it is not a host name" },
+            ExchangeError::TimedOut { what, limit } => Self::TimedOut { host, what, limit },
+            ExchangeError::Http(source) => Self::Http { host, source },
+            ExchangeError::TooLarge { max } => Self::TooLarge { host, what: what.to_owned(), max },
+        }
+    }
 }

@@ -3,24 +3,16 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::body::{Body as _, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, USER_AGENT};
-use hyper::{Request, Response, Uri};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use http_body_util::Full;
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderMap, USER_AGENT};
+use hyper::{Request, StatusCode, Uri};
+use ostler_net::{HttpAnswer, HttpBounds, ServerTrust, Stream};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use super::client::{ClientOptions, Timeouts};
+use super::client::ClientOptions;
 use super::error::RegistryError;
-use ostler_model::clock;
 use ostler_model::limits::{REGISTRY_HEAD_BYTES_MAX, REGISTRY_HEADERS_MAX};
 
 /// The scheme of an address: encrypted or not.
@@ -116,62 +108,34 @@ fn is_this_machine(name: &str) -> bool {
 
 /// An answer whose body has not arrived yet.
 pub(super) struct RegistryAnswer {
-    pub(super) response: Response<Incoming>,
+    answer: HttpAnswer,
     host: String,
-    timeouts: Timeouts,
-    /// Drives the connection, which ends when this is dropped.
-    _connection: JoinSet<()>,
 }
 
 impl RegistryAnswer {
+    pub(super) fn status(&self) -> StatusCode {
+        self.answer.status()
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        self.answer.headers()
+    }
+
     /// The next piece of the body; `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
-        let limit = self.timeouts.silence;
-        loop {
-            let frame = clock::timeout(limit, self.response.body_mut().frame()).await;
-            let frame = frame.ok_or_else(|| RegistryError::TimedOut {
-                host: self.host.clone(),
-                what: "send more of its answer",
-                limit,
-            })?;
-            match frame {
-                None => return Ok(None),
-                Some(Err(source)) => {
-                    return Err(RegistryError::Http { host: self.host.clone(), source });
-                }
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Ok(Some(data)),
-                    // Trailers are ignored.
-                    Err(_) => {}
-                },
-            }
-        }
+        let piece = self.answer.next_piece().await;
+        piece.map_err(|error| RegistryError::from_exchange(&self.host, "its answer", error))
     }
 
     /// The whole body, of at most `max` bytes. `what` is for the message.
     pub(super) async fn body(&mut self, max: u64, what: &str) -> Result<Vec<u8>, RegistryError> {
-        let too_large = |host: &str| RegistryError::TooLarge {
-            host: host.to_owned(),
-            what: what.to_owned(),
-            max,
-        };
-        if self.response.body().size_hint().lower() > max {
-            return Err(too_large(&self.host));
-        }
-        let mut body = Vec::new();
-        while let Some(chunk) = self.chunk().await? {
-            if (body.len() as u64).saturating_add(chunk.len() as u64) > max {
-                return Err(too_large(&self.host));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
+        let body = self.answer.read_body(max).await;
+        body.map_err(|error| RegistryError::from_exchange(&self.host, what, error))
     }
 
     /// The value of a header as text.
     pub(super) fn header(&self, name: hyper::header::HeaderName) -> Option<&str> {
-        self.response.headers().get(name)?.to_str().ok()
+        self.headers().get(name)?.to_str().ok()
     }
 }
 
@@ -180,9 +144,6 @@ pub(super) struct Transport {
     options: ClientOptions,
     tls: OnceLock<TlsConnector>,
 }
-
-trait RegistryStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> RegistryStream for T {}
 
 impl Transport {
     pub(super) const fn new(options: ClientOptions) -> Self {
@@ -196,23 +157,11 @@ impl Transport {
         accept: Option<&'static str>,
         authorization: Option<&str>,
     ) -> Result<RegistryAnswer, RegistryError> {
-        let host = to.authority.clone();
+        let host = &to.authority;
         let timeouts = self.options.timeouts;
         let stream = self.connect(to).await?;
-        let http = |source| RegistryError::Http { host: host.clone(), source };
-        let late =
-            |what, limit: Duration| RegistryError::TimedOut { host: host.clone(), what, limit };
-        let mut builder = hyper::client::conn::http1::Builder::new();
-        builder.max_buf_size(REGISTRY_HEAD_BYTES_MAX).max_headers(REGISTRY_HEADERS_MAX);
-        let shaken = builder.handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(http)?;
-        let mut driver = JoinSet::new();
-        driver.spawn(async move {
-            let _ = connection.await;
-        });
-        let mut request = Request::get(&to.path)
-            .header(HOST, &to.authority)
-            .header(USER_AGENT, concat!("ostler/", env!("CARGO_PKG_VERSION")));
+        let mut request =
+            Request::get(&to.path).header(HOST, host).header(USER_AGENT, ostler_net::USER_AGENT);
         if let Some(accept) = accept {
             request = request.header(ACCEPT, accept);
         }
@@ -221,42 +170,34 @@ impl Transport {
         }
         let reason = "it cannot be part of a request";
         let request = request
-            .body(Empty::<Bytes>::new())
+            .body(Full::default())
             .map_err(|_| RegistryError::Address { host: host.clone(), reason })?;
-        let response = clock::timeout(timeouts.head, sender.send_request(request)).await;
-        let response = response.ok_or_else(|| late("answer", timeouts.head))?.map_err(http)?;
-        Ok(RegistryAnswer { response, host, timeouts, _connection: driver })
+        let bounds = HttpBounds {
+            head_bytes: Some(REGISTRY_HEAD_BYTES_MAX),
+            headers: Some(REGISTRY_HEADERS_MAX),
+            head_wait: Some(timeouts.head),
+            silence: Some(timeouts.silence),
+        };
+        let answer = HttpAnswer::ask(stream, request, bounds).await;
+        let answer =
+            answer.map_err(|error| RegistryError::from_exchange(host, "an answer", error))?;
+        Ok(RegistryAnswer { answer, host: host.clone() })
     }
 
-    async fn connect(
-        &self,
-        to: &RegistryAddress,
-    ) -> Result<Box<dyn RegistryStream>, RegistryError> {
+    async fn connect(&self, to: &RegistryAddress) -> Result<Box<dyn Stream>, RegistryError> {
         let (name, port) = to.name_and_port();
-        let host = || to.authority.clone();
+        let host = &to.authority;
         let plain = to.scheme == Scheme::Http;
-        if plain && !to.is_this_machine() && !self.options.insecure.contains(&to.authority) {
-            return Err(RegistryError::Plain { host: host() });
+        if plain && !to.is_this_machine() && !self.options.insecure.contains(host) {
+            return Err(RegistryError::Plain { host: host.clone() });
         }
         let limit = self.options.timeouts.connect;
-        let late = |what| RegistryError::TimedOut { host: host(), what, limit };
-        let stream = clock::timeout(limit, TcpStream::connect((name, port))).await;
-        let stream = stream
-            .ok_or_else(|| late("accept a connection"))?
-            .map_err(|source| RegistryError::Connect { host: host(), source })?;
+        let failed = |error| RegistryError::from_exchange(host, "a connection", error);
+        let stream = ostler_net::connect(name, port, limit).await.map_err(failed)?;
         if plain {
             return Ok(Box::new(stream));
         }
-        let server = ServerName::try_from(name.to_owned()).map_err(|_| RegistryError::Address {
-            host: host(),
-            reason: "it is not a host name",
-        })?;
-        let tls = self.tls().await?;
-        let stream = clock::timeout(limit, tls.connect(server, stream)).await;
-        let stream = stream
-            .ok_or_else(|| late("agree on TLS"))?
-            .map_err(|source| RegistryError::Tls { host: host(), source })?;
-        Ok(Box::new(stream))
+        ostler_net::secure(&self.tls().await?, name, stream, limit).await.map_err(failed)
     }
 
     /// The TLS connector. It is made when it is first needed, because reading the machine's
@@ -266,42 +207,14 @@ impl Transport {
             return Ok(tls.clone());
         }
         let own = self.options.authorities.clone();
-        let made = tokio::task::spawn_blocking(move || connector(own)).await;
-        let tls = made.ok().flatten().ok_or(RegistryError::NoRoots)?;
-        Ok(self.tls.get_or_init(|| tls).clone())
+        let made = tokio::task::spawn_blocking(move || {
+            let own = own.unwrap_or_else(ostler_net::machine_authorities);
+            let roots = ostler_net::usable_roots(own)?;
+            ostler_net::client_config(ServerTrust::Named(roots), None).ok()
+        });
+        let config = made.await.ok().flatten().ok_or(RegistryError::NoRoots)?;
+        Ok(self.tls.get_or_init(|| TlsConnector::from(Arc::new(config))).clone())
     }
-}
-
-/// The certificate authorities of the machine. Blocking, because it takes milliseconds.
-#[must_use]
-pub fn machine_authorities() -> Vec<CertificateDer<'static>> {
-    let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
-        tracing::debug!(%error, "a certificate authority of the machine cannot be read");
-    }
-    found.certs
-}
-
-/// A TLS connector that trusts the machine's authorities; `None` if the machine has none. Blocking,
-/// because it takes milliseconds.
-#[must_use]
-pub fn machine_tls() -> Option<TlsConnector> {
-    connector(None)
-}
-
-fn connector(own: Option<Vec<CertificateDer<'static>>>) -> Option<TlsConnector> {
-    let authorities = own.unwrap_or_else(machine_authorities);
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(authorities);
-    if added == 0 {
-        return None;
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .ok()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Some(TlsConnector::from(Arc::new(config)))
 }
 
 impl std::fmt::Debug for Transport {

@@ -129,6 +129,6 @@ pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    ostler_jobspec::units::parse_duration(text)
+    ostler_text::duration::parse_duration(text)
         .map_err(|_| "a duration such as 90s or 2m".to_owned())
 }

@@ -48,7 +48,7 @@ pub(crate) struct EventsArgs {
     pub device: Option<String>,
 
     /// Only what happened in this time: 30s, 15m, 2h
-    #[arg(long, value_name = "TIME", value_parser = ostler_jobspec::units::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = ostler_text::duration::parse_duration)]
     pub since: Option<std::time::Duration>,
 
     /// Only trouble

@@ -85,6 +85,6 @@ impl SortBy {
 fn interval(text: &str) -> Result<Duration, String> {
     const RANGE: std::ops::RangeInclusive<Duration> =
         Duration::from_millis(500)..=Duration::from_secs(3_600);
-    let time = ostler_jobspec::units::parse_duration(text).ok().filter(|time| RANGE.contains(time));
+    let time = ostler_text::duration::parse_duration(text).ok().filter(|time| RANGE.contains(time));
     time.ok_or_else(|| "a duration from 500ms to 1h, such as 5s".to_owned())
 }

@@ -22,7 +22,6 @@ use crate::keys::{
     keys, keyword, text,
 };
 use crate::tree::{Block, SpannedValue};
-use crate::units::parse_duration;
 use crate::{Inputs, Syntax, hcl};
 use ostler_model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
@@ -36,6 +35,7 @@ use ostler_model::limits::{
 };
 use ostler_model::log_config::LogLevel;
 use ostler_model::oci::OciReference;
+use ostler_text::duration::parse_duration;
 use serde_json::Value as Json;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,10 +4,8 @@ use crate::diagnostic::{Span, quote_text};
 use crate::keys::FieldBounds::Whole;
 use crate::keys::{Context, Setting, keys};
 use ostler_model::job::{Affinity, Constraint, Operator, parse_bool};
-use ostler_model::limits::{
-    CONSTRAINT_SIDE_BYTES_MAX, JOB_PATTERNS_BYTES_MAX, JOB_RULES_MAX, PATTERNS_OF_ONE_BYTES_MAX,
-};
-use ostler_patterns::Patterns;
+use ostler_model::limits::{CONSTRAINT_SIDE_BYTES_MAX, JOB_PATTERNS_BYTES_MAX, JOB_RULES_MAX};
+use ostler_text::patterns::{PATTERNS_OF_ONE_BYTES_MAX, Patterns};
 
 /// The cost of the constraints and affinities of a job that were read so far.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
 //! The budget of the expressions of one file: a few expressions that repeat each other could need more memory than
 //! there is, or take longer than anybody waits.
 
-use super::super::diagnostic::{Sink, Span};
+use crate::diagnostic::{Sink, Span};
 use ostler_model::cancellation::CancelFlag;
-use ostler_model::limits::{JOB_FILE_BYTES_MAX, PATTERNS_OF_ONE_BYTES_MAX};
-use ostler_patterns::{PatternResult, Patterns};
+use ostler_model::limits::JOB_FILE_BYTES_MAX;
+use ostler_text::patterns::{PATTERNS_OF_ONE_BYTES_MAX, PatternResult, Patterns};
 
 /// The bytes that all expressions together may produce. A value counts as 32 bytes and its text. Work that takes
 /// time and produces little counts like work that produces more in that time: 32 MiB are about a second.

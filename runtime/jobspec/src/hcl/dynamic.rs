@@ -4,11 +4,11 @@ use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, Traversal};
 use hcl_edit::structure::{Block as HclBlock, Body as HclBody, Structure};
 
-use super::super::diagnostic::{Span, quote_text};
-use super::super::tree::{Block, Item, SpannedKey};
 use super::loops::LoopElement;
 use super::value::{Val, ValKind};
 use super::{TreeReader, place};
+use crate::diagnostic::{Span, quote_text};
+use crate::tree::{Block, Item, SpannedKey};
 
 /// The cost of a block beside its values and names. It includes what the block becomes in the job.
 const BLOCK_COST: usize = 1_024;

@@ -9,7 +9,6 @@ use hcl_edit::Span as _;
 use hcl_edit::expr::{Conditional, Expression, FuncCall, Object, ObjectKey};
 use serde_json::Number;
 
-use super::super::diagnostic::{Sink, Span, quote_text};
 use super::budget::Budget;
 use super::functions::{self, FunctionCall};
 use super::operators;
@@ -18,6 +17,7 @@ use super::scope::NameScope;
 use super::template::TextForm;
 use super::types::Type;
 use super::value::{Seq, Val, ValKind, to_number};
+use crate::diagnostic::{Sink, Span, quote_text};
 use crate::inputs::Inputs;
 use ostler_model::limits::JOB_NESTING_MAX;
 

@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Number;
 
-use super::super::diagnostic::{Sink, Span, quote_text};
 use super::budget::Budget;
 use super::operators::LATE;
 use super::value::{HclText, Seq, Val, ValKind, parse_number};
+use crate::diagnostic::{Sink, Span, quote_text};
 use crate::inputs::Inputs;
 
 /// A function that works on evaluated arguments.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use hcl_edit::expr::{Expression, ForExpr};
 
-use super::super::diagnostic::{Sink, Span, quote_text};
 use super::eval::Evaluator;
 use super::operators;
 use super::value::{Seq, Val, ValKind};
+use crate::diagnostic::{Sink, Span, quote_text};
 
 /// One element of the collection of a loop: its key and its value.
 pub(super) type LoopElement = (Val, Val);

@@ -3,14 +3,14 @@
 
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, Traversal, TraversalOperator};
+use ostler_text::suggest::nearest;
 
-use super::super::diagnostic::{Sink, Span, quote_text};
-use super::super::suggest;
 use super::eval::{DEPTH_MAX, Evaluator, NameState};
 use super::operators;
 use super::reference::{ReferenceKind, classify};
 use super::scan::AS_TEXT;
 use super::value::{HclText, Seq, Val, ValKind};
+use crate::diagnostic::{Sink, Span, quote_text};
 
 /// The message about a reference in a value from outside of the file.
 const FROM_OUTSIDE: &str = "a value from outside of the file can refer to nothing";
@@ -276,7 +276,7 @@ fn member<'v>(value: &'v Val, name: &str) -> Result<&'v Val, PathError> {
     match members.get(name) {
         Some((_, value)) => Ok(value),
         None => {
-            let instead = suggest::nearest(name, members.keys().map(String::as_str));
+            let instead = nearest(name, members.keys().map(String::as_str));
             Err((format!("there is no member {}", quote_text(name)), instead.map(str::to_owned)))
         }
     }

@@ -3,8 +3,8 @@
 use hcl_edit::expr::{BinaryOperator, UnaryOperator};
 use serde_json::Number;
 
-use super::super::diagnostic::{Sink, Span, quote_text};
 use super::value::{Val, ValKind, parse_number, round_float, to_number};
+use crate::diagnostic::{Sink, Span, quote_text};
 
 /// The message about a value that is known only later, and so cannot be computed with.
 pub(super) const LATE: &str =

@@ -1,8 +1,7 @@
 //! Recognises references whose values are known only when a task runs.
 
 use hcl_edit::expr::{Expression, TraversalOperator};
-
-use super::super::suggest;
+use ostler_text::suggest::nearest;
 
 /// The first words of references of Nomad, and one of Ostler (`job.dir`).
 const ROOTS: [&str; 6] = ["attr", "meta", "node", "env", "device", "job"];
@@ -35,7 +34,7 @@ pub(super) fn classify(expr: &Expression, in_text: bool) -> ReferenceKind {
         return ReferenceKind::Later(format!("${{{path}}}"));
     }
     let known = NAMES.iter().chain(&ROOTS).copied();
-    ReferenceKind::Unknown(suggest::nearest(root, known).filter(|_| dotted))
+    ReferenceKind::Unknown(nearest(root, known).filter(|_| dotted))
 }
 
 /// The first word, and the whole path as it is written without blanks.

@@ -2,8 +2,8 @@
 //! than [`JOB_NESTING_MAX`], no object is so large that the parser's search for repeated keys takes long, and every
 //! bracket is closed.
 
-use super::super::diagnostic::{Sink, Span};
 use super::shell_text;
+use crate::diagnostic::{Sink, Span};
 use ostler_model::limits::JOB_NESTING_MAX;
 
 /// The largest number of `=` and `:` directly between two brackets. The parser compares each key of an object with

@@ -7,9 +7,9 @@ use hcl_edit::expr::{Expression, TraversalOperator};
 use hcl_edit::structure::{Block, Body, Structure};
 use hcl_edit::visit::{Visit, visit_expr};
 
-use super::super::diagnostic::{Sink, Span, quote_text};
 use super::place;
 use super::types::Type;
+use crate::diagnostic::{Sink, Span, quote_text};
 
 /// The keys of a `variable` block. `description` and `sensitive` have no effect here.
 const VARIABLE_KEYS: [&str; 4] = ["default", "type", "description", "sensitive"];

@@ -2,8 +2,8 @@
 //! message does not help there: of a text in lines it only reports that something is wrong, and in `${x##*/}` it sees
 //! the begin of a comment.
 
-use super::super::diagnostic::{Span, quote_text};
 use super::scan::AS_TEXT;
+use crate::diagnostic::{Span, quote_text};
 
 /// The largest number of parts of a file that are examined.
 pub(super) const LOOKED_AT_MAX: usize = 1_024;

@@ -4,7 +4,7 @@
 //! that something in it is wrong. The usual causes in job files are looked for around that place. For any other
 //! cause, the message of the parser is shown.
 
-use super::super::diagnostic::{Span, quote_text};
+use crate::diagnostic::{Span, quote_text};
 
 /// The longest text in which the cause is looked for, in bytes.
 const LOOKED_AT_BYTES_MAX: usize = 256 * 1024;

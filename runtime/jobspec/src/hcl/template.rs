@@ -4,10 +4,10 @@ use hcl_edit::Span as _;
 use hcl_edit::expr::Expression;
 use hcl_edit::template::{Directive, Element, ForDirective, IfDirective, Strip, Template};
 
-use super::super::diagnostic::{Sink, Span};
 use super::eval::Evaluator;
 use super::operators;
 use super::value::{HclText, ValKind};
+use crate::diagnostic::{Sink, Span};
 
 /// How a text stands in the file.
 #[derive(Clone, Copy)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use hcl_edit::expr::{Expression, ObjectKey};
 
-use super::super::diagnostic::{Span, quote_text};
 use super::value::{Seq, Val, ValKind, number_text, parse_number};
+use crate::diagnostic::{Span, quote_text};
 
 /// A type of values, as the `type` of a variable names it.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Number;
 
-use super::super::diagnostic::Span;
-use super::super::tree::{self, SpannedKey};
+use crate::diagnostic::Span;
+use crate::tree::{self, SpannedKey};
 
 /// The cost of a value beside its text, in bytes: about the memory that it takes.
 const VALUE_COST: u64 = 32;

@@ -7,15 +7,15 @@ use hcl_edit::Span as _;
 use hcl_edit::expr::Expression;
 use hcl_edit::structure::Structure;
 
-use super::super::diagnostic::{Sink, Span, quote_text};
-use super::super::tree;
 use super::eval::Evaluator;
 use super::operators;
 use super::scan::{find_shell_text, scan};
 use super::types::Type;
 use super::value::{Seq, Val, ValKind};
+use crate::diagnostic::{Sink, Span, quote_text};
 use crate::inputs::{Inputs, VarFile};
 use crate::json;
+use crate::tree;
 
 impl<'a> Evaluator<'a> {
     /// Read the values from outside of the file.

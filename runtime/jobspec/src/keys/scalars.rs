@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ostler_text::duration::{DurationError, parse_duration};
 use serde_json::Value as Json;
 
 use super::{Context, Field, FieldBounds, FieldShape, MOST};
+use crate::Syntax;
 use crate::diagnostic::{Span, quote_text};
 use crate::tree::{SpannedValue, ValueKind};
-use crate::{Syntax, units};
 
 /// A type of value that stands at a single attribute.
 pub(crate) trait ScalarType: Sized {
@@ -230,12 +231,12 @@ fn duration(value: &SpannedValue, key: &str, cx: &mut Context<'_>) -> Option<Dur
         }
         (kind, _) => return wrong_type(key, at, "a duration such as \"15s\"", kind, cx),
     };
-    let error = match units::parse_duration(&text) {
+    let error = match parse_duration(&text) {
         Ok(duration) => return Some(duration),
         Err(error) => error,
     };
     let instead = match &error {
-        units::DurationError::NoUnit { seconds } => Some(format!("{seconds:?}")),
+        DurationError::NoUnit { seconds } => Some(format!("{seconds:?}")),
         _ => None,
     };
     cx.sink.suggest(at, format!("{key}: {}: {error}", quote_text(&text)), instead.as_deref());

@@ -8,6 +8,7 @@ use super::interpolate::UnknownReference;
 use ostler_model::event::{EventKind, NO_SIGNALS, TaskEvent};
 use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
+use ostler_text::duration::short_duration;
 
 /// Whether the driver of a task sends signals to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,29 +18,6 @@ pub enum Signals {
     Sent,
     /// The driver sends no signals: a task that is to stop is ended.
     None,
-}
-
-/// A duration as Nomad's users read it: `5s`, `1m30s`, `2h0m0s`, `250ms`.
-#[must_use]
-pub fn short_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    if seconds == 0 {
-        return match duration.subsec_nanos() {
-            0 => "0s".to_owned(),
-            nanos if nanos < 1_000 => format!("{nanos}ns"),
-            nanos if nanos < 1_000_000 => format!("{}µs", nanos / 1_000),
-            nanos => format!("{}ms", nanos / 1_000_000),
-        };
-    }
-    let fraction = match duration.subsec_millis() {
-        0 => String::new(),
-        millis => format!(".{millis:03}").trim_end_matches('0').to_owned(),
-    };
-    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s}{fraction}s"),
-        (0, m, s) => format!("{m}m{s}{fraction}s"),
-        (h, m, s) => format!("{h}h{m}m{s}{fraction}s"),
-    }
 }
 
 /// The runner was made for the first time.
@@ -372,22 +350,6 @@ pub fn driver_note(now: Timestamp, message: &str, details: Vec<(String, String)>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_read_as_in_nomad() {
-        for (millis, text) in [
-            (0, "0s"),
-            (250, "250ms"),
-            (5_000, "5s"),
-            (1_500, "1.5s"),
-            (15_250, "15.25s"),
-            (90_000, "1m30s"),
-            (7_200_000, "2h0m0s"),
-        ] {
-            assert_eq!(short_duration(Duration::from_millis(millis)), text);
-        }
-        assert_eq!(short_duration(Duration::from_nanos(1)), "1ns");
-    }
 
     #[test]
     fn driver_notes_keep_their_details() {

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use ostler_model::job::{JobKind, Lifecycle, LifecycleHook, RestartMode, RestartPolicy};
 use ostler_model::planted::planted;
 use ostler_model::time::Timestamp;
+use ostler_text::duration::short_duration;
 
 /// Shortest wait before a counted restart: a timer of zero would fire at once.
 const DELAY_MIN: Duration = Duration::from_nanos(1);
@@ -182,7 +183,7 @@ impl RestartTracker {
                 reason: format!(
                     "Exceeded allowed attempts {} in interval {} and mode is \"fail\"",
                     policy.attempts,
-                    go_duration(policy.interval)
+                    short_duration(policy.interval)
                 ),
             },
             RestartMode::Delay => RestartDecision::Restart {
@@ -216,22 +217,6 @@ fn with_jitter(delay: Duration, jitter: u64) -> Duration {
     let quarter = u64::try_from((delay / 4).as_nanos()).unwrap_or(u64::MAX);
     let extra = (u128::from(quarter) * u128::from(jitter)) >> 64;
     delay.saturating_add(Duration::from_nanos(u64::try_from(extra).unwrap_or(quarter)))
-}
-
-/// A duration as Nomad prints it: `30m0s`, `24h0m0s`, `15s`.
-fn go_duration(duration: Duration) -> String {
-    let total = duration.as_secs();
-    let (hours, minutes) = (total / 3600, total / 60 % 60);
-    let mut seconds = format!("{}", total % 60);
-    if duration.subsec_nanos() != 0 {
-        let fraction = format!("{:09}", duration.subsec_nanos());
-        seconds = format!("{seconds}.{}", fraction.trim_end_matches('0'));
-    }
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds}s"),
-        (0, _) => format!("{minutes}m{seconds}s"),
-        _ => format!("{hours}h{minutes}m{seconds}s"),
-    }
 }
 
 #[cfg(test)]

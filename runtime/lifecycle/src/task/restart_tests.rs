@@ -180,15 +180,6 @@ fn only_long_running_work_restarts_after_a_good_end() {
 }
 
 #[test]
-fn durations_read_as_in_nomad() {
-    for (millis, text) in
-        [(15_000, "15s"), (1_500, "1.5s"), (1_800_000, "30m0s"), (86_400_000, "24h0m0s"), (0, "0s")]
-    {
-        assert_eq!(go_duration(Duration::from_millis(millis)), text);
-    }
-}
-
-#[test]
 fn a_stored_tracker_goes_on_where_it_was() {
     let policy = policy(1, RestartMode::Fail);
     let mut tracker = RestartTracker::new(at(0));

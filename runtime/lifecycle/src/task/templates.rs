@@ -16,6 +16,7 @@
 mod disk;
 mod env_file;
 pub mod follow;
+mod node_values;
 mod outside;
 mod place;
 pub mod sources;
@@ -29,12 +30,12 @@ use ostler_model::cancellation::CancelFlag;
 use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::AllocId;
 use ostler_model::job::Task;
-use ostler_model::limits::TEMPLATE_BYTES_MAX;
 use ostler_model::ports::{FileOwner, FsIsolation};
 use ostler_model::template::{TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
 use ostler_template::{
     Delimiters, Dependency, Options, RenderedTemplate, Template, TemplateError, TemplateProblem,
+    limits,
 };
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -263,7 +264,7 @@ impl Rendering {
         let wrong =
             |error: String| RenderError::Template(format!("{destination}: source: {error}"));
         let path = path.map_err(|error| wrong(error.to_string()))?;
-        let text = sandbox.read(&path, TEMPLATE_BYTES_MAX as u64).map_err(wrong)?;
+        let text = sandbox.read(&path, limits::TEMPLATE_BYTES_MAX as u64).map_err(wrong)?;
         let text = String::from_utf8(text)
             .map_err(|_| RenderError::Template(format!("{path} is not UTF-8")))?;
         Ok((path, text))

@@ -1,10 +1,12 @@
 //! Functions that read the world outside of the template, and those for what it stores itself.
 
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
 
 use super::{Row, argument, string, text, whole};
 use crate::error::TemplateProblem;
 use crate::eval::Renderer;
+use crate::format_time;
 use crate::outside::Dependency;
 use crate::value::{Value, lossy};
 
@@ -75,9 +77,10 @@ fn timestamp(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, Templ
         _ => string(arguments, 0)?,
     };
     if layout == "unix" {
-        return Ok(Value::text((now.nanos() / 1_000_000_000).to_string()));
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        return Ok(Value::text(since.as_secs().to_string()));
     }
-    Ok(Value::text(crate::values::time::format_time(now, layout)))
+    Ok(Value::text(format_time(now, layout)))
 }
 
 fn file(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {

@@ -222,10 +222,8 @@ fn explode(run: &mut Renderer<'_>, arguments: &[Value]) -> Result<Value, Templat
     for (key, value) in pairs {
         run.charge_bytes(key.len().saturating_mul(2))?;
         let parts: Vec<&str> = key.split('/').collect();
-        if parts.len() > ostler_model::limits::TEMPLATE_VALUE_NESTING_MAX {
-            return Err(TemplateProblem::too_deep(
-                ostler_model::limits::TEMPLATE_VALUE_NESTING_MAX,
-            ));
+        if parts.len() > crate::limits::TEMPLATE_VALUE_NESTING_MAX {
+            return Err(TemplateProblem::too_deep(crate::limits::TEMPLATE_VALUE_NESTING_MAX));
         }
         let Some((last, above)) = parts.split_last() else { continue };
         let mut level = &mut root;

@@ -1,12 +1,11 @@
-//! Reads YAML into values, from the events of the parser. Nothing is recursive, and an alias shares the value
-//! that it names.
+//! Makes values of YAML. An alias shares the value that it names.
 
 use std::collections::BTreeMap;
 
-use ostler_model::limits::TEMPLATE_VALUE_NESTING_MAX;
-use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+use ostler_text::yaml::{self, YamlError, YamlOptions, YamlValues};
 
 use crate::error::TemplateProblem;
+use crate::limits::TEMPLATE_VALUE_NESTING_MAX;
 use crate::print;
 use crate::sink::BoundedBuffer;
 use crate::value::{MapKind, Value, lossy};
@@ -15,145 +14,69 @@ use crate::values::yaml_words::{YamlWord, resolve};
 /// The longest key that is made from a value that is no text, in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
-/// A list or a map whose end was not read yet.
-enum OpenNode {
-    List { anchor: usize, items: Vec<Value> },
-    Map { anchor: usize, entries: BTreeMap<String, Value>, key: Option<Value>, merged: Vec<Value> },
-}
-
-#[derive(Default)]
-struct YamlReader {
-    open: Vec<OpenNode>,
-    anchors: BTreeMap<usize, Value>,
-    done: Option<Value>,
-}
-
 /// Read the first document of a text.
 pub(super) fn read(text: &str) -> Result<Value, TemplateProblem> {
-    let mut reader = YamlReader::default();
-    for event in Parser::new_from_str(text) {
-        let (event, _) = event
-            .map_err(|error| TemplateProblem::Value(format!("the text is not YAML: {error}")))?;
-        if matches!(event, Event::DocumentEnd) {
-            break;
-        }
-        reader.event(event)?;
-    }
-    Ok(reader.done.unwrap_or(Value::Null))
+    let options = YamlOptions { depth_max: TEMPLATE_VALUE_NESTING_MAX, first_document_only: true };
+    let read = yaml::read(text, options, &mut TemplateValues).map_err(|error| match error {
+        YamlError::Syntax(why) => TemplateProblem::Value(format!("the text is not YAML: {why}")),
+        YamlError::TooDeep => TemplateProblem::too_deep(TEMPLATE_VALUE_NESTING_MAX),
+        YamlError::SelfReference => TemplateProblem::value("the YAML has an alias of itself"),
+        YamlError::Merge => TemplateProblem::value("what << merges must be a map or a list of maps"),
+        YamlError::SecondDocument => TemplateProblem::value("the YAML has a second document"),
+        YamlError::Value(problem) => problem,
+    })?;
+    Ok(read.unwrap_or(Value::Null))
 }
 
-impl YamlReader {
-    fn event(&mut self, event: Event<'_>) -> Result<(), TemplateProblem> {
-        match event {
-            Event::Scalar(text, style, anchor, tag) => {
-                self.value(anchor, scalar(&text, style, tag.as_deref()))
-            }
-            Event::Alias(anchor) => {
-                let known = self.anchors.get(&anchor).cloned();
-                let value = known
-                    .ok_or_else(|| TemplateProblem::value("the YAML has an alias of itself"))?;
-                self.value(0, value)
-            }
-            Event::SequenceStart(anchor, _) => {
-                self.open_node(OpenNode::List { anchor, items: Vec::new() })
-            }
-            Event::MappingStart(anchor, _) => {
-                let (entries, merged) = (BTreeMap::new(), Vec::new());
-                self.open_node(OpenNode::Map { anchor, entries, key: None, merged })
-            }
-            Event::SequenceEnd | Event::MappingEnd => self.close_node(),
-            _ => Ok(()),
+struct TemplateValues;
+
+impl YamlValues for TemplateValues {
+    type Value = Value;
+    type Error = TemplateProblem;
+
+    fn make_scalar(&mut self, text: &str, is_plain: bool) -> Value {
+        match resolve(text) {
+            _ if !is_plain => Value::text(text),
+            YamlWord::Null => Value::Null,
+            YamlWord::Bool(value) => Value::Bool(value),
+            YamlWord::Int(number) => Value::Int(number),
+            YamlWord::Float(number) => Value::Float(number),
+            YamlWord::Text => Value::text(text),
         }
     }
 
-    fn open_node(&mut self, open: OpenNode) -> Result<(), TemplateProblem> {
-        if self.open.len() >= TEMPLATE_VALUE_NESTING_MAX {
-            return Err(TemplateProblem::too_deep(TEMPLATE_VALUE_NESTING_MAX));
-        }
-        self.open.push(open);
-        Ok(())
+    fn make_list(&mut self, items: Vec<Value>) -> Result<Value, TemplateProblem> {
+        Value::list(items)
     }
 
-    fn close_node(&mut self) -> Result<(), TemplateProblem> {
-        match self.open.pop() {
-            Some(OpenNode::List { anchor, items }) => {
-                let list = Value::list(items)?;
-                self.value(anchor, list)
-            }
-            Some(OpenNode::Map { anchor, mut entries, merged, .. }) => {
-                for value in merged {
-                    merge(&mut entries, &value)?;
-                }
-                let map = Value::map(entries)?;
-                self.value(anchor, map)
-            }
-            None => Ok(()),
-        }
+    fn make_map(&mut self, entries: BTreeMap<String, Value>) -> Result<Value, TemplateProblem> {
+        Value::map(entries)
     }
 
-    /// Put a complete value where it belongs.
-    fn value(&mut self, anchor: usize, value: Value) -> Result<(), TemplateProblem> {
-        if anchor > 0 {
-            self.anchors.insert(anchor, value.clone());
+    fn key_text(&mut self, key: Value) -> Result<String, TemplateProblem> {
+        if let Value::Text(text) = &key {
+            return Ok(lossy(text).into_owned());
         }
-        match self.open.last_mut() {
-            None => {
-                self.done.get_or_insert(value);
-            }
-            Some(OpenNode::List { items, .. }) => items.push(value),
-            Some(OpenNode::Map { entries, key, merged, .. }) => match key.take() {
-                None => *key = Some(value),
-                Some(Value::Text(text)) if text.as_ref() == b"<<" => merged.push(value),
-                Some(known) => {
-                    entries.insert(name(&known)?, value);
-                }
-            },
-        }
-        Ok(())
+        let mut sink = BoundedBuffer::for_value(KEY_BYTES_MAX);
+        print::plain(&key, &mut sink)?;
+        Ok(lossy(&sink.into_bytes()).into_owned())
     }
-}
 
-/// Add the entries of another map whose keys are missing.
-fn merge(entries: &mut BTreeMap<String, Value>, value: &Value) -> Result<(), TemplateProblem> {
-    let wrong = || TemplateProblem::value("what << merges must be a map or a list of maps");
-    match value {
-        Value::Map(map) if map.kind() == MapKind::Any => {
+    fn copy_value(&mut self, value: &Value) -> Result<Value, TemplateProblem> {
+        Ok(value.clone())
+    }
+
+    fn merge_entries(&mut self, into: &mut BTreeMap<String, Value>, from: Value) -> bool {
+        let maps = match &from {
+            Value::List(list) => list.items(),
+            map => std::slice::from_ref(map),
+        };
+        maps.iter().all(|map| {
+            let Value::Map(map) = map else { return false };
             for (key, value) in map.entries() {
-                entries.entry(key.clone()).or_insert_with(|| value.clone());
+                into.entry(key.clone()).or_insert_with(|| value.clone());
             }
-            Ok(())
-        }
-        Value::List(list) => {
-            for item in list.items() {
-                let Value::Map(_) = item else { return Err(wrong()) };
-                merge(entries, item)?;
-            }
-            Ok(())
-        }
-        _ => Err(wrong()),
-    }
-}
-
-/// The text of a key.
-fn name(key: &Value) -> Result<String, TemplateProblem> {
-    if let Value::Text(text) = key {
-        return Ok(lossy(text).into_owned());
-    }
-    let mut sink = BoundedBuffer::for_value(KEY_BYTES_MAX);
-    print::plain(key, &mut sink)?;
-    Ok(lossy(&sink.into_bytes()).into_owned())
-}
-
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
-    let is_text = tag.is_some_and(|tag| tag.suffix == "str");
-    if style != ScalarStyle::Plain || is_text {
-        return Value::text(text);
-    }
-    match resolve(text) {
-        YamlWord::Null => Value::Null,
-        YamlWord::Bool(value) => Value::Bool(value),
-        YamlWord::Int(number) => Value::Int(number),
-        YamlWord::Float(number) => Value::Float(number),
-        YamlWord::Text => Value::text(text),
+            map.kind() == MapKind::Any
+        })
     }
 }

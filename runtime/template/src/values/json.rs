@@ -1,7 +1,8 @@
 //! Writes values as JSON, with the spelling of Go's encoder.
 
+use ostler_text::number;
+
 use crate::error::TemplateProblem;
-use crate::number;
 use crate::sink::BoundedBuffer;
 use crate::value::{Value, lossy};
 

@@ -1,6 +1,7 @@
 //! Writes a time in a layout of Go, such as `2006-01-02 15:04:05`, always in UTC.
 
-use ostler_model::time::Timestamp;
+use std::time::SystemTime;
+
 use time::OffsetDateTime;
 
 fn hour_12(at: &OffsetDateTime) -> u8 {
@@ -70,11 +71,10 @@ fn fraction(rest: &str, at: &OffsetDateTime) -> Option<(usize, String)> {
     Some((count + 1, shown))
 }
 
-/// The time in a layout.
-pub(crate) fn format_time(at: Timestamp, layout: &str) -> String {
-    // The nanoseconds of a timestamp reach no further than some centuries, which is a valid time.
-    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.nanos()))
-        .unwrap_or(OffsetDateTime::UNIX_EPOCH);
+/// The time in a layout of Go, such as `2006-01-02 15:04:05`, always in UTC.
+#[must_use]
+pub fn format_time(at: SystemTime, layout: &str) -> String {
+    let at = OffsetDateTime::from(at);
     let (mut made, mut rest) = (String::new(), layout);
     while let Some(c) = rest.chars().next() {
         if let Some((length, text)) = fraction(rest, &at) {
@@ -95,12 +95,14 @@ pub(crate) fn format_time(at: Timestamp, layout: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
 
     #[test]
     fn layouts_are_those_of_go() {
         // 2024-02-29T13:04:05.123450000Z, a Thursday.
-        let at = Timestamp::from_nanos(1_709_211_845_123_450_000);
+        let at = UNIX_EPOCH + Duration::from_nanos(1_709_211_845_123_450_000);
         for (layout, text) in [
             ("2006-01-02T15:04:05Z07:00", "2024-02-29T13:04:05Z"),
             ("Mon Jan _2 15:04:05 MST 2006", "Thu Feb 29 13:04:05 UTC 2024"),
@@ -110,6 +112,6 @@ mod tests {
         ] {
             assert_eq!(format_time(at, layout), text);
         }
-        assert_eq!(format_time(Timestamp::from_nanos(0), "Mon 2006-01-02"), "Thu 1970-01-01");
+        assert_eq!(format_time(UNIX_EPOCH, "Mon 2006-01-02"), "Thu 1970-01-01");
     }
 }

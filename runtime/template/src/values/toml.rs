@@ -1,7 +1,8 @@
 //! Writes maps as TOML: first the simple values, then the tables, indented by two more spaces on each level.
 
+use ostler_text::number;
+
 use crate::error::TemplateProblem;
-use crate::number;
 use crate::sink::BoundedBuffer;
 use crate::value::{Value, ValueMap, lossy};
 

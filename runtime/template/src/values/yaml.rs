@@ -2,8 +2,9 @@
 
 use std::cmp::Ordering;
 
+use ostler_text::number;
+
 use crate::error::TemplateProblem;
-use crate::number;
 use crate::sink::BoundedBuffer;
 use crate::value::{Value, lossy};
 use crate::values::yaml_words::{YamlWord, resolve};

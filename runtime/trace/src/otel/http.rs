@@ -6,17 +6,15 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Response, Uri};
-use hyper_util::rt::TokioIo;
 use opentelemetry_http::{HttpClient, HttpError};
-use tokio::io::{AsyncRead, AsyncWrite};
+use ostler_net::{HttpAnswer, HttpBounds, Stream};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use ostler_artifact::registry::machine_tls;
 use ostler_model::limits::TRACE_ANSWER_BYTES_MAX;
 
 /// Sends requests, each over its own connection: there are two a second at most.
@@ -33,16 +31,13 @@ impl fmt::Debug for CollectorClient {
     }
 }
 
-trait CollectorStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> CollectorStream for T {}
-
 impl CollectorClient {
     /// Take the reason why the last request was not answered.
     pub(super) fn take_trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    async fn connect(&self, uri: &Uri) -> Result<Box<dyn CollectorStream>, HttpError> {
+    async fn connect(&self, uri: &Uri) -> Result<Box<dyn Stream>, HttpError> {
         let encrypted = uri.scheme_str() == Some("https");
         let host = uri.host().ok_or("its address has no host")?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -52,7 +47,7 @@ impl CollectorClient {
             return Ok(Box::new(stream));
         }
         // This runs on the sending thread, which nobody waits for.
-        let tls = self.tls.get_or_init(machine_tls).as_ref();
+        let tls = self.tls.get_or_init(ostler_net::machine_connector).as_ref();
         let tls = tls.ok_or("this machine has no certificate authorities")?;
         let name = ServerName::try_from(host.to_owned())?;
         let connected = tls.connect(name, stream).await;
@@ -71,23 +66,13 @@ impl CollectorClient {
         let authority = head.uri.authority().map_or("", |authority| authority.as_str());
         head.headers.insert(HOST, HeaderValue::from_str(authority)?);
         head.uri = head.uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let answer = async {
-            let answer = sender.send_request(Request::from_parts(head, Full::new(body))).await?;
-            let (head, body) = answer.into_parts();
-            let body = Limited::new(body, TRACE_ANSWER_BYTES_MAX).collect().await?;
-            Ok::<_, HttpError>(Response::from_parts(head, body.to_bytes()))
-        };
-        tokio::pin!(answer, connection);
-        tokio::select! {
-            answer = &mut answer => answer,
-            ended = connection => match ended {
-                // Whatever came before the end is read.
-                Ok(()) => answer.await,
-                Err(error) => Err(error.into()),
-            },
-        }
+        let request = Request::from_parts(head, Full::new(body));
+        let mut answer = HttpAnswer::ask(stream, request, HttpBounds::default()).await?;
+        let body = answer.read_body(TRACE_ANSWER_BYTES_MAX as u64).await?;
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = answer.status();
+        *response.headers_mut() = answer.headers().clone();
+        Ok(response)
     }
 }
 

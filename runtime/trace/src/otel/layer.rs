@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use opentelemetry::trace::{
     SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
@@ -128,9 +127,9 @@ impl OpenSpan {
             parent_span_is_remote: said.remote,
             span_kind: if said.server { SpanKind::Server } else { SpanKind::Internal },
             name: said.name.map_or(Cow::Borrowed(name), Cow::Owned),
-            start_time: system_time(began),
+            start_time: began.to_system_time(),
             // A clock that was set back must not make a span end before it begins.
-            end_time: system_time(now.max(began)),
+            end_time: now.max(began).to_system_time(),
             attributes: said.attributes,
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -139,10 +138,6 @@ impl OpenSpan {
             instrumentation_scope: scope,
         }
     }
-}
-
-fn system_time(at: Timestamp) -> SystemTime {
-    UNIX_EPOCH + Duration::from_nanos(at.nanos())
 }
 
 /// The values of a span's fields. Fields that begin with `otel.` describe the span itself.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ostler_jobspec::units::parse_duration;
 use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
 use ostler_model::task::TaskState;
+use ostler_text::duration::parse_duration;
 use ostler_wire::{OlderEventFields, Text, WireTaskState};
 
 /// The states of all tasks of an allocation, by name.

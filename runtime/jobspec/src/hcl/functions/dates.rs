@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
+use ostler_text::duration::parse_duration;
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
 use super::super::value::ValKind;
 use super::{Function, FunctionCall, FunctionError};
-use crate::units::parse_duration;
 
 pub(super) const TABLE: &[(&str, Function)] = &[("formatdate", format_date), ("timeadd", time_add)];
 

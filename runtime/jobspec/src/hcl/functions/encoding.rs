@@ -7,9 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value as Json};
 
-use super::super::super::diagnostic::Span;
 use super::super::value::{HclText, Seq, Val, ValKind, to_number};
 use super::{Function, FunctionCall, FunctionError, yaml};
+use crate::diagnostic::Span;
 
 pub(super) const TABLE: &[(&str, Function)] = &[
     ("base64decode", base64_decode),

@@ -1,22 +1,19 @@
 //! `format` and `formatlist`, with verbs like those of Go.
 
+use ostler_text::layout::{LAYOUT_WIDTH_MAX, PrintfLayout};
+use ostler_text::number;
 use serde_json::Number;
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::super::super::diagnostic::{Span, quote_text};
 use super::super::budget::Budget;
 use super::super::types::Type;
-use super::super::value::{HclText, Seq, Val, ValKind, number_text};
+use super::super::value::{HclText, Seq, Val, ValKind};
 use super::encoding::to_sorted_json;
 use super::{Function, FunctionCall, FunctionError, LATE};
+use crate::diagnostic::{Span, quote_text};
 
 pub(super) const TABLE: &[(&str, Function)] =
     &[("format", format_one), ("formatlist", format_list)];
-
-/// From this many digits on, a number is written with an exponent, unless the verb has a precision.
-const GENERAL_DIGITS: i32 = 6;
-/// The widest field, and the largest number of digits after the point.
-const WIDTH_MAX: usize = 10_000;
 
 fn format_one(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     call.check_count(1, usize::MAX)?;
@@ -56,18 +53,12 @@ fn format_list(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     Ok(ValKind::List(Seq::List, texts))
 }
 
-/// One verb of a pattern, with its flags.
+/// One verb of a pattern, with its layout.
 #[derive(Default)]
 struct FormatVerb {
     /// The verb as it is written, for messages.
     text: String,
-    zero: bool,
-    sharp: bool,
-    plus: bool,
-    minus: bool,
-    space: bool,
-    width: Option<usize>,
-    precision: Option<usize>,
+    layout: PrintfLayout,
 }
 
 fn format(
@@ -98,7 +89,8 @@ fn format(
         };
         next += 1;
         used = used.max(next);
-        let most = verb.width.unwrap_or(0).saturating_add(verb.precision.unwrap_or(0));
+        let most =
+            verb.layout.width.unwrap_or(0).saturating_add(verb.layout.precision.unwrap_or(0));
         let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
         if !budget.pay_bytes(most.saturating_add(size)) {
             return Err(FunctionError { at: span, message: None });
@@ -123,21 +115,15 @@ impl FormatVerb {
     /// Read the part after a `%`. Returns the flags and the letter. An index `[n]` sets which value is `next`.
     fn read(letters: &mut Letters<'_>, next: &mut usize) -> Result<(Self, char), String> {
         let mut verb = Self { text: "%".to_owned(), ..Self::default() };
-        while let Some(flag) = letters.next_if(|c| matches!(c, ' ' | '+' | '-' | '0' | '#')) {
+        while let Some(flag) = letters.peek().copied().filter(|flag| verb.layout.set_flag(*flag)) {
             verb.text.push(flag);
-            match flag {
-                ' ' => verb.space = true,
-                '+' => verb.plus = true,
-                '-' => verb.minus = true,
-                '0' => verb.zero = true,
-                _ => verb.sharp = true,
-            }
+            letters.next();
         }
-        verb.width = digits(letters, &mut verb.text)?;
+        verb.layout.width = digits(letters, &mut verb.text)?;
         if letters.next_if_eq(&'.').is_some() {
             verb.text.push('.');
-            verb.precision = digits(letters, &mut verb.text)?;
-            if verb.precision.is_none() {
+            verb.layout.precision = digits(letters, &mut verb.text)?;
+            if verb.layout.precision.is_none() {
                 return Err(format!("{} needs a number after its point", quote_text(&verb.text)));
             }
         }
@@ -164,8 +150,8 @@ fn digits(letters: &mut Letters<'_>, text: &mut String) -> Result<Option<usize>,
         text.push(digit);
         let digit = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok()).unwrap_or(0);
         let grown = number.unwrap_or(0).saturating_mul(10).saturating_add(digit);
-        if grown > WIDTH_MAX {
-            return Err(format!("a width or a precision is at most {WIDTH_MAX}"));
+        if grown > LAYOUT_WIDTH_MAX {
+            return Err(format!("a width or a precision is at most {LAYOUT_WIDTH_MAX}"));
         }
         number = Some(grown);
     }
@@ -175,7 +161,7 @@ fn digits(letters: &mut Letters<'_>, text: &mut String) -> Result<Option<usize>,
 /// A value as the verb formats it.
 fn one(verb: &FormatVerb, mode: char, value: &Val) -> Result<String, String> {
     // The length of a text that is known later is not known either.
-    if value.is_late() && (verb.width.is_some() || verb.precision.is_some()) {
+    if value.is_late() && (verb.layout.width.is_some() || verb.layout.precision.is_some()) {
         return Err(LATE.to_owned());
     }
     if value.kind == ValKind::Null && mode != 'v' {
@@ -183,10 +169,8 @@ fn one(verb: &FormatVerb, mode: char, value: &Val) -> Result<String, String> {
     }
     match mode {
         'v' => match &value.kind {
-            ValKind::Text(text) if !verb.sharp => Ok(pad_text(verb, text.as_str())),
-            ValKind::Number(number) if !verb.sharp => {
-                Ok(pad_text(verb, &general(number, None, 'e')))
-            }
+            ValKind::Text(text) if !verb.layout.sharp => Ok(pad_text(verb, text.as_str())),
+            ValKind::Number(number) if !verb.layout.sharp => Ok(pad_text(verb, &general(number))),
             _ => Ok(pad_text(verb, &to_sorted_json((*value).clone()).to_string())),
         },
         't' => {
@@ -197,7 +181,7 @@ fn one(verb: &FormatVerb, mode: char, value: &Val) -> Result<String, String> {
             let Some(text) = value.kind.to_characters() else {
                 return Err(format!("%{mode} needs a text, not {}", value.kind.describe()));
             };
-            let text = match verb.precision.filter(|precision| *precision > 0) {
+            let text = match verb.layout.precision.filter(|precision| *precision > 0) {
                 Some(most) => text.graphemes(true).take(most).collect(),
                 None => text,
             };
@@ -228,110 +212,36 @@ fn one(verb: &FormatVerb, mode: char, value: &Val) -> Result<String, String> {
 }
 
 fn numeric(verb: &FormatVerb, mode: char, number: &Number) -> Option<String> {
-    let (negative, mut body) = match mode {
-        'b' | 'd' | 'o' | 'x' | 'X' => {
-            let whole = number.as_i64().map(i128::from).or(number.as_u64().map(i128::from))?;
-            let size = whole.unsigned_abs();
-            let text = match mode {
-                'b' => format!("{size:b}"),
-                'o' => format!("{size:o}"),
-                'x' => format!("{size:x}"),
-                'X' => format!("{size:X}"),
-                _ => size.to_string(),
-            };
-            let least = verb.precision.unwrap_or(0);
-            let text = format!("{text:0>least$}");
-            let sign = match (verb.sharp, mode) {
-                (true, 'x') => "0x",
-                (true, 'X') => "0X",
-                (true, 'o') => "0",
-                (true, 'b') => "0b",
-                _ => "",
-            };
-            (whole < 0, format!("{sign}{text}"))
-        }
-        _ => {
-            let float = number.as_f64()?;
-            let size = float.abs();
-            let text = match mode {
-                'f' => format!("{size:.*}", verb.precision.unwrap_or(6)),
-                'e' | 'E' => scientific(size, verb.precision.unwrap_or(6), mode),
-                _ => {
-                    let positive = Number::from_f64(size)?;
-                    let mark = if mode == 'g' { 'e' } else { 'E' };
-                    general(&positive, verb.precision, mark)
-                }
-            };
-            (float < 0.0, text)
-        }
+    let layout = &verb.layout;
+    let is_whole = matches!(mode, 'b' | 'd' | 'o' | 'x' | 'X');
+    let (negative, mut body) = if is_whole {
+        let whole = number.as_i64().map(i128::from).or(number.as_u64().map(i128::from))?;
+        let (prefix, digits) = layout.whole_digits(mode, whole.unsigned_abs())?;
+        let least = layout.precision.unwrap_or(0);
+        (whole < 0, format!("{prefix}{digits:0>least$}"))
+    } else {
+        let float = number.as_f64()?;
+        (float < 0.0, layout.fraction_digits(mode, float.abs())?)
     };
-    let sign = match (negative, verb.plus, verb.space) {
-        (true, ..) => "-",
-        (_, true, _) => "+",
-        (_, _, true) => " ",
-        _ => "",
-    };
-    let whole_digits = matches!(mode, 'b' | 'd' | 'o' | 'x' | 'X') && verb.precision.is_some();
-    if verb.zero && !verb.minus && !whole_digits {
-        let width = verb.width.unwrap_or(0).saturating_sub(sign.len());
+    let sign = layout.sign(negative);
+    if layout.zero && !layout.minus && !(is_whole && layout.precision.is_some()) {
+        let width = layout.width.unwrap_or(0).saturating_sub(sign.len());
         body = format!("{body:0>width$}");
     }
-    let text = format!("{sign}{body}");
-    let width = verb.width.unwrap_or(0);
-    Some(if verb.minus { format!("{text:<width$}") } else { format!("{text:>width$}") })
-}
-
-/// A number with an exponent, such as `1.5e+06`.
-fn scientific(float: f64, precision: usize, mark: char) -> String {
-    let text = format!("{float:.precision$e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}{mark}{sign}{:02}", exponent.abs())
+    Some(layout.pad_blanks(&format!("{sign}{body}")))
 }
 
 /// A number with the fewest digits that stand for it. Very large and very small numbers have an exponent.
-fn general(number: &Number, precision: Option<usize>, mark: char) -> String {
+fn general(number: &Number) -> String {
     let float = number.as_f64().unwrap_or(0.0);
-    if float == 0.0 {
-        return "0".to_owned();
-    }
-    let digits = precision.map(|precision| precision.max(1));
-    let (text, limit) = match digits {
-        Some(digits) => {
-            (format!("{float:.*e}", digits - 1), i32::try_from(digits).unwrap_or(i32::MAX))
-        }
-        None => (format!("{float:e}"), GENERAL_DIGITS),
-    };
-    let exponent: i32 = text.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
-    if exponent < -4 || exponent >= limit {
-        let (digits, _) = text.split_once('e').unwrap_or((&text, "0"));
-        let digits = if digits.contains('.') {
-            digits.trim_end_matches('0').trim_end_matches('.')
-        } else {
-            digits
-        };
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{digits}{mark}{sign}{:02}", exponent.abs());
-    }
-    match digits {
-        Some(digits) => {
-            let after = i32::try_from(digits).unwrap_or(i32::MAX) - 1 - exponent;
-            let text = format!("{float:.*}", usize::try_from(after).unwrap_or(0));
-            if text.contains('.') {
-                text.trim_end_matches('0').trim_end_matches('.').to_owned()
-            } else {
-                text
-            }
-        }
-        None => number_text(number),
-    }
+    // There is only one zero.
+    number::general(if float == 0.0 { 0.0 } else { float }, None)
 }
 
 /// The text padded to the width of the verb, which counts letters as people do.
 fn pad_text(verb: &FormatVerb, text: &str) -> String {
-    let wanted = verb.width.unwrap_or(0);
+    let wanted = verb.layout.width.unwrap_or(0);
     let fill = wanted.saturating_sub(text.graphemes(true).count());
-    let fill = if verb.zero { "0" } else { " " }.repeat(fill);
-    if verb.minus { format!("{text}{fill}") } else { format!("{fill}{text}") }
+    let fill = if verb.layout.zero { "0" } else { " " }.repeat(fill);
+    if verb.layout.minus { format!("{text}{fill}") } else { format!("{fill}{text}") }
 }

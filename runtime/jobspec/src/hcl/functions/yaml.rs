@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+use ostler_text::yaml::{self, YamlError, YamlOptions, YamlValues};
 
-use super::super::super::diagnostic::Span;
 use super::super::value::{HclText, Seq, Val, ValKind, number_text, parse_number};
 use super::encoding::to_sorted_json;
 use super::{FunctionCall, FunctionError};
@@ -13,122 +12,79 @@ use super::{FunctionCall, FunctionError};
 /// The deepest nesting of the YAML.
 const DEPTH_MAX: usize = 64;
 
-/// A list or an object whose end was not read yet.
-struct YamlFrame {
-    anchor: usize,
-    made: YamlContent,
-}
-
-enum YamlContent {
-    List(Vec<Val>),
-    /// The members of an object, and the name that the next value belongs to.
-    Object(BTreeMap<String, (Span, Val)>, Option<String>),
-}
-
 pub(super) fn decode(mut call: FunctionCall<'_>) -> Result<ValKind, FunctionError> {
     call.check_count(1, 1)?;
     let text = call.text(0)?;
     // Two bytes of the text can be a value in a list.
     call.pay(text.len().saturating_mul(8))?;
-    let span = call.span;
-    let mut open: Vec<YamlFrame> = Vec::new();
-    let mut anchors: BTreeMap<usize, Val> = BTreeMap::new();
-    let mut document: Option<Val> = None;
-    for event in Parser::new_from_str(&text) {
-        let event = match event {
-            Ok((event, _)) => event,
-            Err(error) => return call.fail_at(0, format!("this is not YAML: {error}")),
-        };
-        let (value, anchor) = match event {
-            Event::Scalar(text, style, anchor, tag) => {
-                (Val::new(scalar(&text, style, tag.as_deref()), span), anchor)
-            }
-            Event::Alias(anchor) => {
-                let Some(value) = anchors.get(&anchor) else {
-                    return call.fail_at(0, "a reference in the YAML names what holds it");
-                };
-                let value = value.clone();
-                call.pay(usize::try_from(value.size()).unwrap_or(usize::MAX))?;
-                (value, 0)
-            }
-            Event::SequenceStart(anchor, ..) | Event::MappingStart(anchor, ..) => {
-                if open.len() >= DEPTH_MAX {
-                    return call.fail_at(
-                        0,
-                        format!("nested too deeply; at most {DEPTH_MAX} levels are allowed"),
-                    );
-                }
-                let made = match event {
-                    Event::SequenceStart(..) => YamlContent::List(Vec::new()),
-                    _ => YamlContent::Object(BTreeMap::new(), None),
-                };
-                open.push(YamlFrame { anchor, made });
-                continue;
-            }
-            Event::SequenceEnd | Event::MappingEnd => match open.pop() {
-                Some(YamlFrame { anchor, made: YamlContent::List(items) }) => {
-                    (Val::new(ValKind::List(Seq::Tuple, items), span), anchor)
-                }
-                Some(YamlFrame { anchor, made: YamlContent::Object(members, _) }) => {
-                    (Val::new(ValKind::Object(members), span), anchor)
-                }
-                None => continue,
-            },
-            Event::DocumentStart(_) if document.is_some() => {
-                return call.fail_at(0, "there is more than one document in the YAML");
-            }
-            _ => continue,
-        };
-        if anchor != 0 {
-            call.pay(usize::try_from(value.size()).unwrap_or(usize::MAX))?;
-            anchors.insert(anchor, value.clone());
+    let options = YamlOptions { depth_max: DEPTH_MAX, first_document_only: false };
+    let read = yaml::read(&text, options, &mut JobValues { call: &mut call });
+    let message = match read {
+        Ok(document) => return Ok(document.map_or(ValKind::Null, |value| value.kind)),
+        Err(YamlError::Value(error)) => return Err(error),
+        Err(YamlError::Syntax(why)) => format!("this is not YAML: {why}"),
+        Err(YamlError::TooDeep) => {
+            format!("nested too deeply; at most {DEPTH_MAX} levels are allowed")
         }
-        if let Err(message) = put(&mut open, &mut document, value) {
-            return call.fail_at(0, message);
-        }
-    }
-    Ok(document.map_or(ValKind::Null, |value| value.kind))
+        Err(YamlError::SelfReference) => "a reference in the YAML names what holds it".to_owned(),
+        Err(YamlError::Merge) => "<< in YAML takes an object".to_owned(),
+        Err(YamlError::SecondDocument) => "there is more than one document in the YAML".to_owned(),
+    };
+    call.fail_at(0, message)
 }
 
-/// Put a value where it belongs.
-fn put(open: &mut [YamlFrame], document: &mut Option<Val>, value: Val) -> Result<(), String> {
-    match open.last_mut().map(|open| &mut open.made) {
-        None => *document = Some(value),
-        Some(YamlContent::List(items)) => items.push(value),
-        Some(YamlContent::Object(members, name)) => match name.take() {
-            // The members of another object are merged. Members that are written here override them.
-            Some(merged) if merged == "<<" => {
-                let sources = match value.kind {
-                    ValKind::List(_, items) => items,
-                    kind => vec![Val::new(kind, value.span)],
-                };
-                for source in sources {
-                    let ValKind::Object(more) = source.kind else {
-                        return Err("<< in YAML takes an object".to_owned());
-                    };
-                    for (name, member) in more {
-                        members.entry(name).or_insert(member);
-                    }
-                }
-            }
-            Some(known) => {
-                members.insert(known, (value.span, value));
-            }
-            None => match value.kind.to_text() {
-                Some(text) => *name = Some(text.into_string()),
-                None if value.kind == ValKind::Null => *name = Some("null".to_owned()),
-                None => return Err("a name in YAML must be a text".to_owned()),
-            },
-        },
-    }
-    Ok(())
+/// Makes values of a job file, which the budget of the call pays for.
+struct JobValues<'a, 'b> {
+    call: &'a mut FunctionCall<'b>,
 }
 
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> ValKind {
-    let is = |name: &str| tag.is_some_and(|tag| tag.suffix == name);
-    if style != ScalarStyle::Plain || is("str") {
-        return ValKind::literal(text);
+impl YamlValues for JobValues<'_, '_> {
+    type Value = Val;
+    type Error = FunctionError;
+
+    fn make_scalar(&mut self, text: &str, is_plain: bool) -> Val {
+        let kind = if is_plain { plain_scalar(text) } else { ValKind::literal(text) };
+        Val::new(kind, self.call.span)
     }
+
+    fn make_list(&mut self, items: Vec<Val>) -> Result<Val, FunctionError> {
+        Ok(Val::new(ValKind::List(Seq::Tuple, items), self.call.span))
+    }
+
+    fn make_map(&mut self, entries: BTreeMap<String, Val>) -> Result<Val, FunctionError> {
+        let members = entries.into_iter().map(|(name, value)| (name, (value.span, value)));
+        Ok(Val::new(ValKind::Object(members.collect()), self.call.span))
+    }
+
+    fn key_text(&mut self, key: Val) -> Result<String, FunctionError> {
+        match key.kind.to_text() {
+            Some(text) => Ok(text.into_string()),
+            None if key.kind == ValKind::Null => Ok("null".to_owned()),
+            None => self.call.fail_at(0, "a name in YAML must be a text"),
+        }
+    }
+
+    fn copy_value(&mut self, value: &Val) -> Result<Val, FunctionError> {
+        self.call.pay(usize::try_from(value.size()).unwrap_or(usize::MAX))?;
+        Ok(value.clone())
+    }
+
+    fn merge_entries(&mut self, into: &mut BTreeMap<String, Val>, from: Val) -> bool {
+        let objects = match from.kind {
+            ValKind::List(_, items) => items,
+            kind => vec![Val::new(kind, from.span)],
+        };
+        objects.into_iter().all(|object| {
+            let ValKind::Object(more) = object.kind else { return false };
+            for (name, (_, member)) in more {
+                into.entry(name).or_insert(member);
+            }
+            true
+        })
+    }
+}
+
+fn plain_scalar(text: &str) -> ValKind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => ValKind::Null,
         "true" | "True" | "TRUE" => ValKind::Bool(true),

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{CheckId, CheckResult, Duty, HealthMachine, HealthVerdict, WatchedTask};
-use crate::task::events::short_duration;
 use ostler_model::ids::TaskName;
 use ostler_model::limits::{HEALTH_REASON_BYTES_MAX, HEALTH_TEXT_BYTES_MAX};
 use ostler_model::printable::printable_line;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
+use ostler_text::duration::short_duration;
 
 /// Bytes of a quoted output or event, so that what comes after it in a reason is not cut off.
 const QUOTE_BYTES_MAX: usize = 256;

@@ -4,9 +4,9 @@
 //! time, and a deadline that passed while no agent ran ends it at once.
 
 use super::{AllocHook, AllocScope, HookNews, HookResult};
-use crate::task::events::short_duration;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::clock;
+use ostler_text::duration::short_duration;
 
 const NAME: &str = "max_run_duration";
 

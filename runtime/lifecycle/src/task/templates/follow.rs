@@ -32,13 +32,14 @@ use ostler_model::cancellation::CancelFlag;
 use ostler_model::clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::limits::{
-    TEMPLATE_LOOK_INTERVAL, TEMPLATE_OUTPUT_BYTES_MAX, TEMPLATE_SCRIPT_OUTPUT_BYTES_MAX,
-    TEMPLATE_TOLD_PAUSE,
+    TEMPLATE_LOOK_INTERVAL, TEMPLATE_SCRIPT_OUTPUT_BYTES_MAX, TEMPLATE_TOLD_PAUSE,
 };
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::template::{ChangeMode, ChangeScript, TaskTemplate};
 use ostler_model::time::Timestamp;
 use ostler_template::Dependency;
+use ostler_template::limits::TEMPLATE_OUTPUT_BYTES_MAX;
+use ostler_text::duration::short_duration;
 
 /// What follows from a change of templates.
 #[derive(Debug, Default)]
@@ -396,7 +397,7 @@ async fn run_script(
         let (_, errors, code) = tokio::join!(read_beginning(stdout), errors, end);
         code.map(|code| (code, String::from_utf8_lossy(&errors).into_owned()))
     };
-    let late = || Err(format!("it did not end within {}", events::short_duration(script.timeout)));
+    let late = || Err(format!("it did not end within {}", short_duration(script.timeout)));
     clock::timeout(script.timeout, whole).await.unwrap_or_else(late)
 }
 

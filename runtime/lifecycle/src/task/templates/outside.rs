@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use ostler_model::cancellation::CancelFlag;
 use ostler_model::limits::TEMPLATE_FILE_BYTES_MAX;
@@ -60,8 +61,8 @@ impl<'a> TaskOutside<'a> {
 }
 
 impl Outside for TaskOutside<'_> {
-    fn now(&self) -> Timestamp {
-        self.now
+    fn now(&self) -> SystemTime {
+        self.now.to_system_time()
     }
 
     fn variable(&self, name: &str) -> Option<String> {

@@ -8,9 +8,10 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::TaskName;
 use ostler_model::service::{ServiceInstance, Services};
 use ostler_model::vars::{ReadablePaths, Secret, VarKey, VarList, Variable, VariableStore};
-use ostler_template::{Dependency, OutsideAnswer, TemplateProblem, Value, node};
+use ostler_template::{Dependency, OutsideAnswer, TemplateProblem, Value};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
+use super::node_values;
 use crate::task::TaskScope;
 use crate::task::env::NodeFacts;
 
@@ -127,17 +128,17 @@ impl Sources {
             Dependency::Services => {
                 let list = self.services.list();
                 let own = |of: &&Arc<ServiceInstance>| *of.namespace == *self.namespace;
-                node::services(list.instances.iter().filter(own)).map_err(problem_text)
+                node_values::services(list.instances.iter().filter(own)).map_err(problem_text)
             }
             Dependency::Variable { path, required } => match self.variable(path) {
-                Ok(Some(found)) => node::variable(&found).map_err(problem_text),
+                Ok(Some(found)) => node_values::variable(&found).map_err(problem_text),
                 Ok(None) if *required => return OutsideAnswer::Missing,
                 Ok(None) => Ok(Value::Nothing),
                 Err(error) => Err(error),
             },
             Dependency::Variables { prefix, required } => match self.list(prefix) {
                 Ok(list) if list.found.is_empty() && *required => return OutsideAnswer::Missing,
-                Ok(list) => node::variables(list.found.iter()).map_err(problem_text),
+                Ok(list) => node_values::variables(list.found.iter()).map_err(problem_text),
                 Err(error) => Err(error),
             },
         };
@@ -216,7 +217,8 @@ impl Sources {
         if let Some((count, key)) = choose {
             found = choose_instances(found, *count, key);
         }
-        node::service(found.iter(), &self.node.id, &self.node.datacenter).map_err(problem_text)
+        node_values::service(found.iter(), &self.node.id, &self.node.datacenter)
+            .map_err(problem_text)
     }
 
     fn instances(&self, query: &Query<'_>) -> Vec<Arc<ServiceInstance>> {

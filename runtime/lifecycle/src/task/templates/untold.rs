@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use super::disk;
 use super::place::TemplateDirs;
 use ostler_model::ids::TaskName;
-use ostler_model::limits::TEMPLATE_BYTES_MAX;
 use ostler_model::time::Timestamp;
+use ostler_template::limits::TEMPLATE_BYTES_MAX;
 
 /// The name of the record of a task. Each line of it is the number of a template.
 pub(super) fn file_of(task: &TaskName) -> PathBuf {

@@ -1,26 +1,17 @@
-//! What templates make of services and variables.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ostler_model::ids::{AllocId, JobId, Namespace};
 use ostler_model::rng::Rng;
-use ostler_model::service::ServiceInstance;
-use ostler_model::time::Timestamp;
-use ostler_model::vars::{Secret, VarPath, Variable};
-use ostler_template::{Delimiters, Dependency, Options, Outside, OutsideAnswer, Template, node};
+use ostler_model::vars::{Secret, VarPath};
+use ostler_template::{Delimiters, Dependency, Options, Outside, OutsideAnswer, Template};
+
+use super::*;
 
 struct Node;
 
-fn variable() -> Arc<Variable> {
+fn web_variable() -> Arc<Variable> {
     let items = [("host", "db"), ("port", "5432"), ("Keys2", "<a>")];
     let items = items.map(|(name, text)| (name.to_owned(), Secret::new(text)));
     Arc::new(Variable {
@@ -54,8 +45,8 @@ fn instances() -> Vec<Arc<ServiceInstance>> {
 }
 
 impl Outside for Node {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(0)
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH
     }
 
     fn variable(&self, _name: &str) -> Option<String> {
@@ -63,19 +54,17 @@ impl Outside for Node {
     }
 
     fn ask(&self, what: &Dependency) -> OutsideAnswer {
-        let (variable, all) = (variable(), instances());
+        let (known, all) = (web_variable(), instances());
         let answer = match what {
-            Dependency::Variable { path, .. } if path == variable.path.as_str() => {
-                node::variable(&variable)
-            }
+            Dependency::Variable { path, .. } if path == known.path.as_str() => variable(&known),
             Dependency::Variables { prefix, .. } if prefix.starts_with("nomad") => {
-                node::variables([variable].iter())
+                variables([known].iter())
             }
             Dependency::Service { name, .. } => {
                 let such: Vec<_> = all.into_iter().filter(|of| of.name == *name).collect();
-                node::service(such.iter(), "node-1", "dc1")
+                service(such.iter(), "node-1", "dc1")
             }
-            Dependency::Services => node::services(all.iter()),
+            Dependency::Services => services(all.iter()),
             _ => return OutsideAnswer::Missing,
         };
         OutsideAnswer::Is(answer.unwrap())

@@ -8,16 +8,24 @@
 //! A few characters stand for tens of thousands of states, and compiling them takes milliseconds; matching takes
 //! at most one step for each byte of the text and each state. So a caller that lets a stranger decide how often
 //! this happens counts both in a budget. This is the only place that compiles such expressions (those of a
-//! plugin's schema have a budget of their own). Pure. Start with [`Patterns`].
+//! plugin's schema have a budget of their own).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostler_model::limits::{
-    PATTERN_BYTES_MAX, PATTERN_MEMORY_BYTES_MAX, PATTERN_NESTING_MAX, PATTERNS_KEPT_MAX,
-};
 use regex_automata::meta;
 use regex_automata::util::syntax;
+
+/// The longest regular expression, in bytes.
+pub const PATTERN_BYTES_MAX: usize = 4 * 1024;
+/// The most memory of a compiled expression, in bytes: some milliseconds of work. `\w{10}` fits.
+pub const PATTERN_MEMORY_BYTES_MAX: usize = 1024 * 1024;
+/// The most memory of the expressions that one text keeps while it is read, in bytes.
+pub const PATTERNS_OF_ONE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The deepest nesting of groups in an expression: each takes a part of the stack.
+const PATTERN_NESTING_MAX: u32 = 100;
+/// The most compiled expressions that are kept in one place, with those that could not be compiled.
+const PATTERNS_KEPT_MAX: usize = 1_024;
 
 /// Why a text is no pattern, as words that follow "it is".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -65,6 +65,29 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
+/// A duration as Nomad's users read it: `5s`, `1m30s`, `2h0m0s`, `250ms`.
+#[must_use]
+pub fn short_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    if seconds == 0 {
+        return match duration.subsec_nanos() {
+            0 => "0s".to_owned(),
+            nanos if nanos < 1_000 => format!("{nanos}ns"),
+            nanos if nanos < 1_000_000 => format!("{}µs", nanos / 1_000),
+            nanos => format!("{}ms", nanos / 1_000_000),
+        };
+    }
+    let fraction = match duration.subsec_millis() {
+        0 => String::new(),
+        millis => format!(".{millis:03}").trim_end_matches('0').to_owned(),
+    };
+    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}{fraction}s"),
+        (0, m, s) => format!("{m}m{s}{fraction}s"),
+        (h, m, s) => format!("{h}h{m}m{s}{fraction}s"),
+    }
+}
+
 fn split_while(text: &str, keep: impl Fn(char) -> bool) -> (&str, &str) {
     let end = text.find(|c| !keep(c)).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, ""))
@@ -119,6 +142,22 @@ mod tests {
         ] {
             assert_eq!(parse_duration(text).unwrap(), Duration::from_nanos(nanos), "{text}");
         }
+    }
+
+    #[test]
+    fn durations_read_as_in_nomad() {
+        for (millis, text) in [
+            (0, "0s"),
+            (250, "250ms"),
+            (5_000, "5s"),
+            (1_500, "1.5s"),
+            (15_250, "15.25s"),
+            (90_000, "1m30s"),
+            (7_200_000, "2h0m0s"),
+        ] {
+            assert_eq!(short_duration(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(short_duration(Duration::from_nanos(1)), "1ns");
     }
 
     #[test]

@@ -13,10 +13,7 @@ use std::sync::Arc;
 use ostler_model::service::ServiceInstance;
 use ostler_model::time::Timestamp;
 use ostler_model::vars::Variable;
-
-use crate::error::TemplateProblem;
-use crate::value::{MapKind, Value};
-use crate::values::time::format_time;
+use ostler_template::{MapKind, TemplateProblem, Value, format_time};
 
 /// The layout in which Go prints a time.
 const TIME: &str = "2006-01-02 15:04:05.999999999 -0700 MST";
@@ -28,7 +25,7 @@ fn fields<const N: usize>(named: [(&str, Value); N]) -> Fields {
 }
 
 fn time(at: Timestamp) -> Value {
-    Value::text(format_time(at, TIME))
+    Value::text(format_time(at.to_system_time(), TIME))
 }
 
 fn variable_fields(of: &Variable) -> Fields {
@@ -50,32 +47,28 @@ fn metadata(of: &Variable) -> Result<Value, TemplateProblem> {
 }
 
 /// The answer of `nomadVar`.
-///
-/// # Errors
-/// Never, because the value is not nested deeply.
-pub fn variable(of: &Variable) -> Result<Value, TemplateProblem> {
-    let texts = || of.items.iter().map(|(name, item)| (name.clone(), Value::text(item.reveal())));
+pub(super) fn variable(of: &Variable) -> Result<Value, TemplateProblem> {
+    let texts = of.items.iter().map(|(name, item)| (name.as_str(), item.reveal()));
+    let values = || texts.clone().map(|(name, text)| (name.to_owned(), Value::text(text)));
     let metadata = metadata(of)?;
-    let plain = Value::map_of(MapKind::Texts, texts().collect())?;
+    let plain = Value::map_of(MapKind::Texts, values().collect())?;
     let mut parent = variable_fields(of);
     parent.extend([("Items".to_owned(), plain.clone()), ("Metadata".to_owned(), metadata.clone())]);
     let parent = Value::map_of(MapKind::Record, parent)?;
-    let item = |(name, text): (String, Value)| {
+    let item = |(name, text): (&str, &str)| {
         let known = fields([
-            ("Key", Value::text(&name)),
-            ("Value", text.clone()),
+            ("Key", Value::text(name)),
+            ("Value", Value::text(text)),
             ("Metadata", metadata.clone()),
             ("Parent", parent.clone()),
         ]);
-        let shown =
-            Value::text_with_fields(text.as_text().unwrap_or_default(), known, text.clone())?;
-        Ok((name, shown))
+        Ok((name.to_owned(), Value::text_with_fields(text, known, Value::text(text))?))
     };
-    let items = texts().map(item).collect::<Result<Fields, TemplateProblem>>()?;
+    let items = texts.clone().map(item).collect::<Result<Fields, TemplateProblem>>()?;
     let tuple = |(name, text): (String, Value)| {
         Value::map_of(MapKind::Record, fields([("K", Value::text(name)), ("V", text)]))
     };
-    let tuples = texts().map(tuple).collect::<Result<_, _>>()?;
+    let tuples = values().map(tuple).collect::<Result<_, _>>()?;
     let beside = fields([
         ("Keys", Value::texts(of.items.keys())),
         ("Values", Value::texts(of.items.values().map(|item| item.reveal()))),
@@ -88,20 +81,14 @@ pub fn variable(of: &Variable) -> Result<Value, TemplateProblem> {
 }
 
 /// The answer of `nomadVarList`.
-///
-/// # Errors
-/// Never, because the value is not nested deeply.
-pub fn variables<'a>(
+pub(super) fn variables<'a>(
     all: impl Iterator<Item = &'a Arc<Variable>>,
 ) -> Result<Value, TemplateProblem> {
     Value::list(all.map(|of| metadata(of)).collect::<Result<_, _>>()?)
 }
 
 /// The answer of `nomadService`, on the node with this id and data center.
-///
-/// # Errors
-/// Never, because the value is not nested deeply.
-pub fn service<'a>(
+pub(super) fn service<'a>(
     all: impl Iterator<Item = &'a Arc<ServiceInstance>>,
     node: &str,
     datacenter: &str,
@@ -124,10 +111,7 @@ pub fn service<'a>(
 }
 
 /// The answer of `nomadServices`.
-///
-/// # Errors
-/// Never, because the value is not nested deeply.
-pub fn services<'a>(
+pub(super) fn services<'a>(
     all: impl Iterator<Item = &'a Arc<ServiceInstance>>,
 ) -> Result<Value, TemplateProblem> {
     let mut by_name: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
@@ -151,3 +135,7 @@ fn tags(mut of: Vec<&str>) -> Value {
     of.sort_unstable();
     Value::texts(of)
 }
+
+#[cfg(test)]
+#[path = "node_values_tests.rs"]
+mod tests;

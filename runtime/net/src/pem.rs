@@ -1,5 +1,4 @@
-//! Reads certificates and keys from PEM files: for the servers of a cluster, other nodes, and
-//! clients of the API.
+//! Reads certificates and keys from PEM files.
 //!
 //! ```text
 //! file ─ a regular one? ─ within CLUSTER_PEM_BYTES_MAX? ─► certificates, at least one │ a private key
