@@ -142,7 +142,7 @@ impl AgentHandle {
         &self,
         told: &BTreeMap<AllocId, AcknowledgedState>,
     ) -> Result<(), StateError> {
-        acknowledgement::keep_acknowledged(&self.0.control, &self.0.state, told).await
+        acknowledgement::keep_acknowledged(&self.0.control, &self.0.context.state, told).await
     }
 
     /// Mark the ends of these allocations as known to the servers, so that they may be collected.
@@ -153,6 +153,6 @@ impl AgentHandle {
     /// The states of these allocations that servers have acknowledged.
     #[must_use]
     pub fn acknowledged_states(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
-        acknowledgement::read_acknowledged(&self.0.state, of)
+        acknowledgement::read_acknowledged(&self.0.context.state, of)
     }
 }

@@ -87,7 +87,7 @@ impl AgentHandle {
     /// is more.
     fn note_changes(&self, seen: &mut NotedState, position: u64) -> (u64, bool) {
         let found = self.0.control.changes_from(position, EVENTS_CHANGES_AT_ONCE);
-        let now = self.0.clock.now();
+        let now = self.0.context.clock.now();
         let mut noted: Vec<(Timestamp, EventNote)> = Vec::new();
         if found.missed > 0 {
             let message = format!("{} changes came faster than they could be noted", found.missed);
@@ -125,7 +125,7 @@ impl AgentHandle {
     }
 
     fn note_view(&self, seen: &mut NotedState) {
-        let now = self.0.clock.now();
+        let now = self.0.context.clock.now();
         let mut noted = seen.view(&self.0.node.current(), now);
         let quarantines: Vec<_> = self
             .meters()
@@ -178,7 +178,7 @@ async fn note_events(agent: &Weak<AgentInner>, mut wakes: Wakes, mut position: u
     loop {
         wakes.changes.mark_unchanged();
         let Some(agent) = agent.upgrade().map(AgentHandle) else { return };
-        let (events, now) = (&agent.0.events.kept, agent.0.clock.now());
+        let (events, now) = (&agent.0.events.kept, agent.0.context.clock.now());
         let seen = seen.get_or_insert_with(|| {
             let newest = events.newest_time().unwrap_or_default();
             let message = format!("the agent started, version {}", env!("CARGO_PKG_VERSION"));
@@ -204,7 +204,7 @@ async fn note_events(agent: &Weak<AgentInner>, mut wakes: Wakes, mut position: u
         agent.note_changes(seen, position);
     }
     let leaves = node_event("leaves", "the agent leaves".to_owned());
-    agent.0.events.kept.note([(agent.0.clock.now(), leaves)]);
+    agent.0.events.kept.note([(agent.0.context.clock.now(), leaves)]);
 }
 
 /// Write events in each period in which something was noted, and at the end.
