@@ -17,10 +17,10 @@ use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::events::{EventNote, EventTopic, EventsFilter, EventsPage, NodeEvents};
 use super::{AgentHandle, AgentInner, AgentMode};
 use noting::NotedState;
 use ostler_control::ChangeSubject;
-use ostler_events::{EventNote, EventTopic, EventsFilter, EventsPage, NodeEvents};
 use ostler_model::clock;
 use ostler_model::limits::{
     EVENTS_ANSWERED_MAX, EVENTS_CHANGES_AT_ONCE, EVENTS_PACE, EVENTS_WRITE_PERIOD,

@@ -24,6 +24,7 @@ mod devices;
 mod disk;
 mod error;
 mod event_feed;
+mod events;
 pub mod exec;
 mod fetching;
 mod guests;
@@ -92,6 +93,7 @@ pub use ostler_artifact::registry::PullProgress;
 
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::AgentError;
+pub use events::{EVENTS_FILE, EventNote, EventTopic, EventsFilter, EventsPage, KeptEvent};
 pub use guests::GuestPool;
 pub use held_runs::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
@@ -108,7 +110,6 @@ pub use ostler_control::{
     RegisterOutcome, StopOptions, StopOutcome, SubmitError, TaskConfigProblem,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
-pub use ostler_events::{EVENTS_FILE, EventNote, EventTopic, EventsFilter, EventsPage, KeptEvent};
 pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
 pub use ostler_jobsdir::{JobsDirEntry, JobsDirReport};
