@@ -20,7 +20,6 @@ mod assigned;
 pub mod catalogue;
 mod data_dir;
 mod device_report;
-mod devices;
 mod disk;
 mod error;
 mod event_feed;
@@ -44,7 +43,6 @@ mod quarantine;
 mod records;
 pub mod reload;
 mod restore;
-mod scheduling;
 pub mod session;
 mod startup;
 pub mod upgrade;
@@ -62,8 +60,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use ostler_control::namespaces::NodeNamespaces;
+use ostler_control::no_driver;
 use ostler_control::variables::NodeVariables;
-use ostler_control::{ControlHandle, no_driver};
 use ostler_device::manager::DeviceManager;
 use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::context::NodeContext;
@@ -105,9 +103,9 @@ pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
     AgentStage, AllocError, AllocRef, AllocView, BlockedPlacement, ChangeBatch, ChangeSubject,
-    CollectOutcome, DeploymentOutcome, DeviceExplanation, GroupCounts, GroupPlan, JobOptions,
-    JobPlan, JobStatus, JobView, NotedChange, PlaceCounts, PlanSnapshot, RAW_EXEC, RegisterOptions,
-    RegisterOutcome, StopOptions, StopOutcome, SubmitError, TaskConfigProblem,
+    CollectOutcome, ControlHandle, DeploymentOutcome, DeviceExplanation, GroupCounts, GroupPlan,
+    JobOptions, JobPlan, JobStatus, JobView, NotedChange, PlaceCounts, PlanSnapshot, RAW_EXEC,
+    RegisterOptions, RegisterOutcome, StopOptions, StopOutcome, SubmitError, TaskConfigProblem,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_health::meter::PluginActivity;

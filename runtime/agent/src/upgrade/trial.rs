@@ -123,7 +123,7 @@ async fn device_fingerprint(
 /// Check that the configurations of live tasks fit the new schema, because a task may be
 /// started again.
 fn configs(agent: &AgentHandle, twin: &LoadedDriver) -> Result<(), String> {
-    for view in agent.allocs() {
+    for view in agent.0.control.allocs() {
         if view.state.client_status.is_terminal() {
             continue;
         }
