@@ -133,7 +133,7 @@ impl Sized {
         let node = NodePublisher::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
         // One collection: the clock of the machine goes on, the statistics stay.
         let stats_interval = Some(Duration::from_secs(3_600));
-        let options = DeviceOptions { clock: Clock::system(), stats_interval };
+        let options = DeviceOptions { clock: Clock::system(), stats_interval, book: None };
         let manager = DeviceManager::new(
             node,
             options,

@@ -95,8 +95,8 @@ impl LiveAgent {
     /// The allocations of a job that are known now.
     #[must_use]
     pub fn allocs(&self, job: &JobId) -> Vec<AllocView> {
-        let known = self.handle.job(job).map(|view| view.allocs).unwrap_or_default();
-        known.into_iter().filter_map(|id| self.handle.alloc(id)).collect()
+        let known = self.handle.control().job(job).map(|view| view.allocs).unwrap_or_default();
+        known.into_iter().filter_map(|id| self.handle.control().alloc(id)).collect()
     }
 
     /// Wait until a job has `count` allocations with an owner. Need not be registered yet.
@@ -104,7 +104,7 @@ impl LiveAgent {
     /// # Panics
     /// When that takes too long.
     pub async fn owned(&self, job: &JobId, count: usize) -> Vec<AllocHandle> {
-        let mut changes = self.handle.changes();
+        let mut changes = self.handle.control().changes();
         let owned = async {
             loop {
                 changes.borrow_and_update();

@@ -64,7 +64,7 @@ pub fn host_services(code: &Path) -> HostServices {
 pub fn device_manager() -> (DeviceManager, NodePublisher) {
     let rng = Rng::system();
     let node = NodePublisher::new(NodeView::new(NodeId::new(rng.uuid()), "bench"));
-    let options = DeviceOptions { clock: Clock::system(), stats_interval: None };
+    let options = DeviceOptions { clock: Clock::system(), ..DeviceOptions::default() };
     let refresher = Refresher::new(ChangeWatcher::new(), rng);
     (DeviceManager::new(node.clone(), options, refresher), node)
 }

@@ -13,6 +13,11 @@ impl AgentHandle {
     /// # Errors
     /// When a secret of the configuration or a token on record cannot be read.
     pub fn tokens(&self, config: &AclConfig) -> Result<Tokens, TokensError> {
-        Tokens::load(self.0.state.clone(), self.0.clock.clone(), Rng::system(), config)
+        Tokens::load(
+            self.0.context.state.clone(),
+            self.0.context.clock.clone(),
+            Rng::system(),
+            config,
+        )
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::AgentHandle;
 use ostler_control::acknowledgement;
-use ostler_control::{AllocError, AllocRef, AssignOutcome, StopOutcome, SubmitError};
+use ostler_control::{AllocError, AssignOutcome, StopOutcome, SubmitError};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::saved::AcknowledgedState;
@@ -26,7 +26,7 @@ impl AgentHandle {
     /// changes nothing, if the agent has jobs of its own.
     #[must_use]
     pub fn join(&self) -> bool {
-        if self.0.jobs_dir.is_some() || !self.jobs().is_empty() {
+        if self.0.jobs_dir.is_some() || !self.0.control.jobs().is_empty() {
             return false;
         }
         self.0.joined.store(true, Ordering::SeqCst);
@@ -83,18 +83,6 @@ impl AgentHandle {
         })
     }
 
-    /// All allocations that servers placed here, ended ones included.
-    #[must_use]
-    pub fn assigned_allocs(&self) -> Vec<AllocRef> {
-        self.0.control.assigned_allocs()
-    }
-
-    /// Whether the record of an allocation is still on its way to the disk.
-    #[must_use]
-    pub fn is_entering(&self, id: AllocId) -> bool {
-        self.0.control.is_entering(id)
-    }
-
     /// Run allocations that a server placed, all of one job. See
     /// [`ostler_control::ControlHandle::assign`].
     ///
@@ -108,7 +96,7 @@ impl AgentHandle {
         for alloc in &allocs {
             self.check_all(&alloc.job)?;
         }
-        let new = allocs.iter().any(|alloc| self.alloc(alloc.id).is_none());
+        let new = allocs.iter().any(|alloc| self.0.control.alloc(alloc.id).is_none());
         if !new || !ostler_trace::is_recording() {
             return self.0.control.assign(job, allocs).await;
         }
@@ -142,17 +130,12 @@ impl AgentHandle {
         &self,
         told: &BTreeMap<AllocId, AcknowledgedState>,
     ) -> Result<(), StateError> {
-        acknowledgement::keep_acknowledged(&self.0.control, &self.0.state, told).await
-    }
-
-    /// Mark the ends of these allocations as known to the servers, so that they may be collected.
-    pub async fn mark_ends_reported(&self, allocs: Vec<AllocId>) {
-        self.0.control.mark_ends_told(allocs).await;
+        acknowledgement::keep_acknowledged(&self.0.control, &self.0.context.state, told).await
     }
 
     /// The states of these allocations that servers have acknowledged.
     #[must_use]
     pub fn acknowledged_states(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
-        acknowledgement::read_acknowledged(&self.0.state, of)
+        acknowledgement::read_acknowledged(&self.0.context.state, of)
     }
 }

@@ -20,6 +20,7 @@ use ostler_model::attribute::NamedAttribute;
 use ostler_model::device::{DeviceGroup, GroupKey, Health, HealthState, Locality};
 use ostler_model::ids::{AllocId, JobId, PluginName, TaskName};
 use ostler_model::stats::{DeviceGroupStats, InstanceStats};
+use ostler_model::task::TaskStatus;
 
 /// A device group and its instances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,10 +68,56 @@ pub struct DeviceHolder {
 }
 
 impl AgentHandle {
+    /// The newest statistics of every device of the node, by group. A group whose plugin does not
+    /// measure is left out; a group whose plugin fails says so.
+    #[must_use]
+    pub fn device_stats(&self) -> Vec<DeviceGroupStats> {
+        self.0.devices.all_stats()
+    }
+
+    /// The newest statistics of the devices of an allocation's running tasks, by group.
+    /// Devices of one group that several tasks hold form one group. Returns `None` if there is
+    /// no such allocation.
+    #[must_use]
+    pub fn alloc_device_stats(&self, alloc: AllocId) -> Option<Vec<DeviceGroupStats>> {
+        self.device_stats_of(alloc, |_| true)
+    }
+
+    /// The same as [`AgentHandle::alloc_device_stats`] for one task; `None` if it does not run.
+    #[must_use]
+    pub fn task_device_stats(
+        &self,
+        alloc: AllocId,
+        task: &TaskName,
+    ) -> Option<Vec<DeviceGroupStats>> {
+        self.device_stats_of(alloc, |name| name == task)
+    }
+
+    fn device_stats_of(
+        &self,
+        alloc: AllocId,
+        wanted: impl Fn(&TaskName) -> bool,
+    ) -> Option<Vec<DeviceGroupStats>> {
+        let view = self.0.control.alloc(alloc)?;
+        let runs = |task: &TaskName| {
+            view.state.tasks.get(task).is_some_and(|state| state.status == TaskStatus::Running)
+        };
+        let assigned = view.allocation.devices.iter();
+        let devices =
+            assigned.filter(|(task, _)| wanted(task) && runs(task)).flat_map(|(_, of)| of);
+        Some(self.0.devices.stats_of(devices))
+    }
+
+    /// The claims of the tasks that hold devices, with the progress of each at its plugin.
+    #[must_use]
+    pub fn device_claims(&self) -> Vec<ClaimReport> {
+        self.0.devices.claims()
+    }
+
     /// Every device of the node, by group and id.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceGroupReport> {
-        let (node, ledger) = (self.node(), self.device_holders());
+        let (node, ledger) = (self.node(), self.0.control.device_holders());
         let (stats, claims) = (self.device_stats(), self.device_claims());
         let holder = |InstanceHolder { alloc, task }: InstanceHolder| {
             let job_of = |entry: &ostler_control::AllocEntry| entry.allocation.job.id.clone();

@@ -17,10 +17,10 @@ use std::sync::{Arc, Weak};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::events::{EventNote, EventTopic, EventsFilter, EventsPage, NodeEvents};
 use super::{AgentHandle, AgentInner, AgentMode};
 use noting::NotedState;
 use ostler_control::ChangeSubject;
-use ostler_events::{EventNote, EventTopic, EventsFilter, EventsPage, NodeEvents};
 use ostler_model::clock;
 use ostler_model::limits::{
     EVENTS_ANSWERED_MAX, EVENTS_CHANGES_AT_ONCE, EVENTS_PACE, EVENTS_WRITE_PERIOD,
@@ -87,7 +87,7 @@ impl AgentHandle {
     /// is more.
     fn note_changes(&self, seen: &mut NotedState, position: u64) -> (u64, bool) {
         let found = self.0.control.changes_from(position, EVENTS_CHANGES_AT_ONCE);
-        let now = self.0.clock.now();
+        let now = self.0.context.clock.now();
         let mut noted: Vec<(Timestamp, EventNote)> = Vec::new();
         if found.missed > 0 {
             let message =
@@ -126,7 +126,7 @@ impl AgentHandle {
     }
 
     fn note_view(&self, seen: &mut NotedState) {
-        let now = self.0.clock.now();
+        let now = self.0.context.clock.now();
         let mut noted = seen.view(&self.0.node.current(), now);
         let quarantines: Vec<_> = self
             .meters()
@@ -179,7 +179,7 @@ async fn note_events(agent: &Weak<AgentInner>, mut wakes: Wakes, mut position: u
     loop {
         wakes.changes.mark_unchanged();
         let Some(agent) = agent.upgrade().map(AgentHandle) else { return };
-        let (events, now) = (&agent.0.events.kept, agent.0.clock.now());
+        let (events, now) = (&agent.0.events.kept, agent.0.context.clock.now());
         let seen = seen.get_or_insert_with(|| {
             let newest = events.newest_time().unwrap_or_default();
             let message = format!("the agent started, version {}", env!("CARGO_PKG_VERSION"));
@@ -205,7 +205,7 @@ async fn note_events(agent: &Weak<AgentInner>, mut wakes: Wakes, mut position: u
         agent.note_changes(seen, position);
     }
     let leaves = node_event("leaves", "the agent is shutting down".to_owned());
-    agent.0.events.kept.note([(agent.0.clock.now(), leaves)]);
+    agent.0.events.kept.note([(agent.0.context.clock.now(), leaves)]);
 }
 
 /// Write events in each period in which something was noted, and at the end.

@@ -168,7 +168,7 @@ impl AgentHandle {
     ) -> Result<ExecSession, ExecRefusal> {
         let ExecOrder { alloc, task, argv, terminal } = asked;
         let unknown = || ExecRefusal::UnknownAlloc(alloc.to_string());
-        let view = self.alloc(alloc).ok_or_else(unknown)?;
+        let view = self.0.control.alloc(alloc).ok_or_else(unknown)?;
         let group = view.allocation.task_group();
         if group.and_then(|group| group.task(&task)).is_none() {
             return Err(ExecRefusal::UnknownTask(task.to_string()));

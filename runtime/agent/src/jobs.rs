@@ -1,31 +1,33 @@
-//! The agent's handle for jobs and allocations: register, plan, stop, restart, query.
+//! The agent's handle for jobs and allocations: register, plan, stop, restart, drain.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
-
-use tokio::sync::watch;
 
 use super::views::Readiness;
 use super::{
-    AgentHandle, AgentStage, AllocError, AllocRef, AllocView, ChangeBatch, CollectOutcome,
-    DeploymentAsk, DeploymentOutcome, JobOptions, JobPlan, JobView, RegisterOptions,
-    RegisterOutcome, RestartScope, StopOptions, StopOutcome, SubmitError,
+    AgentHandle, AllocError, AllocView, DeploymentAsk, DeploymentOutcome, JobOptions, JobPlan,
+    NodeAsk, NodeAskError, RegisterOptions, RegisterOutcome, RestartScope, StopOptions,
+    StopOutcome, SubmitError,
 };
-use ostler_control::PlanSnapshot;
 use ostler_control::reconcile::job_essence;
 use ostler_control::scaling::scale_job;
+use ostler_control::{ControlHandle, PlanSnapshot};
 use ostler_jobsdir::{FilesOnDisk, JobsDir, JobsDirReport};
 use ostler_jobspec::changes;
-use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
 use ostler_model::job::Job;
-use ostler_model::rollout::Deployment;
-use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::saved::JobOrigin;
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::signal::full_name;
 use ostler_trace::TraceContext;
 
 impl AgentHandle {
+    /// The owner of jobs and allocations: what there is of them, and their changes. Jobs are
+    /// changed by the functions of this handle, which check more.
+    #[must_use]
+    pub fn control(&self) -> &ControlHandle {
+        &self.0.control
+    }
+
     /// Make jobs run as the files of the jobs directory say, if there is such a directory.
     pub(super) fn follow_jobs_dir(&self) {
         let Some(dir) = self.0.jobs_dir.clone() else { return };
@@ -40,76 +42,6 @@ impl AgentHandle {
         let files = FilesOnDisk(dir.report().dir);
         let (control, ended) = (self.0.control.clone(), self.0.ended.clone());
         self.spawn_beside(dir.follow(files, control, is_somewhere, check, ended));
-    }
-
-    /// The index of the last visible change. It grows with each change, and across restarts of
-    /// the agent.
-    #[must_use]
-    pub fn index(&self) -> u64 {
-        self.0.control.index()
-    }
-
-    /// The index as it grows, for blocking queries: wait until it is above the last one seen, then
-    /// query again.
-    #[must_use]
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.0.control.changes()
-    }
-
-    /// The position at which [`AgentHandle::changes_from`] begins with the first change after this
-    /// index, or with the oldest change that is kept.
-    #[must_use]
-    pub fn change_position(&self, index: u64) -> u64 {
-        self.0.control.change_position(index)
-    }
-
-    /// At most `most` visible changes from a position on; more come
-    /// when [`AgentHandle::changes`] grows.
-    #[must_use]
-    pub fn changes_from(&self, position: u64, most: usize) -> ChangeBatch {
-        self.0.control.changes_from(position, most)
-    }
-
-    /// Every registered job, sorted by id.
-    #[must_use]
-    pub fn jobs(&self) -> Vec<JobView> {
-        self.0.control.jobs()
-    }
-
-    /// The registered job of this id.
-    #[must_use]
-    pub fn job(&self, id: &JobId) -> Option<JobView> {
-        self.0.control.job(id)
-    }
-
-    /// Every allocation, sorted by id. Those that are over are included until they are collected.
-    #[must_use]
-    pub fn allocs(&self) -> Vec<AllocView> {
-        self.0.control.allocs()
-    }
-
-    /// The allocations that are `wanted`, without a copy of their states.
-    #[must_use]
-    pub fn alloc_refs(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<AllocRef> {
-        self.0.control.alloc_refs(wanted)
-    }
-
-    /// The index at which an allocation was last removed; 0 if none was since the agent started.
-    #[must_use]
-    pub fn last_forget_index(&self) -> u64 {
-        self.0.control.last_forget_index()
-    }
-
-    /// The ids of all allocations.
-    #[must_use]
-    pub fn alloc_ids(&self) -> BTreeSet<AllocId> {
-        self.0.control.alloc_ids()
-    }
-
-    /// The allocation of this id.
-    #[must_use]
-    pub fn alloc(&self, id: AllocId) -> Option<AllocView> {
-        self.0.control.alloc(id)
     }
 
     /// Make a job run as it says: start what is missing, change what differs, stop what is too
@@ -170,7 +102,8 @@ impl AgentHandle {
         trace: Option<TraceContext>,
     ) -> Result<RegisterOutcome, SubmitError> {
         self.takes_jobs()?;
-        let view = self.job(id).ok_or_else(|| SubmitError::Unknown { job: id.clone() })?;
+        let view =
+            self.0.control.job(id).ok_or_else(|| SubmitError::Unknown { job: id.clone() })?;
         let job = scale_job(&view.record, view.deployment.as_deref(), group, count);
         // If two clients scale at once, one of them gets an error.
         let options = RegisterOptions {
@@ -195,18 +128,6 @@ impl AgentHandle {
     ) -> Result<u64, SubmitError> {
         self.takes_jobs()?;
         self.0.control.set_stable(id, version, stable).await
-    }
-
-    /// The earlier versions of a job, oldest first. The present version is in its record.
-    #[must_use]
-    pub fn versions(&self, id: &JobId) -> Vec<Arc<JobRecord>> {
-        self.0.control.versions(id)
-    }
-
-    /// Every known deployment, with its job.
-    #[must_use]
-    pub fn deployments(&self) -> Vec<(Arc<Job>, Arc<Deployment>)> {
-        self.0.control.deployments()
     }
 
     /// Promote, fail, pause or resume the newest deployment of a job.
@@ -239,17 +160,11 @@ impl AgentHandle {
     /// # Errors
     /// When the job's configuration is wrong. That the job does not fit is part of the plan.
     pub fn plan(&self, job: &Job, meant: JobOptions) -> Result<JobPlan, SubmitError> {
-        self.plan_with(&self.planning(Arc::new(job.clone())), meant)
-    }
-
-    /// A copy of everything that is needed to plan a job. The node waits for the copy but not for
-    /// the plan.
-    pub fn planning(&self, job: Arc<Job>) -> PlanSnapshot {
-        self.0.control.plan_snapshot(job)
+        self.plan_with(&self.0.control.plan_snapshot(Arc::new(job.clone())), meant)
     }
 
     /// The same as [`AgentHandle::plan`], with what was known at the moment of
-    /// [`AgentHandle::planning`].
+    /// [`ControlHandle::plan_snapshot`].
     ///
     /// # Errors
     /// As [`AgentHandle::plan`].
@@ -290,7 +205,7 @@ impl AgentHandle {
     /// The origin in whose name the API stops this job. It is that of the job's file if no file
     /// that this agent would read gives the job any more, and the API's own otherwise.
     async fn stop_origin(&self, id: &JobId) -> JobOrigin {
-        let origin = self.job(id).map(|view| view.record.origin.clone());
+        let origin = self.0.control.job(id).map(|view| view.record.origin.clone());
         let Some(JobOrigin::File(path)) = origin else { return JobOrigin::Api };
         let dir = self.0.jobs_dir.as_ref().map(|dir| dir.report().dir);
         let file = path.clone();
@@ -318,16 +233,6 @@ impl AgentHandle {
         let view = self.find_active_alloc(id).await?;
         let (job, reason) = (view.allocation.job.id.clone(), "alloc was stopped by the operator");
         self.0.control.stop_alloc(job, id, reason, skip_shutdown_delay).await
-    }
-
-    /// Remove the directory and the records of one allocation that is over, or of all of them.
-    ///
-    /// # Errors
-    /// When there is no such allocation, it is not over, another one waits for its data, or the one
-    /// that was named could not be removed. If all are collected, those that stay are in
-    /// [`CollectOutcome::failed`].
-    pub async fn collect(&self, alloc: Option<AllocId>) -> Result<CollectOutcome, AllocError> {
-        self.0.control.collect(alloc).await
     }
 
     /// An allocation that has not ended, so that it can be asked for something.
@@ -422,16 +327,24 @@ impl AgentHandle {
             .await;
     }
 
-    /// Changes whenever [`AgentHandle::readiness`] has another stage.
-    #[must_use]
-    pub fn stages(&self) -> watch::Receiver<AgentStage> {
-        self.0.control.stages()
+    /// Make the node eligible or ineligible for new allocations, or drain it. Returns the index of
+    /// the change, which is durable. A drain goes on for as long as it takes.
+    ///
+    /// # Errors
+    /// When it is being drained and is to be eligible, the deadline is too far away, servers decide
+    /// on it, or it cannot be made durable.
+    pub async fn schedule(&self, asked: NodeAsk) -> Result<u64, NodeAskError> {
+        self.takes_jobs().map_err(|_| NodeAskError::Joined)?;
+        self.0.control.schedule(asked).await
     }
 
-    /// Wait until the owner of jobs and allocations answers. Returns whether it did; it did not if
-    /// it has ended. This is for a watchdog of the agent.
-    pub async fn is_responsive(&self) -> bool {
-        self.0.control.is_answering().await
+    /// Start successors of the failed allocations of a job now, whatever its `reschedule` says.
+    ///
+    /// # Errors
+    /// When there is no such job, and as [`AgentHandle::register`].
+    pub async fn reschedule(&self, id: &JobId) -> Result<RegisterOutcome, SubmitError> {
+        self.takes_jobs()?;
+        self.0.control.reschedule(id).await
     }
 
     /// Scan the jobs directory now instead of at its next change. Nothing happens if there is none.

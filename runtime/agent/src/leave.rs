@@ -66,7 +66,7 @@ impl AgentHandle {
         if let Some(follower) = self.0.follower.get() {
             follower.stop().await;
         }
-        self.0.state.close().await;
+        self.0.context.state.close().await;
         self.wait_unowned_removal().await;
         // If tasks end with the agent, their owners stayed until now. When the owners have ended,
         // the agent's directory is free.

@@ -20,10 +20,10 @@ mod assigned;
 pub mod catalogue;
 mod data_dir;
 mod device_report;
-mod devices;
 mod disk;
 mod error;
 mod event_feed;
+mod events;
 pub mod exec;
 mod fetching;
 mod guests;
@@ -43,7 +43,6 @@ mod quarantine;
 mod records;
 pub mod reload;
 mod restore;
-mod scheduling;
 pub mod session;
 mod startup;
 pub mod upgrade;
@@ -54,7 +53,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -62,10 +60,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use ostler_control::namespaces::NodeNamespaces;
+use ostler_control::no_driver;
 use ostler_control::variables::NodeVariables;
-use ostler_control::{ControlHandle, no_driver};
 use ostler_device::manager::DeviceManager;
 use ostler_jobsdir::JobsDir;
+use ostler_lifecycle::context::NodeContext;
 use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
@@ -74,7 +73,7 @@ use ostler_model::ids::{JobId, PluginName};
 use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::other_nodes::OtherNodes;
-use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
+use ostler_model::ports::{Drivers as _, PluginCallError};
 use ostler_model::rng::Rng;
 use ostler_model::saved::JobOrigin;
 use ostler_node::watch::ChangeWatcher;
@@ -92,6 +91,7 @@ pub use ostler_artifact::registry::PullProgress;
 
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::AgentError;
+pub use events::{EVENTS_FILE, EventNote, EventTopic, EventsFilter, EventsPage, KeptEvent};
 pub use guests::GuestPool;
 pub use held_runs::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
@@ -103,12 +103,11 @@ pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
     AgentStage, AllocError, AllocRef, AllocView, BlockedPlacement, ChangeBatch, ChangeSubject,
-    CollectOutcome, DeploymentOutcome, DeviceExplanation, GroupCounts, GroupPlan, JobOptions,
-    JobPlan, JobStatus, JobView, NotedChange, PlaceCounts, PlanSnapshot, RAW_EXEC, RegisterOptions,
-    RegisterOutcome, StopOptions, StopOutcome, SubmitError, TaskConfigProblem,
+    CollectOutcome, ControlHandle, DeploymentOutcome, DeviceExplanation, GroupCounts, GroupPlan,
+    JobOptions, JobPlan, JobStatus, JobView, NotedChange, PlaceCounts, PlanSnapshot, RAW_EXEC,
+    RegisterOptions, RegisterOutcome, StopOptions, StopOutcome, SubmitError, TaskConfigProblem,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
-pub use ostler_events::{EVENTS_FILE, EventNote, EventTopic, EventsFilter, EventsPage, KeptEvent};
 pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
 pub use ostler_jobsdir::{JobsDirEntry, JobsDirReport};
@@ -204,7 +203,6 @@ impl Agent {
 struct AgentInner {
     data_dir: PathBuf,
     socket_dir: Option<PathBuf>,
-    kill_timeout_max: Duration,
     /// Whether people may run commands inside tasks.
     remote_exec: AtomicBool,
     /// The configuration in effect, and the parts that can reload it.
@@ -222,13 +220,11 @@ struct AgentInner {
     notices: OnceLock<Vec<String>>,
     drivers: DriverManager,
     devices: DeviceManager,
-    workloads: Arc<dyn Workloads>,
     services: HostServices,
-    /// The services of allocations that run.
-    node_services: NodeServices,
+    /// The node as its allocations share it.
+    context: Arc<NodeContext>,
     /// The variables that are kept for tasks.
     variables: NodeVariables,
-    state: StateStore,
     /// The owner of jobs and allocations.
     control: ControlHandle,
     /// The task of that owner.
@@ -256,7 +252,6 @@ struct AgentInner {
     mode: AgentMode,
     /// Whether servers decide what runs here.
     joined: AtomicBool,
-    clock: Clock,
     // This is the last field, so that the directory becomes free when all else is gone.
     lock: DataDirLock,
 }
@@ -281,7 +276,7 @@ impl AgentHandle {
     /// The services that run on this node.
     #[must_use]
     pub fn services(&self) -> &NodeServices {
-        &self.0.node_services
+        &self.0.context.services
     }
 
     /// The variables that are kept for tasks and people.
@@ -307,7 +302,7 @@ impl AgentHandle {
     /// The counts of what the state store did so far.
     #[must_use]
     pub fn state_stats(&self) -> ostler_state::Stats {
-        self.0.state.stats()
+        self.0.context.state.stats()
     }
 
     /// Check every task's driver, and its `config` against the driver's schema. Texts with `${…}`
@@ -397,7 +392,7 @@ impl AgentHandle {
     /// A sentence for each setting of a job that this node does not follow as it is written.
     #[must_use]
     pub fn capped_kill_timeouts(&self, job: &Job) -> Vec<String> {
-        let most = self.0.kill_timeout_max;
+        let most = self.0.context.kill_timeout_max;
         let tasks = job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t)));
         let longer = tasks.filter(|(_, task)| task.kill_timeout > most);
         let sentence = |(group, task): (&TaskGroup, &CowArc<Task>)| {
@@ -414,7 +409,7 @@ impl AgentHandle {
     /// A sentence for each group of a job that keeps a count which its `scaling` would not allow.
     #[must_use]
     pub fn counts_out_of_range(&self, job: &Job, meant: JobOptions) -> Vec<String> {
-        let known = self.job(&job.id);
+        let known = self.0.control.job(&job.id);
         let job = meant.apply_to(job, known.as_ref().map(|view| &*view.record));
         let sentence = |group: &TaskGroup| {
             let why = group.scaling.as_ref()?.check(group.count).err()?;
@@ -450,7 +445,8 @@ impl AgentHandle {
         }
         given_up.not();
         let registered = registered?;
-        let owners = registered.placed.iter().filter_map(|id| Some(self.alloc(*id)?.handle));
+        let owners =
+            registered.placed.iter().filter_map(|id| Some(self.0.control.alloc(*id)?.handle));
         Ok(JobHandle::new(job, owners.collect()))
     }
 
@@ -486,7 +482,7 @@ impl AgentHandle {
     /// themselves, and a job that is registered already waits for them.
     fn has_drivers(&self, job: &Job) -> Result<(), SubmitError> {
         let as_known = |view: JobView| *view.record.job == *job;
-        if self.job(&job.id).is_some_and(as_known) {
+        if self.0.control.job(&job.id).is_some_and(as_known) {
             Ok(())
         } else {
             reject_problems(self.unknown_drivers(job))

@@ -98,7 +98,7 @@ async fn load(
     let answers = inner.beside.spawn(track_answers(agent.clone(), first));
     // Nobody may wait for this.
     let _gone = told.send(());
-    let (handles, changed) = records::remember_plugins(&inner.state, &entries).await?;
+    let (handles, changed) = records::remember_plugins(&inner.context.state, &entries).await?;
     notices.extend(changed);
     for notice in &notices {
         tracing::info!("{notice}");
@@ -108,7 +108,7 @@ async fn load(
     let wall = if embedded { FIRST_FINGERPRINT_WALL } else { FIRST_FINGERPRINT_WALL_AGENT };
     let _slow = clock::timeout(wall, answers).await;
     // The follower starts only now, because answers that plugins have not given yet are no news.
-    let follower = RecordsWriter::spawn(inner.state.clone(), &inner.node, handles);
+    let follower = RecordsWriter::spawn(inner.context.state.clone(), &inner.node, handles);
     let _first = inner.follower.set(follower);
     quarantine::follow_quarantines(agent);
     let files = agent.upgrades().map(UpgradeSlots::files).unwrap_or_default();
@@ -179,7 +179,7 @@ async fn take_late_plugin(agent: &AgentHandle, one: LateResult) {
         }
         agent.set_meter(key, meter);
         drop(inner.beside.spawn(track_answers(agent.clone(), first)));
-        records::remember_upgrade(&inner.state, &entry).await;
+        records::remember_upgrade(&inner.context.state, &entry).await;
     }
     if let Some(used) = inner.plugins.get() {
         let mut came = used.came.lock().unwrap_or_else(PoisonError::into_inner);

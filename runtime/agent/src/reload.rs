@@ -65,7 +65,8 @@ impl AgentHandle {
     /// Take a new configuration, or report why it could not be read. The jobs directory is read
     /// again too.
     pub async fn reload(&self, read: Result<AgentConfig, String>) -> ReloadReport {
-        let mut report = ReloadReport { at: self.0.clock.now(), refused: None, keys: Vec::new() };
+        let mut report =
+            ReloadReport { at: self.0.context.clock.now(), refused: None, keys: Vec::new() };
         match read {
             Err(why) => report.refused = Some(why),
             Ok(new) => report.keys = self.take(&new).await,

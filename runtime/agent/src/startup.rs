@@ -1,64 +1,58 @@
 //! The order in which the parts of an agent start.
 //!
 //! ```text
-//! begin_start: data dir ─ lock ─ state ─ crashed runs ended ─ node, hosts ─► can be asked
-//! into_ready:  plugins (see `loading`) ─ a while ─► restored ─► jobs are taken
-//!                └─ in use, asked ─ a longer while ─► said to be ready ─► the jobs directory
+//! begin_start
+//!   claim_data_dir    the directory and its lock
+//!   open_parts        state, node and sandbox, side by side
+//!   find_leftovers    what earlier agents left: records, runs that live, the hosts that know them
+//!   record_start      this node and this boot on record
+//!   unowned_dirs      directories without a record; nothing is removed yet
+//!   build_managers    who asks drivers and devices, and who runs plugins
+//!   build_context     users, networks, namespaces: the node as its allocations share it
+//!   start_control     the owner of jobs and allocations
+//!   assemble          the handle ─► the agent can be asked
+//! into_ready
+//!   plugins (see `loading`) ─ a while ─► restored ─► jobs are taken
+//!     └─ in use, asked ─ a longer while ─► said to be ready ─► the jobs directory
 //! ```
 
+mod build;
+mod hosts;
+mod upkeep;
+
 use std::collections::BTreeSet;
-use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::build::{Managers, SharedParts, build_context, build_managers, start_control};
+use self::hosts::{host_services, node_view, process_ender, raise_files, sandbox};
+use self::upkeep::{refresh_node, trim_heap};
 use super::data_dir::{self, lag_notice, live_runs, open_state, unowned_dirs};
-use super::held_runs::HeldRuns;
-use super::networks::{fill_node_view, node_facts};
-use super::node_cores::node_cores;
+use super::held_runs::{HeldRuns, LiveRuns};
 use super::restore::RestoredState;
-use super::user_range;
 use super::{
-    AgentConfig, AgentError, AgentHandle, AgentInner, AgentMode, AgentOptions, OpenState,
-    catalogue, fetching, loading,
+    AgentConfig, AgentError, AgentHandle, AgentInner, AgentMode, AgentOptions, OpenState, loading,
 };
 use ostler_control::gc::choice::GcPolicy;
-use ostler_control::gc::gauge::FsGauge;
 use ostler_control::node_records::{self, NodeRecords};
-use ostler_control::{ControlOptions, ports};
-use ostler_device::manager::{DeviceManager, DeviceOptions};
-use ostler_health::refresh::Refresher;
+use ostler_control::{ControlHandle, ControlQueue};
 use ostler_jobsdir::JobsDir;
-use ostler_lifecycle::alloc::size::AllocDiskUse;
-use ostler_lifecycle::services::NodeServices;
-use ostler_model::attribute::AttributeValue;
 use ostler_model::clock;
-use ostler_model::config::{ClientConfig, GcConfig};
-use ostler_model::ids::{AllocId, RunId};
-use ostler_model::limits::{
-    AGENT_OPEN_FILES_MIN, HEAP_LOOK_INTERVAL, KILL_GRACE, KILL_TIMEOUT_MAX,
-};
-use ostler_model::network::Networks;
-use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
+use ostler_model::config::GcConfig;
+use ostler_model::ids::AllocId;
 use ostler_network::AllocNetworks;
-use ostler_node::watch::ChangeWatcher;
-use ostler_node::{NodePublisher, NodeView, id, refresh};
-use ostler_plugin::PluginRuntime;
-use ostler_plugin::drivers::manager::DriverManager;
-use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
-use ostler_plugin::host::{HostServices, HostWorkloads};
-use ostler_process::memory::HeapTrimmer;
-use ostler_process::{
-    ProcessHost, ProcessOptions, Supervision, descriptors, identity, live, memory,
-};
-use ostler_recording::{RecordCalls, RecordingStore};
-use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
-use ostler_worker::{FoundTasks, OpenedWorkerTasks, WorkerOptions, WorkerTasks};
+use ostler_node::NodeView;
+use ostler_plugin::host::HostServices;
+use ostler_process::{identity, memory};
+use ostler_sandbox::Sandbox;
+use ostler_state::{DataDirLock, StateStore};
 
 /// How long the restoring of earlier allocations waits for plugins. Plugins whose code was compiled
 /// before are there by then, and the others must not keep jobs from being seen.
@@ -77,128 +71,146 @@ pub struct StartingAgent {
     notices: Vec<String>,
 }
 
+/// What earlier agents left, and the hosts of this agent that know what of it lives.
+struct Leftovers {
+    records: NodeRecords,
+    services: HostServices,
+    live: LiveRuns,
+    /// The state lacks changes that were acknowledged, so nothing is removed by it.
+    lacks: bool,
+}
+
 pub(super) async fn begin_start(
     options: AgentOptions,
     open: OpenState,
 ) -> Result<StartingAgent, AgentError> {
     let mut notices = Vec::new();
+    let (data_dir, lock) = claim_data_dir(&options, &mut notices).await?;
+    let (state, view, sandbox) = open_parts(&options, &data_dir, open, &mut notices).await?;
+    let mut left = find_leftovers(&options, &data_dir, &state, sandbox, &mut notices).await?;
+    record_start(&options, &state, &view, &mut left, &mut notices).await?;
+    let orphans = unowned_dirs(&data_dir, &left.records, &left.live, &state).await?;
+    let queue = ControlQueue::new();
+    let managers = build_managers(&options, &data_dir, view, &left.services, &queue)?;
+    let shared = build_context(&options, &data_dir, state, &managers, &left, &mut notices).await?;
+    let control = start_control(&data_dir, &managers, &shared, &left, queue);
+    let config = options.config.clone();
+    let networks = (Arc::clone(&shared.networks), shared.old_networks.clone());
+    let Leftovers { records, services, live, lacks } = left;
+    let left = RestoredState {
+        records,
+        sweep: (!lacks && !live.has_nameless()).then(|| live.processes().to_vec()),
+        wasm_runs: live.wasm_runs().clone(),
+    };
+    let claimed = (data_dir, lock);
+    let agent = assemble(options, claimed, services, live, managers, shared, control);
+    let removal = orphans.remove(agent.0.ended.clone());
+    *agent.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
+    Ok(StartingAgent { agent, config, left, networks, notices })
+}
+
+/// Make the data directory, and take its lock.
+async fn claim_data_dir(
+    options: &AgentOptions,
+    notices: &mut Vec<String>,
+) -> Result<(PathBuf, DataDirLock), AgentError> {
     let (data_dir, closed) = data_dir::prepare(&options.data_dir)?;
     notices.extend(closed);
-    let embedded = !options.mode.serves();
-    if !embedded {
+    let serves = options.mode.serves();
+    if serves {
         raise_files()?;
     }
     let mut lock = data_dir::claim(&data_dir).await?;
-    if !embedded {
+    if serves {
         lock.note_serving()?;
     }
     data_dir::seed_devices(&data_dir)?;
-    // These run at the same time: one waits for the disk, one for the kernel, and none needs
-    // another.
-    let (state, node, sandbox) = tokio::join!(
-        open_state(&data_dir, open, &mut notices),
-        node_view(&options, &data_dir),
-        sandbox(&options, &data_dir),
+    Ok((data_dir, lock))
+}
+
+/// Open the state, look at the node and reserve memory for guests, all at the same time: one waits
+/// for the disk, one for the kernel, and none needs another.
+async fn open_parts(
+    options: &AgentOptions,
+    data_dir: &Path,
+    open: OpenState,
+    notices: &mut Vec<String>,
+) -> Result<(StateStore, NodeView, Arc<Sandbox>), AgentError> {
+    let (state, view, sandbox) = tokio::join!(
+        open_state(data_dir, open, notices),
+        node_view(options, data_dir),
+        sandbox(options, data_dir),
     );
-    let (state, view, sandbox) = (state?, node?, sandbox?);
-    let mut found = NodeRecords::read(&state, options.clock.now())?;
-    notices.extend(found.take_notices());
-    let end_process = process_ender(&data_dir);
-    notices.extend(found.clear(&state, embedded, options.clock.now(), &end_process).await?);
-    let (services, workers) = host_services(&options, &data_dir, sandbox, &mut notices).await?;
+    Ok((state?, view?, sandbox?))
+}
+
+/// Read what earlier agents left: their records, of which crashed runs are ended, and the runs that
+/// live. Nothing is removed yet.
+async fn find_leftovers(
+    options: &AgentOptions,
+    data_dir: &Path,
+    state: &StateStore,
+    sandbox: Arc<Sandbox>,
+    notices: &mut Vec<String>,
+) -> Result<Leftovers, AgentError> {
+    let mut records = NodeRecords::read(state, options.clock.now())?;
+    notices.extend(records.take_notices());
+    let (embedded, end_process) = (!options.mode.serves(), process_ender(data_dir));
+    notices.extend(records.clear(state, embedded, options.clock.now(), &end_process).await?);
+    let (services, workers) = host_services(options, data_dir, sandbox, notices).await?;
     // This is read before anything is removed or started.
     let lacks = state.open_report().is_incomplete();
-    let (live, mut found) =
-        live_runs(&data_dir, found, workers, lacks, options.clock.now()).await?;
-    notices.extend(lag_notice(state.open_report(), &data_dir));
-    notices.extend(live.notices(&data_dir));
+    let (live, records) = live_runs(data_dir, records, workers, lacks, options.clock.now()).await?;
+    notices.extend(lag_notice(state.open_report(), data_dir));
+    notices.extend(live.notices(data_dir));
+    Ok(Leftovers { records, services, live, lacks })
+}
 
+/// Put this node on record, and this boot of its machine.
+async fn record_start(
+    options: &AgentOptions,
+    state: &StateStore,
+    view: &NodeView,
+    left: &mut Leftovers,
+    notices: &mut Vec<String>,
+) -> Result<(), AgentError> {
     let now = options.clock.now();
-    notices.extend(node_records::register_node(&state, view.id, &view.name, lacks, now).await?);
-    if !embedded {
+    notices.extend(node_records::register_node(state, view.id, &view.name, left.lacks, now).await?);
+    if options.mode.serves() {
         match identity::boot_id() {
             Ok(boot) => {
-                found.prepare_boot(&state, &boot, options.clock.now()).await?;
+                left.records.prepare_boot(state, &boot, options.clock.now()).await?;
             }
             Err(error) => tracing::warn!(%error, "whether the machine was restarted is not known"),
         }
     }
-    let sweep = (!lacks && !live.has_nameless()).then(|| live.processes().to_vec());
-    let wasm_runs = live.wasm_runs().clone();
-    let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
-    let node = NodePublisher::new(view);
-    let board = catalogue::Board::new(node.clone());
-    let cores = node_cores(&services.processes);
-    node.update(|view| view.set_cores(cores));
-    let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
-        processes: services.processes.clone(),
-        wasm_tasks: services.wasm_tasks.clone(),
-        clock: options.clock.clone(),
-    });
-    let watcher = ChangeWatcher::new();
-    let refresher = || Refresher::new(watcher.clone(), options.rng.clone());
-    let drivers = DriverManager::new(node.clone(), Arc::clone(&workloads), refresher());
-    let device_options = DeviceOptions {
-        clock: options.clock.clone(),
-        stats_interval: options.config.device_stats_interval,
-    };
-    let devices = DeviceManager::new(node.clone(), device_options, refresher());
-    let runtime = PluginRuntime::new(services.clone())?;
-    let recordings = RecordingStore::new(
-        data_dir.join("recordings"),
-        services.clock.clone(),
-        services.control.clone(),
-    );
-    let runtime = runtime.with_observer(Arc::new(RecordCalls::into_store(recordings)));
-    let has_servers = !options.config.cluster.servers.is_empty();
-    let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
-    let state_age = state.open_report().age;
-    let kill = services.clone();
-    let networks = Arc::new(AllocNetworks::new(&options.config.client.network, &data_dir));
-    // These are the networks of now. Networks that are made later belong to whoever makes them.
-    let old_networks = networks.remaining_allocs().await;
-    let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
-    let users = user_range::users(&options, &data_dir, &mut notices).await?;
-    let node_services = NodeServices::new(found.index());
-    let kept = super::namespaces::load(&options, &state, found.index(), &mut notices).await?;
-    let (namespaces, variables) = kept;
-    let (control, owner) = ostler_control::spawn(ControlOptions {
-        data_dir: data_dir.clone(),
-        node: node.clone(),
-        drivers: Arc::new(drivers.clone()),
-        workloads: Arc::clone(&workloads),
-        devices: devices.clone(),
-        artifacts: fetching::fetcher(&options, &data_dir, &mut notices).await,
-        state: state.clone(),
-        gauge: Arc::new(gauge(&data_dir, services.processes.clone())),
-        port_in_use: Arc::new(ports::port_in_use),
-        kill_tasks: Arc::new(move || {
-            kill.processes.kill_all();
-            kill.wasm_tasks.kill_all();
-        }),
-        clock: options.clock.clone(),
-        rng: options.rng.clone(),
-        // An agent that ends with its command leaves no mount behind, whatever ends it.
-        secrets_in_memory: options.mode == AgentMode::Durable,
-        users,
-        recorded_index: found.index(),
-        holds: live.holds(&data_dir),
-        kill_timeout_max,
-        services: node_services.clone(),
-        variables: variables.clone(),
-        other_nodes: options.other_nodes.clone(),
-        networks: Arc::clone(&networks) as Arc<dyn Networks>,
-    });
-    devices.set_book(control.ledger_book());
+    Ok(())
+}
+
+/// Put the parts together under the handle of the agent.
+fn assemble(
+    options: AgentOptions,
+    (data_dir, lock): (PathBuf, DataDirLock),
+    services: HostServices,
+    live: LiveRuns,
+    managers: Managers,
+    shared: SharedParts,
+    (control, owner): (ControlHandle, JoinHandle<()>),
+) -> AgentHandle {
+    let AgentOptions { config, mode, socket_dir, .. } = options;
+    let Managers { publisher, board, watcher, drivers, devices, runtime, .. } = managers;
+    let SharedParts { context, namespaces, variables, .. } = shared;
+    let has_servers = !config.cluster.servers.is_empty();
+    let state_age = context.state.open_report().age;
+    let jobs_dir = config.jobs_dir.clone().filter(|_| mode.serves());
     let ended = CancellationToken::new();
-    let agent = AgentHandle(Arc::new(AgentInner {
+    AgentHandle(Arc::new(AgentInner {
         data_dir,
-        socket_dir: options.socket_dir,
-        kill_timeout_max,
-        remote_exec: AtomicBool::new(!options.config.cluster.disable_remote_exec),
-        reloading: super::reload::ReloadState::new(options.config.clone()),
+        socket_dir,
+        remote_exec: AtomicBool::new(!config.cluster.disable_remote_exec),
+        reloading: super::reload::ReloadState::new(config),
         namespaces,
-        node,
+        node: publisher,
         board,
         plugins: OnceLock::new(),
         meters: Mutex::default(),
@@ -207,11 +219,9 @@ pub(super) async fn begin_start(
         notices: OnceLock::new(),
         drivers,
         devices,
-        workloads,
         services,
-        node_services,
+        context,
         variables,
-        state,
         control,
         owner: Mutex::new(Some(owner)),
         follower: OnceLock::new(),
@@ -224,17 +234,11 @@ pub(super) async fn begin_start(
         _unhandled: ended.clone().drop_guard(),
         ended,
         beside: TaskTracker::new(),
-        mode: options.mode,
+        mode,
         // This holds from the first request on, before the node has joined.
-        joined: AtomicBool::new(options.mode == AgentMode::Durable && has_servers),
-        clock: options.clock,
+        joined: AtomicBool::new(mode == AgentMode::Durable && has_servers),
         lock,
-    }));
-    let removal = unowned.remove(agent.0.ended.clone());
-    *agent.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
-    let left = RestoredState { records: found, sweep, wasm_runs };
-    let networks = (networks, old_networks);
-    Ok(StartingAgent { agent, config: options.config, left, networks, notices })
+    }))
 }
 
 impl StartingAgent {
@@ -311,21 +315,6 @@ impl StartingAgent {
     }
 }
 
-/// Measures how full the disk is, and how much allocations use: in their directories, and in files
-/// that their processes hold open.
-fn gauge(data_dir: &Path, processes: ProcessHost) -> FsGauge {
-    let held = move |alloc: AllocId, device: u64, cancel: &CancellationToken| {
-        let found = processes.held_files(alloc, device, &|| cancel.is_cancelled());
-        AllocDiskUse {
-            bytes: found.bytes,
-            apparent_bytes: found.apparent_bytes,
-            inodes: found.inodes,
-            complete: !found.incomplete,
-        }
-    };
-    FsGauge { root: data_dir.to_owned(), held: Arc::new(held) }
-}
-
 /// The rules of garbage collection, from the configuration.
 pub(super) fn policy(config: GcConfig) -> GcPolicy {
     let default = GcPolicy::default();
@@ -336,176 +325,4 @@ pub(super) fn policy(config: GcConfig) -> GcPolicy {
         max_allocs: config.max_allocs.unwrap_or(default.max_allocs),
         parallel: config.parallel.unwrap_or(default.parallel),
     }
-}
-
-/// Raise the limit of open files as far as possible. An agent with too few files says so and does
-/// not start, because its API could take no connection.
-fn raise_files() -> Result<(), AgentError> {
-    match descriptors::raise_limit() {
-        Ok(Some(limit)) if limit < AGENT_OPEN_FILES_MIN => Err(AgentError::FewFiles { limit }),
-        Ok(_) => Ok(()),
-        Err(error) => {
-            tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
-            Ok(())
-        }
-    }
-}
-
-/// Keep the facts about the machine fresh until the agent ends.
-fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
-    let dir = agent.0.data_dir.clone();
-    let (node, processes) = (agent.0.node.clone(), agent.0.services.processes.clone());
-    let look = move || {
-        let (dir, client, node) = (dir.clone(), client.clone(), node.clone());
-        let processes = processes.clone();
-        async move {
-            let looked = tokio::task::spawn_blocking(move || {
-                // A core may have been switched on or off.
-                let cores = node_cores(&processes);
-                node.update(|view| view.set_cores(cores));
-                node_facts(&dir, &client)
-            });
-            looked.await.map_err(|_| refresh::NodeFingerprintError)
-        }
-    };
-    agent.spawn_beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
-}
-
-/// Give back memory that past allocations and requests freed, until the agent ends.
-async fn trim_heap(ended: CancellationToken) {
-    let mut trimmer = HeapTrimmer::default();
-    while ended.run_until_cancelled(clock::sleep(HEAP_LOOK_INTERVAL)).await.is_some() {
-        let looked = tokio::task::spawn_blocking(move || {
-            let freed = trimmer.trim_where_due();
-            (trimmer, freed)
-        });
-        let Ok((looked, freed)) = looked.await else { return };
-        trimmer = looked;
-        if let Some(bytes) = freed {
-            tracing::debug!(bytes, "freed memory was given back to the kernel");
-        }
-    }
-}
-
-/// A function that ends a process of an agent that crashed. It returns whether the process was
-/// alive. A process of another data directory, of which this one is a copy, is left alone.
-fn process_ender(
-    data_dir: &Path,
-) -> impl Fn(RunId, ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> + Send + Sync + use<> {
-    let exits = data_dir.join("exits");
-    move |run, identity| {
-        let elsewhere =
-            identity.supervisor.is_some_and(|who| live::other_data_dir(who, &exits).is_some());
-        let alive = identity::is_alive(&identity) && !elsewhere;
-        Box::pin(async move {
-            if !elsewhere {
-                identity::end_leftover(run, identity, KILL_GRACE).await?;
-            }
-            Ok(alive)
-        })
-    }
-}
-
-async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
-    let (dir, rng) = (data_dir.to_owned(), options.rng.clone());
-    let client = options.config.client.clone();
-    let looked = tokio::task::spawn_blocking(move || {
-        (node_facts(&dir, &client), id::load_or_create(&dir, &rng))
-    });
-    let (facts, id) = looked.await.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
-    let id = id?;
-    let host = match facts.get("unique.hostname").map(|fact| &fact.value) {
-        Some(AttributeValue::Text(name)) => name.clone(),
-        _ => "localhost".to_owned(),
-    };
-    let config = &options.config;
-    let mut view = NodeView::new(id, config.node_name.clone().unwrap_or(host));
-    view.apply_facts(facts);
-    view.meta.clone_from(&config.node_meta);
-    fill_node_view(&mut view, &config.client);
-    if let Some(datacenter) = &config.datacenter {
-        view.datacenter.clone_from(datacenter);
-    }
-    if let Some(host_ip) = config.host_ip {
-        view.host_ip = host_ip;
-    }
-    Ok(view)
-}
-
-/// Create the sandbox, which reserves its memory pools.
-async fn sandbox(options: &AgentOptions, data_dir: &Path) -> Result<Arc<Sandbox>, AgentError> {
-    let code_dir = options.code_dir.clone().unwrap_or_else(|| data_dir.join("code"));
-    let mut config = SandboxConfig::new(code_dir)?;
-    if let Some(compiler) = &options.compiler {
-        config.compiler.clone_from(compiler);
-    }
-    config.dense = options.config.wasm.dense.unwrap_or(false);
-    // Tasks that outlive the agent run in workers.
-    config.task_instances = if options.mode.ends_tasks() { options.config.wasm.tasks() } else { 0 };
-    config.ahead = ostler_guests::builtin_plugins().iter().map(|plugin| plugin.code).collect();
-    let made = tokio::task::spawn_blocking(move || Sandbox::new(config)).await;
-    Ok(Arc::new(made.map_err(|_| AgentError::GivenUp("reserving memory for guests"))??))
-}
-
-async fn host_services(
-    options: &AgentOptions,
-    data_dir: &Path,
-    sandbox: Arc<Sandbox>,
-    notices: &mut Vec<String>,
-) -> Result<(HostServices, FoundTasks), AgentError> {
-    for kind in [EngineKind::Plugin, EngineKind::Task] {
-        let pool = sandbox.pool(kind);
-        if pool.lowered.is_some() {
-            notices.push(pool.to_string());
-        }
-    }
-    let control = tokio::runtime::Handle::current();
-    if options.mode.serves() {
-        ostler_process::make_room();
-    }
-    let program = options.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into());
-    let processes = ProcessHost::new(ProcessOptions {
-        control: control.clone(),
-        kill_with_agent: options.mode.ends_tasks(),
-        supervision: Some(Supervision {
-            program: program.clone(),
-            records: data_dir.join("exits"),
-        }),
-        cgroup_parent: None,
-        clock: options.clock.clone(),
-    })
-    .map_err(|error| AgentError::Processes(error.to_string()))?;
-    let (clock, rng) = (options.clock.clone(), options.rng.clone());
-    let workers = WorkerOptions {
-        program,
-        data_dir: data_dir.to_owned(),
-        own_allocations: true,
-        config: options.config.wasm_worker,
-        task_instances: options.config.wasm.tasks(),
-        dense: options.config.wasm.dense.unwrap_or(false),
-        sandbox: Arc::clone(&sandbox),
-        processes: processes.clone(),
-        control: control.clone(),
-        clock: clock.clone(),
-        rng: rng.clone(),
-    };
-    let opened = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
-    let OpenedWorkerTasks { tasks: workers, found, notices: said } = opened;
-    notices.extend(said);
-    let wasm_tasks: Arc<dyn WasmTasks> = if options.mode.ends_tasks() {
-        // The tasks there that belong to kept allocations go on.
-        workers.leave().await;
-        Arc::new(WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock, rng, None)?)
-    } else {
-        Arc::new(workers)
-    };
-    let services = HostServices {
-        sandbox,
-        processes,
-        wasm_tasks,
-        clock: options.clock.clone(),
-        rng: options.rng.clone(),
-        control,
-    };
-    Ok((services, found))
 }

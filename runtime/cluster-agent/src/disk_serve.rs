@@ -68,7 +68,7 @@ pub(crate) trait Allocs: Send + Sync {
 impl Allocs for AgentHandle {
     fn find_ended_disk(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, DiskRefusal>> {
         Box::pin(async move {
-            let view = self.alloc(id).ok_or(DiskRefusal::Unknown)?;
+            let view = self.control().alloc(id).ok_or(DiskRefusal::Unknown)?;
             let mut phase = view.handle.phase();
             // Tasks of an allocation that is left to the next agent may still run.
             let over = |phase: &AllocPhase| phase.has_ended() && *phase != AllocPhase::Left;

@@ -138,7 +138,7 @@ async fn start_command(
     // The place is taken before servers are asked, so that calls that wait for their answer count
     // too.
     let place = to.commands.take()?;
-    let view = agent.alloc(exec.alloc);
+    let view = agent.control().alloc(exec.alloc);
     let view = view.ok_or_else(|| ExecRefusal::UnknownAlloc(exec.alloc.to_string()))?;
     // Servers have checked that the caller may run commands inside tasks. The node must ask whether
     // it may do so in tasks that see the node's own files.

@@ -25,25 +25,26 @@ impl ClusterNode for AgentNode {
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.0.changes()
+        self.0.control().changes()
     }
 
     fn assigned_allocs(&self) -> Vec<(AllocId, u64)> {
-        let assigned = self.0.assigned_allocs().into_iter();
+        let assigned = self.0.control().assigned_allocs().into_iter();
         assigned.map(|alloc| (alloc.allocation.id, alloc.modify_index)).collect()
     }
 
     fn alloc(&self, id: AllocId) -> Option<PlacedAlloc> {
-        let view = self.0.alloc(id)?;
+        let view = self.0.control().alloc(id)?;
         Some(PlacedAlloc { ended: view.phase.has_ended(), allocation: view.allocation })
     }
 
     fn is_entering(&self, id: AllocId) -> bool {
-        self.0.is_entering(id)
+        self.0.control().is_entering(id)
     }
 
     fn state(&self, id: AllocId) -> Option<AcknowledgedState> {
         self.0
+            .control()
             .alloc(id)
             .map(|view| ostler_control::acknowledgement::acknowledged_state(&view.state))
     }
@@ -79,7 +80,7 @@ impl ClusterNode for AgentNode {
     }
 
     fn silence_limits(&self) -> Vec<(Arc<Allocation>, Duration)> {
-        let running = self.0.assigned_allocs().into_iter().map(|alloc| alloc.allocation);
+        let running = self.0.control().assigned_allocs().into_iter().map(|alloc| alloc.allocation);
         let runs = running.filter(|alloc| alloc.desired == DesiredStatus::Run);
         let stands = |alloc: Arc<Allocation>| {
             let after = alloc.task_group()?.stop_after_disconnect?;
@@ -98,7 +99,12 @@ impl ClusterNode for AgentNode {
 
     fn collect(&self, id: AllocId) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
-            self.0.collect(Some(id)).await.map(drop).map_err(|error| causes::chain(&error))
+            self.0
+                .control()
+                .collect(Some(id))
+                .await
+                .map(drop)
+                .map_err(|error| causes::chain(&error))
         })
     }
 
@@ -112,7 +118,7 @@ impl ClusterNode for AgentNode {
     }
 
     fn mark_ends_known(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()> {
-        Box::pin(self.0.mark_ends_reported(allocs))
+        Box::pin(self.0.control().mark_ends_told(allocs))
     }
 
     fn acknowledged_states(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {

@@ -82,7 +82,7 @@ async fn carry_out(
         let id = given("AllocID").ok_or("no AllocID is given")?;
         let id = id.parse().map_err(|_| "AllocID is not the id of an allocation".to_owned())?;
         // The words are those of Nomad's client; its command line looks for them.
-        agent.alloc(id).map(|_| id).ok_or_else(|| format!("Unknown allocation \"{id}\""))
+        agent.control().alloc(id).map(|_| id).ok_or_else(|| format!("Unknown allocation \"{id}\""))
     };
     let task = |name: &str| -> Result<Option<TaskName>, String> {
         given(name)
@@ -104,8 +104,8 @@ async fn carry_out(
             let signal = given("Signal").unwrap_or("SIGKILL");
             agent.signal_alloc(alloc()?, task("Task")?.as_ref(), signal).await
         }
-        "Allocations.GarbageCollect" => agent.collect(Some(alloc()?)).await.map(drop),
-        "Allocations.GarbageCollectAll" => agent.collect(None).await.map(drop),
+        "Allocations.GarbageCollect" => agent.control().collect(Some(alloc()?)).await.map(drop),
+        "Allocations.GarbageCollectAll" => agent.control().collect(None).await.map(drop),
         _ => {
             let read = bridge::read(agent, method, body).await;
             return read.unwrap_or_else(|| Err(unanswered_text(method)));

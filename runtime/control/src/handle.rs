@@ -22,15 +22,13 @@ use super::views::{
     DeploymentOutcome, JobPlan, JobView, RegisterOptions, RegisterOutcome, StopOptions,
     StopOutcome,
 };
-use ostler_device::ledger::{DeviceLedger, InstanceHolder};
-use ostler_device::manager::LedgerBook;
+use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::alloc::{AllocHandle, RestoredAlloc};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::job::Job;
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
-use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord, SavedAllocState};
 use ostler_model::words::count_noun;
@@ -371,7 +369,7 @@ impl ControlHandle {
         restored: RestoredNode,
         allocs: BTreeMap<AllocId, RestoredAlloc>,
     ) -> Result<(), StateError> {
-        let services = &self.shared.options.services;
+        let services = &self.shared.options.node.services;
         // Before the first of them runs, because it may ask for another's services.
         services.expect(service_allocs(&restored));
         let ask = ControlRequest::Restore(Box::new(restored));
@@ -420,7 +418,7 @@ impl ControlHandle {
     /// End every owner of an allocation, side by side; native tasks run on.
     pub async fn leave_allocs(&self) {
         // What runs goes on, and so do its services.
-        self.shared.options.services.freeze();
+        self.shared.options.node.services.freeze();
         let owners = std::mem::take(&mut self.shared.lock_node().owners);
         let mut leaving: JoinSet<()> =
             owners.into_values().map(|owner| async move { owner.shutdown().await }).collect();
@@ -462,12 +460,6 @@ impl ControlHandle {
     pub fn device_holders(&self) -> DeviceLedger {
         self.read_tables(|tables| tables.admission().devices().clone())
     }
-
-    /// The record of who holds which device, for the device manager.
-    #[must_use]
-    pub fn ledger_book(&self) -> Arc<dyn LedgerBook> {
-        Arc::new(ControlLedgerBook(self.queue.downgrade()))
-    }
 }
 
 #[path = "handle_node.rs"]
@@ -487,50 +479,6 @@ fn register_outcome(change: DecidedChange) -> RegisterOutcome {
         updated: change.updated_allocs(),
         stopped: change.stopped_allocs(),
         warnings: waiting_sentences(&change.blocked),
-    }
-}
-
-/// The node's ledger for the device manager. It keeps the owner alive only during a call.
-struct ControlLedgerBook(mpsc::WeakSender<Message>);
-
-impl ControlLedgerBook {
-    async fn keep_entry(&self, holder: &InstanceHolder) -> Result<(), String> {
-        let Some(queue) = self.0.upgrade() else {
-            return Err("the agent is shutting down".to_owned());
-        };
-        let (reply, answer) = oneshot::channel();
-        let ask = ControlRequest::KeepDevices(holder.clone());
-        let kept = async {
-            queue.send(Message::Ask { ask, reply }).await.ok()?;
-            answer.await.ok()
-        };
-        match clock::timeout(STATE_WRITE_WALL_MAX, kept).await {
-            Some(Some(ControlAnswer::Written(Ok(())))) => Ok(()),
-            Some(Some(ControlAnswer::Written(Err(error)))) => {
-                Err(format!("the holders of the devices could not be recorded: {error}"))
-            }
-            Some(_) => Err("the agent is shutting down".to_owned()),
-            None => Err("the holders of the devices were not recorded in time".to_owned()),
-        }
-    }
-}
-
-impl LedgerBook for ControlLedgerBook {
-    fn keep<'a>(
-        &'a self,
-        holder: &'a InstanceHolder,
-    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
-        Box::pin(async move { self.keep_entry(holder).await.map_err(PluginCallError::Recoverable) })
-    }
-
-    fn clear_holder<'a>(&'a self, holder: &'a InstanceHolder) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            if let Some(queue) = self.0.upgrade() {
-                let released = Message::ControlEvent(ControlEvent::DevicesReleased(holder.clone()));
-                // An error means that the owner has ended; the next agent releases once more.
-                let _ended = queue.send(released).await;
-            }
-        })
     }
 }
 

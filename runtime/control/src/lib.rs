@@ -19,6 +19,7 @@ pub mod ended_places;
 mod error;
 pub mod gc;
 mod handle;
+mod ledger_book;
 pub mod machine;
 pub mod namespaces;
 pub mod node_drain;
@@ -39,7 +40,7 @@ pub use admission::{DeviceExplanation, NoDriver, no_driver};
 pub use change_log::{ChangeBatch, ChangeSubject, NotedChange};
 pub use error::{AllocError, SubmitError, TaskConfigProblem};
 pub use handle::{ControlHandle, PlanSnapshot};
-pub use owner::{ControlOptions, spawn};
+pub use owner::{ControlOptions, ControlQueue, spawn};
 pub use tables::{AllocEntry, AllocVerdict, JobEntry, NodeTables, PlacedBy};
 pub use views::{
     AgentStage, AllocRef, AllocView, AssignOutcome, BlockedPlacement, CollectOutcome,

@@ -14,9 +14,7 @@ mod lane;
 mod traces;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -25,80 +23,46 @@ use tokio::task::JoinHandle;
 use crate::ControlHandle;
 use crate::change_log::ChangeLog;
 use crate::gc::gauge::DiskGauge;
+use crate::ledger_book::ControlLedgerBook;
 use crate::machine::{
     ControlAnswer, ControlEvent, ControlRequest, JobAction, Machine, RequestId, World,
 };
 use crate::tables::{AllocReport, NodeTables};
 use crate::unowned_runs::UnownedRuns;
-use crate::variables::NodeVariables;
 use crate::views::AgentStage;
-use ostler_device::manager::DeviceManager;
-use ostler_lifecycle::alloc::users::AllocUsers;
-use ostler_lifecycle::alloc::{
-    AllocHandle, AllocPhase, DiskMeter, DiskWatch, PhaseWatch, RestoredAlloc,
-};
-use ostler_lifecycle::services::NodeServices;
+use ostler_device::manager::{DeviceManager, LedgerBook};
+use ostler_lifecycle::alloc::{AllocHandle, AllocPhase, PhaseWatch, RestoredAlloc};
+use ostler_lifecycle::context::NodeContext;
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::AllocState;
-use ostler_model::artifact::Artifacts;
-use ostler_model::clock::{self, Clock, Stopwatch};
+use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::CONTROL_QUEUE_MAX;
-use ostler_model::network::Networks;
-use ostler_model::other_nodes::OtherNodes;
-use ostler_model::ports::{BoxFuture, Drivers, Workloads};
-use ostler_model::rng::Rng;
+use ostler_model::ports::BoxFuture;
 use ostler_node::{NodeChanges, NodePublisher, NodeView};
-use ostler_state::StateStore;
 use ostler_trace::TraceContext;
 
 /// After so many events in a row an alarm that is due comes before further events.
 const EVENTS_BEFORE_ALARM: u32 = 64;
 
-/// The parts of the node beside its tables.
+/// What the owner of a node needs to start.
 pub struct ControlOptions {
-    /// Directory of the agent. Allocations live below `allocs` in it.
-    pub data_dir: PathBuf,
+    /// The node, as its allocations share it.
+    pub node: Arc<NodeContext>,
     /// Publishes the view of the node.
-    pub node: NodePublisher,
-    /// The drivers that run tasks.
-    pub drivers: Arc<dyn Drivers>,
-    /// The workloads that the host itself runs.
-    pub workloads: Arc<dyn Workloads>,
+    pub publisher: NodePublisher,
     /// The manager of the node's devices.
     pub devices: DeviceManager,
-    /// Fetches the artifacts of tasks; `None`: tasks cannot have any.
-    pub artifacts: Option<Arc<dyn Artifacts>>,
-    /// The store of the records.
-    pub state: StateStore,
     /// Measures how full the file system of the allocations is.
     pub gauge: Arc<dyn DiskGauge>,
     /// Does a program that is not ours listen on this port? Usually [`crate::ports::port_in_use`].
     pub port_in_use: Arc<dyn Fn(u16) -> bool + Send + Sync>,
     /// Kills every task of the node at once.
     pub kill_tasks: Arc<dyn Fn() + Send + Sync>,
-    /// Source of the time of day.
-    pub clock: Clock,
-    /// Source of ids, secrets and dynamic ports.
-    pub rng: Rng,
-    /// Secrets of tasks are kept in memory, where a file system can be mounted there.
-    pub secrets_in_memory: bool,
-    /// Gives each allocation a user id of its own.
-    pub users: AllocUsers,
     /// The highest index on record.
     pub recorded_index: u64,
     /// Runs that live and that nobody owns.
     pub holds: UnownedRuns,
-    /// The longest `kill_timeout` that is waited for.
-    pub kill_timeout_max: Duration,
-    /// The services that run on the node.
-    pub services: NodeServices,
-    /// The variables that tasks may read.
-    pub variables: NodeVariables,
-    /// The other nodes of the cluster that this node belongs to.
-    pub other_nodes: Option<Arc<dyn OtherNodes>>,
-    /// Makes the networks of allocations.
-    pub networks: Arc<dyn Networks>,
 }
 
 /// The state that the owner and its handles share.
@@ -130,12 +94,12 @@ impl OwnerState {
 
     /// Read the world for a step.
     pub(crate) fn with_world<T>(&self, look: impl FnOnce(&World<'_>) -> T) -> T {
-        let node = self.options.node.current();
+        let view = self.options.publisher.current();
         look(&World {
-            now: self.options.clock.now(),
+            now: self.options.node.clock.now(),
             uptime: self.began.elapsed(),
-            node: &node,
-            rng: &self.options.rng,
+            node: &view,
+            rng: &self.options.node.rng,
             port_in_use: &*self.options.port_in_use,
         })
     }
@@ -162,15 +126,43 @@ pub(crate) enum Message {
     Close,
 }
 
-/// Start the owner of a node. It ends with [`ControlHandle::close`], or when all handles are gone.
-/// It needs a tokio runtime.
+/// The queue of a node's owner, before the owner starts.
+pub struct ControlQueue {
+    sender: mpsc::Sender<Message>,
+    inbox: mpsc::Receiver<Message>,
+}
+
+impl ControlQueue {
+    /// A queue with nothing in it.
+    #[must_use]
+    pub fn new() -> Self {
+        let (sender, inbox) = mpsc::channel(CONTROL_QUEUE_MAX);
+        Self { sender, inbox }
+    }
+
+    /// The record of who holds which device, for the device manager. It keeps the owner alive only
+    /// during a call.
+    #[must_use]
+    pub fn ledger_book(&self) -> Arc<dyn LedgerBook> {
+        Arc::new(ControlLedgerBook(self.sender.downgrade()))
+    }
+}
+
+impl Default for ControlQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Start the owner of a node, which serves this queue. It ends with [`ControlHandle::close`], or
+/// when all handles are gone. It needs a tokio runtime.
 #[must_use]
-pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
-    let now = options.clock.now();
+pub fn spawn(options: ControlOptions, queue: ControlQueue) -> (ControlHandle, JoinHandle<()>) {
+    let now = options.node.clock.now();
     let tables = NodeTables::new(options.recorded_index, now, options.holds.clone());
     let (index, stage) = (watch::Sender::new(tables.index()), watch::Sender::new(tables.stage()));
     let machine = Machine::new(tables);
-    let changes = options.node.changes();
+    let changes = options.publisher.changes();
     let now = Mutex::new(NodeState { machine, owners: BTreeMap::new() });
     let shared = Arc::new(OwnerState {
         now,
@@ -180,10 +172,6 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
         options,
         began: Stopwatch::start(),
     });
-    let (queue, inbox) = mpsc::channel(CONTROL_QUEUE_MAX);
-    let (options, meter) = (&shared.options, Arc::clone(&shared.options.gauge));
-    let allocs = options.data_dir.join("allocs");
-    let disk_watch = DiskWatch::new(allocs, meter as Arc<dyn DiskMeter>, options.clock.clone());
     let owner = NodeOwner {
         shared: Arc::clone(&shared),
         replies: BTreeMap::new(),
@@ -193,11 +181,10 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
         restored: BTreeMap::new(),
         facts: None,
         traces: traces::JobTraces::default(),
-        disk_watch,
         running: FuturesUnordered::new(),
     };
-    let task = tokio::spawn(owner.run(inbox, changes));
-    (ControlHandle::new(shared, queue), task)
+    let task = tokio::spawn(owner.run(queue.inbox, changes));
+    (ControlHandle::new(shared, queue.sender), task)
 }
 
 /// The result of one of the owner's futures.
@@ -230,7 +217,6 @@ struct NodeOwner {
     /// The node as its allocations see it, and the view that it was made from.
     facts: Option<(Arc<NodeView>, Arc<NodeFacts>)>,
     traces: traces::JobTraces,
-    disk_watch: DiskWatch,
     running: FuturesUnordered<BoxFuture<'static, FutureOutcome>>,
 }
 
@@ -278,7 +264,7 @@ impl NodeOwner {
             }
             Message::ControlEvent(event) => self.feed(event),
             Message::Trace { job, trace } => {
-                self.traces.note_registration(&job, trace, self.shared.options.clock.now())
+                self.traces.note_registration(&job, trace, self.shared.options.node.clock.now())
             }
             Message::Close => {}
         }
@@ -289,7 +275,7 @@ impl NodeOwner {
             self.drop_gone_askers();
         }
         if let ControlRequest::Change { job, asked: JobAction::Version(_, options), .. } = &ask {
-            self.traces.note_registration(job, options.trace, self.shared.options.clock.now());
+            self.traces.note_registration(job, options.trace, self.shared.options.node.clock.now());
         }
         self.last_request = self.last_request.saturating_add(1);
         self.replies.insert(self.last_request, reply);

@@ -14,7 +14,7 @@ mod claims;
 mod collect;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -42,13 +42,15 @@ use ostler_node::NodePublisher;
 pub use claims::{ClaimReport, ClaimState, LedgerBook};
 
 /// Settings of the device manager.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct DeviceOptions {
     /// Source of the time of day.
     pub clock: Clock,
     /// Time from one collection of a plugin's statistics to the next. The default is 5 s, the least
     /// is [`DEVICE_STATS_INTERVAL_MIN`].
     pub stats_interval: Option<Duration>,
+    /// Where the agent records who holds what. Without it nothing is recorded.
+    pub book: Option<Arc<dyn LedgerBook>>,
 }
 
 /// A plugin, and the bound on its calls.
@@ -66,7 +68,7 @@ struct DeviceManagerInner {
     inventory: Mutex<Inventory>,
     stats: Mutex<StatsIndex>,
     claims: Mutex<BTreeMap<InstanceHolder, Arc<claims::ClaimEntry>>>,
-    book: OnceLock<Arc<dyn LedgerBook>>,
+    book: Option<Arc<dyn LedgerBook>>,
     refresher: Refresher,
     stop: CancellationToken,
     running: TaskTracker,
@@ -97,17 +99,11 @@ impl DeviceManager {
             inventory: Mutex::default(),
             stats: Mutex::new(StatsIndex::new(old_after)),
             claims: Mutex::default(),
-            book: OnceLock::new(),
+            book: options.book,
             refresher,
             stop: CancellationToken::new(),
             running: TaskTracker::new(),
         }))
-    }
-
-    /// Set where the agent records who holds what. It is set before the first reserve; a second
-    /// call is ignored.
-    pub fn set_book(&self, book: Arc<dyn LedgerBook>) {
-        let _second = self.0.book.set(book);
     }
 
     /// Add a plugin. The future asks for the first fingerprint (bounded wait) and then

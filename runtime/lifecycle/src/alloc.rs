@@ -39,31 +39,20 @@ pub mod users;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::by_task::ByTask;
+use crate::context::{AllocContext, NodeContext};
 use crate::queue;
-use crate::services::NodeServices;
-use crate::task::env::NodeFacts;
 use crate::task::{ExecRequest, LogSlot, RequestError, RestoredTask, TaskHandle};
 use crate::watch;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::{AllocState, Allocation};
-use ostler_model::artifact::Artifacts;
-use ostler_model::clock::Clock;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
-use ostler_model::network::Networks;
-use ostler_model::other_nodes::OtherNodes;
-use ostler_model::ports::{Devices, Drivers, Workloads};
-use ostler_model::rng::Rng;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::Usage;
-use ostler_model::vars::VariableStore;
-use ostler_state::StateStore;
-use ostler_trace::TracedAlloc;
 
 pub use self::disk_watch::DiskWatch;
 pub use self::health::{CheckId, CheckResult};
@@ -72,54 +61,15 @@ pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
 pub use self::phases::{OwnerGone, PhaseWatch};
 pub use self::size::{AllocDiskUse, DirectoryMeter, DiskMeter};
-use self::users::AllocUsers;
 
 /// What the owner of an allocation needs to start.
-pub struct AllocRunnerConfig {
+pub struct AllocStart {
+    /// The node.
+    pub node: Arc<NodeContext>,
+    /// What the allocation will share with its tasks.
+    pub context: AllocContext,
     /// The allocation as it was asked for; it is already durable under its own key.
     pub allocation: Arc<Allocation>,
-    /// The node, for `${…}` and the environment.
-    pub node: Arc<NodeFacts>,
-    /// Directory of all allocations.
-    pub alloc_root: PathBuf,
-    /// The node's drivers.
-    pub drivers: Arc<dyn Drivers>,
-    /// The workloads that the host runs.
-    pub workloads: Arc<dyn Workloads>,
-    /// The node's devices.
-    pub devices: Arc<dyn Devices>,
-    /// Fetches the artifacts of tasks; `None` where the agent fetches nothing.
-    pub artifacts: Option<Arc<dyn Artifacts>>,
-    /// The store that states are written to.
-    pub state: StateStore,
-    /// The clock that all times are read from.
-    pub clock: Clock,
-    /// The source of random numbers, such as ids of runs.
-    pub rng: Rng,
-    /// Longest `kill_timeout` honoured;
-    /// [`ostler_model::limits::KILL_TIMEOUT_MAX`] unless configured.
-    pub kill_timeout_max: Duration,
-    /// Secrets of tasks are kept in memory, where the agent may mount a file system for them.
-    pub secrets_in_memory: bool,
-    /// Gives allocations user ids of their own.
-    pub users: AllocUsers,
-    /// Earlier allocations of the same place that this node runs, newest first. The owner waits for
-    /// each of them.
-    pub previous: Vec<PreviousAlloc>,
-    /// Measures what the allocation has on disk.
-    pub disk_watch: DiskWatch,
-    /// The list of the node's services.
-    pub services: NodeServices,
-    /// The variables that the agent keeps for tasks.
-    pub variables: Arc<dyn VariableStore>,
-    /// Address of the node for ports of services that are numbers.
-    pub host_ip: Arc<str>,
-    /// The other nodes of the cluster; `None` where this node is in no cluster.
-    pub other_nodes: Option<Arc<dyn OtherNodes>>,
-    /// Makes networks of allocations.
-    pub networks: Arc<dyn Networks>,
-    /// The trace of the allocation, where it has one.
-    pub trace: TracedAlloc,
 }
 
 /// An allocation that must have ended before another one starts. This does not keep
@@ -205,8 +155,8 @@ impl AllocRunner {
     ///
     /// # Errors
     /// When the allocation's group is not in its job.
-    pub fn spawn(config: AllocRunnerConfig) -> Result<AllocHandle, AllocRunnerError> {
-        runner::spawn(config, hooks::standard(), &crate::task::hooks::standard())
+    pub fn spawn(start: AllocStart) -> Result<AllocHandle, AllocRunnerError> {
+        runner::start(start, None)
     }
 
     /// Start the owner of an allocation that an earlier agent ran. Tasks that run are owned again
@@ -216,11 +166,10 @@ impl AllocRunner {
     /// # Errors
     /// As [`AllocRunner::spawn`].
     pub fn restore(
-        config: AllocRunnerConfig,
+        start: AllocStart,
         restored: RestoredAlloc,
     ) -> Result<AllocHandle, AllocRunnerError> {
-        let hooks = hooks::standard();
-        runner::restore(config, restored, hooks, &crate::task::hooks::standard())
+        runner::start(start, Some(restored))
     }
 }
 

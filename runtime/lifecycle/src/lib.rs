@@ -11,6 +11,7 @@
 
 pub mod alloc;
 pub mod by_task;
+pub mod context;
 mod kinds;
 pub mod queue;
 pub mod services;

@@ -30,36 +30,27 @@ pub mod templates;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::alloc::coordinator::TaskGate;
 use crate::alloc::dir::TaskDir;
-use crate::alloc::users::AllocUsers;
+use crate::context::{AllocContext, NodeContext};
 use crate::queue;
 use crate::watch;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
-use ostler_model::artifact::Artifacts;
-use ostler_model::clock::Clock;
 use ostler_model::cow_arc::CowArc;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
 use ostler_model::network::{AllocNetwork, DriverNetwork};
-use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
-use ostler_model::rng::Rng;
-use ostler_model::service::Services;
+use ostler_model::ports::{PluginCallError, Workloads};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
-use ostler_model::vars::VariableStore;
-use ostler_state::StateStore;
-use ostler_trace::TracedAlloc;
 
-use self::env::NodeFacts;
-use self::hooks::{FetchedArtifacts, TaskHook};
+use self::hooks::FetchedArtifacts;
 
 /// Why a request to a task was not done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,40 +104,14 @@ fn join_errors(errors: &[RequestError]) -> String {
 /// copies: after [`TaskHandle::update`] the owner replaces the scope by one with newer copies.
 #[derive(Clone)]
 pub struct TaskScope {
+    /// The node.
+    pub node: Arc<NodeContext>,
+    /// What the task shares with its allocation.
+    pub context: Arc<AllocContext>,
     /// The newest copy of the allocation.
     pub allocation: Arc<Allocation>,
     /// The task as that copy has it.
     pub task: CowArc<Task>,
-    /// The node, for `${…}`.
-    pub node: Arc<NodeFacts>,
-    /// Directory of all allocations.
-    pub alloc_root: PathBuf,
-    /// See [`Drivers`].
-    pub drivers: Arc<dyn Drivers>,
-    /// See [`Workloads`].
-    pub workloads: Arc<dyn Workloads>,
-    /// See [`Devices`].
-    pub devices: Arc<dyn Devices>,
-    /// The store that states are written to.
-    pub state: StateStore,
-    /// The clock that all times are read from.
-    pub clock: Clock,
-    /// The source of random numbers: run ids, jitter.
-    pub rng: Rng,
-    /// Longest `kill_timeout` honoured.
-    pub kill_timeout_max: Duration,
-    /// The `secrets` directory is in memory, where the agent may mount a file system for it.
-    pub secrets_in_memory: bool,
-    /// Gives allocations user ids of their own.
-    pub users: AllocUsers,
-    /// What happens around runs; [`hooks::standard`].
-    pub hooks: Vec<Arc<dyn TaskHook>>,
-    /// The services of the node, for templates.
-    pub services: Arc<dyn Services>,
-    /// The variables that the agent keeps for tasks, for templates.
-    pub variables: Arc<dyn VariableStore>,
-    /// Fetches the artifacts of tasks; `None` where the agent fetches nothing.
-    pub artifacts: Option<Arc<dyn Artifacts>>,
     /// Which artifacts are in the task's directory.
     pub fetched: FetchedArtifacts,
     /// The task's log files once they are open.
@@ -160,10 +125,6 @@ pub struct TaskScope {
     /// [`TaskHandle::finish`], a kill or the leaving of the agent. Poststop tasks and killed tasks
     /// do not wait. `false`: the owner ends with its task.
     pub restartable: bool,
-    /// The network that the allocation has of its own, once it is made.
-    pub network: NetworkSlot,
-    /// The trace of the allocation.
-    pub trace: TracedAlloc,
 }
 
 /// The network of an allocation and those that drivers made for its tasks. Clones share it.

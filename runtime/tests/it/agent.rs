@@ -95,7 +95,7 @@ impl Served {
         let id = job.id.clone();
         let taken = self.agent.register(job, RegisterOptions::default()).await.unwrap();
         assert_eq!(taken.placed, [], "{taken:?}");
-        let view = self.agent.job(&id).unwrap();
+        let view = self.agent.control().job(&id).unwrap();
         assert_eq!(view.status, JobStatus::Pending);
         assert!(view.blocked.iter().all(|blocked| !blocked.soon), "{:?}", view.blocked);
         let purge = StopOptions { purge: true, ..StopOptions::default() };
@@ -105,19 +105,19 @@ impl Served {
 
     /// Allocations of the job that are to run, by index.
     pub fn wanted(&self) -> Vec<AllocView> {
-        let mut views = self.agent.allocs();
+        let mut views = self.agent.control().allocs();
         views.retain(|view| view.allocation.desired == DesiredStatus::Run);
         views.sort_by_key(|view| view.allocation.index);
         views
     }
 
     pub fn view(&self, id: AllocId) -> AllocView {
-        self.agent.alloc(id).unwrap()
+        self.agent.control().alloc(id).unwrap()
     }
 
     pub async fn until(&self, id: AllocId, status: ClientStatus) {
         eventually(&format!("{} is {status}", id.short()), || {
-            self.agent.alloc(id).is_some_and(|view| view.state.client_status == status)
+            self.agent.control().alloc(id).is_some_and(|view| view.state.client_status == status)
         })
         .await;
     }

@@ -255,11 +255,11 @@ async fn drive(agent: &AgentHandle, dir: &Path) {
         acknowledge(&name, &register(job).await);
     }
     let (first, second) = (service(dir, "5s"), service(dir, "6s"));
-    let known = agent.job(&first.id).map(|view| view.record);
+    let known = agent.control().job(&first.id).map(|view| view.record);
     if known.as_ref().is_none_or(|record| *record.job == first) {
         acknowledge("serves", &register(first).await);
         eventually("the service runs", || {
-            let mut allocs = agent.allocs().into_iter();
+            let mut allocs = agent.control().allocs().into_iter();
             allocs.any(|view| {
                 view.allocation.job.id == id("serves")
                     && view.state.client_status == ClientStatus::Running
@@ -274,8 +274,12 @@ async fn drive(agent: &AgentHandle, dir: &Path) {
         agent.deregister(&id("serves"), StopOptions::default()).await.unwrap();
         tell("ack stopped");
     }
-    eventually("all is over", || agent.allocs().iter().all(|view| view.phase.has_ended())).await;
-    eventually("no device is held", || agent.device_holders().holders().next().is_none()).await;
+    eventually("all is over", || {
+        agent.control().allocs().iter().all(|view| view.phase.has_ended())
+    })
+    .await;
+    eventually("no device is held", || agent.control().device_holders().holders().next().is_none())
+        .await;
 }
 
 /// What was acknowledged is there.
@@ -283,14 +287,15 @@ fn look_for(acknowledged: &str, agent: &AgentHandle, dir: &Path) {
     for words in acknowledged.lines().map(|line| line.split(' ').collect::<Vec<_>>()) {
         let [_, what, placed @ ..] = &words[..] else { panic!("{words:?}") };
         let job = if ["updated", "stopped"].contains(what) { "serves" } else { what };
-        let record = agent.job(&id(job)).unwrap_or_else(|| panic!("{job} is lost")).record;
+        let record =
+            agent.control().job(&id(job)).unwrap_or_else(|| panic!("{job} is lost")).record;
         match *what {
             "updated" => assert_eq!(*record.job, service(dir, "6s")),
             "stopped" => assert!(record.stopped, "the stop is lost"),
             _ => {}
         }
         let known: BTreeSet<String> =
-            agent.allocs().iter().map(|view| view.allocation.id.to_string()).collect();
+            agent.control().allocs().iter().map(|view| view.allocation.id.to_string()).collect();
         assert!(placed.iter().all(|id| known.contains(*id)), "{words:?} of {known:?}");
     }
 }
@@ -298,7 +303,7 @@ fn look_for(acknowledged: &str, agent: &AgentHandle, dir: &Path) {
 /// How everything ended.
 fn check(agent: &AgentHandle) {
     let mut ends = BTreeMap::new();
-    for view in agent.allocs() {
+    for view in agent.control().allocs() {
         let job = view.allocation.job.id.to_string();
         let text = format!("{job}: {:#?}", view.state);
         let exit = |task| {
@@ -349,7 +354,7 @@ async fn serves_until_it_is_killed() {
     let agent = Agent::start_with_state(options, open).await.unwrap_or_else(|e| panic!("{e}"));
     look_for(&var(ACKNOWLEDGED), &agent, &dir);
     drive(&agent, &dir).await;
-    for view in agent.allocs() {
+    for view in agent.control().allocs() {
         for (task, state) in view.state.tasks.iter() {
             for event in &state.events {
                 let job = &view.allocation.job.id;

@@ -54,13 +54,13 @@ async fn cycle(served: &Served, text: &str) {
     let id: JobId = job.id.clone();
     served.register(text).await;
     eventually("it runs", || {
-        let views = served.agent.allocs();
+        let views = served.agent.control().allocs();
         views.len() == 1 && views.iter().all(|v| v.state.client_status == ClientStatus::Running)
     })
     .await;
     let purge = StopOptions { purge: true, ..StopOptions::default() };
     served.agent.deregister(&id, purge).await.unwrap();
-    eventually("it is collected", || served.agent.allocs().is_empty()).await;
+    eventually("it is collected", || served.agent.control().allocs().is_empty()).await;
 }
 
 /// The child; without its variable there is nothing to do.

@@ -164,7 +164,7 @@ async fn a_device_is_on_record_while_it_is_held_and_free_at_the_next_start() {
     drop(state);
 
     let next = agent(&data, "").await;
-    let told = || next.device_holders() == DeviceLedger::default();
+    let told = || next.control().device_holders() == DeviceLedger::default();
     eventually("its plugin was told", told).await;
     next.shutdown().await;
     drop(next);

@@ -130,7 +130,7 @@ impl TestAgent {
         let mut job = parse(job);
         // One of its name may run beside it.
         for number in 2.. {
-            let there = self.handle.job(&job.id);
+            let there = self.handle.control().job(&job.id);
             if there.is_none_or(|view| view.status == ostler_agent::JobStatus::Dead) {
                 break;
             }

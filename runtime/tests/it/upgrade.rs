@@ -450,7 +450,7 @@ async fn under_load_no_call_is_lost_made_twice_or_fails_because_of_a_switch() {
     let refresher = Refresher::new(ChangeWatcher::new(), Rng::system());
     let manager = DeviceManager::new(
         node,
-        DeviceOptions { clock: Clock::system(), stats_interval: None },
+        DeviceOptions { clock: Clock::system(), ..DeviceOptions::default() },
         refresher,
     );
     let old = device(&runtime, std::fs::read(HOSTILE_DEVICE).unwrap()).await;

@@ -1,7 +1,7 @@
 //! Finds the new events of an allocation and its tasks since the last look. Pure.
 
 use super::noting::NotedState;
-use ostler_events::{EventNote, EventTopic};
+use crate::events::{EventNote, EventTopic};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::allocs::NotedAlloc;
+use crate::events::{EventNote, EventTopic};
 use ostler_control::JobView;
-use ostler_events::{EventNote, EventTopic};
 use ostler_health::policy::Quarantine;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, JobId};

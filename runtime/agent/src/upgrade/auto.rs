@@ -81,7 +81,7 @@ async fn offer_changed_files(
             (now.machine.proving_until(), now.machine.is_busy())
         };
         if let Some(until) = proving {
-            wait = wait.min(until.since(agent.0.clock.now()));
+            wait = wait.min(until.since(agent.0.context.clock.now()));
         }
         if proving.is_some() || busy {
             wait = wait.clamp(Duration::from_millis(500), UPGRADE_LOOK_INTERVAL);

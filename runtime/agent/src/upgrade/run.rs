@@ -44,7 +44,7 @@ pub(super) async fn upgrade(
 ) -> UpgradeReport {
     let mut report = UpgradeReport {
         name: slot.name.to_string(),
-        at: agent.0.clock.now(),
+        at: agent.0.context.clock.now(),
         by_itself: by == RequestedBy::Itself,
         from: slot.now().machine.running_release().clone(),
         to: Release::default(),
@@ -104,7 +104,7 @@ impl PluginUpgrade {
     }
 
     fn step(&self, event: UpgradeEvent) -> Vec<UpgradeEffect> {
-        let now = self.agent.0.clock.now();
+        let now = self.agent.0.context.clock.now();
         self.slot.now().machine.step(self.slot.proof(), now, event)
     }
 
@@ -189,7 +189,7 @@ impl PluginUpgrade {
             return self.step(UpgradeEvent::Switched(Err("the plugin is gone".to_owned())));
         };
         code.meter().excuse_tasks(old.meter().struck_tasks());
-        let began = self.agent.0.clock.now();
+        let began = self.agent.0.context.clock.now();
         let effects = now.machine.step(self.slot.proof(), began, UpgradeEvent::Switched(Ok(())));
         let entry = PluginEntry {
             version: self.report.to.version.clone(),
@@ -261,7 +261,7 @@ async fn prove(agent: AgentHandle, slot: Arc<UpgradeSlot>, turn: u64, twin: Opti
             let Some(until) = now.machine.proving_until().filter(|_| now.turn == turn) else {
                 return;
             };
-            (until.since(agent.0.clock.now()), meter.strike_count())
+            (until.since(agent.0.context.clock.now()), meter.strike_count())
         };
         let mut event = UpgradeEvent::Passed;
         if strikes >= slot.proof().strikes {
@@ -316,7 +316,7 @@ async fn apply_proof_event(
             return true;
         }
         let running = now.machine.running_release().clone();
-        let effects = now.machine.step(slot.proof(), agent.0.clock.now(), event);
+        let effects = now.machine.step(slot.proof(), agent.0.context.clock.now(), event);
         let back = effects.contains(&UpgradeEffect::RollBack);
         if back {
             roll_back(agent, slot, &mut now);
@@ -326,7 +326,7 @@ async fn apply_proof_event(
         }
         let Some(last) = now.placed.clone() else { return true };
         let from = if back { now.machine.running_release().clone() } else { last.from };
-        let report = UpgradeReport { at: agent.0.clock.now(), from, to: running, ..last };
+        let report = UpgradeReport { at: agent.0.context.clock.now(), from, to: running, ..last };
         (report, effects, now.entry.clone())
     };
     let mut over = false;
@@ -334,7 +334,7 @@ async fn apply_proof_event(
         if let UpgradeEffect::End(outcome) = effect {
             report.outcome = outcome;
             record_report(slot, &report);
-            records::remember_upgrade(&agent.0.state, &entry).await;
+            records::remember_upgrade(&agent.0.context.state, &entry).await;
             copies::remember_outcome(agent, &slot.seed, &report).await;
             over = true;
         }

@@ -123,7 +123,7 @@ async fn device_fingerprint(
 /// Check that the configurations of live tasks fit the new schema, because a task may be
 /// started again.
 fn configs(agent: &AgentHandle, twin: &LoadedDriver) -> Result<(), String> {
-    for view in agent.allocs() {
+    for view in agent.0.control.allocs() {
         if view.state.client_status.is_terminal() {
             continue;
         }
@@ -186,7 +186,7 @@ fn is_live(agent: &AgentHandle, driver: &PluginName, run: &RunId) -> bool {
         return true;
     }
     // The list of the driver may still have a task that has just ended.
-    agent.0.workloads.wait(run, &task.started.workload).now_or_never().is_none()
+    agent.0.context.workloads.wait(run, &task.started.workload).now_or_never().is_none()
 }
 
 /// Call recover once, with a context that writes nothing down and tells nobody.

@@ -341,7 +341,7 @@ fn namespace_of(api: &Api, scope: AccessScope, id: &str) -> (Option<Namespace>, 
     match scope {
         AccessScope::Deployment => {
             let id = id.to_ascii_lowercase();
-            let all = api.agent.deployments();
+            let all = api.agent.control().deployments();
             let found = all.into_iter().find(|(_, one)| *one.id == *id);
             (found.and_then(|(job, _)| named(job.namespace())), "deployment")
         }
@@ -350,7 +350,7 @@ fn namespace_of(api: &Api, scope: AccessScope, id: &str) -> (Option<Namespace>, 
             (job.and_then(|job| named(job.namespace())), "eval")
         }
         _ => {
-            let view = id.parse().ok().and_then(|id| api.agent.alloc(id));
+            let view = id.parse().ok().and_then(|id| api.agent.control().alloc(id));
             (view.and_then(|view| named(view.allocation.job.namespace())), "alloc")
         }
     }

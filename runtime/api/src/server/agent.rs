@@ -49,22 +49,22 @@ pub(super) async fn agent_self(
 
 /// The number of jobs, and of allocations by state.
 pub(super) fn counts(api: &Api) -> Value {
-    let allocs = api.agent.allocs();
+    let allocs = api.agent.control().allocs();
     let of = |status| allocs.iter().filter(|view| view.state.client_status == status).count();
     json!({
-        "jobs": api.agent.jobs().len(),
+        "jobs": api.agent.control().jobs().len(),
         "num_allocations": allocs.len(),
         "allocations_pending": of(ClientStatus::Pending),
         "allocations_running": of(ClientStatus::Running),
         "allocations_complete": of(ClientStatus::Complete),
         "allocations_failed": of(ClientStatus::Failed),
-        "index": api.agent.index(),
+        "index": api.agent.control().index(),
     })
 }
 
 /// `PUT /v1/system/gc`
 pub(super) async fn collect(State(api): ApiState) -> Result<Response, RequestFailure> {
-    collect_answer(api.agent.collect(None).await?)
+    collect_answer(api.agent.control().collect(None).await?)
 }
 
 /// `PUT /v1/ostler/run/NAME/end`: end a run that is held back.

@@ -52,8 +52,8 @@ pub(super) fn find_allocs(
     // The index is at least that of the last removal, because a removed allocation may have been in
     // the list. It is read first, so that a removal meanwhile is not hidden. The indices of an
     // agent begin above all those of an earlier agent.
-    let floor = api.agent.last_forget_index().max(api.began_at);
-    let allocs = api.agent.alloc_refs(wanted);
+    let floor = api.agent.control().last_forget_index().max(api.began_at);
+    let allocs = api.agent.control().alloc_refs(wanted);
     let index = allocs.iter().map(|alloc| alloc.modify_index).fold(floor, u64::max);
     IndexedValue { index, value: Ok(allocs) }
 }
@@ -143,7 +143,7 @@ pub(super) async fn read(
     NamedRequest { api, id, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     let id = alloc_id(&id)?;
-    let look = || match api.agent.alloc(id) {
+    let look = || match api.agent.control().alloc(id) {
         Some(view) => IndexedValue { index: view.modify_index, value: Ok(view) },
         None => IndexedValue {
             index: find_allocs(&api, |_| false).index,
@@ -153,7 +153,7 @@ pub(super) async fn read(
     let (agent, shape) = (api.agent.clone(), params.clone());
     wait::answer_whole(&api, &params, look, move |view| {
         let node = agent.node();
-        let next = agent.alloc_refs(|alloc| alloc.previous == Some(id));
+        let next = agent.control().alloc_refs(|alloc| alloc.previous == Some(id));
         let next = next.iter().max_by_key(|next| next.allocation.create_index);
         let next = next.map(|next| next.allocation.id);
         reply::json(&shape, &full(AllocJsonInput::new(&view, &node).with_next(next)))
@@ -166,7 +166,7 @@ pub(super) async fn stop(
     NamedRequest { api, id, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     let id = alloc_id(&id)?;
-    let view = api.agent.alloc(id).ok_or(RequestFailure::NotThere("alloc"))?;
+    let view = api.agent.control().alloc(id).ok_or(RequestFailure::NotThere("alloc"))?;
     let stopped = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
     let StopOutcome { index, unwritten: warnings } = stopped;
     let eval_id = evaluations::evaluation_id(&view.allocation.job.id, index);

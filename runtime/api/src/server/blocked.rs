@@ -100,7 +100,7 @@ fn holders(
     if named.is_empty() {
         return named;
     }
-    let all = api.agent.alloc_refs(|alloc| named.contains_key(&alloc.id.to_string()));
+    let all = api.agent.control().alloc_refs(|alloc| named.contains_key(&alloc.id.to_string()));
     let jobs = all.iter().filter(|one| may_see(&one.allocation.job.id));
     jobs.map(|one| (one.allocation.id.to_string(), one.allocation.job.id.to_string())).collect()
 }

@@ -28,7 +28,7 @@ const RESTART_REASON: &str = "User requested restart";
 
 pub(super) fn find_alloc(api: &Api, id: &str) -> Result<AllocView, RequestFailure> {
     let id = alloc_id(id)?;
-    api.agent.alloc(id).ok_or(RequestFailure::UnknownAlloc(id))
+    api.agent.control().alloc(id).ok_or(RequestFailure::UnknownAlloc(id))
 }
 
 /// The task of this name, which the allocation must have.
@@ -91,13 +91,13 @@ pub(super) async fn collect_one(
     NamedRequest { api, id, .. }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     let id = find_alloc(&api, &id)?.allocation.id;
-    api.agent.collect(Some(id)).await.map_err(unknown_alloc)?;
+    api.agent.control().collect(Some(id)).await.map_err(unknown_alloc)?;
     Ok(reply::empty_answer())
 }
 
 /// `GET /v1/client/gc`
 pub(super) async fn collect_all(State(api): ApiState) -> Result<Response, RequestFailure> {
-    collect_answer(api.agent.collect(None).await?)
+    collect_answer(api.agent.control().collect(None).await?)
 }
 
 /// The answer to a collection. It is a success only if everything was removed.

@@ -37,7 +37,7 @@ fn find_deployments(
     wanted: impl Fn(&JobDeployment) -> bool,
 ) -> IndexedValue<Vec<JobDeployment>> {
     let mut found: Vec<JobDeployment> =
-        api.agent.deployments().into_iter().filter(wanted).collect();
+        api.agent.control().deployments().into_iter().filter(wanted).collect();
     // The newest comes first, as people look for them.
     found.sort_by_key(|(_, one)| std::cmp::Reverse((one.create_index, one.id.clone())));
     let newest = found.iter().map(|(_, one)| one.modify_index).max().unwrap_or(0);
@@ -47,7 +47,7 @@ fn find_deployments(
 
 fn find_deployment(api: &Api, id: &str) -> Result<JobDeployment, RequestFailure> {
     let id = id.to_ascii_lowercase();
-    let found = api.agent.deployments().into_iter().find(|(_, one)| *one.id == *id);
+    let found = api.agent.control().deployments().into_iter().find(|(_, one)| *one.id == *id);
     found.ok_or(RequestFailure::NotThere("deployment"))
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn read(
 ) -> Result<Response, RequestFailure> {
     let look = || match find_deployment(&api, &id) {
         Ok(known) => IndexedValue { index: known.1.modify_index, value: Ok(known) },
-        Err(error) => IndexedValue { index: api.agent.index(), value: Err(error) },
+        Err(error) => IndexedValue { index: api.agent.control().index(), value: Err(error) },
     };
     let show = |(job, one): JobDeployment| reply::json(&params, &shown(&job, &one));
     wait::answer(&api, &params, look, show).await
@@ -196,7 +196,7 @@ pub(super) async fn judge(
     for (alloc, _) in &said {
         let of_it =
             |view: &ostler_agent::AllocView| view.allocation.deployment_id() == Some(&*one.id);
-        if !api.agent.alloc(*alloc).as_ref().is_some_and(of_it) {
+        if !api.agent.control().alloc(*alloc).as_ref().is_some_and(of_it) {
             return Err(SubmitError::Deployment(DeploymentError::Alloc(*alloc)).into());
         }
     }
@@ -204,7 +204,7 @@ pub(super) async fn judge(
         api.agent.judge_alloc(alloc, healthy).await?;
     }
     // What follows from the verdict is a change of its own.
-    let index = api.agent.index();
+    let index = api.agent.control().index();
     let answer =
         DeploymentUpdateResponse { deployment_modify_index: index, index, ..Default::default() };
     Ok(reply::with_index(index, reply::json(&params, &answer)?))

@@ -269,9 +269,9 @@ struct ChangeRecord {
 
 impl ChangeRecord {
     fn load_records(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Self {
-        let mut jobs = api.agent.jobs();
+        let mut jobs = api.agent.control().jobs();
         jobs.retain(|view| wanted(&view.record.job.id));
-        let allocs = api.agent.alloc_refs(|alloc| wanted(&alloc.job.id));
+        let allocs = api.agent.control().alloc_refs(|alloc| wanted(&alloc.job.id));
         Self { jobs, allocs, datacenter: api.agent.node().datacenter.clone() }
     }
 
@@ -357,7 +357,7 @@ pub(super) async fn read(
     let look = || {
         let value = find(&api, &id);
         IndexedValue {
-            index: value.as_ref().map_or_else(|_| api.agent.index(), |e| e.index),
+            index: value.as_ref().map_or_else(|_| api.agent.control().index(), |e| e.index),
             value,
         }
     };
@@ -397,7 +397,7 @@ async fn answer_list(
     params: Params,
     wanted: impl Fn(&JobId) -> bool,
 ) -> Result<Response, RequestFailure> {
-    let index = api.agent.index();
+    let index = api.agent.control().index();
     let known = ChangeRecord::load_records(api, |job| {
         wanted(job) && params.includes_namespace(job.namespace())
     });

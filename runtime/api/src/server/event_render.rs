@@ -159,7 +159,7 @@ fn render_change(api: &Api, change: &NotedChange) -> Vec<RenderedEvent> {
 /// The events of a change of a job: one of the job, one of its evaluation.
 fn job_events(api: &Api, id: &JobId, stopped: bool, index: u64) -> Vec<RenderedEvent> {
     let kind = if stopped { "JobDeregistered" } else { "JobRegistered" };
-    let job = api.agent.job(id).map_or(Value::Null, |view| {
+    let job = api.agent.control().job(id).map_or(Value::Null, |view| {
         let waits = waits_for(&view);
         to_json(&full_job(SeenJob::new(&view, &waits)))
     });
@@ -180,7 +180,7 @@ fn job_events(api: &Api, id: &JobId, stopped: bool, index: u64) -> Vec<RenderedE
 }
 
 fn alloc_event(api: &Api, id: AllocId, index: u64) -> Option<RenderedEvent> {
-    let view = api.agent.alloc(id)?;
+    let view = api.agent.control().alloc(id)?;
     let node = api.agent.node();
     let alloc = &view.allocation;
     let mut filter_keys = vec![alloc.job.id.as_str().to_owned()];
@@ -220,7 +220,7 @@ fn node_event(api: &Api, kind: NodeEventKind, index: u64) -> Option<RenderedEven
 }
 
 fn deployment_event(api: &Api, job: &JobId, id: &str, index: u64) -> Option<RenderedEvent> {
-    let all = api.agent.deployments();
+    let all = api.agent.control().deployments();
     let (of, one) = all.iter().find(|(_, one)| *one.id == *id)?;
     let keys = (job.namespace(), vec![job.as_str().to_owned()]);
     let payload = json!({ "Deployment": shown(of, one) });

@@ -1,7 +1,7 @@
 //! `GET /v1/event/stream`: every visible change of jobs, allocations, evaluations and deployments.
 //!
 //! ```text
-//! AgentHandle::changes_from(position) ─► NotedChange ─► events of the topics asked for ─► {"Index", "Events"}
+//! ControlHandle::changes_from(position) ─► NotedChange ─► events of the topics asked for ─► {"Index", "Events"}
 //!        ▲ position of ?index=              │ what is there now                            a line per index
 //!        └──────── changes() grows ◄────────┘                                              {} in silence
 //! ```
@@ -84,7 +84,8 @@ pub(super) async fn read(
     let index = params.number("index")?.unwrap_or(0);
     let wanted = topics(query.as_deref().unwrap_or_default())?;
     let place = take_place(&api, &params)?;
-    let (grown, position) = (api.agent.changes(), api.agent.change_position(index));
+    let (grown, position) =
+        (api.agent.control().changes(), api.agent.control().change_position(index));
     let first = VecDeque::from([Bytes::from_static(b"{}\n")]);
     let beside = params.flag("live")?.then(|| node_lines(&api, &params));
     let stream =
@@ -159,7 +160,7 @@ impl EventLineStream {
 
     /// Read the next changes as lines.
     fn next_part(&mut self) -> LookOutcome<io::Result<Vec<Bytes>>> {
-        let seen = self.api.agent.changes_from(self.position, AT_ONCE);
+        let seen = self.api.agent.control().changes_from(self.position, AT_ONCE);
         if seen.missed > 0 {
             let text = format!(
                 "{} events came faster than they were read and were dropped; start again",

@@ -199,7 +199,7 @@ async fn start_session<S: AsyncRead + AsyncWrite + Unpin>(
     }
     api.agent.check_exec_allowed()?;
     let asked = ExecOrder::read(&alloc, &task, command, tty)?;
-    let view = alloc.parse().ok().and_then(|id| api.agent.alloc(id));
+    let view = alloc.parse().ok().and_then(|id| api.agent.control().alloc(id));
     let let_in = match view {
         Some(view) => access.require(AccessLevel::Operate, view.allocation.job.namespace()),
         // An unknown allocation is reported below.

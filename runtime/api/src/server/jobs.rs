@@ -163,8 +163,9 @@ async fn read_named_job(
 /// If there is no such job, the index is that of the list, so that a client can wait for the job to
 /// appear.
 fn find_job(api: &Api, params: &Params, id: &str) -> IndexedValue<JobView> {
-    let found =
-        params.job_id(id).and_then(|id| api.agent.job(&id).ok_or(RequestFailure::NotThere("job")));
+    let found = params
+        .job_id(id)
+        .and_then(|id| api.agent.control().job(&id).ok_or(RequestFailure::NotThere("job")));
     match found {
         Ok(job) => {
             let deployment = job.deployment.as_ref().map_or(0, |newest| newest.modify_index);
@@ -175,9 +176,9 @@ fn find_job(api: &Api, params: &Params, id: &str) -> IndexedValue<JobView> {
 }
 
 fn find_all_jobs(api: &Api) -> IndexedValue<Vec<JobView>> {
-    let before = api.agent.index();
-    let jobs = api.agent.jobs();
-    let after = api.agent.index();
+    let before = api.agent.control().index();
+    let jobs = api.agent.control().jobs();
+    let after = api.agent.control().index();
     let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.record.job.id.clone()).collect();
     let newest = jobs.iter().map(|job| job.modify_index).max().unwrap_or(0);
     let index = api.seen_jobs().index(ListReading { before, after, ids, newest });
@@ -379,7 +380,7 @@ pub(super) async fn versions(
         Ok(job) => job,
         Err(failure) => return Ok(reply::with_read_index(found.index, failure.into_response())),
     };
-    let earlier = api.agent.versions(&job.record.job.id);
+    let earlier = api.agent.control().versions(&job.record.job.id);
     let diffs = if diffs {
         let (earlier, newest) = (earlier.clone(), Arc::clone(&job.record));
         let compare = move |wanted: &CancelFlag| version_diffs(&earlier, &newest, wanted);
@@ -387,7 +388,7 @@ pub(super) async fn versions(
     } else {
         None
     };
-    let of_job = api.agent.alloc_refs(|alloc| alloc.job.id == job.record.job.id);
+    let of_job = api.agent.control().alloc_refs(|alloc| alloc.job.id == job.record.job.id);
     let live = of_job.iter().filter(|one| !one.handle.state().borrow().client_status.is_terminal());
     let live: BTreeSet<u64> = live.map(|alloc| alloc.allocation.job_version).collect();
     let (caller, index) = (params.access().caller(), found.index);
@@ -473,7 +474,8 @@ fn copy_planning(
     let (copy, copied) = sync_channel(1);
     // A new thread inherits the priority of the thread that starts it, so it is not started here.
     drop(runtime.spawn(async move {
-        if let Ok(planning) = clock::run_blocking(move || agent.planning(job)).await {
+        if let Ok(planning) = clock::run_blocking(move || agent.control().plan_snapshot(job)).await
+        {
             // An error means that nobody waits for the copy any more.
             let _gone = copy.send(planning);
         }
@@ -517,7 +519,7 @@ pub(super) async fn evaluate(
     let record = &found.record;
     let placed =
         if force_reschedule { api.agent.reschedule(&record.job.id).await?.index } else { None };
-    let index = placed.unwrap_or_else(|| api.agent.index());
+    let index = placed.unwrap_or_else(|| api.agent.control().index());
     let answer = JobRegisterResponse {
         eval_id: match placed {
             Some(index) => evaluations::evaluation_id(&record.job.id, index),
@@ -561,6 +563,6 @@ pub(super) fn current_job(api: &Api, params: &Params, id: &str) -> Result<JobVie
 /// another one an unknown job has empty lists, as in Nomad.
 pub(super) fn listed_job_id(api: &Api, params: &Params, id: &str) -> Result<JobId, RequestFailure> {
     let id = params.job_id(id)?;
-    let is_there = id.namespace() != NAMESPACE || api.agent.job(&id).is_some();
+    let is_there = id.namespace() != NAMESPACE || api.agent.control().job(&id).is_some();
     is_there.then_some(id).ok_or(RequestFailure::NotThere("job"))
 }

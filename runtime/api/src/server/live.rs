@@ -147,7 +147,7 @@ pub(super) fn live_lines(
     api: Arc<Api>,
     beside: LineFraming,
 ) -> impl FutureStream<Item = io::Result<Bytes>> + Send {
-    let position = api.agent.change_position(api.agent.index());
+    let position = api.agent.control().change_position(api.agent.control().index());
     let stream = LiveStream { api, position, told: None, beside };
     stream::unfold(stream, |mut stream| async { Some((stream.next_line().await?, stream)) })
 }
@@ -175,7 +175,7 @@ impl LiveStream {
         let mut short = ShortLivedAllocs::default();
         loop {
             tokio::task::yield_now().await;
-            let seen = self.api.agent.changes_from(self.position, CHANGES_AT_ONCE);
+            let seen = self.api.agent.control().changes_from(self.position, CHANGES_AT_ONCE);
             self.position = seen.position;
             short.missed |= seen.missed > 0;
             if seen.changes.is_empty() {
@@ -185,7 +185,7 @@ impl LiveStream {
                 ChangeSubject::Alloc(id) => Some(*id),
                 _ => None,
             });
-            short.gone.extend(allocs.filter(|id| self.api.agent.alloc(*id).is_none()));
+            short.gone.extend(allocs.filter(|id| self.api.agent.control().alloc(*id).is_none()));
         }
     }
 
@@ -236,7 +236,7 @@ async fn take_snapshot(api: &Api) -> Result<Arc<LiveSnapshot>, RequestFailure> {
         used: usage_json(&usage, &shares),
         devices: devices.collect(),
         plugins: plugins.map(|one| (format!("{} {}", one.block, one.source), one)).collect(),
-        allocs: api.agent.alloc_ids(),
+        allocs: api.agent.control().alloc_ids(),
     });
     *last = Some((Stopwatch::start(), Arc::clone(&seen)));
     Ok(seen)

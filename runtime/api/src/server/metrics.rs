@@ -48,7 +48,7 @@ pub(super) async fn read(State(api): ApiState, params: Params) -> Result<Respons
     };
     let objects = [("client", counts(&api)), ("state", json!(api.agent.state_stats()))];
     let mut answer = metrics(api.clock.now(), &objects);
-    let views = api.agent.allocs();
+    let views = api.agent.control().allocs();
     let of_node = node_labels(&api);
     answer.gauges.extend(alloc_gauges(&api, &views, &of_node));
     answer.gauges.extend(machine_gauges(&api, &of_node).await?);
@@ -81,7 +81,8 @@ pub(super) fn labels<const COUNT: usize>(of: [(&str, String); COUNT]) -> Labels 
 
 fn node_labels(api: &Api) -> Labels {
     let node = api.agent.node();
-    let eligibility = if api.agent.scheduling().ineligible { "ineligible" } else { "eligible" };
+    let eligibility =
+        if api.agent.control().scheduling().ineligible { "ineligible" } else { "eligible" };
     labels([
         ("node_id", node.id.to_string()),
         ("host", node.name.clone()),

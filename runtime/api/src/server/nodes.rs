@@ -71,7 +71,7 @@ impl NodeCondition {
     fn from_api(api: &Api) -> Self {
         let readiness = api.agent.readiness();
         let description = unready_reason(&readiness);
-        let scheduling = api.agent.scheduling();
+        let scheduling = api.agent.control().scheduling();
         let index = api.nodes().index(api, &readiness, &scheduling);
         Self { readiness, scheduling, description, index, created: api.began_at }
     }
@@ -102,7 +102,8 @@ impl LastNodeState {
         let view = api.agent.node();
         let same = self.view.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &view));
         if !same || self.readiness != *readiness {
-            self.index = if self.view.is_some() { api.agent.index() } else { api.began_at };
+            self.index =
+                if self.view.is_some() { api.agent.control().index() } else { api.began_at };
             (self.view, self.readiness) = (Some(view), readiness.clone());
         }
         self.index.max(scheduling.modify_index)
@@ -202,7 +203,7 @@ pub(super) async fn evaluate(
     NamedRequest { api, id, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     check_id(&api, &id)?;
-    change_answer(&params, api.agent.index())
+    change_answer(&params, api.agent.control().index())
 }
 
 /// `PUT /v1/node/ID/purge`

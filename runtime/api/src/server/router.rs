@@ -86,7 +86,7 @@ impl Api {
         hosts: Vec<String>,
         leaving: CancellationToken,
     ) -> Arc<Self> {
-        let began_at = agent.index();
+        let began_at = agent.control().index();
         Arc::new(Self {
             agent,
             tokens,
@@ -181,7 +181,7 @@ fn behind_gate(
 /// Middleware: a request about jobs or allocations waits, for a while, until all of them are
 /// restored.
 async fn wait_until_restored(State(api): ApiState, request: Request, next: Next) -> Response {
-    let mut stages = api.agent.stages();
+    let mut stages = api.agent.control().stages();
     let restored = async { drop(stages.wait_for(|stage| stage.is_restored()).await) };
     run_when_ready(&api, restored, request, next).await
 }

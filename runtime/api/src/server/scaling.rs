@@ -144,7 +144,7 @@ pub(super) async fn scale(
         eval_id: Some(answer.eval_id.clone()).filter(|id| !id.is_empty()),
         create_index: index,
     };
-    let jobs = api.agent.jobs();
+    let jobs = api.agent.control().jobs();
     api.scalings().add(key(&job), group, event, &jobs);
     Ok(reply::with_index(index, reply::json(&params, &answer)?))
 }
@@ -167,7 +167,7 @@ fn status_of<'a>(api: &Api, job: &'a JobView) -> JobScaleStatus<'a> {
     let mut groups: BTreeMap<wire::Text<'a>, GroupScaleStatus> =
         record.job.groups.iter().map(empty).collect();
     drop(noted);
-    for alloc in api.agent.alloc_refs(|alloc| alloc.job.id == record.job.id) {
+    for alloc in api.agent.control().alloc_refs(|alloc| alloc.job.id == record.job.id) {
         let alloc = alloc.view();
         let state = &alloc.state;
         let group = groups.get_mut(alloc.allocation.group.as_str());
@@ -222,14 +222,14 @@ fn policies_of_job(job: &Job) -> impl Iterator<Item = (&TaskGroup, &ScalingPolic
 }
 
 fn find_jobs(api: &Api) -> IndexedValue<Vec<JobView>> {
-    let jobs = api.agent.jobs();
+    let jobs = api.agent.control().jobs();
     let newest = jobs.iter().map(|job| job.record.modify_index).max().unwrap_or(0);
     IndexedValue { index: newest.max(api.began_at), value: Ok(jobs) }
 }
 
 /// The ids of the policies of jobs in the namespaces that `wanted` accepts.
 pub(super) fn policy_ids(api: &Api, wanted: impl Fn(&str) -> bool) -> Vec<String> {
-    let jobs = api.agent.jobs();
+    let jobs = api.agent.control().jobs();
     let jobs = jobs.iter().filter(|view| wanted(view.record.job.namespace()));
     let all = jobs.flat_map(|view| {
         policies_of_job(&view.record.job)

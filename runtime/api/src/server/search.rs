@@ -51,7 +51,7 @@ pub(super) async fn search(
             vec![known.ok_or_else(|| RequestFailure::bad_param("Context", named, WANTED))?]
         }
     };
-    let index = api.agent.index();
+    let index = api.agent.control().index();
     let mut answer = SearchAnswer { index, known_leader: true, ..SearchAnswer::default() };
     for kind in kinds {
         let mut found = names_of_kind(&api, &params, kind, &prefix);
@@ -69,18 +69,18 @@ fn names_of_kind(api: &Api, params: &Params, kind: &str, prefix: &str) -> Vec<St
     let here = |namespace: &str| params.includes_namespace(namespace);
     let mut found: Vec<String> = match kind {
         "allocs" => {
-            let all = api.agent.alloc_refs(|alloc| here(alloc.job.namespace()));
+            let all = api.agent.control().alloc_refs(|alloc| here(alloc.job.namespace()));
             all.iter().map(|view| view.allocation.id.to_string()).collect()
         }
         "deployment" => {
-            let all = api.agent.deployments().into_iter();
+            let all = api.agent.control().deployments().into_iter();
             all.filter(|(job, _)| here(job.namespace()))
                 .map(|(_, one)| one.id.to_string())
                 .collect()
         }
         "evals" => evaluations::evaluation_ids(api, here),
         "jobs" => {
-            let all = api.agent.jobs().into_iter().map(|view| view.record.job.clone());
+            let all = api.agent.control().jobs().into_iter().map(|view| view.record.job.clone());
             all.filter(|job| here(job.namespace())).map(|job| job.id.as_str().to_owned()).collect()
         }
         "namespaces" => {

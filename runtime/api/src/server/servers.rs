@@ -95,7 +95,7 @@ pub(super) async fn scheduler(
         "PreemptionConfig": preemption,
         "SchedulerAlgorithm": "binpack",
     });
-    let index = api.agent.index();
+    let index = api.agent.control().index();
     let answer = json!({
         "Index": index,
         "KnownLeader": true,
@@ -162,5 +162,5 @@ pub(super) async fn raft(State(api): ApiState, params: Params) -> Result<Respons
         "Voter": true,
         "RaftProtocol": "none",
     });
-    reply::json(&params, &json!({ "Index": api.agent.index(), "Servers": [server] }))
+    reply::json(&params, &json!({ "Index": api.agent.control().index(), "Servers": [server] }))
 }

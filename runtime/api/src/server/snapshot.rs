@@ -21,7 +21,7 @@ pub(super) async fn read(
     NamedRequest { api, id, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
     let id = alloc_id(&id)?;
-    let Some(view) = api.agent.alloc(id) else {
+    let Some(view) = api.agent.control().alloc(id) else {
         // The text is the one of Nomad's clients.
         return Ok((StatusCode::INTERNAL_SERVER_ERROR, "allocation not found").into_response());
     };

@@ -91,7 +91,7 @@ pub(super) async fn answer<V>(
     look: impl Fn() -> IndexedValue<V>,
     show: impl FnOnce(V) -> Result<Response, RequestFailure>,
 ) -> Result<Response, RequestFailure> {
-    answer_on(api, params, params.wait()?, api.agent.changes(), look, show).await
+    answer_on(api, params, params.wait()?, api.agent.control().changes(), look, show).await
 }
 
 /// As [`answer`], for long answers such as whole jobs and lists. `show` runs in the compute pool,
@@ -102,7 +102,7 @@ pub(super) async fn answer_whole<V: Send + 'static>(
     look: impl Fn() -> IndexedValue<V>,
     show: impl FnOnce(V) -> Result<Response, RequestFailure> + Send + 'static,
 ) -> Result<Response, RequestFailure> {
-    answer_whole_on(api, params, params.wait()?, api.agent.changes(), look, show).await
+    answer_whole_on(api, params, params.wait()?, api.agent.control().changes(), look, show).await
 }
 
 /// As [`answer_whole`], for an object with an index of its own.
@@ -145,7 +145,7 @@ pub(super) async fn find_newer<V>(
     params: &Params,
     look: impl Fn() -> IndexedValue<V>,
 ) -> Result<IndexedValue<V>, RequestFailure> {
-    find_newer_on(api, params, params.wait()?, api.agent.changes(), look).await
+    find_newer_on(api, params, params.wait()?, api.agent.control().changes(), look).await
 }
 
 async fn find_newer_on<V>(

@@ -28,7 +28,7 @@ pub(super) async fn watch(agent: AgentHandle, ended: CancellationToken) {
     let watching = async {
         loop {
             let asked = Stopwatch::start();
-            match clock::timeout(interval, agent.is_responsive()).await {
+            match clock::timeout(interval, agent.control().is_answering()).await {
                 Some(true) => notify::notify_manager("WATCHDOG=1"),
                 // The agent ends. The service manager was told, or sees the end of the process.
                 Some(false) => return,

@@ -7,9 +7,9 @@ use super::lane::RecordBatch;
 use super::{FutureOutcome, NodeOwner};
 use crate::machine::{ControlEffect, ControlEvent, NotRemoved, RemovalLeft};
 use ostler_lifecycle::alloc::dir::AllocDir;
-use ostler_lifecycle::alloc::{
-    AllocHandle, AllocPhase, AllocRunner, AllocRunnerConfig, PreviousAlloc,
-};
+use ostler_lifecycle::alloc::{AllocHandle, AllocPhase, AllocRunner, AllocStart, PreviousAlloc};
+use ostler_lifecycle::context::AllocContext;
+use ostler_lifecycle::task::NetworkSlot;
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::causes;
@@ -102,8 +102,7 @@ impl NodeOwner {
 
     fn remove(&self, alloc: AllocId) {
         let owner = self.owner_of(alloc);
-        let root = self.shared.options.data_dir.join("allocs");
-        let state = self.shared.options.state.clone();
+        let node = Arc::clone(&self.shared.options.node);
         self.running.push(Box::pin(async move {
             let mut removed = Box::pin(async move {
                 let stays = |why: &str, left| NotRemoved { why: why.to_owned(), left };
@@ -118,12 +117,14 @@ impl NodeOwner {
                 }
                 // The owner does not report a directory that it could not remove. A second try
                 // gives the reason.
-                let removed = clock::run_blocking(move || remove_rest(&root, alloc)).await;
+                let at = Arc::clone(&node);
+                let removed = move || remove_rest(&at.alloc_root, alloc);
+                let removed = clock::run_blocking(removed).await;
                 let removed =
                     removed.unwrap_or_else(|_| Err("its removal ended unexpectedly".to_owned()));
                 removed.map_err(|why| NotRemoved { why, left: RemovalLeft::Directory })?;
                 // The owner does not report records that could not be removed either.
-                match state.scan(&KeyPrefix::Alloc(alloc)) {
+                match node.state.scan(&KeyPrefix::Alloc(alloc)) {
                     Ok(records) if records.is_empty() => Ok(()),
                     Ok(_) => {
                         Err(stays("its records stay on disk; tried again", RemovalLeft::Records))
@@ -147,13 +148,19 @@ impl NodeOwner {
     /// Start the owner of an allocation, and follow it. An error gives the reason, for people.
     pub(super) fn make_owner(&mut self, alloc: Arc<Allocation>) -> Result<(), String> {
         let restored = self.restored.remove(&alloc.id);
-        let mut config = self.runner_config(alloc);
-        if restored.is_none() {
-            config.trace = self.trace_of(&config.allocation);
-        }
+        let trace = if restored.is_none() { self.trace_of(&alloc) } else { None };
+        let context = AllocContext {
+            facts: self.node_facts(),
+            host_ip: self.shared.options.publisher.current().host_ip.to_string().into(),
+            previous: self.previous_of(&alloc),
+            network: NetworkSlot::default(),
+            trace,
+        };
+        let node = Arc::clone(&self.shared.options.node);
+        let start = AllocStart { node, context, allocation: alloc };
         let spawned = match restored {
-            Some(restored) => AllocRunner::restore(config, restored),
-            None => AllocRunner::spawn(config),
+            Some(restored) => AllocRunner::restore(start, restored),
+            None => AllocRunner::spawn(start),
         };
         let handle = spawned.map_err(|error| error.to_string())?;
         self.shared.lock_node().owners.insert(handle.id(), handle.clone());
@@ -161,39 +168,10 @@ impl NodeOwner {
         Ok(())
     }
 
-    fn runner_config(&mut self, allocation: Arc<Allocation>) -> AllocRunnerConfig {
-        let previous = self.previous_of(&allocation);
-        let node = self.node_facts();
-        let options = &self.shared.options;
-        AllocRunnerConfig {
-            allocation,
-            node,
-            alloc_root: options.data_dir.join("allocs"),
-            drivers: Arc::clone(&options.drivers),
-            workloads: Arc::clone(&options.workloads),
-            devices: Arc::new(options.devices.clone()),
-            artifacts: options.artifacts.clone(),
-            state: options.state.clone(),
-            clock: options.clock.clone(),
-            rng: options.rng.clone(),
-            kill_timeout_max: options.kill_timeout_max,
-            secrets_in_memory: options.secrets_in_memory,
-            users: options.users.clone(),
-            previous,
-            disk_watch: self.disk_watch.clone(),
-            services: options.services.clone(),
-            variables: Arc::new(options.variables.clone()),
-            host_ip: options.node.current().host_ip.to_string().into(),
-            other_nodes: options.other_nodes.clone(),
-            networks: Arc::clone(&options.networks),
-            trace: None,
-        }
-    }
-
     /// The trace of a new allocation, below the registration of its job. An allocation of an
     /// earlier agent has none.
     fn trace_of(&self, alloc: &Allocation) -> TracedAlloc {
-        let now = self.shared.options.clock.now();
+        let now = self.shared.options.node.clock.now();
         let above = self.traces.trace_of_job(&alloc.job.id, now)?;
         let id = alloc.id.to_string();
         let (job, group) = (&alloc.job, alloc.group.as_str());
@@ -212,7 +190,7 @@ impl NodeOwner {
     /// The node as tasks see it. All allocations share one copy, as long as the node
     /// stays the same.
     fn node_facts(&mut self) -> Arc<NodeFacts> {
-        let view = self.shared.options.node.current();
+        let view = self.shared.options.publisher.current();
         let facts = match &self.facts {
             Some((of, facts)) if Arc::ptr_eq(of, &view) => return Arc::clone(facts),
             known => {

@@ -55,7 +55,7 @@ impl NodeOwner {
         }
         let Some(batch) = self.lane.waiting.pop_front() else { return };
         self.lane.busy = true;
-        let state = self.shared.options.state.clone();
+        let state = self.shared.options.node.state.clone();
         self.running.push(Box::pin(async move {
             let result = queue(&state, &batch.writes).await;
             FutureOutcome::Queued(QueuedBatch { batch, result })
@@ -84,7 +84,7 @@ impl NodeOwner {
             let (alloc, result) = (alloc.id, self.make_owner(alloc));
             self.feed(ControlEvent::Owned { alloc, result });
         }
-        let state = self.shared.options.state.clone();
+        let state = self.shared.options.node.state.clone();
         self.running.push(Box::pin(async move {
             let result = make_durable(&state, writes, wait, mark).await;
             FutureOutcome::ControlEvent(ControlEvent::Written { batch, result })

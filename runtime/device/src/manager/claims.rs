@@ -265,7 +265,7 @@ impl DeviceManager {
                             "release given up: the devices are assigned again as they are"
                         );
                     }
-                    if let Some(book) = self.0.book.get() {
+                    if let Some(book) = &self.0.book {
                         book.clear_holder(holder).await;
                     }
                     entry.owes.store(false, Ordering::SeqCst);
@@ -276,7 +276,7 @@ impl DeviceManager {
     }
 
     async fn keep(&self, holder: &InstanceHolder) -> Result<(), PluginCallError> {
-        match self.0.book.get() {
+        match &self.0.book {
             Some(book) => book.keep(holder).await,
             None => Ok(()),
         }

@@ -29,9 +29,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with_book(None)
+    }
+
+    fn with_book(book: Option<Arc<dyn LedgerBook>>) -> Self {
         let node = fake::node();
         let clock = Clock::fixed(clock::Timestamp::from_nanos(1_000_000_000_000));
-        let options = DeviceOptions { clock: clock.clone(), stats_interval: Some(5 * SECOND) };
+        let options =
+            DeviceOptions { clock: clock.clone(), stats_interval: Some(5 * SECOND), book };
         let watcher = ChangeWatcher::without_thread().unwrap();
         let manager = DeviceManager::new(node.clone(), options, fake::refresher(&watcher));
         Self { node, clock, watcher, manager }

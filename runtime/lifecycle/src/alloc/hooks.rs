@@ -38,7 +38,6 @@ mod previous;
 mod run;
 mod services;
 
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
@@ -46,26 +45,20 @@ use tokio::sync::Mutex;
 
 use super::machine::Blame;
 use super::services::AllocServices;
-use super::{DiskWatch, PreviousAlloc};
 use crate::by_task::ByTask;
+use crate::context::{AllocContext, NodeContext};
 use crate::queue;
-use crate::task::env::NodeFacts;
-use crate::task::{LogSlot, MadeDirs, NetworkSlot, TaskHandle};
+use crate::task::{LogSlot, MadeDirs, TaskHandle};
 use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
-use ostler_model::clock::Clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
-use ostler_model::network::Networks;
 use ostler_model::other_nodes::OtherNodes;
-use ostler_model::ports::{BoxFuture, Drivers};
-use ostler_model::rng::Rng;
+use ostler_model::ports::BoxFuture;
 use ostler_model::saved::NetworkStatus;
-use ostler_state::StateStore;
 use ostler_state::records::AllocKey;
-use ostler_trace::TracedAlloc;
 
 pub use self::background::Background;
 pub use self::run::{
@@ -75,14 +68,12 @@ pub use self::run::{
 /// What hooks of an allocation may use.
 #[derive(Clone)]
 pub struct AllocScope {
+    /// The node.
+    pub node: Arc<NodeContext>,
+    /// What the allocation shares with its tasks.
+    pub context: Arc<AllocContext>,
     /// The newest copy of the allocation that is in effect when the hook is called.
     pub allocation: Arc<Allocation>,
-    /// Directory of all allocations.
-    pub alloc_root: PathBuf,
-    /// The clock that events and deadlines are read from.
-    pub clock: Clock,
-    /// Earlier allocations of the same place that this node runs, newest first.
-    pub previous: Vec<PreviousAlloc>,
     /// An earlier agent started some task of the allocation, or may have.
     pub started_before: bool,
     /// Does a run of an earlier agent live? Each call looks anew.
@@ -98,30 +89,12 @@ pub struct AllocScope {
     /// Held during each change of the allocation's directory. So a change that was abandoned
     /// half-way cannot make the directory again after it was removed.
     pub disk: Arc<Mutex<()>>,
-    /// The store with the records of other allocations.
-    pub store: StateStore,
-    /// Measures what the allocation has on disk.
-    pub disk_watch: DiskWatch,
     /// What the allocation makes for the first runs of its tasks.
     pub first: Arc<[FirstRun]>,
     /// The services that the allocation offers.
     pub services: AllocServices,
-    /// The node, for `${…}`.
-    pub node: Arc<NodeFacts>,
-    /// The node's drivers.
-    pub drivers: Arc<dyn Drivers>,
     /// The tasks of the allocation; empty once the owner is gone.
     pub tasks: Weak<ByTask<TaskHandle>>,
-    /// The source of random numbers for checks.
-    pub rng: Rng,
-    /// The other nodes of the cluster; `None` where this node is in no cluster.
-    pub other_nodes: Option<Arc<dyn OtherNodes>>,
-    /// Makes networks of allocations.
-    pub networks: Arc<dyn Networks>,
-    /// The allocation's own network, once it is made.
-    pub network: NetworkSlot,
-    /// The trace of the allocation, where it has one.
-    pub trace: TracedAlloc,
 }
 
 /// What is made for the first run of a task together with the allocation's directory.
@@ -133,8 +106,6 @@ pub struct FirstRun {
     pub made: MadeDirs,
     /// Where the task finds its log files.
     pub logs: LogSlot,
-    /// The task's secrets are kept in memory, where that is possible.
-    pub secrets_in_memory: bool,
 }
 
 impl AllocScope {
@@ -146,8 +117,8 @@ impl AllocScope {
     /// The other nodes, if this allocation is not one of this node: they know its state and
     /// have its disk.
     pub(super) fn other_nodes_for(&self, id: AllocId) -> Option<&Arc<dyn OtherNodes>> {
-        let others = self.other_nodes.as_ref()?;
-        match self.store.get::<Allocation>(&AllocKey::of(id)) {
+        let others = self.node.other_nodes.as_ref()?;
+        match self.node.state.get::<Allocation>(&AllocKey::of(id)) {
             Ok(None) => Some(others),
             Ok(Some(_)) => None,
             Err(error) => {

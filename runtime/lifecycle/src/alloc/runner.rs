@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::coordinator::TaskGate;
 use super::hooks::background::CloseOnDrop;
-use super::hooks::{AllocHook, AllocHookError, AllocScope, HookNews};
+use super::hooks::{AllocHookError, AllocScope, HookNews};
 use super::machine::{AllocInput, AllocMachine, AllocPhase, Blame};
 use super::phases::Phases;
 use super::update::merge_in_place;
@@ -39,15 +39,13 @@ use crate::task::{RequestError, TaskHandle};
 use crate::wait_for_timer;
 use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
-use ostler_model::clock::Clock;
 use ostler_model::cow_arc::CowArc;
 use ostler_model::ids::TaskName;
 use ostler_model::ports::BoxFuture;
 use ostler_model::saved::SavedAllocState;
 use ostler_model::task::TaskState;
-use ostler_state::StateStore;
 
-pub use self::start::{restore, spawn};
+pub(super) use self::start::start;
 
 /// Which call runs beside the owner. It is part of the answer too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +102,6 @@ enum HookTurn {
 
 struct AllocRunnerLoop {
     scope: AllocScope,
-    hooks: Vec<Arc<dyn AllocHook>>,
     machine: AllocMachine,
     /// The tasks. Handles of the allocation use them too, as long as the owner is there.
     tasks: Arc<ByTask<TaskHandle>>,
@@ -119,7 +116,6 @@ struct AllocRunnerLoop {
     restart: Option<Reply>,
     state: watch::Publisher<AllocState>,
     phase: Phases,
-    store: StateStore,
     /// The saved state handed to the store last.
     saved: Option<SavedAllocState>,
     saving: bool,
@@ -132,7 +128,6 @@ struct AllocRunnerLoop {
     /// Cancelled when writes are no longer repeated until they are durable: the agent leaves, or
     /// all records are to go.
     closing: CancellationToken,
-    clock: Clock,
     /// Ends what the hooks left running, also when the owner panics.
     _close: CloseOnDrop,
 }
@@ -343,7 +338,7 @@ impl AllocRunnerLoop {
     }
 
     fn feed(&mut self, input: AllocInput) {
-        for effect in self.machine.step(self.clock.now(), input) {
+        for effect in self.machine.step(self.scope.node.clock.now(), input) {
             self.act(effect);
         }
         self.publish();
@@ -359,7 +354,7 @@ impl AllocRunnerLoop {
             differs
         });
         self.phase.set(self.machine.phase());
-        if let Some(trace) = &self.scope.trace {
+        if let Some(trace) = &self.scope.context.trace {
             let now = self.machine.public();
             let failed = now.client_status == ClientStatus::Failed;
             if now.client_status != ClientStatus::Pending {

@@ -14,7 +14,7 @@ pub mod resolve;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::health::CheckResult;
-use crate::services::NodeServices;
+use crate::context::NodeContext;
 use crate::watch;
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::AllocId;
@@ -24,10 +24,8 @@ use ostler_model::service::ServiceInstance;
 /// share the state.
 #[derive(Clone)]
 pub struct AllocServices {
-    /// The list of the node's services.
-    pub node: NodeServices,
-    /// Address of the node for ports that are numbers.
-    pub host_ip: Arc<str>,
+    /// The node, whose list of services they are on.
+    node: Arc<NodeContext>,
     /// The newest copy of the allocation that the hooks have seen.
     pub newest: watch::Publisher<Arc<Allocation>>,
     /// The results of the checks in file order, without those of services that are not up.
@@ -38,10 +36,9 @@ pub struct AllocServices {
 impl AllocServices {
     /// The services of an allocation that offers nothing yet.
     #[must_use]
-    pub fn new(node: NodeServices, host_ip: Arc<str>, allocation: Arc<Allocation>) -> Self {
+    pub fn new(node: Arc<NodeContext>, allocation: Arc<Allocation>) -> Self {
         Self {
             node,
-            host_ip,
             newest: watch::Publisher::new(allocation),
             results: watch::Publisher::new(Arc::from([])),
             open: Arc::new(Mutex::new(true)),
@@ -53,7 +50,7 @@ impl AllocServices {
         // The lock is held during the change, so that a closed list stays empty.
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if *open {
-            self.node.set(alloc, services);
+            self.node.services.set(alloc, services);
         }
     }
 
@@ -61,7 +58,7 @@ impl AllocServices {
     pub fn close(&self, alloc: AllocId) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open = false;
-        self.node.remove(alloc);
+        self.node.services.remove(alloc);
         self.results.send_if_modified(|results| {
             let some = !results.is_empty();
             if some {

@@ -93,7 +93,8 @@ pub async fn prepare(
     intent: Option<RunIntent>,
     notes: queue::QueueSender<DriverNote>,
 ) -> Result<Preparation, HookError> {
-    let held = || scope.drivers.dispense(&scope.task.driver).is_ok_and(|one| one.holds_starts());
+    let held =
+        || scope.node.drivers.dispense(&scope.task.driver).is_ok_and(|one| one.holds_starts());
     let intent = match intent {
         None if held() => {
             let intent = record.intend(new_id(scope)).await;
@@ -124,7 +125,7 @@ pub async fn start(
     run: &TaskRun,
 ) -> Result<(), TaskStartError> {
     // Announces a write to the store, until the identity of the run is written or the start failed.
-    let coming = scope.state.expect();
+    let coming = scope.node.state.expect();
     let (Some(config), Some((driver, context))) = (run.take_config(), driver_and_context(run))
     else {
         let error = format!("{} was started before", run.id);
@@ -138,7 +139,7 @@ pub async fn start(
     let call = driver.start(context, config);
     let begun = match bounded_start(scope, call).await {
         Ok(StartedTask { workload: Workload::Poll(_), handle, .. })
-            if scope.network.get().is_some() =>
+            if scope.context.network.get().is_some() =>
         {
             // The undo below ends the run by this handle.
             run.set_driver_answer(StartedTask {
@@ -189,7 +190,7 @@ async fn release_run(
     run: &TaskRun,
     (started, intent, coming): (StartedTask, Option<RunIntent>, ExpectedWrite),
 ) -> Result<(), TaskStartError> {
-    scope.network.set_of_driver(&scope.task.name, started.network.clone());
+    scope.context.network.set_of_driver(&scope.task.name, started.network.clone());
     run.set_driver_answer(started.clone());
     let identities = run.release();
     let change = |local: &mut super::handle::LocalState| {
@@ -215,7 +216,7 @@ async fn release_run(
     if !kept {
         record.update_with_other_starts(|_| {}).await.map_err(failed)?;
     }
-    let released = scope.workloads.release(&run.id).await;
+    let released = scope.node.workloads.release(&run.id).await;
     released.map_err(|error| TaskStartError { error, recoverable: true })
 }
 
@@ -237,7 +238,7 @@ pub(super) async fn note_run(scope: &TaskScope, record: &LocalRecord, run: &Task
         index: alloc.index,
         record: known,
     };
-    scope.workloads.note(&run.id, about).await
+    scope.node.workloads.note(&run.id, about).await
 }
 
 /// Remove everything of a start that failed.
@@ -245,8 +246,8 @@ async fn undo_start(scope: &TaskScope, record: &LocalRecord, run: &TaskRun) {
     run.abandon();
     end_polled(scope, run).await;
     run.clear_driver_answer();
-    scope.workloads.kill_run(&run.id);
-    scope.workloads.forget_run(&run.id);
+    scope.node.workloads.kill_run(&run.id);
+    scope.node.workloads.forget_run(&run.id);
     let _said = forget_record(record, &run.id).await;
 }
 
@@ -279,7 +280,7 @@ pub async fn watch(scope: &TaskScope, run: &TaskRun) {
     };
     let exit = match &started.workload {
         Workload::Poll(millis) => poll(scope, run, &started.handle, *millis).await,
-        workload => scope.workloads.wait(&run.id, workload).await,
+        workload => scope.node.workloads.wait(&run.id, workload).await,
     };
     run.set_exit(exit);
 }
@@ -308,7 +309,7 @@ async fn poll(scope: &TaskScope, run: &TaskRun, handle: &DriverHandle, millis: u
 fn unknown_run_exit(scope: &TaskScope, what: &str) -> RawExit {
     RawExit {
         error: Some(format!("the driver no longer knows the task: {what}")),
-        finished_at: scope.clock.now(),
+        finished_at: scope.node.clock.now(),
         ..RawExit::default()
     }
 }
@@ -332,11 +333,11 @@ pub async fn stop(
     let Some((driver, context, handle)) = call_parts(run) else {
         let Some(workload) = run.workload() else {
             // Nothing of the run is known that a signal could be sent to.
-            scope.workloads.kill_run(&run.id);
+            scope.node.workloads.kill_run(&run.id);
             return Ok(EndRequest::Taken);
         };
         let signal = signal.as_deref().unwrap_or(KILL_SIGNAL_DEFAULT);
-        return scope.workloads.signal(&run.id, &workload, signal).map(|()| EndRequest::Taken);
+        return scope.node.workloads.signal(&run.id, &workload, signal).map(|()| EndRequest::Taken);
     };
     let call = driver.stop(Arc::clone(&context), handle, signal, timeout);
     match bounded_call(scope, (&*driver, &*context), "stop", call).await {
@@ -358,13 +359,13 @@ pub async fn kill(scope: &TaskScope, run: &TaskRun) -> Result<EndRequest, String
                 "driver {driver} is not available now, and only it can end the task"
             ));
         }
-        scope.workloads.kill_run(&run.id);
+        scope.node.workloads.kill_run(&run.id);
         return Ok(EndRequest::Taken);
     };
     let call = driver.kill(Arc::clone(&context), handle);
     match bounded_call(scope, (&*driver, &*context), "kill", call).await {
         Ok(()) if is_polled(run) => {
-            let finished_at = scope.clock.now();
+            let finished_at = scope.node.clock.now();
             run.set_exit(RawExit { signal: Some(KILLED), finished_at, ..RawExit::default() });
             Ok(EndRequest::Ended)
         }
@@ -413,7 +414,7 @@ pub async fn signal(
     let Some((driver, context, handle)) = call_parts(run) else {
         let gone = || PluginCallError::NotFound(run.id.to_string());
         let workload = run.workload().ok_or_else(gone)?;
-        let sent = scope.workloads.signal(&run.id, &workload, &signal);
+        let sent = scope.node.workloads.signal(&run.id, &workload, &signal);
         return sent.map_err(PluginCallError::Recoverable);
     };
     let call = driver.signal(Arc::clone(&context), handle, signal);
@@ -454,7 +455,7 @@ pub async fn exec(
     let plan = bounded_call(scope, (&*driver, &*context), "exec", call).await?;
     let gone = || PluginCallError::NotFound(run.id.to_string());
     let workload = run.workload().ok_or_else(gone)?;
-    let session = scope.workloads.exec(&run.id, &workload, plan, terminal);
+    let session = scope.node.workloads.exec(&run.id, &workload, plan, terminal);
     session.await.map_err(PluginCallError::Fatal)
 }
 
@@ -463,7 +464,7 @@ pub async fn exec(
 #[must_use]
 pub fn never_ran(scope: &TaskScope, run: &TaskRun) -> bool {
     let Some(workload) = run.workload().filter(|_| run.is_restored()) else { return false };
-    scope.workloads.adopt(&run.id, &run.identities(), &workload) == Adoption::NotRun
+    scope.node.workloads.adopt(&run.id, &run.identities(), &workload) == Adoption::NotRun
 }
 
 /// The exit of a run that nobody saw end.
@@ -474,7 +475,7 @@ pub(super) fn unknown_exit(error: String) -> ExitResult {
 /// A text for people: the parts of a run that do not end although they were killed.
 #[must_use]
 pub fn undead_text(scope: &TaskScope, run: &TaskRun) -> String {
-    let left = scope.workloads.list_leftovers(&run.id, &run.identities());
+    let left = scope.node.workloads.list_leftovers(&run.id, &run.identities());
     match left.len() {
         0 if matches!(run.workload(), Some(Workload::WasmTask(_))) => "the WASM task".to_owned(),
         0 => "the task".to_owned(),
@@ -487,7 +488,7 @@ pub fn undead_text(scope: &TaskScope, run: &TaskRun) -> String {
 /// Returns the reason.
 pub(super) fn give_up(scope: &TaskScope, run: &TaskRun) -> String {
     let error = "the workload did not end after it was killed".to_owned();
-    let finished_at = scope.clock.now();
+    let finished_at = scope.node.clock.now();
     run.set_exit(RawExit { error: Some(error.clone()), finished_at, ..RawExit::default() });
     error
 }
@@ -511,7 +512,7 @@ pub async fn forget_run(scope: &TaskScope, record: &LocalRecord, run: &TaskRun, 
         forget_record(record, &run.id).await
     };
     if forgotten {
-        scope.workloads.forget_run(&run.id);
+        scope.node.workloads.forget_run(&run.id);
     }
 }
 
@@ -561,7 +562,7 @@ pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&TaskRun>)
             tracing::error!(run = %run.id, "the start call did not end after it was dropped");
         }
         end_polled(scope, run).await;
-        scope.workloads.kill_run(&run.id);
+        scope.node.workloads.kill_run(&run.id);
     }
     hooks::run_stop_hooks(scope).await;
     // An intent that no run took up counts as no run.
@@ -577,7 +578,7 @@ pub async fn end(scope: &TaskScope, record: &LocalRecord, run: Option<&TaskRun>)
         if forgotten { record.update_later(complete).await } else { record.update(complete).await };
     match (written, run) {
         // The host forgot a forgotten run when that was durable, if it ever was.
-        (Ok(()), Some(run)) if !forgotten => scope.workloads.forget_run(&run.id),
+        (Ok(()), Some(run)) if !forgotten => scope.node.workloads.forget_run(&run.id),
         (Ok(()), _) => {}
         // The host still knows how the run ended: a later agent that finds the run on
         // record asks it.

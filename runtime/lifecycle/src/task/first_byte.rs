@@ -12,7 +12,7 @@ use super::TaskScope;
 /// Wait for the first byte of a run that has begun, and make a span of the wait. A run that prints
 /// nothing gets no span.
 pub(super) fn trace_first_byte(scope: &Arc<TaskScope>, began: Timestamp) {
-    let Some(logs) = scope.logs.get().filter(|_| scope.trace.is_some()) else { return };
+    let Some(logs) = scope.logs.get().filter(|_| scope.context.trace.is_some()) else { return };
     let (out, err) = (logs.stdout.follow(FollowFrom::Start), logs.stderr.follow(FollowFrom::Start));
     drop::<Arc<TaskLogs>>(logs);
     let scope = Arc::clone(scope);
@@ -20,7 +20,7 @@ pub(super) fn trace_first_byte(scope: &Arc<TaskScope>, began: Timestamp) {
     drop(tokio::spawn(async move {
         let printed = clock::timeout(TRACE_FIRST_BYTE_WALL_MAX, first_stream(out, err)).await;
         if let Some(Some(stream)) = printed {
-            let ids = ostler_trace::child_span(&scope.trace);
+            let ids = ostler_trace::child_span(&scope.context.trace);
             let task = scope.task.name.as_str();
             drop(ostler_trace::span!(ids, "first byte", otel.start = began.nanos(), task, stream));
         }

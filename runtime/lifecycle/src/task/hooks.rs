@@ -249,7 +249,8 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
 
 /// The span of one call of a hook.
 fn span(scope: &TaskScope, hook: &dyn TaskHook, call: &'static str) -> Span {
-    let (ids, hook, task) = (child_span(&scope.trace), hook.name(), scope.task.name.as_str());
+    let (ids, hook, task) =
+        (child_span(&scope.context.trace), hook.name(), scope.task.name.as_str());
     ostler_trace::span!(ids, "task hook", task, hook, call, error = Empty)
 }
 
@@ -262,7 +263,7 @@ pub async fn prestart(
     notes: Option<queue::QueueSender<DriverNote>>,
 ) -> Result<Preparation, HookError> {
     let mut preparation = Preparation { notes, ..Preparation::default() };
-    for hook in &scope.hooks {
+    for hook in &scope.node.task_hooks {
         let watch = clock::Stopwatch::start();
         let prepared = async {
             let prepared = hook.prestart(scope, &mut preparation);
@@ -271,7 +272,11 @@ pub async fn prestart(
         };
         let result = run_in(span(scope, &**hook, "prestart"), prepared, |error| error).await;
         if watch.elapsed() >= HOOK_SLOW && result.is_ok() {
-            preparation.say(events::hook_took(scope.clock.now(), hook.name(), watch.elapsed()));
+            preparation.say(events::hook_took(
+                scope.node.clock.now(),
+                hook.name(),
+                watch.elapsed(),
+            ));
         }
         tracing::trace!(task = %scope.task.name, hook = hook.name(), elapsed = ?watch.elapsed(), ok = result.is_ok(), "prestart hook");
         result?;
@@ -296,7 +301,7 @@ pub struct ReplayedHooks {
 pub async fn replay(scope: &TaskScope, ended: bool) -> ReplayedHooks {
     let mut preparation = Preparation { goes_on: true, ended, ..Preparation::default() };
     let (mut whole, mut trouble) = (true, None);
-    for hook in &scope.hooks {
+    for hook in &scope.node.task_hooks {
         let done = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation)).await;
         let error = match done {
             Some(Ok(())) => continue,
@@ -314,7 +319,7 @@ pub async fn replay(scope: &TaskScope, ended: bool) -> ReplayedHooks {
 
 /// Run all exited hooks.
 pub async fn run_exited_hooks(scope: &TaskScope) {
-    for hook in &scope.hooks {
+    for hook in &scope.node.task_hooks {
         let span = span(scope, &**hook, "exited");
         let exited = clock::timeout(HOOK_WALL_MAX, hook.exited(scope)).instrument(span);
         if exited.await.is_none() {
@@ -325,7 +330,7 @@ pub async fn run_exited_hooks(scope: &TaskScope) {
 
 /// Run all stop hooks.
 pub async fn run_stop_hooks(scope: &TaskScope) {
-    for hook in &scope.hooks {
+    for hook in &scope.node.task_hooks {
         let span = span(scope, &**hook, "stop");
         let stopped = clock::timeout(HOOK_WALL_MAX, hook.stop(scope)).instrument(span);
         if stopped.await.is_none() {

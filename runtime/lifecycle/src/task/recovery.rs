@@ -74,7 +74,7 @@ pub async fn recover(
         return recover_unfinished(scope);
     };
     let failed = |reason: &str| Recovery::Failed { reason: reason.to_owned() };
-    let ended = match scope.workloads.adopt(&run.id, &run.identities(), &workload) {
+    let ended = match scope.node.workloads.adopt(&run.id, &run.identities(), &workload) {
         Adoption::Running => false,
         Adoption::Ended(_) => true,
         Adoption::NotRun => return Recovery::NeverRan,
@@ -84,7 +84,7 @@ pub async fn recover(
         Adoption::Unknown => return failed("it ended with the process that ran it"),
         Adoption::NotNow(reason) => return Recovery::NotReady { reason, held: false },
     };
-    let driver = scope.drivers.dispense(&scope.task.driver);
+    let driver = scope.node.drivers.dispense(&scope.task.driver);
     if !run.has_context() {
         let hooks::ReplayedHooks { preparation, whole, trouble } =
             hooks::replay(scope, ended).await;
@@ -118,7 +118,7 @@ pub async fn recover(
 /// Recover a run without a handle. Whether its driver holds starts tells whether anything of it
 /// can have run.
 fn recover_unfinished(scope: &TaskScope) -> Recovery {
-    match scope.drivers.dispense(&scope.task.driver) {
+    match scope.node.drivers.dispense(&scope.task.driver) {
         Ok(driver) if driver.holds_starts() => Recovery::NeverRan,
         Ok(_) => Recovery::Failed {
             reason: "the agent ended while the task was being started".to_owned(),
@@ -141,7 +141,7 @@ async fn ask_driver(
         Ok(started) => {
             // Set only now, because the driver might have answered that it does not know the task.
             run.set_driver(driver);
-            scope.network.set_of_driver(&scope.task.name, started.network.clone());
+            scope.context.network.set_of_driver(&scope.task.name, started.network.clone());
             // A run of an older agent may have no note.
             calls::note_run(scope, record, run).await;
             if run.set_driver_answer(started.clone()) {
@@ -194,9 +194,9 @@ pub async fn clear_run(scope: &TaskScope, record: &LocalRecord, run: &TaskRun) -
     let workload = known.clone().unwrap_or_else(|| Workload::Process(String::new()));
     let mut ended = true;
     if identities.is_empty() && matches!(workload, Workload::WasmTask(_)) {
-        let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
-        scope.workloads.kill_run(&run.id);
-        let gone = scope.workloads.wait(&run.id, &workload);
+        let _adopted = scope.node.workloads.adopt(&run.id, &identities, &workload);
+        scope.node.workloads.kill_run(&run.id);
+        let gone = scope.node.workloads.wait(&run.id, &workload);
         if clock::timeout(KILL_GRACE, gone).await.is_none() {
             tracing::error!(run = %run.id, "a WASM task did not end after its kill");
             ended = false;
@@ -204,10 +204,10 @@ pub async fn clear_run(scope: &TaskScope, record: &LocalRecord, run: &TaskRun) -
     }
     if !identities.is_empty() {
         // Owned for as long as it takes to end them, those that can be.
-        let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
-        scope.workloads.kill_run(&run.id);
+        let _adopted = scope.node.workloads.adopt(&run.id, &identities, &workload);
+        scope.node.workloads.kill_run(&run.id);
         for identity in &identities {
-            let gone = scope.workloads.wait(&run.id, &Workload::Process(identity.id()));
+            let gone = scope.node.workloads.wait(&run.id, &Workload::Process(identity.id()));
             if clock::timeout(KILL_GRACE, gone).await.is_none() {
                 tracing::error!(run = %run.id, pid = identity.pid, "a process did not end after its kill");
                 ended = false;
@@ -215,13 +215,13 @@ pub async fn clear_run(scope: &TaskScope, record: &LocalRecord, run: &TaskRun) -
         }
         // The host cannot wait for a process that it does not own: such a process is found
         // by its identity.
-        ended &= scope.workloads.end_leftovers(&run.id, &identities).await;
+        ended &= scope.node.workloads.end_leftovers(&run.id, &identities).await;
     }
     if !ended {
         return false;
     }
     if run.driver().is_none()
-        && let Ok(driver) = scope.drivers.dispense(&scope.task.driver)
+        && let Ok(driver) = scope.node.drivers.dispense(&scope.task.driver)
     {
         run.set_driver(driver);
     }

@@ -173,7 +173,7 @@ impl TaskRun {
             alloc_user,
             named: Arc::default(),
             env: Arc::default(),
-            network: scope.network.get(),
+            network: scope.context.network.get(),
             secrets: Arc::new(secrets),
         };
         let _first_stays = self.context.set(Arc::new(context));
@@ -301,7 +301,7 @@ impl TaskRun {
 /// An id for the next run of a task.
 #[must_use]
 pub fn new_id(scope: &TaskScope) -> RunId {
-    let random = u32::try_from(scope.rng.number_below(1 << 32)).unwrap_or(0);
+    let random = u32::try_from(scope.node.rng.number_below(1 << 32)).unwrap_or(0);
     RunId::new(scope.allocation.id, &scope.task.name, random)
 }
 

@@ -128,7 +128,7 @@ impl TaskRunner {
                     self.feed(TaskInput::TimerFired);
                 }
                 Some(note) = inbox.notes.recv() => {
-                    self.feed(TaskInput::Note(note.event(self.scope.clock.now())));
+                    self.feed(TaskInput::Note(note.event(self.scope.node.clock.now())));
                 }
                 () = wait_open(&mut inbox.gate), if gated => self.feed(TaskInput::GateOpened),
             }
@@ -203,7 +203,7 @@ impl TaskRunner {
             TaskScope { allocation: Arc::clone(&allocation), task, ..(*self.scope).clone() };
         let kind = allocation.job.kind;
         let rules =
-            TaskRules::from_task(&scope.task, kind, scope.kill_timeout_max, scope.restartable);
+            TaskRules::from_task(&scope.task, kind, scope.node.kill_timeout_max, scope.restartable);
         self.scope = Arc::new(scope);
         self.feed(TaskInput::Rules(rules));
     }
@@ -270,7 +270,7 @@ impl TaskRunner {
         if number != self.number {
             return;
         }
-        let now = self.scope.clock.now();
+        let now = self.scope.node.clock.now();
         let input = match answer {
             TaskCallAnswer::Prepared(result) => match *result {
                 Ok(preparation) => {
@@ -363,7 +363,10 @@ impl TaskRunner {
 
     /// Make one step of the machine: carry out its effects, publish and write what changed.
     fn feed(&mut self, input: TaskInput) {
-        let at = StepContext { now: self.scope.clock.now(), random: self.scope.rng.next_u64() };
+        let at = StepContext {
+            now: self.scope.node.clock.now(),
+            random: self.scope.node.rng.next_u64(),
+        };
         let effects = self.machine.step(at, input);
         for effect in effects {
             self.act(effect);

@@ -21,13 +21,15 @@ use ostler_control::node_records::{self, NodeRecords};
 use ostler_control::orphan_dirs;
 use ostler_control::unowned_runs::UnownedRuns;
 use ostler_control::variables::NodeVariables;
-use ostler_control::{ControlHandle, ControlOptions};
+use ostler_control::{ControlHandle, ControlOptions, ControlQueue};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::alloc::dir::AllocDirError;
-use ostler_lifecycle::alloc::{AllocDiskUse, DiskMeter};
+use ostler_lifecycle::alloc::{self, AllocDiskUse, DiskMeter, DiskWatch};
+use ostler_lifecycle::context::NodeContext;
 use ostler_lifecycle::services::NodeServices;
+use ostler_lifecycle::task;
 use ostler_model::clock::{self, Clock};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
@@ -121,33 +123,46 @@ impl Agent {
             orphan_dirs::find_orphan_dirs(dir.join("allocs"), &recorded.recorded_ids(), &state);
         let node = NodePublisher::new(view);
         let refresher = Refresher::new(ChangeWatcher::new(), rng.clone());
-        let options = DeviceOptions { clock: clock.clone(), ..DeviceOptions::default() };
+        let queue = ControlQueue::new();
+        let options = DeviceOptions {
+            clock: clock.clone(),
+            book: Some(queue.ledger_book()),
+            ..DeviceOptions::default()
+        };
         let devices = DeviceManager::new(node.clone(), options, refresher);
         let name = PluginName::new("sim-gpu").map_err(|error| text(&error))?;
-        let (control, owner) = ostler_control::spawn(ControlOptions {
+        let alloc_root = dir.join("allocs");
+        let context = NodeContext {
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
-            data_dir: dir.to_owned(),
-            node: node.clone(),
+            disk_watch: DiskWatch::new(alloc_root.clone(), Arc::new(Roomy), clock.clone()),
+            alloc_root,
             drivers: Arc::new(world.clone()) as Arc<dyn Drivers>,
             workloads: Arc::new(world.clone()),
-            devices: devices.clone(),
+            devices: Arc::new(devices.clone()),
             artifacts: None,
             state: state.clone(),
-            gauge: Arc::new(Roomy),
-            port_in_use: Arc::new(|_| false),
-            kill_tasks: Arc::new(kill_tasks(world.clone())),
             clock: clock.clone(),
             rng: rng.clone(),
             users: Default::default(),
             secrets_in_memory: false,
-            recorded_index: recorded.index(),
-            holds: UnownedRuns::default(),
             services: NodeServices::default(),
-            variables,
+            variables: Arc::new(variables),
             other_nodes: None,
             networks: Arc::new(ostler_model::network::HostNetworkOnly),
-        });
-        devices.set_book(control.ledger_book());
+            alloc_hooks: alloc::hooks::standard(),
+            task_hooks: task::hooks::standard(),
+        };
+        let options = ControlOptions {
+            node: Arc::new(context),
+            publisher: node.clone(),
+            devices: devices.clone(),
+            gauge: Arc::new(Roomy),
+            port_in_use: Arc::new(|_| false),
+            kill_tasks: Arc::new(kill_tasks(world.clone())),
+            recorded_index: recorded.index(),
+            holds: UnownedRuns::default(),
+        };
+        let (control, owner) = ostler_control::spawn(options, queue);
         if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {
             drop(tokio::spawn(first));
         }

@@ -85,7 +85,7 @@ async fn two_changes_in_a_row_run_one_copy_and_the_data_goes_along() {
     diary.begun(3).await;
     diary.assert_well(&["begin 1", "end", "begin 3"]);
     // Nobody waits for those that had the place: all of them can be collected.
-    assert_eq!(served.agent.collect(None).await.unwrap().allocs.len(), 2);
+    assert_eq!(served.agent.control().collect(None).await.unwrap().allocs.len(), 2);
     served.end().await;
 }
 
@@ -148,7 +148,7 @@ async fn the_agent_leaves_in_the_middle_and_the_next_one_waits_on() {
     diary.begun(3).await;
     diary.assert_well(&["begin 1", "end", "begin 3"]);
     let stopped = |view: &AllocView| view.allocation.desired == DesiredStatus::Stop;
-    assert_eq!(served.agent.allocs().iter().filter(|view| stopped(view)).count(), 2);
+    assert_eq!(served.agent.control().allocs().iter().filter(|view| stopped(view)).count(), 2);
     served.end().await;
 }
 
@@ -202,7 +202,7 @@ async fn known(served: &Served, job: &str) -> tokio::task::JoinHandle<()> {
         let agent = agent.clone();
         async move { drop(agent.register(job, RegisterOptions::default()).await.unwrap()) }
     });
-    while agent.job(&job_id()).is_none_or(|job| job.allocs.is_empty()) {
+    while agent.control().job(&job_id()).is_none_or(|job| job.allocs.is_empty()) {
         tokio::task::yield_now().await;
     }
     registered
@@ -215,7 +215,7 @@ async fn a_stop_that_comes_while_a_large_registration_is_made_reaches_all_of_it(
     stop_job(&served, false).await;
     registered.await.unwrap();
     eventually("all of it is over", || {
-        let views = served.agent.allocs();
+        let views = served.agent.control().allocs();
         views.len() == 1000 && views.iter().all(|view| view.phase.has_ended())
     })
     .await;

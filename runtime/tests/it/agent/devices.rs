@@ -72,7 +72,7 @@ async fn stop(served: &Served, name: &str, alloc: AllocId) {
 }
 
 fn held(served: &Served) -> usize {
-    served.agent.device_holders().holders().count()
+    served.agent.control().device_holders().holders().count()
 }
 
 #[tokio::test(flavor = "multi_thread")]

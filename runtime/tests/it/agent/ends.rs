@@ -27,10 +27,10 @@ async fn the_most_allocations_there_may_be_hold_as_soon_as_one_is_placed() {
         eventually("it is over", || served.view(id).phase.has_ended()).await;
         ended.push(id);
     }
-    assert_eq!(served.agent.allocs().len(), 3);
+    assert_eq!(served.agent.control().allocs().len(), 3);
     served.register(&service("", "")).await;
-    eventually("the oldest is gone", || served.agent.alloc(ended[0]).is_none()).await;
-    assert_eq!(served.agent.allocs().len(), 3);
+    eventually("the oldest is gone", || served.agent.control().alloc(ended[0]).is_none()).await;
+    assert_eq!(served.agent.control().allocs().len(), 3);
     served.end().await;
 }
 
@@ -42,8 +42,8 @@ async fn what_is_collected_right_after_a_stop_leaves_nothing_behind() {
         served.until_running(3).await;
         let options = StopOptions { purge, ..StopOptions::default() };
         served.agent.deregister(&job_id(), options).await.unwrap();
-        served.agent.collect(None).await.unwrap();
-        assert!(served.agent.allocs().is_empty(), "purge: {purge}");
+        served.agent.control().collect(None).await.unwrap();
+        assert!(served.agent.control().allocs().is_empty(), "purge: {purge}");
         let dirs = std::fs::read_dir(served.data.path().join("allocs")).unwrap();
         assert_eq!(dirs.count(), 0, "purge: {purge}");
         served.end().await;
@@ -52,7 +52,7 @@ async fn what_is_collected_right_after_a_stop_leaves_nothing_behind() {
     let id = served.register(&service("", "")).await.placed[0];
     served.until_running(1).await;
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
-    assert_eq!(served.agent.collect(Some(id)).await.unwrap().allocs, [id]);
+    assert_eq!(served.agent.control().collect(Some(id)).await.unwrap().allocs, [id]);
     served.end().await;
 }
 

@@ -51,11 +51,11 @@ impl Faulty {
     /// Every job and allocation as the agent has them.
     fn known(&self) -> Known {
         let agent = &self.served.agent;
-        let jobs = agent.jobs().into_iter().map(|job| {
+        let jobs = agent.control().jobs().into_iter().map(|job| {
             let record = job.record;
             (record.job.id.to_string(), (record.version, record.stopped, record.modify_index))
         });
-        let allocs = agent.allocs().into_iter().map(|view| {
+        let allocs = agent.control().allocs().into_iter().map(|view| {
             assert_eq!(view.allocation, view.handle.allocation(), "its owner knows no more");
             (view.allocation.id, view.allocation)
         });
@@ -98,12 +98,12 @@ async fn a_registration_that_cannot_be_written_leaves_nothing_and_frees_what_it_
         let refused = served.try_register(&holder(network, "")).await;
         assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
         faulty.disk.forget_plan();
-        assert!(served.agent.jobs().is_empty());
+        assert!(served.agent.control().jobs().is_empty());
         // What was placed is over; its directory is removed beside the answer.
         let allocs = served.agent.data_dir().join("allocs");
         eventually("what was placed is removed", || {
             let left = std::fs::read_dir(&allocs).map_or(0, Iterator::count);
-            left == 0 && served.agent.allocs().is_empty() && faulty.keys().is_empty()
+            left == 0 && served.agent.control().allocs().is_empty() && faulty.keys().is_empty()
         })
         .await;
         assert_eq!(faulty.recorded().await, [""; 0], "{fault:?}");
@@ -115,7 +115,7 @@ async fn a_registration_that_cannot_be_written_leaves_nothing_and_frees_what_it_
         drop((disk, store));
         let data = served.leave().await;
         let served = Served::on(data, "").await;
-        assert!(served.agent.job(&job_id()).is_none(), "{fault:?}: it came back");
+        assert!(served.agent.control().job(&job_id()).is_none(), "{fault:?}: it came back");
         assert_eq!(served.until_running(1).await.len(), 1);
         served.end().await;
     }
@@ -173,13 +173,14 @@ async fn a_purge_is_seen_when_it_is_durable() {
         let purge = StopOptions { purge: true, ..StopOptions::default() };
         agent.deregister(&job_id(), purge).await
     });
-    let stopping = || served.agent.alloc(id).unwrap().allocation.desired == DesiredStatus::Stop;
+    let stopping =
+        || served.agent.control().alloc(id).unwrap().allocation.desired == DesiredStatus::Stop;
     eventually("it is decided", stopping).await;
-    assert!(served.agent.job(&job_id()).is_some(), "it is not on disk yet");
+    assert!(served.agent.control().job(&job_id()).is_some(), "it is not on disk yet");
     drop(held);
     purging.await.unwrap().unwrap();
-    assert!(served.agent.job(&job_id()).is_none());
-    eventually("it is collected", || served.agent.allocs().is_empty()).await;
+    assert!(served.agent.control().job(&job_id()).is_none());
+    eventually("it is collected", || served.agent.control().allocs().is_empty()).await;
     faulty.served.end().await;
 }
 
@@ -193,7 +194,7 @@ async fn what_is_over_of_a_purged_job_is_not_listed_again_when_only_the_purge_wa
     ));
     let id = served.register(&once).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    let over = || served.agent.job(&job_id()).unwrap().status == JobStatus::Dead;
+    let over = || served.agent.control().job(&job_id()).unwrap().status == JobStatus::Dead;
     eventually("it is over", over).await;
     faulty.store.flush().await.unwrap();
     // As if the agent was killed right after the purge: nothing later reaches the disk.
@@ -206,8 +207,8 @@ async fn what_is_over_of_a_purged_job_is_not_listed_again_when_only_the_purge_wa
     drop((disk, store));
 
     let served = Served::on(data, "").await;
-    assert!(served.agent.job(&job_id()).is_none());
-    eventually("it is collected", || served.agent.allocs().is_empty()).await;
+    assert!(served.agent.control().job(&job_id()).is_none());
+    eventually("it is collected", || served.agent.control().allocs().is_empty()).await;
     let dirs = std::fs::read_dir(served.agent.data_dir().join("allocs")).unwrap();
     assert_eq!(dirs.count(), 0);
     served.end().await;
@@ -224,7 +225,7 @@ async fn a_job_that_is_registered_while_its_name_is_purged_stays() {
         let agent = served.agent.clone();
         let purging = tokio::spawn(async move { agent.deregister(&job_id(), purge).await });
         let stopping = || {
-            let view = first.first().and_then(|id| served.agent.alloc(*id));
+            let view = first.first().and_then(|id| served.agent.control().alloc(*id));
             view.is_none_or(|view| view.allocation.desired == DesiredStatus::Stop)
         };
         eventually("it is decided", stopping).await;
@@ -260,7 +261,7 @@ async fn a_change_that_is_taken_back_holds_up_no_other_job() {
     let registered = tokio::spawn(async move { agent.register(other, Default::default()).await });
     let id = ostler_model::ids::JobId::new("other").unwrap();
     let seen = async {
-        while served.agent.job(&id).is_none() {
+        while served.agent.control().job(&id).is_none() {
             tokio::task::yield_now().await;
         }
     };
@@ -271,8 +272,8 @@ async fn a_change_that_is_taken_back_holds_up_no_other_job() {
     registered.await.unwrap().unwrap();
     let refused = refused.await.unwrap();
     assert!(matches!(refused, Err(SubmitError::State(_))), "{refused:?}");
-    assert!(served.agent.job(&job_id()).is_none());
-    eventually("what was placed is removed", || served.agent.allocs().is_empty()).await;
+    assert!(served.agent.control().job(&job_id()).is_none());
+    eventually("what was placed is removed", || served.agent.control().allocs().is_empty()).await;
     faulty.served.end().await;
 }
 
@@ -302,7 +303,11 @@ async fn a_task_is_ended_whatever_the_disk_says_and_the_answer_says_what_is_not_
         assert!(why.contains("not on record"), "{why}");
         eventually("the task is ended", || !runs(pid)).await;
         eventually("it is shown", || {
-            served.agent.alloc(id).is_some_and(|view| view.state.client_status.is_terminal())
+            served
+                .agent
+                .control()
+                .alloc(id)
+                .is_some_and(|view| view.state.client_status.is_terminal())
         })
         .await;
         let exit = served.view(id).state.tasks.values().next().unwrap().last_exit.clone();

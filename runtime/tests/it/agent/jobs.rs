@@ -64,7 +64,10 @@ async fn a_replacement_that_does_not_fit_beside_the_old_one_comes_after_it() {
     assert!(served.view(first[0]).phase.has_ended());
     let held = now.allocation.devices.values().flatten().count();
     assert_eq!(held, 1, "the device changed hands");
-    eventually("nothing waits", || served.agent.job(&job_id()).unwrap().blocked.is_empty()).await;
+    eventually("nothing waits", || {
+        served.agent.control().job(&job_id()).unwrap().blocked.is_empty()
+    })
+    .await;
     served.end().await;
 }
 
@@ -92,14 +95,14 @@ async fn a_stopped_job_can_run_again_and_a_purged_one_is_gone_with_its_allocatio
     assert!(matches!(unknown, Err(SubmitError::Unknown { .. })));
     let first = served.register(&service("", "")).await.placed[0];
     served.until_running(1).await;
-    let index = served.agent.index();
+    let index = served.agent.control().index();
     let stopped = served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap().index;
     assert!(stopped > index);
     served.until(first, ClientStatus::Complete).await;
     let view = served.view(first);
     assert_eq!(view.allocation.desired, DesiredStatus::Stop);
     assert_eq!(view.allocation.desired_description, "alloc not needed as job is stopped");
-    let job = served.agent.job(&job_id()).unwrap();
+    let job = served.agent.control().job(&job_id()).unwrap();
     assert!(job.record.stopped);
     assert_eq!((job.status, job.record.modify_index), (JobStatus::Dead, stopped));
 
@@ -108,8 +111,9 @@ async fn a_stopped_job_can_run_again_and_a_purged_one_is_gone_with_its_allocatio
     served.until_running(1).await;
     let purge = StopOptions { purge: true, ..StopOptions::default() };
     served.agent.deregister(&job_id(), purge).await.unwrap();
-    assert!(served.agent.job(&job_id()).is_none());
-    eventually("its allocations are collected", || served.agent.allocs().is_empty()).await;
+    assert!(served.agent.control().job(&job_id()).is_none());
+    eventually("its allocations are collected", || served.agent.control().allocs().is_empty())
+        .await;
     let allocs = served.data.path().join("allocs");
     assert_eq!(std::fs::read_dir(allocs).unwrap().count(), 0, "and their directories");
     served.end().await;
@@ -132,7 +136,7 @@ async fn a_registration_at_the_wrong_index_changes_nothing() {
     served.agent.register(job(), enforced(first.job_modify_index)).await.unwrap();
     let after = served.wanted().remove(0);
     assert_eq!(after.allocation, before.allocation);
-    assert_eq!(served.agent.job(&job_id()).unwrap().record.version, 0);
+    assert_eq!(served.agent.control().job(&job_id()).unwrap().record.version, 0);
     served.end().await;
 }
 
@@ -154,14 +158,14 @@ async fn a_version_that_does_not_fit_waits_with_its_reason_and_the_old_one_runs_
     let ids = |views: &[AllocView]| views.iter().map(|v| v.allocation.id).collect::<Vec<_>>();
     let now = served.until_running(2).await;
     assert_eq!(ids(&now), ids(&before), "they run on, of the version before");
-    let job = served.agent.job(&job_id()).unwrap();
+    let job = served.agent.control().job(&job_id()).unwrap();
     assert_eq!((job.record.version, job.places.waiting, job.blocked.len()), (1, 2, 2));
 
     // It is on record, and waits after a start too.
     let served = served.restart().await;
     let now = served.until_running(2).await;
     assert_eq!(ids(&now), ids(&before));
-    let job = served.agent.job(&job_id()).unwrap();
+    let job = served.agent.control().job(&job_id()).unwrap();
     assert_eq!((job.record.version, job.places.waiting), (1, 2));
     let plan = served.agent.plan(&parse(&huge), JobOptions::default()).unwrap();
     assert_eq!((plan.version, plan.waiting.len()), (1, 2));
@@ -183,17 +187,17 @@ async fn what_waits_starts_by_itself_when_what_it_waits_for_is_free() {
     let waits = served.register(&other).await;
     assert!(waits.warnings[0].contains("held by"), "{:?}", waits.warnings);
     let id = JobId::new("other").unwrap();
-    assert_eq!(served.agent.job(&id).unwrap().status, JobStatus::Pending);
+    assert_eq!(served.agent.control().job(&id).unwrap().status, JobStatus::Pending);
     let again = served.register(&other).await;
     assert_eq!((again.version, again.index, again.placed.len()), (0, None, 0), "it is known");
 
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
     served.until(first, ClientStatus::Complete).await;
     eventually("the other runs", || {
-        served.agent.job(&id).is_some_and(|job| job.status == JobStatus::Running)
+        served.agent.control().job(&id).is_some_and(|job| job.status == JobStatus::Running)
     })
     .await;
-    let job = served.agent.job(&id).unwrap();
+    let job = served.agent.control().job(&id).unwrap();
     assert_eq!((job.blocked.len(), job.places.waiting), (0, 0));
     served.end().await;
 }
@@ -208,7 +212,7 @@ async fn a_driver_that_nobody_has_and_a_wrong_config_are_refused() {
     let wrong = service("", "").replace("command =", "comand =");
     let refused = served.try_register(&wrong).await;
     assert!(matches!(refused, Err(SubmitError::Config(_))), "{refused:?}");
-    assert!(served.agent.jobs().is_empty());
+    assert!(served.agent.control().jobs().is_empty());
     served.end().await;
 }
 
@@ -245,9 +249,9 @@ async fn an_allocation_that_ended_takes_no_requests() {
     assert!(agent.signal_alloc(id, None, "SIGHUP").await.is_err());
     let same = served.register(&job).await;
     assert!(same.placed.is_empty(), "work that is done is not done again");
-    assert_eq!(agent.collect(Some(id)).await.unwrap().allocs, [id]);
-    assert!(matches!(agent.collect(Some(id)).await, Err(AllocError::Unknown { .. })));
-    assert!(agent.alloc(id).is_none());
+    assert_eq!(agent.control().collect(Some(id)).await.unwrap().allocs, [id]);
+    assert!(matches!(agent.control().collect(Some(id)).await, Err(AllocError::Unknown { .. })));
+    assert!(agent.control().alloc(id).is_none());
     served.end().await;
 }
 
@@ -256,32 +260,35 @@ async fn only_what_is_over_is_collected() {
     let served = Served::start().await;
     let id = served.register(&service("", "")).await.placed[0];
     served.until_running(1).await;
-    assert!(matches!(served.agent.collect(Some(id)).await, Err(AllocError::NotOver { .. })));
-    assert!(served.agent.collect(None).await.unwrap().allocs.is_empty());
-    assert!(served.agent.alloc(id).is_some());
+    assert!(matches!(
+        served.agent.control().collect(Some(id)).await,
+        Err(AllocError::NotOver { .. })
+    ));
+    assert!(served.agent.control().collect(None).await.unwrap().allocs.is_empty());
+    assert!(served.agent.control().alloc(id).is_some());
     served.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_index_grows_with_every_change_and_over_restarts() {
     let served = Served::start().await;
-    let mut changes = served.agent.changes();
+    let mut changes = served.agent.control().changes();
     let mut seen = vec![*changes.borrow_and_update()];
     served.register(&service("", "")).await;
     served.until_running(1).await;
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
-    while served.agent.allocs().iter().any(|view| !view.phase.has_ended()) {
+    while served.agent.control().allocs().iter().any(|view| !view.phase.has_ended()) {
         changes.changed().await.unwrap();
         seen.push(*changes.borrow_and_update());
     }
     assert!(seen.len() > 2 && seen.is_sorted_by(|a, b| a < b), "{seen:?}");
-    let last = served.agent.index();
-    let recorded = served.agent.job(&job_id()).unwrap().record.modify_index;
+    let last = served.agent.control().index();
+    let recorded = served.agent.control().job(&job_id()).unwrap().record.modify_index;
     let data = served.leave().await;
 
     let served = Served::on(data, "").await;
-    assert!(served.agent.index() > last, "the time went on");
-    let last = served.agent.index();
+    assert!(served.agent.control().index() > last, "the time went on");
+    let last = served.agent.control().index();
     let job = served.register(&service("", "")).await;
     assert!(job.job_modify_index > last);
     served.until_running(1).await;
@@ -294,8 +301,8 @@ async fn the_index_grows_with_every_change_and_over_restarts() {
     let mut options = serving(data.path(), "");
     options.clock = Clock::fixed(Timestamp::from_nanos(1));
     let agent = ostler_agent::Agent::start(options).await.unwrap();
-    let record = agent.job(&job_id()).unwrap().record;
-    assert!(agent.index() > record.modify_index && record.modify_index > recorded);
+    let record = agent.control().job(&job_id()).unwrap().record;
+    assert!(agent.control().index() > record.modify_index && record.modify_index > recorded);
     agent.shutdown().await;
 }
 
@@ -321,7 +328,7 @@ async fn a_hundred_jobs_at_once_share_their_commits() {
     assert!(commits <= JOBS / 2, "{commits} commits");
     let data = served.leave().await;
     let served = Served::on(data, "").await;
-    assert_eq!(served.agent.jobs().len(), 100, "what was acknowledged is there");
+    assert_eq!(served.agent.control().jobs().len(), 100, "what was acknowledged is there");
     served.end().await;
 }
 
@@ -334,7 +341,7 @@ async fn a_job_of_many_places_starts_with_hardly_more_than_one_commit() {
     let before = served.agent.state_stats();
     served.register(&service("count = 40", "resources {\n cpu = 5\n memory = 16\n }")).await;
     let running = || {
-        let allocs = served.agent.allocs();
+        let allocs = served.agent.control().allocs();
         allocs.iter().filter(|alloc| alloc.state.client_status == ClientStatus::Running).count()
     };
     eventually("all run", || running() == 40).await;

@@ -32,7 +32,7 @@ fn entry(served: &Served, path: &Path) -> Option<JobsDirEntry> {
 }
 
 fn version(served: &Served) -> Option<u64> {
-    served.agent.job(&job_id()).map(|view| view.record.version)
+    served.agent.control().job(&job_id()).map(|view| view.record.version)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,7 +41,10 @@ async fn a_file_runs_follows_its_changes_survives_a_mistake_and_stops_when_it_go
     let served = Served::on(DataDir::new(), &config).await;
     let path = put(dir.path(), "web.hcl", &service("", ""));
     let first = served.until_running(1).await.remove(0);
-    assert_eq!(served.agent.job(&job_id()).unwrap().record.origin, JobOrigin::File(path.clone()));
+    assert_eq!(
+        served.agent.control().job(&job_id()).unwrap().record.origin,
+        JobOrigin::File(path.clone())
+    );
 
     put(dir.path(), "web.hcl", &service("count = 2", ""));
     served.until_running(2).await;
@@ -59,7 +62,7 @@ async fn a_file_runs_follows_its_changes_survives_a_mistake_and_stops_when_it_go
 
     std::fs::remove_file(&path).unwrap();
     served.until(first.allocation.id, ClientStatus::Complete).await;
-    assert!(served.agent.job(&job_id()).unwrap().record.stopped);
+    assert!(served.agent.control().job(&job_id()).unwrap().record.stopped);
     served.end().await;
 }
 
@@ -82,7 +85,7 @@ async fn a_job_of_a_file_and_a_job_of_the_api_do_not_take_each_other_over() {
         entry(&served, &second).is_some_and(|entry| entry.problem.is_some())
     })
     .await;
-    let api = served.agent.job(&JobId::new("api").unwrap()).unwrap();
+    let api = served.agent.control().job(&JobId::new("api").unwrap()).unwrap();
     assert_eq!((api.record.origin.clone(), api.record.version), (JobOrigin::Api, 0));
     assert_eq!(entry(&served, &path).unwrap().problem, None);
     served.end().await;

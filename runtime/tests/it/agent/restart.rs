@@ -39,7 +39,7 @@ async fn jobs_run_on_after_a_restart_and_nothing_starts_twice() {
         assert_eq!(starts(after.state.tasks.values().next().unwrap()), 1);
     }
     assert!(pids.iter().all(|pid| runs(*pid)), "the same processes");
-    let job = served.agent.job(&job_id()).unwrap();
+    let job = served.agent.control().job(&job_id()).unwrap();
     assert_eq!((job.record.version, job.allocs.len()), (0, 2));
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
     eventually("they can be stopped", || !pids.iter().any(|pid| runs(*pid))).await;
@@ -57,7 +57,7 @@ async fn a_restart_is_no_change_of_any_allocation() {
     let running = served.register(&service(judged_at_once, "")).await.placed[0];
     served.until(running, ClientStatus::Running).await;
     let view = |served: &Served, id| {
-        served.agent.allocs().into_iter().find(|view| view.allocation.id == id).unwrap()
+        served.agent.control().allocs().into_iter().find(|view| view.allocation.id == id).unwrap()
     };
     let judged =
         || view(&served, running).state.health.is_some_and(|health| health.healthy.is_some());
@@ -128,7 +128,7 @@ async fn a_drained_agent_starts_its_jobs_again_and_a_stopped_job_stays_stopped()
     let next = served.until_running(1).await.remove(0);
     assert_eq!(next.allocation.previous, Some(first));
     assert_eq!(served.view(first).allocation.desired, DesiredStatus::Stop);
-    assert!(served.agent.job(&other).unwrap().record.stopped);
+    assert!(served.agent.control().job(&other).unwrap().record.stopped);
     served.end().await;
 }
 
@@ -141,7 +141,7 @@ async fn work_that_is_done_is_not_done_again() {
     eventually("it is over", || served.view(id).phase.has_ended()).await;
     let before = served.view(id).state;
     let served = served.restart().await;
-    assert_eq!(served.agent.allocs().len(), 1);
+    assert_eq!(served.agent.control().allocs().len(), 1);
     assert_eq!(served.view(id).state.tasks, before.tasks);
     assert_eq!(served.agent.state_stats().later_lost, 0);
     served.end().await;
@@ -153,13 +153,14 @@ async fn a_collected_allocation_does_not_come_back() {
     let job = service("", "").replace("job \"web\" {", "job \"web\" {\n type = \"batch\"");
     let id = served.register(&job.replace("exec sleep 1000", "exit 0")).await.placed[0];
     served.until(id, ClientStatus::Complete).await;
-    eventually("it is collected", || served.agent.alloc(id).unwrap().phase.has_ended()).await;
+    eventually("it is collected", || served.agent.control().alloc(id).unwrap().phase.has_ended())
+        .await;
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
-    served.agent.collect(Some(id)).await.unwrap();
+    served.agent.control().collect(Some(id)).await.unwrap();
     let data = served.leave().await;
     assert!(store(&data).scan(&KeyPrefix::Alloc(id)).unwrap().is_empty());
     let served = Served::on(data, "").await;
-    assert!(served.agent.allocs().is_empty());
+    assert!(served.agent.control().allocs().is_empty());
     served.end().await;
 }
 
@@ -192,7 +193,7 @@ async fn half_an_allocation_is_removed_and_stops_nothing() {
     let served = Served::on(data, "").await;
     let view = served.until_running(1).await.remove(0);
     assert_eq!(*view.allocation, original);
-    assert_eq!(served.agent.allocs().len(), 1);
+    assert_eq!(served.agent.control().allocs().len(), 1);
     let told = served.agent.notices().iter().filter(|notice| notice.contains("put aside"));
     assert_eq!(told.count(), 1, "{:?}", served.agent.notices());
     served.agent.deregister(&job_id(), StopOptions::default()).await.unwrap();
@@ -220,7 +221,7 @@ async fn a_job_whose_record_is_damaged_runs_on() {
     drop(state);
     let served = Served::on(data, "").await;
     assert_eq!(served.until_running(1).await[0].allocation.id, id);
-    assert_eq!(served.agent.job(&job_id()).unwrap().record.version, 0);
+    assert_eq!(served.agent.control().job(&job_id()).unwrap().record.version, 0);
     served.end().await;
 }
 
@@ -294,7 +295,7 @@ async fn a_job_waits_for_its_driver() {
     drop(agent);
     // The driver is not there at this start.
     let served = Served::on(data, "plugin \"raw_exec\" {\n enabled = false\n}").await;
-    let job = served.agent.job(&job_id()).unwrap();
+    let job = served.agent.control().job(&job_id()).unwrap();
     assert_eq!((job.blocked.len(), job.status), (1, ostler_agent::JobStatus::Pending));
     assert_eq!(job.blocked[0].previous, Some(before.allocation.id));
     assert!(job.blocked[0].refusal.to_string().contains("no driver raw_exec"));

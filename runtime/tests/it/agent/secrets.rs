@@ -46,10 +46,14 @@ async fn secrets_are_in_memory_over_a_restart_of_the_agent_and_go_with_the_alloc
     served.agent.deregister(&job_id(), purge).await.unwrap();
     eventually("it has ended", || {
         let ended = |status: ClientStatus| status.is_terminal();
-        served.agent.alloc(view.allocation.id).is_none_or(|view| ended(view.state.client_status))
+        served
+            .agent
+            .control()
+            .alloc(view.allocation.id)
+            .is_none_or(|view| ended(view.state.client_status))
     })
     .await;
-    served.agent.collect(None).await.unwrap();
+    served.agent.control().collect(None).await.unwrap();
     eventually("the directory is gone", || !dir.exists()).await;
     assert_eq!(mounts_below(&dir), [""; 0]);
     served.end().await;

@@ -85,8 +85,7 @@ impl World {
         let ended = Arc::clone(&self.ended);
         let disk = self.disk.lock().unwrap().clone();
         runtime.block_on(async move {
-            let bench = Bench::new();
-            bench.manager.set_book(Arc::new(book));
+            let bench = Bench::with_book(Some(Arc::new(book)));
             if restored {
                 for (who, devices) in tasks() {
                     if disk.holders().any(|held| held.holder == who) {

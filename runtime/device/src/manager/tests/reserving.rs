@@ -44,13 +44,12 @@ struct Two {
 
 impl Two {
     async fn new() -> Self {
-        let bench = Bench::new();
+        let notes = Arc::new(Notes::default());
+        let bench = Bench::with_book(Some(Arc::clone(&notes) as Arc<dyn LedgerBook>));
         let p = Fake::new("p", vec![group("p", "a", &["0", "1"])]);
         let q = Fake::new("q", vec![group("q", "b", &["0", "1"])]);
         bench.add(&p).await;
         bench.add(&q).await;
-        let notes = Arc::new(Notes::default());
-        bench.manager.set_book(Arc::clone(&notes) as Arc<dyn LedgerBook>);
         Self { bench, p, q, notes }
     }
 

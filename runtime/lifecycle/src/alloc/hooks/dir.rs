@@ -37,11 +37,12 @@ impl AllocHook for AllocDirHook {
     /// (nomad #27933). Where no run lives (a power cut took what was not on the disk yet), the task
     /// starts anew, and people are told what is lost.
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
-        let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
+        let (root, id) = (scope.node.alloc_root.clone(), scope.allocation.id);
         let (started, lives) = (scope.started_before, Arc::clone(&scope.lives));
         // Data of a previous allocation may arrive by a directory that is built anew.
         let new = !started && scope.allocation.previous.is_none();
         let (allocation, first) = (Arc::clone(&scope.allocation), Arc::clone(&scope.first));
+        let secrets_in_memory = scope.node.secrets_in_memory;
         Box::pin(async move {
             // The wait is bounded, because a disk that hangs must not hold up all others for ever.
             let _turn = clock::timeout(TURN_WALL_MAX, MAKING.acquire()).await;
@@ -53,13 +54,13 @@ impl AllocHook for AllocDirHook {
                 };
                 let dir = AllocDir::create(&root, id)?;
                 if new {
-                    make_for_first_runs(&dir, &allocation, &first);
+                    make_for_first_runs(&dir, &allocation, &first, secrets_in_memory);
                 }
                 Ok(gone)
             };
             let gone = scope.on_disk(make).await?.map_err(|e: AllocDirError| failure(&e))?;
             if gone {
-                let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), GONE);
+                let event = TaskEvent::new(EventKind::HookMessage, scope.node.clock.now(), GONE);
                 scope.tell(HookNews::Say(event)).await;
             }
             Ok(())
@@ -67,7 +68,7 @@ impl AllocHook for AllocDirHook {
     }
 
     fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
-        let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
+        let (root, id) = (scope.node.alloc_root.clone(), scope.allocation.id);
         Box::pin(async move {
             scope.on_disk(move || AllocDir::destroy(&root, id)).await?.map_err(|e| failure(&e))
         })
@@ -77,11 +78,16 @@ impl AllocHook for AllocDirHook {
 /// Make the directories of the tasks, and the log files of tasks that begin at once, while
 /// this thread may block anyway. What fails here is tried again, and reported, when its task
 /// is to start.
-fn make_for_first_runs(dir: &AllocDir, allocation: &Allocation, first: &[FirstRun]) {
+fn make_for_first_runs(
+    dir: &AllocDir,
+    allocation: &Allocation,
+    first: &[FirstRun],
+    secrets_in_memory: bool,
+) {
     let tasks = allocation.task_group().map(|group| group.tasks.as_slice()).unwrap_or_default();
     for task in tasks {
         let Some(run) = first.iter().find(|run| run.task == task.name) else { continue };
-        let made = secrets::create_task(dir, task, run.secrets_in_memory);
+        let made = secrets::create_task(dir, task, secrets_in_memory);
         let Ok(made) = made else { continue };
         *run.made.lock().unwrap_or_else(PoisonError::into_inner) = Some((dir.shared(), made));
         if task.lifecycle.is_some() || run.logs.get().is_some() {
@@ -108,12 +114,15 @@ mod tests {
 
     use super::*;
     use crate::alloc::hooks::{Background, HookTimes};
+    use crate::alloc::services::AllocServices;
+    use crate::context::NodeContext;
     use crate::watch;
     use ostler_model::alloc::AllocState;
     use ostler_model::clock::Clock;
     use ostler_model::job::JobKind;
     use ostler_model::rng::Rng;
     use ostler_state::StateStore;
+    use ostler_testing::fake_driver::FakeNode;
     use ostler_testing::fixtures;
 
     #[tokio::test]
@@ -122,11 +131,14 @@ mod tests {
         let tasks = vec![fixtures::task("web").unwrap()];
         let allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::from_seed(1)).unwrap();
         let id = allocation.id;
+        let (node, store) = (FakeNode::new(), StateStore::in_memory().unwrap());
+        let node = Arc::new(NodeContext::with_doubles(root.path(), &node, store, Clock::default()));
+        let allocation = Arc::new(allocation);
         let scope = AllocScope {
-            allocation: Arc::new(allocation.clone()),
-            alloc_root: root.path().to_owned(),
-            clock: Clock::default(),
-            previous: Vec::new(),
+            services: AllocServices::new(Arc::clone(&node), Arc::clone(&allocation)),
+            node,
+            context: Arc::default(),
+            allocation,
             started_before: false,
             lives: Arc::new(|| false),
             state: watch::channel(AllocState::default()).1,
@@ -134,26 +146,8 @@ mod tests {
             background: Background::default(),
             times: HookTimes::default(),
             disk: Arc::default(),
-            store: StateStore::in_memory().unwrap(),
-            disk_watch: crate::alloc::DiskWatch::new(
-                root.path().to_owned(),
-                Arc::new(crate::alloc::DirectoryMeter),
-                Clock::default(),
-            ),
             first: Arc::new([]),
-            services: crate::alloc::services::AllocServices::new(
-                crate::services::NodeServices::default(),
-                Arc::from("127.0.0.1"),
-                Arc::new(allocation),
-            ),
-            node: Arc::default(),
-            drivers: Arc::new(ostler_testing::fake_driver::FakeNode::new()),
             tasks: std::sync::Weak::new(),
-            rng: Rng::from_seed(1),
-            other_nodes: None,
-            networks: Arc::new(ostler_model::network::HostNetworkOnly),
-            network: Default::default(),
-            trace: None,
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

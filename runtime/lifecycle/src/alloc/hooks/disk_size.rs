@@ -22,7 +22,7 @@ impl AllocHook for DiskSizeHook {
                 let (id, disk) = (scope.allocation.id, group.ephemeral_disk);
                 // A previous allocation, or an earlier run, may have left data in the directory.
                 let new = !scope.started_before && scope.allocation.previous.is_none();
-                scope.disk_watch.watch(id, disk, new, scope.owner.clone());
+                scope.node.disk_watch.watch(id, disk, new, scope.owner.clone());
             }
             Ok(())
         })
@@ -30,7 +30,7 @@ impl AllocHook for DiskSizeHook {
 
     fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            scope.disk_watch.forget(scope.allocation.id);
+            scope.node.disk_watch.forget(scope.allocation.id);
             Ok(())
         })
     }

@@ -133,7 +133,7 @@ impl DiskFetch<'_> {
     }
 
     fn place(&self) -> (PathBuf, AllocId) {
-        (self.scope.alloc_root.clone(), self.scope.allocation.id)
+        (self.scope.node.alloc_root.clone(), self.scope.allocation.id)
     }
 
     async fn fetch_once(&self) -> Result<FetchedDisk, NoDisk> {

@@ -65,7 +65,7 @@ fn watcher(scope: &AllocScope) -> Option<HealthWatcher> {
     let group = allocation.task_group().filter(|_| !judged)?;
     let since = allocation.deployment.as_ref().map(|deployment| deployment.since);
     // The clock of the server that placed the allocation may differ from this node's.
-    let since = since.unwrap_or(allocation.created_at).min(scope.clock.now());
+    let since = since.unwrap_or(allocation.created_at).min(scope.node.clock.now());
     Some(HealthWatcher {
         scope: scope.clone(),
         machine: HealthMachine::new(group.health?, group, since),
@@ -114,7 +114,7 @@ impl HealthWatcher {
 
     /// One step of the machine. Returns whether there is a verdict.
     async fn feed(&mut self, input: HealthInput<'_>) -> bool {
-        for effect in self.machine.step(self.scope.clock.now(), input) {
+        for effect in self.machine.step(self.scope.node.clock.now(), input) {
             match effect {
                 HealthEffect::Timer(after) => self.timer = Some(Box::pin(clock::sleep(after))),
                 HealthEffect::Verdict(verdict) => {

@@ -44,7 +44,7 @@ fn start_deadline(scope: &AllocScope) {
     let deadline = scope.allocation.created_at.plus(most);
     let owner = scope.owner.clone();
     // The clock of the server that placed the allocation may differ from this node's.
-    let left = deadline.since(scope.clock.now()).min(most);
+    let left = deadline.since(scope.node.clock.now()).min(most);
     scope.background.run(NAME, async move {
         clock::sleep(left).await;
         let description = format!("Allocation ran as long as it may: {}", short_duration(most));

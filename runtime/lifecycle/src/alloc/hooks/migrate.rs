@@ -50,9 +50,9 @@ impl AllocHook for MigrateHook {
             if !group.ephemeral_disk.keeps_data() {
                 return Ok(());
             }
-            let (root, to) = (scope.alloc_root.clone(), allocation.id);
+            let (root, to) = (scope.node.alloc_root.clone(), allocation.id);
             let tasks: Vec<TaskName> = group.tasks.iter().map(|t| t.name.clone()).collect();
-            let store = scope.store.clone();
+            let store = scope.node.state.clone();
             let moving =
                 move || migrate::inherit(&root, &find_predecessors(&store, from), to, &tasks);
             let moving = clock::timeout(HOOK_WALL_MAX, scope.on_disk(moving)).await;
@@ -76,7 +76,7 @@ impl AllocHook for MigrateHook {
                     chain(&why)
                 ),
             };
-            let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), text)
+            let event = TaskEvent::new(EventKind::HookMessage, scope.node.clock.now(), text)
                 .detail("previous_alloc", from);
             scope.tell(HookNews::Say(event)).await;
             Ok(())
@@ -100,7 +100,7 @@ async fn fetch_data(scope: &AllocScope, from: AllocId) -> Result<(), HookFailure
         Ok(fetched) => fetched.text(from),
         Err(why) => format!("data of allocation {from} was not fetched, starting without: {why}"),
     };
-    let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), text)
+    let event = TaskEvent::new(EventKind::HookMessage, scope.node.clock.now(), text)
         .detail("previous_alloc", from);
     scope.tell(HookNews::Say(event)).await;
     Ok(())

@@ -39,7 +39,8 @@ impl AllocHook for NetworkHook {
     /// After a restart of the agent the hook finds the network as it was made.
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            let made = scope.networks.set_up(&scope.allocation, &NetworkWaitReporter(scope)).await;
+            let made =
+                scope.node.networks.set_up(&scope.allocation, &NetworkWaitReporter(scope)).await;
             let made = made.map_err(failure)?;
             let Some(mut made) = made else { return Ok(()) };
             made.hostname = hostname(scope, &made)?;
@@ -47,10 +48,10 @@ impl AllocHook for NetworkHook {
             // This record is for people who look into the state. What keeps the network
             // has its own.
             let key = NetworkStatusKey::of(scope.allocation.id);
-            if let Err(error) = scope.store.put_later(&key, &status).await {
+            if let Err(error) = scope.node.state.put_later(&key, &status).await {
                 tracing::warn!(alloc = %scope.allocation.id, %error, "the network is not on record");
             }
-            scope.network.set(made);
+            scope.context.network.set(made);
             scope.tell(HookNews::Network(status)).await;
             Ok(())
         })
@@ -58,9 +59,9 @@ impl AllocHook for NetworkHook {
 
     fn postrun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
-            scope.network.clear();
+            scope.context.network.clear();
             let gone =
-                scope.networks.tear_down(&scope.allocation, &NetworkWaitReporter(scope)).await;
+                scope.node.networks.tear_down(&scope.allocation, &NetworkWaitReporter(scope)).await;
             gone.map_err(failure)
         })
     }
@@ -80,7 +81,7 @@ fn hostname(scope: &AllocScope, network: &AllocNetwork) -> Result<Option<String>
         text: format!("hostname {asked:?}: {why}"),
         blame: Blame::Alloc,
     };
-    let env = TaskEnv::of_group(alloc, &scope.node, Some(network));
+    let env = TaskEnv::of_group(alloc, &scope.context.facts, Some(network));
     let env = env.map_err(|error| wrong(causes::chain(&error)))?;
     let name = env.interpolate(asked).map_err(|error| wrong(causes::chain(&error)))?;
     if is_hostname(&name) {

@@ -78,7 +78,7 @@ impl AllocHook for PreviousHook {
 fn running_previous(scope: &AllocScope) -> impl Iterator<Item = &PreviousAlloc> {
     // An earlier agent waited for them before it started the first task.
     let waits = !scope.started_before && !planted("previous-not-awaited");
-    let previous = scope.previous.iter().filter(move |_| waits);
+    let previous = scope.context.previous.iter().filter(move |_| waits);
     previous.filter(|previous| !is_over(*previous.phase.borrow()))
 }
 
@@ -94,7 +94,7 @@ async fn wait_for_alloc(scope: &AllocScope, previous: &PreviousAlloc, what: Stri
 
 /// Wait for the previous allocation, where it is one of another node.
 async fn wait_elsewhere(scope: &AllocScope) {
-    let known = |id: &AllocId| scope.previous.iter().any(|previous| previous.id == *id);
+    let known = |id: &AllocId| scope.context.previous.iter().any(|previous| previous.id == *id);
     let Some(id) = scope.allocation.previous.filter(|id| !scope.started_before && !known(id))
     else {
         return;
@@ -120,7 +120,7 @@ async fn wait_elsewhere(scope: &AllocScope) {
 }
 
 async fn report_wait(scope: &AllocScope, previous: AllocId, what: String) {
-    let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), what)
+    let event = TaskEvent::new(EventKind::HookMessage, scope.node.clock.now(), what)
         .detail("previous_alloc", previous);
     scope.tell(HookNews::Say(event)).await;
 }

@@ -111,7 +111,7 @@ impl Future for PanicGuard<'_> {
 }
 
 fn span(hook: &dyn AllocHook, kind: HookKind, scope: &AllocScope) -> Span {
-    let (ids, hook) = (child_span(&scope.trace), hook.name());
+    let (ids, hook) = (child_span(&scope.context.trace), hook.name());
     ostler_trace::span!(ids, "allocation hook", hook, call = kind.name(), error = Empty)
 }
 
@@ -150,19 +150,15 @@ async fn call_within(
     result.map_err(|failure| AllocHookError { hook: hook.name(), failure })
 }
 
-async fn call_until_error(
-    hooks: &[Arc<dyn AllocHook>],
-    kind: HookKind,
-    scope: &AllocScope,
-) -> Result<(), AllocHookError> {
-    for hook in hooks {
+async fn call_until_error(kind: HookKind, scope: &AllocScope) -> Result<(), AllocHookError> {
+    for hook in &scope.node.alloc_hooks {
         call(hook.as_ref(), kind, scope).await?;
     }
     Ok(())
 }
 
-async fn call_all(hooks: &[Arc<dyn AllocHook>], kind: HookKind, scope: &AllocScope) {
-    for hook in hooks {
+async fn call_all(kind: HookKind, scope: &AllocScope) {
+    for hook in &scope.node.alloc_hooks {
         if let Err(error) = call(hook.as_ref(), kind, scope).await {
             tracing::error!(alloc = %scope.allocation.id, ?kind, %error, "hook of an allocation failed");
         }
@@ -173,40 +169,34 @@ async fn call_all(hooks: &[Arc<dyn AllocHook>], kind: HookKind, scope: &AllocSco
 ///
 /// # Errors
 /// The first hook's that fails.
-pub async fn prerun(
-    hooks: &[Arc<dyn AllocHook>],
-    scope: &AllocScope,
-) -> Result<(), AllocHookError> {
-    call_until_error(hooks, HookKind::Prerun, scope).await
+pub async fn prerun(scope: &AllocScope) -> Result<(), AllocHookError> {
+    call_until_error(HookKind::Prerun, scope).await
 }
 
 /// Run all hooks before a restart of the whole allocation.
 ///
 /// # Errors
 /// The first hook's that fails.
-pub async fn pre_restart(
-    hooks: &[Arc<dyn AllocHook>],
-    scope: &AllocScope,
-) -> Result<(), AllocHookError> {
-    call_until_error(hooks, HookKind::PreRestart, scope).await
+pub async fn pre_restart(scope: &AllocScope) -> Result<(), AllocHookError> {
+    call_until_error(HookKind::PreRestart, scope).await
 }
 
 /// Run all update hooks; errors are logged.
-pub async fn update(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    call_all(hooks, HookKind::Update, scope).await;
+pub async fn update(scope: &AllocScope) {
+    call_all(HookKind::Update, scope).await;
 }
 
 /// Run all pre-kill hooks; errors are logged.
-pub async fn pre_kill(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    call_all(hooks, HookKind::PreKill, scope).await;
+pub async fn pre_kill(scope: &AllocScope) {
+    call_all(HookKind::PreKill, scope).await;
 }
 
 /// Run all post-run hooks; errors are logged.
-pub async fn postrun(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    call_all(hooks, HookKind::Postrun, scope).await;
+pub async fn postrun(scope: &AllocScope) {
+    call_all(HookKind::Postrun, scope).await;
 }
 
 /// Run all destroy hooks; errors are logged.
-pub async fn destroy(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope) {
-    call_all(hooks, HookKind::Destroy, scope).await;
+pub async fn destroy(scope: &AllocScope) {
+    call_all(HookKind::Destroy, scope).await;
 }

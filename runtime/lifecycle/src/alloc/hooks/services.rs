@@ -98,10 +98,10 @@ enum ServiceTrouble {
 impl OfferLoop {
     fn new(scope: AllocScope) -> Self {
         let means = CheckMeans {
-            places: scope.services.node.places(),
+            places: scope.node.services.places(),
             tasks: scope.tasks.clone(),
-            clock: scope.clock.clone(),
-            rng: scope.rng.clone(),
+            clock: scope.node.clock.clone(),
+            rng: scope.node.rng.clone(),
         };
         Self { scope: OfferGuard(scope), checks: Checks::new(means), said: BTreeMap::new() }
     }
@@ -150,11 +150,11 @@ impl OfferLoop {
         let (mut instances, mut wanted, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let mut around =
             ServiceEnvs { scope: &self.scope.0, allocation, group, envs: BTreeMap::new() };
-        let own = self.scope.0.network.get();
+        let own = self.scope.0.context.network.get();
         for service in &group.services {
             let Some(started) = offer::offered_since(service, group, state) else { continue };
             let of_task = service.task.as_ref();
-            let of_driver = of_task.and_then(|task| self.scope.0.network.of_driver(task));
+            let of_driver = of_task.and_then(|task| self.scope.0.context.network.of_driver(task));
             let networks = service_networks(
                 &self.scope.0,
                 allocation,
@@ -239,7 +239,7 @@ impl OfferLoop {
     }
 
     fn now(&self) -> Timestamp {
-        self.scope.0.clock.now()
+        self.scope.0.node.clock.now()
     }
 
     /// Restart what a check demands: the task of the service, or all tasks that run.
@@ -277,8 +277,9 @@ impl<'a> ServiceEnvs<'a> {
             Some(built) => built,
             None => match task {
                 None => {
-                    let network = scope.network.get();
-                    let of_group = TaskEnv::of_group(allocation, &scope.node, network.as_deref());
+                    let network = scope.context.network.get();
+                    let of_group =
+                        TaskEnv::of_group(allocation, &scope.context.facts, network.as_deref());
                     of_group.map_err(|error| chain(&error))
                 }
                 Some(name) => build_task_env(scope, allocation, self.group, name).await,
@@ -309,17 +310,17 @@ async fn build_task_env(
     name: &TaskName,
 ) -> Result<TaskEnv, String> {
     let Some(task) = group.task(name) else { return Err(format!("there is no task {name}")) };
-    let dir = scope.alloc_root.join(allocation.id.to_string());
-    let driver = scope.drivers.dispense(&task.driver).ok();
+    let dir = scope.node.alloc_root.join(allocation.id.to_string());
+    let driver = scope.node.drivers.dispense(&task.driver).ok();
     let isolation = driver.as_ref().map(|driver| driver.capabilities().fs_isolation);
     let isolation = isolation.unwrap_or(FsIsolation::None);
     let dirs = TaskDirs::new(isolation, &dir.join("alloc"), &dir.join(name.as_str()));
     let dirs = dirs.map_err(|error| chain(&error))?;
-    let network = scope.network.get();
+    let network = scope.context.network.get();
     let input = EnvInput {
         alloc: allocation,
         task,
-        node: &scope.node,
+        node: &scope.context.facts,
         dirs: &dirs,
         of_driver: &[],
         hook_env: &[],
@@ -340,7 +341,7 @@ fn service_networks<'a>(
     ServiceNetworks {
         ports: &allocation.ports,
         task: service.task.as_ref(),
-        host_ip: &scope.services.host_ip,
+        host_ip: &scope.context.host_ip,
         alloc_ip: own.map(|own| own.status.address.as_str()).filter(|ip| !ip.is_empty()),
         of_driver,
     }

@@ -1,18 +1,15 @@
 //! Carries out the effects of the machine, as calls beside the owner.
 
-use std::sync::Arc;
-
 use futures_util::FutureExt as _;
 
 use super::{AllocCall, AllocCallFailure, AllocRunnerLoop, HookTurn};
-use crate::alloc::hooks::{self, AllocHook, AllocScope};
+use crate::alloc::hooks::{self, AllocScope};
 use crate::alloc::machine::AllocEffect;
 use crate::task::handle::await_write;
 use crate::task::{KillRequest, TaskHandle};
 use ostler_model::clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::TaskName;
-use ostler_state::StateStore;
 
 impl AllocRunnerLoop {
     /// Carry out one effect of the machine.
@@ -66,33 +63,32 @@ impl AllocRunnerLoop {
     }
 
     fn run_hooks(&mut self, effect: &AllocEffect) {
-        let (hooks, scope) = (self.hooks.clone(), self.scope.clone());
+        let scope = self.scope.clone();
         match effect {
             AllocEffect::PreHooks => self.call(AllocCall::Pre, async move {
-                hooks::prerun(&hooks, &scope).await.map_err(AllocCallFailure::from)
+                hooks::prerun(&scope).await.map_err(AllocCallFailure::from)
             }),
             AllocEffect::PreHooksAfter(pause) => {
                 let pause = clock::sleep(*pause);
                 self.call(AllocCall::Pre, async move {
                     pause.await;
-                    hooks::prerun(&hooks, &scope).await.map_err(AllocCallFailure::from)
+                    hooks::prerun(&scope).await.map_err(AllocCallFailure::from)
                 });
             }
             AllocEffect::RestartHooks => self.call(AllocCall::RestartHooks, async move {
-                hooks::pre_restart(&hooks, &scope).await.map_err(AllocCallFailure::from)
+                hooks::pre_restart(&scope).await.map_err(AllocCallFailure::from)
             }),
             AllocEffect::PreKillHooks => self.call(AllocCall::PreKill, async move {
-                hooks::pre_kill(&hooks, &scope).await;
+                hooks::pre_kill(&scope).await;
                 Ok(())
             }),
             AllocEffect::PostHooks => self.call(AllocCall::Post, async move {
-                hooks::postrun(&hooks, &scope).await;
+                hooks::postrun(&scope).await;
                 Ok(())
             }),
             AllocEffect::DestroyHooks => {
-                let store = self.store.clone();
                 self.call(AllocCall::Destroy, async move {
-                    destroy(&hooks, &scope, &store).await;
+                    destroy(&scope).await;
                     Ok(())
                 });
             }
@@ -103,9 +99,9 @@ impl AllocRunnerLoop {
     /// Run the update hooks with the newest copy. One call runs at a time.
     pub(super) fn run_update_hooks(&mut self) {
         self.update_hooks = HookTurn::Running;
-        let (hooks, scope) = (self.hooks.clone(), self.scope.clone());
+        let scope = self.scope.clone();
         self.call(AllocCall::Update, async move {
-            hooks::update(&hooks, &scope).await;
+            hooks::update(&scope).await;
             Ok(())
         });
     }
@@ -154,10 +150,10 @@ impl AllocRunnerLoop {
 /// Remove what is left of an allocation: first the directory, then the records. The records go
 /// last, so that after a crash in between the directory can still be found. No record can come
 /// back, because the store drops every later write of the allocation.
-async fn destroy(hooks: &[Arc<dyn AllocHook>], scope: &AllocScope, store: &StateStore) {
-    hooks::destroy(hooks, scope).await;
+async fn destroy(scope: &AllocScope) {
+    hooks::destroy(scope).await;
     let id = scope.allocation.id;
-    match await_write(store.destroy_alloc(id)).await {
+    match await_write(scope.node.state.destroy_alloc(id)).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::error!(alloc = %id, %error, "records not removed"),
         None => tracing::error!(alloc = %id, "records not removed in time"),

@@ -47,7 +47,7 @@ impl AllocRunnerLoop {
         let newly_forced = now.forced && !self.saved.as_ref().is_some_and(|saved| saved.forced);
         self.saving = true;
         self.saved = Some(now.clone());
-        let (store, id) = (self.store.clone(), self.scope.allocation.id);
+        let (store, id) = (self.scope.node.state.clone(), self.scope.allocation.id);
         let key = AllocStateKey::of(id);
         if last {
             let closing = self.closing.clone();
@@ -78,7 +78,7 @@ impl AllocRunnerLoop {
     /// Write the verdict on the health.
     pub(super) fn save_health(&mut self, verdict: DeploymentStatus) {
         let key = DeploymentStatusKey::of(self.scope.allocation.id);
-        let (store, closing) = (self.store.clone(), self.closing.clone());
+        let (store, closing) = (self.scope.node.state.clone(), self.closing.clone());
         self.call(AllocCall::SaveHealth, async move {
             write_until_durable(&store, &key, &verdict, &closing)
                 .await

@@ -10,16 +10,17 @@ use tokio_util::sync::CancellationToken;
 use super::{AllocInbox, AllocRunnerLoop, HookTurn};
 use crate::alloc::coordinator::TaskGate;
 use crate::alloc::hooks::background::CloseOnDrop;
-use crate::alloc::hooks::{AllocHook, AllocScope, Background, FirstRun, HookTimes};
+use crate::alloc::hooks::{AllocScope, Background, FirstRun, HookTimes};
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
 use crate::alloc::phases::Phases;
 use crate::alloc::services::AllocServices;
-use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, AllocWay, RestoredAlloc};
+use crate::alloc::{AllocHandle, AllocRunnerError, AllocStart, AllocWay, RestoredAlloc};
 use crate::by_task::ByTask;
+use crate::context::{AllocContext, NodeContext};
 use crate::kinds::CallKinds;
 use crate::queue;
-use crate::task::hooks::{FetchedArtifacts, TaskHook};
-use crate::task::{LogSlot, MadeDirs, NetworkSlot, RestoredTask, TaskHandle, TaskScope};
+use crate::task::hooks::FetchedArtifacts;
+use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
 use crate::watch;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::cow_arc::CowArc;
@@ -30,31 +31,7 @@ use ostler_model::planted::planted;
 use ostler_model::ports::Adoption;
 use ostler_model::task::{TaskState, TaskStatus, Workload};
 use ostler_model::template::TaskTemplate;
-
-/// Start the owner of a new allocation with these hooks.
-///
-/// # Errors
-/// When the allocation's group is not in its job.
-pub fn spawn(
-    config: AllocRunnerConfig,
-    alloc_hooks: Vec<Arc<dyn AllocHook>>,
-    task_hooks: &[Arc<dyn TaskHook>],
-) -> Result<AllocHandle, AllocRunnerError> {
-    start(config, None, alloc_hooks, task_hooks)
-}
-
-/// Start the owner of an allocation of an earlier agent.
-///
-/// # Errors
-/// As [`spawn`].
-pub fn restore(
-    config: AllocRunnerConfig,
-    restored: RestoredAlloc,
-    alloc_hooks: Vec<Arc<dyn AllocHook>>,
-    task_hooks: &[Arc<dyn TaskHook>],
-) -> Result<AllocHandle, AllocRunnerError> {
-    start(config, Some(restored), alloc_hooks, task_hooks)
-}
+use ostler_model::time::Timestamp;
 
 /// The reason of an allocation that is to stop.
 pub(super) fn stop_reason(allocation: &Allocation) -> String {
@@ -64,13 +41,13 @@ pub(super) fn stop_reason(allocation: &Allocation) -> String {
     }
 }
 
-fn start(
-    config: AllocRunnerConfig,
+/// Start the owner of a new allocation, or of one that an earlier agent had.
+pub(in crate::alloc) fn start(
+    start: AllocStart,
     restored: Option<RestoredAlloc>,
-    alloc_hooks: Vec<Arc<dyn AllocHook>>,
-    task_hooks: &[Arc<dyn TaskHook>],
 ) -> Result<AllocHandle, AllocRunnerError> {
-    let allocation = Arc::clone(&config.allocation);
+    let AllocStart { node, context, allocation } = start;
+    let context = Arc::new(context);
     let Some(group) = allocation.task_group().cloned() else {
         return Err(AllocRunnerError::UnknownGroup {
             alloc: allocation.id,
@@ -78,11 +55,11 @@ fn start(
             job: allocation.job.id.clone(),
         });
     };
-    let members = Members::start(&config, &group, restored.as_ref(), task_hooks);
+    let members = Members::start(&node, &context, &allocation, &group, restored.as_ref());
     let saved = restored.as_ref().and_then(|restored| restored.saved.clone());
     let started_before = restored.as_ref().is_some_and(was_started);
-    let lives = liveness_check(&config, restored.as_ref());
-    let (machine, first) = build_machine(&config, group, &members, restored);
+    let lives = liveness_check(&node, restored.as_ref());
+    let (machine, first) = build_machine(node.clock.now(), &allocation, group, &members, restored);
     let (requests, requests_inbox) = queue::channel(RUNNER_QUEUE_MAX);
     let (owner, news) = queue::channel(RUNNER_QUEUE_MAX);
     let (newest, updates) = watch::channel(Arc::clone(&allocation));
@@ -90,12 +67,10 @@ fn start(
     let (phase, phase_seen) = Phases::new(machine.phase());
     let background = Background::default();
     let times = HookTimes::default();
-    let node_services = config.services.clone();
-    let services =
-        AllocServices::new(node_services, Arc::clone(&config.host_ip), Arc::clone(&allocation));
+    let services = AllocServices::new(Arc::clone(&node), Arc::clone(&allocation));
     let handle = AllocHandle(Arc::new(AllocWay {
         id: allocation.id,
-        dir: config.alloc_root.join(allocation.id.to_string()),
+        dir: node.alloc_root.join(allocation.id.to_string()),
         newest,
         requests,
         state: state_seen.clone(),
@@ -108,10 +83,9 @@ fn start(
     }));
     let close = CloseOnDrop(background.clone());
     let scope = AllocScope {
+        node,
+        context,
         allocation,
-        alloc_root: config.alloc_root,
-        clock: config.clock.clone(),
-        previous: config.previous,
         started_before,
         lives,
         state: state_seen,
@@ -119,22 +93,12 @@ fn start(
         background,
         times,
         disk: Arc::default(),
-        store: config.state.clone(),
-        disk_watch: config.disk_watch,
         first: members.first.into(),
         services,
-        node: config.node,
-        drivers: config.drivers,
         tasks: Arc::downgrade(&members.tasks),
-        rng: config.rng,
-        other_nodes: config.other_nodes,
-        networks: config.networks,
-        network: members.network,
-        trace: config.trace,
     };
     let runner = Box::new(AllocRunnerLoop {
         scope,
-        hooks: alloc_hooks,
         machine,
         tasks: members.tasks,
         gates: members.gates,
@@ -147,14 +111,12 @@ fn start(
         restart: None,
         state,
         phase,
-        store: config.state,
         saved,
         saving: false,
         cleaned: false,
         last_saved: false,
         removed: false,
         closing: CancellationToken::new(),
-        clock: config.clock,
         _close: close,
     });
     runner.spawn_owner(first, AllocInbox { requests: requests_inbox, updates, news });
@@ -181,17 +143,16 @@ struct Members {
     logs_changed: watch::Subscriber<u64>,
     /// What the allocation makes for their first runs.
     first: Vec<FirstRun>,
-    /// The network that the tasks will be in.
-    network: NetworkSlot,
     tick: Arc<Notify>,
 }
 
 impl Members {
     fn start(
-        config: &AllocRunnerConfig,
+        node: &Arc<NodeContext>,
+        context: &Arc<AllocContext>,
+        allocation: &Arc<Allocation>,
         group: &TaskGroup,
         restored: Option<&RestoredAlloc>,
-        hooks: &[Arc<dyn TaskHook>],
     ) -> Self {
         let tick = Arc::new(Notify::new());
         let (logs_tick, logs_changed) = watch::channel(0);
@@ -199,10 +160,9 @@ impl Members {
         let (mut tasks, mut states) = (ByTask::default(), BTreeMap::new());
         let (mut gates, mut logs) = (ByTask::default(), ByTask::default());
         let mut first = Vec::new();
-        let network = NetworkSlot::default();
         let prestart = |cycle: Lifecycle| cycle.hook == LifecycleHook::Prestart;
-        let at_once = config.allocation.desired == DesiredStatus::Run
-            && config.previous.is_empty()
+        let at_once = allocation.desired == DesiredStatus::Run
+            && context.previous.is_empty()
             && !group.tasks.iter().any(|task| task.lifecycle.is_some_and(prestart));
         for task in &group.tasks {
             let name = &task.name;
@@ -219,27 +179,13 @@ impl Members {
                 task: name.clone(),
                 made: Arc::clone(&made),
                 logs: slot.clone(),
-                secrets_in_memory: config.secrets_in_memory,
             });
             let (gate, gate_seen) = watch::channel(TaskGate::Closed);
             let scope = TaskScope {
-                allocation: Arc::clone(&config.allocation),
+                node: Arc::clone(node),
+                context: Arc::clone(context),
+                allocation: Arc::clone(allocation),
                 task: task.clone(),
-                node: Arc::clone(&config.node),
-                alloc_root: config.alloc_root.clone(),
-                drivers: Arc::clone(&config.drivers),
-                workloads: Arc::clone(&config.workloads),
-                devices: Arc::clone(&config.devices),
-                state: config.state.clone(),
-                clock: config.clock.clone(),
-                rng: config.rng.clone(),
-                kill_timeout_max: config.kill_timeout_max,
-                secrets_in_memory: config.secrets_in_memory,
-                users: config.users.clone(),
-                services: Arc::new(config.services.clone()),
-                variables: Arc::clone(&config.variables),
-                hooks: hooks.to_vec(),
-                artifacts: config.artifacts.clone(),
                 fetched: FetchedArtifacts::default(),
                 logs: slot,
                 made,
@@ -248,8 +194,6 @@ impl Members {
                     && task.artifacts.is_empty()
                     && !task.templates.iter().any(TaskTemplate::may_wait),
                 restartable: true,
-                network: network.clone(),
-                trace: config.trace.clone(),
             };
             let handle = match known {
                 Some(known) => TaskHandle::restore(scope, gate_seen, Arc::clone(&tick), known),
@@ -259,22 +203,22 @@ impl Members {
             tasks.insert(name.clone(), handle);
             gates.insert(name.clone(), gate);
         }
-        Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, first, network, tick }
+        Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, first, tick }
     }
 }
 
 fn build_machine(
-    config: &AllocRunnerConfig,
+    now: Timestamp,
+    allocation: &Allocation,
     group: TaskGroup,
     members: &Members,
     restored: Option<RestoredAlloc>,
 ) -> (AllocMachine, Vec<AllocEffect>) {
-    let now = config.clock.now();
     let states = members.states.clone();
-    let stops = config.allocation.desired == DesiredStatus::Stop;
+    let stops = allocation.desired == DesiredStatus::Stop;
     let stops = stops && !(restored.is_some() && planted("stop-lost-at-restart"));
-    let stop = stops.then(|| stop_reason(&config.allocation));
-    let deployment: Option<Box<str>> = config.allocation.deployment_id().map(Box::from);
+    let stop = stops.then(|| stop_reason(allocation));
+    let deployment: Option<Box<str>> = allocation.deployment_id().map(Box::from);
     let (mut machine, mut first) = match restored {
         None => {
             let (mut machine, mut first) = AllocMachine::new(group, states);
@@ -299,13 +243,13 @@ fn build_machine(
 
 /// A function that asks the host whether one of the runs on record lives.
 fn liveness_check(
-    config: &AllocRunnerConfig,
+    node: &NodeContext,
     restored: Option<&RestoredAlloc>,
 ) -> Arc<dyn Fn() -> bool + Send + Sync> {
     let tasks = restored.into_iter().flat_map(|restored| restored.tasks.values());
     let runs = tasks.filter_map(|task| task.local.as_ref()?.run.clone());
     let runs: Vec<_> = runs.filter(|run| run.started.is_some()).collect();
-    let workloads = Arc::clone(&config.workloads);
+    let workloads = Arc::clone(&node.workloads);
     Arc::new(move || {
         runs.iter().any(|run| {
             let Some(workload) = run.started.as_ref().map(|started| &started.workload) else {

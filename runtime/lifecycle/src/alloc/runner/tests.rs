@@ -54,16 +54,19 @@ use std::time::Duration;
 
 use super::*;
 use crate::alloc::hooks as alloc_hooks;
-use crate::alloc::{AllocHandle, AllocRunnerConfig, RestartScope};
+use crate::alloc::hooks::AllocHook;
+use crate::alloc::{AllocHandle, AllocRunner, AllocStart, PreviousAlloc, RestartScope};
+use crate::context::{AllocContext, NodeContext};
 use crate::services::NodeServices;
 use crate::task::TaskScope;
 use crate::task::hooks::TaskHook;
 use ostler_model::alloc::Allocation;
-use ostler_model::clock;
+use ostler_model::clock::{self, Clock};
 use ostler_model::job::{JobKind, Task};
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
+use ostler_state::StateStore;
 use ostler_testing::fake_driver::FakeNode;
 use ostler_testing::fake_variables::FakeVariables;
 use ostler_testing::fixtures;
@@ -104,37 +107,35 @@ impl Bench {
     }
 
     pub fn run_allocation(&self, allocation: Allocation) -> AllocHandle {
-        spawn(self.config(allocation), self.alloc_hooks.clone(), &self.task_hooks).unwrap()
+        AllocRunner::spawn(self.start(allocation)).unwrap()
     }
 
-    pub fn config(&self, allocation: Allocation) -> AllocRunnerConfig {
-        AllocRunnerConfig {
-            allocation: Arc::new(allocation),
-            node: Arc::default(),
-            alloc_root: self.root.path().to_owned(),
-            drivers: Arc::new(self.node.clone()),
-            workloads: Arc::new(self.node.clone()),
-            devices: Arc::new(self.node.clone()),
-            artifacts: None,
-            state: self.store.clone(),
-            clock: self.clock.clone(),
-            rng: Rng::from_seed(1),
-            kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
-            users: Default::default(),
-            secrets_in_memory: false,
-            previous: Vec::new(),
-            disk_watch: super::super::DiskWatch::new(
-                self.root.path().to_owned(),
-                Arc::new(super::super::DirectoryMeter),
-                self.clock.clone(),
-            ),
+    pub fn context(&self) -> NodeContext {
+        let (root, store) = (self.root.path(), self.store.clone());
+        NodeContext {
             services: self.services.clone(),
             variables: Arc::new(self.variables.clone()),
-            host_ip: Arc::from("127.0.0.1"),
-            other_nodes: None,
-            networks: Arc::new(ostler_model::network::HostNetworkOnly),
-            trace: None,
+            alloc_hooks: self.alloc_hooks.clone(),
+            task_hooks: self.task_hooks.clone(),
+            ..NodeContext::with_doubles(root, &self.node, store, self.clock.clone())
         }
+    }
+
+    pub fn start(&self, allocation: Allocation) -> AllocStart {
+        self.start_on(self.context(), allocation)
+    }
+
+    pub fn start_on(&self, node: NodeContext, allocation: Allocation) -> AllocStart {
+        AllocStart {
+            node: Arc::new(node),
+            context: AllocContext::default(),
+            allocation: Arc::new(allocation),
+        }
+    }
+
+    pub fn start_after(&self, previous: Vec<PreviousAlloc>, allocation: Allocation) -> AllocStart {
+        let context = AllocContext { previous, ..AllocContext::default() };
+        AllocStart { context, ..self.start(allocation) }
     }
 
     /// When the node was asked for this first, in virtual seconds.

@@ -100,7 +100,7 @@ impl TaskHook for ArtifactsHook {
             if wanted.is_empty() {
                 return Ok(());
             }
-            preparation.say(events::downloading_artifacts(scope.clock.now()));
+            preparation.say(events::downloading_artifacts(scope.node.clock.now()));
             for one in wanted {
                 fetch(scope, preparation, one).await?;
             }
@@ -160,7 +160,8 @@ async fn fetch(
     let progress = progress_reporter(scope, preparation, shown.clone());
     let staged =
         artifacts.fetch(ask, progress).await.map_err(|error| download_error(&shown, &error))?;
-    let (root, alloc, owner) = (scope.alloc_root.clone(), scope.allocation.id, preparation.owner);
+    let (root, alloc, owner) =
+        (scope.node.alloc_root.clone(), scope.allocation.id, preparation.owner);
     let found = staged.path.symlink_metadata().map_err(HookError::passing_setup)?;
     // The size of an archive's content was bounded while it was unpacked.
     if let Some(room) = room_bytes.filter(|room| found.is_file() && found.len() > *room) {
@@ -191,7 +192,7 @@ async fn fetch(
 async fn room(scope: &TaskScope) -> Result<Option<u64>, HookError> {
     let disk = scope.allocation.task_group().map(|group| group.ephemeral_disk);
     let Some(disk) = disk.filter(|disk| disk.size_stated) else { return Ok(None) };
-    let (root, alloc) = (scope.alloc_root.clone(), scope.allocation.id);
+    let (root, alloc) = (scope.node.alloc_root.clone(), scope.allocation.id);
     let measured = clock::run_blocking(move || {
         let cancel = CancellationToken::new();
         size::measure(&root, alloc, &cancel)
@@ -203,7 +204,7 @@ async fn room(scope: &TaskScope) -> Result<Option<u64>, HookError> {
 
 pub(super) fn fetcher(scope: &TaskScope) -> Result<Arc<dyn Artifacts>, ArtifactError> {
     let none = || ArtifactError::permanent("this agent fetches nothing");
-    scope.artifacts.clone().ok_or_else(none)
+    scope.node.artifacts.clone().ok_or_else(none)
 }
 
 pub(super) fn download_error(shown: &str, error: &ArtifactError) -> HookError {
@@ -219,7 +220,7 @@ pub(super) fn progress_reporter(
     preparation: &Preparation,
     shown: String,
 ) -> FetchProgress {
-    let (channel, clock) = (preparation.notes.clone(), scope.clock.clone());
+    let (channel, clock) = (preparation.notes.clone(), scope.node.clock.clone());
     let (watch, last) = (Stopwatch::start(), AtomicU64::new(0));
     Arc::new(move |bytes, of| {
         let now = u64::try_from(watch.elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -30,7 +30,7 @@ impl TaskHook for ConfigHook {
                 .map_err(|e| HookError::setup(causes::chain(&e)))?;
             let unknown = references::unknown_of_task(&scope.task, &env);
             if !unknown.is_empty() && !preparation.goes_on {
-                preparation.say(events::unknown_references(scope.clock.now(), &unknown));
+                preparation.say(events::unknown_references(scope.node.clock.now(), &unknown));
             }
             preparation.config = env
                 .interpolate_config(&scope.task.config)
@@ -66,12 +66,12 @@ pub(super) async fn environment(
     scope: &TaskScope,
     preparation: &Preparation,
 ) -> Result<TaskEnv, HookError> {
-    let network = scope.network.get();
+    let network = scope.context.network.get();
     let dirs = dirs(preparation)?;
     let input = EnvInput {
         alloc: &scope.allocation,
         task: &scope.task,
-        node: &scope.node,
+        node: &scope.context.facts,
         dirs: &dirs,
         of_driver: &[],
         hook_env: &preparation.reservation.env,

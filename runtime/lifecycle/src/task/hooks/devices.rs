@@ -29,9 +29,10 @@ impl TaskHook for DevicesHook {
                 return Ok(());
             }
             if !preparation.goes_on {
-                scope.devices.fit(assigned).map_err(|error| HookError::plugin(&error))?;
+                scope.node.devices.fit(assigned).map_err(|error| HookError::plugin(&error))?;
             }
             preparation.reservation = scope
+                .node
                 .devices
                 .reserve(scope.allocation.id, &scope.task.name, assigned)
                 .await
@@ -41,6 +42,6 @@ impl TaskHook for DevicesHook {
     }
 
     fn stop<'a>(&'a self, scope: &'a TaskScope) -> BoxFuture<'a, ()> {
-        scope.devices.release(scope.allocation.id, &scope.task.name)
+        scope.node.devices.release(scope.allocation.id, &scope.task.name)
     }
 }

@@ -23,8 +23,8 @@ impl TaskHook for TaskDirHook {
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
             let (root, id, task) =
-                (scope.alloc_root.clone(), scope.allocation.id, scope.task.clone());
-            let in_memory = scope.secrets_in_memory;
+                (scope.node.alloc_root.clone(), scope.allocation.id, scope.task.clone());
+            let in_memory = scope.node.secrets_in_memory;
             let made = scope.made.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some((shared, task_dir)) = made {
                 preparation.alloc_dir = shared;

@@ -32,7 +32,7 @@ impl TaskHook for DnsHook {
         Box::pin(async move {
             let network = scope.allocation.task_group().and_then(|group| group.network.as_ref());
             let asked = network.and_then(|network| network.dns.clone());
-            let of_network = || scope.network.get()?.status.dns.clone();
+            let of_network = || scope.context.network.get()?.status.dns.clone();
             let has_root = preparation
                 .driver
                 .as_ref()

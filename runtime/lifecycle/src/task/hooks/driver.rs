@@ -19,7 +19,7 @@ impl TaskHook for DriverHook {
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
             let driver =
-                scope.drivers.dispense(&scope.task.driver).map_err(|error| match error {
+                scope.node.drivers.dispense(&scope.task.driver).map_err(|error| match error {
                     PluginCallError::NotReady { .. } | PluginCallError::StillLoading { .. } => {
                         HookError::DriverNotReady { reason: error.to_string() }
                     }

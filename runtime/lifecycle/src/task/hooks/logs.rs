@@ -25,7 +25,7 @@ impl TaskHook for LogsHook {
                 preparation.logs = Some(logs);
                 return Ok(());
             }
-            let (root, id) = (scope.alloc_root.clone(), scope.allocation.id);
+            let (root, id) = (scope.node.alloc_root.clone(), scope.allocation.id);
             let (task, limits) = (scope.task.name.clone(), scope.task.logs);
             let open = ostler_model::clock::run_blocking(move || {
                 let dir = AllocDir::open(&root, id)

@@ -80,7 +80,7 @@ fn announcing_reporter(
     progress: FetchProgress,
 ) -> FetchProgress {
     let (channel, clock, said) =
-        (preparation.notes.clone(), scope.clock.clone(), AtomicBool::new(false));
+        (preparation.notes.clone(), scope.node.clock.clone(), AtomicBool::new(false));
     Arc::new(move |bytes, of| {
         if !said.swap(true, Ordering::Relaxed) {
             notes::tell(channel.as_ref(), events::downloading_artifacts(clock.now()));

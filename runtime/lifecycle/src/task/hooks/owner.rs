@@ -46,7 +46,7 @@ impl TaskHook for OwnerHook {
                 whole: driver.capabilities().fs_isolation == FsIsolation::None,
                 goes_on: preparation.goes_on,
             };
-            let (root, users) = (scope.alloc_root.clone(), scope.users.clone());
+            let (root, users) = (scope.node.alloc_root.clone(), scope.node.users.clone());
             let (allocation, task) = (scope.allocation.clone(), scope.task.clone());
             if found == TaskOwner::Agent {
                 return Ok(());

@@ -27,7 +27,7 @@ impl TaskHook for PayloadHook {
                 return Ok(());
             };
             let (root, id, task) =
-                (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
+                (scope.node.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
             let owner = preparation.owner;
             let written = clock::run_blocking(move || {
                 let dir = AllocDir::open(&root, id)?;

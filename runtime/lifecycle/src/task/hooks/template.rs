@@ -61,7 +61,7 @@ async fn render_when_ready(
     loop {
         // Read before the rendering, so that a change in between ends the wait below.
         let since = rendering.sources.indexes();
-        let (again, now) = (rendering.clone(), scope.clock.now());
+        let (again, now) = (rendering.clone(), scope.node.clock.now());
         // The rendering is given up when the task is to end.
         let rendered =
             clock::run_blocking_cancellable(move |wanted| Templates::render(again, now, wanted));
@@ -73,7 +73,7 @@ async fn render_when_ready(
         };
         let text = missing.to_string();
         if said.as_ref() != Some(&text) {
-            preparation.say(events::template_trouble(scope.clock.now(), &text));
+            preparation.say(events::template_trouble(scope.node.clock.now(), &text));
             said = Some(text);
         }
         let left = TEMPLATE_MISSING_WALL_MAX.saturating_sub(began.elapsed());
@@ -107,7 +107,7 @@ async fn build_rendering(
     }
     Ok(Rendering {
         task: scope.task.clone(),
-        alloc_root: scope.alloc_root.clone(),
+        alloc_root: scope.node.alloc_root.clone(),
         alloc: scope.allocation.id,
         env: config::environment(scope, preparation).await?,
         dirs: config::dirs(preparation)?,

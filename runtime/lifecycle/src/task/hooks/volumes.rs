@@ -52,7 +52,7 @@ async fn resolve_mount(
     let request =
         request.ok_or_else(|| HookError::Invalid(format!("the group has no volume {name}")))?;
     // The node may offer other volumes than when the allocation was placed.
-    let volume = scope.node.host_volumes.get(&request.source);
+    let volume = scope.context.facts.host_volumes.get(&request.source);
     let volume = request.check_volume(volume).map_err(|why| {
         HookError::setup(format!("volume {name} (source {}): {why}", request.source))
     })?;

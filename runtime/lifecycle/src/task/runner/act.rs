@@ -20,7 +20,7 @@ use ostler_trace::{child_span, run_in};
 
 /// The span of a call about a run of the task.
 fn span(scope: &TaskScope, name: &'static str) -> Span {
-    let (ids, task) = (child_span(&scope.trace), scope.task.name.as_str());
+    let (ids, task) = (child_span(&scope.context.trace), scope.task.name.as_str());
     let driver = scope.task.driver.as_str();
     ostler_trace::span!(ids, "task call", otel.name = name, task, driver, error = Empty)
 }
@@ -49,7 +49,7 @@ impl TaskRunner {
             }
             TaskEffect::KillRun => {
                 if let Some(run) = &self.run {
-                    scope.workloads.kill_run(&run.id);
+                    scope.node.workloads.kill_run(&run.id);
                 }
             }
             TaskEffect::Timer(after) => self.timer = Some(Box::pin(clock::sleep(after))),
@@ -110,7 +110,7 @@ impl TaskRunner {
         match effect {
             TaskEffect::Watch => {
                 if !std::mem::replace(&mut self.heard, true) {
-                    first_byte::trace_first_byte(&scope, scope.clock.now());
+                    first_byte::trace_first_byte(&scope, scope.node.clock.now());
                 }
                 self.call(TaskCall::Watch, async move {
                     calls::watch(&scope, &run).await;

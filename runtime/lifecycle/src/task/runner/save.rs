@@ -101,7 +101,7 @@ pub(super) async fn write(
 /// a newer one comes. The owner may end before.
 async fn keep_for_later(scope: &TaskScope, record: &LocalRecord, public: &TaskState) {
     let key = TaskStateKey::of(scope.allocation.id, scope.task.name.clone());
-    let kept = await_write(scope.state.put_later(&key, public)).await;
+    let kept = await_write(scope.node.state.put_later(&key, public)).await;
     let planned = record.update_later(|_| {}).await;
     if !matches!(kept, Some(Ok(_))) || planned.is_err() {
         tracing::error!(task = %scope.task.name, "the state of the task is not kept for a later write either");
@@ -113,9 +113,9 @@ async fn write_public(scope: &TaskScope, public: &TaskState, may_lag: bool) -> b
     let key = TaskStateKey::of(scope.allocation.id, task.clone());
     let put = async {
         if may_lag {
-            scope.state.put_later(&key, public).await
+            scope.node.state.put_later(&key, public).await
         } else {
-            scope.state.put(&key, public).await
+            scope.node.state.put(&key, public).await
         }
     };
     match await_write(put).await {
@@ -149,7 +149,7 @@ async fn write_plan(
 /// Make all writes durable that lag.
 pub(super) async fn flush(scope: &TaskScope) {
     let task = &scope.task.name;
-    match await_write(scope.state.flush()).await {
+    match await_write(scope.node.state.flush()).await {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::error!(%task, %error, "task state not durable"),
         None => tracing::error!(%task, "task state not durable in time"),

@@ -24,7 +24,7 @@ pub(in super::super) fn spawn(
     gate: watch::Subscriber<TaskGate>,
     tick: Arc<Notify>,
 ) -> TaskHandle {
-    let machine = TaskMachine::new(rules(&scope), scope.clock.now());
+    let machine = TaskMachine::new(rules(&scope), scope.node.clock.now());
     let local = LocalState {
         run: None,
         tracker: machine.tracker(),
@@ -57,7 +57,7 @@ pub(in super::super) fn restore(
         complete: local.as_ref().is_some_and(|local| local.run_complete),
         delayed_until: local.as_ref().and_then(|local| local.delayed_until),
     };
-    let (machine, first) = TaskMachine::restore(rules(&scope), scope.clock.now(), what);
+    let (machine, first) = TaskMachine::restore(rules(&scope), scope.node.clock.now(), what);
     let local = local.unwrap_or_else(|| LocalState {
         run: None,
         tracker: machine.tracker(),
@@ -70,7 +70,7 @@ pub(in super::super) fn restore(
 
 fn rules(scope: &TaskScope) -> TaskRules {
     let kind = scope.allocation.job.kind;
-    TaskRules::from_task(&scope.task, kind, scope.kill_timeout_max, scope.restartable)
+    TaskRules::from_task(&scope.task, kind, scope.node.kill_timeout_max, scope.restartable)
 }
 
 /// What a new owner of a task begins with.
@@ -87,7 +87,7 @@ struct NewOwner {
 /// is for a task that waits for nothing but its directories, and for a driver that holds its
 /// starts, so that a crash before the start leaves nothing behind.
 fn intend(scope: &TaskScope, record: &LocalRecord) -> Option<RunIntent> {
-    let driver = scope.drivers.dispense(&scope.task.driver).ok()?;
+    let driver = scope.node.drivers.dispense(&scope.task.driver).ok()?;
     let held = scope.at_once && driver.holds_starts();
     held.then(|| record.intend_at_once(new_id(scope))).flatten()
 }
@@ -108,8 +108,9 @@ fn start(
     let newest = watch::Publisher::new(Arc::clone(&scope.allocation));
     let newer = newest.subscribe();
     let present = PresentRun::default();
-    let workloads = Arc::clone(&scope.workloads);
-    let record = LocalRecord::new(scope.allocation.id, task.clone(), scope.state.clone(), local);
+    let workloads = Arc::clone(&scope.node.workloads);
+    let record =
+        LocalRecord::new(scope.allocation.id, task.clone(), scope.node.state.clone(), local);
     let intent = new.then(|| intend(&scope, &record)).flatten();
     let runner = Box::new(TaskRunner {
         scope: Arc::new(scope),

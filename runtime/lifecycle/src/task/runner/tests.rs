@@ -56,8 +56,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::alloc::dir::AllocDir;
+use crate::context::NodeContext;
 use crate::task::handle::{LocalState, RunRecord, StartedRecord, await_write};
-use crate::task::{KillRequest, LogSlot, RestoredTask, TaskHandle, hooks};
+use crate::task::{KillRequest, LogSlot, RestoredTask, TaskHandle};
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::{JobKind, Task};
@@ -120,32 +121,27 @@ impl Bench {
         Arc::new(allocation)
     }
 
+    pub fn context(&self) -> NodeContext {
+        let (root, store) = (self.root.path(), self.store.clone());
+        let context = NodeContext::with_doubles(root, &self.node, store, self.clock.clone());
+        NodeContext { rng: self.rng.clone(), ..context }
+    }
+
     pub fn scope(&self) -> TaskScope {
+        self.scope_on(self.context())
+    }
+
+    pub fn scope_on(&self, node: NodeContext) -> TaskScope {
         TaskScope {
+            node: Arc::new(node),
+            context: Arc::default(),
             allocation: Arc::clone(&self.allocation),
             task: self.allocation.job.groups[0].tasks[0].clone(),
-            node: Arc::default(),
-            alloc_root: self.root.path().to_owned(),
-            drivers: Arc::new(self.node.clone()),
-            workloads: Arc::new(self.node.clone()),
-            devices: Arc::new(self.node.clone()),
-            state: self.store.clone(),
-            clock: self.clock.clone(),
-            rng: self.rng.clone(),
-            kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
-            users: Default::default(),
-            secrets_in_memory: false,
-            services: Arc::new(crate::services::NodeServices::default()),
-            variables: Arc::new(ostler_testing::fake_variables::FakeVariables::default()),
-            hooks: hooks::standard(),
-            artifacts: None,
             fetched: Default::default(),
             logs: LogSlot::new(watch::Publisher::new(0)),
             made: Arc::default(),
             at_once: false,
             restartable: self.restartable,
-            network: Default::default(),
-            trace: None,
         }
     }
 

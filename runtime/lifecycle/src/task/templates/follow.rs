@@ -227,12 +227,13 @@ pub async fn follow(
             // The list of services is incomplete until the services that run on are in it.
             templates.rendering.sources.wait_restored().await;
         }
-        let (again, now) = (Arc::clone(&templates), scope.clock.now());
+        let (again, now) = (Arc::clone(&templates), scope.node.clock.now());
         // The rendering is given up when the task is to end.
         let round =
             clock::run_blocking_cancellable(move |wanted| again.render_again(now, wanted)).await;
         let round = round.unwrap_or_default();
-        let trouble = round.trouble.map(|text| events::template_trouble(scope.clock.now(), &text));
+        let trouble =
+            round.trouble.map(|text| events::template_trouble(scope.node.clock.now(), &text));
         if !templates.is_looked_at() {
             // The directories of the task cannot be opened now.
             clock::sleep(TEMPLATE_LOOK_INTERVAL).await;
@@ -313,7 +314,7 @@ async fn carry_out(
     };
     let nanos = u64::try_from(splay.as_nanos()).unwrap_or(u64::MAX);
     if nanos > 0 {
-        clock::sleep(Duration::from_nanos(scope.rng.number_below(nanos))).await;
+        clock::sleep(Duration::from_nanos(scope.node.rng.number_below(nanos))).await;
     }
     if loud.clone().any(|template| template.change == ChangeMode::Restart) {
         let reason = "Template with change_mode restart re-rendered".to_owned();
@@ -326,19 +327,21 @@ async fn carry_out(
             ChangeMode::Signal(name) if signals.insert(name.clone()) => {
                 // The event comes before the signal, because the signal may end the task
                 // and its followers.
-                let event = events::template_signal(scope.clock.now(), name);
+                let event = events::template_signal(scope.node.clock.now(), name);
                 notes::tell(Some(notes), event);
                 if let Err(error) = calls::signal(scope, run, name.clone()).await {
                     let text = format!("Template failed to send signal {name}: {error}");
-                    news.then =
-                        TemplateFollowUp::Fail(events::template_failed(scope.clock.now(), &text));
+                    news.then = TemplateFollowUp::Fail(events::template_failed(
+                        scope.node.clock.now(),
+                        &text,
+                    ));
                     return news;
                 }
             }
             ChangeMode::Script(script) => {
                 let ended = run_script(scope, run, templates, script).await;
                 let (text, failed) = script_text(script, ended);
-                let now = scope.clock.now();
+                let now = scope.node.clock.now();
                 if failed && script.fail_on_error {
                     news.then = TemplateFollowUp::Fail(events::template_failed(now, &text));
                     return news;

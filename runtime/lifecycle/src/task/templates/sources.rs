@@ -69,9 +69,10 @@ impl Sources {
     /// The sources of a task.
     #[must_use]
     pub fn from_scope(scope: &TaskScope) -> Self {
-        let (services, variables) = (Arc::clone(&scope.services), Arc::clone(&scope.variables));
-        let node = Arc::clone(&scope.node);
-        Self::new(services, variables, node, &scope.allocation, &scope.task.name)
+        let services = Arc::new(scope.node.services.clone());
+        let variables = Arc::clone(&scope.node.variables);
+        let facts = Arc::clone(&scope.context.facts);
+        Self::new(services, variables, facts, &scope.allocation, &scope.task.name)
     }
 
     pub(super) fn new(

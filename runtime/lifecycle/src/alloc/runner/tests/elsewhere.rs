@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::alloc::{AllocRunnerConfig, RestoredAlloc};
+use crate::alloc::RestoredAlloc;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::AllocId;
 use ostler_model::job::EphemeralDisk;
@@ -128,7 +128,7 @@ fn half() -> Vec<Vec<u8>> {
 const MIGRATE: EphemeralDisk =
     EphemeralDisk { sticky: true, migrate: true, size_mb: 10, size_stated: true };
 
-fn config(bench: &Bench, others: &Arc<Others>, disk: EphemeralDisk) -> AllocRunnerConfig {
+fn successor(bench: &Bench, others: &Arc<Others>, disk: EphemeralDisk) -> AllocStart {
     let mut allocation =
         fixtures::allocation(bench.kind, vec![task("web")], &Rng::from_seed(7)).unwrap();
     allocation.previous = Some(first_id());
@@ -136,11 +136,8 @@ fn config(bench: &Bench, others: &Arc<Others>, disk: EphemeralDisk) -> AllocRunn
     job.groups[0].ephemeral_disk = disk;
     allocation.job = Arc::new(job);
     let other_nodes: Arc<dyn OtherNodes> = others.clone();
-    AllocRunnerConfig { other_nodes: Some(other_nodes), ..bench.config(allocation) }
-}
-
-fn start(bench: &Bench, config: AllocRunnerConfig) -> AllocHandle {
-    spawn(config, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap()
+    let node = NodeContext { other_nodes: Some(other_nodes), ..bench.context() };
+    bench.start_on(node, allocation)
 }
 
 fn bench() -> Bench {
@@ -172,7 +169,7 @@ async fn nothing_starts_until_the_servers_say_that_the_one_on_another_node_is_ov
     let (bench, others) = (bench(), Others::new([]));
     others.over.send_replace(false);
     // Also where nothing is fetched.
-    let alloc = start(&bench, config(&bench, &others, EphemeralDisk::default()));
+    let alloc = AllocRunner::spawn(successor(&bench, &others, EphemeralDisk::default())).unwrap();
     let text = format!("waiting for previous allocation {} on another node", first_id());
     until(&alloc, |state| state.client_description == text).await;
     clock::sleep(600 * SECOND).await;
@@ -186,7 +183,7 @@ async fn nothing_starts_until_the_servers_say_that_the_one_on_another_node_is_ov
 #[tokio::test(start_paused = true)]
 async fn the_disk_of_the_other_node_is_there_before_the_first_task_starts() {
     let (bench, others) = (bench(), Others::new([Answer::Whole(archive(true))]));
-    let alloc = start(&bench, config(&bench, &others, MIGRATE));
+    let alloc = AllocRunner::spawn(successor(&bench, &others, MIGRATE)).unwrap();
     until_running(&alloc, "web").await;
     assert_eq!(files(&alloc), ["kept", "large"]);
     assert_eq!(std::fs::read_to_string(alloc.dir().join("web/local/mine")).unwrap(), "own");
@@ -203,7 +200,7 @@ async fn one_that_breaks_off_is_fetched_again_from_the_beginning() {
     let answers =
         [away(), Answer::Broken(half()), Answer::Whole(half()), Answer::Whole(archive(false))];
     let (bench, others) = (bench(), Others::new(answers));
-    let alloc = start(&bench, config(&bench, &others, MIGRATE));
+    let alloc = AllocRunner::spawn(successor(&bench, &others, MIGRATE)).unwrap();
     let text = "is tried again in 2 s: it is away";
     until(&alloc, |state| state.client_description.contains(text)).await;
     until_running(&alloc, "web").await;
@@ -217,7 +214,7 @@ async fn what_cannot_be_fetched_is_said_and_the_allocation_runs_without() {
     let broken = (0..tries).map(|_| Answer::Broken(half())).collect::<Vec<_>>();
     for (answers, why) in [(no.into(), "permission denied"), (broken, "connection reset")] {
         let (bench, others) = (bench(), Others::new(answers));
-        let alloc = start(&bench, config(&bench, &others, MIGRATE));
+        let alloc = AllocRunner::spawn(successor(&bench, &others, MIGRATE)).unwrap();
         until_running(&alloc, "web").await;
         assert!(said(&alloc, "was not fetched, starting without: "), "{why}");
         assert!(said(&alloc, why), "{why}");
@@ -235,7 +232,7 @@ async fn more_than_the_disk_may_hold_is_not_taken() {
     archive.append_data(&mut header, "alloc/data/x", &vec![1; 11 << 20][..]).unwrap();
     let answer = Answer::Whole(vec![archive.into_inner().unwrap()]);
     let (bench, others) = (bench(), Others::new([answer]));
-    let alloc = start(&bench, config(&bench, &others, MIGRATE));
+    let alloc = AllocRunner::spawn(successor(&bench, &others, MIGRATE)).unwrap();
     until_running(&alloc, "web").await;
     assert!(said(&alloc, "it has more than the 10 MiB that ephemeral_disk allows"));
     assert_eq!((others.asked(), files(&alloc).len()), (1, 0));
@@ -244,7 +241,7 @@ async fn more_than_the_disk_may_hold_is_not_taken() {
 #[tokio::test(start_paused = true)]
 async fn one_that_is_stopped_while_its_disk_is_fetched_ends_and_starts_nothing() {
     let (bench, others) = (bench(), Others::new([Answer::Hangs(half())]));
-    let alloc = start(&bench, config(&bench, &others, MIGRATE));
+    let alloc = AllocRunner::spawn(successor(&bench, &others, MIGRATE)).unwrap();
     while others.asked() == 0 {
         tokio::task::yield_now().await;
     }
@@ -260,14 +257,13 @@ async fn one_that_is_stopped_while_its_disk_is_fetched_ends_and_starts_nothing()
 async fn an_agent_that_ends_in_the_middle_of_a_fetch_has_the_next_one_begin_anew() {
     let others = Others::new([Answer::Hangs(half()), Answer::Whole(archive(false))]);
     let bench = bench();
-    let first = start(&bench, config(&bench, &others, MIGRATE));
+    let first = AllocRunner::spawn(successor(&bench, &others, MIGRATE)).unwrap();
     while others.asked() == 0 {
         tokio::task::yield_now().await;
     }
     first.shutdown().await;
     let restored = RestoredAlloc::default();
-    let (hooks, task_hooks) = (bench.alloc_hooks.clone(), &bench.task_hooks);
-    let next = restore(config(&bench, &others, MIGRATE), restored, hooks, task_hooks).unwrap();
+    let next = AllocRunner::restore(successor(&bench, &others, MIGRATE), restored).unwrap();
     until_running(&next, "web").await;
     assert_eq!((others.asked(), files(&next)), (2, vec!["kept".to_owned(), "large".to_owned()]));
 }
@@ -276,10 +272,10 @@ async fn an_agent_that_ends_in_the_middle_of_a_fetch_has_the_next_one_begin_anew
 async fn one_that_is_on_record_here_is_neither_asked_for_nor_fetched() {
     let (bench, others) = (bench(), Others::new([]));
     others.over.send_replace(false);
-    let config = config(&bench, &others, MIGRATE);
-    let known = Allocation { id: first_id(), ..config.allocation.as_ref().clone() };
+    let start = successor(&bench, &others, MIGRATE);
+    let known = Allocation { id: first_id(), ..start.allocation.as_ref().clone() };
     bench.store.put(&AllocKey::of(first_id()), &known).await.unwrap();
-    let alloc = start(&bench, config);
+    let alloc = AllocRunner::spawn(start).unwrap();
     until_running(&alloc, "web").await;
     assert_eq!(others.asked(), 0);
 }

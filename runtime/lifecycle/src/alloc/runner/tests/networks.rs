@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::alloc::AllocRunnerConfig;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::NetworkSpec;
 use ostler_model::limits::HOOK_WALL_MAX;
@@ -69,8 +68,8 @@ fn alloc(bench: &Bench, networks: &Arc<SlowNetworks>, number: u64) -> AllocHandl
     job.groups[0].network = Some(NetworkSpec { mode: NetworkMode::Bridge, ..Default::default() });
     allocation.job = Arc::new(job);
     let networks: Arc<dyn Networks> = Arc::<SlowNetworks>::clone(networks);
-    let config = AllocRunnerConfig { networks, ..bench.config(allocation) };
-    spawn(config, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap()
+    let node = NodeContext { networks, ..bench.context() };
+    AllocRunner::spawn(bench.start_on(node, allocation)).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

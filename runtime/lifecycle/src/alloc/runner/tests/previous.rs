@@ -1,38 +1,33 @@
 //! The allocation before: waited for, and what it left taken over.
 
 use super::*;
-use crate::alloc::{AllocRunnerConfig, PreviousAlloc};
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::ids::AllocId;
 use ostler_model::job::EphemeralDisk;
 use ostler_state::records::AllocKey;
 use ostler_testing::fake_driver::{Ending, Script};
 
-fn successor(bench: &Bench, of: &AllocHandle, disk: EphemeralDisk) -> AllocRunnerConfig {
+fn successor(bench: &Bench, of: &AllocHandle, disk: EphemeralDisk) -> AllocStart {
     let mut next = of.allocation().as_ref().clone();
     next.id = AllocId::new(Rng::from_seed(8).uuid());
     next.previous = Some(of.id());
     let mut job = next.job.as_ref().clone();
     job.groups[0].ephemeral_disk = disk;
     next.job = Arc::new(job);
-    AllocRunnerConfig { previous: vec![PreviousAlloc::from_handle(of)], ..bench.config(next) }
+    bench.start_after(vec![PreviousAlloc::from_handle(of)], next)
 }
 
 /// Another allocation of the same kind.
-fn nth(mut config: AllocRunnerConfig, seed: u64) -> AllocRunnerConfig {
-    let mut allocation = config.allocation.as_ref().clone();
+fn nth(mut start: AllocStart, seed: u64) -> AllocStart {
+    let mut allocation = start.allocation.as_ref().clone();
     allocation.id = AllocId::new(Rng::from_seed(seed).uuid());
     allocation.desired = DesiredStatus::Run;
-    config.allocation = Arc::new(allocation);
-    config
+    start.allocation = Arc::new(allocation);
+    start
 }
 
 fn sticky() -> EphemeralDisk {
     EphemeralDisk { sticky: true, ..EphemeralDisk::default() }
-}
-
-fn start(bench: &Bench, config: AllocRunnerConfig) -> AllocHandle {
-    spawn(config, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,7 +37,7 @@ async fn nothing_starts_until_the_previous_allocation_runs_nothing_and_people_se
     bench.node.script("web", [slow, Script::runs()]);
     let first = bench.run(vec![task("web")]);
     until_running(&first, "web").await;
-    let second = start(&bench, successor(&bench, &first, EphemeralDisk::default()));
+    let second = AllocRunner::spawn(successor(&bench, &first, EphemeralDisk::default())).unwrap();
     let text = format!("waiting for previous allocation {}", first.id());
     let state = until(&second, |s| s.client_description == text).await;
     assert_eq!(state.client_status, ClientStatus::Pending);
@@ -69,7 +64,7 @@ async fn one_that_ended_before_anybody_looked_is_not_waited_for() {
     let config = successor(&bench, &first, EphemeralDisk::default());
     first.shutdown().await;
     drop(first);
-    let second = start(&bench, config);
+    let second = AllocRunner::spawn(config).unwrap();
     let state = until(&second, |s| s.tasks["web"].status == TaskStatus::Running).await;
     assert!(!events(&state, "web").contains(&"Task hook message"));
 }
@@ -81,7 +76,7 @@ async fn two() -> (Bench, AllocHandle, AllocHandle) {
     bench.node.script("web", [slow, Script::runs()]);
     let first = bench.run(vec![task("web")]);
     until_running(&first, "web").await;
-    let second = start(&bench, successor(&bench, &first, EphemeralDisk::default()));
+    let second = AllocRunner::spawn(successor(&bench, &first, EphemeralDisk::default())).unwrap();
     until(&second, |s| s.client_description.starts_with("waiting for")).await;
     (bench, first, second)
 }
@@ -127,7 +122,8 @@ async fn one_that_is_stopped_does_not_wait_for_one_that_is_to_run_on() {
     let before = [&second, &first].map(PreviousAlloc::from_handle).to_vec();
     let config = nth(successor(&bench, &second, EphemeralDisk::default()), 9);
     replace(&first).await;
-    let third = start(&bench, AllocRunnerConfig { previous: before, ..config });
+    let context = AllocContext { previous: before, ..AllocContext::default() };
+    let third = AllocRunner::spawn(AllocStart { context, ..config }).unwrap();
     until_running(&third, "web").await;
     assert!(first.phase().borrow().has_ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
@@ -141,8 +137,7 @@ async fn one_that_an_earlier_agent_left_stopped_does_not_wait_for_one_that_is_to
     let desired = DesiredStatus::Stop;
     let allocation = Allocation { desired, ..second.allocation().as_ref().clone() };
     let previous = vec![PreviousAlloc::from_handle(&first)];
-    let config = AllocRunnerConfig { previous, ..bench.config(allocation) };
-    let again = restore(config, known, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap();
+    let again = AllocRunner::restore(bench.start_after(previous, allocation), known).unwrap();
     assert!(clock::timeout(SECOND, again.wait_done()).await.is_some());
     assert_eq!((starts(&bench), bench.node.live()), (1, 1), "the first runs on");
 }
@@ -152,7 +147,8 @@ async fn the_third_of_a_place_starts_when_the_first_is_over_though_the_second_ne
     let (bench, first, second) = two().await;
     replace(&first).await;
     replace(&second).await;
-    let third = start(&bench, nth(successor(&bench, &second, EphemeralDisk::default()), 9));
+    let third =
+        AllocRunner::spawn(nth(successor(&bench, &second, EphemeralDisk::default()), 9)).unwrap();
     until_running(&third, "web").await;
     assert!(first.phase().borrow().has_ended() && second.phase().borrow().has_ended());
     assert_eq!((starts(&bench), bench.node.live()), (2, 1));
@@ -172,9 +168,9 @@ async fn one_that_an_earlier_agent_left_stopped_and_waiting_waits_on() {
     let desired = DesiredStatus::Stop;
     let allocation = Allocation { desired, ..second.allocation().as_ref().clone() };
     let previous = vec![PreviousAlloc::from_handle(&first)];
-    let config = AllocRunnerConfig { previous, ..bench.config(allocation) };
-    let again = restore(config, known, bench.alloc_hooks.clone(), &bench.task_hooks).unwrap();
-    let third = start(&bench, nth(successor(&bench, &again, EphemeralDisk::default()), 9));
+    let again = AllocRunner::restore(bench.start_after(previous, allocation), known).unwrap();
+    let third =
+        AllocRunner::spawn(nth(successor(&bench, &again, EphemeralDisk::default()), 9)).unwrap();
     clock::sleep(2 * SECOND).await;
     assert_eq!(starts(&bench), 1);
     until_running(&third, "web").await;
@@ -191,7 +187,7 @@ async fn one_that_is_removed_while_it_waits_is_gone_at_once() {
     // As well when it was stopped before, and waits to be over.
     replace(&first).await;
     let config = nth(successor(&bench, &first, EphemeralDisk::default()), 9);
-    let third = start(&bench, config);
+    let third = AllocRunner::spawn(config).unwrap();
     third.stop("not needed").await;
     until(&third, |s| s.client_status == ClientStatus::Complete).await;
     let mut phase = third.phase();
@@ -204,7 +200,7 @@ async fn one_whose_agent_leaves_is_waited_for_since_its_tasks_run_on() {
     let bench = Bench::new();
     let first = bench.run(vec![task("web")]);
     until_running(&first, "web").await;
-    let second = start(&bench, successor(&bench, &first, EphemeralDisk::default()));
+    let second = AllocRunner::spawn(successor(&bench, &first, EphemeralDisk::default())).unwrap();
     clock::sleep(SECOND).await;
     first.shutdown().await;
     clock::sleep(60 * SECOND).await;
@@ -221,7 +217,7 @@ async fn moved(disk: EphemeralDisk) -> (Bench, AllocHandle, AllocHandle) {
     first.wait_done().await;
     std::fs::write(first.dir().join("alloc/data/kept"), "data").unwrap();
     std::fs::write(first.dir().join("web/local/mine"), "data").unwrap();
-    let second = start(&bench, successor(&bench, &first, disk));
+    let second = AllocRunner::spawn(successor(&bench, &first, disk)).unwrap();
     until_running(&second, "web").await;
     (bench, first, second)
 }
@@ -257,7 +253,7 @@ async fn data_that_cannot_be_taken_over_is_said_and_the_allocation_runs_without(
     // A link in the place of the data.
     std::fs::remove_dir(first.dir().join("alloc/data")).unwrap();
     std::os::unix::fs::symlink("/etc", first.dir().join("alloc/data")).unwrap();
-    let second = start(&bench, successor(&bench, &first, sticky()));
+    let second = AllocRunner::spawn(successor(&bench, &first, sticky())).unwrap();
     let state = until(&second, |s| s.tasks["web"].status == TaskStatus::Running).await;
     let said = state.tasks["web"].events.iter().any(|e| e.message.contains("was not taken over"));
     assert!(said, "{state:?}");
@@ -283,7 +279,7 @@ async fn third_of(disk: EphemeralDisk, moved: bool) -> (Bench, AllocHandle, Allo
             .unwrap();
     }
     replace(&second).await;
-    let third = start(&bench, nth(successor(&bench, &second, disk), 9));
+    let third = AllocRunner::spawn(nth(successor(&bench, &second, disk), 9)).unwrap();
     until_running(&third, "web").await;
     (bench, second, third)
 }
@@ -310,13 +306,13 @@ async fn what_one_that_started_left_behind_is_not_looked_for_further_back() {
     first.wait_done().await;
     std::fs::write(first.dir().join("alloc/data/kept"), "data").unwrap();
     // The second does not keep data, and threw away what it might have had.
-    let second = start(&bench, successor(&bench, &first, EphemeralDisk::default()));
+    let second = AllocRunner::spawn(successor(&bench, &first, EphemeralDisk::default())).unwrap();
     second.wait_done().await;
     for alloc in [&first, &second] {
         let key = AllocKey::of(alloc.id());
         bench.store.put(&key, alloc.allocation().as_ref()).await.unwrap();
     }
-    let third = start(&bench, nth(successor(&bench, &second, sticky()), 9));
+    let third = AllocRunner::spawn(nth(successor(&bench, &second, sticky()), 9)).unwrap();
     until_running(&third, "web").await;
     assert!(!third.dir().join("alloc/data/kept").exists());
 }

@@ -36,8 +36,7 @@ fn restored_as(
     known: RestoredAlloc,
 ) -> AllocHandle {
     let allocation = Allocation { desired, ..of.allocation().as_ref().clone() };
-    let hooks = bench.alloc_hooks.clone();
-    restore(bench.config(allocation), known, hooks, &bench.task_hooks).unwrap()
+    AllocRunner::restore(bench.start(allocation), known).unwrap()
 }
 
 /// The owner a new agent gives it.
@@ -222,9 +221,8 @@ async fn a_deadline_that_passed_while_no_agent_looked_ends_it_at_once() {
     let mut job = newer.job.as_ref().clone();
     job.groups[0].max_run_duration = Some(50 * SECOND);
     newer.job = Arc::new(job);
-    let hooks = bench.alloc_hooks.clone();
     let known = stored(&bench, &handle);
-    let again = restore(bench.config(newer), known, hooks, &bench.task_hooks).unwrap();
+    let again = AllocRunner::restore(bench.start(newer), known).unwrap();
     let state = again.wait_done().await;
     assert_eq!(state.client_status, ClientStatus::Complete);
     assert!(state.client_description.starts_with("Allocation ran as long as it may"));
@@ -260,9 +258,8 @@ async fn one_without_any_record_beside_its_own_is_run_as_if_new() {
     let bench = Bench::new();
     let allocation =
         fixtures::allocation(bench.kind, vec![task("web")], &Rng::from_seed(7)).unwrap();
-    let hooks = bench.alloc_hooks.clone();
     let known = RestoredAlloc::default();
-    let handle = restore(bench.config(allocation), known, hooks, &bench.task_hooks).unwrap();
+    let handle = AllocRunner::restore(bench.start(allocation), known).unwrap();
     until_running(&handle, "web").await;
     assert_eq!(starts(&bench), 1);
 }

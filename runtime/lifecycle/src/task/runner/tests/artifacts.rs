@@ -52,7 +52,7 @@ fn bench() -> Bench {
 
 fn agent(bench: &Bench, fetcher: &Arc<Counting>) -> TaskHandle {
     let artifacts = Some(Arc::clone(fetcher) as Arc<dyn Artifacts>);
-    let scope = TaskScope { artifacts, ..bench.scope() };
+    let scope = bench.scope_on(NodeContext { artifacts, ..bench.context() });
     TaskHandle::restore(scope, bench.gate.subscribe(), Arc::default(), bench.recorded())
 }
 
@@ -67,7 +67,7 @@ async fn a_directory_that_is_made_anew_gets_what_the_task_brings_along_and_one_t
         let mut bench = bench();
         let staging = tempfile::tempdir().unwrap();
         let fetcher = Arc::new(Counting { staging, fetched: AtomicUsize::new(0) });
-        let dir = bench.scope().alloc_root.join(bench.allocation.id.to_string());
+        let dir = bench.context().alloc_root.join(bench.allocation.id.to_string());
         let tool = || std::fs::read_to_string(dir.join("web/local/tool")).ok();
         let handle = agent(&bench, &fetcher);
         until_running(&handle).await;
@@ -80,7 +80,7 @@ async fn a_directory_that_is_made_anew_gets_what_the_task_brings_along_and_one_t
             bench.node.end_planted(&run, 1);
             std::fs::remove_dir_all(&dir).unwrap();
             // As the allocation does before it runs its tasks.
-            AllocDir::create(&bench.scope().alloc_root, bench.allocation.id).unwrap();
+            AllocDir::create(&bench.context().alloc_root, bench.allocation.id).unwrap();
         }
         let handle = agent(&bench, &fetcher);
         if !gone {

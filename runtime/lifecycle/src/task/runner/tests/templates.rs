@@ -39,7 +39,7 @@ impl Agents {
 
     fn next(&self) -> TaskHandle {
         let (bench, variables) = (&self.bench, Arc::new(self.variables.clone()));
-        let scope = TaskScope { variables, ..bench.scope() };
+        let scope = bench.scope_on(NodeContext { variables, ..bench.context() });
         TaskHandle::restore(scope, bench.gate.subscribe(), Arc::default(), bench.recorded())
     }
 
@@ -58,7 +58,7 @@ impl Agents {
 
     /// The file reads so.
     async fn written(&self, text: &str) {
-        let dir = self.bench.scope().alloc_root.join(self.bench.allocation.id.to_string());
+        let dir = self.bench.context().alloc_root.join(self.bench.allocation.id.to_string());
         let file = dir.join("web/local/v");
         while std::fs::read_to_string(&file).ok().as_deref() != Some(text) {
             clock::sleep(Duration::from_millis(1)).await;

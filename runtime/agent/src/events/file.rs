@@ -10,7 +10,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::event::KeptEvent;
+use super::event::KeptEvent;
 use ostler_model::limits::EVENTS_FILE_BYTES_MAX;
 
 /// Mode of the file: only the agent's user reads and writes it.
@@ -107,7 +107,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::event::EventNote;
+    use crate::events::event::EventNote;
 
     fn event(seq: u64, message: &str) -> KeptEvent {
         let what = EventNote { message: message.to_owned(), ..EventNote::default() };

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::event::{EventNote, EventTopic, KeptEvent};
-use crate::file::EventsFile;
-use crate::ring::{EventRing, EventRingBounds};
+use super::event::{EventNote, EventTopic, KeptEvent};
+use super::file::EventsFile;
+use super::ring::{EventRing, EventRingBounds};
 use ostler_model::limits::{
     EVENT_MESSAGE_BYTES_MAX, EVENTS_APART, EVENTS_KEPT_BYTES_MAX, EVENTS_KEPT_MAX,
 };

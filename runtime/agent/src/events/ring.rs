@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use crate::event::{EventNote, KeptEvent};
+use super::event::{EventNote, KeptEvent};
 use ostler_model::event::EventKind;
 use ostler_model::time::Timestamp;
 
@@ -135,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::event::EventTopic;
+    use crate::events::event::EventTopic;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_nanos(seconds * 1_000_000_000)
