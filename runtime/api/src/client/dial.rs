@@ -10,7 +10,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::AgentEndpoint;
+use super::address::AgentEndpoint;
 use crate::duplex::Duplex;
 use ostler_pem::{self as pem, PemError, certificates};
 

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::task::JoinSet;
 
-use super::{ClientError, ClientTrouble, RequestName};
+use super::error::{ClientError, ClientTrouble, RequestName};
 use ostler_model::clock;
 use ostler_model::limits::{CLIENT_FRAME_BYTES_MAX, CLIENT_SILENCE_MAX};
 use ostler_wire as wire;
