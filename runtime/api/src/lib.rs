@@ -8,9 +8,13 @@
 pub mod agent_log;
 pub mod client;
 mod duplex;
+#[cfg(test)]
+mod openapi_tests;
 pub mod request;
 pub mod routes;
 pub mod server;
+#[cfg(test)]
+mod shapes_tests;
 mod table;
 mod websocket;
 
