@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use ostler_control::AgentStage;
 use ostler_model::ids::PluginName;
 
 /// The progress of the agent's start, see [`super::AgentHandle::readiness`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     /// The stage that the start has reached.
     pub stage: AgentStage,

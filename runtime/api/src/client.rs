@@ -16,7 +16,6 @@ mod exec;
 mod frames;
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,7 +28,7 @@ use serde::de::DeserializeOwned;
 
 use crate::request::{ApiRequest, FrameBody};
 use crate::routes::QueryKey;
-pub use address::{AddressError, AgentAddress, AgentEndpoint};
+pub use address::{AddressError, AgentAddress, AgentEndpoint, default_data_dir};
 use dial::dial;
 pub use dial::{ClientTls, ClientTlsError, ClientTlsFiles};
 pub use error::{ClientError, ClientTrouble, RequestName};
@@ -391,19 +390,6 @@ async fn ask_in_time<T>(
 ) -> Result<T, ClientError> {
     let late = || Err(asked.clone().into_error(ClientTrouble::TooSlow(limit)));
     clock::timeout(limit, work).await.unwrap_or_else(late)
-}
-
-/// The data directory that an agent uses if none is named: `/var/lib/ostler` for root, otherwise
-/// `ostler` under `XDG_STATE_HOME` or `~/.local/state`. None for a user without a home directory.
-#[must_use]
-pub fn default_data_dir() -> Option<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from("/var/lib/ostler"));
-    }
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let states =
-        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    Some(states?.join("ostler"))
 }
 
 #[cfg(test)]

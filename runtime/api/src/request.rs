@@ -17,26 +17,32 @@ pub struct ApiRequest<Input, Output> {
 
 /// The answer is a stream of log frames, or with `plain=true` their bytes.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub enum FrameBody {}
 
 /// The answer is a stream of lines, each with a value as JSON.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub enum LineBody {}
 
 /// The answer is the bytes of a file or of a text.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub enum ByteBody {}
 
 /// The answer says by its status that the request was carried out, and has no body.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub enum NoBody {}
 
 /// The connection becomes a WebSocket.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub enum WebSocketBody {}
 
 /// The request is always refused.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 pub enum RefusalOnly {}
 
 impl<Input, Output> ApiRequest<Input, Output> {
@@ -92,7 +98,7 @@ impl<Input, Output> ApiRequest<Input, Output> {
         ApiRequest { method, target, types: PhantomData }
     }
 
-    /// The method.
+    /// The method of the request line.
     #[must_use]
     pub const fn method(&self) -> &Method {
         &self.method

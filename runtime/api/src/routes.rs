@@ -82,8 +82,7 @@ pub enum AccessScope {
     Node,
     /// In the namespace that the query names. With `*`, only what may be seen is shown.
     Named,
-    /// In any namespace. The handler shows only what may be seen, or checks again when it knows the
-    /// namespace.
+    /// In any namespace. The handler shows only what may be seen, or checks again when it knows the namespace.
     Shown,
     /// In the namespace of the allocation that the path names.
     Alloc,
@@ -135,7 +134,7 @@ macro_rules! routes {
                 match self { $(Self::$name => $path,)* }
             }
 
-            /// The methods.
+            /// The methods that lead to it.
             #[must_use]
             pub const fn methods(self) -> RouteMethods {
                 match self { $(Self::$name => RouteMethods::$methods,)* }

@@ -13,10 +13,14 @@ const HEAD: &str = "\
 
 The agent answers HTTP on its socket, and over TCP where the configuration says so. Paths and bodies are Nomad's,
 but for those below `/v1/ostler/`. `PUT` and `POST` mean the same. [access.md](access.md) says what the levels
-allow. This page is made from `runtime/api/src/routes.rs` (`OSTLER_BLESS=1 cargo test -p ostler-api`).
+allow. [openapi.json](openapi.json) has the types of bodies and answers for generators of clients. Both are made
+from `runtime/api/src/table.rs` (`OSTLER_BLESS=1 cargo test -p ostler-api`).
 
-| methods | path | needs | answered | what it is for |
-|---|---|---|---|---|
+Every route takes the keys `region` and `pretty` in its query, and one that needs a level in the namespace of the
+query takes `namespace`.
+
+| methods | path | what it is for | query | body | answer | needs | answered |
+|---|---|---|---|---|---|---|---|
 ";
 
 fn methods(of: RouteMethods) -> &'static str {
@@ -56,6 +60,37 @@ const fn answered(of: RouteGate) -> &'static str {
     }
 }
 
+/// The types of the body and of the answer of a route, as the table has them.
+macro_rules! type_names {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident: $methods:ident $path:literal [$($key:ident)*] $($input:ty)? => $output:ty,
+            $need:expr, $gate:ident, $handler:expr;
+    )*) => {
+        const fn type_names(route: Route) -> (&'static str, &'static str) {
+            match route { $(Route::$name => (stringify!($($input)?), stringify!($output)),)* }
+        }
+    };
+}
+
+for_each_route!(type_names);
+
+/// The name of a type, for people.
+fn type_text(name: &str) -> String {
+    let name = name.replace("<'static>", "").replace("<'static, Vec<Value>>", "");
+    match &*name {
+        "" => String::new(),
+        "NoBody" => "nothing".to_owned(),
+        "RefusalOnly" => "a refusal".to_owned(),
+        "ByteBody" => "bytes".to_owned(),
+        "FrameBody" => "frames, or bytes".to_owned(),
+        "LineBody" => "lines of JSON".to_owned(),
+        "WebSocketBody" => "a WebSocket".to_owned(),
+        "Value" => "JSON".to_owned(),
+        _ => format!("`{name}`"),
+    }
+}
+
 fn page() -> String {
     let mut page = HEAD.to_owned();
     for route in Route::ALL {
@@ -65,9 +100,12 @@ fn page() -> String {
         if route.methods() == RouteMethods::Any && change != route.need() {
             need += &format!("; a change: {}", self::need(change));
         }
+        let keys: Vec<_> = route.query().iter().map(|key| format!("`{}`", key.text())).collect();
+        let (keys, (body, answer)) = (keys.join(", "), type_names(*route));
+        let (body, answer) = (type_text(body), type_text(answer));
         let _ = writeln!(
             page,
-            "| {methods} | `{path}` | {need} | {} | {said} |",
+            "| {methods} | `{path}` | {said} | {keys} | {body} | {answer} | {need} | {} |",
             answered(route.gate())
         );
     }

@@ -8,13 +8,14 @@
 //! ```
 //! Nothing here makes decisions: requests are read, bounded and handed to [`AgentHandle`], and its
 //! answers are put into the shapes. Each connection is one tokio task; when a client hangs up, the
-//! task is dropped with all that it holds. The only other state is the last reading of the lists
-//! (`index`) and of processor time (for percentages), and the scaling events (`scaling`).
+//! task is dropped with all that it holds. What else is remembered, such as the last measurement of
+//! processor time and the scaling events, is in `state`.
 //!
 //! The paths under `/v1/ostler/` are Ostler's own. An evaluation is a name for a change that is
 //! complete at once, so that Nomad's tools can go on.
 
 mod access;
+mod admit;
 mod agent;
 mod allocs;
 mod blocked;
@@ -26,7 +27,10 @@ mod debug;
 mod deployments;
 mod drain;
 mod error;
+mod evaluated_change;
+mod evaluation_ids;
 mod evaluations;
+mod event_cache;
 mod event_render;
 mod event_stream;
 mod events;
@@ -42,26 +46,33 @@ mod hosts;
 mod index;
 mod jobs;
 mod json;
+mod listen;
 mod live;
+mod live_snapshot;
 mod logs;
 mod metrics;
 mod metrics_own;
 mod metrics_text;
 mod monitor;
 mod namespaces;
+mod node_state;
 mod nodes;
 mod params;
 mod places;
 mod plugins;
 mod reply;
 mod router;
+mod samples;
 mod scaling;
+mod scaling_history;
 mod search;
 mod servers;
 mod services;
+mod sessions;
 mod shares;
 mod snapshot;
 mod socket;
+mod state;
 mod stub_render;
 mod tls;
 mod tokens;
@@ -70,81 +81,13 @@ mod variables;
 mod wait;
 mod websocket;
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-
 use tokio_util::sync::CancellationToken;
 
 pub use exec_frames::exec_frame;
-use ostler_access::Tokens;
+pub use listen::{ApiError, ListenOptions, TcpListenOptions};
 use ostler_agent::AgentHandle;
 pub use socket::ApiServer;
 pub use tls::{ApiTls, ApiTlsError, ApiTlsFiles};
-
-/// Why the API cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    /// The path of the socket is longer than the kernel allows.
-    #[error(
-        "the path of the API's socket, {}, has {length} bytes; a socket's path has at most {}: \
-         give a shorter --data-dir",
-        socket.display(), socket::SOCKET_PATH_BYTES_MAX
-    )]
-    PathTooLong {
-        /// The path of the socket.
-        socket: PathBuf,
-        /// The length of the path, bytes.
-        length: usize,
-    },
-    /// The socket cannot be created.
-    #[error(
-        "cannot listen on {} ({step}): {source}; check that the data directory can be written and \
-         supports sockets",
-        socket.display()
-    )]
-    Socket {
-        /// The path of the socket.
-        socket: PathBuf,
-        /// The step that failed.
-        step: &'static str,
-        /// The error of the kernel.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The TCP port cannot be used.
-    #[error(
-        "cannot listen on {at} over TCP: {source}; choose another in ports {{ http = … }} or addresses {{ http = … }}"
-    )]
-    Tcp {
-        /// The address and the port.
-        at: String,
-        /// The error of the kernel.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-/// How the API is reached over TCP.
-#[derive(Debug)]
-pub struct TcpListenOptions {
-    /// The address and port on which it listens.
-    pub at: SocketAddr,
-    /// The certificate and key, if it has TLS.
-    pub tls: Option<ApiTls>,
-    /// The names by which requests may address it, besides IP addresses and `localhost`.
-    pub hosts: Vec<String>,
-}
-
-/// Where the API listens, and which tokens count.
-#[derive(Debug)]
-pub struct ListenOptions<'a> {
-    /// The path of the socket, which only the agent's user can use.
-    pub socket: &'a Path,
-    /// How it is reached over TCP, if it is.
-    pub tcp: Option<TcpListenOptions>,
-    /// The tokens, which say who may do what.
-    pub tokens: Tokens,
-}
 
 /// Serve `agent` until `shutdown` or [`ApiServer::stop`]. An existing socket is replaced, because
 /// the caller holds the data directory. Needs a tokio runtime.
@@ -159,7 +102,7 @@ pub fn serve(
     // A child token, so that stopping the API stops nothing else.
     let leaving = shutdown.child_token();
     let hosts = faces.tcp.as_ref().map(|face| face.hosts.clone()).unwrap_or_default();
-    let api = router::Api::new(agent, faces.tokens.clone(), hosts, leaving.clone());
+    let api = state::Api::new(agent, faces.tokens.clone(), hosts, leaving.clone());
     let sessions = api.sessions.tasks.clone();
     socket::start(router::router(api), faces, leaving, sessions)
 }

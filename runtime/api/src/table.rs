@@ -270,7 +270,7 @@ macro_rules! for_each_route {
             /// The node as a list of one.
             ListNodes: Get "/v1/nodes" [Prefix Resources Index Wait] => Vec<NodeStub<'static>>,
                 Level(Read, Node), Open, nodes::list;
-            /// The node.
+            /// The node with its resources, drivers and devices.
             ReadNode: Get "/v1/node/{id}" [Index Wait] => WireNode<'static>,
                 Level(Read, Node), Open, nodes::read;
             /// Let the node take new allocations, or not.
@@ -285,7 +285,7 @@ macro_rules! for_each_route {
             /// Forget the node, which it refuses for itself.
             PurgeNode: Put "/v1/node/{id}/purge" [] => RefusalOnly,
                 Level(Operate, Node), Open, nodes::purge;
-            /// The namespaces.
+            /// The namespaces that may be seen.
             ListNamespaces: Get "/v1/namespaces" [Prefix Index Wait] => Vec<WireNamespace<'static>>,
                 Level(Read, Shown), Open, namespaces::list;
             /// Create a namespace, or change it.
@@ -306,7 +306,7 @@ macro_rules! for_each_route {
             /// The addresses of the servers, which is that of the agent itself.
             ListPeers: Get "/v1/status/peers" [] => Vec<String>,
                 Token, Open, view(|_| [agent::SELF_ADDRESS]);
-            /// The regions.
+            /// The regions, of which there is one.
             ListRegions: Get "/v1/regions" [] => Vec<String>,
                 Token, Open, view(|_| [json::REGION]);
             /// The members of the cluster, which is the agent itself.
@@ -464,3 +464,25 @@ macro_rules! for_each_route {
 }
 
 pub(crate) use for_each_route;
+
+/// The types of bodies and answers that the rows name.
+pub(crate) mod types {
+    pub(crate) use std::collections::BTreeMap;
+
+    pub(crate) use ostler_agent::catalogue::PluginEntry;
+    pub(crate) use ostler_agent::reload::ReloadReport;
+    pub(crate) use ostler_agent::upgrade::{UpgradeOptions, UpgradeReport};
+    pub(crate) use ostler_agent::{
+        DeviceGroupReport, EventsPage, HeldReport, HeldRun, JobsDirReport, LiftReport,
+        PluginStatusReport, Readiness, RecordReport,
+    };
+    pub(crate) use ostler_node::NodeView;
+    pub(crate) use ostler_node::watch::WatchReport;
+    pub(crate) use ostler_state::Stats as StateStats;
+    pub(crate) use ostler_wire::*;
+    pub(crate) use serde_json::Value;
+
+    pub(crate) use crate::request::{
+        ByteBody, FrameBody, LineBody, NoBody, RefusalOnly, WebSocketBody,
+    };
+}

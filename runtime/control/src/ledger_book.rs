@@ -15,7 +15,9 @@ pub(crate) struct ControlLedgerBook(pub(crate) mpsc::WeakSender<Message>);
 
 impl ControlLedgerBook {
     async fn keep_entry(&self, holder: &InstanceHolder) -> Result<(), String> {
-        let Some(queue) = self.0.upgrade() else { return Err("the agent ends".to_owned()) };
+        let Some(queue) = self.0.upgrade() else {
+            return Err("the agent is shutting down".to_owned());
+        };
         let (reply, answer) = oneshot::channel();
         let ask = ControlRequest::KeepDevices(holder.clone());
         let kept = async {
@@ -25,10 +27,10 @@ impl ControlLedgerBook {
         match clock::timeout(STATE_WRITE_WALL_MAX, kept).await {
             Some(Some(ControlAnswer::Written(Ok(())))) => Ok(()),
             Some(Some(ControlAnswer::Written(Err(error)))) => {
-                Err(format!("who holds the devices could not be written: {error}"))
+                Err(format!("the holders of the devices could not be recorded: {error}"))
             }
-            Some(_) => Err("the agent ends".to_owned()),
-            None => Err("who holds the devices was not written in time".to_owned()),
+            Some(_) => Err("the agent is shutting down".to_owned()),
+            None => Err("the holders of the devices were not recorded in time".to_owned()),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::admission::{DeviceExplanation, Refusal};
 use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
@@ -357,7 +357,7 @@ pub struct CollectOutcome {
 }
 
 /// The stage that the agent is in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "stage")]
 pub enum AgentStage {
     /// The agent opens its state and describes the node.

@@ -47,19 +47,19 @@ const CRATES: &[&str] = &[
 
 /// A source file: its path under the `src` of a crate with the name of that before it; and its code
 /// without comments and tests.
-struct Source {
+pub(crate) struct Source {
     path: String,
-    code: String,
+    pub(crate) code: String,
     lines: usize,
 }
 
 impl Source {
     /// `alloc::runner` for `alloc/runner.rs`.
-    fn module(&self) -> String {
+    pub(crate) fn module(&self) -> String {
         self.path.trim_end_matches(".rs").replace('/', "::")
     }
 
-    fn top(&self) -> &str {
+    pub(crate) fn top(&self) -> &str {
         self.path.split(['/', '.']).next().unwrap()
     }
 }
@@ -125,7 +125,7 @@ fn sources() -> Vec<Source> {
 }
 
 /// Read once: they are many.
-fn shipped_sources() -> &'static [Source] {
+pub(crate) fn shipped_sources() -> &'static [Source] {
     static SHIPPED: LazyLock<Vec<Source>> =
         LazyLock::new(|| sources().into_iter().filter(|source| !is_test(&source.path)).collect());
     &SHIPPED

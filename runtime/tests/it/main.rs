@@ -29,6 +29,7 @@ mod api_streams;
 mod architecture;
 mod artifacts;
 mod bad_input;
+mod circles;
 mod clock_steps;
 mod cluster;
 mod cluster_access;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::event::{EventNote, EventTopic, KeptEvent};
@@ -51,7 +51,8 @@ impl EventsFilter {
 }
 
 /// The events that a reader gets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct EventsPage {
     /// Oldest first, in the order in which each happened last.
     pub events: Vec<KeptEvent>,

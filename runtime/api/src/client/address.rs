@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use hyper::Uri;
 
-use super::default_data_dir;
 use crate::SOCKET_NAME;
 
 /// The scheme of the address of a socket.
@@ -140,6 +139,19 @@ fn url(given: &str, tls: bool) -> Option<AgentEndpoint> {
     let plain = alone && !authority.as_str().contains('@') && !authority.host().is_empty();
     let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
     plain.then(|| AgentEndpoint::Tcp { tls, host, port: authority.port_u16().unwrap_or(PORT) })
+}
+
+/// The data directory that an agent uses if none is named: `/var/lib/ostler` for root, otherwise
+/// `ostler` under `XDG_STATE_HOME` or `~/.local/state`. None for a user without a home directory.
+#[must_use]
+pub fn default_data_dir() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/var/lib/ostler"));
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let states =
+        absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    Some(states?.join("ostler"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::AgentEndpoint;
+use super::address::AgentEndpoint;
 use ostler_net::pem::PemError;
 use ostler_net::{OwnCertificate, ServerTrust, Stream, TlsFileError};
 

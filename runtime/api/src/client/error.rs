@@ -8,7 +8,7 @@ use hyper::Method;
 use ostler_net::ExchangeError;
 use tokio_rustls::rustls;
 
-use super::AgentEndpoint;
+use super::address::AgentEndpoint;
 use ostler_model::limits::CLIENT_START_WALL_MAX;
 
 /// The name of a request, for messages.
@@ -207,8 +207,7 @@ fn not_running_text(at: &AgentEndpoint, data_dir: Option<&Path>, source: &io::Er
 }
 
 impl ClientError {
-    /// Whether the request itself was wrong. Otherwise the agent cannot carry it out, or is not
-    /// there.
+    /// Whether the request itself was wrong. Otherwise the agent cannot carry it out, or is not there.
     #[must_use]
     pub const fn is_wrong_input(&self) -> bool {
         matches!(

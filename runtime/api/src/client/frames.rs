@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use ostler_net::HttpAnswer;
 
-use super::{ClientError, ClientTrouble, RequestName};
+use super::error::{ClientError, ClientTrouble, RequestName};
 use ostler_model::clock;
 use ostler_model::limits::{CLIENT_FRAME_BYTES_MAX, CLIENT_SILENCE_MAX};
 use ostler_wire as wire;

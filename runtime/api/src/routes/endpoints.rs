@@ -3,26 +3,12 @@
 //! `ReadJob::request([&id])` is a request for a job. The path comes from the table, the number of its variable
 //! parts is checked by the compiler, and the answer has the type that the row names.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use serde_json::Value;
-
-use super::{Route, for_each_route};
-use crate::request::{
-    ApiRequest, ByteBody, FrameBody, LineBody, NoBody, RefusalOnly, WebSocketBody,
-};
-use ostler_agent::catalogue::PluginEntry;
-use ostler_agent::reload::ReloadReport;
-use ostler_agent::upgrade::{UpgradeOptions, UpgradeReport};
-use ostler_agent::{
-    DeviceGroupReport, EventsPage, HeldReport, HeldRun, JobsDirReport, LiftReport,
-    PluginStatusReport, Readiness, RecordReport,
-};
-use ostler_node::NodeView;
-use ostler_node::watch::WatchReport;
-use ostler_state::Stats as StateStats;
-use ostler_wire::*;
+use super::Route;
+use crate::request::ApiRequest;
+use crate::table::for_each_route;
+use crate::table::types::*;
 
 /// The number of variable parts in a path.
 const fn count_parts(path: &str) -> usize {

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::client::collect_answer;
 use super::error::RequestFailure;
 use super::json;
-use super::nodes::unready_reason;
-use super::params::{NamedRequest, Params};
+use super::node_state::unready_reason;
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use ostler_agent::AgentStage;
 use ostler_model::alloc::ClientStatus;
 

@@ -6,11 +6,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 
 use super::error::RequestFailure;
-use super::evaluations;
+use super::evaluation_ids;
 use super::json::alloc::{AllocJsonInput, full, stub};
-use super::params::{NamedRequest, Params};
+use super::nodes;
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
 use ostler_agent::{AllocRef, AllocView, StopOutcome};
 use ostler_model::alloc::Allocation;
@@ -116,7 +117,7 @@ pub(super) async fn list_of_job(
 pub(super) async fn list_of_node(
     NamedRequest { api, id, params }: NamedRequest,
 ) -> Result<Response, RequestFailure> {
-    super::nodes::check_id(&api, &id)?;
+    nodes::check_id(&api, &id)?;
     let (agent, shape) = (api.agent.clone(), params.clone());
     wait::answer_whole(
         &api,
@@ -169,7 +170,7 @@ pub(super) async fn stop(
     let view = api.agent.control().alloc(id).ok_or(RequestFailure::NotThere("alloc"))?;
     let stopped = api.agent.stop_alloc(id, params.flag("no_shutdown_delay")?).await?;
     let StopOutcome { index, unwritten: warnings } = stopped;
-    let eval_id = evaluations::evaluation_id(&view.allocation.job.id, index);
+    let eval_id = evaluation_ids::evaluation_id(&view.allocation.job.id, index);
     let answer = wire::AllocStopResponse { eval_id, index, warnings };
     Ok(reply::with_index(index, reply::json(&params, &answer)?))
 }

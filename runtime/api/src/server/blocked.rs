@@ -8,9 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::error::RequestFailure;
 use super::jobs::current_job;
-use super::params::NamedRequest;
 use super::reply;
-use super::router::Api;
+use super::state::{Api, NamedRequest};
 use ostler_agent::BlockedPlacement;
 use ostler_model::access::AccessLevel;
 use ostler_model::device::{DeviceGroup, GroupKey};

@@ -2,16 +2,31 @@
 //!
 //! Clients send empty keys of many features that they do not use. Empty keys are ignored.
 
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::RequestFailure;
-use super::jobs::{Body, body_bytes};
 use super::json::REGION;
 use super::params::Params;
 use ostler_model::ids::NAMESPACE;
 use ostler_model::limits::NAME_BYTES_MAX;
 use ostler_wire::NEVER;
+
+/// The body of a request, or why it did not arrive whole.
+pub(super) type Body = Result<Bytes, BytesRejection>;
+
+/// The bytes of a body, within the limit.
+pub(super) fn body_bytes(body: Body) -> Result<Bytes, RequestFailure> {
+    body.map_err(|rejection| {
+        if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+            RequestFailure::BodyTooLarge
+        } else {
+            RequestFailure::BodyLost(rejection.body_text())
+        }
+    })
+}
 
 /// Read a JSON body; an empty body means all defaults.
 pub(super) fn read<T: DeserializeOwned + Default>(

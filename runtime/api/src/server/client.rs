@@ -2,24 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 
 use super::allocs::alloc_id;
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
-use super::jobs::Body;
 use super::json::stats;
-use super::params::NamedRequest;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use ostler_agent::{AllocError, AllocView, CollectOutcome, RestartScope};
 use ostler_model::attribute::AttributeValue;
-use ostler_model::ids::{AllocId, TaskName};
-use ostler_model::task::Usage;
-use ostler_model::time::Timestamp;
+use ostler_model::ids::TaskName;
 use ostler_model::words::count_noun;
 use ostler_wire::{AllocUsage, GenericResponse, RestartRequest, SignalRequest, TaskUsage, Text};
 
@@ -120,8 +115,7 @@ pub(super) fn collect_answer(collected: CollectOutcome) -> Result<Response, Requ
     Err(RequestFailure::Stay(text))
 }
 
-/// The most allocations that an answer names of those that could not be removed; the others are
-/// counted.
+/// The most allocations that an answer names of those that could not be removed; the others are counted.
 const STAYING_SHOWN: usize = 10;
 
 /// `GET /v1/client/allocation/ID/stats`
@@ -173,77 +167,5 @@ pub(super) fn core_mhz(api: &Api) -> f64 {
         Some(AttributeValue::Int(mhz)) => *mhz as f64,
         Some(AttributeValue::Float(mhz)) => *mhz,
         _ => 0.0,
-    }
-}
-
-/// The last measurement of processor time, by task. Two measurements make a percentage.
-#[derive(Debug, Default)]
-pub(super) struct CpuSamples(BTreeMap<(AllocId, TaskName), CpuSample>);
-
-/// The most tasks that are remembered. Beyond that all are forgotten, and the next percentage
-/// counts from the start of the task.
-const SAMPLES_MAX: usize = 4_096;
-/// The shortest time between two measurements for a percentage. With less, the steps of the clock
-/// would show.
-pub(super) const SPAN_MIN: Duration = Duration::from_millis(100);
-
-#[derive(Clone, Copy, Debug)]
-struct CpuSample {
-    at: Timestamp,
-    cpu_time: Duration,
-    /// The last percentage, for requests that come again at once.
-    percent: f64,
-}
-
-impl CpuSamples {
-    /// Per cent of one core since the last request, or since the start of the task for the first
-    /// one.
-    pub(super) fn percent(
-        &mut self,
-        task: (AllocId, TaskName),
-        usage: &Usage,
-        started: Option<Timestamp>,
-    ) -> Option<f64> {
-        let (at, cpu_time) = (usage.taken_at, usage.cpu_time?);
-        // Less than before means another run of the task.
-        let last = self.0.get(&task).copied().filter(|last| cpu_time >= last.cpu_time);
-        let (since, before) = match last {
-            Some(last) if at.since(last.at) < SPAN_MIN => return Some(last.percent),
-            Some(last) => (last.at, last.cpu_time),
-            None => (started?, Duration::ZERO),
-        };
-        let span = at.since(since).max(Duration::from_millis(1));
-        let percent = (cpu_time - before).as_secs_f64() / span.as_secs_f64() * 100.0;
-        if self.0.len() >= SAMPLES_MAX {
-            self.0.clear();
-        }
-        self.0.insert(task, CpuSample { at, cpu_time, percent });
-        Some(percent)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-
-    #[test]
-    fn the_percentage_is_of_the_time_since_the_last_question() {
-        let mut processor = CpuSamples::default();
-        let task = || (AllocId::new(uuid::Uuid::nil()), TaskName::new("t").unwrap());
-        let usage = |cpu_ms, at_ms: u64| Usage {
-            cpu_time: Some(Duration::from_millis(cpu_ms)),
-            memory_bytes: None,
-            taken_at: Timestamp::from_nanos(at_ms * 1_000_000),
-        };
-        let started = Some(Timestamp::from_nanos(0));
-        assert_eq!(processor.percent(task(), &usage(500, 1_000), started), Some(50.0), "first");
-        assert_eq!(processor.percent(task(), &usage(1_500, 2_000), started), Some(100.0));
-        assert_eq!(processor.percent(task(), &usage(1_500, 2_001), started), Some(100.0), "again");
-        let restarted = Some(Timestamp::from_nanos(3_000_000_000));
-        assert_eq!(processor.percent(task(), &usage(10, 4_000), restarted), Some(1.0));
-        let unknown = Usage { cpu_time: None, ..usage(0, 5_000) };
-        assert_eq!(processor.percent(task(), &unknown, started), None, "unset is not zero");
     }
 }

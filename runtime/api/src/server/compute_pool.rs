@@ -16,8 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use axum::response::Response;
 use tokio::sync::oneshot;
 
+use super::access::RequestCaller;
 use super::error::RequestFailure;
-use super::shares::RequestCaller;
 use ostler_model::cancellation::CancelFlag;
 use ostler_model::clock;
 use ostler_model::limits::{
@@ -82,8 +82,7 @@ impl ComputePool {
     }
 
     /// Run `work` that the answer can do without. Returns none when the caller has more than a few
-    /// pieces of work waiting, or the work takes too long. Most places stay free for necessary
-    /// work.
+    /// pieces of work waiting, or the work takes too long. Most places stay free for necessary work.
     pub(super) async fn run_if_spare<T: Send + 'static>(
         &self,
         caller: RequestCaller,

@@ -12,7 +12,7 @@ use super::error::RequestFailure;
 use super::host;
 use super::params::Params;
 use super::reply;
-use super::router::ApiState;
+use super::state::ApiState;
 use ostler_model::clock;
 use ostler_model::limits::{HOST_FILE_BYTES_MAX, MIB};
 

@@ -8,15 +8,15 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::allocs;
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
-use super::evaluations;
-use super::jobs::{self, Body, trace_parent};
+use super::evaluation_ids;
+use super::jobs::{self, trace_parent};
 use super::json::change;
 use super::json::deployment::deployment as shown;
-use super::params::{NamedRequest, Params};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
 use ostler_agent::{DeploymentAsk, DeploymentError, DeploymentOutcome, SubmitError};
 use ostler_model::alloc::Allocation;
@@ -131,7 +131,7 @@ fn change_answer(
 ) -> Result<Response, RequestFailure> {
     let DeploymentOutcome { index, reverted } = deployed;
     let answer = DeploymentUpdateResponse {
-        eval_id: evaluations::evaluation_id(job, index),
+        eval_id: evaluation_ids::evaluation_id(job, index),
         eval_create_index: index,
         deployment_modify_index: index,
         reverted_job_version: reverted,
@@ -224,7 +224,7 @@ pub(super) async fn revert(
     let reverting = api.agent.revert(&id, job_version, enforce_prior_version, trace);
     let registered = registration.run(reverting).await?;
     let index = registered.answer_index();
-    let evaluation = evaluations::id_of_registration(&id, &registered);
+    let evaluation = evaluation_ids::id_of_registration(&id, &registered);
     registration.record_result(registered.version, index, Some(&evaluation));
     let answer = change::register_response(registered, index, evaluation, Vec::new());
     Ok(reply::with_index(index, reply::json(&params, &answer)?))

@@ -26,13 +26,14 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::error::RequestFailure;
-use super::event_render::{RenderedEvent, Topic, event_line};
+use super::event_cache::{RenderedEvent, Topic, event_line};
+use super::event_render::render_change;
 use super::live::{self, LineFraming};
 use super::logs::take_place;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
 use super::shares::Share;
+use super::state::{Api, ApiState};
 use super::wait::{self, LookOutcome, WaitOutcome};
 use ostler_agent::{ChangeSubject, NotedChange};
 use ostler_model::access::AccessLevel;
@@ -180,8 +181,10 @@ impl EventLineStream {
     /// The lines of these changes, one for each index. The first change is at `position`.
     fn lines_of(&self, position: u64, changes: &[NotedChange]) -> Vec<Bytes> {
         let of = (position..).zip(changes).filter(|(_, change)| self.may_have(&change.of));
-        let rendered =
-            of.map(|(at, change)| self.api.rendered.events_of_change(&self.api, at, change));
+        let rendered = of.map(|(at, change)| {
+            let render = || render_change(&self.api, change);
+            self.api.rendered.events_of_change(at, render)
+        });
         let rendered: Vec<Arc<[RenderedEvent]>> = rendered.collect();
         let all = rendered.iter().flat_map(|events| events.iter());
         let told: Vec<&RenderedEvent> = all.filter(|event| self.tells(event)).collect();
@@ -220,13 +223,14 @@ impl EventLineStream {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use super::super::event_render::tests::event;
     use super::*;
 
     #[test]
     fn topics_and_keys_choose_events() {
-        let (job, alloc) =
-            (event(Topic::Job, "web", &[]), event(Topic::Allocation, "a1", &["web"]));
+        let (job, alloc) = (
+            RenderedEvent::of_test(Topic::Job, "web", &[]),
+            RenderedEvent::of_test(Topic::Allocation, "a1", &["web"]),
+        );
         let chosen = |query: &str| {
             let wanted = topics(query).unwrap();
             [&job, &alloc].map(|event| wanted.iter().any(|one| one.matches(event)))

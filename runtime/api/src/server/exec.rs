@@ -22,49 +22,25 @@ use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
 use ostler_model::access::AccessLevel;
 use ostler_model::clock;
 use ostler_model::limits::{
-    EXEC_CLOSE_WALL_MAX, EXEC_FRAME_BYTES_MAX, EXEC_HANDSHAKE_WALL_MAX, EXEC_HANDSHAKES_MAX,
-    EXEC_SIGN_PERIOD,
+    EXEC_CLOSE_WALL_MAX, EXEC_FRAME_BYTES_MAX, EXEC_HANDSHAKE_WALL_MAX, EXEC_SIGN_PERIOD,
 };
 use ostler_model::session::ExecSession;
 use ostler_wire::ExecHandshake;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
-use tokio_util::task::TaskTracker;
 
-use super::access::{Access, access_from_secret};
+use super::access::Access;
+use super::admit::access_from_secret;
 use super::error::RequestFailure;
 use super::exec_frames::{exec_frame, parse_input};
-use super::params::{NamedRequest, Params};
-use super::router::Api;
-use super::shares::{CallerShares, Share};
+use super::params::Params;
+use super::sessions::SessionPlace;
+use super::state::{Api, NamedRequest};
 use super::websocket::{ClientSocket, PendingUpgrade, UpgradedSocket, start_upgrade};
-
-/// The sessions of commands that clients run over the API.
-pub(super) struct Sessions {
-    places: CallerShares,
-    /// The places of sessions whose clients have not yet said who they are.
-    unknown: Arc<Semaphore>,
-    /// The tasks of the sessions. Each outlives the HTTP connection that it came by.
-    pub tasks: TaskTracker,
-}
-
-impl Default for Sessions {
-    fn default() -> Self {
-        let places = CallerShares::for_commands();
-        let unknown = Arc::new(Semaphore::new(EXEC_HANDSHAKES_MAX));
-        Self { places, unknown, tasks: TaskTracker::new() }
-    }
-}
-
-/// The place that a session holds until it ends.
-enum SessionPlace {
-    Unknown(#[expect(dead_code, reason = "free again when it is dropped")] OwnedSemaphorePermit),
-    Known(#[expect(dead_code, reason = "free again when it is dropped")] Share),
-}
 
 /// The requested command, as far as the query says it.
 struct ExecQuery {
@@ -269,8 +245,7 @@ async fn next_frame<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Carry frames both ways until the command has ended or the client is gone, which ends the
-/// command.
+/// Carry frames both ways until the command has ended or the client is gone, which ends the command.
 async fn carry_frames<S: AsyncRead + AsyncWrite + Unpin>(
     session: ExecSession,
     writes: &mut SplitSink<WebSocketStream<S>, Message>,

@@ -21,9 +21,9 @@ use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use super::access::RequestCaller;
 use super::compute_pool::ComputePool;
-use super::router::ApiState;
-use super::shares::RequestCaller;
+use super::state::ApiState;
 use ostler_model::cancellation::CancelFlag;
 use ostler_model::clock;
 use ostler_model::limits::{API_GZIP_BYTES_MIN, API_GZIP_INLINE_BYTES_MAX};

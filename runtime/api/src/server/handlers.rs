@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::error::RequestFailure;
 use super::params::Params;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState};
 use super::{
     agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec,
     fs, fs_stream, host, jobs, json, live, logs, metrics, monitor, namespaces, nodes, plugins,

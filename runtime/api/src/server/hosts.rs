@@ -19,8 +19,7 @@ impl Hosts {
         Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
     }
 
-    /// Whether requests may address the API like this. `host` is the value of the header, with its
-    /// port.
+    /// Whether requests may address the API like this. `host` is the value of the header, with its port.
     pub(super) fn allow(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         let name = authority.host().trim_end_matches('.').to_ascii_lowercase();

@@ -7,23 +7,22 @@ use std::sync::mpsc::sync_channel;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::body;
+use super::body::{self, Body, body_bytes};
 use super::error::RequestFailure;
-use super::evaluations;
+use super::evaluation_ids;
 use super::index::ListReading;
 use super::json::change::{self, warnings_text};
 use super::json::job::{self, JobJsonInput, full, waits_for};
 use super::json::{REGION, diff};
-use super::params::{NamedRequest, Params};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
 use ostler_agent::{
     AgentHandle, JobOptions, JobView, PlanSnapshot, RegisterOptions, StopOptions, StopOutcome,
@@ -45,20 +44,6 @@ use ostler_wire::{
 /// The error about a text in the syntax of Nomad before 1.0.
 const HCL_V1: &str =
     "hclv1: Ostler reads HCL2, as Nomad does since 1.0; send the file without hclv1";
-
-/// The body of a request, or why it did not arrive whole.
-pub(super) type Body = Result<Bytes, BytesRejection>;
-
-/// The bytes of a body, within the limit.
-pub(super) fn body_bytes(body: Body) -> Result<Bytes, RequestFailure> {
-    body.map_err(|rejection| {
-        if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-            RequestFailure::BodyTooLarge
-        } else {
-            RequestFailure::BodyLost(rejection.body_text())
-        }
-    })
-}
 
 /// A job that a client has sent, with the options beside it, and warnings about parts that are
 /// accepted without effect.
@@ -160,8 +145,7 @@ async fn read_named_job(
 }
 
 /// A job, and the index of its last change, including those of its allocations and its deployment.
-/// If there is no such job, the index is that of the list, so that a client can wait for the job to
-/// appear.
+/// If there is no such job, the index is that of the list, so that a client can wait for the job to appear.
 fn find_job(api: &Api, params: &Params, id: &str) -> IndexedValue<JobView> {
     let found = params
         .job_id(id)
@@ -275,7 +259,7 @@ async fn submit_job(
     let mut registered = registration.run(registering).await?;
     registered.warnings.extend(here);
     let index = registered.answer_index();
-    let evaluation = evaluations::id_of_registration(&id, &registered);
+    let evaluation = evaluation_ids::id_of_registration(&id, &registered);
     registration.record_result(registered.version, index, Some(&evaluation));
     let answer = change::register_response(registered, index, evaluation, warnings);
     Ok(reply::with_index(index, reply::json(params, &answer)?))
@@ -464,8 +448,7 @@ pub(super) async fn plan(
 }
 
 /// Copy the state of the node that decides about a job. A thread of normal priority makes the copy,
-/// because the node waits for it. The computing thread asks for it, so that there are few copies at
-/// once.
+/// because the node waits for it. The computing thread asks for it, so that there are few copies at once.
 fn copy_planning(
     runtime: &Handle,
     agent: AgentHandle,
@@ -522,8 +505,8 @@ pub(super) async fn evaluate(
     let index = placed.unwrap_or_else(|| api.agent.control().index());
     let answer = JobRegisterResponse {
         eval_id: match placed {
-            Some(index) => evaluations::evaluation_id(&record.job.id, index),
-            None => evaluations::id_of_unchanged(&record.job.id, record.job_modify_index),
+            Some(index) => evaluation_ids::evaluation_id(&record.job.id, index),
+            None => evaluation_ids::id_of_unchanged(&record.job.id, record.job_modify_index),
         },
         eval_create_index: placed.unwrap_or(record.job_modify_index),
         job_modify_index: record.job_modify_index,
@@ -550,7 +533,7 @@ pub(super) async fn stop(
         api.purged().add(Arc::clone(&found.record.job), index, api.clock.now());
     }
     let answer =
-        change::deregister_response(index, evaluations::evaluation_id(id, index), unwritten);
+        change::deregister_response(index, evaluation_ids::evaluation_id(id, index), unwritten);
     Ok(reply::with_index(index, reply::json(&params, &answer)?))
 }
 

@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{find_alloc, task_by_name};
 use super::error::RequestFailure;
-use super::params::{NamedRequest, Params};
-use super::router::Api;
+use super::params::Params;
 use super::shares::Share;
+use super::state::{Api, NamedRequest};
 use ostler_agent::AllocView;
 use ostler_lifecycle::alloc::AllocHandle;
 use ostler_lifecycle::alloc::dir::AllocDir;

@@ -22,10 +22,10 @@ use super::host;
 use super::json::{agent::metrics, stats};
 use super::metrics_own;
 use super::metrics_text;
-use super::nodes;
+use super::node_state::stage_word;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState};
 use ostler_agent::AllocView;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::Task;
@@ -88,7 +88,7 @@ fn node_labels(api: &Api) -> Labels {
         ("host", node.name.clone()),
         ("datacenter", node.datacenter.clone()),
         ("node_class", "none".to_owned()),
-        ("node_status", nodes::stage_word(api.agent.readiness().stage).to_owned()),
+        ("node_status", stage_word(api.agent.readiness().stage).to_owned()),
         ("node_scheduling_eligibility", eligibility.to_owned()),
     ])
 }

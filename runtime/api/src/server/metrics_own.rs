@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::metrics::{gauge, labels, number};
-use super::router::Api;
+use super::state::Api;
 use ostler_agent::{AllocView, PluginState};
 use ostler_wire::MetricGauge;
 

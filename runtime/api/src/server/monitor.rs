@@ -16,8 +16,8 @@ use super::error::RequestFailure;
 use super::json::REGION;
 use super::logs::take_place;
 use super::params::Params;
-use super::router::ApiState;
 use super::shares::Share;
+use super::state::ApiState;
 use crate::agent_log::{LogFollower, LogItem};
 use ostler_model::clock;
 use ostler_model::limits::API_HEARTBEAT;
@@ -62,8 +62,7 @@ pub(super) async fn read(State(api): ApiState, params: Params) -> Result<Respons
     Ok(([(CONTENT_TYPE, kind), (X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response())
 }
 
-/// `GET /v1/ostler/log`: the last lines of the log that are kept, as text or, with `log_json`, as
-/// JSON.
+/// `GET /v1/ostler/log`: the last lines of the log that are kept, as text or, with `log_json`, as JSON.
 pub(super) async fn last_lines(
     State(api): ApiState,
     params: Params,

@@ -4,12 +4,11 @@
 use axum::extract::State;
 use axum::response::Response;
 
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
-use super::jobs::Body;
-use super::params::{NamedRequest, Params};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
 use ostler_agent::KnownNamespace;
 use ostler_model::access::AccessLevel;

@@ -1,22 +1,20 @@
 //! Requests about the one node.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
-use super::jobs::Body;
 use super::json::node::{NodeStatusFields, full, stub};
-use super::params::{NamedRequest, Params};
+use super::node_state::{stage_word, unready_reason};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
-use ostler_agent::{AgentStage, DrainAsk, NodeAsk, Readiness};
+use ostler_agent::{DrainAsk, NodeAsk, Readiness};
 use ostler_model::scheduling::NodeScheduling;
-use ostler_node::NodeView;
 use ostler_wire::{DrainRequest, DrainSpec, EligibilityRequest, NodeUpdateResponse};
 
 /// Check that `id` is the id of this node, or its beginning.
@@ -26,35 +24,6 @@ pub(super) fn check_id(api: &Api, id: &str) -> Result<(), RequestFailure> {
         Ok(())
     } else {
         Err(RequestFailure::NotThere("node"))
-    }
-}
-
-/// What keeps the agent from being ready, in words; empty if it is ready.
-pub(super) fn unready_reason(readiness: &Readiness) -> String {
-    let stage = match readiness.stage {
-        AgentStage::Starting => "starting".to_owned(),
-        AgentStage::Restoring { done, total } => format!("restoring {done} of {total} allocations"),
-        AgentStage::Ready => String::new(),
-        AgentStage::Leaving => "leaving".to_owned(),
-    };
-    let waiting: Vec<&str> = readiness.waiting.iter().map(|name| name.as_str()).collect();
-    let lists = [
-        ("loading plugins", readiness.loading.join(", ")),
-        ("waiting for plugins", waiting.join(", ")),
-    ];
-    let lists = lists.into_iter().filter(|(_, names)| !names.is_empty());
-    let lists = lists.map(|(what, names)| format!("{what}: {names}"));
-    let parts: Vec<String> =
-        Some(stage).filter(|stage| !stage.is_empty()).into_iter().chain(lists).collect();
-    parts.join("; ")
-}
-
-/// The status of the node, in the words of Nomad's lists.
-pub(super) const fn stage_word(stage: AgentStage) -> &'static str {
-    match stage {
-        AgentStage::Starting | AgentStage::Restoring { .. } => "initializing",
-        AgentStage::Ready => "ready",
-        AgentStage::Leaving => "down",
     }
 }
 
@@ -72,7 +41,7 @@ impl NodeCondition {
         let readiness = api.agent.readiness();
         let description = unready_reason(&readiness);
         let scheduling = api.agent.control().scheduling();
-        let index = api.nodes().index(api, &readiness, &scheduling);
+        let index = api.nodes().index((&api.agent, api.began_at), &readiness, &scheduling);
         Self { readiness, scheduling, description, index, created: api.began_at }
     }
 
@@ -84,29 +53,6 @@ impl NodeCondition {
             created: self.created,
             scheduling: &self.scheduling,
         }
-    }
-}
-
-/// The node as it was when it was last read, and the index of its last change.
-#[derive(Default)]
-pub(super) struct LastNodeState {
-    view: Option<Arc<NodeView>>,
-    readiness: Readiness,
-    index: u64,
-}
-
-impl LastNodeState {
-    /// The index of the last change. A change of the view counts from the index at which it was
-    /// first noticed.
-    fn index(&mut self, api: &Api, readiness: &Readiness, scheduling: &NodeScheduling) -> u64 {
-        let view = api.agent.node();
-        let same = self.view.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &view));
-        if !same || self.readiness != *readiness {
-            self.index =
-                if self.view.is_some() { api.agent.control().index() } else { api.began_at };
-            (self.view, self.readiness) = (Some(view), readiness.clone());
-        }
-        self.index.max(scheduling.modify_index)
     }
 }
 

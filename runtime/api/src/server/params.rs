@@ -1,17 +1,13 @@
 //! The query of a request, parsed once and bounded.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use serde::de::DeserializeOwned;
 
 use super::access::Access;
 use super::error::RequestFailure;
-use super::router::Api;
 use ostler_model::access::AccessLevel;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
@@ -41,7 +37,8 @@ impl Params {
         Self { texts, access: Access::default() }
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    /// The query of a request, with the access of its sender.
+    pub(super) fn from_parts(parts: &Parts) -> Self {
         let access = parts.extensions.get::<Access>().cloned().unwrap_or_default();
         Self { access, ..Self::parse(parts.uri.query().unwrap_or_default()) }
     }
@@ -143,8 +140,7 @@ impl Params {
         self.text("namespace") == Some("*")
     }
 
-    /// The name of a job in the requested list. If the list has all namespaces, the id alone is not
-    /// enough.
+    /// The name of a job in the requested list. If the list has all namespaces, the id alone is not enough.
     pub(super) fn name_of(&self, id: &JobId) -> String {
         if self.includes_all_namespaces() {
             format!("{}.{id}", id.namespace())
@@ -189,22 +185,6 @@ impl WaitQuery {
     pub(super) fn with_jitter(self, draw: u64) -> Duration {
         let most = u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX) / 16;
         self.wait + Duration::from_nanos(draw % most.saturating_add(1))
-    }
-}
-
-/// What a handler gets if its path names an object: the API, that name and the query.
-pub(super) struct NamedRequest<P = String> {
-    pub api: Arc<Api>,
-    pub id: P,
-    pub params: Params,
-}
-
-impl<P: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for NamedRequest<P> {
-    type Rejection = PathRejection;
-
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, PathRejection> {
-        let Path(id) = Path::from_request_parts(parts, api).await?;
-        Ok(Self { api: Arc::clone(api), id, params: Params::from_parts(parts) })
     }
 }
 

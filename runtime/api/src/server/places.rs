@@ -148,6 +148,14 @@ impl Drop for ConnectionPlace {
     }
 }
 
+/// At most `most`, and no more than a share of the files that this process may open, so that others
+/// get files too, the socket before TCP.
+pub(super) fn limit_by_files(most: usize, share: u64) -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let share = files.map_or(most, |files| usize::try_from(files / share).unwrap_or(most));
+    most.min(share).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]

@@ -2,11 +2,10 @@
 
 use axum::response::Response;
 
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
-use super::jobs::Body;
-use super::params::NamedRequest;
 use super::reply;
+use super::state::NamedRequest;
 use ostler_agent::UpgradeOptions;
 
 /// `PUT /v1/ostler/plugin/NAME/lift`: end a quarantine.

@@ -17,8 +17,7 @@ use super::error::RequestFailure;
 use super::params::Params;
 use ostler_model::limits::API_LIST_PIECE_BYTES;
 
-/// The header with the index of the answer. A client sends it back as `index` to wait for the next
-/// change.
+/// The header with the index of the answer. A client sends it back as `index` to wait for the next change.
 pub(super) const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-nomad-nexttoken");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
@@ -78,8 +77,7 @@ pub(super) fn with_index(index: u64, mut response: Response) -> Response {
     response
 }
 
-/// Add the index of a reading to an answer, and that the leader has answered: there is no other
-/// server.
+/// Add the index of a reading to an answer, and that the leader has answered: there is no other server.
 pub(super) fn with_read_index(index: u64, response: Response) -> Response {
     let mut response = with_index(index, response);
     response.headers_mut().insert(KNOWN_LEADER, HeaderValue::from_static("true"));

@@ -1,143 +1,32 @@
 //! The routes, and what applies to all of them: region, deadline, body size.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::HttpBody as _;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
-use tokio_util::sync::CancellationToken;
 
-use super::access::admit;
-use super::client::CpuSamples;
-use super::compute_pool::ComputePool;
+use super::access::RequestCaller;
+use super::admit::admit;
 use super::drain::drain_request;
 use super::error::RequestFailure;
-use super::event_render::EventCache;
 use super::gzip::pack_answer;
 use super::handlers::handler;
-use super::host::CoreSamples;
-use super::hosts::Hosts;
-use super::index::ListIndex;
+use super::json;
+use super::node_state::unready_reason;
 use super::params::Params;
-use super::shares::{CallerShares, limit_bodies};
-use super::stub_render::StubCache;
-use super::{evaluations, exec, json, live, nodes, scaling};
-use crate::agent_log::AgentLog;
+use super::state::{Api, ApiState};
 use crate::routes::{Route, RouteGate};
-use ostler_access::Tokens;
-use ostler_agent::AgentHandle;
-use ostler_model::clock::{self, Clock};
-use ostler_model::ids::JobId;
+use ostler_model::clock;
 use ostler_model::limits::{
-    API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_WAIT_MAX,
+    API_BODY_BYTES_MAX, API_BODY_SMALL_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT,
+    API_WAIT_MAX,
 };
-use ostler_model::rng::Rng;
-
-/// The state that all handlers share.
-pub(super) struct Api {
-    pub agent: AgentHandle,
-    /// The tokens, which say who may do what.
-    pub tokens: Tokens,
-    /// The names by which requests over TCP may address the API.
-    pub hosts: Hosts,
-    /// The log of the agent.
-    pub log: Arc<AgentLog>,
-    /// Cancelled when the API ends, so that nothing waits any longer.
-    pub leaving: CancellationToken,
-    pub clock: Clock,
-    pub rng: Rng,
-    /// The places for streams.
-    pub streams: CallerShares,
-    /// The places for queries that wait.
-    pub waits: CallerShares,
-    /// The places for large bodies.
-    pub bodies: CallerShares,
-    /// The threads for long computations.
-    pub computing: ComputePool,
-    /// The events that several streams share.
-    pub rendered: EventCache,
-    /// The commands that run inside tasks.
-    pub sessions: exec::Sessions,
-    /// The last snapshot of the node, for clients that follow it.
-    pub live: live::LiveSnapshotCache,
-    /// The short forms of allocations in lists.
-    pub stubs: Arc<StubCache>,
-    seen_jobs: Mutex<ListIndex<JobId>>,
-    processor: Mutex<CpuSamples>,
-    cores: Mutex<CoreSamples>,
-    scalings: Mutex<scaling::ScalingHistory>,
-    purged: Mutex<evaluations::PurgedJobs>,
-    nodes: Mutex<nodes::LastNodeState>,
-    /// The agent's index when the API started.
-    pub began_at: u64,
-}
-
-/// The state of the API as handlers get it.
-pub(super) type ApiState = axum::extract::State<Arc<Api>>;
-
-impl Api {
-    pub fn new(
-        agent: AgentHandle,
-        tokens: Tokens,
-        hosts: Vec<String>,
-        leaving: CancellationToken,
-    ) -> Arc<Self> {
-        let began_at = agent.control().index();
-        Arc::new(Self {
-            agent,
-            tokens,
-            hosts: Hosts::new(hosts),
-            log: AgentLog::for_process(),
-            leaving,
-            clock: Clock::system(),
-            rng: Rng::system(),
-            streams: CallerShares::for_streams(),
-            waits: CallerShares::for_waits(),
-            bodies: CallerShares::for_bodies(),
-            computing: ComputePool::new(),
-            rendered: EventCache::default(),
-            sessions: exec::Sessions::default(),
-            live: live::LiveSnapshotCache::default(),
-            stubs: Arc::default(),
-            seen_jobs: Mutex::new(ListIndex::new(began_at)),
-            processor: Mutex::default(),
-            cores: Mutex::default(),
-            scalings: Mutex::default(),
-            purged: Mutex::default(),
-            nodes: Mutex::default(),
-            began_at,
-        })
-    }
-
-    /// The index of the list of jobs.
-    pub fn seen_jobs(&self) -> MutexGuard<'_, ListIndex<JobId>> {
-        self.seen_jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn processor(&self) -> MutexGuard<'_, CpuSamples> {
-        self.processor.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn scalings(&self) -> MutexGuard<'_, scaling::ScalingHistory> {
-        self.scalings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn purged(&self) -> MutexGuard<'_, evaluations::PurgedJobs> {
-        self.purged.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn nodes(&self) -> MutexGuard<'_, nodes::LastNodeState> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn cores(&self) -> MutexGuard<'_, CoreSamples> {
-        self.cores.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The router of all routes.
 pub(super) fn router(api: Arc<Api>) -> Router {
@@ -178,8 +67,7 @@ fn behind_gate(
     }
 }
 
-/// Middleware: a request about jobs or allocations waits, for a while, until all of them are
-/// restored.
+/// Middleware: a request about jobs or allocations waits, for a while, until all of them are restored.
 async fn wait_until_restored(State(api): ApiState, request: Request, next: Next) -> Response {
     let mut stages = api.agent.control().stages();
     let restored = async { drop(stages.wait_for(|stage| stage.is_restored()).await) };
@@ -206,9 +94,7 @@ async fn run_when_ready(
         // exist.
         Some(()) if api.agent.is_leaving() => RequestFailure::Leaving.into_response(),
         Some(()) => next.run(request).await,
-        None => {
-            RequestFailure::Starting(nodes::unready_reason(&api.agent.readiness())).into_response()
-        }
+        None => RequestFailure::Starting(unready_reason(&api.agent.readiness())).into_response(),
     }
 }
 
@@ -252,5 +138,19 @@ async fn check_region(params: Params, request: Request, next: Next) -> Response 
             RequestFailure::OtherRegion(region.chars().take(64).collect()).into_response()
         }
         _ => next.run(request).await,
+    }
+}
+
+/// Middleware: a request whose body may be large takes a place, or is refused.
+async fn limit_bodies(State(api): ApiState, request: Request, next: Next) -> Response {
+    let size = request.body().size_hint();
+    let small = size.upper().is_some_and(|most| most <= API_BODY_SMALL_BYTES_MAX);
+    // No handler of a GET reads a body.
+    if small || [Method::GET, Method::HEAD].contains(request.method()) {
+        return next.run(request).await;
+    }
+    match api.bodies.take(RequestCaller::from_request(&request)) {
+        Ok(_share) => next.run(request).await,
+        Err(full) => full.into_response(),
     }
 }

@@ -1,58 +1,30 @@
 //! Changes the counts of task groups, and reads their history and the policies of autoscalers.
-//!
-//! The history is kept in memory, as much of it as Nomad keeps. It is empty when an agent starts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
-use super::evaluations;
-use super::jobs::{self, Body};
+use super::evaluation_ids;
+use super::jobs;
 use super::json::change;
-use super::params::{NamedRequest, Params};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::scaling_history::key;
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
 use ostler_agent::{JobView, ScaleError, SubmitError};
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{Job, TaskGroup};
-use ostler_model::limits::{SCALING_EVENT_BYTES_MAX, SCALING_EVENTS_MAX};
+use ostler_model::limits::SCALING_EVENT_BYTES_MAX;
 use ostler_model::placement::ScalingPolicy;
 use ostler_trace::Registration;
 use ostler_wire::{
     self as wire, GroupScaleStatus, JobScaleStatus, ScalingEvent, ScalingPolicyStub, ScalingRequest,
 };
-
-/// A job, and the index that tells it from an earlier job with the same id.
-type JobKey = (JobId, u64);
-
-/// The scaling events of groups, newest first.
-#[derive(Default)]
-pub(super) struct ScalingHistory(BTreeMap<JobKey, BTreeMap<GroupName, VecDeque<ScalingEvent>>>);
-
-impl ScalingHistory {
-    /// Add an event. The events of jobs that are gone are removed.
-    fn add(&mut self, of: JobKey, group: GroupName, event: ScalingEvent, jobs: &[JobView]) {
-        let known = |of: &JobKey| jobs.iter().any(|job| key(job) == *of);
-        self.0.retain(|of, _| known(of));
-        let events = self.0.entry(of).or_default().entry(group).or_default();
-        events.push_front(event);
-        events.truncate(SCALING_EVENTS_MAX);
-    }
-
-    fn events_of_group(&self, of: &JobKey, group: &GroupName) -> Option<Vec<ScalingEvent>> {
-        let events = self.0.get(of)?.get(group)?;
-        Some(events.iter().cloned().collect())
-    }
-}
-
-fn key(job: &JobView) -> JobKey {
-    (job.record.job.id.clone(), job.record.create_index)
-}
 
 /// Check a request as far as that is possible without its job. Returns the group and the new count.
 fn read_request(
@@ -129,7 +101,7 @@ pub(super) async fn scale(
             let scaling = api.agent.scale(id, &group, count, expected, registration.context);
             let registered = registration.run(scaling).await?;
             let index = registered.answer_index();
-            let evaluation = evaluations::id_of_registration(id, &registered);
+            let evaluation = evaluation_ids::id_of_registration(id, &registered);
             registration.record_result(registered.version, index, Some(&evaluation));
             (index, change::register_response(registered, index, evaluation, Vec::new()))
         }
@@ -207,7 +179,7 @@ fn stub<'a>(
     let target =
         [("Namespace", job.namespace()), ("Job", job.id.as_str()), ("Group", group.name.as_str())];
     ScalingPolicyStub {
-        id: evaluations::policy_id(job, record.create_index, group).into(),
+        id: evaluation_ids::policy_id(job, record.create_index, group).into(),
         enabled: policy.enabled,
         kind: HORIZONTAL.into(),
         target: target.map(|(key, value)| (key.into(), value.into())).into(),

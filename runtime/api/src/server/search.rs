@@ -4,14 +4,13 @@
 use axum::extract::State;
 use axum::response::Response;
 
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
 use super::evaluations;
-use super::jobs::Body;
 use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
 use super::scaling;
+use super::state::{Api, ApiState};
 use ostler_model::access::AccessLevel;
 use ostler_model::ids::Namespace;
 use ostler_wire::{SearchAnswer, SearchRequest};
@@ -19,8 +18,7 @@ use ostler_wire::{SearchAnswer, SearchRequest};
 /// The most matches of each kind in an answer, as in Nomad.
 const MATCHES_MAX: usize = 20;
 
-/// The kinds of objects, by Nomad's names. A node alone has no storage plugins and no volumes of
-/// them.
+/// The kinds of objects, by Nomad's names. A node alone has no storage plugins and no volumes of them.
 const KINDS: [&str; 9] = [
     "allocs",
     "deployment",

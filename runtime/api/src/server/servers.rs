@@ -13,7 +13,7 @@ use super::error::RequestFailure;
 use super::json::REGION;
 use super::params::Params;
 use super::reply;
-use super::router::ApiState;
+use super::state::ApiState;
 use ostler_wire::{AgentMember, AgentMembers};
 
 /// The port on which servers would gossip.

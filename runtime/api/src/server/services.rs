@@ -10,9 +10,9 @@ use axum::response::Response;
 
 use super::client::find_alloc;
 use super::error::RequestFailure;
-use super::params::{NamedRequest, Params};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
 use ostler_agent::{AllocView, CheckId, CheckResult};
 use ostler_model::digest::Digest;

@@ -13,40 +13,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::body::HttpBody as _;
-use axum::extract::{Request, State};
-use axum::http::Method;
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
-
-use super::access::Access;
+use super::access::RequestCaller;
 use super::error::RequestFailure;
-use super::router::ApiState;
-use super::socket::limit_by_files;
-use ostler_model::access::TokenId;
+use super::places::limit_by_files;
 use ostler_model::limits::{
-    API_BODIES_MAX, API_BODY_SMALL_BYTES_MAX, API_CONNECTIONS_MAX, API_STREAMS_MAX,
-    API_TCP_BODIES_MAX, API_TCP_CONNECTIONS_MAX, API_TCP_STREAMS_MAX, API_TCP_WAITS_MAX,
-    EXEC_SESSIONS_MAX,
+    API_BODIES_MAX, API_CONNECTIONS_MAX, API_STREAMS_MAX, API_TCP_BODIES_MAX,
+    API_TCP_CONNECTIONS_MAX, API_TCP_STREAMS_MAX, API_TCP_WAITS_MAX, EXEC_SESSIONS_MAX,
 };
-
-/// The caller whose share a place counts against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum RequestCaller {
-    /// The agent's user, over the socket.
-    Operator,
-    /// The bearer of this token.
-    Token(TokenId),
-    /// Programs that send no token over TCP.
-    Near,
-}
-
-impl RequestCaller {
-    /// The caller that sent a request that was let in.
-    pub(super) fn from_request(request: &Request) -> Self {
-        request.extensions().get::<Access>().map_or(Self::Near, Access::caller)
-    }
-}
 
 /// The kind of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +79,7 @@ impl CallerShares {
         )
     }
 
-    /// The places of queries that wait. Together with those of streams they are fewer than those of
-    /// connections.
+    /// The places of queries that wait. Together with those of streams they are fewer than those of connections.
     pub(super) fn for_waits() -> Self {
         let others = limit_by_files(API_TCP_CONNECTIONS_MAX, 6) * 2 / 3;
         Self::new(ShareKind::Waits, API_CONNECTIONS_MAX, others.min(API_TCP_WAITS_MAX))
@@ -159,20 +131,6 @@ impl CallerShares {
     }
 }
 
-/// Middleware: a request whose body may be large takes a place, or is refused.
-pub(super) async fn limit_bodies(State(api): ApiState, request: Request, next: Next) -> Response {
-    let size = request.body().size_hint();
-    let small = size.upper().is_some_and(|most| most <= API_BODY_SMALL_BYTES_MAX);
-    // No handler of a GET reads a body.
-    if small || [Method::GET, Method::HEAD].contains(request.method()) {
-        return next.run(request).await;
-    }
-    match api.bodies.take(RequestCaller::from_request(&request)) {
-        Ok(_share) => next.run(request).await,
-        Err(full) => full.into_response(),
-    }
-}
-
 impl Pool {
     fn lock_held(&self) -> MutexGuard<'_, BTreeMap<RequestCaller, usize>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
@@ -203,6 +161,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use ostler_model::access::TokenId;
 
     fn token(number: u128) -> RequestCaller {
         RequestCaller::Token(TokenId::new(uuid::Uuid::from_u128(number)))

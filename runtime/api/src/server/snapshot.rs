@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::allocs::alloc_id;
 use super::error::RequestFailure;
 use super::logs::take_place;
-use super::params::NamedRequest;
+use super::state::NamedRequest;
 use ostler_model::clock;
 use ostler_model::limits::{MOVED_PIECE_BYTES, MOVED_PIECES_WAITING_MAX};
 

@@ -27,9 +27,10 @@ use tokio_util::task::TaskTracker;
 use super::access::Peer;
 use super::connection::{ClientStream, ConnectionServer};
 use super::drain::drain_request;
-use super::places::{ConnectionPlace, ConnectionPlaces};
+use super::listen::{ApiError, ListenOptions, SOCKET_PATH_BYTES_MAX, TcpListenOptions};
+use super::places::{ConnectionPlace, ConnectionPlaces, limit_by_files};
 use super::tls::ApiTls;
-use super::{ApiError, ListenOptions, TcpListenOptions};
+
 use ostler_access::Tokens;
 use ostler_model::limits::{
     API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_REFUSAL_WALL_MAX, API_REFUSALS_MAX,
@@ -37,9 +38,6 @@ use ostler_model::limits::{
     API_TLS_WALL_MAX,
 };
 use ostler_model::{causes, clock};
-
-/// The longest path of a unix socket, bytes: `sockaddr_un` has 108 with the final zero.
-pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A running server. Dropping it ends the server without waiting.
 #[derive(Debug)]
@@ -150,8 +148,7 @@ fn bind_tcp(face: TcpListenOptions) -> Result<(TcpListener, Option<ApiTls>), Api
 }
 
 /// Create the socket under another name, and move it into place when only this user can connect.
-/// The socket of an agent that crashed is replaced, because the caller holds the lock of the data
-/// directory.
+/// The socket of an agent that crashed is replaced, because the caller holds the lock of the data directory.
 fn bind(socket: &Path) -> Result<UnixListener, ApiError> {
     // The name is as short as any name of a socket, so that it fits wherever the socket's own name
     // fits.
@@ -338,14 +335,6 @@ async fn accept_tcp(tcp: Option<&(TcpListener, Option<ApiTls>)>) -> (TcpStream, 
             Err(error) => pause_after_error(&error).await,
         }
     }
-}
-
-/// At most `most`, and no more than a share of the files that this process may open, so that others
-/// get files too, the socket before TCP.
-pub(super) fn limit_by_files(most: usize, share: u64) -> usize {
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let share = files.map_or(most, |files| usize::try_from(files / share).unwrap_or(most));
-    most.min(share).max(1)
 }
 
 async fn pause_after_error(error: &std::io::Error) {

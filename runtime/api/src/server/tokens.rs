@@ -8,13 +8,12 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 
-use super::body;
+use super::body::{self, Body};
 use super::error::RequestFailure;
-use super::jobs::Body;
 use super::json;
-use super::params::{NamedRequest, Params};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use ostler_access::{NewToken, ShownToken, TokenChange, TokenError};
 use ostler_model::access::{AccessLevel, AccessPolicy, Rights, TokenRecord};
 use ostler_text::duration::parse_duration;

@@ -9,12 +9,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
-use super::body;
+use super::body::{self, Body, body_bytes};
 use super::error::RequestFailure;
-use super::jobs::{Body, body_bytes};
-use super::params::{NamedRequest, Params};
+use super::params::Params;
 use super::reply;
-use super::router::{Api, ApiState};
+use super::state::{Api, ApiState, NamedRequest};
 use super::wait::{self, IndexedValue};
 use ostler_agent::VariableError;
 use ostler_model::access::AccessLevel;

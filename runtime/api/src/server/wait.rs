@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::error::RequestFailure;
 use super::params::{Params, WaitQuery};
 use super::reply;
-use super::router::Api;
+use super::state::Api;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{
     API_HEARTBEAT, API_LOOK_INTERVAL, API_LOOK_INTERVAL_MAX, API_LOOKS_SHARE,

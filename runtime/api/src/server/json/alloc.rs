@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::task::task_states;
 use super::{alloc_resources, job, word};
-use crate::server::evaluations;
+use crate::server::evaluation_ids;
 use ostler_agent::{AllocView, reason};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::ids::AllocId;
@@ -44,7 +44,7 @@ impl<'a> AllocJsonInput<'a> {
             node,
             next: None,
             followup: match view.successor_at {
-                Some(_) => evaluations::followup_id(&view.allocation),
+                Some(_) => evaluation_ids::followup_id(&view.allocation),
                 None => String::new(),
             },
             canary: view.canary,
@@ -125,7 +125,7 @@ fn common(seen: AllocJsonInput<'_>) -> Alloc<'_, Value> {
     let health = |status: &DeploymentStatus| AllocHealth { canary, ..AllocHealth::from(status) };
     Alloc {
         id: allocation.id,
-        eval_id: evaluations::evaluation_id(&allocation.job.id, allocation.create_index).into(),
+        eval_id: evaluation_ids::evaluation_id(&allocation.job.id, allocation.create_index).into(),
         name: (&allocation.name).into(),
         namespace: allocation.job.namespace().into(),
         node_id: node.id.to_string().into(),
