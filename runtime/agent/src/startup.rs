@@ -50,14 +50,14 @@ use ostler_node::watch::ChangeWatcher;
 use ostler_node::{NodePublisher, NodeView, id, refresh};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
-use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_plugin::host::{HostServices, HostWorkloads};
+use ostler_plugin_tools::recording::{RecordCalls, RecordingStore};
 use ostler_process::memory::HeapTrimmer;
 use ostler_process::{
     ProcessHost, ProcessOptions, Supervision, descriptors, identity, live, memory,
 };
-use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
+use ostler_wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_worker::{FoundTasks, OpenedWorkerTasks, WorkerOptions, WorkerTasks};
 
 /// How long the restoring of earlier allocations waits for plugins. Plugins whose code was compiled
