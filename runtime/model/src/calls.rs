@@ -12,7 +12,8 @@
 //! ```
 //! The types are those of the agent. How a type is said in the contract, and how an answer is checked,
 //! the crate of plugins says once for each type. Every call of a driver is about one start of a task, so
-//! its context comes first and is not in the row. A row borrows for `'a`. `describe`, and the `fingerprint` of drivers, are asked by
+//! its context comes first and is not in the row; all but `start` are given the handle of the task first,
+//! which recordings rely on. A row borrows for `'a`. `describe`, and the `fingerprint` of drivers, are asked by
 //! the crate of plugins alone and have no row.
 //!
 //! Each of the two tables gives its rows to the macro that it is called with. Drivers and devices of tests
@@ -87,13 +88,14 @@ pub const DEVICE_FUNCTIONS: &[&str] = device_calls!(names);
 mod tests {
     use super::*;
 
-    /// The name of each row in the contract, and the function that the bindings have for it.
+    /// The name of each row in the contract, the function that the bindings have for it, and the
+    /// arguments.
     macro_rules! bound {
         ($(
             $(#[$doc:meta])+
             $method:ident $function:literal $call:ident $arguments:tt -> $answer:ty;
         )+) => {
-            [$(($function, stringify!($call))),+]
+            [$(($function, stringify!($call), stringify!($arguments))),+]
         };
     }
 
@@ -101,11 +103,24 @@ mod tests {
     fn each_row_calls_the_function_that_it_names_and_no_two_name_the_same() {
         let mut rows = Vec::from(driver_calls!(bound));
         rows.extend(device_calls!(bound));
-        for (function, call) in &rows {
+        for (function, call, _) in &rows {
             assert_eq!(call.strip_prefix("call_"), Some(*function));
-            assert_eq!(rows.iter().filter(|(other, _)| other == function).count(), 1, "{function}");
+            assert_eq!(
+                rows.iter().filter(|(other, ..)| other == function).count(),
+                1,
+                "{function}"
+            );
         }
         let names: Vec<&str> = [DRIVER_FUNCTIONS, DEVICE_FUNCTIONS].concat();
-        assert_eq!(names, rows.iter().map(|(function, _)| *function).collect::<Vec<_>>());
+        assert_eq!(names, rows.iter().map(|(function, ..)| *function).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_call_about_a_task_that_runs_begins_with_its_handle() {
+        for (function, _, arguments) in driver_calls!(bound) {
+            let handle =
+                arguments.replace(char::is_whitespace, "").starts_with("(handle:DriverHandle");
+            assert_eq!(handle, function != "start", "{function}{arguments}");
+        }
     }
 }

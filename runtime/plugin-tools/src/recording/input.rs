@@ -1,43 +1,13 @@
 //! The arguments of a call, as they are kept and as a replay reads them.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use ostler_model::ports::TaskConfig;
+use ostler_model::calls::DRIVER_FUNCTIONS;
 use ostler_model::redact::Secrets;
-use ostler_model::task::DriverHandle;
 use ostler_plugin::bindings::since_0_1::driver_export as drv;
 
-/// The first argument of a call to a driver. No argument after it has secrets by its form.
-trait FirstArgument {
-    /// Its type in the contract.
-    type Contract: Serialize + DeserializeOwned;
-
-    /// Take its secrets out, and learn them.
-    fn redact(given: &mut Self::Contract, task_schema: Option<&Value>, secrets: &mut Secrets);
-}
-
-impl FirstArgument for TaskConfig {
-    type Contract = drv::TaskConfig;
-
-    fn redact(task: &mut drv::TaskConfig, task_schema: Option<&Value>, secrets: &mut Secrets) {
-        task.config_json = secrets.redact_config(&task.config_json, task_schema);
-        for variable in &mut task.env {
-            secrets.redact_variable(&variable.name, &mut variable.value);
-        }
-    }
-}
-
-impl FirstArgument for DriverHandle {
-    type Contract = drv::Handle;
-
-    fn redact(handle: &mut drv::Handle, _task_schema: Option<&Value>, secrets: &mut Secrets) {
-        if let Ok(text) = std::str::from_utf8(&handle.data) {
-            handle.data = secrets.redact_config(text, None).into_bytes();
-        }
-    }
-}
+/// The arguments of `start`.
+type Start = (drv::TaskConfig,);
 
 /// Take the secrets out of the arguments of a call, and learn them.
 pub(super) fn redact_input(
@@ -46,34 +16,33 @@ pub(super) fn redact_input(
     task_schema: Option<&Value>,
     secrets: &mut Secrets,
 ) {
-    macro_rules! redact_row {
-        ($(
-            $(#[$doc:meta])+
-            $method:ident $function:literal $call:ident(
-                $first:ident: $type:ty $(, $argument:ident: $more:ty)*
-            ) -> $answer:ty;
-        )+) => {
-            match function {
-                $($function => redact_first::<$type>(input, task_schema, secrets),)+
-                _ => {}
-            }
+    if function == "start" {
+        let Ok((mut task,)) = postcard::from_bytes::<Start>(input) else {
+            // Arguments that cannot be read cannot be redacted.
+            input.clear();
+            return;
         };
+        task.config_json = secrets.redact_config(&task.config_json, task_schema);
+        for variable in &mut task.env {
+            secrets.redact_variable(&variable.name, &mut variable.value);
+        }
+        *input = postcard::to_stdvec(&(task,)).unwrap_or_default();
+    } else if let Some((mut handle, rest)) = split_handle(function, input) {
+        if let Ok(text) = std::str::from_utf8(&handle.data) {
+            let clean = secrets.redact_config(text, None);
+            handle.data = clean.into_bytes();
+        }
+        let mut bytes = postcard::to_stdvec(&handle).unwrap_or_default();
+        bytes.extend_from_slice(&rest);
+        *input = bytes;
     }
-    ostler_model::driver_calls!(redact_row);
 }
 
-fn redact_first<A: FirstArgument>(
-    input: &mut Vec<u8>,
-    task_schema: Option<&Value>,
-    secrets: &mut Secrets,
-) {
-    let Ok((mut first, rest)) = postcard::take_from_bytes::<A::Contract>(input) else {
-        // Arguments that cannot be read cannot be redacted.
-        input.clear();
-        return;
-    };
-    A::redact(&mut first, task_schema, secrets);
-    let mut bytes = postcard::to_stdvec(&first).unwrap_or_default();
-    bytes.extend_from_slice(rest);
-    *input = bytes;
+/// The handle that every call about a task but `start` begins with, and the bytes after it.
+fn split_handle(function: &str, input: &[u8]) -> Option<(drv::Handle, Vec<u8>)> {
+    if !DRIVER_FUNCTIONS.contains(&function) {
+        return None;
+    }
+    let (handle, rest) = postcard::take_from_bytes::<drv::Handle>(input).ok()?;
+    Some((handle, rest.to_vec()))
 }
