@@ -16,10 +16,10 @@ use ostler_node::watch::ChangeWatcher;
 use ostler_node::{NodeId, NodePublisher, NodeView};
 use ostler_plugin::device::LoadedDevice;
 use ostler_plugin::host::HostServices;
-use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_plugin::{Plugin, PluginRuntime, PluginSpec};
 use ostler_process::{ProcessHost, ProcessOptions};
 use ostler_sandbox::{Sandbox, SandboxConfig};
+use ostler_wasm_task::WasmTaskHost;
 
 /// Loads plugins, with code kept in `code`. To be called on the control runtime.
 ///

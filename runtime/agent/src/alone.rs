@@ -16,12 +16,12 @@ use ostler_model::config::AgentConfig;
 use ostler_model::json::JsonObject;
 use ostler_model::ports::Workloads;
 use ostler_model::rng::Rng;
-use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_plugin::host::{HostServices, HostWorkloads};
 use ostler_plugin::{Plugin, PluginRuntime};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors};
 use ostler_sandbox::{Sandbox, SandboxConfig};
 use ostler_state::DataDirLock;
+use ostler_wasm_task::WasmTaskHost;
 use ostler_worker::{WorkerOptions, WorkerTasks};
 
 /// The options that say how one plugin is found.

@@ -4,18 +4,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::AgentError;
-use ostler_conformance::Bench;
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
 use ostler_plugin::host::HostServices;
-use ostler_plugin::host::wasm_task::WasmTaskHost;
+use ostler_plugin_tools::conformance::Bench;
+use ostler_plugin_tools::recording::ReplayError;
 use ostler_process::{ProcessHost, ProcessOptions, Supervision};
-use ostler_recording::ReplayError;
 use ostler_sandbox::{Sandbox, SandboxConfig};
+use ostler_wasm_task::WasmTaskHost;
 
-pub use ostler_conformance::{ConformanceReport, Costs, Finding, RuleVerdict, Subject};
-pub use ostler_recording::file::{FileError, decode as recording};
-pub use ostler_recording::{CallOutcome, RecordedCall, Recording, ReplayVerdict, ReplayedCall};
+pub use ostler_plugin_tools::conformance::{
+    ConformanceReport, Costs, Finding, RuleVerdict, Subject,
+};
+pub use ostler_plugin_tools::recording::file::{FileError, decode as recording};
+pub use ostler_plugin_tools::recording::{
+    CallOutcome, RecordedCall, Recording, ReplayVerdict, ReplayedCall,
+};
 
 /// The number of plugin calls at once. Each command makes one call after the other.
 const INSTANCES: u32 = 16;
@@ -72,7 +76,7 @@ pub async fn check(
     place: OfflinePlace,
 ) -> Result<ConformanceReport, AgentError> {
     let bench = Bench::new(services(place)?)?;
-    Ok(ostler_conformance::check(&bench, subject).await)
+    Ok(ostler_plugin_tools::conformance::check(&bench, subject).await)
 }
 
 /// Why a recorded call could not be made again.
@@ -107,5 +111,6 @@ pub async fn replay(
 ) -> Result<ReplayedCall, OfflineError> {
     let services = services(place)?;
     let ReplayOptions { call, any_component } = again;
-    Ok(ostler_recording::replay(&services, recording, call, component, any_component).await?)
+    Ok(ostler_plugin_tools::recording::replay(&services, recording, call, component, any_component)
+        .await?)
 }

@@ -26,7 +26,25 @@ pub struct DeviceFingerprint {
     pub next: NextCheck,
 }
 
-/// The calls of a device plugin. Answers have been checked: they are bounded, and each name occurs
+/// The rows of the table as methods.
+macro_rules! device_methods {
+    ($(
+        $(#[$doc:meta])+
+        $method:ident $function:literal $call:ident($($argument:ident: $type:ty),*) -> $answer:ty;
+    )+) => {$(
+        $(#[$doc])+
+        fn $method<'a>(
+            &'a self,
+            $($argument: $type),*
+        ) -> BoxFuture<'a, Result<$answer, PluginCallError>> {
+            let _ = ($($argument,)*);
+            let why = concat!("this plugin has no `", $function, "`").to_owned();
+            Box::pin(std::future::ready(Err(PluginCallError::Unsupported(why))))
+        }
+    )+};
+}
+
+/// The calls of a device plugin, which are those of the table (`ostler_model::calls`). Answers have been checked: they are bounded, and each name occurs
 /// once. A call may take long or never end: [`super::manager`] bounds it.
 pub trait DeviceSource: Send + Sync {
     /// Name of the plugin, unique on the node.
@@ -47,20 +65,7 @@ pub trait DeviceSource: Send + Sync {
     /// A call was given up after this time, which is longer than the plugin's own deadline: it
     /// counts as a call that hangs.
     fn record_hang(&self, _call: &'static str, _after: Duration) {}
-    /// The devices that are present now.
-    fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>>;
-    /// How a task uses these instances. Asked before each start of the task.
-    fn reserve<'a>(
-        &'a self,
-        device: &'a AllocatedDevice,
-    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>>;
-    /// Tell the plugin that the task which used these instances ended.
-    fn release<'a>(
-        &'a self,
-        device: &'a AllocatedDevice,
-    ) -> BoxFuture<'a, Result<(), PluginCallError>>;
-    /// Measure the devices; `Unsupported` from a plugin that never measures.
-    fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>>;
+    ostler_model::device_calls!(device_methods);
     /// Write its last calls to a file, where they are kept; otherwise nothing.
     fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
         Box::pin(std::future::ready(Ok(None)))

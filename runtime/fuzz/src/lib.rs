@@ -16,7 +16,7 @@ use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
 use ostler_model::ports::FsIsolation;
 use ostler_model::task_path::{TaskView, destination};
 use ostler_plugin::schema::ConfigSchema;
-use ostler_recording::file;
+use ostler_plugin_tools::recording::file;
 use ostler_sandbox::{detect_format, prescan};
 use ostler_state::journal::{self, Tip};
 use ostler_template::{Delimiters, Dependency, Options, Outside, OutsideAnswer, Template};
@@ -25,7 +25,7 @@ pub use ostler_cluster::fuzz::{answers as server_answers, messages as msgpack};
 pub use ostler_cluster_agent::fuzz::requests as server_requests;
 pub use ostler_nomad_plugin::fuzz::tasks as nomad_task;
 pub use ostler_plugin::fuzz::{answers, handles};
-pub use ostler_recording::fuzz_trace as trace;
+pub use ostler_plugin_tools::recording::fuzz_trace as trace;
 
 /// A target: its name, and the function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use ostler_cluster::msgpack::Value;
     use ostler_cluster::rpc::{answer, map};
-    use ostler_recording::{CallOutcome, RecordedCall, Recording};
+    use ostler_plugin_tools::recording::{CallOutcome, RecordedCall, Recording};
     use ostler_state::backend::Op;
     use ostler_testing::recorded::{self, Part};
 

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use ostler_model::calls::{DEVICE_FUNCTIONS, DRIVER_FUNCTIONS};
+
 /// The number of buckets in each doubling, as a power of two.
 const STEPS_LOG2: u32 = 3;
 const STEPS: usize = 1 << STEPS_LOG2;
@@ -109,9 +111,9 @@ pub struct FunctionStats {
     pub p50_nanos: u64,
     /// The time that 99 of 100 calls did not exceed, in nanoseconds.
     pub p99_nanos: u64,
-    /// The bytes given to the plugin: arguments, and what its calls of the host returned.
+    /// The bytes given to the plugin: arguments in their compact form, and what its calls of the host returned.
     pub bytes_in: u64,
-    /// The bytes taken from it: answers, and what it passed to the host.
+    /// The bytes taken from it: answers in their compact form, and what it passed to the host.
     pub bytes_out: u64,
 }
 
@@ -138,33 +140,25 @@ impl FunctionMeter {
     }
 }
 
-/// The functions of both worlds.
-const FUNCTIONS: [&str; 15] = [
-    "fingerprint",
-    "stats",
-    "reserve",
-    "release",
-    "describe",
-    "start",
-    "recover",
-    "exited",
-    "stop",
-    "kill",
-    "destroy",
-    "inspect",
-    "signal",
-    "exec",
-    "other",
-];
+/// Functions that are in no table of calls, and the name of all that this agent does not know.
+const MORE_FUNCTIONS: &[&str] = &["describe", "other"];
+
+/// How many functions have a meter.
+const FUNCTIONS: usize = DEVICE_FUNCTIONS.len() + DRIVER_FUNCTIONS.len() + MORE_FUNCTIONS.len();
+
+/// The functions of both worlds. The `fingerprint` of drivers is counted under the name of that of devices.
+fn function_names() -> impl Iterator<Item = &'static str> {
+    [DEVICE_FUNCTIONS, DRIVER_FUNCTIONS, MORE_FUNCTIONS].into_iter().flatten().copied()
+}
 
 /// The meters of all functions of a plugin. Functions that were never called take no memory.
 #[derive(Debug, Default)]
-pub struct FunctionMeters([OnceLock<Box<FunctionMeter>>; FUNCTIONS.len()]);
+pub struct FunctionMeters([OnceLock<Box<FunctionMeter>>; FUNCTIONS]);
 
 impl FunctionMeters {
     fn function_meter(&self, function: &str) -> Option<&FunctionMeter> {
-        let index = FUNCTIONS.iter().position(|name| *name == function);
-        let meter = self.0.get(index.unwrap_or(FUNCTIONS.len() - 1))?;
+        let index = function_names().position(|name| name == function);
+        let meter = self.0.get(index.unwrap_or(FUNCTIONS - 1))?;
         Some(meter.get_or_init(Box::default))
     }
 
@@ -188,9 +182,9 @@ impl FunctionMeters {
     /// The costs of every function that was called.
     #[must_use]
     pub fn function_stats(&self) -> std::collections::BTreeMap<String, FunctionStats> {
-        let called = FUNCTIONS.iter().zip(&self.0);
-        let stats = |(name, meter): (&&str, &OnceLock<Box<FunctionMeter>>)| {
-            Some(((*name).to_owned(), meter.get()?.stats()))
+        let called = function_names().zip(&self.0);
+        let stats = |(name, meter): (&str, &OnceLock<Box<FunctionMeter>>)| {
+            Some((name.to_owned(), meter.get()?.stats()))
         };
         called.filter_map(stats).collect()
     }

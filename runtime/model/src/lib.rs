@@ -12,6 +12,7 @@ pub mod access;
 pub mod alloc;
 pub mod artifact;
 pub mod attribute;
+pub mod calls;
 pub mod cancellation;
 pub mod causes;
 pub mod clock;

@@ -359,7 +359,27 @@ pub enum InspectResult {
     Unknown,
 }
 
-/// Typed calls into one driver. Every call has the plugin's deadline.
+/// The rows of the table as methods.
+macro_rules! driver_methods {
+    ($(
+        $(#[$doc:meta])+
+        $method:ident $function:literal $call:ident($($argument:ident: $type:ty),*) -> $answer:ty;
+    )+) => {$(
+        $(#[$doc])+
+        fn $method(
+            &self,
+            context: Arc<TaskContext>,
+            $($argument: $type),*
+        ) -> BoxFuture<'_, Result<$answer, PluginCallError>> {
+            let _ = (context, $($argument),*);
+            let why = concat!("this driver has no `", $function, "`").to_owned();
+            Box::pin(std::future::ready(Err(PluginCallError::Unsupported(why))))
+        }
+    )+};
+}
+
+/// Typed calls into one driver. Every call has the plugin's deadline. The calls about a task are those
+/// of the table ([`crate::calls`]).
 pub trait TaskDriver: Send + Sync {
     /// What the driver can do, as it declared at load.
     fn capabilities(&self) -> Capabilities;
@@ -401,70 +421,7 @@ pub trait TaskDriver: Send + Sync {
     }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;
-    /// Start a task. On an error the host has killed whatever the call spawned.
-    fn start(
-        &self,
-        context: Arc<TaskContext>,
-        config: TaskConfig,
-    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>>;
-    /// Own a task again that an earlier agent started.
-    fn recover(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<StartedTask, PluginCallError>>;
-    /// Interpret an exit that the host saw.
-    fn interpret_exit(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        exit: RawExit,
-    ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>>;
-    /// Ask the task to end; returns at once.
-    fn stop(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        signal: Option<String>,
-        timeout: Duration,
-    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// End the task now.
-    fn kill(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// Forget the task.
-    fn destroy(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        force: bool,
-    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// Tell whether the task runs (for `Workload::Poll`).
-    fn inspect(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<InspectResult, PluginCallError>>;
-    /// Send a signal by name.
-    fn signal(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        signal: String,
-    ) -> BoxFuture<'_, Result<(), PluginCallError>>;
-    /// The program, environment and user for a command inside the task.
-    fn exec(
-        &self,
-        _context: Arc<TaskContext>,
-        _handle: DriverHandle,
-        _argv: Vec<String>,
-        _terminal: bool,
-    ) -> BoxFuture<'_, Result<ExecPlan, PluginCallError>> {
-        let why = "this driver cannot run commands inside a task".to_owned();
-        Box::pin(std::future::ready(Err(PluginCallError::Unsupported(why))))
-    }
+    crate::driver_calls!(driver_methods);
 }
 
 /// The drivers of the node.

@@ -7,19 +7,25 @@ use serde::de::DeserializeOwned;
 
 use super::bindings::since_0_1::device_world::DevicePluginPre;
 use super::bindings::since_0_1::driver_world::DriverPluginPre;
-use super::bindings::since_0_1::host::types as wit;
-use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
-use super::call::{CallReport, PluginCaller};
+use super::call::PluginCaller;
+use super::convert::{self, DriverFingerprint};
 use super::failure::CallFailure;
+use super::functions::{AnswerSource, CallAnswer, PluginFunction, device, driver};
 use super::observe::CallEnd;
 use super::schema::{ConfigSchema, PluginDescription};
-use super::{LinkedPlugin, PluginError, PluginRuntime, PluginSpec, convert, driver};
+use super::{LinkedPlugin, PluginError, PluginRuntime, PluginSpec};
 use crate::host::CallState;
 use crate::host::trace::{HostStandIn, Tracer};
-use ostler_model::clock::Timestamp;
+use ostler_device::source::DeviceFingerprint;
+use ostler_model::clock::{Clock, Timestamp};
+use ostler_model::device::Reservation;
 use ostler_model::ids::PluginName;
 use ostler_model::json::JsonObject;
 use ostler_model::plugin::PluginManifest;
+use ostler_model::ports::{InspectResult, StartedTask};
+use ostler_model::session::ExecPlan;
+use ostler_model::stats::DeviceGroupStats;
+use ostler_model::task::ExitResult;
 
 /// Why a call could not be made by its name.
 #[derive(Debug, thiserror::Error)]
@@ -76,28 +82,35 @@ impl PluginRuntime {
     }
 }
 
-fn arguments<T: DeserializeOwned>(call: &NamedCall<'_>) -> Result<T, ByNameError> {
-    postcard::from_bytes(call.arguments).map_err(|error| ByNameError::Arguments {
-        function: call.function.to_owned(),
-        reason: error.to_string(),
+/// Make one call of the contract. `T` is the answer, which is checked.
+async fn play<P, A, T>(
+    caller: &PluginCaller<P>,
+    call: &NamedCall<'_>,
+    tracer: Tracer,
+    function: PluginFunction<P, A, T::Contract>,
+) -> Result<CallEnd, ByNameError>
+where
+    P: Send + Sync + 'static,
+    A: DeserializeOwned + Send + 'static,
+    T: CallAnswer,
+{
+    let arguments: A = postcard::from_bytes(call.arguments).map_err(|error| {
+        let function = call.function.to_owned();
+        ByNameError::Arguments { function, reason: error.to_string() }
+    })?;
+    let called = caller.play(tracer, move |pre, store| function(pre, store, arguments));
+    Ok(match called.await.into_result() {
+        Err(error) => CallEnd::Failed(error),
+        Ok(Err(error)) => CallEnd::Refused(convert::plugin_error(error).to_string()),
+        Ok(Ok(given)) => check_answer::<T>(given, call.now),
     })
 }
 
-/// How a call ended. `check` checks its answer.
-fn outcome<T, E: ToString>(
-    called: CallReport<Result<T, wit::PluginError>>,
-    check: impl FnOnce(T) -> Result<(), E>,
-) -> CallEnd {
-    match called.into_result() {
-        Err(error) => CallEnd::Failed(error),
-        Ok(Err(error)) => CallEnd::Refused(convert::plugin_error(error).to_string()),
-        Ok(Ok(answer)) => check_end(check(answer)),
-    }
-}
-
-fn check_end<E: ToString>(check: Result<(), E>) -> CallEnd {
-    match check {
-        Ok(()) => CallEnd::Answered,
+fn check_answer<T: CallAnswer>(given: T::Contract, now: Timestamp) -> CallEnd {
+    let Ok(plugin) = PluginName::new("called") else { return CallEnd::Answered };
+    let source = AnswerSource { plugin: &plugin, clock: &Clock::fixed(now) };
+    match T::check(given, &source) {
+        Ok(_) => CallEnd::Answered,
         Err(error) => CallEnd::Broken(error.to_string()),
     }
 }
@@ -117,96 +130,38 @@ fn describe_end(result: Result<(String, String, String, String), CallFailure>) -
     }
 }
 
-fn accept_any<T>(_answer: T) -> Result<(), String> {
-    Ok(())
+fn no_function(call: &NamedCall<'_>) -> ByNameError {
+    ByNameError::NoFunction { function: call.function.to_owned() }
 }
-
-/// Make one call of the contract with these arguments.
-macro_rules! play {
-    ($caller:ident, $tracer:ident, $export:ident, $function:ident $(, $arg:expr)*) => {
-        $caller.play($tracer, move |pre, store| Box::pin(async move {
-            let plugin = pre.instantiate_async(&mut *store).await?;
-            plugin.$export().$function(store $(, $arg)*).await
-        })).await
-    };
-}
-
-macro_rules! driver {
-    ($caller:ident, $tracer:ident, $function:ident $(, $arg:expr)*) => {
-        play!($caller, $tracer, ostler_plugin_driver, $function $(, $arg)*)
-    };
-}
-
-macro_rules! device {
-    ($caller:ident, $tracer:ident, $function:ident $(, $arg:expr)*) => {
-        play!($caller, $tracer, ostler_plugin_device, $function $(, $arg)*)
-    };
-}
-
-type HandleArgument = (drv::Handle,);
 
 async fn call_driver(
     caller: &PluginCaller<DriverPluginPre<CallState>>,
     call: &NamedCall<'_>,
     tracer: Tracer,
 ) -> Result<CallEnd, ByNameError> {
-    Ok(match call.function {
-        "describe" => {
-            let info = driver!(caller, tracer, call_describe).into_result();
-            describe_end(info.map(|i| (i.name, i.version, i.config_schema, i.task_config_schema)))
-        }
-        "fingerprint" => {
-            let called = driver!(caller, tracer, call_fingerprint);
-            outcome(called, |found| convert::driver_fingerprint(found).map(drop))
-        }
-        "start" => {
-            let (task,) = arguments::<(drv::TaskConfig,)>(call)?;
-            outcome(driver!(caller, tracer, call_start, &task), |s| {
-                driver::parse_started("", s).map(drop)
-            })
-        }
-        "recover" => {
-            let (handle,) = arguments::<HandleArgument>(call)?;
-            let called = driver!(caller, tracer, call_recover, &handle);
-            outcome(called, |started| driver::parse_started("", started).map(drop))
-        }
-        "exited" => {
-            let (handle, exit) = arguments::<(drv::Handle, drv::RawExit)>(call)?;
-            let called = driver!(caller, tracer, call_exited, &handle, &exit);
-            outcome(called, |result| driver::parse_exit(result).map(drop))
-        }
-        "stop" => {
-            type Stop = (drv::Handle, Option<String>, u64);
-            let (handle, signal, timeout) = arguments::<Stop>(call)?;
-            outcome(
-                driver!(caller, tracer, call_stop, &handle, signal.as_deref(), timeout),
-                accept_any,
-            )
-        }
-        "kill" => {
-            let (handle,) = arguments::<HandleArgument>(call)?;
-            outcome(driver!(caller, tracer, call_kill, &handle), accept_any)
-        }
-        "destroy" => {
-            let (handle, force) = arguments::<(drv::Handle, bool)>(call)?;
-            outcome(driver!(caller, tracer, call_destroy, &handle, force), accept_any)
-        }
-        "inspect" => {
-            let (handle,) = arguments::<HandleArgument>(call)?;
-            let called = driver!(caller, tracer, call_inspect, &handle);
-            outcome(called, |status| driver::parse_inspected(status).map(drop))
-        }
-        "signal" => {
-            let (handle, signal) = arguments::<(drv::Handle, String)>(call)?;
-            outcome(driver!(caller, tracer, call_signal, &handle, &signal), accept_any)
-        }
-        "exec" => {
-            let (handle, argv, terminal) = arguments::<(drv::Handle, Vec<String>, bool)>(call)?;
-            let called = driver!(caller, tracer, call_exec, &handle, &argv, terminal);
-            outcome(called, accept_any)
-        }
-        other => return Err(ByNameError::NoFunction { function: other.to_owned() }),
-    })
+    macro_rules! play_row {
+        ($(
+            $(#[$doc:meta])+
+            $method:ident $function:literal $call:ident $arguments:tt -> $answer:ty;
+        )+) => {
+            match call.function {
+                "describe" => {
+                    let info = caller.play(tracer, driver::describe).await.into_result();
+                    Ok(describe_end(info.map(|given| {
+                        (given.name, given.version, given.config_schema, given.task_config_schema)
+                    })))
+                }
+                "fingerprint" => {
+                    play::<_, _, DriverFingerprint>(caller, call, tracer, driver::fingerprint).await
+                }
+                $($function => {
+                    play::<_, _, $answer>(caller, call, tracer, driver::$method).await
+                })+
+                _ => Err(no_function(call)),
+            }
+        };
+    }
+    ostler_model::driver_calls!(play_row)
 }
 
 async fn call_device(
@@ -214,31 +169,24 @@ async fn call_device(
     call: &NamedCall<'_>,
     tracer: Tracer,
 ) -> Result<CallEnd, ByNameError> {
-    Ok(match call.function {
-        "describe" => {
-            let info = device!(caller, tracer, call_describe).into_result();
-            describe_end(info.map(|i| (i.name, i.version, i.config_schema, String::new())))
-        }
-        "fingerprint" => {
-            let called = device!(caller, tracer, call_fingerprint);
-            outcome(called, |found| match PluginName::new("called") {
-                Ok(name) => convert::device_fingerprint(&name, found).map(drop),
-                Err(_) => Ok(()),
-            })
-        }
-        "reserve" => {
-            let (claim,) = arguments::<(dev::Claim,)>(call)?;
-            let called = device!(caller, tracer, call_reserve, &claim);
-            outcome(called, |answer| convert::reservation(answer).map(drop))
-        }
-        "release" => {
-            let (claim,) = arguments::<(dev::Claim,)>(call)?;
-            outcome(device!(caller, tracer, call_release, &claim), accept_any)
-        }
-        "stats" => {
-            let (called, now) = (device!(caller, tracer, call_stats), call.now);
-            outcome(called, |groups| convert::device_stats(groups, now).map(drop))
-        }
-        other => return Err(ByNameError::NoFunction { function: other.to_owned() }),
-    })
+    macro_rules! play_row {
+        ($(
+            $(#[$doc:meta])+
+            $method:ident $function:literal $call:ident $arguments:tt -> $answer:ty;
+        )+) => {
+            match call.function {
+                "describe" => {
+                    let info = caller.play(tracer, device::describe).await.into_result();
+                    Ok(describe_end(info.map(|given| {
+                        (given.name, given.version, given.config_schema, String::new())
+                    })))
+                }
+                $($function => {
+                    play::<_, _, $answer>(caller, call, tracer, device::$method).await
+                })+
+                _ => Err(no_function(call)),
+            }
+        };
+    }
+    ostler_model::device_calls!(play_row)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use postcard::ser_flavors::Size;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tracing::field::{Empty, display};
@@ -18,9 +19,9 @@ use wasmtime::Store;
 use super::bindings::since_0_1::host::types as wit;
 use super::convert;
 use super::failure::CallFailure;
+use super::functions::{AnswerSource, CallAnswer, PluginFunction};
 use super::observe::{CallEnd, CallObserver, EndedCall, ObservedCall};
 use super::slots::{CallSlots, StartTurn};
-use super::weigh::Weigh;
 use crate::host::call_state::HostTime;
 use crate::host::trace::Tracer;
 use crate::host::{CallState, HostServices, PluginContext};
@@ -32,11 +33,10 @@ use ostler_model::causes::chain;
 use ostler_model::clock::{Stopwatch, Timestamp, timeout};
 use ostler_model::grants::Grants;
 use ostler_model::grants::answers::AnswerCheck;
-use ostler_model::ids::JobId;
+use ostler_model::ids::{JobId, PluginName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits;
 use ostler_model::ports::{PluginCallError, TaskContext, TaskOwner};
-use ostler_model::redact::Secrets;
 use ostler_sandbox::{
     CallError, CallPace, CpuMeter, EngineKind, GuestLimiter, GuestTask, HostBlocking, StderrTail,
     StoreLimits, StoreState, classify, meter_host_calls, new_store,
@@ -64,21 +64,9 @@ pub(super) struct CallReport<T> {
 }
 
 impl<T> CallReport<T> {
-    /// Add the arguments of the call: see [`PluginCaller::arguments`].
-    pub(super) fn with_arguments(mut self, arguments: Vec<u8>) -> Self {
-        self.arguments = arguments;
-        self
-    }
-
     /// How the call ended. It is not counted.
     pub(super) fn into_result(self) -> Result<T, CallFailure> {
         self.result
-    }
-
-    /// Count the bytes of its arguments.
-    pub(super) fn with_bytes_in(mut self, bytes: u64) -> Self {
-        self.moved.bytes_in += bytes;
-        self
     }
 }
 
@@ -96,6 +84,11 @@ impl PluginQuestion {
     fn task_key(&self) -> Option<TaskKey> {
         self.task.as_deref().map(task_key)
     }
+}
+
+/// How many bytes a value has in its compact form. Nothing is written for that.
+fn compact_size(value: &impl Serialize) -> u64 {
+    postcard::serialize_with_flavor(value, Size::default()).map_or(0, |size: usize| size as u64)
 }
 
 fn task_key(task: &TaskContext) -> TaskKey {
@@ -154,15 +147,17 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
         }
     }
 
-    /// The arguments of a call (a tuple) in their compact form; empty when no observer is told
-    /// of the call.
-    pub(super) fn arguments(&self, arguments: &impl Serialize) -> Vec<u8> {
+    /// The arguments of a call (a tuple) in their compact form, which is empty when no observer is
+    /// told of the call, and how many bytes that form has.
+    fn encode_arguments(&self, arguments: &impl Serialize) -> (Vec<u8>, u64) {
         if self.observer.is_none() {
-            return Vec::new();
+            return (Vec::new(), compact_size(arguments));
         }
         // Plain data is written into memory, so this does not fail. If it did, the arguments could
         // not be read again.
-        postcard::to_stdvec(arguments).unwrap_or_default()
+        let bytes = postcard::to_stdvec(arguments).unwrap_or_default();
+        let size = bytes.len() as u64;
+        (bytes, size)
     }
 
     /// A question about no task, if the plugin may be asked it now.
@@ -175,27 +170,22 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
     pub(super) fn ask_about(
         &self,
         call: &'static str,
-        task: &Arc<TaskContext>,
+        task: Arc<TaskContext>,
     ) -> Result<PluginQuestion, PluginCallError> {
         self.meter.admit(call, None)?;
-        Ok(PluginQuestion {
-            call,
-            task: Some(Arc::clone(task)),
-            config: None,
-            number: AtomicU64::new(0),
-        })
+        Ok(PluginQuestion { call, task: Some(task), config: None, number: AtomicU64::new(0) })
     }
 
     /// The question to start a task, if the plugin may be asked it with this configuration now.
     pub(super) fn ask_to_start(
         &self,
-        task: &Arc<TaskContext>,
+        task: Arc<TaskContext>,
         config: &JsonObject,
     ) -> Result<PluginQuestion, PluginCallError> {
         let mut hasher = DefaultHasher::new();
         config.text().hash(&mut hasher);
         let config = hasher.finish();
-        let (task, number) = (Some(Arc::clone(task)), AtomicU64::new(0));
+        let (task, number) = (Some(task), AtomicU64::new(0));
         let ask = PluginQuestion { call: "start", task, config: Some(config), number };
         if self.meter.is_suspect() {
             let key = ask.task_key();
@@ -204,12 +194,35 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
         Ok(ask)
     }
 
-    /// Count an answer against the rules as a strike. Returns the error for the caller.
-    pub(super) fn count_broken(
+    /// Put a question to the plugin, which calls itself so, with these arguments of the contract. The
+    /// answer is counted and checked.
+    pub(super) async fn put<A, T>(
         &self,
         ask: &PluginQuestion,
-        reason: impl Display,
-    ) -> PluginCallError {
+        plugin: &PluginName,
+        function: PluginFunction<P, A, T::Contract>,
+        arguments: A,
+    ) -> Result<T, PluginCallError>
+    where
+        A: Serialize + Send + 'static,
+        T: CallAnswer,
+    {
+        let (input, size) = self.encode_arguments(&arguments);
+        let called = self.call(ask.task.clone(), move |pre, store| function(pre, store, arguments));
+        let mut called = called.await;
+        (called.arguments, called.moved.bytes_in) = (input, called.moved.bytes_in + size);
+        let mut given = self.answer(ask, called)?;
+        let mut secrets = None;
+        T::scrub(&mut given, &mut |text| {
+            let secrets = secrets.get_or_insert_with(|| self.context.secrets(ask.task.as_deref()));
+            secrets.scrub_text(text);
+        });
+        let source = AnswerSource { plugin, clock: &self.services.clock };
+        T::check(given, &source).map_err(|error| self.count_broken(ask, error))
+    }
+
+    /// Count an answer against the rules as a strike. Returns the error for the caller.
+    fn count_broken(&self, ask: &PluginQuestion, reason: impl Display) -> PluginCallError {
         let reason = self.scrub_secrets(ask, reason.to_string());
         if let Some(observer) = &self.observer {
             observer.mark_broken(ask.number.load(Ordering::Relaxed), reason.clone());
@@ -222,11 +235,6 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
     pub(super) fn scrub_secrets(&self, ask: &PluginQuestion, mut text: String) -> String {
         self.context.secrets(ask.task.as_deref()).scrub_text(&mut text);
         text
-    }
-
-    /// The secrets that the plugin has whatever it is asked.
-    pub(super) fn own_secrets(&self) -> Secrets {
-        self.context.secrets(None)
     }
 
     fn strike(&self, ask: &PluginQuestion, reason: impl Display) -> PluginCallError {
@@ -340,13 +348,13 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
     }
 
     /// Count a call, and return the answer, or the plugin's own error, or that the call failed.
-    pub(super) fn answer<T: Weigh>(
+    fn answer<T: Serialize>(
         &self,
         ask: &PluginQuestion,
         mut called: CallReport<Result<T, wit::PluginError>>,
     ) -> Result<T, PluginCallError> {
         match &mut called.result {
-            Ok(Ok(answer)) => called.moved.bytes_out += answer.weigh(),
+            Ok(Ok(answer)) => called.moved.bytes_out += compact_size(answer),
             Ok(Err(error)) => {
                 let secrets = self.context.secrets(ask.task.as_deref());
                 for text in convert::words(error) {
@@ -397,11 +405,6 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
         AnswerCheck { name: &self.context.name, grants: &self.context.grants }
     }
 
-    /// The host's time, against which times in an answer are checked.
-    pub(super) fn now(&self) -> Timestamp {
-        self.services.clock.now()
-    }
-
     pub(super) fn meter(&self) -> &Arc<PluginMeter> {
         &self.meter
     }
@@ -443,7 +446,7 @@ impl<P: Send + Sync + 'static> PluginCaller<P> {
         T: Send + 'static,
         F: for<'a> FnOnce(&'a P, &'a mut Store<CallState>) -> InStore<'a, T> + Send + 'static,
     {
-        let (watch, at) = (Stopwatch::start(), self.now());
+        let (watch, at) = (Stopwatch::start(), self.services.clock.now());
         let (mut cpu, tail) = (Duration::ZERO, Arc::new(StderrTail::default()));
         let about = (task.clone(), tracer, Arc::clone(&tail));
         let (result, moved) = match self.run_bounded(&mut cpu, about, body).await {

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::PluginError;
-use super::bindings::since_0_1::device_export as dev;
 use super::bindings::since_0_1::device_world::DevicePluginPre;
 use super::call::PluginCaller;
-use super::convert;
+use super::functions::{self, CallArgument as _};
 use super::schema::{ConfigSchema, PluginDescription, run_aside};
-use super::weigh::Weigh as _;
 use crate::host::CallState;
 use ostler_device::source::{DeviceFingerprint, DeviceSource};
 use ostler_health::meter::PluginMeter;
@@ -37,6 +35,50 @@ pub struct LoadedDevice {
     pub config_schema: ConfigSchema,
 }
 
+/// The rows of the table as methods, but for `fingerprint` and `reserve`, which do more.
+macro_rules! asks {
+    ($(
+        $(#[$doc:meta])+
+        $method:ident $function:literal $call:ident $arguments:tt -> $answer:ty;
+    )+) => {
+        $(asks! { @ $method $function $arguments -> $answer; $(#[$doc])+ })+
+    };
+    (@ fingerprint $($rest:tt)+) => {};
+    (@ reserve $($rest:tt)+) => {};
+    (@ $method:ident $function:literal ($($argument:ident: $type:ty),*) -> $answer:ty;
+        $(#[$doc:meta])+
+    ) => {
+        $(#[$doc])+
+        ///
+        /// # Errors
+        /// The plugin's own error, or that the call failed.
+        #[allow(clippy::needless_lifetimes, reason = "rows with arguments borrow for it")]
+        pub async fn $method<'a>(
+            &'a self,
+            $($argument: $type),*
+        ) -> Result<$answer, PluginCallError> {
+            let ask = self.caller.ask($function)?;
+            let arguments = ($($argument.into_contract(&self.name)?,)*);
+            self.caller.put(&ask, &self.name, functions::device::$method, arguments).await
+        }
+    };
+}
+
+/// The rows of the table as the methods of a source of devices.
+macro_rules! forwards {
+    ($(
+        $(#[$doc:meta])+
+        $method:ident $function:literal $call:ident($($argument:ident: $type:ty),*) -> $answer:ty;
+    )+) => {$(
+        fn $method<'a>(
+            &'a self,
+            $($argument: $type),*
+        ) -> BoxFuture<'a, Result<$answer, PluginCallError>> {
+            Box::pin(Self::$method(self, $($argument),*))
+        }
+    )+};
+}
+
 impl LoadedDevice {
     /// Ask a linked device plugin who it is, and check its configuration where there
     /// already is one.
@@ -45,13 +87,8 @@ impl LoadedDevice {
         manifest: PluginManifest,
         config: Option<JsonObject>,
     ) -> Result<Self, PluginError> {
-        let described = caller.call(None, |pre, store| {
-            Box::pin(async move {
-                let plugin = pre.instantiate_async(&mut *store).await?;
-                plugin.ostler_plugin_device().call_describe(store).await
-            })
-        });
-        let described = caller.finish("describe", described.await);
+        let described = caller.call(None, functions::device::describe).await;
+        let described = caller.finish("describe", described);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
         caller.note_description(&info.config_schema, "");
         let checked = run_aside(move || {
@@ -112,21 +149,8 @@ impl LoadedDevice {
     /// The plugin's own error, or that the call failed.
     pub async fn raw_fingerprint(&self) -> Result<DeviceFingerprint, PluginCallError> {
         let ask = self.caller.ask("fingerprint")?;
-        let called = self.caller.call(None, |pre, store| {
-            Box::pin(async move {
-                let plugin = pre.instantiate_async(&mut *store).await?;
-                plugin.ostler_plugin_device().call_fingerprint(store).await
-            })
-        });
-        let mut found = self.caller.answer(&ask, called.await)?;
-        let instances = found.groups.iter_mut().flat_map(|group| &mut group.instances);
-        let healths = instances.map(|instance| &mut instance.health);
-        let secrets = self.caller.own_secrets();
-        for health in std::iter::once(&mut found.health).chain(healths) {
-            secrets.scrub_text(&mut health.reason);
-        }
-        let mut found = convert::device_fingerprint(&self.name, found)
-            .map_err(|e| self.caller.count_broken(&ask, e))?;
+        let found = self.caller.put(&ask, &self.name, functions::device::fingerprint, ());
+        let mut found: DeviceFingerprint = found.await?;
         found.next = self.caller.narrow_watches(found.next);
         Ok(found)
     }
@@ -150,18 +174,8 @@ impl LoadedDevice {
         device: &AllocatedDevice,
     ) -> Result<Reservation, PluginCallError> {
         let ask = self.caller.ask("reserve")?;
-        let claim = claim(device);
-        let given = claim.weigh();
-        let input = self.caller.arguments(&(&claim,));
-        let called = self.caller.call(None, move |pre, store| {
-            Box::pin(async move {
-                let plugin = pre.instantiate_async(&mut *store).await?;
-                plugin.ostler_plugin_device().call_reserve(store, &claim).await
-            })
-        });
-        let reservation =
-            self.caller.answer(&ask, called.await.with_bytes_in(given).with_arguments(input))?;
-        convert::reservation(reservation).map_err(|e| self.caller.count_broken(&ask, e))
+        let arguments = (device.into_contract(&self.name)?,);
+        self.caller.put(&ask, &self.name, functions::device::reserve, arguments).await
     }
 
     /// Check a reservation against the grants. The task gets all of it, or nothing.
@@ -186,41 +200,7 @@ impl LoadedDevice {
         Ok(real.resolve_mounts(given))
     }
 
-    /// Tell the plugin that the last task that used these instances ended.
-    ///
-    /// # Errors
-    /// The plugin's own error, or that the call failed.
-    pub async fn release(&self, device: &AllocatedDevice) -> Result<(), PluginCallError> {
-        let ask = self.caller.ask("release")?;
-        let claim = claim(device);
-        let given = claim.weigh();
-        let input = self.caller.arguments(&(&claim,));
-        let called = self.caller.call(None, move |pre, store| {
-            Box::pin(async move {
-                let plugin = pre.instantiate_async(&mut *store).await?;
-                plugin.ostler_plugin_device().call_release(store, &claim).await
-            })
-        });
-        self.caller.answer(&ask, called.await.with_bytes_in(given).with_arguments(input))
-    }
-
-    /// Ask for the newest measurements of all instances.
-    ///
-    /// # Errors
-    /// The plugin's own error (`Unsupported` when the plugin never measures), or that
-    /// the call failed.
-    pub async fn stats(&self) -> Result<Vec<DeviceGroupStats>, PluginCallError> {
-        let ask = self.caller.ask("stats")?;
-        let called = self.caller.call(None, |pre, store| {
-            Box::pin(async move {
-                let plugin = pre.instantiate_async(&mut *store).await?;
-                plugin.ostler_plugin_device().call_stats(store).await
-            })
-        });
-        let groups = self.caller.answer(&ask, called.await)?;
-        convert::device_stats(groups, self.caller.now())
-            .map_err(|e| self.caller.count_broken(&ask, e))
-    }
+    ostler_model::device_calls!(asks);
 }
 
 /// The real paths that the paths of an answer lead to. All of them are resolved at one moment.
@@ -259,15 +239,6 @@ impl ResolvedLinks {
     }
 }
 
-fn claim(device: &AllocatedDevice) -> dev::Claim {
-    dev::Claim {
-        vendor: device.group.vendor.clone(),
-        type_: device.group.kind.clone(),
-        name: device.group.name.clone(),
-        ids: device.ids.clone(),
-    }
-}
-
 impl DeviceSource for LoadedDevice {
     fn name(&self) -> &PluginName {
         &self.name
@@ -289,27 +260,7 @@ impl DeviceSource for LoadedDevice {
         Self::count_timeout(self, call, after);
     }
 
-    fn fingerprint(&self) -> BoxFuture<'_, Result<DeviceFingerprint, PluginCallError>> {
-        Box::pin(Self::fingerprint(self))
-    }
-
-    fn reserve<'a>(
-        &'a self,
-        device: &'a AllocatedDevice,
-    ) -> BoxFuture<'a, Result<Reservation, PluginCallError>> {
-        Box::pin(Self::reserve(self, device))
-    }
-
-    fn release<'a>(
-        &'a self,
-        device: &'a AllocatedDevice,
-    ) -> BoxFuture<'a, Result<(), PluginCallError>> {
-        Box::pin(Self::release(self, device))
-    }
-
-    fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>> {
-        Box::pin(Self::stats(self))
-    }
+    ostler_model::device_calls!(forwards);
 
     fn record(&self) -> BoxFuture<'_, io::Result<Option<PathBuf>>> {
         Box::pin(Self::record(self))

@@ -1,43 +1,47 @@
 //! Entry points for fuzz targets (`runtime/fuzz/`) to private code of this crate. Nothing
 //! else uses them.
 
-use super::bindings::since_0_1::{device_export as dev, driver_export as drv};
-use super::{convert, driver};
-use ostler_model::clock::Timestamp;
+use super::convert::{self, DriverFingerprint};
+use super::functions::{AnswerSource, CallAnswer};
+use ostler_device::source::DeviceFingerprint;
+use ostler_model::clock::{Clock, Timestamp};
+use ostler_model::device::Reservation;
 use ostler_model::ids::PluginName;
+use ostler_model::ports::{InspectResult, StartedTask};
+use ostler_model::session::ExecPlan;
+use ostler_model::stats::DeviceGroupStats;
+use ostler_model::task::ExitResult;
 
-/// Read bytes as answers of a plugin of each kind, and check them as the agent does.
+/// Read bytes as an answer, and check it as the agent does.
+fn check<T: CallAnswer>(bytes: &[u8]) {
+    let clock = Clock::fixed(Timestamp::from_nanos(u64::MAX / 2));
+    if let (Ok(given), Ok(plugin)) = (postcard::from_bytes(bytes), PluginName::new("fuzz")) {
+        let _checked = T::check(given, &AnswerSource { plugin: &plugin, clock: &clock });
+    }
+}
+
+/// Read bytes as the answers of the rows of a table.
+macro_rules! check_rows {
+    ($(
+        $(#[$doc:meta])+
+        $method:ident $function:literal $call:ident $arguments:tt -> $answer:ty;
+    )+) => {
+        [$(check::<$answer>),+]
+    };
+}
+
+/// Read bytes as fingerprints and as answers of device plugins.
 pub fn answers(bytes: &[u8]) {
-    if let Ok(found) = postcard::from_bytes::<drv::DriverFingerprint>(bytes) {
-        let _checked = convert::driver_fingerprint(found);
-    }
-    if let (Ok(found), Ok(name)) =
-        (postcard::from_bytes::<dev::DeviceFingerprint>(bytes), PluginName::new("fuzz"))
-    {
-        let _checked = convert::device_fingerprint(&name, found);
-    }
-    if let Ok(answer) = postcard::from_bytes::<dev::Reservation>(bytes) {
-        let _checked = convert::reservation(answer);
-    }
-    if let Ok(groups) = postcard::from_bytes::<Vec<dev::GroupStats>>(bytes) {
-        let _checked = convert::device_stats(groups, Timestamp::from_nanos(u64::MAX / 2));
-    }
+    check::<DriverFingerprint>(bytes);
+    ostler_model::device_calls!(check_rows).iter().for_each(|check| check(bytes));
     if let Ok(error) = postcard::from_bytes(bytes) {
         let _text = convert::plugin_error(error).to_string();
     }
 }
 
-/// Read bytes as handles and as the answers that come with them.
+/// Read bytes as answers of drivers about tasks, handles among them.
 pub fn handles(bytes: &[u8]) {
-    if let Ok(started) = postcard::from_bytes::<drv::Started>(bytes) {
-        let _checked = driver::parse_started("fuzz", started);
-    }
-    if let Ok(status) = postcard::from_bytes::<drv::Status>(bytes) {
-        let _checked = driver::parse_inspected(status);
-    }
-    if let Ok(result) = postcard::from_bytes::<drv::ExitResult>(bytes) {
-        let _checked = driver::parse_exit(result);
-    }
+    ostler_model::driver_calls!(check_rows).iter().for_each(|check| check(bytes));
 }
 
 pub use crate::host::trace::read_any;

@@ -11,12 +11,10 @@
 //! that are only valid together with the run they were made for. Only this module starts processes.
 
 pub mod call_state;
-pub mod guest_files;
 pub mod imports;
 pub mod log_meter;
 mod network;
 pub mod trace;
-pub mod wasm_task;
 pub mod workloads;
 
 use std::sync::Arc;
@@ -24,6 +22,7 @@ use std::sync::Arc;
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
 use ostler_sandbox::Sandbox;
+use ostler_wasm_task::WasmTasks;
 
 pub use call_state::{CallState, PluginContext};
 pub use workloads::HostWorkloads;
@@ -36,7 +35,7 @@ pub struct HostServices {
     /// Native task processes.
     pub processes: ostler_process::ProcessHost,
     /// WASM tasks of the node.
-    pub wasm_tasks: Arc<dyn wasm_task::WasmTasks>,
+    pub wasm_tasks: Arc<dyn WasmTasks>,
     /// Clock of the host.
     pub clock: Clock,
     /// Source of random numbers.

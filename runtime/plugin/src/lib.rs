@@ -19,6 +19,7 @@ pub mod device;
 pub mod driver;
 pub mod drivers;
 mod failure;
+mod functions;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod host;
@@ -28,7 +29,6 @@ pub mod schema;
 mod schema_cost;
 mod schema_patterns;
 mod slots;
-mod weigh;
 
 use std::sync::Arc;
 

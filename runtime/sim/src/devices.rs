@@ -10,7 +10,6 @@ use ostler_model::device::{
 use ostler_model::ids::PluginName;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
-use ostler_model::stats::DeviceGroupStats;
 
 /// The plugin, over the world.
 pub(crate) struct SimDevices {
@@ -97,9 +96,5 @@ impl DeviceSource for SimDevices {
             }
             Ok(())
         })
-    }
-
-    fn stats(&self) -> BoxFuture<'_, Result<Vec<DeviceGroupStats>, PluginCallError>> {
-        Box::pin(async { Err(PluginCallError::Unsupported("stats".to_owned())) })
     }
 }

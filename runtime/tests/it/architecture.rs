@@ -14,7 +14,6 @@ const CRATES: &[&str] = &[
     "cli",
     "cluster",
     "cluster-agent",
-    "conformance",
     "control",
     "device",
     "engine",
@@ -32,15 +31,16 @@ const CRATES: &[&str] = &[
     "node",
     "nomad-plugin",
     "plugin",
+    "plugin-tools",
     "probe",
     "process",
-    "recording",
     "sandbox",
     "state",
     "template",
     "testing",
     "text",
     "trace",
+    "wasm-task",
     "wire",
     "worker",
 ];
@@ -214,7 +214,7 @@ const PURE: &[&str] = &[
     "plugin/manifest.rs",
     "health/metrics.rs",
     "health/policy.rs",
-    "recording/file.rs",
+    "plugin-tools/recording/file.rs",
     "plugin/schema_cost.rs",
     "template",
     "text",
@@ -254,7 +254,7 @@ fn pure_files_know_neither_runtime_nor_sandbox_nor_disk() {
 
 #[test]
 fn only_the_sandbox_and_the_plugins_know_wasmtime() {
-    let allowed = ["engine", "sandbox", "plugin"];
+    let allowed = ["engine", "sandbox", "plugin", "wasm-task"];
     assert_eq!(lines_with(&["wasmtime"], |s| allowed.contains(&s.top())), NOTHING);
     for name in CRATES.iter().filter(|name| !allowed.contains(name)) {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("Cargo.toml");

@@ -28,10 +28,10 @@ use ostler_model::limits::{
 };
 use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
-use ostler_plugin::host::wasm_task::WasmTaskError;
 use ostler_process::WorkerCgroup;
 use ostler_process::detached_process::{self, DetachedProcess, DetachedSpec};
 use ostler_process::{ProcessHost, identity};
+use ostler_wasm_task::WasmTaskError;
 
 /// Bytes at the end of a worker's log that are searched for a panic when the worker ended.
 const LOG_SHOWN_BYTES: u64 = 512;

@@ -20,9 +20,9 @@ use ostler_model::printable::printable_lines;
 use ostler_model::resources::AllocatedPort;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
-use ostler_plugin::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
 use ostler_process::live::RunPlace;
 use ostler_sandbox::{CodeFile, EngineKind, WasmFormat};
+use ostler_wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
 
 /// What the agent sends: the order and its file descriptors.
 pub(crate) struct OrderWithFds {

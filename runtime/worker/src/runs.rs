@@ -12,8 +12,8 @@ use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
 use ostler_model::ports::DriverEventSink;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
-use ostler_plugin::host::wasm_task::EndedRuns;
 use ostler_process::live::RunPlace;
+use ostler_wasm_task::EndedRuns;
 
 /// A task that lives in a worker which an earlier agent started.
 #[derive(Clone, Debug, PartialEq, Eq)]

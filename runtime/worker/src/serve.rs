@@ -33,10 +33,10 @@ use ostler_model::ids::RunId;
 use ostler_model::limits::{WORKER_ACCEPT_PAUSE, WORKER_HOME_LOOK_INTERVAL, WORKER_STARTS_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::task::Usage;
-use ostler_plugin::host::wasm_task::{WasmTaskError, WasmTaskHost, WasmTasks as _};
 use ostler_process::confine::{Confinement, confine};
 use ostler_process::netns;
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig, threads};
+use ostler_wasm_task::{WasmTaskError, WasmTaskHost, WasmTasks as _};
 
 /// First argument that makes this program a worker.
 pub const ARGUMENT: &str = "__worker";

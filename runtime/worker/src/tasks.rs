@@ -32,10 +32,10 @@ use ostler_model::limits::{MIB, WORKER_START_TRIES_MAX, WORKER_TASK_CPU_MHZ};
 use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
-use ostler_plugin::host::wasm_task::code::TaskCode;
-use ostler_plugin::host::wasm_task::{WasmTaskError, WasmTaskSpec, WasmTasks, wait_for_exit};
 use ostler_process::ProcessHost;
 use ostler_sandbox::{CodeFile, Sandbox};
+use ostler_wasm_task::code::TaskCode;
+use ostler_wasm_task::{WasmTaskError, WasmTaskSpec, WasmTasks, wait_for_exit};
 
 /// What is needed to start and to use workers.
 pub struct WorkerOptions {

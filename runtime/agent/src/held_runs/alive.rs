@@ -7,9 +7,9 @@ use std::time::Duration;
 use ostler_model::clock;
 use ostler_model::ids::RunId;
 use ostler_model::ports::ProcessIdentity;
-use ostler_plugin::host::wasm_task::WasmTasks;
 use ostler_process::identity;
 use ostler_process::live::{LiveRun, RunPlace};
+use ostler_wasm_task::WasmTasks;
 use ostler_worker::LivingTask;
 
 /// A run that is alive.

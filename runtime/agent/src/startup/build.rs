@@ -31,7 +31,7 @@ use ostler_node::{NodePublisher, NodeView};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::{HostServices, HostWorkloads};
-use ostler_recording::{RecordCalls, RecordingStore};
+use ostler_plugin_tools::recording::{RecordCalls, RecordingStore};
 use ostler_state::StateStore;
 
 /// Those who ask drivers and devices, and who run plugins.

@@ -17,7 +17,7 @@ use ostler_model::limits::{AGENT_OPEN_FILES_MIN, KILL_GRACE};
 use ostler_model::ports::{BoxFuture, ProcessIdentity};
 use ostler_node::{NodeView, id};
 use ostler_plugin::host::HostServices;
-use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
+use ostler_wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, live};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_worker::{FoundTasks, OpenedWorkerTasks, WorkerOptions, WorkerTasks};

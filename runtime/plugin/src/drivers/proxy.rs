@@ -80,6 +80,29 @@ impl DriverProxy {
     }
 }
 
+/// The rows of the table as calls of the plugin of this moment, but for those of which the proxy takes
+/// note itself.
+macro_rules! forwards {
+    ($(
+        $(#[$doc:meta])+
+        $method:ident $function:literal $call:ident $arguments:tt -> $answer:ty;
+    )+) => {
+        $(forwards! { @ $method $arguments -> $answer; })+
+    };
+    (@ start $($rest:tt)+) => {};
+    (@ recover $($rest:tt)+) => {};
+    (@ destroy $($rest:tt)+) => {};
+    (@ $method:ident ($($argument:ident: $type:ty),*) -> $answer:ty;) => {
+        fn $method(
+            &self,
+            context: Arc<TaskContext>,
+            $($argument: $type),*
+        ) -> BoxFuture<'_, Result<$answer, PluginCallError>> {
+            Box::pin(async move { self.plugin().$method(context, $($argument),*).await })
+        }
+    };
+}
+
 impl TaskDriver for DriverProxy {
     fn capabilities(&self) -> Capabilities {
         self.plugin().capabilities.clone()
@@ -151,33 +174,6 @@ impl TaskDriver for DriverProxy {
         })
     }
 
-    fn interpret_exit(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        exit: RawExit,
-    ) -> BoxFuture<'_, Result<ExitResult, PluginCallError>> {
-        Box::pin(async move { self.plugin().interpret_exit(context, handle, exit).await })
-    }
-
-    fn stop(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        signal: Option<String>,
-        timeout: Duration,
-    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
-        Box::pin(async move { self.plugin().stop(context, handle, signal, timeout).await })
-    }
-
-    fn kill(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
-        Box::pin(async move { self.plugin().kill(context, handle).await })
-    }
-
     fn destroy(
         &self,
         context: Arc<TaskContext>,
@@ -190,32 +186,7 @@ impl TaskDriver for DriverProxy {
         })
     }
 
-    fn inspect(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-    ) -> BoxFuture<'_, Result<InspectResult, PluginCallError>> {
-        Box::pin(async move { self.plugin().inspect(context, handle).await })
-    }
-
-    fn signal(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        signal: String,
-    ) -> BoxFuture<'_, Result<(), PluginCallError>> {
-        Box::pin(async move { self.plugin().signal(context, handle, signal).await })
-    }
-
-    fn exec(
-        &self,
-        context: Arc<TaskContext>,
-        handle: DriverHandle,
-        argv: Vec<String>,
-        terminal: bool,
-    ) -> BoxFuture<'_, Result<ExecPlan, PluginCallError>> {
-        Box::pin(async move { self.plugin().exec(context, handle, argv, terminal).await })
-    }
+    ostler_model::driver_calls!(forwards);
 }
 
 /// Kills the run when it is dropped, unless the start succeeded: a failed start

@@ -10,8 +10,6 @@ use wasmtime_wasi::sockets::WasiSocketsCtxView;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
 use super::HostServices;
-use super::guest_files::host::Files;
-use super::guest_files::{FileShare, GuestFiles, HasGuestFiles, choose_threads};
 use super::imports::Lookup;
 use super::log_meter::LogMeter;
 use super::network::NetworkState;
@@ -26,6 +24,7 @@ use ostler_sandbox::{
     CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StderrTail, StoreLimits,
     StoreState, new_resource_table, new_wasi_builder,
 };
+use ostler_wasm_task::guest_files::{FileShare, Files, GuestFiles, HasGuestFiles, choose_threads};
 
 /// What host functions know of the plugin that calls them. It is the same for all calls
 /// of the plugin.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::wasm_task::WasmTasks;
 use ostler_model::causes::chain;
 use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
@@ -12,6 +11,7 @@ use ostler_model::session::{ExecPlan, ExecSession, TerminalSize};
 use ostler_model::task::{RawExit, Usage, Workload};
 use ostler_process::leftovers::{self, Certainty};
 use ostler_process::{ProcessHost, identity};
+use ostler_wasm_task::WasmTasks;
 
 /// Processes and WASM tasks behind one interface.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use ostler_model::clock::{Stopwatch, sleep};
 use ostler_model::device::Mount;
 use ostler_model::grants::{FileGrant, Grants};
 use ostler_model::ports::TaskContext;
-use ostler_plugin::host::wasm_task::PreopenedDir;
+use ostler_wasm_task::PreopenedDir;
 use serde_json::json;
 
 use super::arena::{Arena, DISK, Outcome};

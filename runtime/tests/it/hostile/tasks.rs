@@ -10,7 +10,7 @@ use ostler_model::clock::{Stopwatch, sleep, timeout};
 use ostler_model::limits::TaskLimits;
 use ostler_model::ports::TaskContext;
 use ostler_model::task::RawExit;
-use ostler_plugin::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskSpec};
+use ostler_wasm_task::{PreopenedDir, TaskStdin, WasmTaskSpec};
 
 use super::arena::{Arena, DISK, Outcome, Printed};
 use crate::support::PATIENCE;

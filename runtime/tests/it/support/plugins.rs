@@ -7,9 +7,9 @@ use ostler_agent::{PluginEntry, PluginStatus};
 use ostler_model::clock::Clock;
 use ostler_model::rng::Rng;
 use ostler_plugin::host::HostServices;
-use ostler_plugin::host::wasm_task::WasmTaskHost;
 use ostler_process::{ProcessHost, ProcessOptions, Supervision};
 use ostler_sandbox::{Sandbox, SandboxConfig};
+use ostler_wasm_task::WasmTaskHost;
 
 use super::{DataDir, OSTLER, TestAgent};
 

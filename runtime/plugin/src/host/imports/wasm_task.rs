@@ -7,11 +7,11 @@ use crate::bindings::since_0_1::host::wasm_task::{
     Host, SpawnRequest, TaskInput, TaskLimits as Narrower, TaskState, WasmError,
 };
 use crate::host::CallState;
-use crate::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
 use ostler_model::grants::{Authority, GrantAddition};
 use ostler_model::limits::{ANSWER_NAME_BYTES_MAX, TaskLimits};
 use ostler_model::ports::TaskContext;
 use ostler_model::printable::printable_line;
+use ostler_wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
 
 impl From<WasmTaskError> for WasmError {
     fn from(error: WasmTaskError) -> Self {

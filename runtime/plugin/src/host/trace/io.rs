@@ -23,7 +23,7 @@ use wall_clock::{Datetime, Host as WallClock};
 use super::number;
 use super::wire::Argument as _;
 use super::{HostCall, TracedState};
-use crate::host::guest_files::create_socket;
+use ostler_wasm_task::guest_files::create_socket;
 
 type In = Resource<DynInputStream>;
 type Out = Resource<DynOutputStream>;

@@ -11,9 +11,8 @@ use wasmtime_wasi_io::bindings::wasi::io;
 
 use crate::bindings::since_0_1::driver_world::DriverPlugin;
 use crate::host::CallState;
-use crate::host::guest_files::host::Files;
-use crate::host::guest_files::{HasGuestFiles as _, count_sockets};
 use ostler_sandbox::leave_caller;
+use ostler_wasm_task::guest_files::{Files, HasGuestFiles as _, count_sockets};
 
 /// The state of a call whose host functions pass the trace.
 pub struct TracedState<'a>(pub(super) &'a mut CallState);

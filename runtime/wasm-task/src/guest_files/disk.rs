@@ -21,34 +21,34 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// How many bytes a name in a directory counts. A name takes at least that much on
 /// most file systems.
-pub(in crate::host) const NAME_BYTES: u64 = 4_096;
+pub(crate) const NAME_BYTES: u64 = 4_096;
 
 /// How much one task has added so far, and how much it may add.
 #[derive(Debug)]
-pub(in crate::host) struct DiskQuota {
+pub(crate) struct DiskQuota {
     max: u64,
     added: AtomicU64,
 }
 
 impl DiskQuota {
     /// A quota of which nothing is used yet.
-    pub(in crate::host) const fn new(max: u64) -> Self {
+    pub(crate) const fn new(max: u64) -> Self {
         Self { max, added: AtomicU64::new(0) }
     }
 
     /// Is the quota used up, so that nothing more may be added?
-    pub(in crate::host) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.added.load(Ordering::Relaxed) >= self.max
     }
 
     /// May a file of `before` bytes become one of `after`?
-    pub(in crate::host) fn fits(&self, before: u64, after: u64) -> bool {
+    pub(crate) fn fits(&self, before: u64, after: u64) -> bool {
         let more = after.saturating_sub(before);
         more == 0 || self.added.load(Ordering::Relaxed).saturating_add(more) <= self.max
     }
 
     /// Count a file that had `before` bytes and has `after` now.
-    pub(in crate::host) fn record_resize(&self, before: u64, after: u64) {
+    pub(crate) fn record_resize(&self, before: u64, after: u64) {
         let change = |added: u64| {
             let now = added.saturating_add(after.saturating_sub(before));
             Some(now.saturating_sub(before.saturating_sub(after)))
@@ -57,31 +57,31 @@ impl DiskQuota {
     }
 
     /// Count a new name.
-    pub(in crate::host) fn record_name(&self) {
+    pub(crate) fn record_name(&self) {
         self.record_resize(0, NAME_BYTES);
     }
 
     /// Count a name that was removed. `bytes` is the length of the file, if this was its last name.
-    pub(in crate::host) fn record_removal(&self, bytes: u64) {
+    pub(crate) fn record_removal(&self, bytes: u64) {
         self.record_resize(bytes.saturating_add(NAME_BYTES), 0);
     }
 }
 
 /// The number that identifies a file, as WASI tells it to guests: `metadata-hash`, `ino`.
-pub(in crate::host) fn identity(device: u64, inode: u64) -> u64 {
+pub(crate) fn identity(device: u64, inode: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (device, inode).hash(&mut hasher);
     hasher.finish()
 }
 
 /// The [`identity`] of an open file.
-pub(in crate::host) fn inode(file: &File) -> Option<u64> {
+pub(crate) fn inode(file: &File) -> Option<u64> {
     file.metadata().ok().map(|meta| identity(meta.dev(), meta.ino()))
 }
 
 /// The files that WASM tasks of this agent have open.
 #[derive(Debug, Default)]
-pub(in crate::host) struct OpenInodes(Mutex<HashMap<u64, OpenInode>>);
+pub(crate) struct OpenInodes(Mutex<HashMap<u64, OpenInode>>);
 
 #[derive(Debug, Default)]
 struct OpenInode {
@@ -95,7 +95,7 @@ struct OpenInode {
 
 impl OpenInodes {
     /// Count a file that was opened once more.
-    pub(in crate::host) fn add_open(&self, inode: u64) {
+    pub(crate) fn add_open(&self, inode: u64) {
         let mut open = self.lock();
         let entry = open.entry(inode).or_default();
         entry.times = entry.times.saturating_add(1);
@@ -103,7 +103,7 @@ impl OpenInodes {
 
     /// Note that the last name of a file is gone. `true`: the file is open, so its
     /// bytes still count.
-    pub(in crate::host) fn mark_unlinked(&self, inode: u64, by: &Arc<DiskQuota>) -> bool {
+    pub(crate) fn mark_unlinked(&self, inode: u64, by: &Arc<DiskQuota>) -> bool {
         let mut open = self.lock();
         let entry = open.get_mut(&inode);
         let is_open = entry.is_some();
@@ -115,19 +115,19 @@ impl OpenInodes {
 
     /// Count that a file was made shorter, so that streams that write into it do not rely
     /// on its length.
-    pub(in crate::host) fn count_shrink(&self, inode: u64) {
+    pub(crate) fn count_shrink(&self, inode: u64) {
         if let Some(entry) = self.lock().get_mut(&inode) {
             entry.shrinks = entry.shrinks.saturating_add(1);
         }
     }
 
     /// How often a file was made shorter since somebody has it open.
-    pub(in crate::host) fn shrink_count(&self, inode: u64) -> u64 {
+    pub(crate) fn shrink_count(&self, inode: u64) -> u64 {
         self.lock().get(&inode).map_or(0, |entry| entry.shrinks)
     }
 
     /// Count a file that was closed once. `bytes` returns its length.
-    pub(in crate::host) fn remove_open(&self, inode: u64, bytes: impl FnOnce() -> u64) {
+    pub(crate) fn remove_open(&self, inode: u64, bytes: impl FnOnce() -> u64) {
         let mut open = self.lock();
         let Some(entry) = open.get_mut(&inode) else { return };
         entry.times = entry.times.saturating_sub(1);

@@ -24,7 +24,7 @@ const PIECE: usize = 8 * 1024;
 
 /// A name in a directory.
 #[derive(Debug)]
-pub(in crate::host) struct ListingEntry {
+pub(crate) struct ListingEntry {
     pub name: CString,
     pub kind: FileType,
     pub inode: u64,
@@ -33,19 +33,19 @@ pub(in crate::host) struct ListingEntry {
 }
 
 /// Open a directory again, so that the position of whoever else has it open does not change.
-pub(in crate::host) fn open(dir: &File) -> io::Result<OwnedFd> {
+pub(crate) fn open(dir: &File) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(dir, c".", flags, Mode::empty())?)
 }
 
 /// Go to a position that an entry named.
-pub(in crate::host) fn seek(dir: &OwnedFd, place: u64) -> io::Result<()> {
+pub(crate) fn seek(dir: &OwnedFd, place: u64) -> io::Result<()> {
     rustix::fs::seek(dir, SeekFrom::Start(place))?;
     Ok(())
 }
 
 /// Read the next entries; none at the end.
-pub(in crate::host) fn read_piece(dir: &OwnedFd) -> io::Result<Vec<ListingEntry>> {
+pub(crate) fn read_piece(dir: &OwnedFd) -> io::Result<Vec<ListingEntry>> {
     let mut buffer = [MaybeUninit::uninit(); PIECE];
     let mut raw = RawDir::new(dir, &mut buffer);
     let mut entries = Vec::new();
@@ -68,10 +68,7 @@ pub(in crate::host) fn read_piece(dir: &OwnedFd) -> io::Result<Vec<ListingEntry>
 }
 
 /// As [`read_piece`], on a thread that can be given up where the read may wait.
-pub(in crate::host) async fn next_piece(
-    dir: &Arc<OwnedFd>,
-    waits: bool,
-) -> io::Result<Vec<ListingEntry>> {
+pub(crate) async fn next_piece(dir: &Arc<OwnedFd>, waits: bool) -> io::Result<Vec<ListingEntry>> {
     if !waits {
         return read_piece(dir);
     }
@@ -80,7 +77,7 @@ pub(in crate::host) async fn next_piece(
 }
 
 /// The stream of a directory for a component.
-pub(in crate::host) struct Listing {
+pub(crate) struct Listing {
     dir: Arc<OwnedFd>,
     piece: IntoIter<ListingEntry>,
     _permit: DescriptorPermit,

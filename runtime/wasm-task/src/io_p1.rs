@@ -13,7 +13,7 @@ use wiggle::{GuestMemory, GuestPtr};
 
 use super::disk_p1::{MODULE, errno, length, parts};
 use super::launch::ModuleTask;
-use crate::host::guest_files::{disk, listing};
+use crate::guest_files::{disk, listing};
 use ostler_model::clock;
 use ostler_model::limits::{
     GUEST_IO_PIECE_BYTES, GUEST_OUTPUT_PERMIT_BYTES, GUEST_WAITING_FILES_MAX,

@@ -8,13 +8,15 @@
 //! A task sees the directories that it was given and nothing else of the node. It has sockets only
 //! as its driver asked, and only on the allocation's ports. [`WasmTasks`] is the interface for
 //! drivers and task runners. [`WasmTaskHost`] runs tasks in its own process: that of an embedded
-//! agent, or a worker.
+//! agent, or a worker. Start with `local.rs`; the files of guests, those of plugins too, are in
+//! [`guest_files`].
 
 pub mod code;
 mod dirs;
 mod disk_p1;
 mod ended_runs;
 mod exit;
+pub mod guest_files;
 mod input;
 mod io_p1;
 mod launch;

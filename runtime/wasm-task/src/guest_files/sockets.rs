@@ -18,7 +18,7 @@ const CREATE: &str = "wasi:sockets/tcp-create-socket@0.2.12";
 const TCP: &str = "wasi:sockets/tcp@0.2.12";
 
 /// The data of a store that has files and sockets of a guest.
-pub(in crate::host) trait HasGuestFiles: WasiView + 'static {
+pub trait HasGuestFiles: WasiView + 'static {
     /// The files and sockets that the guest has open.
     fn guest_files(&mut self) -> &mut GuestFiles;
     /// The guest's open files together with wasmtime-wasi's part of them.
@@ -30,7 +30,10 @@ type AcceptedSocket = (Socket, Resource<DynInputStream>, Resource<DynOutputStrea
 
 /// Count the sockets of a guest until it drops them: those that it accepts, and those that it makes
 /// unless they are `made_elsewhere`.
-pub(in crate::host) fn count<T: HasGuestFiles>(
+///
+/// # Errors
+/// When the linker does not have WASI's sockets, which is a mistake in this agent.
+pub fn count_sockets<T: HasGuestFiles>(
     linker: &mut Linker<T>,
     made_elsewhere: bool,
 ) -> wasmtime::Result<()> {
@@ -40,7 +43,7 @@ pub(in crate::host) fn count<T: HasGuestFiles>(
             "create-tcp-socket",
             |mut context: StoreContextMut<'_, T>, (family,): (IpAddressFamily,)| {
                 let state = context.data_mut();
-                let made = create(state, family);
+                let made = create_socket(state, family);
                 answer(state, made)
             },
         )?;
@@ -76,7 +79,10 @@ fn answer<T: HasGuestFiles, R>(
 }
 
 /// Make a socket for a guest, if there is a place for it.
-pub(in crate::host) fn create<T: HasGuestFiles>(
+///
+/// # Errors
+/// When the guest has as many sockets as it may, or the host has none.
+pub fn create_socket<T: HasGuestFiles>(
     state: &mut T,
     family: IpAddressFamily,
 ) -> Result<Socket, SocketError> {

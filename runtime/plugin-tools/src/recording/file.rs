@@ -120,8 +120,8 @@ fn read(body: &[u8]) -> Result<Recording, FileError> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::{CallOutcome, RecordedCall};
     use super::*;
-    use crate::{CallOutcome, RecordedCall};
 
     fn recording() -> Recording {
         let call = RecordedCall {

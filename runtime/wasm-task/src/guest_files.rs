@@ -2,7 +2,7 @@
 //! it may lie.
 //!
 //! ```text
-//!  guest ─► host.rs (components), wasm_task/disk_p1.rs (modules)
+//!  guest ─► host.rs (components), ../disk_p1.rs (modules)
 //!             │ may it be opened? places.rs      is there room on the disk? disk.rs
 //!             ▼
 //!        GuestFiles ── open ─► GuestFile: a descriptor of the guest's share, the inode known as open
@@ -11,10 +11,10 @@
 //! ```
 //! Nothing here belongs to a guest for longer than its store lives.
 
-pub(super) mod disk;
-pub(super) mod host;
-pub(super) mod listing;
-pub(super) mod places;
+pub(crate) mod disk;
+pub(crate) mod host;
+pub(crate) mod listing;
+pub(crate) mod places;
 mod sockets;
 mod streams;
 
@@ -26,7 +26,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use wasmtime_wasi::WasiCtxBuilder;
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtx};
 
-pub(super) use sockets::{HasGuestFiles, count as count_sockets, create as create_socket};
+pub use host::Files;
+pub use sockets::{HasGuestFiles, count_sockets, create_socket};
 
 use self::disk::{DiskQuota, OpenInodes, inode};
 use self::places::FileSystemKind;
@@ -73,7 +74,7 @@ impl FileShare {
 /// Decide how calls about these directories run: on the guest's own thread, or on threads that can
 /// be given up. The latter is where one of them is on a file system whose reads may wait for
 /// another machine or process. Returns whether it is so.
-pub(super) fn choose_threads<'a>(
+pub fn choose_threads<'a>(
     wasi: &mut WasiCtxBuilder,
     mut paths: impl Iterator<Item = &'a Path>,
 ) -> bool {
@@ -84,7 +85,7 @@ pub(super) fn choose_threads<'a>(
 
 /// Why a guest may not keep what it opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OpenRefusal {
+pub(crate) enum OpenRefusal {
     /// The guest's share of descriptors, or its memory, is used up.
     TooMany,
     /// Guests may not open it: see [`places`].
@@ -92,7 +93,7 @@ pub(super) enum OpenRefusal {
 }
 
 /// Files and sockets of one store.
-pub(super) struct GuestFiles {
+pub struct GuestFiles {
     usage: Arc<GuestUsage>,
     share: Arc<FileShare>,
     /// Whether calls run on threads that can be given up.
@@ -110,29 +111,30 @@ pub(super) struct GuestFiles {
 
 /// Opens the directories that a guest is given. Returns what is shown to the guest, and how many
 /// directories there are. May block.
-pub(super) type DirOpener = Box<dyn FnOnce() -> wasmtime::Result<(WasiCtxBuilder, u64)> + Send>;
+pub(crate) type DirOpener = Box<dyn FnOnce() -> wasmtime::Result<(WasiCtxBuilder, u64)> + Send>;
 
 impl GuestFiles {
     /// The files of a store in which nothing is open yet.
-    pub(super) fn new(usage: Arc<GuestUsage>, share: Arc<FileShare>, waits: bool) -> Self {
+    #[must_use]
+    pub fn new(usage: Arc<GuestUsage>, share: Arc<FileShare>, waits: bool) -> Self {
         let (open, sockets) = (HashMap::new(), HashMap::new());
         let (unopened, given) = (None, None);
         Self { usage, share, waits, disk: None, open, sockets, unopened, given }
     }
 
     /// Set how much a task may add to its directories.
-    pub(super) fn with_quota(self, disk: Arc<DiskQuota>, inodes: Arc<OpenInodes>) -> Self {
+    pub(crate) fn with_quota(self, disk: Arc<DiskQuota>, inodes: Arc<OpenInodes>) -> Self {
         Self { disk: Some((disk, inodes)), ..self }
     }
 
     /// Set what opens the directories when the guest asks for them.
-    pub(super) fn with_unopened(self, unopened: Option<DirOpener>) -> Self {
+    pub(crate) fn with_unopened(self, unopened: Option<DirOpener>) -> Self {
         Self { unopened, ..self }
     }
 
     /// Take places for directories that are open. The error names the limit when there are
     /// too few places.
-    pub(super) fn hold_given(&mut self, many: u64) -> wasmtime::Result<()> {
+    pub(crate) fn hold_given(&mut self, many: u64) -> wasmtime::Result<()> {
         self.given = self.share.descriptors.give(many);
         wasmtime::ensure!(
             self.given.is_some(),
@@ -154,18 +156,18 @@ impl GuestFiles {
     }
 
     /// Do calls run on threads that can be given up?
-    pub(super) const fn waits(&self) -> bool {
+    pub(crate) const fn waits(&self) -> bool {
         self.waits
     }
 
     /// Set whether calls run on threads that can be given up. It must be set before
     /// anything is open.
-    pub(super) const fn set_waits(&mut self, waits: bool) {
+    pub const fn set_waits(&mut self, waits: bool) {
         self.waits = waits;
     }
 
     /// Take the memory that a stream holds whose file may wait. It counts as the guest's memory.
-    pub(super) fn waiting_stream(&self) -> Result<HostBytes, OpenRefusal> {
+    pub(crate) fn waiting_stream(&self) -> Result<HostBytes, OpenRefusal> {
         if !self.share.has_room() {
             return Err(OpenRefusal::TooMany);
         }
@@ -173,12 +175,12 @@ impl GuestFiles {
     }
 
     /// How much the task may add to its directories; `None` for plugins.
-    pub(super) fn disk(&self) -> Option<&Arc<DiskQuota>> {
+    pub(crate) fn disk(&self) -> Option<&Arc<DiskQuota>> {
         self.disk.as_ref().map(|(disk, _)| disk)
     }
 
     /// Take a place for one more descriptor.
-    pub(super) fn permit(&self) -> Result<DescriptorPermit, OpenRefusal> {
+    pub(crate) fn permit(&self) -> Result<DescriptorPermit, OpenRefusal> {
         self.share.descriptors.take().ok_or(OpenRefusal::TooMany)
     }
 
@@ -188,7 +190,7 @@ impl GuestFiles {
     }
 
     /// Add what the guest has opened, if it may keep it. The guest knows it by `number`.
-    pub(super) fn add_opened(
+    pub(crate) fn add_opened(
         &mut self,
         number: u32,
         opened: &Descriptor,
@@ -213,23 +215,23 @@ impl GuestFiles {
     }
 
     /// Add a directory that the guest was given. The guest knows it by `number`.
-    pub(super) fn add_given(&mut self, number: u32, dir: &Descriptor) {
+    pub(crate) fn add_given(&mut self, number: u32, dir: &Descriptor) {
         let open = GuestFile { file: Arc::clone(descriptor_file(dir)), inode: None, _permit: None };
         self.open.insert(number, Arc::new(open));
     }
 
     /// The file or directory that the guest knows by this number.
-    pub(super) fn get(&self, number: u32) -> Option<&Arc<GuestFile>> {
+    pub(crate) fn get(&self, number: u32) -> Option<&Arc<GuestFile>> {
         self.open.get(&number)
     }
 
     /// Remove what the guest has closed.
-    pub(super) fn remove(&mut self, number: u32) {
+    pub(crate) fn remove(&mut self, number: u32) {
         self.open.remove(&number);
     }
 
     /// Note that the guest knows a file by another number now.
-    pub(super) fn renumber(&mut self, from: u32, to: u32) {
+    pub(crate) fn renumber(&mut self, from: u32, to: u32) {
         if let Some(open) = self.open.remove(&from) {
             self.open.insert(to, open);
         }
@@ -237,7 +239,7 @@ impl GuestFiles {
 
     /// Note that the guest made a file shorter, so that streams that write into it do not rely
     /// on its length.
-    pub(super) fn record_shrink(&self, number: u32) {
+    pub(crate) fn record_shrink(&self, number: u32) {
         if let Some((inode, inodes)) = self.get(number).and_then(|open| open.inode.as_ref()) {
             inodes.count_shrink(*inode);
         }
@@ -245,7 +247,7 @@ impl GuestFiles {
 
     /// Note that the last name of a file of `bytes` bytes is gone. The bytes count until nobody has
     /// the file open.
-    pub(super) fn record_unlink(&self, inode: u64, bytes: u64) {
+    pub(crate) fn record_unlink(&self, inode: u64, bytes: u64) {
         let Some((disk, inodes)) = &self.disk else { return };
         let open = inodes.mark_unlinked(inode, disk);
         disk.record_removal(if open { 0 } else { bytes });
@@ -264,14 +266,14 @@ fn descriptor_file(descriptor: &Descriptor) -> &Arc<File> {
 }
 
 /// A file or directory that a guest has open. Streams on it hold it too.
-pub(super) struct GuestFile {
+pub(crate) struct GuestFile {
     file: Arc<File>,
     inode: Option<(u64, Arc<OpenInodes>)>,
     _permit: Option<DescriptorPermit>,
 }
 
 impl GuestFile {
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 

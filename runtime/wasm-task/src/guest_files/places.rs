@@ -21,14 +21,14 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use wasmtime_wasi::p2::bindings::filesystem::types::{DescriptorStat, DescriptorType};
 
 /// May a guest open a file of this type?
-pub(in crate::host) fn is_plain(stat: &DescriptorStat) -> bool {
+pub(crate) fn is_plain(stat: &DescriptorStat) -> bool {
     use DescriptorType::{Directory, RegularFile, SymbolicLink};
     matches!(stat.type_, RegularFile | Directory | SymbolicLink)
 }
 
 /// A kind of file system, by what a read does there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::host) enum FileSystemKind {
+pub(crate) enum FileSystemKind {
     /// A read returns: the data is on a disk of this node, or in its memory.
     Returns,
     /// The kernel makes the data up. A read may wait for an event, unless it is asked not to.
@@ -104,19 +104,19 @@ const fn kind_of_number(number: u32) -> FileSystemKind {
 }
 
 /// The kind of file system that an open file or directory is on.
-pub(in crate::host) fn kind_of_file(file: &File) -> FileSystemKind {
+pub(crate) fn kind_of_file(file: &File) -> FileSystemKind {
     fstatfs(file).map_or(FileSystemKind::Waits, |found| kind_of_number(found.f_type as u32))
 }
 
 /// The kind of file system that a path leads to. A path that does not exist waits for nobody.
-pub(in crate::host) fn kind_of_path(path: &Path) -> FileSystemKind {
+pub(crate) fn kind_of_path(path: &Path) -> FileSystemKind {
     rustix::fs::statfs(path)
         .map_or(FileSystemKind::Returns, |found| kind_of_number(found.f_type as u32))
 }
 
 /// May a guest keep what it has opened? Reads of data that the kernel makes up are set to return at
 /// once. `waits`: calls of this guest run on threads that can be given up.
-pub(in crate::host) fn admit(file: &File, waits: bool) -> bool {
+pub(crate) fn admit(file: &File, waits: bool) -> bool {
     match kind_of_file(file) {
         FileSystemKind::Returns => true,
         FileSystemKind::Waits => waits,

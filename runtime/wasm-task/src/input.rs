@@ -13,7 +13,7 @@ use wasmtime_wasi::cli::InputFile;
 use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 
 use super::WasmTaskError;
-use crate::host::guest_files::places::{self, FileSystemKind};
+use crate::guest_files::places::{self, FileSystemKind};
 use ostler_model::ports::TaskContext;
 
 /// What a task reads from its standard input.

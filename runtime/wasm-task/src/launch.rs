@@ -18,9 +18,9 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use super::dirs::{Roots, preopen};
 use super::io_p1::PrintSinks;
 use super::{WasmTaskError, WasmTaskSpec, disk_p1, input};
-use crate::host::guest_files::disk::{DiskQuota, OpenInodes};
-use crate::host::guest_files::host::{Files, HasFiles, files};
-use crate::host::guest_files::{
+use crate::guest_files::disk::{DiskQuota, OpenInodes};
+use crate::guest_files::host::{Files, HasFiles, files};
+use crate::guest_files::{
     DirOpener, FileShare, GuestFiles, HasGuestFiles, choose_threads, count_sockets,
 };
 use ostler_model::limits::{

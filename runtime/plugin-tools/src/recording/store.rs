@@ -152,8 +152,8 @@ fn remove_oldest(dir: &Path) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use super::super::RecordedCall;
     use super::*;
-    use crate::RecordedCall;
 
     fn recording(plugin: &str) -> Recording {
         let call = RecordedCall { function: "fingerprint".to_owned(), ..RecordedCall::default() };

@@ -23,20 +23,22 @@ type Fd = Resource<Descriptor>;
 const FULL: ErrorCode = ErrorCode::InsufficientSpace;
 
 /// The files of one store.
-pub(in crate::host) struct Files<'a> {
+pub struct Files<'a> {
+    /// The part of wasmtime-wasi.
     pub wasi: WasiFilesystemCtxView<'a>,
+    /// What is counted of them.
     pub own: &'a mut GuestFiles,
 }
 
 /// Links [`Files`] of a store's data.
-pub(in crate::host) struct HasFiles;
+pub(crate) struct HasFiles;
 
 impl HasData for HasFiles {
     type Data<'a> = Files<'a>;
 }
 
 /// The files of a store.
-pub(in crate::host) fn files<T: HasGuestFiles>(state: &mut T) -> Files<'_> {
+pub(crate) fn files<T: HasGuestFiles>(state: &mut T) -> Files<'_> {
     state.files()
 }
 

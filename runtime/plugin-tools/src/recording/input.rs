@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use ostler_model::calls::DRIVER_FUNCTIONS;
 use ostler_model::redact::Secrets;
 use ostler_plugin::bindings::since_0_1::driver_export as drv;
 
@@ -37,11 +38,9 @@ pub(super) fn redact_input(
     }
 }
 
-/// The handle that a call about a task begins with, and the bytes after it.
+/// The handle that every call about a task but `start` begins with, and the bytes after it.
 fn split_handle(function: &str, input: &[u8]) -> Option<(drv::Handle, Vec<u8>)> {
-    const WITH_HANDLE: [&str; 8] =
-        ["recover", "exited", "stop", "kill", "destroy", "inspect", "signal", "exec"];
-    if !WITH_HANDLE.contains(&function) {
+    if !DRIVER_FUNCTIONS.contains(&function) {
         return None;
     }
     let (handle, rest) = postcard::take_from_bytes::<drv::Handle>(input).ok()?;

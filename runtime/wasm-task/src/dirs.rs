@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
 use super::{PreopenedDir, WasmTaskError};
-use crate::host::guest_files::places::{self, FileSystemKind};
+use crate::guest_files::places::{self, FileSystemKind};
 use ostler_model::device::Mount;
 use ostler_model::ports::TaskContext;
 use ostler_model::task_path::ASSIGNED_FILES;

@@ -12,7 +12,7 @@ use wiggle::{GuestMemory, GuestPtr};
 
 use super::io_p1;
 use super::launch::ModuleTask;
-use crate::host::guest_files::OpenRefusal;
+use crate::guest_files::OpenRefusal;
 
 /// Number of the first directory that a module was given.
 const FIRST_GIVEN: u32 = 3;
