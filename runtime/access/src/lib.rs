@@ -8,7 +8,7 @@
 //!             create, update, delete, bootstrap (one at a time)
 //! ```
 //! Only the SHA-256 of a secret is kept, and each request is compared with all of them in constant
-//! time. A token of the configuration can only be changed there.
+//! time. A token of the configuration can only be changed there. Start at `table.rs`.
 
 mod secrets;
 mod table;

@@ -141,7 +141,7 @@ impl LonePlugin {
 }
 
 impl LivePlugin {
-    /// Leave the tasks to the next process.
+    /// Leave the tasks to the next process, and end the workers that have none.
     pub async fn leave(&self) {
         self.services.wasm_tasks.leave().await;
     }

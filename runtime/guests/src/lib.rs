@@ -1,7 +1,8 @@
 //! The guests of `examples/`, compiled by the build script of this crate.
 //!
 //! The built-in plugins are embedded as bytes, so that an installed `ostler` is one file. Tests
-//! reach all other guests as files through `fixtures` (cargo feature of the same name).
+//! reach all other guests as files through `fixtures` (cargo feature of the same name). Start at
+//! `build.rs`.
 
 /// A compiled guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,7 +45,7 @@ pub(crate) struct PluginDevices {
     source: Arc<dyn DeviceSource>,
     found: watch::Receiver<DeviceGroups>,
     /// Keeps the data directory claimed and the services running.
-    _live: Option<LivePlugin>,
+    pub(crate) live: Option<LivePlugin>,
 }
 
 impl PluginDevices {
@@ -64,7 +64,7 @@ impl PluginDevices {
             // The loop of the refresher ends with the process.
             std::future::pending::<()>().await;
         });
-        Self { source, found, _live: live }
+        Self { source, found, live }
     }
 
     /// The group that all these ids belong to, in the newest fingerprint.

@@ -122,6 +122,15 @@ impl ServedPlugin {
         Ok((plugin, live))
     }
 
+    /// Leave the tasks to the next process of the plugin, and end what has none.
+    async fn leave(&self) {
+        let drivers = self.tasks.get().map(|tasks| &tasks.live);
+        let devices = self.devices.get().and_then(|devices| devices.live.as_ref());
+        for live in drivers.into_iter().chain(devices) {
+            live.leave().await;
+        }
+    }
+
     /// Take the configuration that Nomad gave. It was checked before.
     pub(crate) fn configure(&self, config: JsonObject) {
         *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = config;
@@ -192,9 +201,14 @@ pub async fn serve(options: PluginOptions) -> Result<(), ServeError> {
         .add_service(GrpcStdioServer::new(controls.clone()))
         .add_service(GrpcBrokerServer::new(controls))
         .add_service(BasePluginServer::new(Base { served: Arc::clone(&served) }));
+    let of_kind = Arc::clone(&served);
     let router = match is {
-        PluginKind::Driver => router.add_service(DriverServer::new(DriverSide { served })),
-        PluginKind::Device => router.add_service(DevicePluginServer::new(DeviceSide { served })),
+        PluginKind::Driver => {
+            router.add_service(DriverServer::new(DriverSide { served: of_kind }))
+        }
+        PluginKind::Device => {
+            router.add_service(DevicePluginServer::new(DeviceSide { served: of_kind }))
+        }
     };
     heed_signals(&left).map_err(ServeError::Socket)?;
     handshake::announce(&socket)?;
@@ -206,8 +220,10 @@ pub async fn serve(options: PluginOptions) -> Result<(), ServeError> {
         left.cancelled().await;
         clock::sleep(NOMAD_PLUGIN_LEAVE_WALL).await;
     };
-    tokio::select! {
-        served = serving => served.map_err(ServeError::Serve),
+    let end = tokio::select! {
+        end = serving => end.map_err(ServeError::Serve),
         () = late => Ok(()),
-    }
+    };
+    served.leave().await;
+    end
 }

@@ -6,44 +6,33 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// Crates below `runtime/`. What they may import is in their manifests.
-const CRATES: &[&str] = &[
-    "agent",
-    "api",
-    "artifact",
-    "cli",
-    "cluster",
-    "cluster-agent",
-    "control",
-    "device",
-    "engine",
-    "explain",
-    "fetch",
-    "fuzz",
-    "health",
-    "jobsdir",
-    "jobspec",
-    "lifecycle",
-    "logs",
-    "model",
-    "net",
-    "network",
-    "node",
-    "nomad-plugin",
-    "plugin",
-    "plugin-tools",
-    "probe",
-    "process",
-    "sandbox",
-    "state",
-    "template",
-    "testing",
-    "text",
-    "trace",
-    "wasm-task",
-    "wire",
-    "worker",
-];
+/// A crate of the workspace below `runtime/`, other than the one of the program itself.
+struct Crate {
+    name: &'static str,
+    dir: PathBuf,
+}
+
+/// The members that the manifest of the workspace lists. What each may import is in its own manifest.
+fn crates() -> &'static [Crate] {
+    static CRATES: LazyLock<Vec<Crate>> = LazyLock::new(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+        let manifest: &str = manifest.leak();
+        let (_, members) = manifest.split_once("\nmembers = [").unwrap();
+        let (members, _) = members.split_once(']').unwrap();
+        let members = members.split('"').filter(|text| text.starts_with("runtime/"));
+        let crates = members.map(|member| {
+            let (_, name) = member.rsplit_once('/').unwrap();
+            Crate { name, dir: root.join(member) }
+        });
+        crates.collect()
+    });
+    assert!(CRATES.len() > 30, "the crates are read");
+    &CRATES
+}
+
+/// Crates that no program of a user has: doubles, fuzz targets, and what compiles the guests.
+const FOR_TESTS: &[&str] = &["fuzz", "guests", "sim", "testing"];
 
 /// A source file: its path under the `src` of a crate with the name of that before it; and its code
 /// without comments and tests.
@@ -76,8 +65,7 @@ fn files(dir: &Path, into: &mut Vec<PathBuf>) {
 }
 
 fn is_test(path: &str) -> bool {
-    path.starts_with("testing/")
-        || path.starts_with("fuzz/")
+    path.split('/').next().is_some_and(|name| FOR_TESTS.contains(&name))
         || path == "node/watch/testing.rs"
         || path.contains("/tests/")
         || path.ends_with("/tests.rs")
@@ -106,7 +94,7 @@ fn shipped(text: &str) -> String {
 
 fn sources() -> Vec<Source> {
     let runtime = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let roots = CRATES.iter().map(|name| (*name, runtime.join(name).join("src")));
+    let roots = crates().iter().map(|of| (of.name, of.dir.join("src")));
     let roots = roots.chain([("ostler", runtime.join("src"))]);
     let mut sources = Vec::new();
     for (name, root) in roots {
@@ -256,10 +244,10 @@ fn pure_files_know_neither_runtime_nor_sandbox_nor_disk() {
 fn only_the_sandbox_and_the_plugins_know_wasmtime() {
     let allowed = ["engine", "sandbox", "plugin", "wasm-task"];
     assert_eq!(lines_with(&["wasmtime"], |s| allowed.contains(&s.top())), NOTHING);
-    for name in CRATES.iter().filter(|name| !allowed.contains(name)) {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("Cargo.toml");
-        let manifest = std::fs::read_to_string(manifest).unwrap();
-        assert!(!manifest.contains("wasmtime"), "{name}");
+    let others = |of: &&Crate| !allowed.contains(&of.name) && !FOR_TESTS.contains(&of.name);
+    for of in crates().iter().filter(others) {
+        let manifest = std::fs::read_to_string(of.dir.join("Cargo.toml")).unwrap();
+        assert!(!manifest.contains("wasmtime"), "{}", of.name);
     }
 }
 
@@ -386,9 +374,8 @@ fn the_names_of_types_are_read_whoever_sees_them() {
 
 #[test]
 fn every_crate_begins_with_few_lines_that_say_what_it_is_for() {
-    for name in CRATES {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("src/lib.rs");
-        let text = std::fs::read_to_string(path).unwrap();
+    for Crate { name, dir } in crates() {
+        let text = std::fs::read_to_string(dir.join("src/lib.rs")).unwrap();
         let lines = text.lines().take_while(|line| line.starts_with("//!")).count();
         assert!((3..=15).contains(&lines), "{name}: {lines} lines");
         let doc = text.lines().take(lines).collect::<Vec<_>>().join(" ");
@@ -411,8 +398,8 @@ fn no_file_is_longer_than_a_person_reads_at_once() {
 fn a_module_is_a_file_and_a_folder_beside_it_has_more_than_one() {
     let runtime = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = Vec::new();
-    for name in CRATES.iter().chain(&["sim"]) {
-        files(&runtime.join(name).join("src"), &mut paths);
+    for of in crates() {
+        files(&of.dir.join("src"), &mut paths);
     }
     files(&runtime.join("tests/it"), &mut paths);
     assert!(paths.len() > 500, "the files are found");

@@ -9,7 +9,7 @@
 //! Pure: this crate knows of HTTP only names and texts. Links in the page are relative, so that it
 //! works behind a proxy which puts a prefix before every path: only the server knows how deep a
 //! path is, and it writes that many `../` into the page. The policy ([`POLICY`]) lets nothing run,
-//! load or be sent except from the origin of the page.
+//! load or be sent except from the origin of the page. Start at `page/js/main.js`.
 
 use std::borrow::Cow;
 
