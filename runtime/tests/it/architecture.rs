@@ -270,10 +270,36 @@ fn only_rng_reads_randomness() {
 
 /// The names of the crates of Ostler that a crate depends on, its tests included.
 fn own_dependencies(name: &str) -> Vec<String> {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).join("Cargo.toml");
-    let manifest = std::fs::read_to_string(manifest).unwrap();
+    let found = crates().iter().find(|of| of.name == name).unwrap();
+    let manifest = std::fs::read_to_string(found.dir.join("Cargo.toml")).unwrap();
     let named = manifest.lines().filter(|line| line.starts_with("ostler-"));
     named.filter_map(|line| line.split(['.', ' ']).next().map(str::to_owned)).collect()
+}
+
+/// The folders below `runtime/`, from top to bottom.
+const FOLDERS: [&str; 5] = ["faces", "core", "plugins", "machine", "base"];
+
+#[test]
+fn a_crate_uses_only_crates_of_its_own_folder_and_of_those_below() {
+    let floor = |of: &Crate| {
+        let folder = of.dir.parent().unwrap().file_name().unwrap();
+        FOLDERS.iter().position(|name| folder == *name)
+    };
+    for of in crates() {
+        // Tools are for tests, and may use all.
+        let Some(own) = floor(of) else {
+            assert!(FOR_TESTS.contains(&of.name), "{} is in no folder", of.name);
+            continue;
+        };
+        let manifest = std::fs::read_to_string(of.dir.join("Cargo.toml")).unwrap();
+        let shipped = manifest.split("[dev-dependencies]").next().unwrap();
+        for line in shipped.lines().filter_map(|line| line.strip_prefix("ostler-")) {
+            let name = line.split(['.', ' ']).next().unwrap();
+            let used = crates().iter().find(|other| other.name == name).unwrap();
+            let below = floor(used).is_some_and(|floor| floor >= own);
+            assert!(below, "{} uses {name}, which is in a folder above", of.name);
+        }
+    }
 }
 
 /// What reads the text of strangers can be read, tested and given away without the rest.

@@ -1,5 +1,5 @@
 //! The engine takes the longest to compile by far. Cargo compiles it once for each set of features that it or
-//! anything below it is asked for with: `runtime/guests/Cargo.toml` asks for the same everywhere.
+//! anything below it is asked for with: `runtime/plugins/guests/Cargo.toml` asks for the same everywhere.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -76,6 +76,6 @@ fn the_engine_is_compiled_once_for_the_tests_and_for_all_that_the_gate_checks() 
         found.len(),
         1,
         "something below wasmtime is asked for with other features: see `cargo tree --duplicates`, and what \
-         runtime/guests/Cargo.toml asks for"
+         runtime/plugins/guests/Cargo.toml asks for"
     );
 }

@@ -23,22 +23,23 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// `path` is a file or directory of the sources (of a crate below `runtime/`: without its `src`), of the
-/// tests (`it/…`), or a module.
+/// The folder of the crate of this name.
+fn crate_dir(name: &str) -> Option<PathBuf> {
+    let folders = std::fs::read_dir(root().join("runtime")).unwrap().flatten();
+    let mut dirs = folders.map(|folder| folder.path().join(name));
+    dirs.find(|dir| dir.join("Cargo.toml").exists())
+}
+
+/// `path` is a file or directory of the sources (of a crate: without its `src`), of the tests (`it/…`),
+/// or a module.
 fn is_there(path: &str) -> bool {
     let path = path.trim_end_matches('/');
-    let in_crate = path.split_once('/').map_or_else(
-        || format!("runtime/{path}/src"),
-        |(name, rest)| format!("runtime/{name}/src/{rest}"),
-    );
-    let below = ["runtime/agent/src", "runtime/lifecycle/src", "runtime/tests", "runtime", "."];
-    let in_crate = root().join(in_crate);
-    in_crate.exists()
-        || in_crate.with_extension("rs").exists()
-        || below.iter().any(|below| {
-            let whole = root().join(below).join(path);
-            whole.exists() || whole.with_extension("rs").exists()
-        })
+    let (name, rest) = path.split_once('/').unwrap_or((path, ""));
+    let in_crate = crate_dir(name).map(|dir| dir.join("src").join(rest));
+    let crates = ["agent", "lifecycle"].map(|name| crate_dir(name).unwrap().join("src"));
+    let below = ["runtime/tests", "runtime", "."].map(|below| root().join(below));
+    let whole = crates.iter().chain(&below).map(|below| below.join(path));
+    in_crate.into_iter().chain(whole).any(|at| at.exists() || at.with_extension("rs").exists())
 }
 
 #[test]

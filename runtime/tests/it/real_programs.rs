@@ -35,7 +35,7 @@ impl Corpus {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Vec::new();
-        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("cli/src"), &mut files);
+        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("faces/cli/src"), &mut files);
         files.sort();
         let (mut text, mut json) = (String::new(), String::new());
         while text.len() < 4 << 20 {

@@ -136,7 +136,7 @@ impl Rig {
 fn warm_path() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut digest = Sha256::new();
-    for file in ["../Cargo.lock", "engine/src/config.rs"] {
+    for file in ["../Cargo.lock", "plugins/engine/src/config.rs"] {
         digest.update(fs::read(root.join(file)).unwrap());
     }
     for plugin in ostler_guests::builtin_plugins() {

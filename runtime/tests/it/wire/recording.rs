@@ -1,4 +1,4 @@
-//! `OSTLER_RECORD=1` with `NOMAD_BIN` writes the files of `runtime/cluster/fixtures/` anew.
+//! `OSTLER_RECORD=1` with `NOMAD_BIN` writes the files of `runtime/faces/cluster/fixtures/` anew.
 
 use ostler_testing::recorded::{self, Part, RecordedMessage, Side};
 
