@@ -170,7 +170,19 @@ fn allocated_resources(alloc: &Value) -> Result<AllocatedResources<'static>, Ass
     let Some(found) = field(alloc, NAME).filter(|found| !found.is_nil()) else {
         return Ok(AllocatedResources::default());
     };
-    rmpv::ext::from_value(found.clone()).map_err(|_| AssignedError::Field(NAME))
+    rmpv::ext::from_value(without_nil(found)).map_err(|_| AssignedError::Field(NAME))
+}
+
+/// A value without the keys that are nil: Go reads those as if they had not been sent.
+fn without_nil(value: &Value) -> Value {
+    match value {
+        Value::Map(entries) => {
+            let sent = entries.iter().filter(|(_, value)| !value.is_nil());
+            Value::Map(sent.map(|(key, value)| (key.clone(), without_nil(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_nil).collect()),
+        other => other.clone(),
+    }
 }
 
 /// The ports of the group, and then those that a task has alone.

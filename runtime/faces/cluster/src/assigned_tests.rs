@@ -40,6 +40,14 @@ fn changed(path: &[&str], new: Value) -> Value {
 }
 
 #[test]
+fn what_is_nil_was_not_sent() {
+    let alloc = allocation(&changed(&["AllocatedResources", "Shared"], Value::Nil)).unwrap();
+    assert!(alloc.ports.is_empty());
+    let alloc = allocation(&changed(&["AllocatedResources"], Value::Nil)).unwrap();
+    assert!(alloc.ports.is_empty() && alloc.devices.is_empty());
+}
+
+#[test]
 fn what_a_server_sent_becomes_an_allocation() {
     let alloc = allocation(&recorded()).unwrap();
     assert_eq!((alloc.name.as_str(), alloc.index), ("rec.g[0]", 0));
