@@ -196,7 +196,7 @@ async fn the_command_line_shows_a_quarantine_and_lifts_it() {
     assert!(shown.contains("because     2 strikes within 10m"), "{shown}");
 
     let unknown = agent.ask(&["plugin", "lift", "nothing"]).await;
-    unknown.said(2, &["there is not a plugin nothing; `ostler plugin status` lists them"]);
+    unknown.said(2, &["there is no plugin nothing; `ostler plugin status` lists them"]);
     assert!(!unknown.stderr.contains("PUT"), "{unknown:#?}");
     let lifted = agent.json(&["plugin", "lift", "--json", "hostile"]).await;
     assert_eq!(lifted[0]["name"], "hostile-device", "{lifted:#}");

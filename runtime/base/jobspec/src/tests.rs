@@ -102,3 +102,16 @@ fn the_directory_of_the_file_is_kept_where_something_refers_to_it() {
     assert_eq!(dir("-"), None);
     assert_eq!(dir(""), None);
 }
+
+/// One file, and the problems it must give: the start of each line and of the message.
+fn check(text: &str, expected: &[&str]) {
+    let found = problems(text);
+    assert_eq!(found.len(), expected.len(), "{text}\n{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        let (start, end) = expected.split_once(" … ").unwrap_or((expected, ""));
+        assert!(
+            found.starts_with(start) && found.ends_with(end),
+            "{text}\nexpected {expected}\nfound    {found}"
+        );
+    }
+}

@@ -201,7 +201,7 @@ mod tests {
             (ALLOC, "a/b", &["x"], 400, "unknown task name \"a/b\""),
             (ALLOC, "web", &[], 400, "command is not present"),
             (ALLOC, "web", &["", "x"], 400, "the command has no name"),
-            (ALLOC, "web", &many, 400, "1025 words"),
+            (ALLOC, "web", &many, 400, "1025 arguments"),
         ] {
             let refused = read(alloc, task, argv).unwrap_err();
             assert_eq!(refused.status(), status, "{refused}");

@@ -200,5 +200,4 @@ impl Route {
 }
 
 #[cfg(test)]
-#[path = "routes_tests.rs"]
 mod tests;

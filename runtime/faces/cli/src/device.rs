@@ -116,7 +116,7 @@ fn status_text(
     line("health", &human::health(&device.health));
     line("locality", &human::locality(device.locality.as_ref()));
     match &device.holder {
-        None => line("held by", "nobody"),
+        None => line("held by", "no task"),
         Some(DeviceHolder { alloc, task, job, note }) => {
             let job = job.as_ref().map(|job| format!(" of job {job}")).unwrap_or_default();
             line("held by", &format!("task {task} of allocation {alloc}{job}"));

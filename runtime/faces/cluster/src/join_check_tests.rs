@@ -137,7 +137,11 @@ async fn the_whole_way_works_and_leaves_no_node_behind() {
         ["name", "connection", "answer", "region", "registration", "heartbeat", "removal"];
     assert_eq!(words(&found), expected, "{found:#?}");
     assert!(can_join(&found));
-    assert!(found[4].found.contains("one of 3; servers: 10.0.0.7:4647"), "{}", found[4].found);
+    assert!(
+        found[4].found.contains("one of 3 nodes; servers: 10.0.0.7:4647"),
+        "{}",
+        found[4].found
+    );
     assert!(found[5].found.contains("within 12.5 s"), "{}", found[5].found);
     let asked = double.asked.lock().unwrap();
     let methods: Vec<_> = asked.iter().map(|(method, _)| method.as_str()).collect();
@@ -275,7 +279,7 @@ fn files_that_have_no_certificates_are_named() {
     std::fs::write(&empty, "nothing").unwrap();
     let files = |authorities| TlsFiles { authorities, own: None, verify_name: true };
     let error = ServerTls::read(&files(empty.clone()), "eu").unwrap_err();
-    assert!(error.to_string().contains("empty.pem has no certificate"), "{error}");
+    assert!(error.to_string().contains("empty.pem has no readable certificate"), "{error}");
     let error = ServerTls::read(&files(dir.path().join("none.pem")), "eu").unwrap_err();
     assert!(error.to_string().contains("none.pem"), "{error}");
     let error = ServerTls::read(&files(empty), "a b").unwrap_err();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::bad::check;
+use super::check;
 use super::{in_task, task};
 use crate::{Syntax, parse, parse_agent_config};
 use ostler_model::artifact::{ArtifactConfig, ArtifactMode, TaskArtifact};

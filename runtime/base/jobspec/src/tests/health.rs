@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bad::check;
+use super::check;
 use super::{good, in_group, in_job};
 use ostler_model::job::{EphemeralDisk, HealthCheck, HealthPolicy, Job};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::super::{Inputs, ParsedJob, read_with};
-use super::bad::check;
+use super::check;
 use super::{good, in_group, in_task, task};
 
 fn config(body: &str) -> Json {

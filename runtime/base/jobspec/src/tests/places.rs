@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::bad::check;
+use super::check;
 use super::{good, in_task};
 
 #[test]

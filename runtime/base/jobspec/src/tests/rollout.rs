@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::super::{Syntax, nomad_json, parse};
-use super::bad::check;
+use super::check;
 use super::{good, in_group, in_job};
 use ostler_model::job::{Job, JobKind};
 use ostler_model::rollout::{DelayFunction, ReschedulePolicy, UpdatePolicy};

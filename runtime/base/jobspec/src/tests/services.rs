@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bad::check;
+use super::check;
 use super::{good, in_group};
 use ostler_model::job::{
     AddressMode, CheckKind, CheckRestart, CheckStatus, CheckTls, HttpCheck, OnUpdate, Service,
@@ -110,7 +110,7 @@ fn problems_of_a_service_have_their_places() {
         ),
         (
             "service {\nweights {}\n}",
-            "9:1: weights is valid in Nomad, not supported by Ostler yet; it is of",
+            "9:1: weights is valid in Nomad, not supported by Ostler yet; it belongs to",
         ),
         (
             "service {\nconnect {}\n}",

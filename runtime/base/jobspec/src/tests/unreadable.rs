@@ -1,6 +1,6 @@
 //! What cannot be read as HCL or evaluated: said once, in the words of a job file, where it is wrong.
 
-use super::bad::check;
+use super::check;
 use super::{in_group, in_task};
 
 #[test]

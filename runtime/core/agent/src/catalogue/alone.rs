@@ -46,7 +46,7 @@ impl Lone {
         named.sort_by_key(|one| one.bytes.is_err());
         let Some(mut candidate) = named.into_iter().next() else {
             let known = known.join(", ");
-            return Err(format!("there is not a plugin named {name:?}; the plugins are: {known}"));
+            return Err(format!("there is no plugin named {name:?}; the plugins are: {known}"));
         };
         // Whoever names the plugin asks for it, so it counts as enabled.
         candidate.enabled |= !candidate.configured;

@@ -165,7 +165,7 @@ fn while_one_proves_itself_a_person_may_offer_another_and_goes_back_to_what_was_
     switch(&mut plugin, 0, "1.1.0", "two", ASKED);
     let waits = plugin.step(PROOF, at(1), offer("three", RequestedBy::Itself));
     assert!(
-        matches!(over(&waits), UpgradeOutcome::Refused { reason } if reason.contains("proves"))
+        matches!(over(&waits), UpgradeOutcome::Refused { reason } if reason.contains("proving itself"))
     );
     // A refused offer leaves the proof of the other release as it was.
     plugin.step(PROOF, at(2), offer("bad", ASKED));

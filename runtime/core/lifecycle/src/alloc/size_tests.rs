@@ -342,5 +342,8 @@ fn only_more_than_the_limit_is_over_it_and_the_text_has_both_numbers() {
     let text = over_limit(&used(400 * MIB, false), stated(300)).unwrap();
     assert!(text.contains("at least 400 MiB"), "{text}");
     let text = over_limit(&used(400 * MIB, true), EphemeralDisk::default()).unwrap();
-    assert!(text.contains("has no ephemeral_disk.size") && text.contains("runs on"), "{text}");
+    assert!(
+        text.contains("has no ephemeral_disk.size") && text.contains("keeps running"),
+        "{text}"
+    );
 }

@@ -161,7 +161,7 @@ async fn what_is_no_answer_or_too_large_is_an_error() {
     let (got, _) = asked("hello\r\n\r\n", async |c| c.send(&jobs()).await).await;
     assert!(got.unwrap_err().to_string().contains("broke"));
     let (got, _) = asked(&http("200 OK", "{"), async |c| c.send(&jobs()).await).await;
-    assert!(got.unwrap_err().to_string().contains("another version"));
+    assert!(got.unwrap_err().to_string().contains("is its version different"));
     let cut = "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{}";
     let (got, _) = asked(cut, async |c| c.send(&jobs()).await).await;
     assert!(got.unwrap_err().to_string().contains("broke"));

@@ -132,7 +132,7 @@ mod tests {
         let all = [one("aaaaaaaa-0", "failed"), one("0d01c0de-0", "paused")];
         let said = blocking_deployment("web", &all).unwrap_or_default();
         assert!(
-            said.starts_with("job web is not scaled while its deployment 0d01c0de goes on"),
+            said.starts_with("job web is not scaled while its deployment 0d01c0de is under way"),
             "{said}"
         );
         assert!(said.ends_with("`ostler deployment fail 0d01c0de`"), "{said}");

@@ -221,7 +221,7 @@ mod tests {
         log.write_line(b"12345678\n");
         fs::remove_dir_all(&inner).unwrap();
         let said = log.write_line(b"more\n").unwrap();
-        assert!(said.contains("is not whole") && said.ends_with('\n'), "{said}");
+        assert!(said.contains("is incomplete") && said.ends_with('\n'), "{said}");
         assert_eq!(log.write_line(b"more\n"), None);
         let wrong = LogFile::open(config("/proc/none/a.log".into()));
         let Err(said) = wrong else { panic!("opened") };

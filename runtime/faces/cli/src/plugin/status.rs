@@ -50,7 +50,7 @@ pub(super) fn find<'a>(
     let name = one_line(name);
     connect::single_match(
         found,
-        &format!("there is not a plugin {name}; `ostler plugin status` lists them"),
+        &format!("there is no plugin {name}; `ostler plugin status` lists them"),
         &format!("plugins are called {name}"),
         |one| format!("{} (block {}, {})", one.name, one.block, one.source),
     )

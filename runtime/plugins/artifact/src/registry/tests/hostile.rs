@@ -109,10 +109,10 @@ async fn redirects_in_circles_and_to_nowhere_are_given_up() {
     assert_eq!(server.asked().len(), REGISTRY_REDIRECTS_MAX + 1);
     for (location, wanted) in [
         ("ftp://localhost/x", "neither http nor https"),
-        ("file:///etc/passwd", "no address"),
+        ("file:///etc/passwd", "not an address"),
         ("//other.example/x", "neither http nor https"),
         ("http://user@localhost/x", "user name"),
-        ("not an address", "no address"),
+        ("not an address", "not an address"),
         ("relative", "neither http nor https"),
     ] {
         let server = Server::with(move |_, _| Some(Reply::with(302, ("Location", location)))).await;
