@@ -312,7 +312,7 @@ async fn ctrl_c_ends_the_following_and_not_the_job() {
     let output = child.wait_with_output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("job web goes on"), "{said}");
+    assert!(said.contains("job web keeps running"), "{said}");
     std::fs::write(&gate, "").unwrap();
     until("the job runs", async || {
         agent.allocs("web").await.iter().all(|alloc| alloc["ClientStatus"] == "running")

@@ -467,7 +467,7 @@ async fn https_is_spoken_with_whom_an_authority_vouches_for() {
     assert!(said[0].contains("from https to http"), "{said:?}");
     let (_, task) = over(&agent, "other").await;
     let said = events(&task, "Failed Artifact Download");
-    assert!(said[0].contains("TLS failed with 127.0.0.1"), "{said:?}");
+    assert!(said[0].contains("TLS with 127.0.0.1 failed"), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

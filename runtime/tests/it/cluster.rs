@@ -216,7 +216,9 @@ async fn servers_hear_of_devices_that_go() {
     std::fs::remove_file(devices.join("one")).unwrap();
     let said = |event: &Value| {
         field(event, "Subsystem").and_then(text) == Some("Device")
-            && field(event, "Message").and_then(text).is_some_and(|said| said.contains("not found"))
+            && field(event, "Message")
+                .and_then(text)
+                .is_some_and(|said| said.contains("no longer found"))
     };
     eventually("its loss is told", || double.book().events.iter().any(said)).await;
 }

@@ -30,16 +30,20 @@ fn crate_dir(name: &str) -> Option<PathBuf> {
     dirs.find(|dir| dir.join("Cargo.toml").exists())
 }
 
-/// `path` is a file or directory of the sources (of a crate: without its `src`), of the tests (`it/…`),
+/// `path` is a file or directory of the sources (of a crate: with or without its `src`), of the tests (`it/…`),
 /// or a module.
 fn is_there(path: &str) -> bool {
     let path = path.trim_end_matches('/');
     let (name, rest) = path.split_once('/').unwrap_or((path, ""));
-    let in_crate = crate_dir(name).map(|dir| dir.join("src").join(rest));
+    let in_crate = crate_dir(name).map(|dir| [dir.join("src").join(rest), dir.join(rest)]);
     let crates = ["agent", "lifecycle"].map(|name| crate_dir(name).unwrap().join("src"));
     let below = ["runtime/tests", "runtime", "."].map(|below| root().join(below));
     let whole = crates.iter().chain(&below).map(|below| below.join(path));
-    in_crate.into_iter().chain(whole).any(|at| at.exists() || at.with_extension("rs").exists())
+    in_crate
+        .into_iter()
+        .flatten()
+        .chain(whole)
+        .any(|at| at.exists() || at.with_extension("rs").exists())
 }
 
 #[test]

@@ -45,7 +45,10 @@ async fn of_a_complete_job_it_is_said_that_nothing_runs_and_it_can_run_again() {
     };
     run(&[]).await.said(0, &["at version 0", "1 placed", "all of job j is complete"]);
     let again = run(&[]).await;
-    again.said(0, &["nothing of job j runs", "all of it is complete", "`ostler job run --rerun "]);
+    again.said(
+        0,
+        &["nothing of job j was started", "all of it is complete", "`ostler job run --rerun "],
+    );
     assert_eq!(agent.allocs("j").await.len(), 1);
     let done = run(&["--json"]).await;
     let done: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
