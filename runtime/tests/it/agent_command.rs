@@ -176,7 +176,7 @@ async fn sigterm_leaves_native_tasks_to_the_next_agent() {
     let alloc = agent.alloc("svc").await;
     agent.signal(Signal::TERM);
     let (ended, data) = agent.ended().await;
-    ended.said(0, &["native tasks go on", "the agent has ended"]);
+    ended.said(0, &["tasks go on", "the agent has ended"]);
     assert!(runs(pid), "{ended:#?}");
     let agent = AgentProcess::start_in(data, &[]).await;
     assert_eq!(agent.alloc("svc").await, alloc);

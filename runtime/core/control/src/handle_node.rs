@@ -40,7 +40,7 @@ impl ControlHandle {
     pub async fn set_trace(&self, job: &JobId, trace: Option<TraceContext>) {
         let message = Message::Trace { job: job.clone(), trace };
         if self.queue.send(message).await.is_err() {
-            tracing::debug!(%job, "the agent is shutting down: the question leaves no trace");
+            tracing::debug!(%job, "the agent is shutting down: the trace of the job is not set");
         }
     }
 

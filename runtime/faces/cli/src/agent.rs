@@ -5,7 +5,7 @@
 //!                                                  │                         │ SIGHUP: reload
 //!                        ┌── SIGTERM, SIGINT ◄─────┴─────────────────────────┘ (agent/reload)
 //!                        ▼
-//!   leave (native tasks go on) or drain (they end in order) ─► exit 0
+//!   leave (tasks go on) or drain (they end in order) ─► exit 0
 //!                        │ a second signal
 //!                        └─► exit at once
 //! ```
@@ -106,7 +106,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     };
     joined.cancel();
     notify::notify_manager("STOPPING=1\nSTATUS=ending");
-    let what = if drain { "stopping all tasks" } else { "native tasks go on" };
+    let what = if drain { "stopping all tasks" } else { "tasks go on" };
     output::say(&format!(
         "{}: the agent is shutting down, {what}; a second signal ends it at once",
         signal.name()

@@ -63,7 +63,7 @@ impl fmt::Display for HoldReason {
             }
             Self::Nameless => "nothing says which job it belongs to",
             Self::Elsewhere => {
-                "it belongs to another data directory, of which this one is a copy or was moved here as a copy"
+                "it belongs to another data directory, and this one is a copy of that"
             }
         })
     }

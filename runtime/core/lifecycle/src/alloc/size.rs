@@ -152,8 +152,8 @@ pub fn over_limit(used: &AllocDiskUse, disk: EphemeralDisk) -> Option<String> {
             format!("ephemeral_disk.size allows {size_mb} MiB")
         } else {
             format!(
-                "the job has no ephemeral_disk.size, and {size_mb} MiB are usual; it keeps running, but a size \
-                 given in the job would be enforced"
+                "the job has no ephemeral_disk.size, whose default is {size_mb} MiB; the allocation keeps running, but a \
+                 size given in the job would be enforced"
             )
         };
         format!("the allocation has {at_least}{mib} MiB on disk without its logs; {limit}")

@@ -38,7 +38,7 @@ Examples:
   ostler agent --config /etc/ostler.hcl                with plugins, servers and limits of your own
   ostler agent --data-dir ./data --servers 10.0.0.7    run what the servers of a cluster say
   ostler -v agent --data-dir ./data                    log more
-  ostler agent --dev                                   try raw_exec too; the answer is how to reach it
+  ostler agent --dev                                   try raw_exec too; it prints how to reach it
   ostler agent --dev --socket-dir /tmp/try             the same beside another agent, which has the usual directory
   ostler agent --http 127.0.0.1:4646                   with a page at http://127.0.0.1:4646/ui/
 

@@ -399,7 +399,7 @@ fn a_refusal_names_groups_like_what_was_asked_for_and_counts_the_others() {
     let near = [strange.as_slice(), &[of("acme", "gpu"), of("nvidia", "nic")]].concat();
     assert_eq!(
         told(&near),
-        "no plugin offers nvidia/gpu; there is acme/gpu/x, nvidia/nic/x, and 3 groups of other kinds"
+        "no plugin offers nvidia/gpu; there are acme/gpu/x, nvidia/nic/x, and 3 groups of other kinds"
     );
     assert_eq!(told(&strange[..1]), "no plugin offers nvidia/gpu; there is intel/bridge/x");
 }

@@ -39,7 +39,7 @@ rules! {
         "Answer constants; call no host function and read no file in describe.";
     SCHEMA = "schema",
         "Configurations are checked against the schema before the plugin runs.",
-        "Give a JSON Schema, and set additionalProperties to false so that typing errors are reported.";
+        "Give a JSON Schema, and set additionalProperties to false so that typos are reported.";
     CONFIG = "config",
         "A plugin whose configuration does not fit its schema is not loaded.",
         "Give a configuration that fits with --config, or correct the schema.";

@@ -66,7 +66,7 @@ impl AllocHook for MigrateHook {
                     format!("took over from allocation {from}: {}", items.join(", "))
                 }
                 Err(TakeOverError { error, stays: None }) => format!(
-                    "data of allocation {from} was not taken over, starting without it: {}",
+                    "data of allocation {from} was not taken over, so the allocation starts without it: {}",
                     chain(&error)
                 ),
                 Err(TakeOverError { error, stays: Some(why) }) => format!(
@@ -98,7 +98,9 @@ async fn fetch_data(scope: &AllocScope, from: AllocId) -> Result<(), HookFailure
     let text = match (DiskFetch { scope, others, from, tasks, size_mb }).run().await {
         Ok(fetched) if fetched.is_nothing() => return Ok(()),
         Ok(fetched) => fetched.text(from),
-        Err(why) => format!("data of allocation {from} was not fetched, starting without: {why}"),
+        Err(why) => format!(
+            "data of allocation {from} was not fetched, so the allocation starts without it: {why}"
+        ),
     };
     let event = TaskEvent::new(EventKind::HookMessage, scope.node.clock.now(), text)
         .detail("previous_alloc", from);

@@ -189,7 +189,7 @@ impl Templates {
         if template.change != ChangeMode::Noop && untold.insert(index) {
             sandbox.keep_untold(untold, now).map_err(|error| RenderError::Disk {
                 node: ostler_model::causes::is_of_the_node(&error),
-                action: "keep that its task is to be told, in",
+                action: "write the note that its task is to be told, in",
                 path: "the allocation's directory".to_owned(),
                 error: error.to_string(),
                 name: name.clone(),

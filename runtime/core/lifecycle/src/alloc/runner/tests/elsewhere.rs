@@ -216,7 +216,7 @@ async fn what_cannot_be_fetched_is_said_and_the_allocation_runs_without() {
         let (bench, others) = (bench(), Others::new(answers));
         let alloc = AllocRunner::spawn(successor(&bench, &others, MIGRATE)).unwrap();
         until_running(&alloc, "web").await;
-        assert!(said(&alloc, "was not fetched, starting without: "), "{why}");
+        assert!(said(&alloc, "was not fetched, so the allocation starts without it: "), "{why}");
         assert!(said(&alloc, why), "{why}");
         assert_eq!(files(&alloc), [] as [&str; 0]);
         assert!(!alloc.dir().join("data fetch").exists());
