@@ -62,7 +62,7 @@ async fn of_a_complete_job_it_is_said_that_nothing_runs_and_it_can_run_again() {
     let given = ["--var", "unused=a b"];
     run(&given).await.said(0, &["all of job v is complete"]);
     let advised = "`ostler job run --rerun --settle 2m --var 'unused=a b' ";
-    run(&given).await.said(0, &["nothing of job v runs", advised]);
+    run(&given).await.said(0, &["nothing of job v was started", advised]);
     // One that failed is not run again for nothing either.
     let failing = job("batch", STAYS_FAILED, "exit 3").replace("job \"j\"", "job \"f\"");
     std::fs::write(file, failing).unwrap();
