@@ -67,7 +67,7 @@ async fn of_a_complete_job_it_is_said_that_nothing_runs_and_it_can_run_again() {
     let failing = job("batch", STAYS_FAILED, "exit 3").replace("job \"j\"", "job \"f\"");
     std::fs::write(file, failing).unwrap();
     run(&[]).await.said(1, &["an allocation of job f failed"]);
-    run(&[]).await.said(1, &["nothing of job f is started", "`ostler job run --rerun "]);
+    run(&[]).await.said(1, &["nothing of job f was started", "`ostler job run --rerun "]);
 }
 
 #[tokio::test]

@@ -83,6 +83,13 @@ impl Shapes {
         read: impl FnOnce(Option<&'static str>, &RefCell<Shape>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
+        // The tag of an enum whose variants have their content beside it is read by the name of the enum.
+        let is_tag = is_enum && self.stack.borrow().last() == Some(&name);
+        if is_tag && self.named.borrow().get(name).is_some_and(|parts| !parts.is_enum) {
+            let schema = json!({ "type": "string", "enum": names });
+            slot.replace(Shape { schema, whole: true });
+            return Err(Error::custom("a tag stands for its enum"));
+        }
         if self.stack.borrow().contains(&name) {
             slot.replace(Shape { schema, whole: true });
             return Err(Error::custom("a type inside itself"));

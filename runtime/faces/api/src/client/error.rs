@@ -9,6 +9,7 @@ use ostler_net::ExchangeError;
 use tokio_rustls::rustls;
 
 use super::address::AgentEndpoint;
+use ostler_model::causes;
 use ostler_model::limits::CLIENT_START_WALL_MAX;
 
 /// The name of a request, for messages.
@@ -95,7 +96,7 @@ pub enum ClientTrouble {
     )]
     TooSlow(Duration),
     /// The connection ended early.
-    #[error("the connection to the agent broke ({0}); see its log")]
+    #[error("the connection to the agent broke ({}); see its log", causes::chain(.0))]
     Broken(#[source] ExchangeError),
     /// The other end does not speak HTTP.
     #[error(

@@ -115,11 +115,11 @@ impl NoDevice {
         }
         let others = self.candidates.len().saturating_sub(shown.len());
         let rest = count_noun(u64::try_from(others).unwrap_or(u64::MAX), "group");
+        let are = if shown.len() == 1 { "is" } else { "are" };
         match (shown.is_empty(), others) {
             (true, _) => format!("none of the {rest} of devices is of that vendor or type"),
-            (false, 0) if shown.len() == 1 => format!("there is {}", shown.join(", ")),
-            (false, 0) => format!("there are {}", shown.join(", ")),
-            (false, _) => format!("there are {}, and {rest} of other kinds", shown.join(", ")),
+            (false, 0) => format!("there {are} {}", shown.join(", ")),
+            (false, _) => format!("there {are} {}, and {rest} of other kinds", shown.join(", ")),
         }
     }
 }
