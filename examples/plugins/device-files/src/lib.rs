@@ -135,7 +135,10 @@ fn list(config: &Config) -> Result<Vec<String>> {
     ids.sort();
     let most = groups::INSTANCES_MAX;
     if ids.len() > most {
-        log::warn(format!("{dir} has {} files; only the first {most} are offered as devices", ids.len()));
+        log::warn(format!(
+            "{dir} has {} files; only the first {most} are offered as devices",
+            ids.len()
+        ));
         ids.truncate(most);
     }
     Ok(ids)
