@@ -211,7 +211,7 @@ fn errors_of_a_card_make_it_unhealthy_with_the_reason() {
     };
     let group = only_group();
     assert!(group.instances.iter().all(|one| one.health.state == HealthState::Unhealthy));
-    assert!(reasons(&group)[0].contains("\"Unknown Error\" of ecc.errors"), "{group:?}");
+    assert!(reasons(&group)[0].contains("\"Unknown Error\" for ecc.errors"), "{group:?}");
     assert!(reasons(&group)[1].contains("2 memory errors"), "{group:?}");
     host.set_config(r#"{"proc": "/nowhere", "sysfs": "/nowhere", "ecc_uncorrected_max": 2}"#);
     assert_eq!(reasons(&only_group())[1], "");
@@ -230,7 +230,7 @@ fn a_card_that_its_driver_wants_recovered_is_unhealthy() {
     for (healthy, ill, why) in [
         (", No, None", ", Yes, None", "could not be remapped"),
         (", No, None", ", No, Reset", "asks for a recovery of the card: Reset"),
-        (", No, None", ", No, [GPU requires reset]", "\"GPU requires reset\" of gpu_recovery"),
+        (", No, None", ", No, [GPU requires reset]", "\"GPU requires reset\" for gpu_recovery"),
     ] {
         prints(0, &recorded.replace(healthy, ill));
         let health = only_group().instances[0].health.clone();
