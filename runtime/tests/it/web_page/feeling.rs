@@ -113,6 +113,32 @@ async fn everything_is_reached_by_the_keyboard() {
     page.browser.close().await;
 }
 
+/// The chart loads its drawing when it is shown, and the view may be another by then.
+#[tokio::test]
+async fn a_view_that_is_left_at_once_draws_no_chart() {
+    let Some(page) = Page::open("").await else { return };
+    page.show("jobs").await;
+    page.browser
+        .promised(
+            "(async () => { \
+               const go = (title) => [...document.querySelectorAll('nav.side a')] \
+                 .find((link) => link.innerText.trim().startsWith(title)).click(); \
+               const rest = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds)); \
+               for (let turn = 0; turn < 100; turn += 1) { \
+                 go('Node'); \
+                 await rest(turn / 2); \
+                 go('Jobs'); \
+                 await rest(40); \
+               } \
+             })()",
+        )
+        .await;
+    page.show("").await;
+    page.browser.until("document.querySelector('.chart canvas') !== null").await;
+    page.browser.is_quiet().await;
+    page.browser.close().await;
+}
+
 /// Names and landmarks that programs read aloud by.
 #[tokio::test]
 async fn every_control_has_a_name_and_every_view_its_landmarks() {

@@ -51,25 +51,26 @@ function options(width) {
 export function Chart() {
   const box = useRef(null);
   useEffect(() => {
-    let gone = false;
+    const element = box.current;
     let plot = null;
     let Plot = null;
+    // The clean-up of an effect comes after the next paint, and so does what is called meanwhile: what
+    // was taken out of the page is not drawn.
     const make = () => {
       plot?.destroy();
-      plot = new Plot(options(box.current.clientWidth), data(), box.current);
+      plot = element.isConnected ? new Plot(options(element.clientWidth), data(), element) : null;
     };
     const grow = () => plot?.setData(data());
-    const size = new ResizeObserver(() => { if (plot && box.current?.clientWidth) plot.setSize({ width: box.current.clientWidth, height: HEIGHT }); });
+    const size = new ResizeObserver(() => { if (plot && element.clientWidth) plot.setSize({ width: element.clientWidth, height: HEIGHT }); });
     import('../vendor/uplot.js').then((module) => {
-      if (gone) return;
+      if (!element.isConnected) return;
       Plot = module.default;
       make();
-      size.observe(box.current);
+      size.observe(element);
       use.listeners.add(grow);
       themeChanged.addEventListener('change', make);
     });
     return () => {
-      gone = true;
       size.disconnect();
       use.listeners.delete(grow);
       themeChanged.removeEventListener('change', make);
