@@ -24,6 +24,7 @@
 //! places.
 
 mod places;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -9,12 +9,13 @@
 //!                   the places that they are beside: what is in these of the older version is stopped
 //!     held       ─► nothing of the new version (paused, failed)
 //!   while it is not open, what fails of the older version gets successors of that version, also in
-//!   places that only the older version has: a lower count counts when the new version is accepted
+//!   places that only the older version has: a lower count counts when the new version is accepted.
+//!   What an even older version had in other places does not come back
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
+use super::steps::Steps;
 use super::{
     Actions, ExistingAlloc, GroupProgress, PlaceAction, PlacementDetails, ReconcilePlan, WantedJob,
     is_destructive, reason,
@@ -65,11 +66,9 @@ pub(super) fn reconcile_places<'a>(
             let policy = group.update.filter(|policy| {
                 wanted.lives_on && wanted.job.kind == JobKind::Service && policy.max_parallel > 0
             });
-            GroupPlaces { wanted, group, policy, canaries }.decide(
-                &mut places,
-                &mut steps,
-                &mut done,
-            );
+            let count_before = count_before(wanted, &group.name, &places);
+            let group = GroupPlaces { wanted, group, policy, canaries, count_before };
+            group.decide(&mut places, &mut steps, &mut done);
         }
         done.next = steps.next(wanted);
     }
@@ -92,55 +91,6 @@ struct Todo {
     behind: BTreeSet<AllocId>,
 }
 
-/// The steps of system jobs with a policy: so many are replaced at a time, and then there
-/// is a wait.
-struct Steps {
-    left: Option<u32>,
-    due: Timestamp,
-    stagger: Duration,
-    more: bool,
-}
-
-impl Steps {
-    fn for_job(wanted: &WantedJob<'_>, existing: &[ExistingAlloc<'_>]) -> Self {
-        let every = matches!(wanted.job.kind, JobKind::System);
-        let policies = wanted.job.groups.iter().filter_map(|group| group.update);
-        let policies = policies.filter(|policy| every && policy.max_parallel > 0);
-        let (most, stagger) = policies.fold((0, None), |(most, stagger), policy| {
-            (policy.max_parallel.max(most), stagger.max(Some(policy.stagger)))
-        });
-        let Some(stagger) = stagger.filter(|_| wanted.lives_on) else {
-            return Self { left: None, due: wanted.now, stagger: Duration::ZERO, more: false };
-        };
-        let of_version = existing.iter().filter(|alloc| alloc.is_of(wanted));
-        let last = of_version.map(|alloc| alloc.created_at).max();
-        let due = last.map_or(wanted.now, |last| last.plus(stagger));
-        let left = Some(if due <= wanted.now { most } else { 0 });
-        Self { left, due, stagger, more: false }
-    }
-
-    /// May one more allocation be replaced now?
-    fn take(&mut self) -> bool {
-        match &mut self.left {
-            None => true,
-            Some(0) => {
-                self.more = true;
-                false
-            }
-            Some(left) => {
-                *left = left.saturating_sub(1);
-                true
-            }
-        }
-    }
-
-    fn next(&self, wanted: &WantedJob<'_>) -> Option<Timestamp> {
-        // The wait begins now for what is replaced just now.
-        let next = if self.due > wanted.now { self.due } else { wanted.now.plus(self.stagger) };
-        self.more.then_some(next)
-    }
-}
-
 /// A group of the job, with what decides about its places.
 struct GroupPlaces<'w, 'e, 'a> {
     wanted: &'w WantedJob<'a>,
@@ -149,6 +99,8 @@ struct GroupPlaces<'w, 'e, 'a> {
     policy: Option<UpdatePolicy>,
     /// Canaries that nobody has accepted yet.
     canaries: Vec<&'e ExistingAlloc<'a>>,
+    /// The number of places that the version before has.
+    count_before: u32,
 }
 
 /// What was counted while the places of a group were decided.
@@ -158,6 +110,8 @@ struct PlaceTally<'e, 'a> {
     differ: Vec<(u32, &'e ExistingAlloc<'a>, Option<AllocId>)>,
     /// Places in which nothing runs that is to go on. A canary may be accepted for them as well.
     vacant: Vec<u32>,
+    /// Places that canaries have when they are accepted.
+    beside_canaries: BTreeSet<u32>,
     /// Number of new allocations without a verdict on their health.
     outstanding: u32,
     unhealthy: bool,
@@ -187,7 +141,8 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
         let of_version =
             |allocs: &[&ExistingAlloc<'a>]| allocs.iter().any(|a| a.is_of(self.wanted));
         let known = !self.canaries.is_empty() || there.iter().any(|(_, allocs)| of_version(allocs));
-        let mut counted = PlaceTally { known, ..PlaceTally::default() };
+        let beside_canaries = self.beside_canaries();
+        let mut counted = PlaceTally { known, beside_canaries, ..PlaceTally::default() };
         for (index, allocs) in &there {
             self.place(*index, allocs, gate, todo, &mut counted);
         }
@@ -223,17 +178,19 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
         }
     }
 
-    /// Take the places that only the version before has.
+    /// Take the places that only the version before has, and those in which one of its kind runs.
+    /// What a drain of the node stopped there comes again.
     fn take_beyond(&self, places: &mut Places<'e, 'a>) -> Vec<(u32, Vec<&'e ExistingAlloc<'a>>)> {
         let group = &self.group.name;
-        let of_group = places.range((group, 0)..=(group, u32::MAX));
-        let older = of_group.flat_map(|(_, allocs)| allocs);
-        let older = older.filter(|alloc| self.is_before(alloc));
-        // Where all of them are told to stop, as by a drain of the node, they come again.
-        let newest = older.max_by_key(|alloc| (!alloc.stopping, alloc.version));
-        let count = newest.and_then(|alloc| alloc.job.group(group)).map_or(0, |group| group.count);
+        let runs = |alloc: &&ExistingAlloc<'a>| {
+            is_before(self.wanted, alloc) && !alloc.stopping && !alloc.status.is_terminal()
+        };
+        let of_group = places.range((group, self.group.count)..=(group, u32::MAX));
+        let kept = of_group
+            .filter(|((_, index), allocs)| *index < self.count_before || allocs.iter().any(runs));
+        let kept: Vec<u32> = kept.map(|((_, index), _)| *index).collect();
         let mut beyond = Vec::new();
-        for index in self.group.count..count {
+        for index in kept {
             let mut allocs = places.remove(&(group, index)).unwrap_or_default();
             allocs.sort_by_key(|alloc| alloc.rank(self.wanted));
             beyond.push((index, allocs));
@@ -252,7 +209,7 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
         counted: &mut PlaceTally<'e, 'a>,
     ) {
         let older: Vec<&ExistingAlloc<'a>> =
-            there.iter().copied().filter(|alloc| self.is_before(alloc)).collect();
+            there.iter().copied().filter(|alloc| is_before(self.wanted, alloc)).collect();
         let current = current_alloc(self.wanted, &older);
         for alloc in there.iter().filter(|alloc| current.is_none_or(|kept| kept.id != alloc.id)) {
             todo.actions.end(alloc, reason::NOT_NEEDED);
@@ -337,9 +294,17 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
         } else if current.status.is_terminal() {
             counted.unfinished = true;
             counted.vacant.push(index);
-            self.follow(current, false, todo);
+            if index < self.count_before {
+                self.follow(current, false, todo);
+            } else {
+                todo.actions.ignored.push(PlaceAction::Ignore(current.id));
+            }
         } else if is_destructive(current.job, wanted.job, &self.group.name) {
             counted.differ.push((index, current, last));
+        } else if counted.beside_canaries.contains(&index) {
+            // That one has the place when it is accepted.
+            counted.unfinished = true;
+            self.leave(current, todo);
         } else {
             counted.updated = true;
             // An allocation that was not healthy before is waited for as a new one is.
@@ -360,13 +325,18 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
         counted: &mut PlaceTally<'e, 'a>,
     ) {
         let previous = last.map(|alloc| alloc.id);
-        let older = last.filter(|alloc| !alloc.is_of(self.wanted) && self.is_before(alloc));
+        let before = |alloc: &&ExistingAlloc<'a>| is_before(self.wanted, alloc);
+        let older = last.filter(|alloc| before(alloc) && index < self.count_before);
         let like = match (gate, older, last) {
             (RolloutGate::Open, ..) => None,
             // An allocation of the older version that was stopped is replaced by one of its
             // version.
             (_, Some(_), _) => previous,
-            (RolloutGate::Held, None, Some(_)) => None,
+            (RolloutGate::Held, None, Some(last))
+                if !before(&last) && !counted.beside_canaries.contains(&index) =>
+            {
+                None
+            }
             _ => {
                 counted.unfinished = true;
                 return;
@@ -390,9 +360,10 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
         reschedule::successor_events(policy, last.before, last.id, self.wanted.now, delay)
     }
 
-    /// Does it belong to an older version of this job, and not to an earlier job of its name?
-    fn is_before(&self, alloc: &ExistingAlloc<'_>) -> bool {
-        alloc.version < self.wanted.version && alloc.create_index >= self.wanted.create_index
+    /// The places beside which canaries are, or successors of canaries are to come.
+    fn beside_canaries(&self) -> BTreeSet<u32> {
+        let there = self.canaries.iter().filter(|alloc| !alloc.stopping).copied();
+        there.chain(self.unfollowed_canaries()).map(|alloc| alloc.index).collect()
     }
 
     /// Decide about an allocation of the wanted version.
@@ -479,9 +450,13 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
             taken.insert(alloc.index);
             if alloc.status.is_terminal() {
                 self.follow(alloc, true, todo);
-            } else {
-                todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+                continue;
             }
+            // When it is accepted, it has no place in which to stay.
+            if alloc.index >= self.group.count {
+                todo.behind.insert(alloc.id);
+            }
+            todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
         }
         let wanted = match self.deployed_group() {
             _ if !more => 0,
@@ -560,6 +535,19 @@ impl<'e, 'a> GroupPlaces<'_, 'e, 'a> {
     ) -> PlaceAction {
         PlaceAction::Place { group: self.group.name.clone(), index, previous, replaces, how }
     }
+}
+
+/// Does it belong to an older version of this job, and not to an earlier job of its name?
+fn is_before(wanted: &WantedJob<'_>, alloc: &ExistingAlloc<'_>) -> bool {
+    alloc.version < wanted.version && alloc.create_index >= wanted.create_index
+}
+
+/// The number of places that the version before has: the newest of those that have something.
+fn count_before(wanted: &WantedJob<'_>, group: &GroupName, places: &Places<'_, '_>) -> u32 {
+    let of_group = places.range((group, 0)..=(group, u32::MAX));
+    let older = of_group.flat_map(|(_, allocs)| allocs).filter(|alloc| is_before(wanted, alloc));
+    let newest = older.max_by_key(|alloc| alloc.version);
+    newest.and_then(|alloc| alloc.job.group(group)).map_or(0, |group| group.count)
 }
 
 /// The allocation that has the place. `there`: ordered by rank.

@@ -7,10 +7,10 @@ use crate::deployments::DeploymentAsk;
 use crate::node_drain::NodeAsk;
 use ostler_model::rollout::{DeploymentPhase, ReschedulePolicy};
 
-/// Six of the first version, and two canaries of one that wants four.
-fn six_to_four() -> (Play, Vec<AllocId>) {
+/// So many of a service with canaries run, and what fails of it gets successors.
+fn rescheduled(count: u32) -> (Play, Job) {
     let mut play = Play::new();
-    let mut first = service("a", 6, canaries(2));
+    let mut first = service("a", count, canaries(2));
     first.groups[0].reschedule = ReschedulePolicy {
         delay: Duration::from_secs(5),
         unlimited: true,
@@ -18,6 +18,12 @@ fn six_to_four() -> (Play, Vec<AllocId>) {
     };
     play.register(&first);
     play.settle();
+    (play, first)
+}
+
+/// Six of the first version, and two canaries of one that wants four.
+fn six_to_four() -> (Play, Vec<AllocId>) {
+    let (mut play, first) = rescheduled(6);
     let old = play.of_version(0);
     assert_eq!(old.len(), 6);
     let mut second = changed(&first, "1");
@@ -105,4 +111,33 @@ fn what_fails_of_what_is_too_many_gets_successors_while_canaries_wait() {
     assert_eq!(now.len(), 6, "of their own version");
     assert!(!now.contains(&failed) && !now.contains(&stopped));
     assert_eq!(play.of_version(1).len(), 2);
+}
+
+#[test]
+fn what_a_version_gave_up_does_not_come_back_beside_the_canaries_of_the_next_one() {
+    for (fails, count) in [(false, 1), (true, 1), (false, 3), (true, 3)] {
+        let (mut play, first) = rescheduled(3);
+        let mut second = first.clone();
+        second.groups[0].count = 1;
+        let beyond: Vec<_> =
+            play.live().into_iter().filter(|id| play.alloc(*id).index > 0).collect();
+        if fails {
+            beyond.iter().for_each(|id| play.report(*id, ClientStatus::Failed, true));
+        }
+        play.register(&second);
+        assert_eq!(play.of_version(1), play.live());
+        assert_eq!(play.live().len(), 1);
+        let mut third = changed(&second, "1");
+        third.groups[0].count = count;
+        play.register(&third);
+        play.end_stopped();
+        play.pass(60 * SECOND);
+        let now = [0, 1, 2].map(|version| play.of_version(version).len());
+        assert_eq!(now, [0, 1, 2], "nothing of the first version");
+        play.all_healthy();
+        play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
+        play.settle();
+        assert_eq!(play.phase("a"), DeploymentPhase::Successful);
+        assert_eq!(play.live().len(), usize::try_from(count).unwrap());
+    }
 }

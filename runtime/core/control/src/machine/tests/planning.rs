@@ -36,13 +36,15 @@ impl Play {
 }
 
 impl Play {
-    /// Those that nobody has accepted yet.
+    /// Those that nobody has accepted. One that was told to stop before was not accepted with the
+    /// others.
     fn canaries(&self) -> BTreeSet<AllocId> {
         let tables = self.machine.tables();
         let waits = |alloc: &Allocation| {
             let history = tables.history(&alloc.job.id);
             let of = alloc.deployment.as_ref().filter(|of| of.canary);
-            of.is_some_and(|of| history.awaits_promotion(&of.id, &alloc.group))
+            let stops = alloc.desired == DesiredStatus::Stop;
+            of.is_some_and(|of| stops || history.awaits_promotion(&of.id, &alloc.group))
         };
         let all = tables.allocs().map(|entry| &entry.allocation);
         all.filter(|alloc| waits(alloc)).map(|alloc| alloc.id).collect()
@@ -215,8 +217,11 @@ proptest! {
         play.settle();
         play.ask_newest(DeploymentAsk::Promote(None));
         play.settle();
-        let given_up = play.newest_phase() == Some(DeploymentPhase::Failed);
-        if counts.waiting == 0 && !given_up {
+        // What is not healthy ends the deployment when nothing became healthy for this long.
+        play.pass(UpdatePolicy::default().progress_deadline);
+        let phase = play.newest_phase();
+        if counts.waiting == 0 && phase != Some(DeploymentPhase::Failed) {
+            prop_assert!(phase.is_none_or(|phase| !phase.is_active()), "{phase:?}");
             let live = play.live();
             let gone = left.iter().filter(|id| !live.contains(id)).count();
             prop_assert_eq!(u32::try_from(gone).unwrap(), counts.later, "{:?}", counts);
@@ -260,6 +265,43 @@ fn canaries_are_counted_and_what_they_may_replace_comes_later() {
     play.settle();
     let counts = only_group(&play.plan(&changed(&first, "1")));
     assert_eq!(counts, GroupPlan { canary: 2, later: 4, ..GroupPlan::default() });
+}
+
+#[test]
+fn a_canary_beyond_the_last_place_is_said_to_be_stopped_later() {
+    let mut play = Play::new();
+    let first = service("a", 1, UpdatePolicy { canary: 2, ..parallel(1) });
+    play.register(&first);
+    play.settle();
+    let second = changed(&first, "1");
+    play.register(&second);
+    let canaries = play.of_version(1);
+    let counts = only_group(&play.plan(&second));
+    assert_eq!(counts, GroupPlan { later: 2, ignore: 1, ..GroupPlan::default() });
+    play.settle();
+    play.ask_newest(DeploymentAsk::Promote(None));
+    play.settle();
+    let live = play.live();
+    assert_eq!(live.len(), 1);
+    assert!(canaries.contains(&live[0]) && play.alloc(live[0]).index == 0);
+}
+
+#[test]
+fn a_failure_counts_as_left_also_where_a_canary_ran_that_was_stopped_when_others_were_accepted() {
+    let mut play = Play::new();
+    let shape = Shape { count: 2, max_parallel: 0, canary: 0, value: 0, large: false };
+    registered_as_planned(&mut play, &shape.job());
+    let failed = play.live().into_iter().find(|id| play.alloc(*id).index == 1).unwrap();
+    play.report(failed, ClientStatus::Failed, true);
+    // The second canary runs beside the one that failed, in a place that goes.
+    let shape = Shape { count: 1, max_parallel: 1, canary: 2, value: 1, large: false };
+    registered_as_planned(&mut play, &shape.job());
+    play.all_healthy();
+    play.ask_newest(DeploymentAsk::Promote(None));
+    assert_eq!((play.live().len(), play.of_version(1).len()), (1, 1));
+    let shape = Shape { max_parallel: 0, canary: 0, ..shape };
+    let (_, counts) = registered_as_planned(&mut play, &shape.job());
+    assert_eq!(counts, GroupPlan { in_place: 1, ignore: 1, ..GroupPlan::default() });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Just;
 
-use super::deploying::{canaries, service, three};
+use super::deploying::{canaries, parallel, service, three};
 use super::node_drain::drain;
 use super::*;
 use crate::deployments::{DeploymentAsk, DeploymentError, description};
@@ -238,6 +238,51 @@ fn an_accepted_version_has_the_data_of_what_ran_in_a_place_not_of_a_canary_that_
     play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
     play.settle();
     assert_eq!(play.alloc(play.at(1, index)).previous, Some(successor));
+}
+
+/// Two of a service, the first of which was replaced. The new one is not healthy yet.
+fn half_replaced() -> (Play, Job) {
+    let (mut play, first) = settled(2, parallel(1));
+    let mut second = changed(&first, "1");
+    play.register(&second);
+    play.end_stopped();
+    assert_eq!((play.of_version(0).len(), play.of_version(1).len()), (1, 1));
+    second.groups[0].update = Some(canaries(2));
+    (play, second)
+}
+
+#[test]
+fn an_accepted_canary_stays_also_beside_what_the_new_version_would_not_replace() {
+    let (mut play, third) = half_replaced();
+    let failed = play.at(1, 0);
+    play.report(failed, ClientStatus::Failed, true);
+    play.register(&third);
+    let accepted = [play.at(2, 0), play.at(2, 1)];
+    play.pass(6 * SECOND);
+    let successor = play.at(1, 0);
+    play.settle();
+    assert_eq!(play.at(1, 0), successor, "the canary has its place later");
+    play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
+    play.settle();
+    assert_eq!(play.phase("a"), DeploymentPhase::Successful);
+    assert_eq!(BTreeSet::from_iter(play.live()), BTreeSet::from(accepted));
+}
+
+#[test]
+fn nothing_of_the_new_version_is_placed_beside_a_canary_while_nobody_accepts_it() {
+    let (mut play, third) = half_replaced();
+    play.register(&third);
+    // It runs on with the new version, so the canaries are beside the other place and beyond.
+    play.stop_one(play.at(2, 0));
+    play.stop_one(play.at(2, 2));
+    let accepted = [play.at(2, 0), play.at(2, 1)];
+    play.ask_of("a", DeploymentAsk::Pause).unwrap();
+    assert_eq!(BTreeSet::from_iter(play.of_version(2)), BTreeSet::from(accepted));
+    play.ask_of("a", DeploymentAsk::Resume).unwrap();
+    play.settle();
+    play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
+    play.settle();
+    assert_eq!(BTreeSet::from_iter(play.live()), BTreeSet::from(accepted));
 }
 
 #[derive(Clone, Copy, Debug)]
