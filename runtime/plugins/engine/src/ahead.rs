@@ -3,10 +3,17 @@
 //!
 //! ```text
 //! artefact │ seal, under a key that everybody knows │ digest of the wasm, 32 bytes
+//! └─────────── compressed by zlib ────────────────┘
 //! ```
+//! Compressed, because the program contains it, and only the first agent on a data directory reads it.
 //! The seal is only a checksum here: it binds code to the wasm it was compiled from and to the
 //! engine it is for. Whoever can change the seal can change the program as well.
 
+use std::io::{Read as _, Write as _};
+
+use flate2::Compression;
+use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
 use wasmtime::Engine;
 
 use super::config::{EngineKind, WasmFormat, base_config, compatibility, precompile};
@@ -15,6 +22,8 @@ use ostler_model::digest::Digest;
 
 const KEY: &[u8; 32] = b"ostler: made when it was built\0\0";
 const DIGEST_BYTES: usize = 32;
+/// Most bytes of an artefact with its seal. The largest of this program's has less than 1 MB.
+const SEALED_BYTES_MAX: u64 = 32 << 20;
 
 /// Compile trusted bytes for any processor of this machine's architecture.
 ///
@@ -23,11 +32,14 @@ const DIGEST_BYTES: usize = 32;
 pub fn make(wasm: &[u8], kind: EngineKind, format: WasmFormat) -> wasmtime::Result<Vec<u8>> {
     let engine = engine(kind)?;
     let meant = code_identity(&engine, Digest::compute(wasm), kind, format);
-    let mut code = precompile(&engine, wasm, format)?;
+    let code = precompile(&engine, wasm, format)?;
     let seal = Sealer::new(KEY).compute_seal(&*code, code.len() as u64, &meant)?;
-    code.extend(seal);
-    code.extend(meant.digest.as_bytes());
-    Ok(code)
+    let mut packed = ZlibEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&code)?;
+    packed.write_all(&seal)?;
+    let mut packed = packed.finish()?;
+    packed.extend(meant.digest.as_bytes());
+    Ok(packed)
 }
 
 /// Digest of the wasm that some code was compiled from, as the code itself says it.
@@ -39,11 +51,21 @@ pub fn digest(code: &[u8]) -> Option<Digest> {
 /// The artefact, when it is whole and was compiled from this wasm for this program's engine.
 /// Whether the processor can run it is decided by wasmtime.
 #[must_use]
-pub fn artefact(code: &[u8], wasm: Digest, kind: EngineKind, format: WasmFormat) -> Option<&[u8]> {
-    let sealed = code.get(..code.len().checked_sub(DIGEST_BYTES)?)?;
+pub fn artefact(
+    code: &[u8],
+    wasm: Digest,
+    kind: EngineKind,
+    format: WasmFormat,
+) -> Option<Vec<u8>> {
+    let packed = code.get(..code.len().checked_sub(DIGEST_BYTES)?)?;
+    let mut sealed = Vec::new();
+    ZlibDecoder::new(packed).take(SEALED_BYTES_MAX).read_to_end(&mut sealed).ok()?;
     let meant = code_identity(&engine(kind).ok()?, wasm, kind, format);
-    let whole = Sealer::new(KEY).is_sealed(sealed, sealed.len() as u64, &meant);
-    whole.ok()?.then(|| sealed.get(..sealed.len().checked_sub(SEAL_BYTES)?)).flatten()
+    if !Sealer::new(KEY).is_sealed(&*sealed, sealed.len() as u64, &meant).ok()? {
+        return None;
+    }
+    sealed.truncate(sealed.len().checked_sub(SEAL_BYTES)?);
+    Some(sealed)
 }
 
 fn code_identity(
@@ -85,16 +107,18 @@ mod tests {
         let wasm = Digest::compute(WASM);
         assert_eq!(digest(&code), Some(wasm));
         let found = artefact(&code, wasm, KIND, FORMAT).unwrap();
-        assert_eq!(found.len(), code.len() - SEAL_BYTES - DIGEST_BYTES);
+        assert!(found.len() > code.len(), "{} of {}", code.len(), found.len());
         assert_eq!(artefact(&code, Digest::compute(b"other"), KIND, FORMAT), None);
         assert_eq!(artefact(&code, wasm, EngineKind::Task, FORMAT), None);
-        for cut in [0, 1, DIGEST_BYTES, SEAL_BYTES + DIGEST_BYTES, code.len() - 1] {
+        for cut in [0, 1, DIGEST_BYTES, code.len() - SEAL_BYTES, code.len() - 1] {
             assert_eq!(artefact(&code[..cut], wasm, KIND, FORMAT), None, "of length {cut}");
         }
-        for at in [0, found.len() / 2, found.len(), found.len() + SEAL_BYTES - 1] {
+        for at in (0..code.len() - DIGEST_BYTES).step_by(97) {
             let mut damaged = code.clone();
             damaged[at] ^= 1;
-            assert_eq!(artefact(&damaged, wasm, KIND, FORMAT), None, "changed at {at}");
+            // A bit that fills the last byte up says nothing.
+            let same = artefact(&damaged, wasm, KIND, FORMAT).is_none_or(|read| read == found);
+            assert!(same, "changed at {at}");
         }
     }
 
@@ -104,7 +128,7 @@ mod tests {
         let artefact = artefact(&code, Digest::compute(WASM), KIND, FORMAT).unwrap();
         let engine = crate::compiler_engine(KIND).unwrap();
         // SAFETY: compiled by wasmtime, above.
-        let component = unsafe { wasmtime::component::Component::deserialize(&engine, artefact) };
+        let component = unsafe { wasmtime::component::Component::deserialize(&engine, &artefact) };
         component.unwrap();
     }
 }
