@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ostler_cli::main(std::env::args_os())
+    ostler_cli::main(std::env::args_os().collect())
 }

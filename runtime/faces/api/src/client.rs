@@ -26,7 +26,7 @@ use ostler_net::{ExchangeError, HttpAnswer, HttpBounds};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::request::{ApiRequest, FrameBody};
+use crate::request::{ApiRequest, FrameBody, RequestLine};
 use crate::routes::QueryKey;
 pub use address::{AddressError, AgentAddress, AgentEndpoint, default_data_dir};
 use dial::dial;
@@ -73,7 +73,7 @@ impl ApiClient {
         self
     }
 
-    /// As [`ApiClient::within`], unless a namespace is set already.
+    /// As [`ApiClient::in_namespace`], unless a namespace is set already.
     #[must_use]
     pub fn or_in_namespace(self, namespace: &str) -> Self {
         if self.namespace.is_some() { self } else { self.in_namespace(namespace) }
@@ -138,8 +138,9 @@ impl ApiClient {
         request: &ApiRequest<B, T>,
         body: &B,
     ) -> Result<T, ClientError> {
-        let body = serde_json::to_vec(body)
-            .map_err(|source| self.name(request).into_error(ClientTrouble::Question(source)))?;
+        let body = serde_json::to_vec(body).map_err(|source| {
+            self.name(request.line()).into_error(ClientTrouble::Question(source))
+        })?;
         self.ask(request, Bytes::from(body), Duration::ZERO).await.map(|(value, _)| value)
     }
 
@@ -148,11 +149,7 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`].
     pub async fn send_only<T>(&self, request: &ApiRequest<(), T>) -> Result<(), ClientError> {
-        let answered = async |name: &RequestName| {
-            let answer = self.send_head(request, Bytes::new(), &[]).await?;
-            read_body(answer, name).await
-        };
-        self.ask_when_started(request, Duration::ZERO, answered).await.map(drop)
+        self.ask_bytes(request.line(), Bytes::new(), Duration::ZERO).await.map(drop)
     }
 
     /// Read an object and its index as soon as it is newer than `index`; 0 for at once. If nothing
@@ -196,10 +193,10 @@ impl ApiClient {
         request: &ApiRequest<(), FrameBody>,
     ) -> Result<LogFrameStream, ClientError> {
         let begun = async |name: &RequestName| {
-            let answer = self.send_head(request, Bytes::new(), &[]).await?;
+            let answer = self.send_head(request.line(), Bytes::new(), &[]).await?;
             Ok(LogFrameStream::new(answer, name.clone()))
         };
-        self.ask_when_started(request, Duration::ZERO, begun).await
+        self.ask_when_started(request.line(), Duration::ZERO, begun).await
     }
 
     /// Read the body of an answer piece by piece, whatever it is. The agent must have started.
@@ -210,18 +207,18 @@ impl ApiClient {
         &self,
         request: &ApiRequest<(), T>,
     ) -> Result<BodyPieces, ClientError> {
-        let name = self.name(request);
+        let name = self.name(request.line());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let begun = async {
-            let answer = self.send_head(request, Bytes::new(), &[]).await?;
+            let answer = self.send_head(request.line(), Bytes::new(), &[]).await?;
             Ok(BodyPieces::new(answer, name.clone()))
         };
         ask_in_time(limit, &name, begun).await
     }
 
     /// The name of a request, for messages.
-    fn name<B, T>(&self, request: &ApiRequest<B, T>) -> RequestName {
-        RequestName::new(request.method(), request.target(), self.endpoint())
+    fn name(&self, line: &RequestLine) -> RequestName {
+        RequestName::new(&line.method, &line.target, self.endpoint())
     }
 
     async fn ask<B, T: DeserializeOwned>(
@@ -230,39 +227,50 @@ impl ApiClient {
         body: Bytes,
         wait: Duration,
     ) -> Result<(T, u64), ClientError> {
+        let (bytes, index) = self.ask_bytes(request.line(), body, wait).await?;
+        match serde_json::from_slice(&bytes) {
+            Ok(value) => Ok((value, index)),
+            Err(source) => Err(self.name(request.line()).into_error(ClientTrouble::Answer(source))),
+        }
+    }
+
+    /// The body of the answer to a request, and its index. The types of the bodies are left to the
+    /// caller, so that this is compiled once and not for each of them.
+    async fn ask_bytes(
+        &self,
+        line: &RequestLine,
+        body: Bytes,
+        wait: Duration,
+    ) -> Result<(Vec<u8>, u64), ClientError> {
         let answered = async |name: &RequestName| {
-            let answer = self.send_head(request, body.clone(), &[]).await?;
+            let answer = self.send_head(line, body.clone(), &[]).await?;
             let index = answer.headers().get(INDEX);
             let index = index.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
             Ok((read_body(answer, name).await?, index))
         };
-        let (bytes, index) = self.ask_when_started(request, wait, answered).await?;
-        match serde_json::from_slice(&bytes) {
-            Ok(value) => Ok((value, index)),
-            Err(source) => Err(self.name(request).into_error(ClientTrouble::Answer(source))),
-        }
+        self.ask_when_started(line, wait, answered).await
     }
 
-    /// The request with the namespace of this client, unless it names one already.
-    fn target_with_namespace<B, T>(&self, request: &ApiRequest<B, T>) -> String {
-        match &self.namespace {
-            Some(namespace) if !request.has(QueryKey::Namespace) => {
-                let named = request.clone().with(QueryKey::Namespace, namespace);
-                named.target().to_owned()
-            }
-            _ => request.target().to_owned(),
+    /// The target of a request with the namespace of this client, unless it names one already.
+    fn target_with_namespace(&self, line: &RequestLine) -> String {
+        let mut line = line.clone();
+        if let Some(namespace) = &self.namespace
+            && !line.has(QueryKey::Namespace)
+        {
+            line.add(QueryKey::Namespace, namespace);
         }
+        line.target
     }
 
     /// Send a request, and wait for the head of an answer that is no refusal. An answer that upgrades
     /// the connection is no refusal either.
-    async fn send_head<B, T>(
+    async fn send_head(
         &self,
-        request: &ApiRequest<B, T>,
+        line: &RequestLine,
         body: Bytes,
         headers: &[(HeaderName, &str)],
     ) -> Result<HttpAnswer, ClientError> {
-        let asked = self.name(request);
+        let asked = self.name(line);
         let connected =
             clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.endpoint(), self.tls.as_ref())).await;
         let stream = match connected {
@@ -274,10 +282,10 @@ impl ApiClient {
                     .into_error(ClientTrouble::TooSlow(CLIENT_CONNECT_WALL_MAX)));
             }
         };
-        let target = self.target_with_namespace(request);
+        let target = self.target_with_namespace(line);
         let without_tls = matches!(self.endpoint(), AgentEndpoint::Tcp { tls: false, .. });
         let mut head = Request::builder()
-            .method(request.method().clone())
+            .method(line.method.clone())
             .uri(target)
             .header(HOST, self.endpoint().host())
             .header(CONTENT_TYPE, "application/json");
@@ -318,14 +326,14 @@ impl ApiClient {
 
     /// What `ask` returns once the agent has started. The time for that is bounded, and so is the time
     /// of each try: the usual one and `wait`.
-    async fn ask_when_started<B, T, R>(
+    async fn ask_when_started<R>(
         &self,
-        request: &ApiRequest<B, T>,
+        line: &RequestLine,
         wait: Duration,
         ask: impl AsyncFn(&RequestName) -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
         let (since, mut said) = (Stopwatch::start(), None);
-        let (name, limit) = (self.name(request), wait + API_REQUEST_WALL_MAX + CLIENT_GRACE);
+        let (name, limit) = (self.name(line), wait + API_REQUEST_WALL_MAX + CLIENT_GRACE);
         loop {
             let text = match ask_in_time(limit, &name, ask(&name)).await {
                 Err(ClientError::Starting { text }) if since.elapsed() < CLIENT_START_WALL_MAX => {

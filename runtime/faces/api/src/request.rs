@@ -9,10 +9,49 @@ use crate::routes::QueryKey;
 
 /// A request that can be sent, with a body of type `Input`. Its answer has an `Output`.
 pub struct ApiRequest<Input, Output> {
-    method: Method,
-    /// The path with the query, as it stands in the request line.
-    target: String,
+    line: RequestLine,
     types: PhantomData<fn() -> (Input, Output)>,
+}
+
+/// What a request says before its headers, whatever the types of its bodies are.
+#[derive(Clone)]
+pub(crate) struct RequestLine {
+    /// The method.
+    pub method: Method,
+    /// The path with the query.
+    pub target: String,
+}
+
+impl RequestLine {
+    /// Whether the query has the key.
+    pub(crate) fn has(&self, key: QueryKey) -> bool {
+        let query = self.target.split_once('?').map_or("", |(_, query)| query);
+        query
+            .split('&')
+            .any(|pair| pair.split_once('=').is_some_and(|(name, _)| name == key.text()))
+    }
+
+    /// Add a value to the query.
+    pub(crate) fn add(&mut self, key: QueryKey, value: &str) {
+        let mark = if self.target.contains('?') { '&' } else { '?' };
+        let (key, value) = (key.text(), encode_part(value));
+        self.target.push_str(&format!("{mark}{key}={value}"));
+    }
+
+    /// The line for a path of the table. Each variable part of the path, in braces, is replaced by one
+    /// of `parts`, encoded, so that no part can leave its place.
+    fn new(method: Method, path: &str, parts: &[&dyn Display]) -> Self {
+        let mut target = String::new();
+        let (mut rest, mut parts) = (path, parts.iter());
+        while let Some((before, after)) = rest.split_once('{') {
+            target.push_str(before);
+            let part = parts.next().map(ToString::to_string).unwrap_or_default();
+            target.push_str(&encode_part(&part));
+            rest = after.split_once('}').map_or("", |(_, rest)| rest);
+        }
+        target.push_str(rest);
+        Self { method, target }
+    }
 }
 
 /// The answer is a stream of log frames, or with `plain=true` their bytes.
@@ -46,25 +85,15 @@ pub enum WebSocketBody {}
 pub enum RefusalOnly {}
 
 impl<Input, Output> ApiRequest<Input, Output> {
-    /// A request for a path of the table. Each variable part of the path, in braces, is replaced by one of
-    /// `parts`, encoded, so that no part can leave its place.
+    /// A request for a path of the table, with these parts in it ([`RequestLine::new`]).
     pub(crate) fn new(method: Method, path: &str, parts: &[&dyn Display]) -> Self {
-        let mut target = String::new();
-        let (mut rest, mut parts) = (path, parts.iter());
-        while let Some((before, after)) = rest.split_once('{') {
-            target.push_str(before);
-            let part = parts.next().map(ToString::to_string).unwrap_or_default();
-            target.push_str(&encode_part(&part));
-            rest = after.split_once('}').map_or("", |(_, rest)| rest);
-        }
-        target.push_str(rest);
-        Self { method, target, types: PhantomData }
+        Self { line: RequestLine::new(method, path, parts), types: PhantomData }
     }
 
     /// The same request with a value in its query.
     #[must_use]
     pub fn with(mut self, key: QueryKey, value: impl Display) -> Self {
-        self.add(key.text(), &value.to_string());
+        self.line.add(key, &value.to_string());
         self
     }
 
@@ -77,49 +106,39 @@ impl<Input, Output> ApiRequest<Input, Output> {
         }
     }
 
-    /// Whether the query has the key.
-    pub(crate) fn has(&self, key: QueryKey) -> bool {
-        let query = self.target.split_once('?').map_or("", |(_, query)| query);
-        query
-            .split('&')
-            .any(|pair| pair.split_once('=').is_some_and(|(name, _)| name == key.text()))
-    }
-
-    fn add(&mut self, key: &str, value: &str) {
-        let mark = if self.target.contains('?') { '&' } else { '?' };
-        let value = encode_part(value);
-        self.target.push_str(&format!("{mark}{key}={value}"));
-    }
-
     /// The same request for a caller who reads the answer as another type, such as the JSON as it is.
     #[must_use]
     pub fn read_as<Other>(self) -> ApiRequest<Input, Other> {
-        let Self { method, target, types: _ } = self;
-        ApiRequest { method, target, types: PhantomData }
+        ApiRequest { line: self.line, types: PhantomData }
     }
 
     /// The method of the request line.
     #[must_use]
     pub const fn method(&self) -> &Method {
-        &self.method
+        &self.line.method
     }
 
     /// The path with the query, as it stands in the request line.
     #[must_use]
     pub fn target(&self) -> &str {
-        &self.target
+        &self.line.target
+    }
+
+    /// The line of the request.
+    pub(crate) const fn line(&self) -> &RequestLine {
+        &self.line
     }
 }
 
 impl<Input, Output> Clone for ApiRequest<Input, Output> {
     fn clone(&self) -> Self {
-        Self { method: self.method.clone(), target: self.target.clone(), types: PhantomData }
+        Self { line: self.line.clone(), types: PhantomData }
     }
 }
 
 impl<Input, Output> std::fmt::Debug for ApiRequest<Input, Output> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.method, self.target)
+        write!(f, "{} {}", self.line.method, self.line.target)
     }
 }
 

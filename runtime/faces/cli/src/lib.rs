@@ -77,8 +77,9 @@ const SUPERVISE: &str = "__supervise";
 const JSON: &str = "json";
 
 /// Run the program. `args` begin with the program's own name.
-pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.into_iter().collect();
+///
+/// Not generic in them: the whole program would be compiled again into each binary that calls this.
+pub fn main(args: Vec<OsString>) -> ExitCode {
     // Before anything else is set up: the child limits itself first of all.
     if args.get(1).is_some_and(|first| first == COMPILE_CHILD) {
         return ostler_sandbox::compile_child_main(args.into_iter().skip(2));

@@ -89,7 +89,7 @@ impl ApiClient {
             (SEC_WEBSOCKET_KEY, &*key),
         ];
         let begun = async |name: &RequestName| {
-            let answer = self.send_head(request, Bytes::new(), &headers).await?;
+            let answer = self.send_head(request.line(), Bytes::new(), &headers).await?;
             let no_session = |why: String| name.clone().into_error(ClientTrouble::NoSession(why));
             let accepted = answer.headers().get(SEC_WEBSOCKET_ACCEPT);
             let is_answer =
@@ -99,11 +99,11 @@ impl ApiClient {
             }
             answer.upgrade().await.map_err(|error| no_session(error.to_string()))
         };
-        let upgraded = self.ask_when_started(request, Duration::ZERO, begun).await?;
+        let upgraded = self.ask_when_started(request.line(), Duration::ZERO, begun).await?;
         let io = TokioIo::new(upgraded);
         let socket = WebSocketStream::from_raw_socket(io, Role::Client, Some(config())).await;
         let (writes, reads) = socket.split();
-        Ok((ExecInputs { writes }, ExecOutputs { reads, asked: self.name(request) }))
+        Ok((ExecInputs { writes }, ExecOutputs { reads, asked: self.name(request.line()) }))
     }
 }
 
