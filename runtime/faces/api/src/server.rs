@@ -104,5 +104,5 @@ pub fn serve(
     let hosts = faces.tcp.as_ref().map(|face| face.hosts.clone()).unwrap_or_default();
     let api = state::Api::new(agent, faces.tokens.clone(), hosts, leaving.clone());
     let sessions = api.sessions.tasks.clone();
-    socket::start(router::router(api), faces, leaving, sessions)
+    socket::start_on_threads(router::router(api), faces, leaving, sessions)
 }

@@ -26,6 +26,8 @@ pub const API_DRAIN_WALL_MAX: Duration = Duration::from_secs(1);
 /// Most connections of the socket at once; each may have one request under way. There is room for five
 /// hundred waiting queries beside all streams. A connection without a request makes room for another.
 pub const API_CONNECTIONS_MAX: usize = 768;
+/// Most threads that answer requests; no more than there are cores.
+pub const API_THREADS_MAX: usize = 4;
 /// Further connections that are refused with status 503 at the same time; all beyond are dropped.
 pub const API_REFUSALS_MAX: usize = 16;
 /// How long such a refusal may take.

@@ -55,8 +55,8 @@ impl ComputePool {
         Self(Arc::default())
     }
 
-    /// Run `work` and return its result. Long work must look at [`Awaited`] to see whether it is
-    /// still wanted.
+    /// Run `work` and return its result. Long work must look at its [`CancelFlag`] to see whether it
+    /// is still wanted.
     ///
     /// # Errors
     /// When the caller has too much work waiting, or the work takes too long.

@@ -128,7 +128,7 @@ async fn read_changeable_job(
     Ok(given)
 }
 
-/// As [`job_to_change`], for a path that names the job too.
+/// As [`read_changeable_job`], for a path that names the job too.
 async fn read_named_job(
     api: &Api,
     params: &Params,

@@ -50,6 +50,15 @@ pub enum ApiError {
         #[source]
         source: std::io::Error,
     },
+    /// The threads of the API cannot be started.
+    #[error(
+        "the threads that answer requests cannot be started: {source}; raise the limit of processes (ulimit -u)"
+    )]
+    Threads {
+        /// The error of the kernel.
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 /// How the API is reached over TCP.

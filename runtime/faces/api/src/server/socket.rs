@@ -19,6 +19,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::runtime::{Builder, EnterGuard, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +36,7 @@ use ostler_access::Tokens;
 use ostler_model::limits::{
     API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_REFUSAL_WALL_MAX, API_REFUSALS_MAX,
     API_SOCKET_LOOK_INTERVAL, API_STOP_WALL_MAX, API_TCP_CONNECTIONS_MAX, API_TCP_PER_CLIENT_MAX,
-    API_TLS_WALL_MAX,
+    API_THREADS_MAX, API_TLS_WALL_MAX,
 };
 use ostler_model::{causes, clock};
 
@@ -47,6 +48,8 @@ pub struct ApiServer {
     tokens: Tokens,
     leaving: CancellationToken,
     ended: JoinHandle<()>,
+    /// The threads of the server, if it has some of its own. They are dropped last.
+    threads: ApiThreads,
 }
 
 impl ApiServer {
@@ -84,6 +87,50 @@ impl Drop for ApiServer {
     fn drop(&mut self) {
         self.leaving.cancel();
     }
+}
+
+/// The threads that requests are answered on. They are not those that decide for the node: whatever
+/// is asked at once, and however long an answer is, no owner of an allocation waits for it.
+#[derive(Debug)]
+struct ApiThreads(Option<Runtime>);
+
+impl ApiThreads {
+    fn start() -> Result<Self, ApiError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads = Builder::new_multi_thread();
+        threads.worker_threads(cores.min(API_THREADS_MAX)).thread_name("ostler-api").enable_all();
+        threads.build().map(|all| Self(Some(all))).map_err(|source| ApiError::Threads { source })
+    }
+
+    /// Until the guard is dropped, what is spawned belongs to these threads.
+    fn enter(&self) -> Option<EnterGuard<'_>> {
+        self.0.as_ref().map(Runtime::enter)
+    }
+}
+
+impl Drop for ApiThreads {
+    fn drop(&mut self) {
+        if let Some(threads) = self.0.take() {
+            // The server may be dropped inside asynchronous code, where nothing may be waited for.
+            threads.shutdown_background();
+        }
+    }
+}
+
+/// As [`start`], on threads of the server's own.
+pub(super) fn start_on_threads(
+    router: Router,
+    faces: ListenOptions<'_>,
+    leaving: CancellationToken,
+    sessions: TaskTracker,
+) -> Result<ApiServer, ApiError> {
+    let threads = ApiThreads::start()?;
+    let inside = threads.enter();
+    let started = start(router, faces, leaving, sessions);
+    drop(inside);
+    let mut server = started?;
+    server.threads = threads;
+    Ok(server)
 }
 
 /// Listen on the socket, and over TCP if that is configured, and answer with `router` until
@@ -124,7 +171,8 @@ pub(super) fn start(
         sessions,
     };
     let ended = tokio::spawn(acceptor.run());
-    Ok(ApiServer { socket: socket.to_owned(), tcp: told, tokens, leaving, ended })
+    let (socket, threads) = (socket.to_owned(), ApiThreads(None));
+    Ok(ApiServer { socket, tcp: told, tokens, leaving, ended, threads })
 }
 
 fn refusal_router() -> Router {
